@@ -1,0 +1,85 @@
+# Everything runs from here with Python 3.11+, pip and make:  make demo · make test · make check
+PYTHON ?= python3
+WORKERS ?= 3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PACKAGES := $(VENV)/.packages
+
+.PHONY: help demo test check format docs bench-watch clean
+
+help:
+	@echo "make demo         a training that works, the same one broken, and the verdict (about a minute)"
+	@echo "make test         all tests, $(WORKERS) at a time (WORKERS=n changes it)"
+	@echo "make check        lint, format, types and the house rules"
+	@echo "make format       let ruff reformat and reorder"
+	@echo "make docs         write docs/causes/ from the causes' own doc blocks"
+	@echo "make bench-watch  what watching a job costs it"
+	@echo "make clean        remove caches and $(VENV)"
+
+demo: $(READY)
+	@echo "==> rankwise demo"
+	@$(BIN)/rankwise demo
+
+test: $(READY) $(PACKAGES)
+	@echo "==> tests, $(WORKERS) at a time"
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not serial"
+	@echo "==> tests that need the machine to themselves"
+	@$(BIN)/python -m pytest -m serial || [ $$? -eq 5 ]  # 5: there are none
+
+check: $(READY)
+	@echo "==> ruff check"
+	@$(BIN)/ruff check .
+	@echo "==> ruff format --check"
+	@$(BIN)/ruff format --check .
+	@echo "==> mypy --strict src"
+	@$(BIN)/mypy --strict src
+	@echo "==> house rules"
+	@$(BIN)/python -m pytest -q tests/house
+
+format: $(READY)
+	@echo "==> ruff check --fix, ruff format"
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+docs: $(READY)
+	@echo "==> docs/causes"
+	@$(BIN)/python -m rankwise.causes.pages docs/causes
+
+bench-watch: $(READY)
+	@echo "==> step time with and without the watch"
+	@$(BIN)/python benchmarks/watch.py
+
+clean:
+	@echo "==> removing caches and $(VENV)"
+	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(READY): pyproject.toml constraints.txt
+	@echo "==> $(VENV): torch and everything else at the versions of constraints.txt (the first time this takes minutes)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.12 ..."; exit 1; }
+	@# Debian's python3 comes without ensurepip; then the system's pip brings one into the new environment.
+	@[ -x $(BIN)/pip ] || $(PYTHON) -m venv $(VENV) >/dev/null 2>&1 \
+		|| { $(PYTHON) -m venv --clear --without-pip $(VENV) && $(PYTHON) -m pip --python $(BIN)/python install --quiet pip; }
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	@touch $@
+
+# Tests that need one of these programs skip, with the reason, where it is missing. Tried once: remove $(PACKAGES) to try again.
+$(PACKAGES): | $(READY)
+	@missing=""; \
+	command -v ip >/dev/null || missing="$$missing iproute2"; \
+	command -v nft >/dev/null || missing="$$missing nftables"; \
+	command -v mpirun >/dev/null || missing="$$missing openmpi-bin"; \
+	command -v chromium >/dev/null || command -v google-chrome >/dev/null || missing="$$missing chromium"; \
+	if [ -z "$$missing" ]; then :; \
+	elif [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then \
+		echo "==> not installed:$$missing (needs root and apt-get); the tests that use them will be skipped"; \
+	else \
+		echo "==> apt-get install$$missing"; \
+		export DEBIAN_FRONTEND=noninteractive; \
+		apt-get update -qq >/dev/null 2>&1; \
+		for package in $$missing; do \
+			apt-get install -qq -y --no-install-recommends $$package >/dev/null 2>&1 \
+				|| echo "==> $$package could not be installed; the tests that use it will be skipped"; \
+		done; \
+	fi
+	@touch $@

@@ -1,0 +1,51 @@
+"""The command line: finds the command, and turns a RankwiseError into its finding and exit code 2."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+
+from rankwise import __version__
+from rankwise.errors import RankwiseError, UsageError
+
+COMMANDS = {
+    "run": "launch a script as torchrun would, or any command after --, and watch it",
+    "explain": "the page of a cause, or the verdict of an earlier run",
+    "demo": "the tour: a training that works, the same one broken, and its verdict",
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    words = sys.argv[1:] if argv is None else argv
+    try:
+        if not words or words[0] in ("-h", "--help"):
+            build_parser().print_help()
+            return 0 if words else 2
+        if words[0] == "--version":
+            print(f"rankwise {__version__}")
+            return 0
+        if words[0] not in COMMANDS:
+            raise UsageError(f"there is no command {words[0]!r}", why=f"the commands are {', '.join(COMMANDS)}", next=("rankwise --help",))
+        return int(importlib.import_module(f"rankwise.cli.{words[0]}").main(words[1:]))
+    except RankwiseError as error:
+        from rankwise.cli.terminal import print_finding
+
+        print_finding(error.finding)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The whole command line as parsers, for --help and for the test that freezes its options."""
+    parser = argparse.ArgumentParser(
+        prog="rankwise", description="Distributed PyTorch without the mystery.", formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--version", action="version", version=f"rankwise {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    for name, help_text in COMMANDS.items():
+        module = importlib.import_module(f"rankwise.cli.{name}")
+        module.add_options(commands.add_parser(name, help=help_text, add_help=True))
+    return parser

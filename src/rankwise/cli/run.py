@@ -1,0 +1,79 @@
+"""`rankwise run`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import time
+from pathlib import Path
+
+from rankwise.errors import UsageError
+from rankwise.launch.plan import OWN_OPTIONS, TORCHRUN_FLAGS, TORCHRUN_VALUES, RunPlan, plan_run
+
+_USAGE = """rankwise run [OPTIONS] [TORCHRUN OPTIONS] SCRIPT [ARGS...]
+       rankwise run [OPTIONS] -- COMMAND..."""
+_EPILOG = """examples:
+  rankwise run --standalone --nproc-per-node 2 train.py --lr 0.1
+  rankwise run --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint node-a:29400 --rdzv-id 7 train.py
+  rankwise run -- python train.py            (a script that starts its ranks itself)
+  rankwise run -- mpirun -n 4 python train.py
+
+exit code: the job's own when it ends by itself; 70 when a hung job was stopped; 2 for wrong usage"""
+
+
+def main(argv: list[str]) -> int:
+    if not argv or _asks_for_help(argv):
+        parser = argparse.ArgumentParser(prog="rankwise run")
+        add_options(parser)
+        parser.print_help()
+        return 0 if argv else 2
+    plan = plan_run(argv)
+    folder = _make_folder(plan)
+    from rankwise.cli.telling import Telling
+    from rankwise.launch.watch import Watch
+
+    return Watch(plan, folder, Telling(folder).tell).run()
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.usage, parser.epilog = _USAGE, _EPILOG
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    own = parser.add_argument_group("options of rankwise")
+    for name, text in OWN_OPTIONS.items():
+        own.add_argument(name, metavar={"--out": "DIR", "--stall-after": "SECONDS", "--on-stall": "abort|report"}[name], help=text)
+    torchrun = parser.add_argument_group("options of torchrun, passed on unchanged")
+    for name, text in TORCHRUN_VALUES.items():
+        torchrun.add_argument(name, metavar="X", help=text)
+    for name, text in TORCHRUN_FLAGS.items():
+        torchrun.add_argument(name, action="store_true", help=text)
+
+
+def _asks_for_help(argv: list[str]) -> bool:
+    """--help before the script is for us; after it, for the script."""
+    for word in argv:
+        if word in ("-h", "--help"):
+            return True
+        if word == "--" or not word.startswith("-"):
+            return False
+    return False
+
+
+def _make_folder(plan: RunPlan) -> Path:
+    """The run folder, private to the user. A folder that holds an earlier run is not overwritten."""
+    script = re.sub(r"[^\w.-]", "_", os.path.splitext(os.path.basename(plan.script))[0]) or "job"
+    folder = plan.out or Path("rankwise-runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{script}"
+    try:
+        if plan.out is None:
+            while folder.exists():
+                folder = folder.with_name(folder.name + "_")
+        elif (folder / "verdict.json").exists():
+            raise UsageError(
+                f"{folder} already holds a run", why="its verdict would be overwritten", next=("give another --out", f"or remove {folder}")
+            )
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"cannot make the run folder {folder}: {error.strerror}", next=("give a folder you may write to with --out",)
+        ) from error
+    return folder

@@ -1,0 +1,367 @@
+"""A rank that crashed, was killed or left: the first one by time that is not an echo, and why."""
+
+from __future__ import annotations
+
+import re
+import signal as signals
+from dataclasses import dataclass
+
+from rankwise.causes import load_cause
+from rankwise.diagnose.source import SourceBook
+from rankwise.diagnose.standing import Standing, first_raised, is_echo, place_of, wait_of
+from rankwise.diagnose.wording import at, size_text, verb
+from rankwise.evidence.frames import is_user_file, user_frame
+from rankwise.evidence.records import Ended, Frame, JobEvidence, Raised, RankEvidence
+from rankwise.findings import Finding, Place, ranks_text
+
+_WORKER_KILLED = re.compile(r"DataLoader worker \(pid\(?s?\)? ([\d, ]+)\).*?(killed by signal: \w+|exited unexpectedly)", re.DOTALL)
+_TRACE_LINE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
+_OUT_OF_MEMORY = (
+    "out of memory",
+    "can't allocate memory",
+    "cannot allocate memory",
+    "memoryerror",
+    "outofmemoryerror",
+    "unable to allocate",
+)
+_SHM = (
+    "shared memory (shm)",
+    "insufficient shared memory",
+    "no space left on device: '/dev/shm",
+    "unable to open shared memory",
+    "unable to resize file",
+    "bus error",
+)
+_UNUSED = "finished reduction in the prior iteration"
+_MODELS = ("expects same model across all ranks", "appears not to match", "inconsistent", "params in ddp")
+
+
+@dataclass(frozen=True)
+class _End:
+    """One rank's own end, not an echo of somebody else's."""
+
+    rank: int
+    time_ns: int
+    ended: Ended
+    raised: Raised | None
+
+
+def find_crash(job: JobEvidence, stands: dict[int, Standing], book: SourceBook) -> Finding | None:
+    """The root cause among the ranks that ended badly; None if none did by itself."""
+    ends = sorted(_own_ends(job), key=lambda end: end.time_ns)
+    if not ends:
+        return None
+    root = ends[0]
+    together = [end for end in ends if _same(root, end)]
+    return _from_raise(job, stands, book, root, together) if root.raised else _from_end(job, stands, root)
+
+
+def _own_ends(job: JobEvidence) -> list[_End]:
+    found = []
+    for rank, evidence in job.ranks.items():
+        ended = evidence.ended
+        if evidence.alive or ended is None:
+            continue
+        raised = first_raised(evidence)
+        if raised is not None and ended.kind in ("exception", "sys_exit", "vanished") and not is_echo(raised):
+            found.append(_End(rank, raised.time_ns, ended, raised))
+        elif raised is None and _is_bad_end(job, ended):
+            found.append(_End(rank, ended.time_ns, ended, None))
+    return found
+
+
+def _is_bad_end(job: JobEvidence, ended: Ended) -> bool:
+    if ended.kind in ("sys_exit", "os_exit"):
+        return bool(ended.code)
+    if ended.kind == "signal":
+        return ended.signal != signals.SIGTERM or not _others_failed_before(job, ended)
+    return ended.kind == "vanished" and (ended.code is None or ended.code != 0) and not _others_failed_before(job, ended)
+
+
+def _others_failed_before(job: JobEvidence, ended: Ended) -> bool:
+    """torchrun ends the rest with SIGTERM when one rank failed: theirs is a consequence."""
+    others = [e.ended for e in job.ranks.values() if e.ended is not None and e.ended is not ended]
+    return any(
+        other.time_ns <= ended.time_ns and other.signal != signals.SIGTERM for other in others if other.kind != "vanished" or other.code
+    )
+
+
+def _same(a: _End, b: _End) -> bool:
+    """The same mistake on several ranks: same exception, same line."""
+    if a.rank == b.rank:
+        return True
+    if a.raised is None or b.raised is None:
+        return False
+    return a.raised.type == b.raised.type and user_frame(a.raised.stack) == user_frame(b.raised.stack)
+
+
+# -- exceptions ---------------------------------------------------------------------------------------------------------------
+
+
+def _from_raise(job: JobEvidence, stands: dict[int, Standing], book: SourceBook, root: _End, together: list[_End]) -> Finding:
+    raised = root.raised
+    assert raised is not None
+    text = f"{raised.type}: {raised.message}".lower()
+    for special in (_unused_parameters, _different_models):
+        finding = special(job, stands, book, root, together)
+        if finding is not None:
+            return finding
+    killed = _WORKER_KILLED.search(raised.message)
+    if killed:
+        return _worker_killed(job, stands, root, killed)
+    code = "RW401"
+    why = "the first exception by time; what the other ranks report came after it"
+    if any(words in text for words in _SHM):
+        code, why = "RW406", "shared memory (/dev/shm) is used up" + _shm_left(job)
+    elif any(words in text for words in _OUT_OF_MEMORY):
+        code, why = "RW408", f"the memory ran out on this rank{_memory_text(job.ranks[root.rank])}"
+    elif "missing key(s) in state_dict" in text and "module." in text:
+        code, why = "RW411", "the checkpoint was saved from a DDP-wrapped model, whose names all start with 'module.'"
+    ranks = [end.rank for end in together]
+    frame = _raise_frame(raised)
+    before = " before init_process_group" if not job.ranks[root.rank].inits else ""
+    return load_cause(code).finding(
+        f"{ranks_text(ranks)} failed{before} with {_bare(raised.type)}: {_first_line(raised.message)}{at(frame)}",
+        certain=True,
+        culprits=tuple(place_of(job.ranks[end.rank], _raise_frame(end.raised) if end.raised else None) for end in together),
+        waiting=_waits(stands, ranks),
+        why=why,
+        deadlock=True,
+    )
+
+
+def _unused_parameters(job: JobEvidence, stands: dict[int, Standing], book: SourceBook, root: _End, together: list[_End]) -> Finding | None:
+    raised = root.raised
+    if raised is None or _UNUSED not in raised.message:
+        return None
+    ranks = sorted({end.rank for end in together})
+    models = {rank: job.ranks[rank].models[-1] for rank in ranks if job.ranks[rank].models}
+    model = next(iter(models.values()), None)
+    names = list(model.unused) if model else []
+    replaced = [name for name in (model.replaced if model else ()) if not names or name in names]
+    frame = _raise_frame(raised)
+    everyone = set(ranks) >= {rank for rank, e in job.ranks.items() if e.models}
+    listed = ", ".join(names[:6]) + ("…" if len(names) > 6 else "") if names else "some parameters"
+    if replaced:
+        line = _attribute_place(book, replaced[0], ("assign",))
+        return load_cause("RW217").finding(
+            f"{ranks_text(ranks)}: {', '.join(replaced[:6])} was replaced after DDP wrapped the model, so DDP waits for gradients that never come (unused parameters)",
+            certain=True,
+            culprits=tuple(place_of(job.ranks[rank], line or frame) for rank in ranks),
+            waiting=_waits(stands, ranks),
+            why=f"DDP still holds the old parameters; the module was modified{at(line)}, after wrapping",
+            deadlock=True,
+        )
+    code = "RW214" if everyone else "RW215"
+    line = _attribute_place(book, names[0], ("define",) if everyone else ("guarded", "use", "define")) if names else None
+    others = "" if everyone else ", while the other ranks used them"
+    return load_cause(code).finding(
+        f"{ranks_text(ranks)}: {listed} got no gradient (unused parameters){others}; DDP failed with '{_first_line(raised.message, 70)}'{at(frame)}",
+        certain=True,
+        culprits=tuple(place_of(job.ranks[rank], line or frame) for rank in ranks),
+        waiting=_waits(stands, ranks),
+        why=f"their output did not take part in the loss{at(line)}; DDP waits for every parameter unless find_unused_parameters=True",
+        deadlock=True,
+    )
+
+
+def _different_models(job: JobEvidence, stands: dict[int, Standing], book: SourceBook, root: _End, together: list[_End]) -> Finding | None:
+    models = {rank: e.models[-1] for rank, e in job.ranks.items() if e.models}
+    if len({(m.names, m.shapes, m.dtypes) for m in models.values()}) < 2:
+        return None
+    raised = root.raised
+    in_ddp = raised is not None and (
+        any(words in raised.message.lower() for words in _MODELS)
+        or any(f.function == "__init__" and "parallel/distributed" in f.file for f in raised.stack)
+    )
+    return model_difference(job, stands, deadlock=True) if in_ddp else None
+
+
+def model_difference(job: JobEvidence, stands: dict[int, Standing], deadlock: bool) -> Finding | None:
+    """What DDP was given on each rank is not the same: the first parameter that differs."""
+    models = {rank: e.models[-1] for rank, e in sorted(job.ranks.items()) if e.models}
+    kinds: dict[object, list[int]] = {}
+    for rank, model in models.items():
+        kinds.setdefault((model.names, model.shapes, model.dtypes), []).append(rank)
+    if len(kinds) < 2:
+        return None
+    (_, first_ranks), (_, other_ranks) = sorted(kinds.items(), key=lambda item: -len(item[1]))[:2]
+    a, b = models[first_ranks[0]], models[other_ranks[0]]
+    culprits = other_ranks if len(first_ranks) > len(models) / 2 else sorted(models)
+    if len(a.names) != len(b.names):
+        extra = sorted(set(a.names) ^ set(b.names))
+        what = f"{verb(first_ranks, 'has', 'have')} {len(a.names)} parameters, {verb(other_ranks, 'has', 'have')} {len(b.names)}; they differ in {', '.join(extra[:4])}"
+    else:
+        i = next(i for i in range(len(a.names)) if (a.names[i], a.shapes[i], a.dtypes[i]) != (b.names[i], b.shapes[i], b.dtypes[i]))
+        what = (
+            f"parameter {a.names[i]} has shape {list(a.shapes[i])} {a.dtypes[i].removeprefix('torch.')} on {ranks_text(first_ranks)} "
+            f"and {'' if a.names[i] == b.names[i] else b.names[i] + ' '}{list(b.shapes[i])} {b.dtypes[i].removeprefix('torch.')} on {ranks_text(other_ranks)}"
+        )
+    return load_cause("RW216").finding(
+        f"the models differ between ranks (size mismatch): {what}",
+        certain=True,
+        culprits=tuple(place_of(job.ranks[rank], user_frame(models[rank].stack)) for rank in culprits),
+        why="DDP needs the same model on every rank: the same parameters, shapes and dtypes in the same order",
+        deadlock=deadlock,
+    )
+
+
+def _worker_killed(job: JobEvidence, stands: dict[int, Standing], root: _End, killed: re.Match[str]) -> Finding:
+    raised = root.raised
+    assert raised is not None
+    evidence = job.ranks[root.rank]
+    pid = int(killed[1].split(",")[0])
+    sent = next((s for s in evidence.signals if s["target"] == pid), None)
+    helper = next((h for h in evidence.helpers if h.pid == pid), None)
+    own = user_frame(sent["frames"]) if sent else None
+    oom = any(kill.get("pid") == pid for host in job.hosts for kill in host.oom_kills)
+    how = "; the kernel killed it for want of memory" if oom else ""
+    number = -(helper.ended.signal or 0) if helper and helper.ended and helper.ended.signal else None
+    name = f" ({signals.Signals(-number).name})" if number else ""
+    return load_cause("RW407").finding(
+        f"rank {root.rank}'s DataLoader worker (pid {pid}) was {killed[2].replace('exited unexpectedly', 'killed or exited unexpectedly')}{name}{at(own)}{how}",
+        certain=True,
+        culprits=(place_of(evidence, own or _raise_frame(raised)),),
+        waiting=_waits(stands, [root.rank]),
+        why="the rank fails when its worker is gone, and the other ranks lose their connection to it",
+        deadlock=True,
+    )
+
+
+# -- ends without an exception ------------------------------------------------------------------------------------------------
+
+
+def _from_end(job: JobEvidence, stands: dict[int, Standing], root: _End) -> Finding:
+    evidence, ended = job.ranks[root.rank], root.ended
+    frame = user_frame(ended.stack) or _signal_frame(evidence, ended) or _last_call_frame(evidence)
+    details = {"culprits": (place_of(evidence, frame),), "waiting": _waits(stands, [root.rank]), "deadlock": True}
+    before = " before init_process_group" if not evidence.inits else ""
+    if ended.kind in ("sys_exit", "os_exit"):
+        call = "os._exit" if ended.kind == "os_exit" else "sys.exit"
+        return load_cause("RW402").finding(
+            f"rank {root.rank} left{before}: it called {call}({ended.code}){at(frame)}", certain=True,
+            why="a rank that exits alone leaves the others waiting", **details,
+        )  # fmt: skip
+    number = ended.signal
+    if number in (signals.SIGSEGV, signals.SIGABRT, signals.SIGBUS, signals.SIGFPE, signals.SIGILL):
+        return _native_crash(job, root, number, frame, details)
+    if number == signals.SIGTERM:
+        return load_cause("RW409").finding(
+            f"rank {root.rank} was ended from outside by SIGTERM{at(frame)}",
+            certain=True,
+            why="somebody (a scheduler, a user) asked it to end",
+            **details,
+        )
+    killed = _oom_proof(job, evidence)
+    if killed:
+        return load_cause("RW404").finding(
+            f"rank {root.rank} was killed by the kernel: out of memory (SIGKILL){at(frame)}",
+            certain=True,
+            why=f"{killed}{_memory_text(evidence)}",
+            **details,
+        )
+    name = signals.Signals(number).name if number in set(signals.Signals) else f"signal {number}" if number else "SIGKILL"
+    by = f" by {ended.by}" if ended.by else ""
+    certain = number is not None
+    words = (
+        f"was killed by {name}{by}"
+        if certain
+        else "is gone without a trace, as after SIGKILL (killed)" + (f", exit code {ended.code}" if ended.code else "")
+    )
+    why = (
+        f"nothing proves that memory ran out; somebody killed it{_memory_text(evidence)}"
+        if not ended.by
+        else f"the signal came{by}{_memory_text(evidence)}"
+    )
+    return load_cause("RW403").finding(f"rank {root.rank} {words}{before}{at(frame)}", certain=certain, why=why, **details)
+
+
+def _native_crash(job: JobEvidence, root: _End, number: int | None, frame: Frame | None, details: dict[str, object]) -> Finding:
+    assert number is not None
+    name = signals.Signals(number).name
+    low = [host for host in job.hosts if host.shm_free is not None and host.shm_free < (8 << 20)]
+    if number == signals.SIGBUS and low:
+        return load_cause("RW406").finding(
+            f"rank {root.rank} crashed with SIGBUS{at(frame)}: /dev/shm is full",
+            certain=True,
+            why=f"shared memory is used up{_shm_left(job)}",
+            **details,
+        )
+    return load_cause("RW405").finding(
+        f"rank {root.rank} crashed in native code with {name} (signal {number}){at(frame)}", certain=True,
+        why="the Python line is where the crash happened; the fault is in the C code it called", **details,
+    )  # fmt: skip
+
+
+# -- small helpers ------------------------------------------------------------------------------------------------------------
+
+
+def _raise_frame(raised: Raised | None) -> Frame | None:
+    """The user's line an exception came from; for one that a DataLoader worker raised, the line in the worker."""
+    if raised is None:
+        return None
+    if "Original Traceback" in raised.message:
+        lines = [Frame(m[1], int(m[2]), m[3]) for m in _TRACE_LINE.finditer(raised.message) if is_user_file(m[1])]
+        if lines:
+            return lines[-1]
+    return user_frame(raised.stack)
+
+
+def _signal_frame(evidence: RankEvidence, ended: Ended) -> Frame | None:
+    sent = [s for s in evidence.signals if s["target"] == evidence.pid and ended.signal in (None, s["signal"])]
+    return user_frame(sent[-1]["frames"]) if sent else None
+
+
+def _last_call_frame(evidence: RankEvidence) -> Frame | None:
+    return next((frame for call in reversed(evidence.calls) if (frame := user_frame(call.stack)) is not None), None)
+
+
+def _attribute_place(book: SourceBook, parameter: str, kinds: tuple[str, ...]) -> Frame | None:
+    """Where the module attribute of a parameter like `body.aux.weight` is used, defined or replaced."""
+    for attribute in reversed(parameter.split(".")[:-1]):
+        found = book.attribute_lines(attribute)
+        for kind in kinds:
+            for file, line, what in found:
+                if what == kind:
+                    return Frame(file, line, "")
+    return None
+
+
+def _waits(stands: dict[int, Standing], culprits: list[int]) -> tuple[object, ...]:
+    return tuple(wait_of(s) for rank, s in sorted(stands.items()) if rank not in culprits and s.kind in ("waiting", "init"))
+
+
+def _oom_proof(job: JobEvidence, evidence: RankEvidence) -> str:
+    for host in job.hosts:
+        for kill in host.oom_kills:
+            if kill.get("pid") == evidence.pid:
+                return "the kernel log says so"
+            if kill.get("cgroup") and host.name == evidence.host:
+                return "the memory limit of the cgroup was hit while it ran"
+    return ""
+
+
+def _memory_text(evidence: RankEvidence) -> str:
+    if not evidence.samples:
+        return ""
+    rss = [sample.rss for sample in evidence.samples]
+    return f"; its memory went from {size_text(rss[0])} to {size_text(rss[-1])} (peak {size_text(max(rss))})"
+
+
+def _shm_left(job: JobEvidence) -> str:
+    free = [host.shm_free for host in job.hosts if host.shm_free is not None]
+    return f" ({size_text(free[0])} free now)" if free else ""
+
+
+def _first_line(message: str, length: int = 200) -> str:
+    lines = [line for line in message.splitlines() if line.strip()]
+    if "Original Traceback" in message and lines:
+        return lines[-1].strip()[:length]
+    return (lines[0].strip() if lines else "")[:length]
+
+
+def _bare(name: str) -> str:
+    return name.rsplit(".", 1)[-1]
+
+
+__all__ = ["Place", "find_crash", "model_difference"]

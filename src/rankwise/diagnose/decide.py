@@ -1,0 +1,93 @@
+"""Puts the root cause first: the order in which the families are asked, and what follows from what."""
+
+from __future__ import annotations
+
+from rankwise.causes import load_cause
+from rankwise.diagnose.crash import find_crash, model_difference
+from rankwise.diagnose.disagree import find_disagreement
+from rankwise.diagnose.health import find_notes
+from rankwise.diagnose.source import SourceBook
+from rankwise.diagnose.standing import Standing, first_raised, place_of, standings, wait_of
+from rankwise.diagnose.start import find_start_problem
+from rankwise.diagnose.stuck import find_stuck
+from rankwise.diagnose.wording import at, relative_to, seconds_text, verb
+from rankwise.evidence.records import JobEvidence
+from rankwise.findings import Finding
+
+
+def diagnose(job: JobEvidence) -> list[Finding]:
+    """All findings about a job, the root cause first."""
+    stands = standings(job)
+    book = SourceBook(job.sources)
+    found: list[Finding] = []
+    root = find_root(job, stands, book)
+    found += root
+    found += find_notes(job, stands)
+    return [relative_to(finding, job.cwd) for finding in found]
+
+
+def find_root(job: JobEvidence, stands: dict[int, Standing], book: SourceBook) -> list[Finding]:
+    """The root cause and its companions; empty where the job is well."""
+    if job.exit_code == 0 and all(e.alive or (e.ended is not None and e.ended.kind == "finished") for e in job.ranks.values()):
+        silent = find_disagreement(job, stands, book)
+        return [silent] if silent is not None and silent.code in ("RW204", "RW205", "RW206", "RW207") else []
+    start = find_start_problem(job, stands, book)
+    crash = find_crash(job, stands, book)
+    disagreement = find_disagreement(job, stands, book)
+    if start is not None and (crash is None or start.code in ("RW107", "RW108", "RW110", "RW105") or not start.certain):
+        return [start] if crash is None or start.certain else [crash, start]
+    if crash is not None:
+        if disagreement is not None and _explains(disagreement, crash):
+            return [disagreement]
+        return [crash]
+    if disagreement is not None:
+        return [disagreement]
+    stuck = find_stuck(job, stands, book)
+    if stuck:
+        return stuck
+    if start is not None:
+        return [start]
+    return _unknown(job, stands)
+
+
+def _explains(disagreement: Finding, crash: Finding) -> bool:
+    """A mismatch of sizes makes gloo abort a rank, a mismatch of models makes the DDP constructor fail: the crash is its echo."""
+    if disagreement.code in ("RW204", "RW205"):
+        return crash.code in ("RW405", "RW401")
+    return False
+
+
+def _unknown(job: JobEvidence, stands: dict[int, Standing]) -> list[Finding]:
+    """Nothing fits: say so, and show who waits where and who does not."""
+    differing = model_difference(job, stands, deadlock=False)
+    if differing is not None and any(s.inside == "ddp" for s in stands.values()):
+        return [differing]
+    waiting = sorted(rank for rank, s in stands.items() if s.kind == "waiting")
+    ended = [rank for rank, e in job.ranks.items() if not e.alive and (e.ended is None or e.ended.kind != "finished" or e.ended.code)]
+    longest = max(((job.now_ns - stands[r].since_ns) / 1e9 for r in waiting), default=0.0)
+    if not ended and (not waiting or longest < job.stall_after_s):
+        return []
+    told = "; ".join(f"rank {r} waits in {stands[r].says}{at(stands[r].frame)}" for r in waiting[:4])
+    if ended and not waiting:
+        raised = first_raised(job.ranks[ended[0]])
+        told = f"rank {ended[0]} ended" + (f" with {raised.type}: {raised.message[:200]}" if raised else "")
+    if waiting and len(waiting) == len(job.ranks) and len({(stands[r].op, stands[r].seq) for r in waiting}) == 1:
+        return [
+            load_cause("RW114")
+            .finding(
+                f"all ranks are in the same {stands[waiting[0]].op} and it does not complete for {seconds_text(longest)}{at(stands[waiting[0]].frame)}",
+                certain=False,
+                waiting=tuple(wait_of(stands[r]) for r in waiting),
+                why="every rank arrived with the same call; the network or the backend between them does not deliver",
+            )
+            .with_severity("warning")
+        ]
+    return [
+        load_cause("RW900").finding(
+            f"the cause is not one rankwise knows: {told or 'nothing moves'}",
+            certain=False,
+            culprits=tuple(place_of(job.ranks[r], stands[r].frame) for r in ended[:8]),
+            waiting=tuple(wait_of(stands[r]) for r in waiting),
+            why=f"{verb(waiting, 'waits', 'wait')}, for {seconds_text(longest)}" if waiting else "",
+        )
+    ]

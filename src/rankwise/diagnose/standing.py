@@ -1,0 +1,220 @@
+"""What each rank is doing: waiting for others, before its start, elsewhere, or gone."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+
+from rankwise.evidence.collectives import Entry
+from rankwise.evidence.frames import user_frame, user_frames
+from rankwise.evidence.records import Call, Ended, Frame, JobEvidence, Raised, RankEvidence, Stack, Thread
+from rankwise.findings import Place, Wait
+
+P2P = frozenset({"send", "recv", "isend", "irecv", "batch_isend_irecv", "send_object_list", "recv_object_list"})
+_DDP = frozenset({"forward", "backward", "ddp"})
+_ECHOES = (
+    "connection closed by peer", "connection reset by peer", "broken pipe", "connection refused", "ncclremoteerror", "nccl error: remote",
+    "socketprogress", "ncclsystemerror", "failed to recv, got 0 bytes", "recvvalue failed", "sendbytes failed", "gloo::ioexception",
+    "gloo/transport", "transport/tcp", "application timeout caused pair closure", "was aborted", "process group has been destroyed",
+    "signalexception", "store has been closed", "nccl communicator was aborted", "heartbeat", "remote process exited",
+)  # fmt: skip
+_TIMEOUTS = ("timed out", "timeout", "distnetworkerror", "diststoreerror", "monitoredbarrier")
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One rank at the moment of the evidence. kind: waiting, init, before_init, elsewhere, ended."""
+
+    rank: int
+    kind: str
+    op: str = ""
+    group: str = "0"
+    seq: int | None = None
+    peer: int | None = None
+    stack: Stack = ()  # user frames, innermost first
+    since_ns: int = 0
+    entry: Entry | None = None
+    inside: str = ""  # forward, backward or ddp: what DDP was doing
+    is_echo: bool = False  # the rank is gone, but only because the one it waited for was
+
+    @property
+    def frame(self) -> Frame | None:
+        return self.stack[0] if self.stack else None
+
+    @property
+    def says(self) -> str:
+        """The operation as a user knows it."""
+        if self.inside == "backward":
+            return f"{self.op} (gradients, in backward)"
+        if self.inside == "forward":
+            return f"{self.op} (buffers, in DDP forward)"
+        if self.inside == "ddp":
+            return f"{self.op} (in the DDP constructor)"
+        return self.op
+
+
+def standings(job: JobEvidence) -> dict[int, Standing]:
+    return {rank: standing_of(evidence) for rank, evidence in job.ranks.items()}
+
+
+def standing_of(rank: RankEvidence) -> Standing:
+    if not rank.alive and not _was_ended_by_others(rank):
+        return _at_the_end(rank)
+    if rank.inits and not rank.inits[-1].ended_ns:
+        init = rank.inits[-1]
+        return Standing(rank.rank, "init", "init_process_group", stack=user_frames(init.stack), since_ns=init.started_ns)
+    if not rank.inits:
+        return Standing(rank.rank, "before_init", stack=main_stack(rank), since_ns=rank.started_ns)
+    return _waiting(rank) or Standing(rank.rank, "elsewhere", stack=main_stack(rank), since_ns=rank.last_progress_ns)
+
+
+def _was_ended_by_others(rank: RankEvidence) -> bool:
+    """SIGTERM is how a launcher ends the rest: what such a rank did until then still counts."""
+    return rank.ended is not None and rank.ended.signal == signal.SIGTERM
+
+
+def main_thread(rank: RankEvidence) -> Thread | None:
+    return next((thread for thread in rank.threads if thread.is_main), rank.threads[0] if rank.threads else None)
+
+
+def main_stack(rank: RankEvidence) -> Stack:
+    thread = main_thread(rank)
+    return user_frames(thread.frames) if thread else ()
+
+
+def is_echo(raised: Raised) -> bool:
+    """True for errors that only say that somebody else is gone or late."""
+    text = f"{raised.type}: {raised.message}".lower()
+    return any(words in text for words in _ECHOES) or is_timeout(raised)
+
+
+def is_timeout(raised: Raised) -> bool:
+    text = f"{raised.type}: {raised.message}".lower()
+    about_collectives = (
+        "distributed" in text or "gloo" in text or "nccl" in text or "barrier" in text or "store" in text or "waiting" in text
+    )
+    return about_collectives and any(words in text for words in _TIMEOUTS)
+
+
+def first_raised(rank: RankEvidence) -> Raised | None:
+    """The exception that ended the rank (its main thread's), if any."""
+    own = [raised for raised in rank.raised if raised.thread == "MainThread"]
+    return own[-1] if own else None
+
+
+def place_of(rank: RankEvidence, frame: Frame | None) -> Place:
+    return Place(
+        rank=rank.rank,
+        host=rank.host or None,
+        pid=rank.pid,
+        file=frame.file if frame else None,
+        line=frame.line if frame else None,
+        function=frame.function if frame else None,
+    )
+
+
+def wait_of(standing: Standing) -> Wait:
+    frame = standing.frame
+    return Wait(
+        rank=standing.rank,
+        op=standing.op,
+        group="default" if standing.group == "0" else standing.group,
+        seq=standing.seq,
+        file=frame.file if frame else None,
+        line=frame.line if frame else None,
+        function=frame.function if frame else None,
+    )
+
+
+def _waiting(rank: RankEvidence) -> Standing | None:
+    """In a collective, a send or a recv: by the recorder's pending entries, and by the calls that are open."""
+    open_calls = [call for call in rank.calls if call.is_open]
+    innermost = open_calls[-1] if open_calls else None
+    pending = _pending_of(rank)
+    if innermost is not None and innermost.op in P2P | {"new_group", "monitored_barrier", "destroy_process_group"}:
+        return _from_call(rank, innermost)
+    if pending is not None and (innermost is not None or _looks_idle(rank)):
+        inside = pending.origin if pending.origin in _DDP else ""
+        stack = user_frames(rank.collectives.stack_of(pending)) or (user_frames(innermost.stack) if innermost else main_stack(rank))
+        what = pending.what
+        return Standing(rank.rank, "waiting", what.op, what.group, pending.seq, what.peer, stack, pending.created_ns, pending, inside)
+    if innermost is not None and innermost.op not in _DDP:
+        return _from_call(rank, innermost)
+    if innermost is not None and rank.collectives.is_partial and _looks_idle(rank):
+        return _from_call(rank, innermost)
+    return _in_p2p_wait(rank)
+
+
+def _pending_of(rank: RankEvidence) -> Entry | None:
+    """The first entry that is not done; older ones that were overtaken do not count."""
+    pending = rank.collectives.pending()
+    done = [entry.created_ns for entry in rank.collectives if entry.done]
+    newest_done = max(done, default=0)
+    current = [entry for entry in pending if entry.created_ns >= newest_done] or pending[-1:]
+    return current[0] if current else None
+
+
+def _from_call(rank: RankEvidence, call: Call, kind: str = "waiting", echo: bool = False) -> Standing:
+    inside = call.op if call.op in _DDP else ""
+    op = {"forward": "broadcast", "backward": "all_reduce", "ddp": "all_gather"}.get(call.op, call.op)
+    return Standing(rank.rank, kind, op, call.group, None, call.peer, user_frames(call.stack), call.started_ns, None, inside, is_echo=echo)
+
+
+def _in_p2p_wait(rank: RankEvidence) -> Standing | None:
+    """`isend`/`irecv` return at once; their wait() shows only as an idle main thread right after the call."""
+    last = rank.calls[-1] if rank.calls else None
+    if last is None or last.op not in ("isend", "irecv", "batch_isend_irecv") or not _looks_idle(rank):
+        return None
+    thread = main_thread(rank)
+    here = user_frame(thread.frames) if thread else None
+    if here is None or not thread or thread.frames[0] != here:  # a C function called from the user's own line: wait()
+        return None
+    standing = _from_call(rank, last)
+    return Standing(rank.rank, "waiting", last.op, last.group, None, last.peer, main_stack(rank) or standing.stack, last.started_ns)
+
+
+def _looks_idle(rank: RankEvidence) -> bool:
+    """The process used next to no CPU over its last samples, and its main thread is not at work."""
+    thread = main_thread(rank)
+    samples = rank.samples[-4:]
+    if len(samples) >= 2:
+        seconds = max((samples[-1].time_ns - samples[0].time_ns) / 1e9, 0.1)
+        return (samples[-1].cpu_s - samples[0].cpu_s) / seconds < 0.25
+    return thread is None or not thread.is_active
+
+
+def _at_the_end(rank: RankEvidence) -> Standing:
+    """A rank that is gone: if it only fell because another was gone, it counts as waiting where it was."""
+    ended = rank.ended or Ended("vanished", rank.last_progress_ns)
+    raised = first_raised(rank)
+    failed = _last_unfinished(rank)
+    if raised is not None and is_echo(raised) and ended.kind in ("exception", "sys_exit", "vanished"):
+        if failed is not None:
+            echo = _from_call(rank, failed, echo=True)
+            pending = _pending_of(rank)
+            if pending is not None and failed.op in _DDP:
+                return Standing(
+                    rank.rank, "waiting", pending.what.op, pending.what.group, pending.seq, None, echo.stack, failed.started_ns, pending,
+                    failed.op, is_echo=True,
+                )  # fmt: skip
+            return Standing(
+                rank.rank, "waiting", echo.op, echo.group, pending.seq if pending else None, echo.peer, echo.stack, echo.since_ns, pending,
+                echo.inside, is_echo=True,
+            )  # fmt: skip
+        if rank.inits and rank.inits[-1].error:
+            init = rank.inits[-1]
+            return Standing(rank.rank, "init", "init_process_group", stack=user_frames(init.stack), since_ns=init.started_ns, is_echo=True)
+        return Standing(rank.rank, "waiting", "unknown", stack=user_frames(raised.stack), since_ns=raised.time_ns, is_echo=True)
+    stack = user_frames(ended.stack) or (user_frames(raised.stack) if raised else ())
+    return Standing(rank.rank, "ended", stack=stack, since_ns=ended.time_ns)
+
+
+def _last_unfinished(rank: RankEvidence) -> Call | None:
+    """The innermost of the calls that were open or failed last."""
+    unfinished = [call for call in rank.calls if call.is_open or call.failed]
+    if not unfinished:
+        return None
+    last = unfinished[-1]
+    if last.op in ("init_process_group", "destroy_process_group"):
+        return None if len(unfinished) == 1 else unfinished[-2]
+    return last

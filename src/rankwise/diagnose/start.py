@@ -1,0 +1,438 @@
+"""A job that never started together: who is missing, who went elsewhere, what is in the way."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from rankwise.causes import load_cause
+from rankwise.diagnose.source import SourceBook
+from rankwise.diagnose.standing import Standing, first_raised, main_stack, place_of, wait_of
+from rankwise.diagnose.stuck import activity_of
+from rankwise.diagnose.wording import at, seconds_text, verb
+from rankwise.evidence.frames import user_frame, user_frames
+from rankwise.evidence.records import Frame, Helper, HostFacts, Init, JobEvidence, PortHolder, RankEvidence
+from rankwise.findings import Finding, Place, Wait, ranks_text, where
+
+_PORT_TAKEN = ("eaddrinuse", "address already in use")
+
+
+def find_start_problem(job: JobEvidence, stands: dict[int, Standing], book: SourceBook) -> Finding | None:
+    """Why the ranks in init_process_group (or those that failed there) are not together; None if nobody is stuck there."""
+    in_init = sorted(rank for rank, standing in stands.items() if standing.kind == "init")
+    failed = sorted(rank for rank, evidence in job.ranks.items() if not evidence.alive and _failed_in_init(evidence))
+    if not in_init and not failed:
+        return None
+    for explain in (
+        _port_taken, _interface_missing, _unresolvable, _duplicates, _different_world_sizes, _different_methods, _different_addresses,
+        _different_backends, _stale_store, _died_before, _slow_before, _missing, _unreachable,
+    ):  # fmt: skip
+        finding = explain(job, stands, book, in_init or failed)
+        if finding is not None:
+            return finding
+    return None
+
+
+def _failed_in_init(evidence: RankEvidence) -> bool:
+    return bool(evidence.inits) and bool(evidence.inits[-1].error)
+
+
+# -- one explanation each, from the hardest evidence to the softest -----------------------------------------------------------
+
+
+def _port_taken(job: JobEvidence, stands: dict[int, Standing], book: SourceBook, waiting: list[int]) -> Finding | None:
+    for rank, evidence in job.ranks.items():
+        init = evidence.inits[-1] if evidence.inits else None
+        raised = first_raised(evidence)
+        text = f"{init.error if init else ''} {raised.message if raised else ''}".lower()
+        if init is None or not any(words in text for words in _PORT_TAKEN):
+            continue
+        port = _port_of(init)
+        holder = init.holder or _holder(job, port, evidence)
+        by = f" by {_holder_text(holder)}" if holder else " by another program"
+        line = _setting_line(job, book, evidence, "MASTER_PORT") or _init_frame(init)
+        return load_cause("RW107").finding(
+            f"rank {rank} cannot listen on port {port}: it is already in use{by} (EADDRINUSE){at(_init_frame(init))}",
+            certain=True,
+            culprits=(place_of(evidence, line),),
+            waiting=_waits(stands, [rank]),
+            why=f"rank {rank} has to open the store on MASTER_PORT {port}, which another program holds",
+            next=(f"free the port: kill {holder.pid}",) if holder and holder.pid else (),
+            deadlock=True,
+        )
+    return None
+
+
+def _interface_missing(job: JobEvidence, stands: dict[int, Standing], book: SourceBook, waiting: list[int]) -> Finding | None:
+    for evidence in job.ranks.values():
+        host = _host(job, evidence)
+        for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
+            wanted = evidence.env.get(variable, "")
+            backend = evidence.inits[-1].backend if evidence.inits else ""
+            if not wanted or not host or not host.interfaces or (variable.startswith("NCCL") and backend == "gloo"):
+                continue
+            names = [name.strip() for name in wanted.split(",") if name.strip()]
+            if _has_interface(names, host.interfaces, variable.startswith("NCCL")):
+                continue
+            ranks = [r for r, e in job.ranks.items() if e.env.get(variable) == wanted]
+            line = _setting_line(job, book, evidence, variable)
+            return load_cause("RW108").finding(
+                f"{variable}={wanted} on {ranks_text(ranks)}: there is no such network interface on {host.name} (there are {', '.join(host.interfaces)})",
+                certain=True,
+                culprits=tuple(place_of(job.ranks[r], line or stands[r].frame or _place_in_init(job.ranks[r])) for r in ranks),
+                why="the backend can bind to no address, so the ranks never connect",
+                next=(f"export {variable}={_likely_interface(host)}",),
+                deadlock=True,
+            )
+    return None
+
+
+def _unresolvable(job: JobEvidence, stands: dict[int, Standing], book: SourceBook, waiting: list[int]) -> Finding | None:
+    for host in job.hosts:
+        for name in host.unresolved:
+            ranks = [r for r in waiting if job.ranks[r].inits and _address_of(job.ranks[r].inits[-1]) == name]
+            if not ranks:
+                continue
+            line = _setting_line(job, book, job.ranks[ranks[0]], "MASTER_ADDR")
+            return load_cause("RW106").finding(
+                f"MASTER_ADDR={name} does not resolve on {host.name} (unknown host), so {verb(ranks, 'cannot', 'cannot')} reach the store",
+                certain=True,
+                culprits=tuple(place_of(job.ranks[r], line or stands[r].frame) for r in ranks),
+                waiting=tuple(wait_of(stands[r]) for r in ranks),
+                why="neither DNS nor /etc/hosts knows the name; torch retries silently until its timeout",
+            )
+    return None
+
+
+def _duplicates(job: JobEvidence, stands: dict[int, Standing], book: SourceBook, waiting: list[int]) -> Finding | None:
+    if not job.duplicates:
+        return None
+    twice = sorted({evidence.rank for evidence in job.duplicates})
+    missing = _missing_ranks(job)
+    rank = twice[0]
+    pids = [job.ranks[rank].pid, *(e.pid for e in job.duplicates if e.rank == rank)]
+    line = _setting_line(job, book, job.ranks[rank], "RANK")
+    nobody = f", and nobody is {ranks_text(missing)}" if missing else ""
+    return load_cause("RW102").finding(
+        f"two processes are both rank {rank} (pids {', '.join(map(str, pids))}): RANK={rank} was given twice (duplicate rank){nobody}",
+        certain=True,
+        culprits=tuple(place_of(job.ranks[r], line or stands[r].frame) for r in twice),
+        waiting=tuple(wait_of(stands[r]) for r in waiting if r not in twice),
+        why="RANK must be unique over all nodes: node offset plus local rank",
+        deadlock=True,
+    )
+
+
+def _different_world_sizes(job: JobEvidence, stands: dict[int, Standing], book: SourceBook, waiting: list[int]) -> Finding | None:
+    sizes = {r: e.inits[-1].world_size for r, e in job.ranks.items() if e.inits and e.inits[-1].world_size}
+    odd = _odd_ones(sizes)
+    if odd is None:
+        return None
+    ranks, usual = odd
+    line = _setting_line(job, book, job.ranks[ranks[0]], "WORLD_SIZE")
+    return load_cause("RW112").finding(
+        f"ranks disagree about the world size: {_told(sizes, 'WORLD_SIZE=')}",
+        certain=True,
+        culprits=tuple(place_of(job.ranks[r], line or stands[r].frame or _place_in_init(job.ranks[r])) for r in ranks),
+        waiting=_waits(stands, ranks),
+        why=f"each rank waits for as many ranks as its own WORLD_SIZE says; the others say {usual}",
+        deadlock=True,
+    )
+
+
+def _different_methods(job: JobEvidence, stands: dict[int, Standing], book: SourceBook, waiting: list[int]) -> Finding | None:
+    methods = {r: e.inits[-1].method for r, e in job.ranks.items() if e.inits}
+    kinds = {rank: method.split("://")[0] if "://" in method else method for rank, method in methods.items()}
+    stores = {rank: method if kinds[rank] == "file" else kinds[rank] for rank, method in methods.items()}
+    if len(set(stores.values())) < 2 or (set(kinds.values()) == {"env", "tcp"} and _same_address(job)):
+        return None
+    ranks = sorted(methods)
+    init = job.ranks[ranks[0]].inits[-1]
+    frame = _init_frame(init)
+    variable = book.argument_name(frame.file, frame.line, "init_process_group", "init_method", 1) if frame else ""
+    origin = book.assignment_of(frame.file, frame.line, variable) if frame and variable else None
+    line = Frame(frame.file, origin, frame.function) if frame and origin else frame
+    return load_cause("RW104").finding(
+        f"ranks use different init methods, and so different stores: {_told(methods, '')}",
+        certain=True,
+        culprits=tuple(place_of(job.ranks[r], line) for r in ranks),
+        why=f"ranks that meet in different stores (init_method mismatch) never find each other{'; the value comes from' + at(line)[3:] if origin else ''}",
+        deadlock=True,
+    )
+
+
+def _different_addresses(job: JobEvidence, stands: dict[int, Standing], book: SourceBook, waiting: list[int]) -> Finding | None:
+    places = {
+        r: f"{_address_of(i)}:{_port_of(i)}"
+        for r, e in job.ranks.items()
+        if e.inits and (i := e.inits[-1]).method.startswith(("env", "tcp"))
+    }
+    if len(set(places.values())) < 2:
+        return None
+    right = places.get(0) or Counter(places.values()).most_common(1)[0][0]
+    odd = sorted(r for r, place in places.items() if place != right)
+    return load_cause("RW103").finding(
+        f"{verb(odd, 'looks', 'look')} for the store at {places[odd[0]]}, the others at {right} (MASTER_ADDR and port differ)",
+        certain=True,
+        culprits=tuple(place_of(job.ranks[r], stands[r].frame or _place_in_init(job.ranks[r])) for r in odd),
+        waiting=_waits(stands, odd),
+        why=f"the store is where rank 0 opens it, at {right}; nobody answers at the other address and port",
+        deadlock=True,
+    )
+
+
+def _different_backends(job: JobEvidence, stands: dict[int, Standing], book: SourceBook, waiting: list[int]) -> Finding | None:
+    backends = {r: e.inits[-1].backend for r, e in job.ranks.items() if e.inits and e.inits[-1].backend}
+    odd = _odd_ones(backends)
+    if odd is None:
+        return None
+    return load_cause("RW113").finding(
+        f"ranks use different backends: {_told(backends, '')}",
+        certain=True,
+        culprits=tuple(place_of(job.ranks[r], stands[r].frame or _place_in_init(job.ranks[r])) for r in odd[0]),
+        why="all ranks of a group must use the same backend",
+        deadlock=True,
+    )
+
+
+def _stale_store(job: JobEvidence, stands: dict[int, Standing], book: SourceBook, waiting: list[int]) -> Finding | None:
+    started = job.started_ns / 1e9
+    ranks = sorted(r for r, e in job.ranks.items() if e.inits and (e.inits[-1].file_mtime or started) < started - 0.5)
+    if not ranks:
+        return None
+    init = job.ranks[ranks[0]].inits[-1]
+    path = init.method.removeprefix("file://")
+    return load_cause("RW105").finding(
+        f"the file store {path} is left over (stale) from an earlier run: it was last written {seconds_text(started - (init.file_mtime or started))} before this job started",
+        certain=True,
+        culprits=tuple(place_of(job.ranks[r], stands[r].frame or _place_in_init(job.ranks[r])) for r in ranks),
+        why="ranks read the old job's entries in it and wait for, or connect to, processes that no longer exist",
+        next=(f"rm {path}",),
+        deadlock=True,
+    )
+
+
+def _died_before(job: JobEvidence, stands: dict[int, Standing], book: SourceBook, waiting: list[int]) -> Finding | None:
+    dead = sorted(r for r, e in job.ranks.items() if stands[r].kind == "ended" and not e.inits and r not in waiting)
+    if not dead:
+        return None
+    evidence = job.ranks[dead[0]]
+    raised = first_raised(evidence)
+    frame = user_frame(raised.stack) if raised else stands[dead[0]].frame
+    how = f"{raised.type}: {raised.message.splitlines()[0][:200] if raised.message else ''}" if raised else _end_text(evidence)
+    return load_cause("RW110").finding(
+        f"rank {dead[0]} died before init_process_group with {how}{at(frame)}; {verb(waiting, 'waits', 'wait')} for it",
+        certain=True,
+        culprits=tuple(place_of(job.ranks[r], frame if r == dead[0] else stands[r].frame) for r in dead),
+        waiting=_waits(stands, dead),
+        why="the launcher did not end the others, so they wait until their timeout",
+        deadlock=True,
+    )
+
+
+def _end_text(evidence: RankEvidence) -> str:
+    ended = evidence.ended
+    if ended is None or ended.kind == "vanished":
+        return "no trace (killed?)" if ended is None or ended.code is None else f"exit code {ended.code}"
+    if ended.signal:
+        return f"signal {ended.signal}"
+    return {"sys_exit": f"sys.exit({ended.code})", "os_exit": f"os._exit({ended.code})"}.get(ended.kind, f"exit code {ended.code}")
+
+
+def _slow_before(job: JobEvidence, stands: dict[int, Standing], book: SourceBook, waiting: list[int]) -> Finding | None:
+    late = sorted(r for r, s in stands.items() if s.kind == "before_init" or (s.kind == "ended" and not job.ranks[r].inits))
+    if not late:
+        return None
+    evidence = job.ranks[late[0]]
+    activity = activity_of(job, evidence, book)
+    frame = activity.frame or (main_stack(evidence) or (None,))[0]
+    since = (job.now_ns - evidence.started_ns) / 1e9
+    timed_out = any(not job.ranks[r].alive for r in waiting)
+    others = "gave up waiting for it (timeout)" if timed_out else "wait for it" if len(waiting) > 1 else "waits for it"
+    moves = " and moves" if activity.moves else ""
+    finding = load_cause("RW109").finding(
+        f"{verb(late, 'has', 'have')} not reached init_process_group after {seconds_text(since)}: it {activity.doing}{moves}{at(frame)} (loading before init); {ranks_text(waiting)} {others}",
+        certain=timed_out,
+        culprits=tuple(place_of(job.ranks[r], frame if r == late[0] else stands[r].frame) for r in late),
+        waiting=_waits(stands, late),
+        why=activity.why or "the others wait in init_process_group and fail when its timeout is over",
+    )
+    return finding.with_severity("error") if timed_out else finding
+
+
+def _missing(job: JobEvidence, stands: dict[int, Standing], book: SourceBook, waiting: list[int]) -> Finding | None:
+    missing = _missing_ranks(job)
+    if not missing:
+        return None
+    line = None
+    for launcher in job.launchers:
+        number = book.line_setting(launcher.script, "WORLD_SIZE") if launcher.script else None
+        if number:
+            line = Frame(launcher.script, number, "<module>")
+            break
+    world, present = job.world_size or 0, len(job.ranks)
+    all_started = any(_is_waiting_for_children(launcher) for launcher in job.launchers)
+    finding = load_cause("RW101").finding(
+        f"{verb(missing, 'never joined', 'never joined')}: WORLD_SIZE is {world} but only {present} of {world} ranks were started ({ranks_text(missing)} missing)",
+        certain=all_started,
+        culprits=tuple(
+            Place(rank=r, file=line.file if line else None, line=line.line if line else None, function=line.function if line else None)
+            for r in missing[:64]
+        ),
+        waiting=_waits(stands, missing),
+        why="the world size is wrong, or a process was not started"
+        + (
+            ": the launcher has started all its processes and waits for them"
+            if all_started
+            else " (on this host, no process with that rank was seen)"
+        ),
+    )
+    return finding if all_started else finding.with_severity("warning")
+
+
+def _is_waiting_for_children(launcher: Helper) -> bool:
+    return any(
+        frame.function in ("wait", "_wait", "join", "communicate") and ("subprocess" in frame.file or "multiprocessing" in frame.file)
+        for thread in launcher.threads
+        for frame in thread.frames
+    )
+
+
+def _unreachable(job: JobEvidence, stands: dict[int, Standing], book: SourceBook, waiting: list[int]) -> Finding | None:
+    """All are here and agree, and still they do not meet: the store or the connections between them are out of reach."""
+    init = job.ranks[waiting[0]].inits[-1] if job.ranks[waiting[0]].inits else None
+    if init is None:
+        return None
+    port = _port_of(init)
+    holder = next((h for host in job.hosts for h in host.holders if h.port == port), None)
+    ranks_here = {e.pid for e in job.ranks.values()} | {
+        launcher.pid for launcher in job.launchers if "torch.distributed.run" in launcher.command
+    }
+    if holder is not None and holder.pid is not None and holder.pid not in ranks_here:
+        return load_cause("RW107").finding(
+            f"port {port} is held by another program, {_holder_text(holder)}, which is not a TCPStore; {verb(waiting, 'waits', 'wait')} for its answer",
+            certain=False,
+            culprits=tuple(place_of(job.ranks[r], stands[r].frame) for r in waiting if r == 0),
+            waiting=_waits(stands, []),
+            why="the port is already in use, so rank 0 could not open the store there",
+        )
+    if 0 in stands and stands[0].kind == "init":
+        return (
+            load_cause("RW114")
+            .finding(
+                f"{verb(waiting, 'is', 'are')} in init_process_group and cannot connect to each other",
+                certain=False,
+                waiting=_waits(stands, []),
+                why="every rank is registered with the same store; the connections between the ranks themselves (random high ports) are not made",
+            )
+            .with_severity("warning")
+        )
+    return (
+        load_cause("RW111")
+        .finding(
+            f"{verb(waiting, 'cannot', 'cannot')} reach the store at {_address_of(init)}:{port}",
+            certain=False,
+            culprits=tuple(place_of(job.ranks[r], stands[r].frame) for r in waiting),
+            why="nothing answers at that address and port: rank 0 is not there, or a firewall is in the way",
+        )
+        .with_severity("warning")
+    )
+
+
+# -- small helpers ------------------------------------------------------------------------------------------------------------
+
+
+def _missing_ranks(job: JobEvidence) -> list[int]:
+    sizes = [e.inits[-1].world_size for e in job.ranks.values() if e.inits and e.inits[-1].world_size]
+    world = job.world_size or max(sizes, default=0)
+    return [rank for rank in range(min(world, 100_000)) if rank not in job.ranks]
+
+
+def _odd_ones(values: Mapping[int, object]) -> tuple[list[int], object] | None:
+    """Who differs from most (or, in a tie, from rank 0), and what most have."""
+    if len(set(values.values())) < 2:
+        return None
+    (usual, count), *_ = Counter(values.values()).most_common()
+    if count <= len(values) / 2:
+        return sorted(values), usual
+    return sorted(r for r, value in values.items() if value != usual), usual
+
+
+def _told(values: Mapping[int, object], prefix: str) -> str:
+    by_value: dict[object, list[int]] = {}
+    for rank, value in sorted(values.items()):
+        by_value.setdefault(value, []).append(rank)
+    return ", ".join(f"{prefix}{value} on {ranks_text(ranks)}" for value, ranks in by_value.items())
+
+
+def _address_of(init: Init) -> str:
+    if init.method.startswith("tcp://"):
+        return init.method[6:].rsplit(":", 1)[0].strip("[]").split("/")[0]
+    return init.address
+
+
+def _port_of(init: Init) -> int | None:
+    if init.method.startswith("tcp://"):
+        tail = init.method.rsplit(":", 1)[-1].split("?")[0].split("/")[0]
+        return int(tail) if tail.isdigit() else None
+    return init.port
+
+
+def _same_address(job: JobEvidence) -> bool:
+    return len({(_address_of(e.inits[-1]), _port_of(e.inits[-1])) for e in job.ranks.values() if e.inits}) == 1
+
+
+def _init_frame(init: Init) -> Frame | None:
+    frames = user_frames(init.stack)
+    return frames[0] if frames else None
+
+
+def _place_in_init(evidence: RankEvidence) -> Frame | None:
+    return _init_frame(evidence.inits[-1]) if evidence.inits else None
+
+
+def _setting_line(job: JobEvidence, book: SourceBook, evidence: RankEvidence, variable: str) -> Frame | None:
+    """The user's line that sets a variable: in the rank's own files, else in the launcher's."""
+    own = [frame.file for init in evidence.inits for frame in init.stack]
+    for file in dict.fromkeys([*own, *(launcher.script for launcher in job.launchers if launcher.script), *book.sources]):
+        line = book.line_setting(file, variable)
+        if line:
+            return Frame(file, line, "")
+    return None
+
+
+def _holder(job: JobEvidence, port: int | None, evidence: RankEvidence) -> PortHolder | None:
+    return next((h for host in job.hosts for h in host.holders if h.port == port and h.pid != evidence.pid), None)
+
+
+def _holder_text(holder: PortHolder) -> str:
+    return (
+        f"{holder.name or 'a process'} (pid {holder.pid}{': ' + holder.command[:80] if holder.command else ''})"
+        if holder.pid
+        else "a program of another user"
+    )
+
+
+def _host(job: JobEvidence, evidence: RankEvidence) -> HostFacts | None:
+    return next((host for host in job.hosts if host.name == evidence.host), job.hosts[0] if job.hosts else None)
+
+
+def _has_interface(wanted: list[str], there: tuple[str, ...], is_nccl: bool) -> bool:
+    if not is_nccl:
+        return any(name in there for name in wanted)
+    first = wanted[0] if wanted else ""
+    if first.startswith("^"):
+        return True
+    exact = first.startswith("=")
+    return any(there_name == name.lstrip("=") if exact else there_name.startswith(name) for name in wanted for there_name in there)
+
+
+def _likely_interface(host: HostFacts) -> str:
+    return next((name for name in host.interfaces if name != "lo" and not name.startswith(("docker", "veth", "br-"))), "lo")
+
+
+def _waits(stands: dict[int, Standing], culprits: list[int]) -> tuple[Wait, ...]:
+    return tuple(wait_of(s) for rank, s in sorted(stands.items()) if rank not in culprits and s.kind in ("waiting", "init"))
+
+
+__all__ = ["find_start_problem", "where"]

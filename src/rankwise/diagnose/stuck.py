@@ -1,0 +1,332 @@
+"""A rank that is stuck elsewhere: what it is doing instead of joining the others, read off its stack, its state and its helpers."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal as signals
+from dataclasses import dataclass
+
+from rankwise.causes import load_cause
+from rankwise.diagnose.disagree import needed_by
+from rankwise.diagnose.source import SourceBook
+from rankwise.diagnose.standing import Standing, main_stack, main_thread, place_of, wait_of
+from rankwise.diagnose.wording import at, seconds_text, size_text, verb
+from rankwise.evidence.frames import is_user_file, user_frame, user_frames
+from rankwise.evidence.records import Frame, Helper, JobEvidence, RankEvidence, Thread
+from rankwise.findings import Finding, ranks_text
+
+_LOCK_LINE = re.compile(r"\.acquire\(|^with .*(lock|mutex|sem|cond)|\block\b", re.IGNORECASE)
+_PIPE_LINE = re.compile(r"os\.read\(|\.readline\(|\binput\(|\.recv\(\)|\.read\(\)|stdin|fifo|pipe", re.IGNORECASE)
+_CHILD_LINE = re.compile(r"\.wait\(\)|\.communicate\(|subprocess\.|check_call|check_output|os\.wait|os\.system")
+
+
+@dataclass(frozen=True)
+class Activity:
+    """What a rank is doing: the cause it points to, in words, and the line."""
+
+    code: str
+    doing: str
+    frame: Frame | None
+    why: str = ""
+    moves: bool = False
+    with_ranks: tuple[int, ...] = ()  # ranks that share the blame (the holder of a lock)
+    certain: bool = False
+    deadlock: bool = False
+
+
+def find_stuck(job: JobEvidence, stands: dict[int, Standing], book: SourceBook) -> list[Finding]:
+    """One finding per rank that others wait for and that is not on its way in any collective."""
+    waiting = [rank for rank, standing in stands.items() if standing.kind in ("waiting", "init")]
+    blockers: dict[int, list[int]] = {}
+    for rank in waiting:
+        for needed in needed_by(job, stands, rank) if stands[rank].kind == "waiting" else ():
+            if needed in stands and stands[needed].kind == "elsewhere":
+                blockers.setdefault(needed, []).append(rank)
+    return [_finding(job, stands, book, rank, waiters) for rank, waiters in sorted(blockers.items(), key=lambda item: -len(item[1]))]
+
+
+def _finding(job: JobEvidence, stands: dict[int, Standing], book: SourceBook, rank: int, waiters: list[int]) -> Finding:
+    evidence = job.ranks[rank]
+    activity = activity_of(job, evidence, book)
+    cause = load_cause("RW502" if activity.moves else activity.code)
+    standing = stands[waiters[0]]
+    since = max(0.0, (job.now_ns - max(stands[r].since_ns for r in waiters)) / 1e9)
+    others = f"{verb(waiters, 'waits', 'wait')} for it in {standing.says}{at(standing.frame)} for {seconds_text(since)}"
+    culprits = [place_of(evidence, activity.frame)]
+    culprits += [place_of(job.ranks[r], stands[r].frame) for r in activity.with_ranks]
+    return cause.finding(
+        f"rank {rank} {activity.doing}{at(activity.frame)}; {others}",
+        certain=activity.certain,
+        culprits=tuple(culprits),
+        waiting=tuple(wait_of(stands[r]) for r in waiters),
+        why=activity.why or _movement(evidence),
+        deadlock=activity.deadlock,
+    )
+
+
+def activity_of(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity:
+    """The first explanation that fits, from the hardest evidence to the softest."""
+    for explain in (_stopped, _file_lock, _dataloader, _dead_thread, _lock, _child, _pipe, _socket, _sleep, _busy, _starved):
+        activity = explain(job, rank, book)
+        if activity is not None:
+            return activity
+    return Activity("RW314", "is stuck", _here(rank))
+
+
+# -- one explanation each -----------------------------------------------------------------------------------------------------
+
+
+def _stopped(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity | None:
+    if not rank.samples or rank.samples[-1].state not in ("T", "t"):
+        return None
+    sender = next(
+        (s for s in reversed(rank.signals) if s["target"] == rank.pid and s["signal"] in (signals.SIGSTOP, signals.SIGTSTP)), None
+    )
+    by = f"; process {sender['by']} sent it" if sender else ""
+    why = f"the process is in state T (stopped, paused): SIGSTOP or a debugger holds it{by}; kill -CONT {rank.pid} lets it go on"
+    return Activity("RW311", "is stopped by a signal (SIGSTOP, state T)", _here(rank), why, certain=True)
+
+
+def _file_lock(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity | None:
+    if not rank.locks:
+        return None
+    lock = rank.locks[0]
+    holder = next((r for r, e in job.ranks.items() if lock.holder is not None and e.pid == lock.holder), None)
+    name = os.path.basename(lock.path) or "a file"
+    if holder is None:
+        by = f"process {lock.holder}" if lock.holder else "another process"
+        return Activity("RW304", f"waits for the file lock on {name} (flock), held by {by}", _here(rank))
+    why = f"rank {holder} holds the lock and waits itself: it took the lock and then entered a collective (barrier) that needs rank {rank.rank}"
+    return Activity(
+        "RW304", f"waits for the file lock on {name} (flock) that rank {holder} holds", _here(rank), why,
+        with_ranks=(holder,), certain=True, deadlock=not job.ranks[holder].alive or _waits(job, holder),
+    )  # fmt: skip
+
+
+def _waits(job: JobEvidence, rank: int) -> bool:
+    return any(call.is_open for call in job.ranks[rank].calls)
+
+
+def _dataloader(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity | None:
+    thread = main_thread(rank)
+    if thread is None or not any(
+        f.function in ("_try_get_data", "_get_data", "_next_data") and "dataloader" in f.file for f in thread.frames
+    ):
+        return None
+    fetching = next((f for f in thread.frames if is_user_file(f.file)), None)
+    workers = [helper for helper in rank.helpers if helper.is_dataloader_worker]
+    if not any("multiprocessing" in f.file or "queue" in f.file or "connection" in f.file for f in thread.frames[:8]) and not workers:
+        return None  # loading in the main process: look at the frame itself
+    dead = [helper for helper in rank.helpers if helper.ended is not None and helper.is_python and helper.state == ""]
+    alive = [worker for worker in workers if worker.state not in ("", "Z")]
+    if not alive:
+        which = f" (process {dead[0].pid} is gone)" if dead else ""
+        return Activity("RW308", f"waits for a DataLoader worker that is dead{which}", fetching)
+    for worker in alive:
+        if worker.state in ("T", "t"):
+            return Activity(
+                "RW307", f"waits for its DataLoader worker (process {worker.pid}), which is stopped by a signal", fetching, certain=True
+            )
+        own = _worker_frame(worker)
+        if own is None:
+            continue
+        line = book.line_text(own.file, own.line)
+        top = _main(worker)
+        if _LOCK_LINE.search(line) or (top and top.frames and os.path.basename(top.frames[0].file) == "threading.py"):
+            why = "the worker was forked while another thread held the lock; in the child nobody is left to release the copy"
+            return Activity("RW309", f"waits for its DataLoader worker (process {worker.pid}), which waits for a lock", own, why)
+        return Activity(
+            "RW307",
+            f"waits for its DataLoader worker (process {worker.pid}), which is stuck in {own.function}()",
+            own,
+            f"the worker's line: {line}" if line else "",
+        )
+    return Activity("RW307", "waits for its DataLoader workers", fetching)
+
+
+def _dead_thread(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity | None:
+    died = [raised for raised in rank.raised if raised.thread != "MainThread"]
+    top = _top_file(rank)
+    if not died or top not in ("threading.py", "queue.py", "_base.py", "connection.py"):
+        return None
+    last = died[-1]
+    where = user_frame(last.stack)
+    why = f"thread {last.thread} died of {last.type}: {_short(last.message)}{at(where)}; nobody is left to wake the main thread"
+    return Activity("RW312", f"waits for its helper thread {last.thread}, which is dead", _here(rank), why)
+
+
+def _lock(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity | None:
+    here = _here(rank)
+    text = book.line_text(here.file, here.line) if here else ""
+    thread = main_thread(rank)
+    top = _top_file(rank)
+    blocked = _cpu_rate(rank) < 0.2
+    in_threading = top in ("threading.py", "queue.py", "synchronize.py", "_base.py")
+    direct = thread is not None and here is not None and thread.frames[0] == here and _LOCK_LINE.search(text)
+    if not blocked or not (in_threading or direct):
+        return None
+    what = {"queue.py": "an item in a queue", "_base.py": "the result of a future"}.get(top, "a lock (or another thread)")
+    others = [
+        f"thread {t.name or 'unnamed'} is{at(f)}"
+        for t in rank.threads
+        if not t.is_main and (f := user_frame(t.frames)) is not None and _LOCK_LINE.search(book.line_text(f.file, f.line))
+    ]
+    why = "; ".join(others[:3]) + (": the threads hold what the other wants" if others else "")
+    return Activity("RW303", f"waits for {what}", here, why)
+
+
+def _child(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity | None:
+    thread = main_thread(rank)
+    here = _here(rank)
+    if thread is None or here is None:
+        return None
+    in_wait = any(
+        (f.function in ("wait", "_wait", "communicate", "_communicate", "_try_wait") and f.file.endswith("subprocess.py"))
+        or (f.function in ("join", "wait", "poll") and ("popen_fork" in f.file or f.file.endswith("multiprocessing/process.py")))
+        for f in thread.frames[:6]
+    )
+    if not in_wait and not (thread.frames[0] == here and _CHILD_LINE.search(book.line_text(here.file, here.line))):
+        return None
+    children = [
+        helper for helper in rank.helpers if helper.parent == rank.pid and helper.state not in ("", "Z") and not helper.is_dataloader_worker
+    ]
+    if not children:
+        return None if not in_wait else Activity("RW315", "waits for a child process", here)
+    child = children[-1]
+    frame = user_frame(_main(child).frames) if _main(child) else None  # type: ignore[union-attr]
+    return Activity(
+        "RW315", f"waits for its child process {child.pid} ({_short(child.command, 60)})", here, f"the child is{at(frame)}" if frame else ""
+    )
+
+
+def _pipe(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity | None:
+    thread = main_thread(rank)
+    here = _here(rank)
+    if thread is None or here is None or _cpu_rate(rank) > 0.2:
+        return None
+    in_connection = any(f.file.endswith(("multiprocessing/connection.py", "multiprocessing/queues.py")) for f in thread.frames[:6])
+    direct = thread.frames[0] == here and _PIPE_LINE.search(book.line_text(here.file, here.line))
+    if not in_connection and not direct:
+        return None
+    return Activity("RW305", "waits for data on a pipe or queue that nobody writes to", here)
+
+
+def _socket(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity | None:
+    thread = main_thread(rank)
+    here = _here(rank)
+    if thread is None or _cpu_rate(rank) > 0.2:
+        return None
+    text = book.line_text(here.file, here.line) if here else ""
+    in_network = any(
+        os.path.basename(f.file) in ("socket.py", "ssl.py", "selectors.py")
+        or "/http/" in f.file
+        or "urllib" in f.file
+        or "asyncio" in f.file
+        for f in thread.frames[:6]
+    )
+    if not in_network and not re.search(r"\.(recv|recv_into|accept|connect|urlopen)\(|requests\.", text):
+        return None
+    ours = {evidence.pid for evidence in job.ranks.values()}
+    peers = [peer for peer in rank.connections if peer.status == "ESTABLISHED" and (peer.pid is None or peer.pid not in ours)]
+    peer = f" to {peers[-1].remote}" if peers else ""
+    return Activity(
+        "RW306", f"waits for an answer on a network connection (socket{peer})", here, "there is no timeout on it" if peer else ""
+    )
+
+
+def _sleep(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity | None:
+    here = _here(rank)
+    if here is None or "sleep(" not in book.line_text(here.file, here.line) or _cpu_rate(rank) > 0.5:
+        return None
+    wakes = _switch_rate(rank) > 0.5
+    return Activity("RW302", "sleeps (time.sleep)" if not wakes else "sleeps and wakes again and again", here, moves=wakes)
+
+
+def _busy(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity | None:
+    if _cpu_rate(rank) < 0.5:
+        return None
+    thread = main_thread(rank)
+    here = _here(rank)
+    before, now = _user_stack(rank.earlier_threads), main_stack(rank)
+    if before and now and [f.function for f in before] != [f.function for f in now]:
+        return Activity("RW301", "is busy", here, moves=True)
+    text = book.line_text(here.file, here.line) if here else ""
+    same_line = bool(before) and before[:1] == now[:1]
+    native = same_line and thread is not None and thread.owns_gil and not re.match(r"(while|for|pass|continue)\b", text)
+    if native:
+        why = f"the same line for every look, at {_cpu_rate(rank):.0%} CPU and holding the GIL: C code (a regular expression, big numbers) that does not return: {text}"
+        return Activity("RW310", "is inside native code that holds the GIL", here, why)
+    loop = book.loop_around(here.file, here.line) if here else None
+    where = f" in the loop of line {loop[0]}" if loop else ""
+    return Activity("RW301", f"is busy{where}", here, f"{_cpu_rate(rank):.0%} CPU, always in {here.function}()" if here else "")
+
+
+def _starved(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity | None:
+    if not rank.samples:
+        return None
+    last = rank.samples[-1]
+    if last.state == "D" or last.swap > (256 << 20):
+        return Activity("RW313", f"is held up by the machine (state {last.state}, {size_text(last.swap)} swapped out)", _here(rank))
+    return None
+
+
+# -- measures -----------------------------------------------------------------------------------------------------------------
+
+
+def _here(rank: RankEvidence) -> Frame | None:
+    stack = main_stack(rank)
+    return stack[0] if stack else None
+
+
+def _top_file(rank: RankEvidence) -> str:
+    thread = main_thread(rank)
+    return os.path.basename(thread.frames[0].file) if thread and thread.frames else ""
+
+
+def _user_stack(threads: tuple[Thread, ...]) -> tuple[Frame, ...]:
+    thread = next((t for t in threads if t.is_main), None)
+    return user_frames(thread.frames) if thread else ()
+
+
+def _cpu_rate(rank: RankEvidence) -> float:
+    """CPU seconds per second over the last samples."""
+    samples = rank.samples[-6:]
+    if len(samples) < 2:
+        return 0.0
+    seconds = (samples[-1].time_ns - samples[0].time_ns) / 1e9
+    return (samples[-1].cpu_s - samples[0].cpu_s) / seconds if seconds > 0 else 0.0
+
+
+def _switch_rate(rank: RankEvidence) -> float:
+    """How often per second the main thread was put to sleep or woken: a thread blocked for good has none."""
+    samples = rank.samples[-16:]
+    if len(samples) < 2:
+        return 0.0
+    seconds = (samples[-1].time_ns - samples[0].time_ns) / 1e9
+    return (samples[-1].switches - samples[0].switches) / seconds if seconds > 0 else 0.0
+
+
+def _movement(rank: RankEvidence) -> str:
+    before, now = _user_stack(rank.earlier_threads), main_stack(rank)
+    if not now:
+        return "its stack could not be read"
+    moved = "its stack changed between two looks" if before and before != now else "its stack did not change between two looks"
+    return f"{moved}, {_cpu_rate(rank):.0%} CPU"
+
+
+def _main(helper: Helper) -> Thread | None:
+    return next((t for t in helper.threads if t.is_main), helper.threads[0] if helper.threads else None)
+
+
+def _worker_frame(helper: Helper) -> Frame | None:
+    thread = _main(helper)
+    return user_frame(thread.frames) if thread else None
+
+
+def _short(text: str, length: int = 160) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= length else line[: length - 1] + "…"
+
+
+__all__ = ["Activity", "activity_of", "find_stuck", "ranks_text"]

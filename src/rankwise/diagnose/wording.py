@@ -1,0 +1,59 @@
+"""Small phrases that findings share."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import TypeVar
+
+from rankwise.evidence.records import Frame
+from rankwise.findings import Finding, Place, Wait, ranks_text, where
+
+_P = TypeVar("_P", Place, Wait)
+
+
+def at(frame: Frame | None) -> str:
+    """` at train.py:88 main()`, or nothing where the place is unknown."""
+    return f" at {where(os.path.basename(frame.file), frame.line, frame.function)}" if frame else ""
+
+
+def seconds_text(seconds: float) -> str:
+    """`8 s`, `2 min 10 s`, `1 h 5 min`: never more than two units."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min" + (f" {whole % 60} s" if whole % 60 else "")
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def size_text(num_bytes: float) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if num_bytes < 1024:
+            return f"{num_bytes:.0f} {unit}"
+        num_bytes /= 1024
+    return f"{num_bytes:.1f} GiB"
+
+
+def verb(ranks: list[int] | set[int], one: str, many: str) -> str:
+    """`rank 3 waits`, `ranks 0-2 wait`."""
+    return f"{ranks_text(ranks)} {one if len(set(ranks)) == 1 else many}"
+
+
+def group_text(group: str) -> str:
+    return "" if group in ("0", "") else f" of group {group}"
+
+
+def relative_to(finding: Finding, cwd: str) -> Finding:
+    """Paths as the user would open them from where the job was started."""
+    return replace(
+        finding,
+        culprits=tuple(_relative(place, cwd) for place in finding.culprits),
+        waiting=tuple(_relative(wait, cwd) for wait in finding.waiting),
+    )
+
+
+def _relative(place: _P, cwd: str) -> _P:
+    if not place.file or not cwd or not place.file.startswith(cwd.rstrip("/") + "/"):
+        return place
+    return replace(place, file=os.path.relpath(place.file, cwd))

@@ -1,0 +1,97 @@
+"""The compact log of one rank's collectives: flat arrays, so that 4,096 ranks of 2,000 entries fit in memory and compare fast."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+Key = tuple[str, str, tuple[int, ...], str, int | None, str]
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What a collective is, apart from when: all ranks of a group must agree on it, slot by slot."""
+
+    group: str
+    op: str
+    sizes: tuple[int, ...] = ()  # of the first tensor
+    dtype: str = ""
+    peer: int | None = None  # src, dst or root
+    reduce_op: str = ""
+
+    def __str__(self) -> str:
+        shape = f"({', '.join(map(str, self.sizes))})" if self.sizes else ""
+        return self.op + (f" of {self.dtype}{shape}" if self.dtype or shape else "")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One collective of one rank, unpacked."""
+
+    seq: int
+    what: Signature
+    created_ns: int
+    done: bool
+    site: int  # index into the rank's sites, -1 unknown
+    origin: str = "user"  # user, forward, backward, ddp
+
+
+@dataclass
+class CollectiveLog:
+    """Append-only while it is filled; read-only afterwards. Entries of all groups, in the order they were created."""
+
+    signatures: list[Signature] = field(default_factory=list)
+    sites: list[Any] = field(default_factory=list)  # stacks, innermost frame first
+    what: array[int] = field(default_factory=lambda: array("I"))
+    seq: array[int] = field(default_factory=lambda: array("I"))
+    created_ns: array[int] = field(default_factory=lambda: array("Q"))
+    done: bytearray = field(default_factory=bytearray)
+    site: array[int] = field(default_factory=lambda: array("i"))
+    origin: bytearray = field(default_factory=bytearray)
+    is_partial: bool = False  # True where only Python calls were seen, not torch's own record
+    _index: dict[Any, int] = field(default_factory=dict, repr=False, compare=False)
+
+    def add(self, seq: int, what: Signature, created_ns: int, done: bool, site: Any = None, origin: str = "user") -> None:
+        self.what.append(self._intern(what, self.signatures))
+        self.seq.append(seq)
+        self.created_ns.append(created_ns)
+        self.done.append(done)
+        self.site.append(-1 if not site else self._intern(site, self.sites))
+        self.origin.append(ORIGINS.index(origin))
+
+    def __len__(self) -> int:
+        return len(self.what)
+
+    def __getitem__(self, i: int) -> Entry:
+        return Entry(
+            self.seq[i], self.signatures[self.what[i]], self.created_ns[i], bool(self.done[i]), self.site[i], ORIGINS[self.origin[i]]
+        )
+
+    def __iter__(self) -> Iterator[Entry]:
+        return (self[i] for i in range(len(self)))
+
+    def stack_of(self, entry: Entry) -> Any:
+        return self.sites[entry.site] if entry.site >= 0 else ()
+
+    def groups(self) -> set[str]:
+        return {signature.group for signature in self.signatures}
+
+    def of_group(self, group: str) -> list[Entry]:
+        ids = {i for i, signature in enumerate(self.signatures) if signature.group == group}
+        return [self[i] for i, what in enumerate(self.what) if what in ids]
+
+    def pending(self) -> list[Entry]:
+        return [self[i] for i, done in enumerate(self.done) if not done]
+
+    def _intern(self, thing: Any, table: list[Any]) -> int:
+        key = (table is self.sites, thing)
+        index = self._index.get(key)
+        if index is None:
+            index = self._index[key] = len(table)
+            table.append(thing)
+        return index
+
+
+ORIGINS = ("user", "forward", "backward", "ddp")

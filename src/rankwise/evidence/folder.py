@@ -1,0 +1,153 @@
+"""The evidence part of a run folder: written by the watcher, read back by `explain`, on another machine too, and never trusted.
+
+`evidence/job.json` holds the job, `evidence/ranks/<r>.json` one rank each, `evidence/ranks/<r>.bin` its collectives as flat arrays.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from rankwise.evidence.collectives import ORIGINS, CollectiveLog, Signature
+from rankwise.evidence.records import JobEvidence, RankEvidence
+from rankwise.evidence.thaw import freeze, thaw
+
+FORMAT = 1
+_HEADER = struct.Struct("<4sI")
+_MAGIC = b"RWC1"
+_ROW = 4 + 4 + 8 + 4 + 1 + 1
+_MAX_JSON = 512 << 20
+_MAX_ROWS = 1 << 22
+
+
+def save_evidence(folder: Path, job: JobEvidence) -> None:
+    """Write the whole evidence; each file is whole when it appears."""
+    ranks = folder / "ranks"
+    ranks.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _write(folder / "job.json", json.dumps({"format": FORMAT, **_without(job, "ranks")}, default=str).encode())
+    for rank, evidence in job.ranks.items():
+        save_rank(ranks, rank, evidence)
+
+
+def save_rank(folder: Path, rank: int, evidence: RankEvidence) -> None:
+    log = evidence.collectives
+    data = {
+        **_without(evidence, "collectives"),
+        "signatures": [freeze(signature) for signature in log.signatures],
+        "sites": [freeze(site) for site in log.sites],
+        "is_partial": log.is_partial,
+    }
+    _write(folder / f"{rank}.json", json.dumps(data, default=str).encode())
+    _write(folder / f"{rank}.bin", pack_log(log))
+
+
+def load_evidence(folder: Path) -> JobEvidence:
+    """Read it back. Raises ValueError for what is not evidence, OSError for what cannot be read; damaged ranks are left out and said so."""
+    data = _read_json(folder / "job.json")
+    if data.get("format") != FORMAT:
+        raise ValueError(f"evidence format {data.get('format')!r} is not {FORMAT}")
+    job: JobEvidence = thaw(JobEvidence, {**data, "ranks": {}})
+    blind = list(job.blind)
+    for path in sorted((folder / "ranks").glob("*.json"), key=lambda path: (len(path.stem), path.stem)):
+        try:
+            job.ranks[int(path.stem)] = load_rank(path)
+        except (ValueError, OSError, KeyError, TypeError, RecursionError, OverflowError) as error:
+            blind.append(f"the evidence of rank {path.stem} is damaged ({type(error).__name__})")
+    whole: JobEvidence = thaw_with(job, blind=tuple(blind))
+    return whole
+
+
+def load_rank(path: Path) -> RankEvidence:
+    data = _read_json(path)
+    signatures = [thaw(Signature, signature) for signature in _list(data.pop("signatures", []))]
+    sites = [thaw_stack(site) for site in _list(data.pop("sites", []))]
+    partial = bool(data.pop("is_partial", False))
+    evidence: RankEvidence = thaw(RankEvidence, data)
+    binary = path.with_suffix(".bin")
+    log = unpack_log(_read(binary, _MAX_ROWS * _ROW + 64), signatures, sites) if binary.exists() else CollectiveLog()
+    log.is_partial = partial
+    whole: RankEvidence = thaw_with(evidence, collectives=log)
+    return whole
+
+
+def pack_log(log: CollectiveLog) -> bytes:
+    arrays = (log.what, log.seq, log.created_ns, log.site)
+    return _HEADER.pack(_MAGIC, len(log)) + b"".join(part.tobytes() for part in arrays) + bytes(log.done) + bytes(log.origin)
+
+
+def unpack_log(data: bytes, signatures: list[Signature], sites: list[Any]) -> CollectiveLog:
+    """The flat arrays back, with every index checked against its table."""
+    if len(data) < _HEADER.size:
+        raise ValueError("too short for a collective log")
+    magic, count = _HEADER.unpack_from(data)
+    if magic != _MAGIC or count > _MAX_ROWS or len(data) != _HEADER.size + count * _ROW:
+        raise ValueError("not a collective log, or cut off")
+    log = CollectiveLog(signatures=signatures, sites=sites)
+    offset = _HEADER.size
+    for part in (log.what, log.seq, log.created_ns, log.site):
+        size = count * part.itemsize
+        part.frombytes(data[offset : offset + size])
+        offset += size
+    log.done.extend(data[offset : offset + count])
+    log.origin.extend(data[offset + count : offset + 2 * count])
+    _check_indices(log)
+    return log
+
+
+def _check_indices(log: CollectiveLog) -> None:
+    if not len(log):
+        return
+    if max(log.what) >= len(log.signatures) or max(log.site) >= len(log.sites) or min(log.site) < -1 or max(log.origin) >= len(ORIGINS):
+        raise ValueError("the collective log points outside its tables")
+
+
+def thaw_with(record: Any, **changes: Any) -> Any:
+    from dataclasses import replace
+
+    return replace(record, **changes)
+
+
+def thaw_stack(site: Any) -> Any:
+    from rankwise.evidence.records import Frame
+
+    return tuple(thaw(Frame, frame) for frame in _list(site))
+
+
+def _without(record: Any, left_out: str) -> dict[str, Any]:
+    return {field.name: freeze(getattr(record, field.name)) for field in fields(record) if field.name != left_out}
+
+
+def _write(path: Path, data: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        file.write(data)
+    temporary.replace(path)
+
+
+def _read(path: Path, limit: int) -> bytes:
+    with path.open("rb") as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise ValueError(f"{path.name} is too large to be evidence")
+    return data
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(_read(path, _MAX_JSON))
+    except RecursionError as error:
+        raise ValueError(f"{path.name} is nested too deeply") from error
+    if not isinstance(data, dict):
+        raise ValueError(f"{path.name} holds no object")
+    return data
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError("expected a list")
+    return value

@@ -1,0 +1,184 @@
+"""Reads the probe's journals: one file of JSON lines per process. Damaged lines are skipped, never trusted."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rankwise.evidence.records import Ended, Frame, Init, Model, NewGroup, PortHolder, Raised, Stack
+
+_MAX_BYTES = 32 << 20
+
+
+@dataclass
+class Journal:
+    """What one process said about itself. Filled line by line while the process lives."""
+
+    pid: int
+    card: dict[str, Any] = field(default_factory=dict)
+    torch: str = ""
+    rank: int | None = None
+    world_size: int | None = None
+    inits: list[Init] = field(default_factory=list)
+    groups: list[NewGroup] = field(default_factory=list)
+    models: list[Model] = field(default_factory=list)
+    raised: list[Raised] = field(default_factory=list)
+    ended: Ended | None = None
+    signals: list[dict[str, Any]] = field(default_factory=list)
+    child_exits: dict[int, tuple[int, int]] = field(default_factory=dict)  # pid: code, time
+    broken: list[str] = field(default_factory=list)
+    server: str = ""
+    out: str = ""
+    child_name: str = ""
+    ops: list[str] = field(default_factory=list)
+    names: dict[int, str] = field(default_factory=dict)
+    sites: dict[int, Stack] = field(default_factory=dict)
+    _offset: int = 0
+
+    def read_more(self, path: Path) -> bool:
+        """Take in what was appended since the last time; True if there was anything."""
+        try:
+            with path.open("rb") as file:
+                file.seek(self._offset)
+                data = file.read(_MAX_BYTES)
+        except OSError:
+            return False
+        whole = data.rfind(b"\n") + 1
+        self._offset += whole
+        for line in data[:whole].splitlines():
+            self._take(line)
+        return whole > 0
+
+    def _take(self, line: bytes) -> None:
+        try:
+            facts = json.loads(line)
+            reader = getattr(self, f"_on_{facts['k']}", None)
+            if reader is not None:
+                reader(facts)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            self.broken.append("an unreadable line in the journal")
+
+    def _on_card(self, facts: dict[str, Any]) -> None:
+        self.card = facts
+
+    def _on_torch(self, facts: dict[str, Any]) -> None:
+        self.torch = str(facts["version"])
+
+    def _on_child(self, facts: dict[str, Any]) -> None:
+        self.child_name = str(facts["name"])
+
+    def _on_streams(self, facts: dict[str, Any]) -> None:
+        self.out = str(facts["out"])
+
+    def _on_server(self, facts: dict[str, Any]) -> None:
+        self.server = str(facts["path"])
+
+    def _on_ring(self, facts: dict[str, Any]) -> None:
+        self.ops = [str(op) for op in facts["ops"]]
+
+    def _on_name(self, facts: dict[str, Any]) -> None:
+        self.names[int(facts["i"])] = str(facts["s"])
+
+    def _on_site(self, facts: dict[str, Any]) -> None:
+        self.sites[int(facts["i"])] = stack_from(facts["frames"])
+
+    def _on_init(self, facts: dict[str, Any]) -> None:
+        self.rank, self.world_size = facts["rank"], facts["world_size"]
+        port = str(facts.get("port", ""))
+        self.inits.append(
+            Init(
+                rank=facts["rank"],
+                world_size=facts["world_size"],
+                backend=str(facts["backend"]),
+                method=str(facts["method"]),
+                address=str(facts["address"]),
+                port=int(port) if port.isdigit() else None,
+                timeout_s=facts.get("timeout_s"),
+                started_ns=int(facts["t"]),
+                ended_ns=0,
+                stack=self.sites.get(facts["site"], ()),
+                file_mtime=facts.get("file_mtime"),
+            )
+        )
+        self.card.setdefault("env", {}).update(facts.get("env") or {})
+
+    def _on_inited(self, facts: dict[str, Any]) -> None:
+        if self.inits:
+            held = facts.get("holder")
+            holder = PortHolder(int(held["port"]), int(held["pid"]), str(held["name"]), str(held["command"])[:300]) if held else None
+            self.inits[-1] = _with(self.inits[-1], ended_ns=int(facts["t"]), error=str(facts["error"]), holder=holder)
+
+    def _on_rank(self, facts: dict[str, Any]) -> None:
+        self.rank, self.world_size = int(facts["rank"]), int(facts["world_size"])
+        if self.inits:
+            self.inits[-1] = _with(self.inits[-1], rank=self.rank, world_size=self.world_size, backend=str(facts["backend"]))
+
+    def _on_new_group(self, facts: dict[str, Any]) -> None:
+        if facts.get("local"):
+            return  # created by its members alone, and rightly so
+        ranks = facts["ranks"]
+        members = tuple(int(rank) for rank in ranks) if ranks is not None else tuple(range(self.world_size or 0))
+        self.groups.append(NewGroup("", members, int(facts["t"]), 0, self.sites.get(facts["site"], ())))
+
+    def _on_new_group_made(self, facts: dict[str, Any]) -> None:
+        if self.groups and not self.groups[-1].ended_ns:
+            self.groups[-1] = _with(self.groups[-1], name=str(facts["name"]), ended_ns=int(facts["t"]))
+
+    def _on_model(self, facts: dict[str, Any]) -> None:
+        self.models.append(
+            Model(
+                names=tuple(map(str, facts["names"])),
+                shapes=tuple(tuple(int(n) for n in shape) for shape in facts["shapes"]),
+                dtypes=tuple(map(str, facts["dtypes"])),
+                class_name=str(facts["cls"]),
+                class_file=str(facts["file"]),
+                stack=self.sites.get(facts["site"], ()),
+                has_buffers=bool(facts["buffers"]),
+            )
+        )
+
+    def _on_unused(self, facts: dict[str, Any]) -> None:
+        if self.models:
+            self.models[-1] = _with(
+                self.models[-1], unused=tuple(facts["names"]), replaced=tuple(facts["replaced"]), added=tuple(facts["added"])
+            )
+
+    def _on_raise(self, facts: dict[str, Any]) -> None:
+        self.raised.append(
+            Raised(
+                type=str(facts["type"]),
+                message=str(facts["message"]),
+                stack=stack_from(facts["frames"]),
+                time_ns=int(facts["t"]),
+                thread=str(facts["thread"]),
+                text=str(facts["text"]),
+                chain=tuple(map(str, facts["chain"])),
+            )
+        )
+
+    def _on_exit(self, facts: dict[str, Any]) -> None:
+        self.ended = Ended(str(facts["kind"]), int(facts["t"]), code=facts["code"], stack=stack_from(facts["frames"]))
+
+    def _on_child_exit(self, facts: dict[str, Any]) -> None:
+        self.child_exits[int(facts["pid"])] = (int(facts["code"]), int(facts["t"]))
+
+    def _on_signal(self, facts: dict[str, Any]) -> None:
+        self.signals.append(
+            {"target": int(facts["target"]), "signal": int(facts["signal"]), "frames": stack_from(facts["frames"]), "t": int(facts["t"])}
+        )
+
+    def _on_broken(self, facts: dict[str, Any]) -> None:
+        self.broken.append(f"{facts['what']}: {facts['error']}")
+
+
+def stack_from(frames: Any) -> Stack:
+    """A stack from its JSON form, [[file, line, function], …]."""
+    return tuple(Frame(str(file), int(line or 0), str(function)) for file, line, function in frames)
+
+
+def _with(record: Any, **changes: Any) -> Any:
+    from dataclasses import replace
+
+    return replace(record, **changes)

@@ -1,0 +1,72 @@
+"""Reads the probe's ring of calls: fixed slots in shared memory, written by a process that may be dead or in the middle of a write."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+from rankwise.evidence.journal import Journal
+from rankwise.evidence.records import Call
+
+_HEADER = struct.Struct("<4sIIIQQ")
+_SLOT = struct.Struct("<QQQIHHiIIB3x5i4x")
+_MAX_SIZE = 4 << 20
+
+
+@dataclass(frozen=True)
+class RingView:
+    """A ring at one moment: how far it got, how often each operation was called, and the last calls in order."""
+
+    head: int
+    counts: dict[str, int]
+    calls: tuple[Call, ...]
+
+
+def read_marks(path: Path, num_ops: int) -> bytes:
+    """The head and the counters alone: cheap to read often, and different whenever something moved."""
+    try:
+        with path.open("rb") as file:
+            return file.read(_HEADER.size + 8 * num_ops)
+    except OSError:
+        return b""
+
+
+def read_ring(path: Path, journal: Journal) -> RingView | None:
+    """The whole ring, with numbers turned back into names through the journal; None where there is none or it is not one."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MAX_SIZE)
+    except OSError:
+        return None
+    if len(data) < _HEADER.size:
+        return None
+    magic, slot_size, capacity, num_ops, head, _ = _HEADER.unpack_from(data)
+    first = _HEADER.size + 8 * num_ops
+    if magic != b"RWR1" or slot_size != _SLOT.size or len(data) < first + capacity * slot_size or num_ops > 4096:
+        return None
+    counts = {op: struct.unpack_from("<Q", data, _HEADER.size + 8 * i)[0] for i, op in enumerate(journal.ops[:num_ops])}
+    calls = []
+    for n in range(max(0, head - capacity), head):
+        call = _read_slot(data, first + (n % capacity) * slot_size, n, journal)
+        if call is not None:
+            calls.append(call)
+    return RingView(head, {op: count for op, count in counts.items() if count}, tuple(calls))
+
+
+def _read_slot(data: bytes, offset: int, n: int, journal: Journal) -> Call | None:
+    number, started, ended, site, op, dtype, peer, group, reduce_op, failed, dims, *sizes = _SLOT.unpack_from(data, offset)
+    if number != n + 1 or op >= len(journal.ops):
+        return None  # being written right now, or used again meanwhile
+    return Call(
+        op=journal.ops[op],
+        started_ns=started,
+        ended_ns=ended,
+        stack=journal.sites.get(site, ()),
+        group=journal.names.get(group, "0"),
+        sizes=tuple(sizes[: min(dims, 4)]),
+        dtype=journal.names.get(dtype, "").removeprefix("torch."),
+        peer=peer if peer >= 0 else None,
+        reduce_op=journal.names.get(reduce_op, "").rsplit(".", 1)[-1],
+        failed=bool(failed),
+    )

@@ -1,0 +1,124 @@
+"""The finding: the one noun that lint, check, run and the library all speak."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+Severity = Literal["error", "warning", "info"]
+_SEVERITIES = ("error", "warning", "info")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a culprit is, in the user's own code; what is not known is None, never guessed."""
+
+    rank: int | None = None
+    host: str | None = None
+    pid: int | None = None
+    file: str | None = None
+    line: int | None = None
+    function: str | None = None
+
+    def __str__(self) -> str:
+        return where(self.file, self.line, self.function)
+
+
+@dataclass(frozen=True)
+class Wait:
+    """An innocent rank and the operation it waits in."""
+
+    rank: int | None = None
+    op: str | None = None
+    group: str | None = None
+    seq: int | None = None
+    file: str | None = None
+    line: int | None = None
+    function: str | None = None
+
+    def __str__(self) -> str:
+        return where(self.file, self.line, self.function)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found: the fact (summary), where, why and what to do next.
+
+    `deadlock` says that no rank can move again by itself; only such a job is ever stopped.
+    """
+
+    code: str
+    name: str
+    severity: Severity
+    certain: bool
+    summary: str
+    culprits: tuple[Place, ...] = ()
+    waiting: tuple[Wait, ...] = ()
+    why: str = ""
+    next: tuple[str, ...] = ()
+    deadlock: bool = False
+
+    def with_severity(self, severity: Severity) -> Finding:
+        return replace(self, severity=severity)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "code": self.code,
+            "name": self.name,
+            "severity": self.severity,
+            "certain": self.certain,
+            "summary": self.summary,
+            "culprits": [vars(place) for place in self.culprits],
+            "waiting": [vars(wait) for wait in self.waiting],
+            "why": self.why,
+            "next": list(self.next),
+            "deadlock": self.deadlock,
+        }
+
+    @staticmethod
+    def from_dict(data: dict[str, Any]) -> Finding:
+        """Rebuild a finding from its JSON; unknown keys are ignored, wrong types raise ValueError."""
+        severity = data.get("severity", "error")
+        if severity not in _SEVERITIES:
+            raise ValueError(f"severity must be one of {_SEVERITIES}, not {severity!r}")
+        return Finding(
+            code=str(data["code"]),
+            name=str(data["name"]),
+            severity=severity,
+            certain=bool(data.get("certain")),
+            summary=str(data.get("summary", "")),
+            culprits=tuple(Place(**_known(Place, p)) for p in data.get("culprits", ())),
+            waiting=tuple(Wait(**_known(Wait, w)) for w in data.get("waiting", ())),
+            why=str(data.get("why", "")),
+            next=tuple(str(step) for step in data.get("next", ())),
+            deadlock=bool(data.get("deadlock")),
+        )
+
+
+def where(file: str | None, line: int | None, function: str | None) -> str:
+    """A place as the user would open it: `train.py:88 train_epoch()`."""
+    if not file:
+        return "unknown place"
+    spot = f"{file}:{line}" if line else file
+    return spot if not function or function == "<module>" else f"{spot} {function}()"
+
+
+def ranks_text(ranks: list[int] | tuple[int, ...] | set[int]) -> str:
+    """`rank 3`, `ranks 0-2, 5`: short at any world size."""
+    ordered = sorted(set(ranks))
+    if not ordered:
+        return "no rank"
+    runs: list[tuple[int, int]] = []
+    for rank in ordered:
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1] = (runs[-1][0], rank)
+        else:
+            runs.append((rank, rank))
+    text = ", ".join(str(a) if a == b else f"{a}, {b}" if b == a + 1 else f"{a}-{b}" for a, b in runs)
+    return f"rank {text}" if len(ordered) == 1 else f"ranks {text}"
+
+
+def _known(cls: type, data: Any) -> dict[str, Any]:
+    if not isinstance(data, dict):
+        raise ValueError(f"expected an object for {cls.__name__}, not {type(data).__name__}")
+    return {key: value for key, value in data.items() if key in cls.__dataclass_fields__}  # type: ignore[attr-defined]

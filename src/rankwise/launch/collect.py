@@ -1,0 +1,149 @@
+"""Turns what the observer sees into one frozen JobEvidence, looking as deep as asked."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+from rankwise.evidence.records import HostFacts, JobEvidence, RankEvidence
+from rankwise.launch.hostfacts import find_host_facts, oom_count
+from rankwise.launch.observe import Observer, source_files
+from rankwise.launch.plan import RunPlan
+from rankwise.launch.processes import connections_of, file_locks
+from rankwise.launch.stacks import StackReader
+
+_MAX_SOURCE = 512 << 10
+_MAX_STACKS = 96
+_TAIL = 8192
+
+
+class Collector:
+    """Remembers what is costly to find out: sources, host facts, the first stacks."""
+
+    def __init__(self, plan: RunPlan, observer: Observer, live: Path, started_ns: int) -> None:
+        self._plan, self._observer, self._started_ns = plan, observer, started_ns
+        self._stacks = StackReader(live)
+        self._sources: dict[str, str] = {}
+        self._cwd = os.getcwd()
+        self._oom_before = oom_count()
+
+    def collect(self, depth: str, now_ns: int, stall_after_s: float, exit_code: int | None = None) -> JobEvidence:
+        """depth: "flight" asks the recorders, "deep" reads stacks, locks and sockets too, "end" only gathers what was left."""
+        observer = self._observer
+        claims = observer.rank_pids()
+        pids = [pid for pids in claims.values() for pid in pids]
+        if depth in ("flight", "deep"):
+            observer.look_at_flights([pid for pid in pids if observer.is_alive(pid) and pid in observer.journals])
+        if depth == "deep":
+            observer.look_at_stacks(self._stacks.read(self._worth_a_stack(pids)), now_ns)
+        ranks = {rank: observer.evidence_of(rank, pids[0]) for rank, pids in claims.items()}
+        duplicates = tuple(observer.evidence_of(rank, pid) for rank, pids in claims.items() for pid in pids[1:])
+        if depth == "deep":
+            ranks = self._with_locks_and_sockets(ranks)
+        hosts = (self._host_facts(ranks),) if depth != "flight" or not all(e.inits and e.inits[-1].ended_ns for e in ranks.values()) else ()
+        launchers = observer.launchers(set(pids))
+        self._read_sources(ranks, [helper.script for helper in launchers if helper.script])
+        return JobEvidence(
+            command=self._plan.command,
+            started_ns=self._started_ns,
+            now_ns=now_ns,
+            world_size=_world_size(ranks),
+            stall_after_s=stall_after_s,
+            ranks=ranks,
+            duplicates=duplicates,
+            launchers=launchers,
+            hosts=hosts,
+            sources=dict(self._sources),
+            exit_code=exit_code,
+            restarts=max((e.restarts for e in ranks.values()), default=0),
+            launch_style=self._plan.style,
+            cwd=self._cwd,
+            blind=(self._stacks.refused,) if self._stacks.refused and depth == "deep" else (),
+        )
+
+    def _worth_a_stack(self, rank_pids: list[int]) -> list[int]:
+        """Living Python processes of the job: ranks first, then what runs below and above them."""
+        alive = [pid for pid in self._observer.table if self._observer.is_alive(pid)]
+        others = [pid for pid in alive if pid not in rank_pids and _is_python(pid)]
+        return [pid for pid in [*rank_pids, *others] if pid in alive][:_MAX_STACKS]
+
+    def _with_locks_and_sockets(self, ranks: dict[int, RankEvidence]) -> dict[int, RankEvidence]:
+        alive = [e.pid for e in ranks.values() if e.alive and e.pid is not None]
+        links = connections_of(alive, set(alive))
+        locks = file_locks(set(alive))
+        return {
+            rank: replace(e, connections=links.get(e.pid or 0, ()), locks=tuple(lock for lock in locks if lock.waiter == e.pid))
+            for rank, e in ranks.items()
+        }
+
+    def _host_facts(self, ranks: dict[int, RankEvidence]) -> HostFacts:
+        inits = [e.inits[-1] for e in ranks.values() if e.inits and (not e.inits[-1].ended_ns or e.inits[-1].error)]
+        addresses = {_host_of(init.method) or init.address for init in inits if init.method.startswith(("env", "tcp"))}
+        ports = {port for init in inits if (port := _port_of(init.method) or init.port)}
+        facts = find_host_facts(addresses, ports)
+        if oom_count() > self._oom_before:
+            facts = replace(facts, oom_kills=(*facts.oom_kills, {"cgroup": True}))
+        return facts
+
+    def _read_sources(self, ranks: dict[int, RankEvidence], scripts: list[str]) -> None:
+        stacks = []
+        for e in ranks.values():
+            stacks += [call.stack for call in e.calls[-64:]] + [call.stack for call in e.calls if call.is_open or call.failed]
+            stacks += [thread.frames for thread in e.threads] + [t.frames for h in e.helpers for t in h.threads]
+            stacks += [init.stack for init in e.inits] + [g.stack for g in e.groups] + [m.stack for m in e.models]
+            stacks += [raised.stack for raised in e.raised] + [e.ended.stack if e.ended else ()]
+            scripts += [model.class_file for model in e.models] + [e.script]
+        for file in {*source_files(stacks), *filter(None, scripts)}:
+            if file not in self._sources and len(self._sources) < 200:
+                self._sources[file] = _read_text(file)
+        for file in _neighbours(list(self._sources)):
+            if file not in self._sources and len(self._sources) < 200:
+                self._sources[file] = _read_text(file)
+
+
+def _neighbours(files: list[str]) -> list[str]:
+    """Modules beside the script: helper functions such as is_main_process() are often defined there."""
+    found = []
+    for folder in {os.path.dirname(file) for file in files if file.endswith(".py") and "-packages/" not in file}:
+        try:
+            found += [os.path.join(folder, name) for name in sorted(os.listdir(folder))[:60] if name.endswith(".py")]
+        except OSError:
+            continue
+    return found[:120]
+
+
+def _read_text(file: str) -> str:
+    try:
+        with open(file, encoding="utf-8", errors="replace") as stream:
+            return stream.read(_MAX_SOURCE)
+    except OSError:
+        return ""
+
+
+def _world_size(ranks: dict[int, RankEvidence]) -> int | None:
+    sizes = [e.inits[-1].world_size for e in ranks.values() if e.inits and e.inits[-1].world_size]
+    if not sizes:
+        sizes = [int(size) for e in ranks.values() if (size := e.env.get("WORLD_SIZE", "")).isdigit()]
+    return max(set(sizes), key=sizes.count) if sizes else None
+
+
+def _is_python(pid: int) -> bool:
+    try:
+        return "python" in os.path.basename(os.readlink(f"/proc/{pid}/exe"))
+    except OSError:
+        return False
+
+
+def _host_of(method: str) -> str:
+    return method[6:].rsplit(":", 1)[0].strip("[]") if method.startswith("tcp://") else ""
+
+
+def _port_of(method: str) -> int | None:
+    tail = method.rsplit(":", 1)[-1].split("?")[0] if method.startswith("tcp://") else ""
+    return int(tail) if tail.isdigit() else None
+
+
+def host_name() -> str:
+    return socket.gethostname()

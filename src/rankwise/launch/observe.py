@@ -1,0 +1,347 @@
+"""Sees the job: which process is which rank, what moved, who is gone, and how. Reads only; never decides."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import deque
+from pathlib import Path
+
+from rankwise.evidence.collectives import CollectiveLog
+from rankwise.evidence.flight import log_from_calls, read_flight
+from rankwise.evidence.frames import is_user_file
+from rankwise.evidence.journal import Journal
+from rankwise.evidence.records import Call, Ended, Helper, Raised, RankEvidence, Sample, Stack, Thread
+from rankwise.evidence.ring import read_marks, read_ring
+from rankwise.launch.flight import fetch_flights
+from rankwise.launch.processes import Process, command_of, cwd_of, environment_of, read_sample, read_table, script_of
+from rankwise.launch.stacks import parse_faulthandler
+from rankwise.ranks import RankEnv, read_rank_env
+
+_RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
+_FATAL = {
+    "Segmentation fault": signal.SIGSEGV,
+    "Aborted": signal.SIGABRT,
+    "Bus error": signal.SIGBUS,
+    "Floating": signal.SIGFPE,
+    "Illegal": signal.SIGILL,
+}
+
+
+class Observer:
+    """Follows one job on one host through the probe's folder and the process table."""
+
+    def __init__(self, live: Path, guardian: int, host: str) -> None:
+        self._live = live
+        self._guardian = guardian
+        self._host = host
+        self.table: dict[int, Process] = {}
+        self.journals: dict[int, Journal] = {}
+        self._marks: dict[int, bytes] = {}
+        self.moved_ns: dict[int, int] = {}  # when a process last made progress that counts
+        self.samples: dict[int, deque[Sample]] = {}
+        self._commands: dict[int, tuple[list[str], str]] = {}  # pid: command, cwd
+        self.parents: dict[int, int] = {}
+        self.ended: dict[int, tuple[int, int]] = {}  # reported by the guardian: code, time
+        self.threads: dict[int, tuple[int, tuple[Thread, ...]]] = {}
+        self.earlier: dict[int, tuple[Thread, ...]] = {}
+        self._flights: dict[int, CollectiveLog] = {}
+        self._born_ns: dict[int, int] = {}
+
+    # -- seeing ---------------------------------------------------------------------------------------------------------------
+
+    def look(self, now_ns: int) -> None:
+        """Take in what is new: journals, marks, the process table."""
+        self.table = read_table(self._guardian)
+        for pid, process in self.table.items():
+            if pid not in self._commands:
+                self._commands[pid] = (command_of(pid), cwd_of(pid))
+                self._born_ns[pid] = now_ns
+            self.parents[pid] = process.parent if process.parent != self._guardian else self.parents.get(pid, process.parent)
+        self._look_for_journals(now_ns)
+        for pid, journal in self.journals.items():
+            if journal.read_more(self._live / f"p-{pid}.jsonl"):
+                self.moved_ns[pid] = now_ns
+            if journal.ops and (marks := read_marks(self._live / f"r-{pid}", len(journal.ops))) != self._marks.get(pid):
+                self._marks[pid] = marks
+                self.moved_ns[pid] = now_ns
+            if pid in self.table and self.table[pid].state != "Z":
+                self.samples.setdefault(pid, deque(maxlen=240)).append(read_sample(self.table[pid]))
+
+    def _look_for_journals(self, now_ns: int) -> None:
+        try:
+            names = os.listdir(self._live)
+        except OSError:
+            return
+        for name in names:
+            if name.startswith("p-") and name.endswith(".jsonl") and name[2:-6].isdigit():
+                pid = int(name[2:-6])
+                if pid not in self.journals:
+                    self.journals[pid] = Journal(pid)
+                    self.moved_ns[pid] = now_ns
+
+    def look_at_stacks(self, stacks: dict[int, tuple[Thread, ...]], now_ns: int) -> None:
+        """Keep new stacks; a main thread that is somewhere else than before has moved."""
+        for pid, threads in stacks.items():
+            if pid in self.threads:
+                self.earlier[pid] = self.threads[pid][1]
+            self.threads[pid] = (now_ns, threads)
+
+    def look_at_flights(self, pids: list[int]) -> None:
+        """Fetch the flight recorders of these ranks."""
+        sockets = {pid: self.journals[pid].server for pid in pids if self.journals[pid].server}
+        for pid, dumps in fetch_flights(sockets).items():
+            self._flights[pid] = self._read_flights(pid, dumps)
+
+    def _read_flights(self, pid: int, dumps: list[bytes]) -> CollectiveLog:
+        calls = self.calls_of(pid)
+        logs = [log for log in (read_flight(dump, calls) for dump in dumps) if log is not None and len(log)]
+        return max(logs, key=len) if logs else CollectiveLog()
+
+    # -- who is who -----------------------------------------------------------------------------------------------------------
+
+    def is_alive(self, pid: int) -> bool:
+        return pid in self.table and self.table[pid].state != "Z"
+
+    def rank_of(self, pid: int) -> int | None:
+        """The rank a process plays, if it is a rank's main process."""
+        journal = self.journals.get(pid)
+        if journal is not None and journal.inits:
+            return journal.rank
+        rank = self._env_of(pid).rank
+        if rank is None or self._is_below_same_rank(pid, rank) or self._starts_ranks(pid):
+            return None
+        return rank
+
+    def rank_pids(self) -> dict[int, list[int]]:
+        """All processes that claim each rank in the latest start of the job, oldest first."""
+        claims: dict[int, list[int]] = {}
+        for pid in set(self.journals) | set(self.table):
+            rank = self.rank_of(pid)
+            if rank is not None:
+                claims.setdefault(rank, []).append(pid)
+        return {rank: self._latest(pids) for rank, pids in sorted(claims.items())}
+
+    def _latest(self, pids: list[int]) -> list[int]:
+        """Drop processes of earlier restarts, and those that ended before a later one took their place."""
+        newest = max(self._env_of(pid).restarts for pid in pids)
+        current = sorted((pid for pid in pids if self._env_of(pid).restarts == newest), key=lambda pid: self._started_ns(pid))
+        joined = [pid for pid in current if pid in self.journals and self.journals[pid].inits]
+        pool = joined or current
+        alive = [pid for pid in pool if self.is_alive(pid)]
+        if alive and len(pool) > 1:
+            last_dead = [pid for pid in pool if not self.is_alive(pid) and self._overlaps(pid, alive)]
+            return sorted({*alive, *last_dead}, key=lambda pid: self._started_ns(pid))
+        return pool if alive or len(pool) == 1 else self._same_time(pool)
+
+    def _overlaps(self, pid: int, others: list[int]) -> bool:
+        ended = self.end_of(pid)
+        return ended is not None and any(self._started_ns(other) < ended.time_ns for other in others)
+
+    def _same_time(self, pids: list[int]) -> list[int]:
+        last = pids[-1]
+        return [pid for pid in pids if pid == last or self._overlaps(pid, [last])]
+
+    def _started_ns(self, pid: int) -> int:
+        card = self.journals[pid].card if pid in self.journals else {}
+        return int(card.get("t") or self._born_ns.get(pid, 0))
+
+    def _env_of(self, pid: int) -> RankEnv:
+        journal = self.journals.get(pid)
+        if journal is not None and journal.card:
+            return read_rank_env(journal.card.get("env", {}))
+        cache = self.__dict__.setdefault("_environs", {})
+        if pid not in cache:
+            cache[pid] = read_rank_env(environment_of(pid, _RANK_VARIABLES))
+        found: RankEnv = cache[pid]
+        return found
+
+    def _is_below_same_rank(self, pid: int, rank: int) -> bool:
+        """A child of a rank inherits RANK; it is that rank's helper, not another rank."""
+        parent = self.parents.get(pid) or self._card_parent(pid)
+        while parent:
+            if parent in self.journals and (self.journals[parent].inits or self._env_of(parent).rank == rank):
+                return not self._starts_ranks(parent)
+            parent = self.parents.get(parent, 0)
+        return False
+
+    def _starts_ranks(self, pid: int) -> bool:
+        """A process whose children carry other rank variables than its own is a launcher (torchrun inside a pod that has RANK set)."""
+        mine = self._env_of(pid)
+        children = [child for child, parent in self.parents.items() if parent == pid]
+        return any(
+            self._env_of(child).rank is not None
+            and (self._env_of(child).rank, self._env_of(child).local_rank) != (mine.rank, mine.local_rank)
+            for child in children
+        )
+
+    def _card_parent(self, pid: int) -> int:
+        card = self.journals[pid].card if pid in self.journals else {}
+        return int(card.get("ppid") or 0)
+
+    # -- telling --------------------------------------------------------------------------------------------------------------
+
+    def calls_of(self, pid: int) -> tuple[Call, ...]:
+        journal = self.journals.get(pid)
+        view = read_ring(self._live / f"r-{pid}", journal) if journal is not None and journal.ops else None
+        return view.calls if view else ()
+
+    def end_of(self, pid: int) -> Ended | None:
+        """How a process ended, from the best witness: itself, then whoever waited for it, then its absence."""
+        if self.is_alive(pid):
+            return None
+        journal = self.journals.get(pid)
+        code, time_ns = self._reported_code(pid)
+        crash = self._crash_stack(pid)
+        if crash is not None:
+            number, stack = crash
+            return Ended(
+                "signal", time_ns or self.moved_ns.get(pid, 0), signal=-code if code is not None and code < 0 else number, stack=stack
+            )
+        if journal is not None and journal.ended is not None:
+            return journal.ended
+        if code is not None and code < 0:
+            return Ended("signal", time_ns, signal=-code, by=self._sender(pid, -code))
+        if code is not None:
+            return Ended("vanished", time_ns, code=code)
+        return Ended("vanished", self.moved_ns.get(pid, 0), by=self._sender(pid, None)) if pid in self._born_ns or journal else None
+
+    def _reported_code(self, pid: int) -> tuple[int | None, int]:
+        if pid in self.ended:
+            return self.ended[pid]
+        for journal in self.journals.values():
+            if pid in journal.child_exits:
+                return journal.child_exits[pid]
+        return None, 0
+
+    def _crash_stack(self, pid: int) -> tuple[int, Stack] | None:
+        try:
+            text = (self._live / f"f-{pid}").read_text(errors="replace")
+        except OSError:
+            return None
+        if "Fatal Python error" not in text:
+            return None
+        number = next((int(value) for words, value in _FATAL.items() if words in text), 0)
+        threads = parse_faulthandler(text, self._commands.get(pid, ([], ""))[1])
+        main = next((thread for thread in threads if thread.is_main), threads[0] if threads else None)
+        return number, main.frames if main else ()
+
+    def signals_to(self, pid: int) -> list[dict[str, object]]:
+        """Signals that Python processes of the job sent to this one."""
+        return [{**sent, "by": sender} for sender, journal in self.journals.items() for sent in journal.signals if sent["target"] == pid]
+
+    def _sender(self, pid: int, number: int | None) -> str:
+        senders = [s for s in self.signals_to(pid) if number is None or s["signal"] == number]
+        return "itself" if any(s["by"] == pid for s in senders) else f"process {senders[-1]['by']}" if senders else ""
+
+    def helpers_of(self, pid: int) -> tuple[Helper, ...]:
+        """The living and dead processes below a rank."""
+        return tuple(self._helper(child) for child in self._below(pid)[:64])
+
+    def _below(self, pid: int) -> list[int]:
+        return sorted(child for child in self.parents if self._is_ancestor(pid, child) and self.rank_of(child) is None)
+
+    def launchers(self, rank_pids: set[int]) -> tuple[Helper, ...]:
+        """Processes of the job that are neither ranks nor below one."""
+        pids = [
+            pid
+            for pid in {*self._commands}
+            if pid not in rank_pids and self.rank_of(pid) is None and not any(self._is_ancestor(rank, pid) for rank in rank_pids)
+        ]
+        return tuple(self._helper(pid) for pid in sorted(pids)[:64])
+
+    def _is_ancestor(self, ancestor: int, pid: int) -> bool:
+        seen = 0
+        while pid and seen < 64:
+            pid = self.parents.get(pid, 0)
+            if pid == ancestor:
+                return True
+            seen += 1
+        return False
+
+    def _helper(self, pid: int) -> Helper:
+        command, cwd = self._commands.get(pid, ([], ""))
+        journal = self.journals.get(pid)
+        threads = self.threads.get(pid, (0, ()))[1]
+        loops = any(frame.function == "_worker_loop" for thread in threads for frame in thread.frames)
+        return Helper(
+            pid=pid,
+            command=" ".join(command)[:300],
+            parent=self.parents.get(pid, 0),
+            threads=threads,
+            state=self.table[pid].state if pid in self.table else "",
+            is_python=bool(command) and "python" in os.path.basename(command[0]),
+            raised=_first(journal.raised) if journal else None,
+            ended=self.end_of(pid),
+            script=script_of(command, cwd),
+            is_dataloader_worker=loops,
+        )
+
+    def evidence_of(self, rank: int, pid: int) -> RankEvidence:
+        """Everything seen of one rank, frozen."""
+        journal = self.journals.get(pid) or Journal(pid)
+        view = read_ring(self._live / f"r-{pid}", journal) if journal.ops else None
+        calls = view.calls if view else ()
+        alive = self.is_alive(pid)
+        threads_ns, threads = self.threads.get(pid, (0, ()))
+        command, cwd = self._commands.get(pid, ([], ""))
+        return RankEvidence(
+            rank=rank,
+            pid=pid,
+            host=str(journal.card.get("host") or self._host),
+            env=dict(journal.card.get("env") or {}),
+            script=script_of(command, cwd),
+            started_ns=self._started_ns(pid),
+            alive=alive,
+            torch=journal.torch,
+            inits=tuple(journal.inits),
+            groups=tuple(journal.groups),
+            models=tuple(journal.models),
+            calls=calls,
+            collectives=self._log_of(pid, calls, alive),
+            counts=view.counts if view else {},
+            threads=threads,
+            earlier_threads=self.earlier.get(pid, ()),
+            threads_ns=threads_ns,
+            samples=tuple(self.samples.get(pid, ())),
+            helpers=self.helpers_of(pid),
+            raised=tuple(journal.raised),
+            ended=self.end_of(pid),
+            signals=tuple(sent for target in (pid, *self._below(pid)) for sent in self.signals_to(target)),
+            restarts=self._env_of(pid).restarts,
+            last_progress_ns=self.moved_ns.get(pid, 0),
+            blind=_blind_spots(journal, pid),
+        )
+
+    def _log_of(self, pid: int, calls: tuple[Call, ...], alive: bool) -> CollectiveLog:
+        """The recorder's last word if the rank left one, else what was fetched, else the calls alone."""
+        last_word = self._live / f"x-{pid}.json"
+        if not alive and last_word.exists():
+            log = read_flight(last_word.read_bytes(), calls)
+            if log is not None and len(log):
+                return log
+        fetched = self._flights.get(pid)
+        if fetched is not None and len(fetched):
+            return fetched
+        return log_from_calls(calls)
+
+
+def source_files(stacks: list[Stack]) -> set[str]:
+    """The user's own files that stacks mention."""
+    return {frame.file for stack in stacks for frame in stack if frame.file.startswith("/") and is_user_file(frame.file)}
+
+
+def now_ns() -> int:
+    return time.time_ns()
+
+
+def _first(raised: list[Raised]) -> Raised | None:
+    return raised[0] if raised else None
+
+
+def _blind_spots(journal: Journal, pid: int) -> tuple[str, ...]:
+    spots = [f"the probe failed at {what}" for what in journal.broken]
+    if not journal.card:
+        spots.append(f"process {pid} runs without the probe (its environment was cleared, or it is not Python)")
+    return tuple(dict.fromkeys(spots))

@@ -1,0 +1,220 @@
+"""Carries what the job prints: whole into each rank's log, line by line with the rank in front onto the terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import shutil
+import socket
+import sys
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+_CHUNK = 1 << 16
+
+
+@dataclass
+class _Source:
+    """One stream of one process; pid None is the launcher's own pipe, shared by whoever did not get one of their own."""
+
+    pid: int | None
+    to_stderr: bool
+    partial: bytearray = field(default_factory=bytearray)
+
+
+class OutputPump:
+    """A thread of its own, so that a rank never blocks on a full pipe while the watcher thinks."""
+
+    def __init__(self, sink: Path, logs: Path) -> None:
+        self._logs = logs
+        self._ranks: dict[int, int] = {}
+        self._files: dict[int | None, IO[bytes]] = {}
+        self._selector = selectors.DefaultSelector()
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(str(sink))
+        self._listener.listen(1024)
+        self._listener.setblocking(False)
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._wake_read, self._wake_write = os.pipe()
+        self._selector.register(self._wake_read, selectors.EVENT_READ, None)
+        self.shared_writers: list[int] = []
+        for to_stderr in (False, True):
+            read_end, write_end = os.pipe()
+            self._add(read_end, _Source(None, to_stderr))
+            self.shared_writers.append(write_end)
+        self._status = ""
+        self._lock = threading.Lock()
+        self._open_sources = 2
+        self._ending = False
+        self._is_muted = False
+        self._thread = threading.Thread(target=self._run, name="output", daemon=True)
+        self._show_status = sys.stderr.isatty()
+        self.bytes_seen: dict[int | None, int] = {}
+
+    def identities(self) -> str:
+        """How the probe recognises that a descriptor is our pipe."""
+        return ",".join(f"{s.st_dev}:{s.st_ino}" for s in map(os.fstat, self.shared_writers))
+
+    def start(self) -> None:
+        """Begin to read; the writing ends now belong to the job alone."""
+        for fd in self.shared_writers:
+            os.close(fd)
+        self._thread.start()
+
+    def name_rank(self, pid: int, rank: int) -> None:
+        """From now on this process's lines are this rank's; what it wrote before is put at the head of the rank's log."""
+        with self._lock:
+            if self._ranks.get(pid) == rank:
+                return
+            self._ranks[pid] = rank
+            file = self._files.pop(pid, None)
+            if file is not None:
+                file.close()
+                self._merge(self._logs / f"pid-{pid}.log", self._logs / f"rank-{rank}.log")
+
+    def copy_log(self, rank: int, path: str) -> None:
+        """A rank whose output the user sent to a file of their own: the rank's log is a copy of that file."""
+        target = self._logs / f"rank-{rank}.log"
+        with contextlib.suppress(OSError):
+            if not target.exists() and Path(path).is_file():
+                shutil.copyfile(path, target)
+
+    def status(self, text: str) -> None:
+        """Show the live line (terminals only); empty text removes it."""
+        if not self._show_status:
+            return
+        with self._lock:
+            if text != self._status:
+                width = shutil.get_terminal_size().columns - 1
+                sys.stderr.write("\r\033[K" + text[:width])
+                sys.stderr.flush()
+                self._status = text
+
+    def say(self, text: str) -> None:
+        """Print a text of our own between the job's lines, on stderr."""
+        with self._lock:
+            self._write(True, text.encode() + b"\n")
+
+    def mute(self) -> None:
+        """The verdict is told: what the job still says while it is being ended goes to the logs only."""
+        self._is_muted = True
+
+    def stop(self) -> None:
+        """Take in what is still in the pipes, then end."""
+        self._ending = True
+        os.write(self._wake_write, b"x")
+        self._thread.join(timeout=10)
+        with self._lock:
+            for file in self._files.values():
+                file.close()
+            self._files.clear()
+        self._listener.close()
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+        self.status("")
+
+    def _run(self) -> None:
+        while True:
+            ready = self._selector.select(0 if self._ending else None)
+            if self._ending and not any(key.data is not None for key, _ in ready):
+                break
+            for key, _ in ready:
+                if key.data == self._accept:
+                    self._accept()
+                elif isinstance(key.data, _Source):
+                    self._read(key.fd, key.data)
+                elif not self._ending:
+                    os.read(self._wake_read, 64)
+        for key in list(self._selector.get_map().values()):
+            if isinstance(key.data, _Source):
+                self._close(key.fd, key.data)
+        self._selector.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            link, _ = self._listener.accept()
+            with link:
+                link.settimeout(1.0)
+                header, fds, _, _ = socket.recv_fds(link, 64, 2)
+            pid, names = header.decode().split()
+            for fd, name in zip(fds, names, strict=True):
+                self._add(fd, _Source(int(pid), name == "e"))
+            self._open_sources += len(fds)
+
+    def _add(self, fd: int, source: _Source) -> None:
+        os.set_blocking(fd, False)
+        self._selector.register(fd, selectors.EVENT_READ, source)
+
+    def _read(self, fd: int, source: _Source) -> None:
+        try:
+            data = os.read(fd, _CHUNK)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._close(fd, source)
+            return
+        with self._lock:
+            self.bytes_seen[source.pid] = self.bytes_seen.get(source.pid, 0) + len(data)
+            self._log(source.pid, data)
+            source.partial += data
+            end = max(source.partial.rfind(b"\n"), source.partial.rfind(b"\r")) + 1
+            if end == 0 and len(source.partial) > _CHUNK:
+                end = len(source.partial)
+            if end:
+                self._emit(source, bytes(source.partial[:end]))
+                del source.partial[:end]
+
+    def _close(self, fd: int, source: _Source) -> None:
+        self._selector.unregister(fd)
+        os.close(fd)
+        if source.partial:
+            with self._lock:
+                self._emit(source, bytes(source.partial) + b"\n")
+                source.partial.clear()
+
+    def _emit(self, source: _Source, data: bytes) -> None:
+        if self._is_muted:
+            return
+        rank = self._ranks.get(source.pid) if source.pid is not None else None
+        if rank is not None:
+            prefix = f"[rank {rank}] ".encode()
+            data = b"".join(prefix + line for line in data.splitlines(keepends=True))
+        self._write(source.to_stderr, data)
+
+    def _write(self, to_stderr: bool, data: bytes) -> None:
+        if self._status:
+            sys.stderr.write("\r\033[K")
+            sys.stderr.flush()
+        stream = sys.stderr.buffer if to_stderr else sys.stdout.buffer
+        with contextlib.suppress(OSError, ValueError):
+            stream.write(data)
+            stream.flush()
+        if self._status:
+            sys.stderr.write(self._status)
+            sys.stderr.flush()
+
+    def _log(self, pid: int | None, data: bytes) -> None:
+        file = self._files.get(pid)
+        if file is None:
+            rank = self._ranks.get(pid) if pid is not None else None
+            name = "launcher.log" if pid is None else f"pid-{pid}.log" if rank is None else f"rank-{rank}.log"
+            try:
+                file = self._files[pid] = open(self._logs / name, "ab", buffering=0)  # noqa: SIM115  kept open
+            except OSError:
+                return
+        with contextlib.suppress(OSError):  # a full disk must not take the job's terminal away
+            file.write(data)
+
+    def _merge(self, early: Path, log: Path) -> None:
+        with contextlib.suppress(OSError):
+            if not log.exists():
+                early.rename(log)
+                return
+            with early.open("rb") as source, log.open("ab") as target:
+                shutil.copyfileobj(source, target)
+            early.unlink()

@@ -1,0 +1,93 @@
+"""Knows the job's own pace: how long silence is normal, when to look closer, and when a finding has stood still long enough."""
+
+from __future__ import annotations
+
+from rankwise.launch.observe import Observer
+
+_LEAST_STALL_S = 10.0
+_FIRST_LOOK_S = 1.2
+_CONFIRM_S = 1.0
+
+
+class Pace:
+    """Fed with every look; answers with seconds."""
+
+    def __init__(self, stall_after_s: float | None) -> None:
+        self._given = stall_after_s
+        self._longest_gap_s = 0.0
+        self._last_move_ns = 0
+        self._moves: dict[int, int] = {}
+        self._looked_ns = 0
+        self._look_cost_s = 0.0
+        self._next_look_s = _FIRST_LOOK_S
+        self._state: object = None
+        self._essence: object = None
+        self._essence_since = 0
+        self._num_moves = 0
+        self._deep_ns = 0
+
+    @property
+    def stall_after_s(self) -> float:
+        return self._given if self._given is not None else max(_LEAST_STALL_S, 5 * self._longest_gap_s)
+
+    def note(self, observer: Observer, now_ns: int) -> None:
+        """Progress is what the ranks' rings and journals show, never that a process merely breathes."""
+        for pid in observer.journals:
+            moved = observer.moved_ns.get(pid, 0)
+            if moved > self._moves.get(pid, 0):
+                before = self._moves.get(pid)
+                if before and observer.journals[pid].inits:
+                    self._longest_gap_s = max(self._longest_gap_s, min((moved - before) / 1e9, 600.0))
+                self._moves[pid] = moved
+                self._num_moves += 1
+                self._last_move_ns = max(self._last_move_ns, moved)
+        state = tuple(sorted((pid, observer.is_alive(pid)) for pid in observer.journals))
+        if state != self._state or self._last_move_ns > self._looked_ns:
+            self._state = state
+            self._next_look_s = _FIRST_LOOK_S
+
+    def quiet_s(self, now_ns: int) -> float:
+        """Seconds since any process of the job made progress."""
+        return max(0.0, (now_ns - self._last_move_ns) / 1e9) if self._last_move_ns else 0.0
+
+    def longest_wait_s(self, observer: Observer, now_ns: int) -> float:
+        """Seconds since the slowest living rank made progress."""
+        waits = [(now_ns - observer.moved_ns[pid]) / 1e9 for pid, j in observer.journals.items() if j.inits and observer.is_alive(pid)]
+        return max(waits, default=0.0)
+
+    def wanted_depth(self, observer: Observer, now_ns: int) -> str:
+        """Whether to look closer now: "" no, "flight" at the recorders, "deep" at the stacks too."""
+        slowest = max(self.longest_wait_s(observer, now_ns), self.quiet_s(now_ns) if observer.journals else 0.0)
+        if slowest < self._next_look_s:
+            return ""
+        since_look = (now_ns - self._looked_ns) / 1e9
+        if since_look < max(1.0, 50 * self._look_cost_s):
+            return ""
+        self._looked_ns = now_ns
+        self._next_look_s = min(slowest * 1.5 + 0.5, slowest + 10)
+        near_stall = slowest > min(2.5, self.stall_after_s * 0.6)
+        if near_stall and (now_ns - self._deep_ns) / 1e9 > 2.0:
+            self._deep_ns = now_ns
+            if slowest >= self.stall_after_s * 0.6:
+                self._next_look_s = min(self._next_look_s, max(self.stall_after_s, slowest + 1.5))
+            return "deep"
+        return "flight"
+
+    def note_cost(self, seconds: float) -> None:
+        self._look_cost_s = seconds
+
+    def is_confirmed(self, essence: object, now_ns: int) -> bool:
+        """The same proof twice, a second apart: no snapshot taken in the middle of a step can be mistaken for a deadlock."""
+        if essence != self._essence:
+            self._essence, self._essence_since = essence, now_ns
+            self._next_look_s = 0.0
+            self._looked_ns = now_ns - int(0.2e9)
+            return False
+        self._next_look_s = 0.0
+        return (now_ns - self._essence_since) / 1e9 >= _CONFIRM_S
+
+    def status_line(self, observer: Observer, started_ns: int, now_ns: int) -> str:
+        ranks = observer.rank_pids()
+        alive = sum(any(observer.is_alive(pid) for pid in pids) for pids in ranks.values())
+        elapsed = int((now_ns - started_ns) / 1e9)
+        return f"rankwise {elapsed // 60}:{elapsed % 60:02d} · {alive} of {len(ranks)} ranks alive · quiet {self.quiet_s(now_ns):.0f} s"

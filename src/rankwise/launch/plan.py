@@ -1,0 +1,152 @@
+"""What to run and how: the options of `rankwise run`, told apart from torchrun's and the script's own."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rankwise.errors import UsageError
+
+# torchrun's options (torch 2.13), so that the script's name can be found among them without importing torch.
+TORCHRUN_VALUES = {
+    "--nnodes": "number of nodes, or MIN:MAX",
+    "--nproc-per-node": "workers per node: a number, auto, cpu, gpu",
+    "--rdzv-backend": "rendezvous backend: static, c10d, …",
+    "--rdzv-endpoint": "rendezvous endpoint HOST:PORT",
+    "--rdzv-id": "job id, the same on every node",
+    "--rdzv-conf": "further rendezvous settings, key=value,…",
+    "--max-restarts": "restarts of the worker group before giving up",
+    "--monitor-interval": "seconds between looks at the workers",
+    "--start-method": "spawn, fork or forkserver",
+    "--event-log-handler": "name of a registered event log handler",
+    "--role": "name for the workers' role",
+    "--log-dir": "folder for torchrun's own log files",
+    "--redirects": "redirect streams into torchrun's log files",
+    "--tee": "the same, and to the console",
+    "--local-ranks-filter": "show only these local ranks on the console",
+    "--duplicate-stdout-filters": "duplicate matching stdout lines to a file",
+    "--duplicate-stderr-filters": "duplicate matching stderr lines to a file",
+    "--node-rank": "rank of this node (static rendezvous)",
+    "--master-addr": "address of node 0 (static rendezvous)",
+    "--master-port": "port of node 0 (static rendezvous)",
+    "--local-addr": "address of this node",
+    "--logs-specs": "entry point that overrides logging",
+    "--numa-binding": "bind workers to NUMA nodes",
+    "--signals-to-handle": "signals that torchrun forwards",
+    "--shutdown-timeout": "seconds between SIGTERM and SIGKILL of workers",
+}
+TORCHRUN_FLAGS = {
+    "--standalone": "one node, a free port, no rendezvous options needed",
+    "--module": "SCRIPT is a Python module, as with python -m (-m)",
+    "--no-python": "SCRIPT is not a Python script",
+    "--run-path": "run SCRIPT with runpy in the same interpreter",
+    "--virtual-local-rank": "LOCAL_RANK is 0 for all workers",
+}
+_SHORT = {"-m": "--module", "-r": "--redirects", "-t": "--tee"}
+OWN_OPTIONS = {
+    "--out": "run folder (default: rankwise-runs/<time>-<script>)",
+    "--stall-after": "seconds without progress before a suspicion is told (default: learned from the job's own pace, at least 10)",
+    "--on-stall": "abort: stop what is proven deadlocked (default); report: only ever report",
+}
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """One run, decided. `command` is what gets started: torchrun with its options, or the user's own command."""
+
+    command: tuple[str, ...]
+    style: str  # "torchrun" or "command"
+    script: str
+    out: Path | None = None
+    stall_after_s: float | None = None
+    on_stall: str = "abort"
+    num_nodes: int = 1
+    endpoint: str = ""
+    job_id: str = "none"
+    max_restarts: int = 0
+
+
+def plan_run(argv: list[str]) -> RunPlan:
+    """Split `[OPTIONS] [TORCHRUN OPTIONS] SCRIPT [ARGS]` or `[OPTIONS] -- COMMAND`; what is not ours is passed on unchanged."""
+    own: dict[str, str] = {}
+    torchrun: list[str] = []
+    options: dict[str, str] = {}
+    i = 0
+    while i < len(argv):
+        word = argv[i]
+        if word == "--":
+            return _plan_command(own, torchrun, argv[i + 1 :])
+        if not word.startswith("-"):
+            return _plan_torchrun(own, torchrun, options, argv[i:])
+        name, _, inline = word.partition("=")
+        full = _SHORT.get(name, name).replace("_", "-")
+        takes_value = full in OWN_OPTIONS or full in TORCHRUN_VALUES
+        if takes_value and not inline and "=" not in word:
+            if i + 1 >= len(argv):
+                raise UsageError(f"{name} needs a value", next=("rankwise run --help",))
+            inline, used = argv[i + 1], 2
+        else:
+            used = 1
+        if full in OWN_OPTIONS:
+            own[full] = inline
+        else:
+            torchrun += argv[i : i + used]
+            options[full] = inline
+        i += used
+    raise UsageError(
+        "no script to run",
+        why="rankwise run needs a script, as torchrun does, or a command after --",
+        next=("rankwise run --standalone --nproc-per-node 2 train.py", "rankwise run -- python train.py"),
+    )
+
+
+def _plan_command(own: dict[str, str], torchrun: list[str], command: list[str]) -> RunPlan:
+    if torchrun:
+        raise UsageError(
+            f"{torchrun[0]} cannot stand before --",
+            why="after -- comes a command that starts its ranks itself, so torchrun's options have no effect",
+            next=("drop the option", "or drop the -- to let torchrun start the script"),
+        )
+    if not command:
+        raise UsageError("no command after --", next=("rankwise run -- python train.py",))
+    script = next((word for word in command[1:] if word.endswith((".py", ".sh"))), command[0])
+    return RunPlan(tuple(command), "command", script, **_own(own))
+
+
+def _plan_torchrun(own: dict[str, str], torchrun: list[str], options: dict[str, str], rest: list[str]) -> RunPlan:
+    script, is_python = rest[0], not {"--module", "--no-python"} & set(options)
+    if is_python and not Path(script).is_file():
+        raise UsageError(
+            f"there is no script {script!r}",
+            why=f"looked in {Path.cwd()}",
+            next=("check the path", "use -m for a module, --no-python for another program"),
+        )
+    nodes = options.get("--nnodes", "1").split(":")[-1]
+    endpoint = options.get("--rdzv-endpoint") or f"{options.get('--master-addr', '127.0.0.1')}:{options.get('--master-port', '29500')}"
+    restarts = options.get("--max-restarts", "0")
+    return RunPlan(
+        (sys.executable, "-m", "torch.distributed.run", *torchrun, *rest),
+        "torchrun",
+        script,
+        num_nodes=int(nodes) if nodes.isdigit() else 1,
+        endpoint="" if "--standalone" in options else endpoint,
+        job_id=options.get("--rdzv-id", "none"),
+        max_restarts=int(restarts) if restarts.isdigit() else 0,
+        **_own(own),
+    )
+
+
+def _own(own: dict[str, str]) -> dict[str, Any]:
+    on_stall = own.get("--on-stall", "abort")
+    if on_stall not in ("abort", "report"):
+        raise UsageError(f"--on-stall takes abort or report, not {on_stall!r}", next=("rankwise run --help",))
+    text = own.get("--stall-after")
+    try:
+        stall_after = None if text is None else float(text)
+    except ValueError:
+        stall_after = -1.0
+    if stall_after is not None and not 0 < stall_after < 1e7:
+        raise UsageError(f"--stall-after takes a number of seconds above 0, not {text!r}", next=("rankwise run --stall-after 60 …",))
+    return {"out": Path(own["--out"]) if "--out" in own else None, "stall_after_s": stall_after, "on_stall": on_stall}

@@ -1,0 +1,188 @@
+"""Reads the process table from /proc: cheap enough to do every second."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from rankwise.evidence.records import FileLock, Peer, Sample
+
+_TICK = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True)
+class Process:
+    """One line of the process table."""
+
+    pid: int
+    parent: int
+    state: str
+    cpu_s: float
+    rss: int
+    start_ticks: int
+    name: str
+
+
+def read_table(root: int) -> dict[int, Process]:
+    """All descendants of a process (zombies included), by pid."""
+    table: dict[int, Process] = {}
+    children: dict[int, list[int]] = {}
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        process = _read_stat(int(entry))
+        if process is not None:
+            table[process.pid] = process
+            children.setdefault(process.parent, []).append(process.pid)
+    found: dict[int, Process] = {}
+    queue = list(children.get(root, ()))
+    while queue:
+        pid = queue.pop()
+        found[pid] = table[pid]
+        queue += children.get(pid, ())
+    return found
+
+
+def read_sample(process: Process) -> Sample:
+    """One process a little closer: what tells progress from mere existence."""
+    status = _fields(f"/proc/{process.pid}/status")
+    io = _fields(f"/proc/{process.pid}/io")
+    return Sample(
+        time_ns=time.time_ns(),
+        state=process.state,
+        cpu_s=process.cpu_s,
+        rss=process.rss,
+        switches=_number(status, "voluntary_ctxt_switches") + _number(status, "nonvoluntary_ctxt_switches"),
+        read_bytes=_number(io, "rchar"),
+        written_bytes=_number(io, "wchar"),
+        swap=_number(status, "VmSwap") * 1024,
+    )
+
+
+def command_of(pid: int) -> list[str]:
+    try:
+        return [part.decode(errors="replace") for part in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0") if part]
+    except OSError:
+        return []
+
+
+def script_of(command: list[str], cwd: str) -> str:
+    """The script a Python or shell command runs, as an absolute path; empty if it runs none."""
+    skip_next = False
+    for word in command[1:]:
+        if skip_next or word in ("-c", "-m"):
+            return ""
+        if word in ("-X", "-W"):
+            skip_next = True
+        elif not word.startswith("-"):
+            path = os.path.join(cwd, word)
+            return os.path.normpath(path) if os.path.isfile(path) else ""
+    return ""
+
+
+def cwd_of(pid: int) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/cwd")
+    except OSError:
+        return ""
+
+
+def environment_of(pid: int, wanted: tuple[str, ...]) -> dict[str, str]:
+    """The wanted variables a process was started with."""
+    try:
+        data = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return {}
+    pairs = (part.decode(errors="replace").split("=", 1) for part in data.split(b"\0") if b"=" in part)
+    return {name: value for name, value in pairs if name in wanted}
+
+
+def connections_of(pids: list[int], owners: set[int]) -> dict[int, tuple[Peer, ...]]:
+    """Open TCP connections of these processes; the other end is named where it belongs to one of `owners`."""
+    import psutil
+
+    by_pid: dict[int, list[tuple[str, str, str]]] = {}
+    end_of: dict[str, int] = {}
+    for pid in {*pids, *owners}:
+        try:
+            for link in psutil.Process(pid).net_connections("tcp"):
+                local = f"{link.laddr.ip}:{link.laddr.port}" if link.laddr else ""
+                remote = f"{link.raddr.ip}:{link.raddr.port}" if link.raddr else ""
+                by_pid.setdefault(pid, []).append((local, remote, link.status))
+                if link.status == "ESTABLISHED":
+                    end_of[local] = pid
+        except (psutil.Error, OSError):
+            continue
+    return {
+        pid: tuple(Peer(local, remote, status, end_of.get(remote)) for local, remote, status in by_pid.get(pid, ()) if remote)
+        for pid in pids
+    }
+
+
+def file_locks(pids: set[int]) -> list[FileLock]:
+    """Who of these processes waits for a file lock, and who holds it (from /proc/locks)."""
+    holders: dict[str, int] = {}
+    found: list[FileLock] = []
+    try:
+        lines = Path("/proc/locks").read_text().splitlines()
+    except OSError:
+        return []
+    for line in lines:
+        fields = line.split()
+        waiting = len(fields) > 1 and fields[1] == "->"
+        if waiting:
+            fields.pop(1)
+        if len(fields) < 6:
+            continue
+        pid, inode = int(fields[4]), fields[5]
+        if not waiting:
+            holders[inode] = pid
+        elif pid in pids:
+            found.append(FileLock(_path_of_inode(pid, inode), pid, holders.get(inode)))
+    return found
+
+
+def _path_of_inode(pid: int, inode: str) -> str:
+    number = int(inode.rsplit(":", 1)[-1])
+    try:
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            path = f"/proc/{pid}/fd/{fd}"
+            if os.stat(path).st_ino == number:
+                return os.readlink(path)
+    except OSError:
+        pass
+    return ""
+
+
+def _read_stat(pid: int) -> Process | None:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return None
+    name, rest = text.split("(", 1)[1].rsplit(")", 1)
+    fields = rest.split()
+    return Process(
+        pid=pid,
+        parent=int(fields[1]),
+        state=fields[0],
+        cpu_s=(int(fields[11]) + int(fields[12])) / _TICK,
+        rss=int(fields[21]) * _PAGE,
+        start_ticks=int(fields[19]),
+        name=name,
+    )
+
+
+def _fields(path: str) -> dict[str, str]:
+    try:
+        lines = Path(path).read_text(errors="replace").splitlines()
+    except OSError:
+        return {}
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def _number(fields: dict[str, str], name: str) -> int:
+    text = fields.get(name, "0").split()
+    return int(text[0]) if text and text[0].isdigit() else 0

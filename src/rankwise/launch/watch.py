@@ -1,0 +1,280 @@
+"""The loop of `rankwise run`: start the job, look at it, decide, tell, act, and leave nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rankwise.diagnose import diagnose
+from rankwise.errors import UsageError
+from rankwise.evidence.records import JobEvidence
+from rankwise.findings import Finding
+from rankwise.launch.collect import Collector
+from rankwise.launch.observe import Observer
+from rankwise.launch.output import OutputPump
+from rankwise.launch.pace import Pace
+from rankwise.launch.plan import RunPlan
+
+HUNG_EXIT_CODE = 70
+_TICK_S = 0.2
+_END_GRACE_S = 5.0
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the watcher has to say at one moment; `cli` and `report` turn it into text and files."""
+
+    outcome: str
+    exit_code: int | None
+    findings: list[Finding]
+    job: JobEvidence
+    running_s: float
+    stuck_s: float | None
+    is_final: bool
+
+
+Teller = Callable[[Report, OutputPump], None]
+
+
+class Watch:
+    """One job on this host, from start to end."""
+
+    def __init__(self, plan: RunPlan, folder: Path, tell: Teller) -> None:
+        self._plan, self._folder, self._tell = plan, folder, tell
+        self._live = _make_live_folder()
+        (folder / "logs").mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._output = OutputPump(self._live / "sink", folder / "logs")
+        self._started_ns = time.time_ns()
+        self._code: int | None = None
+        self._main_pid = 0
+        self._asked: list[int] = []
+        self._told: list[Finding] = []
+        self._verdict_at: float | None = None
+        self._events = b""
+
+    def run(self) -> int:
+        """Run the job to its end and return the exit code of `rankwise run`."""
+        self._start()
+        try:
+            with self._signals_noted():
+                while self._code is None:
+                    self._read_events(_TICK_S)
+                    self._pass_on_signals()
+                    self._look()
+            return self._finish()
+        finally:
+            self._clean_up()
+
+    # -- starting -------------------------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        control_read, self._control = os.pipe()
+        self._status, status_write = os.pipe()
+        guardian = Path(__file__).with_name("guardian.py")
+        out, err = self._output.shared_writers
+        self._guardian = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(guardian), str(control_read), str(status_write), str(self._live), *self._plan.command],
+            env=self._environment(),
+            stdout=out,
+            stderr=err,
+            pass_fds=(control_read, status_write),
+        )
+        os.close(control_read)
+        os.close(status_write)
+        self._output.start()
+        self._observer = Observer(self._live, self._guardian.pid, os.uname().nodename)
+        self._pace = Pace(self._plan.stall_after_s)
+        self._collector = Collector(self._plan, self._observer, self._live, self._started_ns)
+
+    def _environment(self) -> dict[str, str]:
+        env = dict(os.environ)
+        site = str(Path(__file__).parent.parent / "probe" / "site")
+        env["PYTHONPATH"] = os.pathsep.join([site, *filter(None, [env.get("PYTHONPATH", "")])])
+        env["RANKWISE_PROBE"] = str(self._live)
+        env["RANKWISE_SINK"] = str(self._live / "sink")
+        env["RANKWISE_PIPES"] = self._output.identities()
+        env["RANKWISE_LAUNCHER_PID"] = str(os.getpid())
+        return env
+
+    # -- following ------------------------------------------------------------------------------------------------------------
+
+    def _read_events(self, timeout_s: float) -> None:
+        """What the guardian reports: who ended, and when the command itself did."""
+        import select
+
+        ready, _, _ = select.select([self._status], [], [], timeout_s)
+        if not ready:
+            return
+        data = os.read(self._status, 1 << 16)
+        if not data:
+            self._code = self._code if self._code is not None else 1
+            return
+        *lines, self._events = (self._events + data).split(b"\n")
+        for line in lines:
+            self._take_event(json.loads(line))
+
+    def _take_event(self, event: dict[str, Any]) -> None:
+        if event["event"] == "started":
+            self._main_pid = event["pid"]
+        elif event["event"] == "not_started":
+            raise UsageError(
+                f"cannot start {self._plan.command[0]!r}: {event['error'].split(' ', 1)[-1]}",
+                next=("check the command after --",),
+            )
+        elif event["event"] == "ended":
+            self._observer.ended[event["pid"]] = (event["code"], event["t"])
+            if event["pid"] == self._main_pid:
+                self._code = event["code"] if event["code"] >= 0 else 128 - event["code"]
+
+    def _look(self) -> None:
+        now = time.time_ns()
+        self._observer.look(now)
+        for rank, pids in self._observer.rank_pids().items():
+            for pid in pids:
+                self._output.name_rank(pid, rank)
+        self._pace.note(self._observer, now)
+        self._output.status(self._pace.status_line(self._observer, self._started_ns, now))
+        depth = self._pace.wanted_depth(self._observer, now)
+        if depth:
+            self._judge(depth, now)
+
+    def _judge(self, depth: str, now: int) -> None:
+        """Look closer, decide, tell what is new, and stop a job that cannot go on."""
+        job = self._collector.collect(depth, now, self._pace.stall_after_s)
+        findings = self._worth_telling(diagnose(job), now)
+        stuck_s = self._pace.quiet_s(now)
+        deadlocked = bool(findings) and findings[0].deadlock and findings[0].certain and findings[0].severity == "error"
+        if deadlocked and not self._pace.is_confirmed(_essence(findings), now):
+            return
+        if _essence(findings) != _essence(self._told):
+            self._told = findings
+            outcome = "hung" if deadlocked else "stalled" if any(f.severity != "info" for f in findings) else "running"
+            self._tell(Report(outcome, None, findings, job, self._running_s(), stuck_s, False), self._output)
+        if deadlocked and self._plan.on_stall == "abort":
+            self._stop_hung(job, findings, stuck_s)
+
+    def _worth_telling(self, findings: list[Finding], now: int) -> list[Finding]:
+        """Suspicions only after `stall_after`; what is proven at once; mere notes only when something else is told."""
+        patient = (
+            self._pace.quiet_s(now) < self._pace.stall_after_s and self._pace.longest_wait_s(self._observer, now) < self._pace.stall_after_s
+        )
+        kept = [f for f in findings if (f.certain and f.severity == "error") or not patient]
+        return kept if any(f.code not in ("RW504", "RW505", "RW506") for f in kept) else []
+
+    def _stop_hung(self, job: JobEvidence, findings: list[Finding], stuck_s: float) -> None:
+        self._code = HUNG_EXIT_CODE
+        self._final = Report("hung", HUNG_EXIT_CODE, findings, job, self._running_s(), stuck_s, True)
+
+    # -- ending ---------------------------------------------------------------------------------------------------------------
+
+    def _finish(self) -> int:
+        """The command has ended, or is to be ended: gather what is left, say the last word."""
+        assert self._code is not None
+        if self._code == HUNG_EXIT_CODE and hasattr(self, "_final"):
+            report = self._final
+            self._output.mute()
+            self._end_all(0.5)
+        else:
+            now = time.time_ns()
+            self._observer.look(now)
+            self._end_all(_END_GRACE_S)
+            self._observer.look(time.time_ns())
+            job = self._collector.collect("end", time.time_ns(), self._pace.stall_after_s, exit_code=self._code)
+            findings = [] if self._asked else diagnose(job)
+            outcome = "completed" if self._code == 0 else "crashed"
+            if self._code == 0:
+                findings = [f for f in findings if f.severity == "info" or (f.certain and f.code.startswith("RW2"))]
+            report = Report(outcome, self._code, findings, job, self._running_s(), self._pace.quiet_s(now), True)
+        for rank, evidence in report.job.ranks.items():
+            path = self._observer.journals[evidence.pid].out if evidence.pid in self._observer.journals else ""
+            self._output.copy_log(rank, path)
+        self._output.stop()
+        self._tell(report, self._output)
+        return self._code
+
+    def _end_all(self, grace_s: float) -> None:
+        with contextlib.suppress(OSError):
+            os.write(self._control, f"{grace_s}\n".encode())
+        deadline = time.monotonic() + grace_s + 25
+        while time.monotonic() < deadline and self._guardian.poll() is None:
+            before = self._code
+            with contextlib.suppress(OSError):
+                import select
+
+                if select.select([self._status], [], [], 0.2)[0]:
+                    data = os.read(self._status, 1 << 16)
+                    *lines, self._events = (self._events + data).split(b"\n")
+                    events = [json.loads(line) for line in lines]
+                    for event in events:
+                        if event["event"] == "ended":
+                            self._observer.ended[event["pid"]] = (event["code"], event["t"])
+                    if not data or any(event["event"] == "all_gone" for event in events):
+                        break
+            self._code = before
+
+    def _clean_up(self) -> None:
+        with contextlib.suppress(OSError):
+            os.close(self._control)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._guardian.wait(timeout=30)
+        with contextlib.suppress(OSError):
+            os.close(self._status)
+        self._output.status("")
+        shutil.rmtree(self._live, ignore_errors=True)
+
+    # -- signals --------------------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _signals_noted(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, lambda n, _: self._asked.append(n)) for number in _SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _pass_on_signals(self) -> None:
+        """The first signal goes to the command, which may end in its own way; the second, or 10 s later, ends everything."""
+        if not self._asked or not self._main_pid:
+            return
+        if self._verdict_at is None:
+            self._verdict_at = time.monotonic()
+            with contextlib.suppress(OSError):
+                os.killpg(self._main_pid, self._asked[0])
+        elif len(self._asked) > 1 or time.monotonic() - self._verdict_at > 10:
+            self._code = 128 + self._asked[0]
+
+    def _running_s(self) -> float:
+        return (time.time_ns() - self._started_ns) / 1e9
+
+
+def _essence(findings: list[Finding]) -> list[tuple[Any, ...]]:
+    """What makes findings the same as before: cause, culprits and certainty, not the seconds in the text."""
+    return [(f.code, f.certain, f.severity, tuple((p.rank, p.file, p.line) for p in f.culprits)) for f in findings[:8]]
+
+
+def _make_live_folder() -> Path:
+    """A private folder for sockets and rings: in memory where there is room, so that no disk can stall or fill."""
+    base = "/dev/shm"
+    try:
+        stats = os.statvfs(base)
+        roomy = stats.f_bavail * stats.f_frsize > (32 << 20) and os.access(base, os.W_OK)
+    except OSError:
+        roomy = False
+    return Path(tempfile.mkdtemp(prefix="rankwise-", dir=base if roomy else None))

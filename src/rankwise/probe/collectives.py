@@ -1,0 +1,231 @@
+"""Wraps the functions of `torch.distributed`, so that each call leaves its place, its tensor and its peers in the ring.
+
+torch's flight recorder knows more about collectives (also DDP's own), but not the user's line, `src` or the reduce op, nor send and recv.
+"""
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from . import exits, hooks, journal, ports, ring, server, sites
+
+# function: position of tensor, group, peer, reduce op (None: it has none), with the names they have as keywords
+_SHAPES: dict[str, tuple[tuple[int, str] | None, tuple[int, str], tuple[int, str] | None, tuple[int, str] | None]] = {
+    "all_reduce": ((0, "tensor"), (2, "group"), None, (1, "op")),
+    "broadcast": ((0, "tensor"), (2, "group"), (1, "src"), None),
+    "reduce": ((0, "tensor"), (3, "group"), (1, "dst"), (2, "op")),
+    "all_gather": ((1, "tensor"), (2, "group"), None, None),
+    "all_gather_into_tensor": ((1, "input_tensor"), (2, "group"), None, None),
+    "gather": ((0, "tensor"), (3, "group"), (2, "dst"), None),
+    "scatter": ((0, "tensor"), (3, "group"), (2, "src"), None),
+    "reduce_scatter": ((0, "output"), (3, "group"), None, (2, "op")),
+    "reduce_scatter_tensor": ((0, "output"), (3, "group"), None, (2, "op")),
+    "all_to_all": (None, (2, "group"), None, None),
+    "all_to_all_single": ((0, "output"), (4, "group"), None, None),
+    "barrier": (None, (0, "group"), None, None),
+    "monitored_barrier": (None, (0, "group"), None, None),
+    "send": ((0, "tensor"), (2, "group"), (1, "dst"), None),
+    "recv": ((0, "tensor"), (2, "group"), (1, "src"), None),
+    "isend": ((0, "tensor"), (2, "group"), (1, "dst"), None),
+    "irecv": ((0, "tensor"), (2, "group"), (1, "src"), None),
+    "batch_isend_irecv": (None, (9, "group"), None, None),
+    "all_gather_object": (None, (2, "group"), None, None),
+    "gather_object": (None, (3, "group"), (2, "dst"), None),
+    "broadcast_object_list": (None, (2, "group"), (1, "src"), None),
+    "scatter_object_list": (None, (3, "group"), (2, "src"), None),
+    "send_object_list": (None, (2, "group"), (1, "dst"), None),
+    "recv_object_list": (None, (2, "group"), (1, "src"), None),
+    "all_reduce_coalesced": (None, (2, "group"), None, (1, "op")),
+    "all_gather_coalesced": (None, (2, "group"), None, None),
+}
+
+
+def attach(module: ModuleType) -> None:
+    """Runs right after `distributed_c10d`, before anybody could import its functions by name."""
+    hooks.come_aboard()
+    import torch
+
+    journal.write("torch", version=torch.__version__)
+    for name, shape in _SHAPES.items():
+        original = getattr(module, name, None)
+        if original is not None:
+            setattr(module, name, _recorded(original, name, *shape))
+    module.init_process_group = _recorded_init(module, module.init_process_group)  # type: ignore[attr-defined]
+    module.new_group = _recorded_new_group(module.new_group)  # type: ignore[attr-defined]
+    module.destroy_process_group = _recorded_destroy(module.destroy_process_group)  # type: ignore[attr-defined]
+
+
+def _recorded(original: Callable[..., Any], name: str, tensor_at: Any, group_at: Any, peer_at: Any, reduce_at: Any) -> Callable[..., Any]:
+    number = ring.NUMBER[name]
+
+    def begin(args: Any, kwargs: Any) -> tuple[Any, int] | None:
+        record = ring.ring(hooks.live)
+        if record is None:
+            return None
+        tensor = _argument(args, kwargs, tensor_at)
+        peer = _argument(args, kwargs, peer_at)
+        reduce_op = _argument(args, kwargs, reduce_at)
+        return record, record.enter(
+            number,
+            sys._getframe(2),
+            tensor if hasattr(tensor, "dtype") else None,
+            _group_name(_argument(args, kwargs, group_at)),
+            peer if isinstance(peer, int) else -1,
+            "" if reduce_op is None else str(reduce_op),
+        )
+
+    @functools.wraps(original)
+    def recorded(*args: Any, **kwargs: Any) -> Any:
+        try:
+            opened = begin(args, kwargs)
+        except Exception as error:
+            opened = None
+            hooks.note_broken(name, error)
+        try:
+            result = original(*args, **kwargs)
+        except BaseException:
+            if opened:
+                opened[0].leave(opened[1], True)
+            raise
+        if opened:
+            opened[0].leave(opened[1])
+        return result
+
+    return recorded
+
+
+def _recorded_init(module: ModuleType, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def init_process_group(*args: Any, **kwargs: Any) -> Any:
+        begun = hooks.guarded(_begin_init)(args, kwargs)
+        try:
+            result = original(*args, **kwargs)
+        except BaseException as error:
+            hooks.guarded(_end_init)(begun, error)
+            raise
+        hooks.guarded(_end_init)(begun, None)
+        hooks.guarded(_note_rank)(module)
+        return result
+
+    return init_process_group
+
+
+def _begin_init(args: Any, kwargs: Any) -> Any:
+    hooks.come_aboard()
+    hooks.keep_output_apart()
+    exits.go_first()
+    names = ("backend", "init_method", "timeout", "world_size", "rank", "store", "group_name")
+    given = {**dict(zip(names, args)), **kwargs}
+    frame = sys._getframe(3)
+    timeout = given.get("timeout")
+    journal.write(
+        "init",
+        site=sites.number_of_caller(frame),
+        backend=str(given.get("backend") or ""),
+        method=str(given.get("init_method") or ("store" if given.get("store") is not None else "env://")),
+        rank=_whole(given.get("rank"), "RANK"),
+        world_size=_whole(given.get("world_size"), "WORLD_SIZE"),
+        timeout_s=getattr(timeout, "total_seconds", lambda: None)(),
+        address=os.environ.get("MASTER_ADDR", ""),
+        port=os.environ.get("MASTER_PORT", ""),
+        file_mtime=_age_of_store(str(given.get("init_method") or "")),
+        env=journal.rank_environment(),
+    )
+    server.start(hooks.live)
+    record = ring.ring(hooks.live)
+    return (record, record.enter(ring.NUMBER["init_process_group"], frame)) if record else None
+
+
+def _age_of_store(method: str) -> float | None:
+    """When a file:// store that is already there was last written: an old one is a trap."""
+    path = method.removeprefix("file://")
+    if path == method or not os.path.isfile(path) or not os.path.getsize(path):
+        return None
+    return os.path.getmtime(path)
+
+
+def _end_init(begun: Any, error: BaseException | None) -> None:
+    if begun:
+        begun[0].leave(begun[1], error is not None)
+    text = "" if error is None else f"{type(error).__name__}: {error}"[:1000]
+    taken = "EADDRINUSE" in text or "already in use" in text
+    # Asked here and now: by the time the watcher could, the job and whoever holds the port may be gone.
+    journal.write("inited", error=text, holder=ports.holder_of(text) if taken else None)
+
+
+def _note_rank(module: ModuleType) -> None:
+    journal.write("rank", rank=module.get_rank(), world_size=module.get_world_size(), backend=str(module.get_backend()))
+
+
+def _recorded_new_group(original: Callable[..., Any]) -> Callable[..., Any]:
+    number = ring.NUMBER["new_group"]
+
+    def begin(args: Any, kwargs: Any) -> Any:
+        ranks = args[0] if args else kwargs.get("ranks")
+        frame = sys._getframe(2)
+        journal.write(
+            "new_group",
+            ranks=None if ranks is None else [int(rank) for rank in ranks][:8192],
+            site=sites.number_of_caller(frame),
+            local=bool(kwargs.get("use_local_synchronization")),
+        )
+        record = ring.ring(hooks.live)
+        return (record, record.enter(number, frame)) if record else None
+
+    @functools.wraps(original)
+    def new_group(*args: Any, **kwargs: Any) -> Any:
+        try:
+            opened = begin(args, kwargs)
+        except Exception as error:
+            opened = None
+            hooks.note_broken("new_group", error)
+        group = None
+        try:
+            group = original(*args, **kwargs)
+            return group
+        finally:
+            if opened:
+                opened[0].leave(opened[1], group is None)
+            hooks.guarded(journal.write)("new_group_made", name=_group_name(group))
+
+    return new_group
+
+
+def _recorded_destroy(original: Callable[..., Any]) -> Callable[..., Any]:
+    number = ring.NUMBER["destroy_process_group"]
+
+    @functools.wraps(original)
+    def destroy_process_group(*args: Any, **kwargs: Any) -> Any:
+        record = hooks.guarded(ring.ring)(hooks.live)
+        opened = hooks.guarded(record.enter)(number, sys._getframe(1)) if record else None
+        try:
+            return original(*args, **kwargs)
+        finally:
+            if opened is not None:
+                record.leave(opened)
+
+    return destroy_process_group
+
+
+def _argument(args: Any, kwargs: Any, at: tuple[int, str] | None) -> Any:
+    if at is None:
+        return None
+    return args[at[0]] if len(args) > at[0] else kwargs.get(at[1])
+
+
+def _group_name(group: Any) -> str:
+    if group is None:
+        return "0"
+    name = getattr(group, "group_name", None)
+    return str(name) if name is not None else "none"
+
+
+def _whole(value: Any, variable: str) -> int | None:
+    """As torch reads it: the argument if it was given, else the environment."""
+    if isinstance(value, int) and value >= 0:
+        return value
+    text = os.environ.get(variable, "")
+    return int(text) if text.isdigit() else None

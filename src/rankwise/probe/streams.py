@@ -1,0 +1,58 @@
+"""Gives a rank its own way to the launcher for what it prints, so that every line can be told apart by rank.
+
+Only descriptors that are the launcher's own pipe are exchanged (for another pipe of the launcher): whatever the user redirected stays.
+"""
+
+import os
+import sys
+
+from . import journal
+
+_done_pid = 0
+
+
+def keep_apart() -> None:
+    """Exchange stdout and stderr for pipes of this process alone. Once per process; children inherit them."""
+    global _done_pid
+    shared = os.environ.get("RANKWISE_PIPES", "").split(",")
+    address = os.environ.get("RANKWISE_SINK", "")
+    if _done_pid == os.getpid():
+        return
+    _done_pid = os.getpid()
+    ours = [fd for fd in (1, 2) if _identity(fd) in shared]
+    if not ours or not address:
+        journal.write("streams", out=_target(1), err=_target(2))
+        return
+    import _socket
+
+    ends = {fd: os.pipe() for fd in ours}
+    link = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    try:
+        link.settimeout(2.0)
+        link.connect(address)
+        # The descriptors travel inside the message, so nothing is lost even if this process dies before the launcher reads it.
+        rights = b"".join(ends[fd][0].to_bytes(4, sys.byteorder) for fd in ours)
+        names = "".join("o" if fd == 1 else "e" for fd in ours)
+        link.sendmsg([f"{os.getpid()} {names}\n".encode()], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)])
+        for fd in ours:
+            os.dup2(ends[fd][1], fd, inheritable=True)
+    finally:
+        link.close()
+        for read_end, write_end in ends.values():
+            os.close(read_end)
+            os.close(write_end)
+
+
+def _identity(fd: int) -> str:
+    try:
+        status = os.fstat(fd)
+    except OSError:
+        return "closed"
+    return f"{status.st_dev}:{status.st_ino}"
+
+
+def _target(fd: int) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}")
+    except OSError:
+        return ""

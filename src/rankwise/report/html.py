@@ -1,0 +1,85 @@
+"""report.html: one self-contained page, no network, no script; hostile evidence stays text."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from importlib import resources
+from typing import Any
+
+from rankwise.evidence.records import JobEvidence
+from rankwise.report.page.finding_card import finding_card
+from rankwise.report.page.job_facts import blind_section, facts_section, output_section
+from rankwise.report.page.markup import Html, joined, tag
+from rankwise.report.page.rank_rows import rank_section
+from rankwise.report.page.rank_state import rank_states
+from rankwise.report.page.scene import Scene, make_scene
+from rankwise.report.page.stacks import stack_section
+from rankwise.report.page.timeline_table import timeline_section
+from rankwise.report.verdict import findings_of, seconds_of
+from rankwise.report.wording import duration_text, one_line
+
+_OUTCOME_TONES = {"completed": "good", "running": "calm", "stalled": "warn"}
+
+
+def report_html(verdict: dict[str, Any], job: JobEvidence) -> str:
+    """The whole page; it stays under a megabyte or so at any world size, and can always be encoded as UTF-8."""
+    scene = make_scene(job, findings_of(verdict))
+    states = rank_states(scene)
+    body = joined(
+        [
+            _masthead(verdict, scene),
+            _verdict(scene),
+            _part("Ranks", rank_section(scene, states)) if states else None,
+            _part("Timeline", timeline_section(scene), "the last collectives of every rank, aligned by sequence number"),
+            _part("Stacks", stack_section(scene, states), "ranks at the same line of your code together") if job.ranks else None,
+            _part("Last output", output, "of the culprits") if (output := output_section(scene)) else None,
+            _part("Not seen", blind, "the verdict was reached without this") if (blind := blind_section(scene)) else None,
+            _part("Job", facts_section(scene)),
+        ]
+    )
+    return "<!doctype html>\n" + tag("html", _head(verdict, scene), tag("body", tag("main", body)), lang="en") + "\n"
+
+
+def _head(verdict: dict[str, Any], scene: Scene) -> Html:
+    code = f"{scene.findings[0].code} " if scene.findings else ""
+    style = resources.files("rankwise.report.page").joinpath("style.css").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    return tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=policy),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("meta", name="referrer", content="no-referrer"),
+        tag("title", one_line(f"{code}{verdict.get('outcome', '')} · rankwise", 200)),
+        tag("style", Html(style)),
+    )
+
+
+def _masthead(verdict: dict[str, Any], scene: Scene) -> Html:
+    outcome = one_line(verdict.get("outcome", "unknown"), 40)
+    running, stuck = seconds_of(verdict, "running"), seconds_of(verdict, "stuck_before_verdict")
+    size, code = verdict.get("world_size"), verdict.get("exit_code")
+    facts = [
+        f"{size:,} rank{'s' * (size != 1)}" if isinstance(size, int) else "",
+        f"ran {duration_text(running)}" if running is not None else "",
+        f"stuck {duration_text(stuck)} before the verdict" if stuck else "",
+        f"exit code {code}" if isinstance(code, int) else "",
+    ]
+    pill = tag("span", outcome, class_=f"outcome {_OUTCOME_TONES.get(outcome, 'bad')}")
+    return tag("header", tag("span", "rankwise", class_="brand"), pill, *(tag("span", fact) for fact in facts if fact), class_="masthead")
+
+
+def _verdict(scene: Scene) -> Html:
+    if not scene.findings:
+        return tag("section", tag("article", tag("h1", "Nothing was found."), class_="root"), id="verdict")
+    root, *rest = scene.findings
+    others = tag("div", *(finding_card(scene, finding, is_root=False) for finding in rest), class_="others")
+    heading = tag("h2", "Also found") if rest else None
+    return tag("section", finding_card(scene, root, is_root=True), heading, others if rest else None, id="verdict")
+
+
+def _part(title: str, content: Html, hint: str = "") -> Html:
+    return tag("section", tag("h2", title, tag("small", hint) if hint else None), content, id=title.lower().replace(" ", "-"))

@@ -1,0 +1,77 @@
+"""The command, versions and times; what could not be seen; the last output of the culprits."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from importlib import metadata
+
+from rankwise.report.page.markup import Html, block, joined, tag
+from rankwise.report.page.scene import Scene
+from rankwise.report.places import short_ranks
+from rankwise.report.wording import duration_text
+
+_MAX_BLIND = 30
+_MAX_TAILS = 4
+_EPOCH_SINCE_NS = 10**18  # September 2001; smaller times are not a calendar's
+
+
+def facts_section(scene: Scene) -> Html:
+    rows = joined(joined([tag("dt", label), tag("dd", value)]) for label, value in _facts(scene) if value)
+    return tag("dl", rows, class_="facts")
+
+
+def blind_section(scene: Scene) -> Html | None:
+    """What could not be seen, for the job and for each set of ranks; None when all was seen."""
+    told: dict[str, list[int]] = {}
+    for rank, evidence in sorted(scene.job.ranks.items()):
+        for words in evidence.blind:
+            told.setdefault(words, []).append(rank)
+    lines = [*scene.job.blind, *(f"{short_ranks(ranks)}: {words}" for words, ranks in told.items())]
+    if scene.job.lost_hosts:
+        lines.insert(0, f"hosts that stopped answering: {', '.join(scene.job.lost_hosts[:_MAX_BLIND])}")
+    left_out = tag("li", f"and {len(lines) - _MAX_BLIND:,} more") if len(lines) > _MAX_BLIND else None
+    return tag("ul", *(tag("li", line) for line in lines[:_MAX_BLIND]), left_out, class_="blind") if lines else None
+
+
+def output_section(scene: Scene) -> Html | None:
+    """The last lines that the culprits wrote."""
+    named = {f"rank-{rank}" for rank in sorted(scene.culprits)[:_MAX_TAILS]}
+    tails = [(name, text) for name, text in scene.job.log_tails.items() if name.removesuffix(".log") in named and text.strip()]
+    drawn = (tag("figure", tag("figcaption", name), tag("pre", block(text, 6000), class_="code"), class_="tail") for name, text in tails)
+    return joined(drawn) if tails else None
+
+
+def _facts(scene: Scene) -> Iterator[tuple[str, str | Html]]:
+    job = scene.job
+    yield "command", tag("code", shlex.join(job.command))
+    yield "started", _clock(job.started_ns)
+    yield "evidence of", _clock(job.now_ns)
+    yield "hosts", _several({rank.host for rank in job.ranks.values() if rank.host})
+    yield "torch", _several({rank.torch for rank in job.ranks.values() if rank.torch})
+    yield "rankwise", _own_version()
+    yield "backend", _several({init.backend for rank in job.ranks.values() for init in rank.inits if init.backend})
+    yield "launched as", job.launch_style
+    yield "stuck means", f"no progress for {duration_text(job.stall_after_s)}"
+    yield "restarts", str(job.restarts) if job.restarts else ""
+
+
+def _clock(time_ns: int) -> str:
+    if not _EPOCH_SINCE_NS < time_ns < 4 * _EPOCH_SINCE_NS:
+        return ""
+    return datetime.fromtimestamp(time_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _several(words: set[str]) -> str:
+    ordered = sorted(words, key=lambda word: [int(piece) if piece.isdecimal() else piece for piece in re.split(r"(\d+)", word[:80])])
+    more = f" and {len(ordered) - 8:,} more" if len(ordered) > 8 else ""
+    return ", ".join(ordered[:8]) + more
+
+
+def _own_version() -> str:
+    try:
+        return metadata.version("rankwise")
+    except metadata.PackageNotFoundError:
+        return ""

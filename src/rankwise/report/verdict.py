@@ -1,0 +1,89 @@
+"""verdict.json: built, written atomically, and read back from whatever a file may hold."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+from rankwise.findings import Finding
+
+Outcome = Literal["completed", "crashed", "hung", "stalled", "running"]
+SCHEMA = 1
+_MAX_FINDINGS = 100
+_NUMBERS = ("rank", "pid", "line", "seq")
+_WORDS = ("host", "file", "function", "op", "group")
+
+
+def verdict_dict(
+    outcome: Outcome,
+    exit_code: int | None,
+    world_size: int | None,
+    running_s: float,
+    stuck_s: float | None,
+    findings: Iterable[Finding],
+) -> dict[str, Any]:
+    """What verdict.json holds; `findings` come root cause first. `stuck_s` is None for a job that was not stuck."""
+    return {
+        "schema": SCHEMA,
+        "outcome": outcome,
+        "exit_code": exit_code,
+        "world_size": world_size,
+        "seconds": {"running": _rounded(running_s), "stuck_before_verdict": _rounded(stuck_s)},
+        "findings": [finding.to_dict() for finding in findings],
+    }
+
+
+def write_json_atomically(path: str | os.PathLike[str], data: Any) -> None:
+    """Write `data` so that a reader sees the old file or the new one, never half; only the owner may read it."""
+    target = Path(path)
+    text = json.dumps(data, indent=2, allow_nan=False, default=str) + "\n"
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")  # mode 0600
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(temporary).replace(target)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def findings_of(verdict: dict[str, Any]) -> list[Finding]:
+    """The findings a verdict holds; entries that are not findings are left out, values of a wrong type become None."""
+    raw = verdict.get("findings")
+    entries = raw[:_MAX_FINDINGS] if isinstance(raw, list) else []
+    found = (_finding_of(entry) for entry in entries if isinstance(entry, dict))
+    return [finding for finding in found if finding is not None]
+
+
+def seconds_of(verdict: dict[str, Any], name: str) -> float | None:
+    """`running` or `stuck_before_verdict`, or None where it is not a sensible number."""
+    seconds = verdict.get("seconds")
+    value = seconds.get(name) if isinstance(seconds, dict) else None
+    return float(value) if isinstance(value, int | float) and 0 <= value < 1e10 else None
+
+
+def _finding_of(entry: dict[str, Any]) -> Finding | None:
+    tidy = dict(entry)
+    for key in ("culprits", "waiting"):
+        places = entry.get(key)
+        tidy[key] = [_tidy(place) for place in places if isinstance(place, dict)] if isinstance(places, list) else []
+    tidy["next"] = entry["next"] if isinstance(entry.get("next"), list) else []
+    try:
+        return Finding.from_dict(tidy)
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _tidy(place: dict[str, Any]) -> dict[str, Any]:
+    numbers = {key: place[key] for key in _NUMBERS if isinstance(place.get(key), int)}
+    words = {key: place[key] for key in _WORDS if isinstance(place.get(key), str)}
+    return numbers | words
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return round(seconds, 3) if seconds is not None and math.isfinite(seconds) else None

@@ -1,0 +1,215 @@
+"""What every test gets: a guard against leftovers, a free port, and a way to run the tool as users do."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+# Every process a test starts inherits this variable, so it is found again even after its parents are gone.
+MARK = "PYTEST_LEFTOVER_MARK"
+SETTLE_S = 3.0  # how long what is on its way out may take
+SHARED_FOLDERS = (Path("/tmp"), Path("/dev/shm"))
+NAMESPACES = Path("/run/netns")
+
+
+@dataclass(frozen=True)
+class Ran:
+    """One finished run of the tool."""
+
+    code: int
+    stdout: str
+    stderr: str
+    seconds: float
+    verdict: dict[str, Any] | None = None
+
+    @property
+    def text(self) -> str:
+        return self.stdout + self.stderr
+
+    @property
+    def codes(self) -> list[str]:
+        """The codes of the verdict's findings, root cause first."""
+        return [finding["code"] for finding in (self.verdict or {}).get("findings", ())]
+
+
+@pytest.fixture
+def run_rankwise(leaves_nothing_behind: str) -> Callable[..., Ran]:
+    """Runs `python -m rankwise ARGS…`; `--out DIR` among them brings the verdict along."""
+
+    def run(*args: str | Path, timeout_s: float = 90, env: dict[str, str] | None = None, cwd: Path | None = None) -> Ran:
+        command = [sys.executable, "-m", "rankwise", *map(str, args)]
+        started = time.monotonic()
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, **(env or {})}, cwd=cwd
+        )
+        try:
+            stdout, stderr = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            # Whatever the tool started holds the pipes open as well, so all of it has to go before they can be read.
+            kill(marked_processes(leaves_nothing_behind))
+            stdout, stderr = process.communicate()
+            pytest.fail(f"{' '.join(command)}\ndid not end within {timeout_s:g} s\n{_text(stdout)}\n{_text(stderr)}")
+        return Ran(process.returncode, _text(stdout), _text(stderr), time.monotonic() - started, _verdict(args, cwd))
+
+    return run
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A port nobody listened on a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(autouse=True)
+def leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Fails a test that leaves a process, a listening port, a network namespace or a temporary file of ours behind."""
+    mark = uuid.uuid4().hex
+    # Short, because unix sockets live below it and their paths may not exceed 107 characters.
+    folder = Path("/tmp") / f"rwt-{mark[:8]}"
+    folder.mkdir()
+    outer = {name: os.environ.get(name) for name in (MARK, "TMPDIR")}
+    os.environ.update({MARK: mark, "TMPDIR": str(folder)})
+    before = Before(own_listening_ports(), shared_files(), namespaces())
+    try:
+        yield mark
+        leftovers = settled(lambda: _leftovers(request, mark, folder, before))
+        kill(marked_processes(mark))
+    finally:
+        for name, value in outer.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+        shutil.rmtree(folder, ignore_errors=True)
+    if leftovers:
+        pytest.fail("left behind:\n  " + "\n  ".join(leftovers), pytrace=False)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    session.config.stash[_BEFORE] = namespaces()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """With several workers a namespace cannot be laid at one test's door; they are compared when all are done."""
+    if hasattr(session.config, "workerinput"):
+        return
+    before = session.config.stash[_BEFORE]
+    if new := settled(lambda: sorted(namespaces() - before)):
+        print("\nleft behind by this run:\n  " + "\n  ".join(new))
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+_BEFORE = pytest.StashKey[set[str]]()
+
+
+@dataclass(frozen=True)
+class Before:
+    """What was there when the test began."""
+
+    ports: set[int]
+    files: set[Path]
+    namespaces: set[str]
+
+
+def _leftovers(request: pytest.FixtureRequest, mark: str, folder: Path, before: Before) -> list[str]:
+    found = [f"process {describe(process)}" for process in marked_processes(mark)]
+    found += [f"listening port {port}" for port in sorted(own_listening_ports() - before.ports)]
+    found += [f"file {path}" for path in sorted(folder.glob("rankwise*"))]
+    # Other tests, and other people, run jobs at the same time: what a living process still refers to is theirs.
+    found += [f"file {path}" for path in sorted(shared_files() - before.files) if not is_in_use(path)]
+    if not hasattr(request.config, "workerinput"):
+        found += sorted(namespaces() - before.namespaces)
+    return found
+
+
+def settled(look: Callable[[], list[str]]) -> list[str]:
+    """What `look` still finds once things had a moment to go away."""
+    deadline = time.monotonic() + SETTLE_S
+    while (found := look()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return found
+
+
+def marked_processes(mark: str) -> list[psutil.Process]:
+    """The living processes that were started under this mark, however far they have moved from us."""
+    wanted = f"{MARK}={mark}".encode()
+    found = []
+    for pid, environment in environments():
+        if wanted in environment and pid != os.getpid():
+            try:
+                found.append(psutil.Process(pid))
+            except psutil.NoSuchProcess:
+                pass
+    return found
+
+
+def is_in_use(path: Path) -> bool:
+    """Whether a living process was told of this path, or listens at a socket below it."""
+    wanted = str(path).encode()
+    return wanted in Path("/proc/net/unix").read_bytes() or any(wanted in environment for _, environment in environments())
+
+
+def environments() -> Iterator[tuple[int, bytes]]:
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                yield int(folder.name), (folder / "environ").read_bytes()
+            except OSError:  # gone, or somebody else's
+                pass
+
+
+def kill(processes: list[psutil.Process]) -> None:
+    for process in processes:
+        try:
+            process.send_signal(signal.SIGKILL)
+        except psutil.Error:
+            pass
+    psutil.wait_procs(processes, timeout=SETTLE_S)
+
+
+def describe(process: psutil.Process) -> str:
+    try:
+        return f"{process.pid} {process.status()} {' '.join(process.cmdline()) or process.name()}"
+    except psutil.Error:
+        return f"{process.pid} (gone)"
+
+
+def own_listening_ports() -> set[int]:
+    """Ports this very process listens on; another process's port goes away with the process."""
+    connections = psutil.Process().net_connections(kind="inet")
+    return {connection.laddr.port for connection in connections if connection.status == psutil.CONN_LISTEN}
+
+
+def shared_files() -> set[Path]:
+    return {path for folder in SHARED_FOLDERS if folder.is_dir() for path in folder.glob("rankwise*")}
+
+
+def namespaces() -> set[str]:
+    return {f"network namespace {path.name}" for path in NAMESPACES.iterdir()} if NAMESPACES.is_dir() else set()
+
+
+def _verdict(args: tuple[str | Path, ...], cwd: Path | None) -> dict[str, Any] | None:
+    words = [str(arg) for arg in args]
+    if "--out" not in words[:-1]:
+        return None
+    path = Path(cwd or ".") / words[words.index("--out") + 1] / "verdict.json"
+    return json.loads(path.read_text()) if path.is_file() else None
+
+
+def _text(data: bytes) -> str:
+    return data.decode(errors="replace")

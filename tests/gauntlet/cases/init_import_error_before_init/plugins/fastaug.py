@@ -1,0 +1,2 @@
+def flip(x):
+    return x.flip(-1)

@@ -1,0 +1,26 @@
+"""Every gauntlet case: the right rank, line and reason for a fault, no alarm for a healthy job, nothing left running."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.gauntlet.arena import Case, all_cases, find_problems, run_case, why_not_here
+
+RUN_ALL = os.environ.get("RANKWISE_GAUNTLET") == "all"
+
+
+def _parameters() -> list:
+    variant = pytest.mark.skipif(not RUN_ALL, reason="a variant; RANKWISE_GAUNTLET=all runs it")
+    return [pytest.param(case, id=case.id, marks=[variant] if case.extra else []) for case in all_cases()]
+
+
+@pytest.mark.parametrize("case", _parameters())
+def test_case(case: Case, tmp_path: Path) -> None:
+    if reason := why_not_here(case):
+        pytest.skip(reason)
+    run = run_case(case, tmp_path)
+    problems = find_problems(run)
+    assert not problems, "\n".join([*problems, f"said: {run.top.get('summary')}", f"truth: {case.cause}", run.output[-3000:]])

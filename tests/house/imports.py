@@ -1,0 +1,41 @@
+"""Reads what a source file imports, without importing it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SRC = ROOT / "src" / "rankwise"
+
+
+def source_files() -> list[Path]:
+    return sorted(SRC.rglob("*.py"))
+
+
+def room_of(path: Path) -> str:
+    """The room a file stands in: `launch`, or `findings` for a file on the floor."""
+    return path.relative_to(SRC).parts[0].removesuffix(".py")
+
+
+def imported_names(path: Path) -> Iterator[str]:
+    """Dotted names of everything imported anywhere in the file, also inside functions; relative ones start with a dot."""
+    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level:
+            yield "." * node.level + (node.module or "")
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def rooms_imported_by(path: Path) -> set[str]:
+    """First parts of what is imported from rankwise; its `__version__` belongs to no room."""
+    names = (name.split(".") for name in imported_names(path))
+    return {parts[1] for parts in names if parts[0] == "rankwise" and len(parts) > 1} - {"__version__"}
+
+
+def packages_imported_by(path: Path) -> set[str]:
+    """Top-level packages from outside; rankwise's own and relative imports are left out."""
+    return {name.split(".")[0] for name in imported_names(path)} - {"", "rankwise"}

@@ -1,0 +1,62 @@
+"""The command line's options are a promise: one that comes or goes has to be changed here too, deliberately."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from rankwise.cli.main import build_parser
+from rankwise.launch.plan import OWN_OPTIONS, TORCHRUN_FLAGS, TORCHRUN_VALUES
+
+TORCHRUN = TORCHRUN_VALUES.keys() | TORCHRUN_FLAGS.keys()
+FROZEN = {
+    "": {"--help", "--version"},
+    "run": {"--help", "--out", "--stall-after", "--on-stall"},  # and torchrun's, which are torch's promise
+    "explain": {"--help", "--json"},
+    "demo": {"--help"},
+}
+
+
+def options_of(parser: argparse.ArgumentParser) -> set[str]:
+    return {option for action in parser._actions for option in action.option_strings if option.startswith("--")}
+
+
+def parsers() -> dict[str, argparse.ArgumentParser]:
+    """The main parser under an empty name, and each command's."""
+    top = build_parser()
+    commands = [action.choices for action in top._actions if isinstance(action, argparse._SubParsersAction)]
+    return {"": top, **{name: parser for choices in commands for name, parser in choices.items()}}
+
+
+def test_the_commands_are_the_frozen_ones() -> None:
+    assert parsers().keys() == FROZEN.keys()
+
+
+@pytest.mark.parametrize("command", FROZEN)
+def test_the_options_are_the_frozen_ones(command: str) -> None:
+    own = options_of(parsers()[command]) - (TORCHRUN if command == "run" else set())
+
+    assert own == FROZEN[command]
+
+
+def test_options_of_run_are_those_it_takes_apart() -> None:
+    assert FROZEN["run"] == {"--help", *OWN_OPTIONS}
+
+
+def test_help_of_run_shows_every_torchrun_option() -> None:
+    assert options_of(parsers()["run"]) >= TORCHRUN
+
+
+def test_no_option_of_run_hides_one_of_torchrun() -> None:
+    assert not OWN_OPTIONS.keys() & TORCHRUN
+
+
+def test_every_torchrun_option_is_known_with_or_without_a_value() -> None:
+    torchrun = pytest.importorskip("torch.distributed.run").get_args_parser()
+    spelt = {action: {name.replace("_", "-") for name in action.option_strings if name.startswith("--")} for action in torchrun._actions}
+    flags = {name for action, names in spelt.items() if action.nargs == 0 for name in names} - {"--help"}
+    values = {name for action, names in spelt.items() if action.nargs != 0 for name in names}
+
+    assert flags <= TORCHRUN_FLAGS.keys()
+    assert values <= TORCHRUN_VALUES.keys()
