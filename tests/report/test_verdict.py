@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from rankwise.evidence.records import JobEvidence, RankEvidence
 from rankwise.findings import Finding, Place, Wait
+from rankwise.report.html import report_html
 from rankwise.report.terminal import verdict_text
 from rankwise.report.verdict import findings_of, seconds_of, verdict_dict, write_json_atomically
 
@@ -129,9 +131,11 @@ _VERDICT = st.fixed_dictionaries(
 )
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(_VERDICT)
 def test_any_json_can_be_shown(verdict: dict[str, Any]) -> None:
     text = verdict_text(verdict, folder="runs/x", colour=False, width=80)
 
     assert "\x1b" not in text
     text.encode("utf-8")
+    report_html(verdict, JobEvidence((), 0, 0, 2, 10.0, {0: RankEvidence(0)})).encode("utf-8")

@@ -1,16 +1,113 @@
-"""`rankwise demo`."""
+"""`rankwise demo`: the tour. Trains on two ranks, breaks the training, and shows the verdict; no network, no GPU."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import difflib
+import json
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from rankwise.cli import run
+
+_TOUR = Path(__file__).with_name("tour")  # kept as .py.txt: they are the user's kind of script, not modules of ours
+_TWO_RANKS = ("--standalone", "--nproc-per-node", "2")
+_HUNG = 70
+
+
+class _OffCourse(Exception):
+    """The tour did not go as planned; the text says where."""
 
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="rankwise demo")
     add_options(parser)
     parser.parse_args(argv)
-    raise SystemExit("not yet")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # torchrun's own default, which it otherwise announces at length
+    out = Path.cwd() / "rankwise-runs" / f"{time.strftime('%Y%m%d-%H%M%S')}-demo"
+    _say("rankwise demo: two ranks on this CPU, no network, no GPU, about a minute.")
+    try:
+        with tempfile.TemporaryDirectory(prefix="rankwise-demo-") as folder, contextlib.chdir(folder):
+            _copy_scripts(Path(folder))
+            _train()
+            verdict = _break(out)
+    except _OffCourse as error:
+        _say("", f"The tour did not go as planned: {error}.")
+        return 1
+    _look_closer(out, verdict)
+    return 0
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.description = "A two-rank training on the CPU that works, then the same with a real fault, then its verdict."
+
+
+def _copy_scripts(folder: Path) -> None:
+    for path in _TOUR.glob("*.py.txt"):
+        (folder / path.stem).write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
+
+
+def _train() -> None:
+    _say("", "1. A training that works: train.py is a plain DDP script that knows nothing of rankwise.", "")
+    code, seconds = _run("train.py", Path("healthy"))
+    if code != 0:
+        raise _OffCourse(f"train.py should have ended with exit code 0, not {code}")
+    _say("", f"Exit code 0 after {seconds:.0f} s. The loss falls, there is nothing to report.")
+
+
+def _break(out: Path) -> dict[str, Any]:
+    _say("", "2. The same with a fault: train_broken.py has three lines more. Under torchrun it would stand still for 30 minutes.", "")
+    _say(*_added_lines("train.py", "train_broken.py"), "")
+    code, seconds = _run("train_broken.py", out)
+    if code != _HUNG:
+        raise _OffCourse(f"train_broken.py should have been found hung, with exit code {_HUNG}, but ended with {code}; see {out}")
+    verdict: dict[str, Any] = json.loads((out / "verdict.json").read_text(encoding="utf-8"))
+    finding, stuck_s = verdict["findings"][0], verdict["seconds"]["stuck_before_verdict"]
+    if finding["code"] != "RW201":
+        raise _OffCourse(f"the verdict should have been RW201, not {finding['code']}; see {out}")
+    _say("", f"Exit code {code} after {seconds:.0f} s; the ranks had been stuck for {stuck_s:.1f} s when the verdict was told.")
+    return verdict
+
+
+def _look_closer(out: Path, verdict: dict[str, Any]) -> None:
+    folder = os.path.relpath(out)
+    _say(
+        "",
+        "3. What is left to look at:",
+        "",
+        f"   {folder}/verdict.json   the verdict, for programs",
+        f"   {folder}/report.html    the same as a page, with every rank and its last collectives: open it in a browser",
+        "",
+        "Next:",
+        "",
+        f"   $ rankwise explain {verdict['findings'][0]['code']}     what this is, why it happens, how to fix it",
+        "   $ rankwise run --standalone --nproc-per-node 2 YOUR_SCRIPT.py",
+    )
+
+
+def _run(script: str, out: Path) -> tuple[int, float]:
+    """`rankwise run` as from the shell: the exit code, and the seconds it took."""
+    _say(" ".join(["   $ rankwise run", *_TWO_RANKS, script]), "")
+    started = time.monotonic()
+    code = run.main(["--out", str(out), *_TWO_RANKS, script])
+    if code > 128:
+        raise _OffCourse(f"{script} was stopped by signal {code - 128}")
+    return code, time.monotonic() - started
+
+
+def _added_lines(before: str, after: str) -> list[str]:
+    """The lines that only `after` has, with their numbers; the docstring at the top is left out."""
+    old, new = (Path(name).read_text(encoding="utf-8").splitlines() for name in (before, after))
+    added = []
+    for kind, _, _, start, end in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        if kind == "insert":
+            added += [f"   {number + 1:3}  {new[number]}" for number in range(start, end)]
+    return added
+
+
+def _say(*lines: str) -> None:
+    print(*lines, sep="\n", flush=True)  # flushed: the job's own lines go to the same place by another way

@@ -33,6 +33,7 @@ _SHM = (
     "bus error",
 )
 _UNUSED = "finished reduction in the prior iteration"
+_POLITE = (signals.SIGTERM, signals.SIGINT, signals.SIGHUP)
 _MODELS = ("expects same model across all ranks", "appears not to match", "inconsistent", "params in ddp")
 
 
@@ -63,7 +64,7 @@ def _own_ends(job: JobEvidence) -> list[_End]:
         if evidence.alive or ended is None:
             continue
         raised = first_raised(evidence)
-        if raised is not None and ended.kind in ("exception", "sys_exit", "vanished") and not is_echo(raised):
+        if raised is not None and not is_echo(raised):
             found.append(_End(rank, raised.time_ns, ended, raised))
         elif raised is None and _is_bad_end(job, ended):
             found.append(_End(rank, ended.time_ns, ended, None))
@@ -81,9 +82,8 @@ def _is_bad_end(job: JobEvidence, ended: Ended) -> bool:
 def _others_failed_before(job: JobEvidence, ended: Ended) -> bool:
     """torchrun ends the rest with SIGTERM when one rank failed: theirs is a consequence."""
     others = [e.ended for e in job.ranks.values() if e.ended is not None and e.ended is not ended]
-    return any(
-        other.time_ns <= ended.time_ns and other.signal != signals.SIGTERM for other in others if other.kind != "vanished" or other.code
-    )
+    failures = (other for other in others if other.code or (other.signal and other.signal != signals.SIGTERM) or other.kind == "exception")
+    return any(other.time_ns <= ended.time_ns for other in failures)
 
 
 def _same(a: _End, b: _End) -> bool:
@@ -106,6 +106,8 @@ def _from_raise(job: JobEvidence, stands: dict[int, Standing], book: SourceBook,
         finding = special(job, stands, book, root, together)
         if finding is not None:
             return finding
+    if raised.type == "KeyboardInterrupt":
+        return _interrupted(job, together)
     killed = _WORKER_KILLED.search(raised.message)
     if killed:
         return _worker_killed(job, stands, root, killed)
@@ -127,6 +129,15 @@ def _from_raise(job: JobEvidence, stands: dict[int, Standing], book: SourceBook,
         waiting=_waits(stands, ranks),
         why=why,
         deadlock=True,
+    )
+
+
+def _interrupted(job: JobEvidence, together: list[_End]) -> Finding:
+    return load_cause("RW409").finding(
+        f"{ranks_text([end.rank for end in together])} was interrupted from outside (Ctrl-C, SIGINT)",
+        certain=True,
+        culprits=tuple(place_of(job.ranks[end.rank], _raise_frame(end.raised)) for end in together),
+        why="somebody (a user, a scheduler) asked the job to end",
     )
 
 
@@ -211,9 +222,9 @@ def _worker_killed(job: JobEvidence, stands: dict[int, Standing], root: _End, ki
     assert raised is not None
     evidence = job.ranks[root.rank]
     pid = int(killed[1].split(",")[0])
-    sent = next((s for s in evidence.signals if s["target"] == pid), None)
+    sent = next((s for s in evidence.signals if s.target == pid), None)
     helper = next((h for h in evidence.helpers if h.pid == pid), None)
-    own = user_frame(sent["frames"]) if sent else None
+    own = user_frame(sent.stack) if sent else None
     oom = any(kill.get("pid") == pid for host in job.hosts for kill in host.oom_kills)
     how = "; the kernel killed it for want of memory" if oom else ""
     number = -(helper.ended.signal or 0) if helper and helper.ended and helper.ended.signal else None
@@ -245,9 +256,9 @@ def _from_end(job: JobEvidence, stands: dict[int, Standing], root: _End) -> Find
     number = ended.signal
     if number in (signals.SIGSEGV, signals.SIGABRT, signals.SIGBUS, signals.SIGFPE, signals.SIGILL):
         return _native_crash(job, root, number, frame, details)
-    if number == signals.SIGTERM:
+    if number in _POLITE:
         return load_cause("RW409").finding(
-            f"rank {root.rank} was ended from outside by SIGTERM{at(frame)}",
+            f"rank {root.rank} was ended from outside by {signals.Signals(number).name}{at(frame)}",
             certain=True,
             why="somebody (a scheduler, a user) asked it to end",
             **details,
@@ -308,8 +319,8 @@ def _raise_frame(raised: Raised | None) -> Frame | None:
 
 
 def _signal_frame(evidence: RankEvidence, ended: Ended) -> Frame | None:
-    sent = [s for s in evidence.signals if s["target"] == evidence.pid and ended.signal in (None, s["signal"])]
-    return user_frame(sent[-1]["frames"]) if sent else None
+    sent = [s for s in evidence.signals if s.target == evidence.pid and ended.signal in (None, s.signal)]
+    return user_frame(sent[-1].stack) if sent else None
 
 
 def _last_call_frame(evidence: RankEvidence) -> Frame | None:

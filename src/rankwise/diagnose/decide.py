@@ -7,12 +7,13 @@ from rankwise.diagnose.crash import find_crash, model_difference
 from rankwise.diagnose.disagree import find_disagreement
 from rankwise.diagnose.health import find_notes
 from rankwise.diagnose.source import SourceBook
-from rankwise.diagnose.standing import Standing, first_raised, place_of, standings, wait_of
+from rankwise.diagnose.standing import Standing, first_raised, is_timeout, place_of, standings, wait_of
 from rankwise.diagnose.start import find_start_problem
 from rankwise.diagnose.stuck import find_stuck
+from rankwise.diagnose.waiting import needed_by
 from rankwise.diagnose.wording import at, relative_to, seconds_text, verb
 from rankwise.evidence.records import JobEvidence
-from rankwise.findings import Finding
+from rankwise.findings import Finding, ranks_text
 
 
 def diagnose(job: JobEvidence) -> list[Finding]:
@@ -22,7 +23,7 @@ def diagnose(job: JobEvidence) -> list[Finding]:
     found: list[Finding] = []
     root = find_root(job, stands, book)
     found += root
-    found += find_notes(job, stands)
+    found += find_notes(job, stands, is_well=not root)
     return [relative_to(finding, job.cwd) for finding in found]
 
 
@@ -43,6 +44,9 @@ def find_root(job: JobEvidence, stands: dict[int, Standing], book: SourceBook) -
     if disagreement is not None:
         return [disagreement]
     stuck = find_stuck(job, stands, book)
+    timeout = _timed_out(job, stands, stuck)
+    if timeout is not None:
+        return [timeout, *stuck]
     if stuck:
         return stuck
     if start is not None:
@@ -55,6 +59,25 @@ def _explains(disagreement: Finding, crash: Finding) -> bool:
     if disagreement.code in ("RW204", "RW205"):
         return crash.code in ("RW405", "RW401")
     return False
+
+
+def _timed_out(job: JobEvidence, stands: dict[int, Standing], stuck: list[Finding]) -> Finding | None:
+    """torch itself gave up waiting: name whom it waited for, and what that rank was doing."""
+    late = sorted(r for r, e in job.ranks.items() if not e.alive and (raised := first_raised(e)) is not None and is_timeout(raised))
+    late = [rank for rank in late if stands[rank].kind == "waiting"]
+    if not late:
+        return None
+    missing = sorted({r for rank in late for r in needed_by(job, stands, rank) if r in stands} - set(late))
+    standing = stands[late[0]]
+    doing = stuck[0].summary.split(";")[0] if stuck else "; ".join(f"rank {r} is{at(stands[r].frame) or ' elsewhere'}" for r in missing[:3])
+    who = f"{ranks_text(missing)} did not arrive: {doing}" if missing else "no rank is known to be missing"
+    return load_cause("RW410").finding(
+        f"{verb(late, 'gave', 'gave')} up waiting (timeout) in {standing.says}{at(standing.frame)}; {who}",
+        certain=True,
+        culprits=stuck[0].culprits if stuck else tuple(place_of(job.ranks[r], stands[r].frame) for r in missing),
+        waiting=tuple(wait_of(stands[r]) for r in late),
+        why=stuck[0].why if stuck else "the process group's timeout was over before all ranks had arrived",
+    )
 
 
 def _unknown(job: JobEvidence, stands: dict[int, Standing]) -> list[Finding]:

@@ -11,6 +11,8 @@ from rankwise.evidence.records import JobEvidence
 
 _SAME_SIZE = frozenset({"all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor", "gather"})
 
+_ROOTED = frozenset({"broadcast", "scatter", "reduce", "gather"})
+
 
 @dataclass(frozen=True)
 class Conflict:
@@ -51,7 +53,13 @@ def _earliest(logs: dict[int, CollectiveLog]) -> Conflict | None:
 def last_seq(log: CollectiveLog, group: str) -> int:
     """The number of the last collective a rank entered in a group; 0 for none."""
     ids = {i for i, signature in enumerate(log.signatures) if signature.group == group}
-    return max((log.seq[i] for i in range(len(log) - 1, max(-1, len(log) - 64), -1) if log.what[i] in ids), default=0)
+    return next((log.seq[i] for i in range(len(log) - 1, -1, -1) if log.what[i] in ids), 0) if ids else 0
+
+
+def op_at(log: CollectiveLog, group: str, seq: int) -> str:
+    """What a rank called in a slot; empty if it is not in the log (any more)."""
+    entry = _at(log, group, seq)
+    return entry.what.op if entry is not None else ""
 
 
 def value_of(what: Signature, about: str) -> str:
@@ -65,7 +73,8 @@ def value_of(what: Signature, about: str) -> str:
 
 
 def _overflowed(job: JobEvidence, rank: int) -> bool:
-    return sum(job.ranks[rank].counts.values()) > len(job.ranks[rank].calls)
+    stored = (count for op, count in job.ranks[rank].counts.items() if op not in ("next_batch", "end_of_data"))
+    return sum(stored) > len(job.ranks[rank].calls)
 
 
 def _first_conflict(group: str, logs: dict[int, CollectiveLog]) -> Conflict | None:
@@ -102,23 +111,15 @@ def _at(log: CollectiveLog, group: str, seq: int) -> Entry | None:
 
 def _difference(entries: list[Entry]) -> str:
     """What the entries of one slot disagree about; empty if nothing."""
-    first = entries[0].what if entries else None
-    for entry in entries[1:]:
-        other = entry.what
-        assert first is not None
-        if first.op != other.op:
-            return "op"
-        if first.op in _SAME_SIZE and prod(first.sizes) != prod(other.sizes):
-            return "size"
-        if first.dtype and other.dtype and first.dtype != other.dtype and first.op in _SAME_SIZE:
-            return "dtype"
-        if (
-            first.peer is not None
-            and other.peer is not None
-            and first.peer != other.peer
-            and first.op in ("broadcast", "scatter", "reduce", "gather")
-        ):
-            return "src"
-        if first.reduce_op and other.reduce_op and first.reduce_op != other.reduce_op:
-            return "reduce_op"
-    return ""
+    known = [entry.what for entry in entries]
+    ops = {what.op for what in known}
+    if len(ops) > 1:
+        return "op"
+    op = next(iter(ops), "")
+    if op in _SAME_SIZE and len({prod(what.sizes) for what in known}) > 1:
+        return "size"
+    if op in _SAME_SIZE and len({what.dtype for what in known if what.dtype}) > 1:
+        return "dtype"
+    if op in _ROOTED and len({what.peer for what in known if what.peer is not None}) > 1:
+        return "src"
+    return "reduce_op" if len({what.reduce_op for what in known if what.reduce_op}) > 1 else ""

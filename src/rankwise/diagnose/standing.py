@@ -16,9 +16,10 @@ _ECHOES = (
     "connection closed by peer", "connection reset by peer", "broken pipe", "connection refused", "ncclremoteerror", "nccl error: remote",
     "socketprogress", "ncclsystemerror", "failed to recv, got 0 bytes", "recvvalue failed", "sendbytes failed", "gloo::ioexception",
     "gloo/transport", "transport/tcp", "application timeout caused pair closure", "was aborted", "process group has been destroyed",
-    "signalexception", "store has been closed", "nccl communicator was aborted", "heartbeat", "remote process exited",
+    "signalexception", "store has been closed", "nccl communicator was aborted", "heartbeat monitor", "remote process exited",
 )  # fmt: skip
-_TIMEOUTS = ("timed out", "timeout", "distnetworkerror", "diststoreerror", "monitoredbarrier")
+_TIMEOUTS = ("timed out", "timeout", "monitoredbarrier")
+_ECHO_TYPES = frozenset({"RuntimeError", "DistBackendError", "DistNetworkError", "DistStoreError", "DistError", "SignalException"})
 
 
 @dataclass(frozen=True)
@@ -84,12 +85,16 @@ def main_stack(rank: RankEvidence) -> Stack:
 
 def is_echo(raised: Raised) -> bool:
     """True for errors that only say that somebody else is gone or late."""
+    if raised.type.rsplit(".", 1)[-1] not in _ECHO_TYPES and not raised.type.startswith("torch.distributed"):
+        return False  # neither gloo nor NCCL nor the store raises OSError's family: those are the user's own connections
     text = f"{raised.type}: {raised.message}".lower()
     return any(words in text for words in _ECHOES) or is_timeout(raised)
 
 
 def is_timeout(raised: Raised) -> bool:
     text = f"{raised.type}: {raised.message}".lower()
+    if raised.type in ("TimeoutError", "subprocess.TimeoutExpired"):
+        return False
     about_collectives = (
         "distributed" in text or "gloo" in text or "nccl" in text or "barrier" in text or "store" in text or "waiting" in text
     )
@@ -128,7 +133,7 @@ def wait_of(standing: Standing) -> Wait:
 
 def _waiting(rank: RankEvidence) -> Standing | None:
     """In a collective, a send or a recv: by the recorder's pending entries, and by the calls that are open."""
-    open_calls = [call for call in rank.calls if call.is_open]
+    open_calls = [call for call in rank.calls if call.is_open and not _is_helper_threads(rank, call)]
     innermost = open_calls[-1] if open_calls else None
     pending = _pending_of(rank)
     if innermost is not None and innermost.op in P2P | {"new_group", "monitored_barrier", "destroy_process_group"}:
@@ -143,6 +148,15 @@ def _waiting(rank: RankEvidence) -> Standing | None:
     if innermost is not None and rank.collectives.is_partial and _looks_idle(rank):
         return _from_call(rank, innermost)
     return _in_p2p_wait(rank)
+
+
+def _is_helper_threads(rank: RankEvidence, call: Call) -> bool:
+    """A collective that another thread makes does not hold the main thread, which is seen at work somewhere else."""
+    thread = main_thread(rank)
+    frame = user_frame(call.stack)
+    if thread is None or frame is None or not thread.is_active or _looks_idle(rank):
+        return False
+    return (frame.file, frame.function) not in {(f.file, f.function) for f in thread.frames}
 
 
 def _pending_of(rank: RankEvidence) -> Entry | None:

@@ -24,8 +24,8 @@ def find_start_problem(job: JobEvidence, stands: dict[int, Standing], book: Sour
     if not in_init and not failed:
         return None
     for explain in (
-        _port_taken, _interface_missing, _unresolvable, _duplicates, _different_world_sizes, _different_methods, _different_addresses,
-        _different_backends, _stale_store, _died_before, _slow_before, _missing, _unreachable,
+        _port_taken, _interface_missing, _unresolvable, _duplicates, _different_world_sizes, _different_methods, _different_ports,
+        _different_backends, _stale_store, _died_before, _slow_before, _missing, _different_names, _unreachable,
     ):  # fmt: skip
         finding = explain(job, stands, book, in_init or failed)
         if finding is not None:
@@ -161,24 +161,38 @@ def _different_methods(job: JobEvidence, stands: dict[int, Standing], book: Sour
     )
 
 
-def _different_addresses(job: JobEvidence, stands: dict[int, Standing], book: SourceBook, waiting: list[int]) -> Finding | None:
-    places = {
-        r: f"{_address_of(i)}:{_port_of(i)}"
-        for r, e in job.ranks.items()
-        if e.inits and (i := e.inits[-1]).method.startswith(("env", "tcp"))
-    }
-    if len(set(places.values())) < 2:
-        return None
+def _different_ports(job: JobEvidence, stands: dict[int, Standing], book: SourceBook, waiting: list[int]) -> Finding | None:
+    ports = {r: _port_of(i) for r, i in _store_inits(job).items()}
+    return _elsewhere(job, stands, certain=True) if len(set(ports.values())) > 1 else None
+
+
+def _different_names(job: JobEvidence, stands: dict[int, Standing], book: SourceBook, waiting: list[int]) -> Finding | None:
+    """Two names may mean one host: only a suspicion, and only when nothing else explains the wait."""
+    names = {r: _canonical(_address_of(i)) for r, i in _store_inits(job).items()}
+    return _elsewhere(job, stands, certain=False) if len(set(names.values())) > 1 else None
+
+
+def _elsewhere(job: JobEvidence, stands: dict[int, Standing], certain: bool) -> Finding:
+    places = {r: f"{_address_of(i)}:{_port_of(i)}" for r, i in _store_inits(job).items()}
     right = places.get(0) or Counter(places.values()).most_common(1)[0][0]
     odd = sorted(r for r, place in places.items() if place != right)
-    return load_cause("RW103").finding(
+    finding = load_cause("RW103").finding(
         f"{verb(odd, 'looks', 'look')} for the store at {places[odd[0]]}, the others at {right} (MASTER_ADDR and port differ)",
-        certain=True,
+        certain=certain,
         culprits=tuple(place_of(job.ranks[r], stands[r].frame or _place_in_init(job.ranks[r])) for r in odd),
         waiting=_waits(stands, odd),
         why=f"the store is where rank 0 opens it, at {right}; nobody answers at the other address and port",
-        deadlock=True,
+        deadlock=certain,
     )
+    return finding if certain else finding.with_severity("warning")
+
+
+def _store_inits(job: JobEvidence) -> dict[int, Init]:
+    return {r: e.inits[-1] for r, e in job.ranks.items() if e.inits and e.inits[-1].method.startswith(("env", "tcp"))}
+
+
+def _canonical(address: str) -> str:
+    return "localhost" if address in ("localhost", "::1", "0.0.0.0") or address.startswith("127.") else address
 
 
 def _different_backends(job: JobEvidence, stands: dict[int, Standing], book: SourceBook, waiting: list[int]) -> Finding | None:

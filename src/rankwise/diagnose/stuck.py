@@ -8,9 +8,9 @@ import signal as signals
 from dataclasses import dataclass
 
 from rankwise.causes import load_cause
-from rankwise.diagnose.disagree import needed_by
 from rankwise.diagnose.source import SourceBook
 from rankwise.diagnose.standing import Standing, main_stack, main_thread, place_of, wait_of
+from rankwise.diagnose.waiting import needed_by
 from rankwise.diagnose.wording import at, seconds_text, size_text, verb
 from rankwise.evidence.frames import is_user_file, user_frame, user_frames
 from rankwise.evidence.records import Frame, Helper, JobEvidence, RankEvidence, Thread
@@ -41,7 +41,7 @@ def find_stuck(job: JobEvidence, stands: dict[int, Standing], book: SourceBook) 
     blockers: dict[int, list[int]] = {}
     for rank in waiting:
         for needed in needed_by(job, stands, rank) if stands[rank].kind == "waiting" else ():
-            if needed in stands and stands[needed].kind == "elsewhere":
+            if needed in stands and stands[needed].kind in ("elsewhere", "before_init"):
                 blockers.setdefault(needed, []).append(rank)
     return [_finding(job, stands, book, rank, waiters) for rank, waiters in sorted(blockers.items(), key=lambda item: -len(item[1]))]
 
@@ -55,14 +55,15 @@ def _finding(job: JobEvidence, stands: dict[int, Standing], book: SourceBook, ra
     others = f"{verb(waiters, 'waits', 'wait')} for it in {standing.says}{at(standing.frame)} for {seconds_text(since)}"
     culprits = [place_of(evidence, activity.frame)]
     culprits += [place_of(job.ranks[r], stands[r].frame) for r in activity.with_ranks]
-    return cause.finding(
+    finding = cause.finding(
         f"rank {rank} {activity.doing}{at(activity.frame)}; {others}",
         certain=activity.certain,
         culprits=tuple(culprits),
-        waiting=tuple(wait_of(stands[r]) for r in waiters),
+        waiting=tuple(wait_of(stands[r]) for r in waiters if r not in activity.with_ranks),
         why=activity.why or _movement(evidence),
-        deadlock=activity.deadlock,
+        deadlock=activity.deadlock and activity.with_ranks != () and all(rank in needed_by(job, stands, r) for r in activity.with_ranks),
     )
+    return finding.with_severity("error") if finding.deadlock and finding.certain else finding
 
 
 def activity_of(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity:
@@ -80,10 +81,8 @@ def activity_of(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activ
 def _stopped(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity | None:
     if not rank.samples or rank.samples[-1].state not in ("T", "t"):
         return None
-    sender = next(
-        (s for s in reversed(rank.signals) if s["target"] == rank.pid and s["signal"] in (signals.SIGSTOP, signals.SIGTSTP)), None
-    )
-    by = f"; process {sender['by']} sent it" if sender else ""
+    sender = next((s for s in reversed(rank.signals) if s.target == rank.pid and s.signal in (signals.SIGSTOP, signals.SIGTSTP)), None)
+    by = f"; process {sender.by} sent it" if sender else ""
     why = f"the process is in state T (stopped, paused): SIGSTOP or a debugger holds it{by}; kill -CONT {rank.pid} lets it go on"
     return Activity("RW311", "is stopped by a signal (SIGSTOP, state T)", _here(rank), why, certain=True)
 
@@ -100,12 +99,8 @@ def _file_lock(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activi
     why = f"rank {holder} holds the lock and waits itself: it took the lock and then entered a collective (barrier) that needs rank {rank.rank}"
     return Activity(
         "RW304", f"waits for the file lock on {name} (flock) that rank {holder} holds", _here(rank), why,
-        with_ranks=(holder,), certain=True, deadlock=not job.ranks[holder].alive or _waits(job, holder),
+        with_ranks=(holder,), certain=True, deadlock=True,
     )  # fmt: skip
-
-
-def _waits(job: JobEvidence, rank: int) -> bool:
-    return any(call.is_open for call in job.ranks[rank].calls)
 
 
 def _dataloader(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity | None:
@@ -244,7 +239,7 @@ def _sleep(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity |
 
 
 def _busy(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity | None:
-    if _cpu_rate(rank) < 0.5:
+    if _cpu_rate(rank) < 0.5 and not _always_running(rank):
         return None
     thread = main_thread(rank)
     here = _here(rank)
@@ -252,8 +247,8 @@ def _busy(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity | 
     if before and now and [f.function for f in before] != [f.function for f in now]:
         return Activity("RW301", "is busy", here, moves=True)
     text = book.line_text(here.file, here.line) if here else ""
-    same_line = bool(before) and before[:1] == now[:1]
-    native = same_line and thread is not None and thread.owns_gil and not re.match(r"(while|for|pass|continue)\b", text)
+    same_place = bool(before) and _frames(rank.earlier_threads) == _frames(rank.threads)
+    native = same_place and thread is not None and thread.owns_gil and not re.match(r"(while|for|pass|continue)\b", text)
     if native:
         why = f"the same line for every look, at {_cpu_rate(rank):.0%} CPU and holding the GIL: C code (a regular expression, big numbers) that does not return: {text}"
         return Activity("RW310", "is inside native code that holds the GIL", here, why)
@@ -284,6 +279,10 @@ def _top_file(rank: RankEvidence) -> str:
     return os.path.basename(thread.frames[0].file) if thread and thread.frames else ""
 
 
+def _frames(threads: tuple[Thread, ...]) -> tuple[Frame, ...]:
+    return next((t.frames for t in threads if t.is_main), ())
+
+
 def _user_stack(threads: tuple[Thread, ...]) -> tuple[Frame, ...]:
     thread = next((t for t in threads if t.is_main), None)
     return user_frames(thread.frames) if thread else ()
@@ -296,6 +295,12 @@ def _cpu_rate(rank: RankEvidence) -> float:
         return 0.0
     seconds = (samples[-1].time_ns - samples[0].time_ns) / 1e9
     return (samples[-1].cpu_s - samples[0].cpu_s) / seconds if seconds > 0 else 0.0
+
+
+def _always_running(rank: RankEvidence) -> bool:
+    """On a crowded machine a busy rank gets little CPU, but it is always ready to run."""
+    states = [sample.state for sample in rank.samples[-8:]]
+    return len(states) >= 3 and states.count("R") / len(states) > 0.7
 
 
 def _switch_rate(rank: RankEvidence) -> float:

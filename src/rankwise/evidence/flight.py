@@ -72,7 +72,9 @@ def _add(log: CollectiveLog, entry: dict[str, Any], finder: _CallFinder) -> None
         reduce_op=call.reduce_op if exact and call else "",
     )
     origin = parent.op if parent is not None and parent.op in ("forward", "backward", "ddp") else "user"
-    done = bool(entry.get("retired")) or entry.get("state") == "completed"
+    # torch marks an entry a moment after the waiter has gone on: a call that has returned from a barrier is over.
+    passed = exact and call is not None and call.op == "barrier" and call.ended_ns > 0 and not call.failed
+    done = bool(entry.get("retired")) or entry.get("state") == "completed" or passed
     log.add(int(entry["collective_seq_id"]), what, created, done, call.stack if call else None, origin)
 
 

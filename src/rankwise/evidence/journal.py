@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rankwise.evidence.records import Ended, Frame, Init, Model, NewGroup, PortHolder, Raised, Stack
+from rankwise.evidence.records import Ended, Frame, Init, Model, NewGroup, PortHolder, Raised, SentSignal, Stack
 
 _MAX_BYTES = 32 << 20
 
@@ -26,7 +26,7 @@ class Journal:
     models: list[Model] = field(default_factory=list)
     raised: list[Raised] = field(default_factory=list)
     ended: Ended | None = None
-    signals: list[dict[str, Any]] = field(default_factory=list)
+    signals: list[SentSignal] = field(default_factory=list)
     child_exits: dict[int, tuple[int, int]] = field(default_factory=dict)  # pid: code, time
     broken: list[str] = field(default_factory=list)
     server: str = ""
@@ -165,9 +165,8 @@ class Journal:
         self.child_exits[int(facts["pid"])] = (int(facts["code"]), int(facts["t"]))
 
     def _on_signal(self, facts: dict[str, Any]) -> None:
-        self.signals.append(
-            {"target": int(facts["target"]), "signal": int(facts["signal"]), "frames": stack_from(facts["frames"]), "t": int(facts["t"])}
-        )
+        stack = stack_from(facts["frames"])
+        self.signals.append(SentSignal(self.pid, int(facts["target"]), int(facts["signal"]), int(facts["t"]), stack))
 
     def _on_broken(self, facts: dict[str, Any]) -> None:
         self.broken.append(f"{facts['what']}: {facts['error']}")

@@ -182,6 +182,17 @@ class FileLock:
 
 
 @dataclass(frozen=True)
+class SentSignal:
+    """A signal that a Python process of the job sent with os.kill, and from which line."""
+
+    by: int
+    target: int
+    signal: int
+    time_ns: int
+    stack: Stack = ()
+
+
+@dataclass(frozen=True)
 class RankEvidence:
     """Everything seen of one rank in its latest start."""
 
@@ -208,7 +219,7 @@ class RankEvidence:
     locks: tuple[FileLock, ...] = ()
     raised: tuple[Raised, ...] = ()
     ended: Ended | None = None
-    signals: tuple[dict[str, Any], ...] = ()  # signals sent from Python to this process
+    signals: tuple[SentSignal, ...] = ()  # sent from Python to this process or one below it
     restarts: int = 0
     last_progress_ns: int = 0
     blind: tuple[str, ...] = ()  # what could not be seen, in words

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,13 +24,21 @@ class RingView:
     calls: tuple[Call, ...]
 
 
-def read_marks(path: Path, num_ops: int) -> bytes:
-    """The head and the counters alone: cheap to read often, and different whenever something moved."""
-    try:
-        with path.open("rb") as file:
-            return file.read(_HEADER.size + 8 * num_ops)
-    except OSError:
-        return b""
+class RingWindow:
+    """A ring kept mapped, for the question asked many times a second: has anything moved?"""
+
+    def __init__(self, path: Path, num_ops: int) -> None:
+        self._size = _HEADER.size + 8 * num_ops
+        self._map: mmap.mmap | None = None
+        try:
+            with path.open("rb") as file:
+                self._map = mmap.mmap(file.fileno(), self._size, access=mmap.ACCESS_READ)
+        except (OSError, ValueError):
+            pass
+
+    def marks(self) -> bytes:
+        """The head and the counters: different whenever something moved."""
+        return self._map[: self._size] if self._map is not None else b""
 
 
 def read_ring(path: Path, journal: Journal) -> RingView | None:

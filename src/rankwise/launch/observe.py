@@ -12,8 +12,8 @@ from rankwise.evidence.collectives import CollectiveLog
 from rankwise.evidence.flight import log_from_calls, read_flight
 from rankwise.evidence.frames import is_user_file
 from rankwise.evidence.journal import Journal
-from rankwise.evidence.records import Call, Ended, Helper, Raised, RankEvidence, Sample, Stack, Thread
-from rankwise.evidence.ring import read_marks, read_ring
+from rankwise.evidence.records import Call, Ended, Helper, Raised, RankEvidence, Sample, SentSignal, Stack, Thread
+from rankwise.evidence.ring import RingWindow, read_ring
 from rankwise.launch.flight import fetch_flights
 from rankwise.launch.processes import Process, command_of, cwd_of, environment_of, read_sample, read_table, script_of
 from rankwise.launch.stacks import parse_faulthandler
@@ -47,12 +47,25 @@ class Observer:
         self.threads: dict[int, tuple[int, tuple[Thread, ...]]] = {}
         self.earlier: dict[int, tuple[Thread, ...]] = {}
         self._flights: dict[int, CollectiveLog] = {}
+        self._rings: dict[int, RingWindow] = {}
+        self.flight_cost_s = 0.0
+        self._claims: dict[int, list[int]] | None = None
+        self._environs: dict[int, RankEnv] = {}
         self._born_ns: dict[int, int] = {}
 
     # -- seeing ---------------------------------------------------------------------------------------------------------------
 
+    def glance(self, now_ns: int) -> None:
+        """The cheapest look: did any rank's ring move? Reads mapped memory, no system calls."""
+        for pid, ring in self._rings.items():
+            marks = ring.marks()
+            if marks != self._marks.get(pid):
+                self._marks[pid] = marks
+                self.moved_ns[pid] = now_ns
+
     def look(self, now_ns: int) -> None:
         """Take in what is new: journals, marks, the process table."""
+        self._claims = None
         self.table = read_table(self._guardian)
         for pid, process in self.table.items():
             if pid not in self._commands:
@@ -63,11 +76,12 @@ class Observer:
         for pid, journal in self.journals.items():
             if journal.read_more(self._live / f"p-{pid}.jsonl"):
                 self.moved_ns[pid] = now_ns
-            if journal.ops and (marks := read_marks(self._live / f"r-{pid}", len(journal.ops))) != self._marks.get(pid):
-                self._marks[pid] = marks
-                self.moved_ns[pid] = now_ns
+            if journal.ops and pid not in self._rings:
+                self._rings[pid] = RingWindow(self._live / f"r-{pid}", len(journal.ops))
             if pid in self.table and self.table[pid].state != "Z":
                 self.samples.setdefault(pid, deque(maxlen=240)).append(read_sample(self.table[pid]))
+
+        self.glance(now_ns)
 
     def _look_for_journals(self, now_ns: int) -> None:
         try:
@@ -91,7 +105,10 @@ class Observer:
     def look_at_flights(self, pids: list[int]) -> None:
         """Fetch the flight recorders of these ranks."""
         sockets = {pid: self.journals[pid].server for pid in pids if self.journals[pid].server}
-        for pid, dumps in fetch_flights(sockets).items():
+        began = time.monotonic()
+        fetched = fetch_flights(sockets)
+        self.flight_cost_s = time.monotonic() - began
+        for pid, dumps in fetched.items():
             self._flights[pid] = self._read_flights(pid, dumps)
 
     def _read_flights(self, pid: int, dumps: list[bytes]) -> CollectiveLog:
@@ -116,12 +133,15 @@ class Observer:
 
     def rank_pids(self) -> dict[int, list[int]]:
         """All processes that claim each rank in the latest start of the job, oldest first."""
+        if self._claims is not None:
+            return self._claims
         claims: dict[int, list[int]] = {}
         for pid in set(self.journals) | set(self.table):
             rank = self.rank_of(pid)
             if rank is not None:
                 claims.setdefault(rank, []).append(pid)
-        return {rank: self._latest(pids) for rank, pids in sorted(claims.items())}
+        self._claims = {rank: self._latest(pids) for rank, pids in sorted(claims.items())}
+        return self._claims
 
     def _latest(self, pids: list[int]) -> list[int]:
         """Drop processes of earlier restarts, and those that ended before a later one took their place."""
@@ -151,11 +171,9 @@ class Observer:
         journal = self.journals.get(pid)
         if journal is not None and journal.card:
             return read_rank_env(journal.card.get("env", {}))
-        cache = self.__dict__.setdefault("_environs", {})
-        if pid not in cache:
-            cache[pid] = read_rank_env(environment_of(pid, _RANK_VARIABLES))
-        found: RankEnv = cache[pid]
-        return found
+        if pid not in self._environs:
+            self._environs[pid] = read_rank_env(environment_of(pid, _RANK_VARIABLES))
+        return self._environs[pid]
 
     def _is_below_same_rank(self, pid: int, rank: int) -> bool:
         """A child of a rank inherits RANK; it is that rank's helper, not another rank."""
@@ -227,13 +245,13 @@ class Observer:
         main = next((thread for thread in threads if thread.is_main), threads[0] if threads else None)
         return number, main.frames if main else ()
 
-    def signals_to(self, pid: int) -> list[dict[str, object]]:
+    def signals_to(self, pid: int) -> list[SentSignal]:
         """Signals that Python processes of the job sent to this one."""
-        return [{**sent, "by": sender} for sender, journal in self.journals.items() for sent in journal.signals if sent["target"] == pid]
+        return [sent for journal in self.journals.values() for sent in journal.signals if sent.target == pid]
 
     def _sender(self, pid: int, number: int | None) -> str:
-        senders = [s for s in self.signals_to(pid) if number is None or s["signal"] == number]
-        return "itself" if any(s["by"] == pid for s in senders) else f"process {senders[-1]['by']}" if senders else ""
+        senders = [sent.by for sent in self.signals_to(pid) if number is None or sent.signal == number]
+        return "itself" if pid in senders else f"process {senders[-1]}" if senders else ""
 
     def helpers_of(self, pid: int) -> tuple[Helper, ...]:
         """The living and dead processes below a rank."""

@@ -47,7 +47,6 @@ class OutputPump:
             self.shared_writers.append(write_end)
         self._status = ""
         self._lock = threading.Lock()
-        self._open_sources = 2
         self._ending = False
         self._is_muted = False
         self._thread = threading.Thread(target=self._run, name="output", daemon=True)
@@ -139,10 +138,11 @@ class OutputPump:
             with link:
                 link.settimeout(1.0)
                 header, fds, _, _ = socket.recv_fds(link, 64, 2)
-            pid, names = header.decode().split()
-            for fd, name in zip(fds, names, strict=True):
+            pid, names, rank = header.decode().split()
+            for fd, name in zip(fds, names.strip("-"), strict=True):
                 self._add(fd, _Source(int(pid), name == "e"))
-            self._open_sources += len(fds)
+            if rank.isdigit():
+                self.name_rank(int(pid), int(rank))
 
     def _add(self, fd: int, source: _Source) -> None:
         os.set_blocking(fd, False)

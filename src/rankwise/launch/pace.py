@@ -18,7 +18,6 @@ class Pace:
         self._last_move_ns = 0
         self._moves: dict[int, int] = {}
         self._looked_ns = 0
-        self._look_cost_s = 0.0
         self._next_look_s = _FIRST_LOOK_S
         self._state: object = None
         self._essence: object = None
@@ -61,7 +60,7 @@ class Pace:
         if slowest < self._next_look_s:
             return ""
         since_look = (now_ns - self._looked_ns) / 1e9
-        if since_look < max(1.0, 50 * self._look_cost_s):
+        if since_look < max(1.0, 50 * observer.flight_cost_s):  # at most 2 % of a rank's background thread
             return ""
         self._looked_ns = now_ns
         self._next_look_s = min(slowest * 1.5 + 0.5, slowest + 10)
@@ -72,9 +71,6 @@ class Pace:
                 self._next_look_s = min(self._next_look_s, max(self.stall_after_s, slowest + 1.5))
             return "deep"
         return "flight"
-
-    def note_cost(self, seconds: float) -> None:
-        self._look_cost_s = seconds
 
     def is_confirmed(self, essence: object, now_ns: int) -> bool:
         """The same proof twice, a second apart: no snapshot taken in the middle of a step can be mistaken for a deadlock."""

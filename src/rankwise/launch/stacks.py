@@ -92,7 +92,7 @@ def parse_faulthandler(text: str, cwd: str) -> tuple[Thread, ...]:
 def _thread(entry: dict[str, object], pid: int) -> Thread:
     cwd = _cwd(pid)
     frames = tuple(
-        Frame(_absolute(str(frame["filename"]), cwd), int(frame["line"] or 0), str(frame["name"]))
+        Frame(_absolute(str(frame["filename"]), cwd), int(frame["line"] or 0), _bare(str(frame["name"])))
         for frame in entry["frames"]  # type: ignore[attr-defined]
     )
     return Thread(
@@ -102,6 +102,11 @@ def _thread(entry: dict[str, object], pid: int) -> Thread:
         owns_gil=bool(entry.get("owns_gil")),
         is_active=bool(entry.get("active")),
     )
+
+
+def _bare(name: str) -> str:
+    """py-spy gives `Trainer.fit`, tracebacks give `fit`: one spelling for both."""
+    return name.rsplit(".", 1)[-1]
 
 
 def _find_py_spy() -> str:

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rankwise.diagnose import diagnose
 from rankwise.errors import UsageError
 from rankwise.evidence.records import JobEvidence
 from rankwise.findings import Finding
 from rankwise.launch.collect import Collector
+from rankwise.launch.nodes import Verdict, diagnose_whole, join_nodes
 from rankwise.launch.observe import Observer
 from rankwise.launch.output import OutputPump
 from rankwise.launch.pace import Pace
@@ -29,6 +29,7 @@ from rankwise.launch.plan import RunPlan
 
 HUNG_EXIT_CODE = 70
 _TICK_S = 0.2
+_LOOK_EVERY_NS = 1_000_000_000
 _END_GRACE_S = 5.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -62,8 +63,10 @@ class Watch:
         self._main_pid = 0
         self._asked: list[int] = []
         self._told: list[Finding] = []
+        self._told_job: JobEvidence | None = None
         self._verdict_at: float | None = None
         self._events = b""
+        self._looked_ns = 0
 
     def run(self) -> int:
         """Run the job to its end and return the exit code of `rankwise run`."""
@@ -98,6 +101,7 @@ class Watch:
         self._observer = Observer(self._live, self._guardian.pid, os.uname().nodename)
         self._pace = Pace(self._plan.stall_after_s)
         self._collector = Collector(self._plan, self._observer, self._live, self._started_ns)
+        self._nodes = join_nodes(self._plan, self._observer, self._collect)
 
     def _environment(self) -> dict[str, str]:
         env = dict(os.environ)
@@ -141,30 +145,41 @@ class Watch:
 
     def _look(self) -> None:
         now = time.time_ns()
-        self._observer.look(now)
-        for rank, pids in self._observer.rank_pids().items():
-            for pid in pids:
-                self._output.name_rank(pid, rank)
+        if now - self._looked_ns < _LOOK_EVERY_NS:
+            self._observer.glance(now)
+        else:
+            self._looked_ns = now
+            self._observer.look(now)
+            for rank, pids in self._observer.rank_pids().items():
+                for pid in pids:
+                    self._output.name_rank(pid, rank)
         self._pace.note(self._observer, now)
         self._output.status(self._pace.status_line(self._observer, self._started_ns, now))
-        depth = self._pace.wanted_depth(self._observer, now)
-        if depth:
-            self._judge(depth, now)
+        self._nodes.turn()
+        depth = self._pace.wanted_depth(self._observer, now) or self._nodes.wanted_depth()
+        if depth and not self._nodes.is_asking:
+            self._nodes.ask(self._collect(depth), depth)
+        if (agreed := self._nodes.verdict()) is not None and agreed.outcome == "hung":
+            self._stop_hung(agreed)
+        elif (job := self._nodes.whole_job()) is not None:
+            self._judge(job, now)
 
-    def _judge(self, depth: str, now: int) -> None:
-        """Look closer, decide, tell what is new, and stop a job that cannot go on."""
-        job = self._collector.collect(depth, now, self._pace.stall_after_s)
-        findings = self._worth_telling(diagnose(job), now)
+    def _collect(self, depth: str) -> JobEvidence:
+        return self._collector.collect(depth, time.time_ns(), self._pace.stall_after_s)
+
+    def _judge(self, job: JobEvidence, now: int) -> None:
+        """Decide, tell what is new, and stop a job that cannot go on."""
+        findings = self._worth_telling(diagnose_whole(job), now)
         stuck_s = self._pace.quiet_s(now)
         deadlocked = bool(findings) and findings[0].deadlock and findings[0].certain and findings[0].severity == "error"
         if deadlocked and not self._pace.is_confirmed(_essence(findings), now):
             return
         if _essence(findings) != _essence(self._told):
-            self._told = findings
+            self._told, self._told_job = findings, job
             outcome = "hung" if deadlocked else "stalled" if any(f.severity != "info" for f in findings) else "running"
             self._tell(Report(outcome, None, findings, job, self._running_s(), stuck_s, False), self._output)
         if deadlocked and self._plan.on_stall == "abort":
-            self._stop_hung(job, findings, stuck_s)
+            self._stop_hung(self._nodes.publish(Verdict("hung", findings, job, stuck_s)))
 
     def _worth_telling(self, findings: list[Finding], now: int) -> list[Finding]:
         """Suspicions only after `stall_after`; what is proven at once; mere notes only when something else is told."""
@@ -174,9 +189,9 @@ class Watch:
         kept = [f for f in findings if (f.certain and f.severity == "error") or not patient]
         return kept if any(f.code not in ("RW504", "RW505", "RW506") for f in kept) else []
 
-    def _stop_hung(self, job: JobEvidence, findings: list[Finding], stuck_s: float) -> None:
+    def _stop_hung(self, agreed: Verdict) -> None:
         self._code = HUNG_EXIT_CODE
-        self._final = Report("hung", HUNG_EXIT_CODE, findings, job, self._running_s(), stuck_s, True)
+        self._final = Report("hung", HUNG_EXIT_CODE, agreed.findings, agreed.job, self._running_s(), agreed.stuck_s, True)
 
     # -- ending ---------------------------------------------------------------------------------------------------------------
 
@@ -192,15 +207,19 @@ class Watch:
             self._observer.look(now)
             self._end_all(_END_GRACE_S)
             self._observer.look(time.time_ns())
-            job = self._collector.collect("end", time.time_ns(), self._pace.stall_after_s, exit_code=self._code)
-            findings = [] if self._asked else diagnose(job)
-            outcome = "completed" if self._code == 0 else "crashed"
-            if self._code == 0:
+            job = self._nodes.last_job(self._collector.collect("end", time.time_ns(), self._pace.stall_after_s, exit_code=self._code))
+            findings = diagnose_whole(job)
+            outcome = "completed" if not job.exit_code else "crashed"
+            if self._asked:  # the user ended the job: what was seen until then is the verdict, not that the ranks were ended
+                findings, job = self._told, self._told_job or job
+                outcome = "stalled" if any(f.severity != "info" for f in findings) else outcome
+            if not job.exit_code:
                 findings = [f for f in findings if f.severity == "info" or (f.certain and f.code.startswith("RW2"))]
-            report = Report(outcome, self._code, findings, job, self._running_s(), self._pace.quiet_s(now), True)
-        for rank, evidence in report.job.ranks.items():
-            path = self._observer.journals[evidence.pid].out if evidence.pid in self._observer.journals else ""
-            self._output.copy_log(rank, path)
+            agreed = self._nodes.publish(Verdict(outcome, findings, job))
+            self._code = HUNG_EXIT_CODE if agreed.outcome == "hung" else self._code
+            report = Report(agreed.outcome, self._code, agreed.findings, agreed.job, self._running_s(), self._pace.quiet_s(now), True)
+        for rank, pids in self._observer.rank_pids().items():
+            self._output.copy_log(rank, self._observer.journals[pids[0]].out if pids[0] in self._observer.journals else "")
         self._output.stop()
         self._tell(report, self._output)
         return self._code
@@ -232,6 +251,7 @@ class Watch:
             self._guardian.wait(timeout=30)
         with contextlib.suppress(OSError):
             os.close(self._status)
+        self._nodes.leave()
         self._output.status("")
         shutil.rmtree(self._live, ignore_errors=True)
 
@@ -277,4 +297,17 @@ def _make_live_folder() -> Path:
         roomy = stats.f_bavail * stats.f_frsize > (32 << 20) and os.access(base, os.W_OK)
     except OSError:
         roomy = False
-    return Path(tempfile.mkdtemp(prefix="rankwise-", dir=base if roomy else None))
+    folder = base if roomy else tempfile.gettempdir()
+    _sweep(Path(folder))
+    live = Path(tempfile.mkdtemp(prefix="rankwise-", dir=folder))
+    (live / "owner").write_text(str(os.getpid()))
+    return live
+
+
+def _sweep(base: Path) -> None:
+    """Remove what earlier runs of this user left when launcher and guardian were both killed."""
+    for live in base.glob("rankwise-*"):
+        with contextlib.suppress(OSError, ValueError):
+            owner = int((live / "owner").read_text())
+            if live.stat().st_uid == os.getuid() and not Path(f"/proc/{owner}").exists():
+                shutil.rmtree(live, ignore_errors=True)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from . import exits, hooks, journal, ports, ring, server, sites
+from . import exits, hooks, journal, ports, ring, server, sites, streams
 
 # function: position of tensor, group, peer, reduce op (None: it has none), with the names they have as keywords
 _SHAPES: dict[str, tuple[tuple[int, str] | None, tuple[int, str], tuple[int, str] | None, tuple[int, str] | None]] = {
@@ -157,6 +157,7 @@ def _end_init(begun: Any, error: BaseException | None) -> None:
 
 
 def _note_rank(module: ModuleType) -> None:
+    streams.name_rank(module.get_rank())
     journal.write("rank", rank=module.get_rank(), world_size=module.get_world_size(), backend=str(module.get_backend()))
 
 

@@ -23,24 +23,44 @@ def keep_apart() -> None:
     if not ours or not address:
         journal.write("streams", out=_target(1), err=_target(2))
         return
+    ends = {fd: os.pipe() for fd in ours}
+    try:
+        names = "".join("o" if fd == 1 else "e" for fd in ours)
+        _send(address, f"{os.getpid()} {names} {_rank_in_environment()}\n", [ends[fd][0] for fd in ours])
+        for fd in ours:
+            os.dup2(ends[fd][1], fd, inheritable=True)
+    finally:
+        for read_end, write_end in ends.values():
+            os.close(read_end)
+            os.close(write_end)
+
+
+def name_rank(rank: int) -> None:
+    """Tell the launcher which rank this process turned out to be."""
+    address = os.environ.get("RANKWISE_SINK", "")
+    if address and _rank_in_environment() != str(rank):
+        _send(address, f"{os.getpid()} - {rank}\n", [])
+
+
+def _send(address: str, text: str, fds: list[int]) -> None:
+    """The descriptors travel inside the message, so nothing is lost even if this process dies before the launcher reads it."""
     import _socket
 
-    ends = {fd: os.pipe() for fd in ours}
     link = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     try:
         link.settimeout(2.0)
         link.connect(address)
-        # The descriptors travel inside the message, so nothing is lost even if this process dies before the launcher reads it.
-        rights = b"".join(ends[fd][0].to_bytes(4, sys.byteorder) for fd in ours)
-        names = "".join("o" if fd == 1 else "e" for fd in ours)
-        link.sendmsg([f"{os.getpid()} {names}\n".encode()], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)])
-        for fd in ours:
-            os.dup2(ends[fd][1], fd, inheritable=True)
+        rights = b"".join(fd.to_bytes(4, sys.byteorder) for fd in fds)
+        link.sendmsg([text.encode()], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)] if fds else [])
     finally:
         link.close()
-        for read_end, write_end in ends.values():
-            os.close(read_end)
-            os.close(write_end)
+
+
+def _rank_in_environment() -> str:
+    for name in ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"):
+        if os.environ.get(name, "").isdigit():
+            return os.environ[name]
+    return "-"
 
 
 def _identity(fd: int) -> str:

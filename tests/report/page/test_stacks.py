@@ -35,7 +35,7 @@ def test_a_culprit_among_others_does_not_make_them_guilty() -> None:
 
     section = stack_section(scene, rank_states(scene))
 
-    assert "<em>with rank 1</em>" in section and 'class="culprit"' not in section
+    assert "<em>with the culprit, rank 1</em>" in section and 'class="culprit"' not in section
 
 
 def test_equal_halves_have_no_outlier() -> None:

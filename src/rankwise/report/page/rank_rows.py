@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 
 from rankwise.report.page.markup import Html, classes, joined, tag
-from rankwise.report.page.rank_state import RankState
+from rankwise.report.page.rank_state import RankState, state_mark
 from rankwise.report.page.scene import Scene
 from rankwise.report.places import short_ranks
 from rankwise.report.wording import bytes_text, duration_text
@@ -51,7 +51,7 @@ def _row(scene: Scene, group: list[RankState]) -> Html:
             count,
             scope="row",
         ),
-        tag("td", tag("span", first.state, class_=f"state {first.tone}"), data_label="state"),
+        tag("td", state_mark(first), data_label="state"),
         tag("td", _where(scene, first), data_label="where"),
         tag("td", _range([s.since_s for s in group], duration_text), class_="num", data_label="for"),
         tag("td", _last(first), data_label="last collective"),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from rankwise.evidence.collectives import Entry
 from rankwise.evidence.records import Ended, Frame, RankEvidence
+from rankwise.report.page.markup import Html, classes, tag
 from rankwise.report.page.scene import Scene, main_stack, user_stack
 from rankwise.report.places import op_text
 
@@ -38,6 +39,11 @@ def rank_states(scene: Scene) -> list[RankState]:
     seen = [_seen(scene, scene.job.ranks[rank]) for rank in sorted(scene.job.ranks)]
     unseen = (RankState(rank, "never seen", "unseen", is_culprit=rank in scene.culprits) for rank in _missing(scene))
     return sorted([*seen, *unseen], key=lambda state: state.rank)
+
+
+def state_mark(state: RankState) -> Html:
+    """The state as a coloured dot and its words; only a short one is kept on one line, since an exception's name may be any length."""
+    return tag("span", state.state, class_=classes("state", state.tone, "whole" if len(state.state) < 26 else ""))
 
 
 def _seen(scene: Scene, rank: RankEvidence) -> RankState:

@@ -9,7 +9,7 @@ from itertools import groupby
 from rankwise.evidence.frames import user_frames
 from rankwise.evidence.records import Frame, Helper, RankEvidence, Stack
 from rankwise.report.page.markup import Html, block, joined, tag
-from rankwise.report.page.rank_state import RankState
+from rankwise.report.page.rank_state import RankState, state_mark
 from rankwise.report.page.scene import Scene, main_stack, user_stack
 from rankwise.report.places import short_ranks
 
@@ -61,12 +61,20 @@ def _group(scene: Scene, ranks: list[int], largest: int) -> StackGroup:
 def _card(scene: Scene, group: StackGroup, state: RankState) -> Html:
     total = len(scene.job.ranks)
     is_guilty = group.culprits == group.ranks
-    mark = "culprit" if is_guilty else f"with {short_ranks(group.culprits)}" if group.culprits else "outlier" if group.is_outlier else ""
+    mark = (
+        "culprit"
+        if is_guilty
+        else f"with the culprit, {short_ranks(group.culprits)}"
+        if group.culprits
+        else "outlier"
+        if group.is_outlier
+        else ""
+    )
     head = tag(
         "header",
         tag("b", short_ranks(group.ranks)),
-        tag("em", mark) if mark else None,
-        tag("span", state.state, class_=f"state {state.tone}"),
+        tag("em", mark, class_="outlier" if group.is_outlier and not group.culprits else None) if mark else None,
+        state_mark(state),
         tag("small", f"{len(group.ranks):,} of {total:,}"),
     )
     frames = joined(_frames(scene, group.stack)) if group.stack else tag("p", "no stack was seen", class_="faint")

@@ -8,10 +8,8 @@ PAIRS = [(0, 1), (1, 2), (0, 2)]
 
 
 def exchange(rank, groups, value):
-    mine = [pair for pair in PAIRS if rank in pair]
-    if rank == 2:
-        mine.reverse()
-    for pair in mine:
+    for neighbour in ((rank + 1) % 3, (rank - 1) % 3):
+        pair = tuple(sorted((rank, neighbour)))
         dist.all_reduce(value, group=groups[pair])  # fault
     return value
 

@@ -1,0 +1,34 @@
+"""What a benchmark's reader needs to know about the machine it ran on."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from datetime import date
+from importlib.metadata import version
+from pathlib import Path
+
+
+def machine_facts() -> str:
+    """One line: processor, cores, memory, kernel, versions, load and day."""
+    return ", ".join(
+        [
+            f"{_processor()} with {os.cpu_count()} cores",
+            f"{_memory_gib():.0f} GiB memory",
+            f"Linux {platform.release().split('-')[0]}",
+            f"Python {platform.python_version()}",
+            f"torch {version('torch')}",
+            f"load {os.getloadavg()[1]:.1f} over the last 5 minutes",
+            date.today().isoformat(),
+        ]
+    )
+
+
+def _processor() -> str:
+    match = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    return match[1].strip() if match else platform.machine()
+
+
+def _memory_gib() -> float:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30

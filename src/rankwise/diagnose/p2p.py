@@ -1,0 +1,72 @@
+"""Sends without receives, and ranks that wait for each other in a circle."""
+
+from __future__ import annotations
+
+from rankwise.causes import load_cause
+from rankwise.diagnose.standing import P2P, Standing, place_of, wait_of
+from rankwise.diagnose.waiting import doomed_ranks, needed_by
+from rankwise.diagnose.wording import at, group_text
+from rankwise.evidence.records import JobEvidence
+from rankwise.findings import Finding, ranks_text
+
+
+def find_unmatched_p2p(job: JobEvidence, stands: dict[int, Standing]) -> Finding | None:
+    doomed = doomed_ranks(job, stands)
+    for rank, standing in sorted(stands.items()):
+        if rank not in doomed or standing.op not in P2P or standing.peer is None:
+            continue
+        peer = stands.get(standing.peer)
+        if peer is None or peer.kind in ("elsewhere", "before_init", "init"):
+            continue
+        wanted = "recv" if "send" in standing.op else "send"
+        if peer.kind == "waiting" and wanted in peer.op and peer.peer in (rank, None):
+            continue
+        doing = "has ended" if peer.kind == "ended" else f"is in {peer.says}{at(peer.frame)}"
+        balance = _p2p_balance(job, rank, standing.peer)
+        return load_cause("RW212").finding(
+            f"rank {rank} waits in {standing.op} {'to' if wanted == 'recv' else 'from'} rank {standing.peer}{at(standing.frame)}, "
+            f"but rank {standing.peer} {doing} and makes no matching {'recv (receive)' if wanted == 'recv' else 'send'}",
+            certain=True,
+            culprits=(place_of(job.ranks[rank], standing.frame), place_of(job.ranks[standing.peer], peer.frame)),
+            waiting=tuple(wait_of(stands[r]) for r in sorted(doomed - {rank, standing.peer})),
+            why=f"every send needs its recv{balance}",
+            deadlock=True,
+        )
+    return None
+
+
+def _p2p_balance(job: JobEvidence, a: int, b: int) -> str:
+    sends = sum(call.op in ("send", "isend") and call.peer == b for call in job.ranks[a].calls)
+    receives = sum(call.op in ("recv", "irecv") and call.peer == a for call in job.ranks[b].calls)
+    return f": rank {a} called send {sends} times, rank {b} called recv {receives} times" if sends else ""
+
+
+def find_circle(job: JobEvidence, stands: dict[int, Standing]) -> Finding | None:
+    """Ranks that wait for each other in collectives of different groups."""
+    waiting = {rank: needed_by(job, stands, rank) for rank in doomed_ranks(job, stands)}
+    for rank in sorted(waiting):
+        path = [rank]
+        while True:
+            step = next((r for r in sorted(waiting.get(path[-1], ())) if r in waiting), None)
+            if step is None:
+                break
+            if step in path:
+                ring = path[path.index(step) :]
+                if len({stands[r].group for r in ring}) > 1:
+                    return _circle_finding(job, stands, ring)
+                break
+            path.append(step)
+    return None
+
+
+def _circle_finding(job: JobEvidence, stands: dict[int, Standing], ring: list[int]) -> Finding:
+    told = "; ".join(
+        f"rank {r} is in {stands[r].says}{group_text(stands[r].group) or ' of the default group'}{at(stands[r].frame)}" for r in ring
+    )
+    return load_cause("RW218").finding(
+        f"{ranks_text(ring)} wait for each other in collectives of different groups: {told}",
+        certain=True,
+        culprits=tuple(place_of(job.ranks[r], stands[r].frame) for r in ring),
+        why="ranks that share several groups must call the groups' collectives in the same order",
+        deadlock=True,
+    )

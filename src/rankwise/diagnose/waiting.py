@@ -1,0 +1,73 @@
+"""Who waits for whom: the members of a group, who has not arrived, and who can never go on."""
+
+from __future__ import annotations
+
+from rankwise.diagnose.match import last_seq, op_at
+from rankwise.diagnose.standing import P2P, Standing
+from rankwise.evidence.records import JobEvidence
+
+
+def members_of(job: JobEvidence, group: str) -> list[int]:
+    """The ranks of a group, as far as they are known."""
+    if group == "0":
+        return sorted(set(range(job.world_size or 0)) | set(job.ranks))
+    for evidence in job.ranks.values():
+        for made in evidence.groups:
+            if made.name == group and made.ranks:
+                return sorted(made.ranks)
+    return sorted(rank for rank, evidence in job.ranks.items() if group in evidence.collectives.groups())
+
+
+def needed_by(job: JobEvidence, stands: dict[int, Standing], rank: int) -> set[int]:
+    """The ranks that a waiting rank waits for: members that have not arrived where it is."""
+    standing = stands[rank]
+    if standing.op in P2P:
+        return {standing.peer} if standing.peer is not None and not _is_transfer(stands, rank, standing.peer) else set()
+    if standing.op == "new_group":
+        mine = len(job.ranks[rank].groups)
+        return {r for r in job.ranks if r != rank and len(job.ranks[r].groups) < mine}
+    return {r for r in members_of(job, standing.group) if r != rank and not has_arrived(job, stands, r, standing)}
+
+
+def _is_transfer(stands: dict[int, Standing], rank: int, peer: int) -> bool:
+    """A send and a recv that have found each other need nobody: the bytes are on their way."""
+    other, wanted = stands.get(peer), "recv" if "send" in stands[rank].op else "send"
+    batch = other is not None and other.op == "batch_isend_irecv"
+    return other is not None and other.kind == "waiting" and (wanted in other.op or batch) and other.peer in (rank, None)
+
+
+def has_arrived(job: JobEvidence, stands: dict[int, Standing], rank: int, standing: Standing) -> bool:
+    evidence = job.ranks.get(rank)
+    if evidence is None:
+        return False
+    other = stands[rank]
+    if standing.seq is not None and not evidence.collectives.is_partial:
+        there = op_at(evidence.collectives, standing.group, standing.seq)
+        return last_seq(evidence.collectives, standing.group) >= standing.seq and there in ("", standing.op)
+    if other.kind == "waiting" and (other.op, other.group) == (standing.op, standing.group):
+        return True
+    mine, theirs = (_num_calls(job, r, standing) for r in (standing.rank, rank))
+    return theirs >= mine > 0
+
+
+def _num_calls(job: JobEvidence, rank: int, standing: Standing) -> int:
+    """How often a rank called this collective from Python: comparable where torch's own record is missing on one side."""
+    op = {"forward": "forward", "backward": "backward", "ddp": "ddp"}.get(standing.inside, standing.op)
+    if standing.group == "0":
+        return job.ranks[rank].counts.get(op, 0)
+    return sum(call.op == op and call.group == standing.group for call in job.ranks[rank].calls)
+
+
+def doomed_ranks(job: JobEvidence, stands: dict[int, Standing]) -> set[int]:
+    """The waiting ranks that can never go on: each needs a rank that is gone, or one that is doomed itself.
+
+    The greatest such set: waits in a circle stay in it, a wait for somebody who still moves (or for nobody) drops out.
+    """
+    doomed = {rank for rank, standing in stands.items() if standing.kind == "waiting" and standing.op != "unknown"}
+    needs = {rank: needed_by(job, stands, rank) for rank in doomed}
+    gone = {rank for rank, standing in stands.items() if standing.kind == "ended"}
+    while True:
+        free = {rank for rank in doomed if not needs[rank] & (doomed | gone)}
+        if not free:
+            return doomed
+        doomed -= free

@@ -1,0 +1,132 @@
+"""Sends without receives, and ranks that wait for each other in a circle."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.diagnose.jobs import (
+    FIVE,
+    Slot,
+    alarms,
+    busy,
+    did,
+    elsewhere,
+    expect,
+    finished,
+    in_call,
+    job,
+    new_group,
+    root,
+    waiting,
+)
+
+# -- RW212: send and recv -----------------------------------------------------------------------------------------------------
+
+
+def test_rw212_a_send_that_nobody_receives() -> None:
+    evidence = job(in_call(0, "send", "train.py:8 push", peer=1), waiting(1, "barrier", "train.py:12 main", sizes=()))
+
+    found = root(evidence)
+
+    expect(found, "RW212", [0, 1], "send", "rank 0", "barrier", "recv")
+    assert {(place.rank, place.line) for place in found.culprits} == {(0, 8), (1, 12)}
+
+
+@pytest.mark.parametrize("op", ["recv", "irecv"])
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_rw212_everybody_receives_first(op: str, world_size: int) -> None:
+    if op == "irecv":
+        ranks = [
+            elsewhere(r, "ring.py:9 turn", after=[*FIVE, Slot(op, at="ring.py:8 turn", peer=(r - 1) % world_size)])
+            for r in range(world_size)
+        ]
+    else:
+        ranks = [in_call(r, op, "ring.py:8 turn", peer=(r - 1) % world_size) for r in range(world_size)]
+
+    found = root(job(*ranks))
+
+    assert (found.code, found.certain, found.deadlock) == ("RW212", True, True)
+    assert op in found.summary and "send" in found.summary
+
+
+def test_rw212_the_peer_has_ended() -> None:
+    evidence = job(in_call(0, "recv", "train.py:8 pull", peer=2), busy(1), finished(2))
+
+    found = root(evidence)
+
+    expect(found, "RW212", [0, 2], "recv", "rank 2 has ended")
+
+
+def test_rw212_both_wait_with_the_same_direction() -> None:
+    evidence = job(in_call(0, "send", "a.py:3 f", peer=1), in_call(1, "send", "a.py:3 f", peer=0))
+
+    expect(root(evidence), "RW212", [0, 1], "send", "recv")
+
+
+HEALTHY_TRANSFERS = {
+    "the peer is at work": [in_call(0, "recv", peer=1), busy(1)],
+    "the pair has just met": [in_call(0, "send", peer=1), in_call(1, "recv", peer=0)],
+    "from anybody": [in_call(0, "send", peer=1), in_call(1, "recv", peer=None)],
+    "a pipeline waits for its first stage": [busy(0), *[in_call(r, "recv", peer=r - 1) for r in (1, 2, 3)]],
+    "a pipeline pushes towards a busy last stage": [*[in_call(r, "send", peer=r + 1) for r in (0, 1, 2)], busy(3)],
+    "the peer waits in a group with somebody at work": [
+        in_call(0, "recv", peer=1),
+        waiting(1, group="1", groups=(new_group(1, 2, name="1"),)),
+        busy(2, groups=(new_group(1, 2, name="1"),)),
+    ],
+    "the peer is in a collective that all have entered": [
+        in_call(0, "recv", peer=1, after=[*FIVE, *did("broadcast", peer=0)]),
+        waiting(1, "broadcast", peer=0),
+        busy(2, after=[*FIVE, *did("broadcast", peer=0)]),
+    ],
+    "behind a long transfer": [in_call(0, "send", peer=1), in_call(1, "recv", peer=0), in_call(2, "recv", peer=1)],
+    "a collective behind a long transfer": [in_call(0, "send", peer=1), in_call(1, "recv", peer=0), waiting(2), waiting(3)],
+    "a long transfer": [in_call(0, "send", peer=1, samples=busy(0).samples), in_call(1, "recv", peer=0, samples=busy(1).samples)],
+}
+
+
+@pytest.mark.parametrize("kind", HEALTHY_TRANSFERS)
+def test_transfers_that_may_still_complete_raise_no_alarm(kind: str) -> None:
+    assert alarms(job(*HEALTHY_TRANSFERS[kind])) == []
+
+
+# -- RW218: circles -----------------------------------------------------------------------------------------------------------
+
+ROWS = (new_group(0, 1, name="1"), new_group(1, 2, name="2"), new_group(2, 0, name="3"))
+
+
+@pytest.mark.parametrize("recorder", [True, False])
+def test_rw218_two_ranks_wait_for_each_other_in_two_groups(recorder: bool) -> None:
+    groups = (new_group(0, 1, name="1"), new_group(0, 1, name="2"))
+    evidence = job(
+        waiting(0, group="1", at="grid.py:5 rows", groups=groups, recorder=recorder),
+        waiting(1, group="2", at="grid.py:6 columns", groups=groups, recorder=recorder),
+        busy(2, groups=groups, recorder=recorder),
+    )
+
+    expect(root(evidence), "RW218", [0, 1], "different groups", "rank 0", "rank 1")
+
+
+def test_rw218_a_circle_of_three() -> None:
+    evidence = job(*[waiting(r, group=str(r + 1), at=f"grid.py:{r + 5} step", groups=ROWS) for r in range(3)])
+
+    expect(root(evidence), "RW218", [0, 1, 2], "different groups")
+
+
+def test_rw218_beside_a_rank_that_only_waits() -> None:
+    groups = (*ROWS, new_group(0, 1, 2, 3, name="4"))
+    evidence = job(*[waiting(r, group=str(r + 1), groups=groups) for r in range(3)], waiting(3, group="4", groups=groups))
+
+    expect(root(evidence), "RW218", [0, 1, 2], "different groups")
+
+
+def test_rw218_even_if_one_of_them_also_waits_for_a_rank_at_work() -> None:
+    groups = (new_group(0, 1, 2, name="1"), new_group(0, 2, name="2"), new_group(1, 3, name="3"))
+    evidence = job(
+        waiting(0, group="1", groups=groups),
+        waiting(1, group="3", groups=groups),
+        waiting(2, group="2", groups=groups),
+        busy(3, groups=groups),
+    )
+
+    expect(root(evidence), "RW218", [0, 2], "different groups")

@@ -1,0 +1,12 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+
+env = dict(os.environ, MASTER_ADDR="127.0.0.1", MASTER_PORT=os.environ["GAUNTLET_PORT"], WORLD_SIZE="2")
+ranks = [subprocess.Popen([sys.executable, "steps.py"], env=dict(env, RANK=str(r))) for r in range(2)]
+while not os.path.exists("warm") and all(p.poll() is None for p in ranks):
+    time.sleep(0.05)
+ranks[1].send_signal(signal.SIGSTOP)  # fault
+sys.exit(max(p.wait() for p in ranks))
