@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PACKAGES := $(VENV)/.packages
 
-.PHONY: help demo test check format docs bench-watch clean
+.PHONY: help demo test check format docs bench-watch bench-scale clean
 
 help:
 	@echo "make demo         a training that works, the same one broken, and the verdict (about a minute)"
@@ -15,6 +15,7 @@ help:
 	@echo "make format       let ruff reformat and reorder"
 	@echo "make docs         write docs/causes/ from the causes' own doc blocks"
 	@echo "make bench-watch  what watching a job costs it"
+	@echo "make bench-scale  a verdict over 4,096 ranks: seconds and memory"
 	@echo "make clean        remove caches and $(VENV)"
 
 demo: $(READY)
@@ -49,6 +50,10 @@ docs: $(READY)
 bench-watch: $(READY)
 	@echo "==> step time with and without the watch"
 	@$(BIN)/python benchmarks/watch.py
+
+bench-scale: $(READY)
+	@echo "==> explaining 4,096 ranks with 2,000 collectives each"
+	@$(BIN)/python benchmarks/scale.py
 
 clean:
 	@echo "==> removing caches and $(VENV)"

@@ -28,26 +28,22 @@ SOURCE = """import torch.distributed as dist
 
 
 def train(model, batches, optimizer):
-    for step, batch in enumerate(batches):
+    for batch in batches:
         if batch.isnan().any():
             continue
         model(batch).sum().backward()
         optimizer.step()
-        if step % 100 == 99:
-            dist.barrier()
+    dist.barrier()
 
 
 if __name__ == "__main__":
     train(*build())
 """
-BACKWARD = (Frame(SCRIPT, 8, "train"), Frame(SCRIPT, 15, "<module>"))
-BARRIER = (Frame(SCRIPT, 11, "train"), Frame(SCRIPT, 15, "<module>"))
-# Three buckets of gradients a step, and one barrier every so often.
-BUCKETS = [Signature("0", "all_reduce", (size,), "float32") for size in (6_553_600, 7_087_872, 2_049_000)]
-SIGNATURES = [*BUCKETS, Signature("0", "barrier")]
+BATCH, BACKWARD, BARRIER = ((Frame(SCRIPT, line, "train"), Frame(SCRIPT, 14, "<module>")) for line in (5, 8, 10))
+GRADIENTS, EPOCH_END = Signature("0", "all_reduce", (6_553_600,), "float32"), Signature("0", "barrier")
 SCENES = {
-    "in_another": "the rank that skipped is already in the next all_reduce; the others are in a barrier",
-    "elsewhere": "the rank that skipped is in none; the others are in an all_reduce",
+    "barrier": "it waits in the barrier behind the loop, the others in all_reduce",
+    "elsewhere": "it is in no collective, the others wait in all_reduce",
 }
 
 
@@ -92,63 +88,57 @@ def explain(folder: Path) -> tuple[float, float, str]:
 
 
 def synthetic_job(scene: str) -> JobEvidence:
-    """One rank left one collective out. All stop at the same place, where its next call meets the others' last."""
-    normal = schedule(NUM_COLLECTIVES + 1)
-    usual = make_log(normal[:NUM_COLLECTIVES])
-    if scene == "in_another":
-        odd = make_log(normal[: NUM_COLLECTIVES - 1] + normal[NUM_COLLECTIVES :])
-    else:
-        odd = make_log(normal[: NUM_COLLECTIVES - 1])
-        odd.done[-1] = 1
-    now = START + NUM_COLLECTIVES * SECOND // 10 + 5 * SECOND
-    ranks = {rank: make_rank(rank, odd if rank == CULPRIT else usual, now) for rank in range(NUM_RANKS)}
+    """One rank did one backward less than the others, and all of them stand still in the last one."""
+    now = START + NUM_COLLECTIVES * SECOND // 10 + 30 * SECOND
+    usual = make_log([GRADIENTS] * NUM_COLLECTIVES)
+    odd = make_log([GRADIENTS] * (NUM_COLLECTIVES - 1) + [EPOCH_END] * (scene == "barrier"))
+    odd.done[-1] = scene == "elsewhere"
     return JobEvidence(
         command=("torchrun", "train.py"),
         started_ns=START - SECOND,
         now_ns=now,
         world_size=NUM_RANKS,
         stall_after_s=10.0,
-        ranks=ranks,
+        ranks={rank: make_rank(rank, odd if rank == CULPRIT else usual, now) for rank in range(NUM_RANKS)},
         sources={SCRIPT: SOURCE},
         cwd=str(Path(SCRIPT).parent),
     )
 
 
-def schedule(count: int) -> list[int]:
-    """Indices into SIGNATURES, so laid out that entry `NUM_COLLECTIVES - 1` is a barrier."""
-    period = 3 * 100 + 1
-    phase = (period - 1 - (NUM_COLLECTIVES - 1)) % period
-    return [3 if (i + phase) % period == period - 1 else (i + phase) % period % 3 for i in range(count)]
-
-
-def make_log(whats: list[int]) -> CollectiveLog:
+def make_log(whats: list[Signature]) -> CollectiveLog:
     log = CollectiveLog()
     for i, what in enumerate(whats):
-        site, origin = (BARRIER, "user") if what == 3 else (BACKWARD, "backward")
-        log.add(i + 1, SIGNATURES[what], START + i * SECOND // 10, i + 1 < len(whats), site, origin)
+        site, origin = (BACKWARD, "backward") if what is GRADIENTS else (BARRIER, "user")
+        log.add(i + 1, what, START + i * SECOND // 10, i + 1 < len(whats), site, origin)
     return log
 
 
 def make_rank(rank: int, log: CollectiveLog, now: int) -> RankEvidence:
-    """Arrivals differ a little from rank to rank; everything else is shared, as in a real job."""
-    own = replace(log, created_ns=array("Q", [t + rank * 100 for t in log.created_ns]), done=bytearray(log.done))
+    """The moments differ from rank to rank; the rest is as in a real job, with the last few calls instead of all."""
+    own = replace(log, created_ns=array("Q", [t + rank * 100 for t in log.created_ns]))
     last = own[len(own) - 1]
-    waits = not last.done
-    stack = own.stack_of(last)
-    op = "backward" if last.origin == "backward" else last.what.op
-    steps = len(log) // 3
+    stack = BATCH if last.done else own.stack_of(last)
+    closed = [Call("backward", t, t + SECOND // 20, BACKWARD) for t in own.created_ns[-8:-1]]
+    final = Call("backward" if last.what == GRADIENTS else "barrier", last.created_ns, last.done * (last.created_ns + 1000), stack)
+    steps = sum(what == GRADIENTS for what in (own[i].what for i in range(len(own) - 2, len(own)))) + len(own) - 2
     return RankEvidence(
         rank=rank,
         pid=10_000 + rank,
         host=f"node-{rank // 8:03}",
-        env={"RANK": str(rank), "WORLD_SIZE": str(NUM_RANKS), "LOCAL_RANK": str(rank % 8), "MASTER_ADDR": "node-000", "MASTER_PORT": "29500"},
+        env={
+            "RANK": str(rank),
+            "WORLD_SIZE": str(NUM_RANKS),
+            "LOCAL_RANK": str(rank % 8),
+            "MASTER_ADDR": "node-000",
+            "MASTER_PORT": "29500",
+        },
         script=SCRIPT,
         started_ns=START - SECOND,
         torch="2.13.0",
-        inits=(Init(rank, NUM_RANKS, "nccl", "env://", "node-000", 29500, 600.0, START - SECOND // 2, START - SECOND // 4, BACKWARD[1:]),),
-        calls=(Call(op, last.created_ns, 0 if waits else last.created_ns + SECOND, stack),),
+        inits=(Init(rank, NUM_RANKS, "nccl", "env://", "node-000", 29500, 600.0, START - SECOND // 2, START - SECOND // 4, BARRIER[1:]),),
+        calls=(*closed, final),
         collectives=own,
-        counts={"forward": steps, "backward": steps, "barrier": len(log) // 301},
+        counts={"forward": steps, "backward": steps, "next_batch": NUM_COLLECTIVES},
         threads=(Thread("MainThread", stack, is_main=True),),
         threads_ns=now,
         samples=tuple(Sample(now - (19 - i) * SECOND // 5, "S", 300.0, 4 << 30, 10_000, 1 << 30, 1 << 20) for i in range(20)),

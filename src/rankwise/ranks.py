@@ -48,4 +48,4 @@ def read_rank_env(environ: Mapping[str, str]) -> RankEnv:
 
 def _number(environ: Mapping[str, str], name: str) -> int | None:
     text = environ.get(name, "").strip()
-    return int(text) if text.isdigit() else None
+    return int(text) if text.isdecimal() and text.isascii() and len(text) < 10 else None

@@ -1,7 +1,7 @@
 """Synthetic jobs, written the way one would tell them: `job(waiting(0, "all_reduce", at="train.py:10"), busy(1, at="train.py:8"))`.
 
-Every rank has joined, has done five all_reduces and stands still since ten seconds, unless its builder says otherwise. Files are relative to the
-folder the job was started in. A place is `file:line function`, a stack is a list of places, innermost first.
+Every rank has joined, has done five all_reduces and stands still since ten seconds, unless its builder says otherwise. Files are relative
+to the folder the job was started in. A place is `file:line function`, a stack is a list of places, innermost first.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ FIVE = did(times=5)
 
 
 def log_of(slots: list[Slot], *, first_seq: int = 1, ended_ns: int = NOW_NS - int(STUCK_S * SECOND)) -> CollectiveLog:
-    """A flight recorder's log: one collective a second, the last one at `ended_ns`; `first_seq` above 1 is a recorder that has overflowed."""
+    """A flight recorder's log: one collective a second, the last one at `ended_ns`; with `first_seq` above 1 it has overflowed."""
     log, numbers = CollectiveLog(), {}
     for i, slot in enumerate(slots):
         seq = numbers[slot.group] = numbers.get(slot.group, first_seq - 1) + 1
@@ -186,7 +186,7 @@ def rank(
         "script": path_of("train.py"),
         "started_ns": START_NS,
         "torch": "2.13.0+cpu",
-        "inits": (joined(number, world_size),),
+        "inits": (joined(number, world_size, facts.pop("backend", "gloo")),),
         "samples": samples(),
         "last_progress_ns": NOW_NS - int(STUCK_S * SECOND),
         **facts,
@@ -352,19 +352,9 @@ def worker(pid: int, parent: int, *places: Place, **facts: Any) -> Helper:
     return helper(pid, parent, *places, loop, is_dataloader_worker=True, **facts)
 
 
-def joined(number: int, world_size: int) -> Init:
-    return Init(
-        number,
-        world_size,
-        "gloo",
-        "env://",
-        "localhost",
-        29500,
-        1800.0,
-        START_NS + SECOND,
-        START_NS + 2 * SECOND,
-        stack_of("train.py:3 main"),
-    )
+def joined(number: int, world_size: int, backend: str = "gloo") -> Init:
+    began, over = START_NS + SECOND, START_NS + 2 * SECOND
+    return Init(number, world_size, backend, "env://", "localhost", 29500, 1800.0, began, over, stack_of("train.py:3 main"))
 
 
 def new_group(*members: int, name: str, at: Place = "train.py:5 main", done: bool = True) -> NewGroup:

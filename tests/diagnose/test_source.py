@@ -143,7 +143,15 @@ FORMS = {
     ),
     "nested": ("def main():\n    if rank < 2:\n        if rank > 0:\n            dist.barrier()\n", [1]),
     "inside with and try": (
-        "def main():\n    if rank == 0:\n        try:\n            with x:\n                dist.barrier()\n        finally:\n            pass\n",
+        """\
+def main():
+    if rank == 0:
+        try:
+            with x:
+                dist.barrier()
+        finally:
+            pass
+""",
         [0],
     ),
     "while": ("def main():\n    while rank == 0:\n        dist.barrier()\n", [0]),
@@ -176,11 +184,40 @@ VARIABLES = {
     "two at once": "def main():\n    r, w = dist.get_rank(), dist.get_world_size()\n    if r == 0:\n        dist.barrier()\n",
     "a conditional": "def main():\n    r = dist.get_rank() if dist.is_initialized() else 0\n    if r == 0:\n        dist.barrier()\n",
     "from the environment": 'def main():\n    me = int(os.environ["RANK"])\n    if me == 0:\n        dist.barrier()\n',
-    "an attribute": "class T:\n    def __init__(self, rank):\n        self.chief = rank == 0\n    def main(self):\n        if self.chief:\n            dist.barrier()\n",
-    "a property": "class T:\n    @property\n    def chief(self):\n        return self.rank == 0\n    def main(self):\n        if self.chief:\n            dist.barrier()\n",
+    "an attribute": """\
+class T:
+    def __init__(self, rank):
+        self.chief = rank == 0
+    def main(self):
+        if self.chief:
+            dist.barrier()
+""",
+    "a property": """\
+class T:
+    @property
+    def chief(self):
+        return self.rank == 0
+    def main(self):
+        if self.chief:
+            dist.barrier()
+""",
     "a helper": "def chief():\n    return dist.get_rank() == 0\ndef main():\n    if chief():\n        dist.barrier()\n",
-    "a careful helper": "def chief():\n    return not dist.is_initialized() or dist.get_rank() == 0\ndef main():\n    if chief():\n        dist.barrier()\n",
-    "a helper of a helper": "def me():\n    return int(os.environ['RANK'])\ndef chief():\n    return me() == 0\ndef main():\n    if chief():\n        dist.barrier()\n",
+    "a careful helper": """\
+def chief():
+    return not dist.is_initialized() or dist.get_rank() == 0
+def main():
+    if chief():
+        dist.barrier()
+""",
+    "a helper of a helper": """\
+def me():
+    return int(os.environ['RANK'])
+def chief():
+    return me() == 0
+def main():
+    if chief():
+        dist.barrier()
+""",
     "a helper with a parameter": "def chief(r):\n    return r == 0\ndef main(rank):\n    if chief(rank):\n        dist.barrier()\n",
 }
 
@@ -212,12 +249,41 @@ def test_the_last_rank_is_known_too() -> None:
 
 
 MISLEADING = {
-    "a loop variable called rank": "def main():\n    for rank in range(4):\n        if rank == 0:\n            continue\n        dist.barrier()\n",
+    "a loop variable called rank": """\
+def main():
+    for rank in range(4):
+        if rank == 0:
+            continue
+        dist.barrier()
+""",
     "another thing called rank": "def main():\n    rank = scores.argsort().index(me)\n    if rank == 0:\n        dist.barrier()\n",
     "a rank in another group": "def main():\n    rank = dist.get_rank(pair)\n    if rank == 0:\n        dist.barrier()\n",
-    "a helper's parameter is what it is given": "def zero(rank):\n    return rank == 0\ndef main():\n    if zero(step):\n        dist.barrier()\n",
-    "a helper with several answers": "def ready():\n    if x:\n        return True\n    return dist.get_rank() == 0\ndef main():\n    if ready():\n        dist.barrier()\n",
-    "an attribute set in two places": "class T:\n    def a(self):\n        self.flag = self.rank == 0\n    def b(self):\n        self.flag = True\n    def main(self):\n        if self.flag:\n            dist.barrier()\n",
+    "a helper's parameter is what it is given": """\
+def zero(rank):
+    return rank == 0
+def main():
+    if zero(step):
+        dist.barrier()
+""",
+    "a helper with several answers": """\
+def ready():
+    if x:
+        return True
+    return dist.get_rank() == 0
+def main():
+    if ready():
+        dist.barrier()
+""",
+    "an attribute set in two places": """\
+class T:
+    def a(self):
+        self.flag = self.rank == 0
+    def b(self):
+        self.flag = True
+    def main(self):
+        if self.flag:
+            dist.barrier()
+""",
     "a value of the job": "def main():\n    if world_size > 1:\n        dist.barrier()\n",
 }
 
@@ -333,7 +399,15 @@ def test_finds_what_may_have_skipped_a_line() -> None:
 
 
 def test_an_exception_handler_that_goes_on_may_have_skipped_what_it_covers() -> None:
-    source = "def train():\n    for b in loader:\n        try:\n            step(b)\n            dist.all_reduce(x)\n        except ValueError:\n            log(b)\n"
+    source = """\
+def train():
+    for b in loader:
+        try:
+            step(b)
+            dist.all_reduce(x)
+        except ValueError:
+            log(b)
+"""
 
     (skip,) = book_of(source).skips_before(FILE, 5)
 
@@ -341,13 +415,29 @@ def test_an_exception_handler_that_goes_on_may_have_skipped_what_it_covers() -> 
 
 
 def test_a_handler_that_raises_again_skips_nothing() -> None:
-    source = "def train():\n    for b in loader:\n        try:\n            dist.all_reduce(x)\n        except ValueError:\n            log(b)\n            raise\n"
+    source = """\
+def train():
+    for b in loader:
+        try:
+            dist.all_reduce(x)
+        except ValueError:
+            log(b)
+            raise
+"""
 
     assert book_of(source).skips_before(FILE, 4) == []
 
 
 def test_a_continue_inside_a_handler_is_told_as_such() -> None:
-    source = "def train():\n    for b in loader:\n        try:\n            step(b)\n        except ValueError:\n            continue\n        dist.all_reduce(x)\n"
+    source = """\
+def train():
+    for b in loader:
+        try:
+            step(b)
+        except ValueError:
+            continue
+        dist.all_reduce(x)
+"""
 
     (skip,) = book_of(source).skips_before(FILE, 7)
 
@@ -397,7 +487,16 @@ def test_a_variable_whose_name_ends_alike_is_another_one() -> None:
 
 
 def test_finds_where_an_argument_got_its_value() -> None:
-    source = 'def main(rank):\n    method = "env://"\n    if rank:\n        method = f"file:///tmp/{rank}"\n    dist.init_process_group(\n        "gloo",\n        init_method=method,\n    )\n'
+    source = """\
+def main(rank):
+    method = "env://"
+    if rank:
+        method = f"file:///tmp/{rank}"
+    dist.init_process_group(
+        "gloo",
+        init_method=method,
+    )
+"""
     book = book_of(source)
 
     assert book.argument_name(FILE, 5, "init_process_group", "init_method", 1) == "method"
@@ -455,7 +554,11 @@ HOSTILE = {
     "deep blocks": "".join(f"{' ' * i}if rank == 0:\n" for i in range(90)) + " " * 90 + "dist.barrier()\n",
     "a circle": "def a():\n    return b()\ndef b():\n    return a()\ndef main():\n    if a():\n        dist.barrier()\n",
     "itself": "rank = rank\nx = x + 1\ndef main():\n    if x:\n        dist.barrier()\n",
-    "huge numbers": "def main():\n    if rank == 9**9**9 or rank * 'a' * 10**9 or rank << 10**9 or int('9' * 9999):\n        dist.barrier()\n",
+    "huge numbers": """\
+def main():
+    if rank == 9**9**9 or rank * 'a' * 10**9 or rank << 10**9 or int('9' * 9999):
+        dist.barrier()
+""",
     "huge repetition": "def main():\n    if [0] * 10**9 or 'x' * 10**10 == rank:\n        dist.barrier()\n",
     "a number of many digits": "def main():\n    if rank == int('" + "9" * 5000 + "') or int(1e999):\n        dist.barrier()\n",
     "format": "def main():\n    if '%0999999999d' % rank or f'{rank:999999999}':\n        dist.barrier()\n",

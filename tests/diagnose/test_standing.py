@@ -164,9 +164,14 @@ def test_a_rank_with_an_error_of_its_own_has_ended_there() -> None:
     assert standing.frame.file.endswith("data.py")
 
 
-def test_what_a_terminated_rank_did_until_then_still_counts() -> None:
-    assert standing_of(terminated(waiting(1))).kind == "waiting"
-    assert standing_of(killed(waiting(1), signal.SIGKILL)).kind == "ended"
+def test_what_a_rank_did_until_the_launcher_ended_it_still_counts() -> None:
+    stands = standings(job(raised(elsewhere(0), ago_s=20), terminated(waiting(1)), killed(waiting(2), signal.SIGKILL)))
+
+    assert [standing.kind for standing in stands.values()] == ["ended", "waiting", "ended"]
+
+
+def test_a_rank_that_was_terminated_before_anybody_failed_has_ended_by_itself() -> None:
+    assert standings(job(waiting(0), terminated(waiting(1))))[1].kind == "ended"
 
 
 def test_a_rank_of_which_nothing_is_known_but_its_absence_has_ended() -> None:

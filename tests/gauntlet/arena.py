@@ -119,7 +119,7 @@ def run_bare(case: Case, work: Path) -> Run:
     launch = list(case.launch)
     if launch[0] == "{torchrun}":
         launch[:1] = [sys.executable, "-m", "torch.distributed.run"]
-    return _supervise(replace(case, wall=min(case.wall, 40.0)), work, launch, None)
+    return _supervise(replace(case, wall=min(case.wall, 40.0 if case.symptom == "hang" else case.wall)), work, launch, None)
 
 
 def find_problems(run: Run) -> list[str]:

@@ -1,7 +1,7 @@
 """Several hosts on one machine: network namespaces behind one switch, each with its own address, loopback, hostname and /etc/hosts.
 
-Everything lives in namespaces called rankwise-test-<pid>-…, so nothing of it can be mistaken for the machine's own network, and the guard in
-conftest sees what was left behind. Needs root and iproute2; `why_no_lab` says what is missing.
+Everything lives in namespaces called rankwise-test-<pid>-…, so nothing of it can be mistaken for the machine's own network, and the guard
+in conftest sees what was left behind. Needs root and iproute2; `why_no_lab` says what is missing.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import IO, Any
 INTERFACE = "eth0"
 _NAMES = "abcd"
 _FILES = Path("/etc/netns")  # `ip netns exec` lays what is below it over /etc
+_NAMESPACES = Path("/run/netns")
 _labs = itertools.count()
 
 
@@ -90,11 +91,12 @@ def lab(num_hosts: int) -> Iterator[list[Host]]:
     run = f"rankwise-test-{os.getpid()}-{next(_labs)}"
     hosts = [Host(f"node-{x}", f"{run}-{x}", f"10.77.0.{i}") for i, x in enumerate(_NAMES[:num_hosts], 1)]
     switch = f"{run}-switch"
+    _sweep()
     try:
         _build(hosts, switch)
         yield hosts
     finally:
-        _tear_down(hosts, switch)
+        _tear_down([*hosts, Host("switch", switch, "")])
 
 
 def _build(hosts: list[Host], switch: str) -> None:
@@ -114,14 +116,22 @@ def _build(hosts: list[Host], switch: str) -> None:
         _ip("-n", host.namespace, "link", "set", "lo", "up")
 
 
-def _tear_down(hosts: list[Host], switch: str) -> None:
+def _sweep() -> None:
+    """Remove what a test run left that was killed before it could tidy up."""
+    left = [path.name for folder in (_NAMESPACES, _FILES) if folder.is_dir() for path in folder.glob("rankwise-test-*")]
+    for name in dict.fromkeys(left):
+        if not Path(f"/proc/{name.split('-')[2]}").exists():
+            _tear_down([Host("", name, "")])
+
+
+def _tear_down(hosts: list[Host]) -> None:
     """A namespace lives on as long as a process is in it: so these first."""
     for host in hosts:
         with contextlib.suppress(subprocess.TimeoutExpired):
             host.pull_the_plug()
-    for namespace in (*(host.namespace for host in hosts), switch):
-        subprocess.run(["ip", "netns", "delete", namespace], capture_output=True)
-        shutil.rmtree(_FILES / namespace, ignore_errors=True)
+    for host in hosts:
+        subprocess.run(["ip", "netns", "delete", host.namespace], capture_output=True)
+        shutil.rmtree(_FILES / host.namespace, ignore_errors=True)
     with contextlib.suppress(OSError):
         _FILES.rmdir()
 

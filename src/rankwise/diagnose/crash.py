@@ -7,14 +7,15 @@ import signal as signals
 from dataclasses import dataclass
 
 from rankwise.causes import load_cause
+from rankwise.diagnose.models import model_difference
 from rankwise.diagnose.source import SourceBook
-from rankwise.diagnose.standing import Standing, first_raised, is_echo, place_of, wait_of
-from rankwise.diagnose.wording import at, size_text, verb
+from rankwise.diagnose.standing import Standings, first_raised, is_echo, place_of, wait_of
+from rankwise.diagnose.wording import at, size_text
 from rankwise.evidence.frames import is_user_file, user_frame
 from rankwise.evidence.records import Ended, Frame, JobEvidence, Raised, RankEvidence
 from rankwise.findings import Finding, Place, ranks_text
 
-_WORKER_KILLED = re.compile(r"DataLoader worker \(pid\(?s?\)? ([\d, ]+)\).*?(killed by signal: \w+|exited unexpectedly)", re.DOTALL)
+_WORKER_KILLED = re.compile(r"DataLoader worker \(pid\(?s?\)? (\d[\d, ]*)\).*?(killed by signal: \w+|exited unexpectedly)", re.DOTALL)
 _TRACE_LINE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _OUT_OF_MEMORY = (
     "out of memory",
@@ -30,6 +31,8 @@ _SHM = (
     "no space left on device: '/dev/shm",
     "unable to open shared memory",
     "unable to resize file",
+    "out of shared memory",
+    "unable to write to file </torch",
     "bus error",
 )
 _UNUSED = "finished reduction in the prior iteration"
@@ -47,9 +50,9 @@ class _End:
     raised: Raised | None
 
 
-def find_crash(job: JobEvidence, stands: dict[int, Standing], book: SourceBook) -> Finding | None:
+def find_crash(job: JobEvidence, stands: Standings, book: SourceBook) -> Finding | None:
     """The root cause among the ranks that ended badly; None if none did by itself."""
-    ends = sorted(_own_ends(job), key=lambda end: end.time_ns)
+    ends = sorted(_own_ends(job), key=lambda end: (end.time_ns, end.rank))
     if not ends:
         return None
     root = ends[0]
@@ -98,7 +101,7 @@ def _same(a: _End, b: _End) -> bool:
 # -- exceptions ---------------------------------------------------------------------------------------------------------------
 
 
-def _from_raise(job: JobEvidence, stands: dict[int, Standing], book: SourceBook, root: _End, together: list[_End]) -> Finding:
+def _from_raise(job: JobEvidence, stands: Standings, book: SourceBook, root: _End, together: list[_End]) -> Finding:
     raised = root.raised
     assert raised is not None
     text = f"{raised.type}: {raised.message}".lower()
@@ -117,13 +120,13 @@ def _from_raise(job: JobEvidence, stands: dict[int, Standing], book: SourceBook,
         code, why = "RW406", "shared memory (/dev/shm) is used up" + _shm_left(job)
     elif any(words in text for words in _OUT_OF_MEMORY):
         code, why = "RW408", f"the memory ran out on this rank{_memory_text(job.ranks[root.rank])}"
-    elif "missing key(s) in state_dict" in text and "module." in text:
-        code, why = "RW411", "the checkpoint was saved from a DDP-wrapped model, whose names all start with 'module.'"
+    elif (prefixed := _prefixed_side(raised.message)) is not None:
+        code, why = "RW411", prefixed
     ranks = [end.rank for end in together]
     frame = _raise_frame(raised)
     before = " before init_process_group" if not job.ranks[root.rank].inits else ""
     return load_cause(code).finding(
-        f"{ranks_text(ranks)} failed{before} with {_bare(raised.type)}: {_first_line(raised.message)}{at(frame)}",
+        f"{ranks_text(ranks)} failed{before} with {_error_text(raised)}{at(frame)}",
         certain=True,
         culprits=tuple(place_of(job.ranks[end.rank], _raise_frame(end.raised) if end.raised else None) for end in together),
         waiting=_waits(stands, ranks),
@@ -141,7 +144,20 @@ def _interrupted(job: JobEvidence, together: list[_End]) -> Finding:
     )
 
 
-def _unused_parameters(job: JobEvidence, stands: dict[int, Standing], book: SourceBook, root: _End, together: list[_End]) -> Finding | None:
+def _prefixed_side(message: str) -> str | None:
+    """Which side of a failed load_state_dict has DDP's `module.` in front of its names; None if neither or both."""
+    missing, _, unexpected = message.partition("Unexpected key(s)")
+    if "Missing key(s) in state_dict" not in missing:
+        return None
+    in_model, in_checkpoint = '"module.' in missing, '"module.' in unexpected
+    if in_model == in_checkpoint:
+        return None
+    if in_checkpoint:
+        return "the checkpoint was saved from a DDP-wrapped model, whose names all start with 'module.'"
+    return "the model is wrapped (its names start with 'module.'), the checkpoint is not: load it into model.module"
+
+
+def _unused_parameters(job: JobEvidence, stands: Standings, book: SourceBook, root: _End, together: list[_End]) -> Finding | None:
     raised = root.raised
     if raised is None or _UNUSED not in raised.message:
         return None
@@ -176,7 +192,7 @@ def _unused_parameters(job: JobEvidence, stands: dict[int, Standing], book: Sour
     )
 
 
-def _different_models(job: JobEvidence, stands: dict[int, Standing], book: SourceBook, root: _End, together: list[_End]) -> Finding | None:
+def _different_models(job: JobEvidence, stands: Standings, book: SourceBook, root: _End, together: list[_End]) -> Finding | None:
     models = {rank: e.models[-1] for rank, e in job.ranks.items() if e.models}
     if len({(m.names, m.shapes, m.dtypes) for m in models.values()}) < 2:
         return None
@@ -185,39 +201,10 @@ def _different_models(job: JobEvidence, stands: dict[int, Standing], book: Sourc
         any(words in raised.message.lower() for words in _MODELS)
         or any(f.function == "__init__" and "parallel/distributed" in f.file for f in raised.stack)
     )
-    return model_difference(job, stands, deadlock=True) if in_ddp else None
+    return model_difference(job, deadlock=True) if in_ddp else None
 
 
-def model_difference(job: JobEvidence, stands: dict[int, Standing], deadlock: bool) -> Finding | None:
-    """What DDP was given on each rank is not the same: the first parameter that differs."""
-    models = {rank: e.models[-1] for rank, e in sorted(job.ranks.items()) if e.models}
-    kinds: dict[object, list[int]] = {}
-    for rank, model in models.items():
-        kinds.setdefault((model.names, model.shapes, model.dtypes), []).append(rank)
-    if len(kinds) < 2:
-        return None
-    (_, first_ranks), (_, other_ranks) = sorted(kinds.items(), key=lambda item: -len(item[1]))[:2]
-    a, b = models[first_ranks[0]], models[other_ranks[0]]
-    culprits = other_ranks if len(first_ranks) > len(models) / 2 else sorted(models)
-    if len(a.names) != len(b.names):
-        extra = sorted(set(a.names) ^ set(b.names))
-        what = f"{verb(first_ranks, 'has', 'have')} {len(a.names)} parameters, {verb(other_ranks, 'has', 'have')} {len(b.names)}; they differ in {', '.join(extra[:4])}"
-    else:
-        i = next(i for i in range(len(a.names)) if (a.names[i], a.shapes[i], a.dtypes[i]) != (b.names[i], b.shapes[i], b.dtypes[i]))
-        what = (
-            f"parameter {a.names[i]} has shape {list(a.shapes[i])} {a.dtypes[i].removeprefix('torch.')} on {ranks_text(first_ranks)} "
-            f"and {'' if a.names[i] == b.names[i] else b.names[i] + ' '}{list(b.shapes[i])} {b.dtypes[i].removeprefix('torch.')} on {ranks_text(other_ranks)}"
-        )
-    return load_cause("RW216").finding(
-        f"the models differ between ranks (size mismatch): {what}",
-        certain=True,
-        culprits=tuple(place_of(job.ranks[rank], user_frame(models[rank].stack)) for rank in culprits),
-        why="DDP needs the same model on every rank: the same parameters, shapes and dtypes in the same order",
-        deadlock=deadlock,
-    )
-
-
-def _worker_killed(job: JobEvidence, stands: dict[int, Standing], root: _End, killed: re.Match[str]) -> Finding:
+def _worker_killed(job: JobEvidence, stands: Standings, root: _End, killed: re.Match[str]) -> Finding:
     raised = root.raised
     assert raised is not None
     evidence = job.ranks[root.rank]
@@ -227,8 +214,7 @@ def _worker_killed(job: JobEvidence, stands: dict[int, Standing], root: _End, ki
     own = user_frame(sent.stack) if sent else None
     oom = any(kill.get("pid") == pid for host in job.hosts for kill in host.oom_kills)
     how = "; the kernel killed it for want of memory" if oom else ""
-    number = -(helper.ended.signal or 0) if helper and helper.ended and helper.ended.signal else None
-    name = f" ({signals.Signals(-number).name})" if number else ""
+    name = f" ({signal_name(helper.ended.signal)})" if helper and helper.ended and helper.ended.signal else ""
     return load_cause("RW407").finding(
         f"rank {root.rank}'s DataLoader worker (pid {pid}) was {killed[2].replace('exited unexpectedly', 'killed or exited unexpectedly')}{name}{at(own)}{how}",
         certain=True,
@@ -242,7 +228,7 @@ def _worker_killed(job: JobEvidence, stands: dict[int, Standing], root: _End, ki
 # -- ends without an exception ------------------------------------------------------------------------------------------------
 
 
-def _from_end(job: JobEvidence, stands: dict[int, Standing], root: _End) -> Finding:
+def _from_end(job: JobEvidence, stands: Standings, root: _End) -> Finding:
     evidence, ended = job.ranks[root.rank], root.ended
     frame = user_frame(ended.stack) or _signal_frame(evidence, ended) or _last_call_frame(evidence)
     details = {"culprits": (place_of(evidence, frame),), "waiting": _waits(stands, [root.rank]), "deadlock": True}
@@ -258,7 +244,7 @@ def _from_end(job: JobEvidence, stands: dict[int, Standing], root: _End) -> Find
         return _native_crash(job, root, number, frame, details)
     if number in _POLITE:
         return load_cause("RW409").finding(
-            f"rank {root.rank} was ended from outside by {signals.Signals(number).name}{at(frame)}",
+            f"rank {root.rank} was ended from outside by {signal_name(number)}{at(frame)}",
             certain=True,
             why="somebody (a scheduler, a user) asked it to end",
             **details,
@@ -271,7 +257,7 @@ def _from_end(job: JobEvidence, stands: dict[int, Standing], root: _End) -> Find
             why=f"{killed}{_memory_text(evidence)}",
             **details,
         )
-    name = signals.Signals(number).name if number in set(signals.Signals) else f"signal {number}" if number else "SIGKILL"
+    name = signal_name(number) if number else "SIGKILL"
     by = f" by {ended.by}" if ended.by else ""
     certain = number is not None
     words = (
@@ -284,12 +270,13 @@ def _from_end(job: JobEvidence, stands: dict[int, Standing], root: _End) -> Find
         if not ended.by
         else f"the signal came{by}{_memory_text(evidence)}"
     )
+    details["deadlock"] = certain
     return load_cause("RW403").finding(f"rank {root.rank} {words}{before}{at(frame)}", certain=certain, why=why, **details)
 
 
 def _native_crash(job: JobEvidence, root: _End, number: int | None, frame: Frame | None, details: dict[str, object]) -> Finding:
     assert number is not None
-    name = signals.Signals(number).name
+    name = signal_name(number)
     low = [host for host in job.hosts if host.shm_free is not None and host.shm_free < (8 << 20)]
     if number == signals.SIGBUS and low:
         return load_cause("RW406").finding(
@@ -338,7 +325,7 @@ def _attribute_place(book: SourceBook, parameter: str, kinds: tuple[str, ...]) -
     return None
 
 
-def _waits(stands: dict[int, Standing], culprits: list[int]) -> tuple[object, ...]:
+def _waits(stands: Standings, culprits: list[int]) -> tuple[object, ...]:
     return tuple(wait_of(s) for rank, s in sorted(stands.items()) if rank not in culprits and s.kind in ("waiting", "init"))
 
 
@@ -364,11 +351,25 @@ def _shm_left(job: JobEvidence) -> str:
     return f" ({size_text(free[0])} free now)" if free else ""
 
 
+def signal_name(number: int) -> str:
+    """SIGKILL for 9; real-time and unknown signals by their number."""
+    try:
+        return signals.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 def _first_line(message: str, length: int = 200) -> str:
     lines = [line for line in message.splitlines() if line.strip()]
     if "Original Traceback" in message and lines:
         return lines[-1].strip()[:length]
     return (lines[0].strip() if lines else "")[:length]
+
+
+def _error_text(raised: Raised) -> str:
+    said = _first_line(raised.message)
+    name = _bare(raised.type)
+    return said if said.startswith(f"{name}:") else f"{name}: {said}" if said else name
 
 
 def _bare(name: str) -> str:

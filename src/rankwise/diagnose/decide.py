@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from rankwise.causes import load_cause
-from rankwise.diagnose.crash import find_crash, model_difference
+from rankwise.diagnose.crash import find_crash
 from rankwise.diagnose.disagree import find_disagreement
 from rankwise.diagnose.health import find_notes
+from rankwise.diagnose.models import model_difference
 from rankwise.diagnose.source import SourceBook
-from rankwise.diagnose.standing import Standing, first_raised, is_timeout, place_of, standings, wait_of
+from rankwise.diagnose.standing import Standings, ended_well, first_raised, is_timeout, place_of, standings, wait_of
 from rankwise.diagnose.start import find_start_problem
 from rankwise.diagnose.stuck import find_stuck
 from rankwise.diagnose.waiting import needed_by
 from rankwise.diagnose.wording import at, relative_to, seconds_text, verb
 from rankwise.evidence.records import JobEvidence
 from rankwise.findings import Finding, ranks_text
+
+_SILENT = ("RW204", "RW205", "RW206", "RW207")  # mismatches that may go through without an error
 
 
 def diagnose(job: JobEvidence) -> list[Finding]:
@@ -27,11 +30,11 @@ def diagnose(job: JobEvidence) -> list[Finding]:
     return [relative_to(finding, job.cwd) for finding in found]
 
 
-def find_root(job: JobEvidence, stands: dict[int, Standing], book: SourceBook) -> list[Finding]:
+def find_root(job: JobEvidence, stands: Standings, book: SourceBook) -> list[Finding]:
     """The root cause and its companions; empty where the job is well."""
-    if job.exit_code == 0 and all(e.alive or (e.ended is not None and e.ended.kind == "finished") for e in job.ranks.values()):
+    if job.exit_code == 0 and all(e.alive or ended_well(e.ended) for e in job.ranks.values()):
         silent = find_disagreement(job, stands, book)
-        return [silent] if silent is not None and silent.code in ("RW204", "RW205", "RW206", "RW207") else []
+        return [silent] if silent is not None and silent.code in _SILENT else []
     start = find_start_problem(job, stands, book)
     crash = find_crash(job, stands, book)
     disagreement = find_disagreement(job, stands, book)
@@ -40,7 +43,7 @@ def find_root(job: JobEvidence, stands: dict[int, Standing], book: SourceBook) -
     if crash is not None:
         if disagreement is not None and _explains(disagreement, crash):
             return [disagreement]
-        return [crash]
+        return [crash, disagreement] if disagreement is not None and disagreement.code in _SILENT else [crash]
     if disagreement is not None:
         return [disagreement]
     stuck = find_stuck(job, stands, book)
@@ -56,12 +59,13 @@ def find_root(job: JobEvidence, stands: dict[int, Standing], book: SourceBook) -
 
 def _explains(disagreement: Finding, crash: Finding) -> bool:
     """A mismatch of sizes makes gloo abort a rank, a mismatch of models makes the DDP constructor fail: the crash is its echo."""
-    if disagreement.code in ("RW204", "RW205"):
-        return crash.code in ("RW405", "RW401")
-    return False
+    if disagreement.code not in ("RW204", "RW205") or crash.code not in ("RW405", "RW401"):
+        return False
+    sites = {(place.file, place.line) for place in disagreement.culprits} | {(wait.file, wait.line) for wait in disagreement.waiting}
+    return any((place.file, place.line) in sites for place in crash.culprits)
 
 
-def _timed_out(job: JobEvidence, stands: dict[int, Standing], stuck: list[Finding]) -> Finding | None:
+def _timed_out(job: JobEvidence, stands: Standings, stuck: list[Finding]) -> Finding | None:
     """torch itself gave up waiting: name whom it waited for, and what that rank was doing."""
     late = sorted(r for r, e in job.ranks.items() if not e.alive and (raised := first_raised(e)) is not None and is_timeout(raised))
     late = [rank for rank in late if stands[rank].kind == "waiting"]
@@ -80,21 +84,23 @@ def _timed_out(job: JobEvidence, stands: dict[int, Standing], stuck: list[Findin
     )
 
 
-def _unknown(job: JobEvidence, stands: dict[int, Standing]) -> list[Finding]:
+def _unknown(job: JobEvidence, stands: Standings) -> list[Finding]:
     """Nothing fits: say so, and show who waits where and who does not."""
-    differing = model_difference(job, stands, deadlock=False)
+    differing = model_difference(job, deadlock=False)
     if differing is not None and any(s.inside == "ddp" for s in stands.values()):
         return [differing]
     waiting = sorted(rank for rank, s in stands.items() if s.kind == "waiting")
-    ended = [rank for rank, e in job.ranks.items() if not e.alive and (e.ended is None or e.ended.kind != "finished" or e.ended.code)]
+    ended = [rank for rank, e in sorted(job.ranks.items()) if not e.alive and not ended_well(e.ended)]
     longest = max(((job.now_ns - stands[r].since_ns) / 1e9 for r in waiting), default=0.0)
     if not ended and (not waiting or longest < job.stall_after_s):
         return []
     told = "; ".join(f"rank {r} waits in {stands[r].says}{at(stands[r].frame)}" for r in waiting[:4])
     if ended and not waiting:
         raised = first_raised(job.ranks[ended[0]])
-        told = f"rank {ended[0]} ended" + (f" with {raised.type}: {raised.message[:200]}" if raised else "")
-    if waiting and len(waiting) == len(job.ranks) and len({(stands[r].op, stands[r].seq) for r in waiting}) == 1:
+        said = raised.message.splitlines()[0][:200] if raised and raised.message else ""
+        told = f"rank {ended[0]} ended" + (f" with {raised.type}: {said}" if raised else "")
+    together = {(stands[r].op, stands[r].group, stands[r].seq) for r in waiting}
+    if job.exit_code is None and len(waiting) == len(job.ranks) and len(together) == 1:
         return [
             load_cause("RW114")
             .finding(
@@ -109,7 +115,7 @@ def _unknown(job: JobEvidence, stands: dict[int, Standing]) -> list[Finding]:
         load_cause("RW900").finding(
             f"the cause is not one rankwise knows: {told or 'nothing moves'}",
             certain=False,
-            culprits=tuple(place_of(job.ranks[r], stands[r].frame) for r in ended[:8]),
+            culprits=tuple(place_of(job.ranks[r], stands[r].frame) for r in ended[:8] if r not in waiting),
             waiting=tuple(wait_of(stands[r]) for r in waiting),
             why=f"{verb(waiting, 'waits', 'wait')}, for {seconds_text(longest)}" if waiting else "",
         )

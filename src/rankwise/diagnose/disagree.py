@@ -8,7 +8,7 @@ from rankwise.diagnose.groups import find_group_disagreement
 from rankwise.diagnose.match import Conflict, find_conflict
 from rankwise.diagnose.p2p import find_circle, find_unmatched_p2p
 from rankwise.diagnose.source import SourceBook
-from rankwise.diagnose.standing import P2P, Standing, place_of, wait_of
+from rankwise.diagnose.standing import P2P, Standings, place_of, wait_of
 from rankwise.diagnose.waiting import doomed_ranks, needed_by
 from rankwise.diagnose.wording import at, group_text, verb
 from rankwise.evidence.frames import user_frames
@@ -23,7 +23,7 @@ _SAME_SLOT = {
 }
 
 
-def find_disagreement(job: JobEvidence, stands: dict[int, Standing], book: SourceBook) -> Finding | None:
+def find_disagreement(job: JobEvidence, stands: Standings, book: SourceBook) -> Finding | None:
     """The first disagreement between ranks, if there is one; certain, since both sides were seen."""
     return (
         find_group_disagreement(job, stands)
@@ -37,7 +37,7 @@ def find_disagreement(job: JobEvidence, stands: dict[int, Standing], book: Sourc
 # -- the same slot, different things ------------------------------------------------------------------------------------------
 
 
-def _slot_disagreement(job: JobEvidence, stands: dict[int, Standing], book: SourceBook) -> Finding | None:
+def _slot_disagreement(job: JobEvidence, stands: Standings, book: SourceBook) -> Finding | None:
     conflict = find_conflict(job)
     if conflict is None:
         return None
@@ -72,7 +72,7 @@ def _noun(about: str) -> str:
     return {"size": "shape", "dtype": "dtype", "src": "src", "reduce_op": "op"}[about]
 
 
-def _different_ops(job: JobEvidence, stands: dict[int, Standing], book: SourceBook, conflict: Conflict) -> Finding:
+def _different_ops(job: JobEvidence, stands: Standings, book: SourceBook, conflict: Conflict) -> Finding:
     values = conflict.by_value()
     sides = []
     for op, ranks in values.items():
@@ -82,7 +82,7 @@ def _different_ops(job: JobEvidence, stands: dict[int, Standing], book: SourceBo
     return _finding_for(job, stands, book, sides, f"slot #{conflict.seq}{group_text(conflict.group)}", _is_stuck(stands, conflict))
 
 
-def _finding_for(job: JobEvidence, stands: dict[int, Standing], book: SourceBook, sides: list[Side], slot: str, deadlock: bool) -> Finding:
+def _finding_for(job: JobEvidence, stands: Standings, book: SourceBook, sides: list[Side], slot: str, deadlock: bool) -> Finding:
     blame = find_blame(job, book, sides)
     told = "; ".join(f"{verb(side.ranks, 'is', 'are')} in {op_text(side)}{at(top_of(side.stack))}" for side in sides)
     culprits = []
@@ -119,10 +119,10 @@ def _headline(blame: Blame, sides: list[Side]) -> str:
 # -- one side is missing ------------------------------------------------------------------------------------------------------
 
 
-def _missing_in_slot(job: JobEvidence, stands: dict[int, Standing], book: SourceBook) -> Finding | None:
+def _missing_in_slot(job: JobEvidence, stands: Standings, book: SourceBook) -> Finding | None:
     """Some ranks wait in a collective; the others have left for good, or wait in another one that these will not reach."""
     doomed = doomed_ranks(job, stands)
-    for rank, standing in stands.items():
+    for rank, standing in sorted(stands.items()):
         if standing.kind != "waiting" or standing.op in P2P or standing.op in ("new_group", "unknown"):
             continue
         missing = needed_by(job, stands, rank)
@@ -153,7 +153,7 @@ def _left_quietly(job: JobEvidence, rank: int) -> bool:
     return ended is not None and ended.kind in ("finished", "sys_exit", "os_exit") and not (ended.code or 0)
 
 
-def _left_while_waited_for(job: JobEvidence, stands: dict[int, Standing], book: SourceBook, waiting: list[int], gone: list[int]) -> Finding:
+def _left_while_waited_for(job: JobEvidence, stands: Standings, book: SourceBook, waiting: list[int], gone: list[int]) -> Finding:
     standing = stands[waiting[0]]
     side = Side(waiting, standing.op, standing.stack, standing.inside)
     waits = tuple(wait_of(stands[rank]) for rank in waiting)
@@ -220,7 +220,7 @@ def _site(job: JobEvidence, rank: int, conflict: Conflict) -> Stack:
     return user_frames(log.stack_of(conflict.entries[rank]))
 
 
-def _is_stuck(stands: dict[int, Standing], conflict: Conflict) -> bool:
+def _is_stuck(stands: Standings, conflict: Conflict) -> bool:
     """Nobody comes past a conflict that ranks are waiting in; a conflict they all got past is only wrong, not a deadlock."""
     return any(
         stands[rank].kind == "waiting" and stands[rank].group == conflict.group and (stands[rank].seq or 0) >= conflict.seq

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rankwise.causes import load_cause
 from rankwise.diagnose.blame import top_of
-from rankwise.diagnose.standing import Standing, place_of, wait_of
+from rankwise.diagnose.standing import Standings, place_of, wait_of
 from rankwise.diagnose.waiting import doomed_ranks
 from rankwise.diagnose.wording import at, verb
 from rankwise.evidence.frames import user_frames
@@ -12,7 +12,7 @@ from rankwise.evidence.records import JobEvidence, NewGroup
 from rankwise.findings import Finding, ranks_text
 
 
-def find_group_disagreement(job: JobEvidence, stands: dict[int, Standing]) -> Finding | None:
+def find_group_disagreement(job: JobEvidence, stands: Standings) -> Finding | None:
     """`new_group` must be called by all ranks, also those outside the group, in the same order."""
     joined = {rank: evidence for rank, evidence in job.ranks.items() if evidence.inits}
     if len(joined) < 2 or not any(evidence.groups for evidence in joined.values()):
@@ -35,7 +35,7 @@ def find_group_disagreement(job: JobEvidence, stands: dict[int, Standing]) -> Fi
 
 def _group_finding(
     job: JobEvidence,
-    stands: dict[int, Standing],
+    stands: Standings,
     made: dict[int, tuple[NewGroup, ...]],
     i: int,
     values: dict[tuple[int, ...] | None, list[int]],

@@ -6,7 +6,7 @@ from collections import Counter
 from statistics import median
 
 from rankwise.causes import load_cause
-from rankwise.diagnose.standing import Standing, place_of
+from rankwise.diagnose.standing import Standings, place_of
 from rankwise.diagnose.wording import seconds_text
 from rankwise.evidence.collectives import CollectiveLog
 from rankwise.evidence.frames import user_frame
@@ -18,20 +18,20 @@ _LATE_S = 0.05
 _SLOW_START_S = 10.0
 
 
-def find_notes(job: JobEvidence, stands: dict[int, Standing], *, is_well: bool) -> list[Finding]:
+def find_notes(job: JobEvidence, stands: Standings, *, is_well: bool) -> list[Finding]:
     """Notes never speak of faults; those about pace are only worth it where there is no fault."""
     about_pace = [_slow_start(job, stands), _straggler(job)] if is_well else []
     notes = [*about_pace, _restarted(job), _debug_detail(job), _blind(job)]
     return [note for note in notes if note is not None]
 
 
-def _slow_start(job: JobEvidence, stands: dict[int, Standing]) -> Finding | None:
+def _slow_start(job: JobEvidence, stands: Standings) -> Finding | None:
     """All ranks have joined, none has come past its first step, and they are at work."""
     joined = [e.inits[-1].ended_ns for e in job.ranks.values() if e.alive and e.inits and e.inits[-1].ended_ns]
     if job.exit_code is not None or not joined or len(joined) < len(job.ranks):
         return None
     since = (job.now_ns - max(joined)) / 1e9
-    begun = any(e.counts.get("backward", 0) > 1 or e.counts.get("forward", 0) > 1 for e in job.ranks.values())
+    begun = any(count > 2 for e in job.ranks.values() for op, count in e.counts.items() if op not in ("new_group", "ddp"))
     at_work = all(standing.kind == "elsewhere" for standing in stands.values())
     if begun or not at_work or since < _SLOW_START_S:
         return None
@@ -85,7 +85,8 @@ def _debug_detail(job: JobEvidence) -> Finding | None:
 
 
 def _blind(job: JobEvidence) -> Finding | None:
-    spots = list(dict.fromkeys([*job.blind, *(f"rank {r}: {spot}" for r, e in sorted(job.ranks.items()) for spot in e.blind)]))
+    lost = [f"node {host} stopped answering" for host in job.lost_hosts]
+    spots = list(dict.fromkeys([*lost, *job.blind, *(f"rank {r}: {spot}" for r, e in sorted(job.ranks.items()) for spot in e.blind)]))
     if not spots:
         return None
     more = f" (and {len(spots) - 3} more)" if len(spots) > 3 else ""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
 
 from rankwise.evidence.collectives import CollectiveLog, Entry, Signature
-from rankwise.evidence.flight import log_from_calls
+from rankwise.evidence.flight import P2P_MARK, log_from_calls
 from rankwise.evidence.records import JobEvidence
 
 _SAME_SIZE = frozenset({"all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor", "gather"})
-
 _ROOTED = frozenset({"broadcast", "scatter", "reduce", "gather"})
 
 
@@ -45,7 +46,7 @@ def find_conflict(job: JobEvidence) -> Conflict | None:
 
 
 def _earliest(logs: dict[int, CollectiveLog]) -> Conflict | None:
-    groups = sorted({group for log in logs.values() for group in log.groups()})
+    groups = sorted({group for log in logs.values() for group in log.groups() if not group.endswith(P2P_MARK)})
     found = [conflict for group in groups if (conflict := _first_conflict(group, logs)) is not None]
     return min(found, key=lambda conflict: min(entry.created_ns for entry in conflict.entries.values()), default=None)
 
@@ -77,29 +78,75 @@ def _overflowed(job: JobEvidence, rank: int) -> bool:
     return sum(stored) > len(job.ranks[rank].calls)
 
 
+@dataclass(frozen=True)
+class _Pattern:
+    """What some ranks did in one group, alike to the last slot: numbers, signatures (as indices into a shared table), places in the log."""
+
+    seqs: array[int]
+    whats: array[int]
+    places: Sequence[int]
+    ranks: list[int]
+
+    def index_of(self, seq: int) -> int | None:
+        guess = seq - self.seqs[0]  # numbers run without gaps, nearly always
+        if 0 <= guess < len(self.seqs) and self.seqs[guess] == seq:
+            return guess
+        return self.seqs.index(seq) if seq in self.seqs else None
+
+
 def _first_conflict(group: str, logs: dict[int, CollectiveLog]) -> Conflict | None:
-    members = [rank for rank, log in logs.items() if group in log.groups()]
-    if len(members) < 2:
+    """Compares pattern with pattern, not rank with rank: thousands of ranks have a handful of patterns."""
+    table: dict[Signature, int] = {}
+    patterns = _patterns(group, logs, table)
+    signatures = list(table)
+    if len(patterns) < 2:
         return None
-    reference = logs[members[0]]
-    odd = [rank for rank in members[1:] if not _same_throughout(reference, logs[rank])]
-    if not odd:
+    reference, *others = patterns
+    parted = [seq for other in others if (seq := _parting(reference, other, signatures)) is not None]
+    if not parted:
         return None
-    slots = {rank: {entry.seq: entry for entry in logs[rank].of_group(group)} for rank in [members[0], *odd]}
-    first = max(min(entries) for entries in slots.values() if entries)
-    last = max(max(entries) for entries in slots.values() if entries)
+    seq = min(parted)
+    entries: dict[int, Entry] = {}
+    for pattern in patterns:
+        index = pattern.index_of(seq)
+        if index is not None:
+            entries |= {rank: logs[rank][pattern.places[index]] for rank in pattern.ranks}
+    about = _difference([signatures[p.whats[i]] for p in patterns if (i := p.index_of(seq)) is not None])
+    return Conflict(group, seq, about, dict(sorted(entries.items())))
+
+
+def _patterns(group: str, logs: dict[int, CollectiveLog], table: dict[Signature, int]) -> list[_Pattern]:
+    """The distinct patterns of a group, that of most ranks first."""
+    found: dict[tuple[bytes, bytes], _Pattern] = {}
+    for rank, log in logs.items():
+        numbers = {i: table.setdefault(what, len(table)) for i, what in enumerate(log.signatures) if what.group == group}
+        if not numbers:
+            continue
+        places: Sequence[int] = range(len(log))
+        seqs, whats = log.seq, log.what
+        if len(numbers) < len(log.signatures):
+            places = [i for i, what in enumerate(log.what) if what in numbers]
+            seqs, whats = array("I", (log.seq[i] for i in places)), array("I", (log.what[i] for i in places))
+        whats = array("I", map(numbers.__getitem__, whats))
+        if len(seqs):
+            key = (seqs.tobytes(), whats.tobytes())
+            found.setdefault(key, _Pattern(seqs, whats, places, [])).ranks.append(rank)
+    return sorted(found.values(), key=lambda pattern: -len(pattern.ranks))
+
+
+def _parting(a: _Pattern, b: _Pattern, signatures: list[Signature]) -> int | None:
+    """The first number at which two patterns disagree, over the slots both have."""
+    first, last = max(a.seqs[0], b.seqs[0]), min(a.seqs[-1], b.seqs[-1])
+    i, j = a.index_of(first), b.index_of(first)
+    if i is not None and j is not None:
+        n = last - first + 1
+        if a.whats[i : i + n] == b.whats[j : j + n] and a.seqs[i : i + n] == b.seqs[j : j + n]:
+            return None
     for seq in range(first, last + 1):
-        present = {rank: entries[seq] for rank, entries in slots.items() if seq in entries}
-        about = _difference(list(present.values()))
-        if about:
-            same = {rank: entry for rank in members if rank not in present and (entry := _at(logs[rank], group, seq)) is not None}
-            return Conflict(group, seq, about, {**present, **same})
+        i, j = a.index_of(seq), b.index_of(seq)
+        if i is not None and j is not None and a.whats[i] != b.whats[j] and _difference([signatures[a.whats[i]], signatures[b.whats[j]]]):
+            return seq
     return None
-
-
-def _same_throughout(a: CollectiveLog, b: CollectiveLog) -> bool:
-    """Fast path, decisive at thousands of ranks: same tables, same arrays over the part both have."""
-    return a.signatures == b.signatures and a.what == b.what and a.seq == b.seq
 
 
 def _at(log: CollectiveLog, group: str, seq: int) -> Entry | None:
@@ -109,9 +156,8 @@ def _at(log: CollectiveLog, group: str, seq: int) -> Entry | None:
     return None
 
 
-def _difference(entries: list[Entry]) -> str:
-    """What the entries of one slot disagree about; empty if nothing."""
-    known = [entry.what for entry in entries]
+def _difference(known: list[Signature]) -> str:
+    """What the calls of one slot disagree about; empty if nothing. What is not known of a call agrees with anything."""
     ops = {what.op for what in known}
     if len(ops) > 1:
         return "op"

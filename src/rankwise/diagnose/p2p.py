@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from rankwise.causes import load_cause
-from rankwise.diagnose.standing import P2P, Standing, place_of, wait_of
+from rankwise.diagnose.standing import P2P, Standings, place_of, wait_of
 from rankwise.diagnose.waiting import doomed_ranks, needed_by
 from rankwise.diagnose.wording import at, group_text
 from rankwise.evidence.records import JobEvidence
 from rankwise.findings import Finding, ranks_text
 
 
-def find_unmatched_p2p(job: JobEvidence, stands: dict[int, Standing]) -> Finding | None:
+def find_unmatched_p2p(job: JobEvidence, stands: Standings) -> Finding | None:
     doomed = doomed_ranks(job, stands)
     for rank, standing in sorted(stands.items()):
         if rank not in doomed or standing.op not in P2P or standing.peer is None:
@@ -41,7 +41,7 @@ def _p2p_balance(job: JobEvidence, a: int, b: int) -> str:
     return f": rank {a} called send {sends} times, rank {b} called recv {receives} times" if sends else ""
 
 
-def find_circle(job: JobEvidence, stands: dict[int, Standing]) -> Finding | None:
+def find_circle(job: JobEvidence, stands: Standings) -> Finding | None:
     """Ranks that wait for each other in collectives of different groups."""
     waiting = {rank: needed_by(job, stands, rank) for rank in doomed_ranks(job, stands)}
     for rank in sorted(waiting):
@@ -59,7 +59,7 @@ def find_circle(job: JobEvidence, stands: dict[int, Standing]) -> Finding | None
     return None
 
 
-def _circle_finding(job: JobEvidence, stands: dict[int, Standing], ring: list[int]) -> Finding:
+def _circle_finding(job: JobEvidence, stands: Standings, ring: list[int]) -> Finding:
     told = "; ".join(
         f"rank {r} is in {stands[r].says}{group_text(stands[r].group) or ' of the default group'}{at(stands[r].frame)}" for r in ring
     )

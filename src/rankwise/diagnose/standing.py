@@ -6,6 +6,7 @@ import signal
 from dataclasses import dataclass
 
 from rankwise.evidence.collectives import Entry
+from rankwise.evidence.flight import P2P_MARK
 from rankwise.evidence.frames import user_frame, user_frames
 from rankwise.evidence.records import Call, Ended, Frame, JobEvidence, Raised, RankEvidence, Stack, Thread
 from rankwise.findings import Place, Wait
@@ -54,24 +55,58 @@ class Standing:
         return self.op
 
 
-def standings(job: JobEvidence) -> dict[int, Standing]:
-    return {rank: standing_of(evidence) for rank, evidence in job.ranks.items()}
+class Standings(dict[int, Standing]):
+    """All ranks' standings, and what was worked out from them already: at thousands of ranks nothing may be asked twice."""
+
+    def __init__(self, standings: dict[int, Standing]) -> None:
+        super().__init__(standings)
+        self.missing: dict[tuple[object, ...], set[int]] = {}
+        self.doomed: set[int] | None = None
 
 
-def standing_of(rank: RankEvidence) -> Standing:
-    if not rank.alive and not _was_ended_by_others(rank):
+def standings(job: JobEvidence) -> Standings:
+    first = min((e.ended.time_ns for e in job.ranks.values() if e.ended and _failed(e)), default=0)
+    return Standings({rank: standing_of(evidence, first) for rank, evidence in job.ranks.items()})
+
+
+def standing_of(rank: RankEvidence, first_failure_ns: int = 0) -> Standing:
+    if not rank.alive and not _was_ended_by_others(rank, first_failure_ns):
         return _at_the_end(rank)
     if rank.inits and not rank.inits[-1].ended_ns:
         init = rank.inits[-1]
         return Standing(rank.rank, "init", "init_process_group", stack=user_frames(init.stack), since_ns=init.started_ns)
+    if not rank.inits and (seen := _from_stack_alone(rank)) is not None:
+        return seen
     if not rank.inits:
         return Standing(rank.rank, "before_init", stack=main_stack(rank), since_ns=rank.started_ns)
     return _waiting(rank) or Standing(rank.rank, "elsewhere", stack=main_stack(rank), since_ns=rank.last_progress_ns)
 
 
-def _was_ended_by_others(rank: RankEvidence) -> bool:
-    """SIGTERM is how a launcher ends the rest: what such a rank did until then still counts."""
-    return rank.ended is not None and rank.ended.signal == signal.SIGTERM
+def _from_stack_alone(rank: RankEvidence) -> Standing | None:
+    """A rank without the probe: torch's own function on its stack tells what it waits in."""
+    thread = main_thread(rank)
+    inside = [f.function for f in thread.frames if f.file.endswith("torch/distributed/distributed_c10d.py")] if thread else []
+    names = [name for name in inside if not name.startswith("_") and name != "wrapper"]
+    if not names:
+        return None
+    kind = "init" if "init_process_group" in names else "waiting"
+    op = "init_process_group" if kind == "init" else names[-1]
+    return Standing(rank.rank, kind, op, stack=main_stack(rank), since_ns=rank.last_progress_ns or rank.started_ns)
+
+
+def _was_ended_by_others(rank: RankEvidence, first_failure_ns: int) -> bool:
+    """SIGTERM is how a launcher ends the rest once a rank has failed: what such a rank did until then still counts."""
+    return rank.ended is not None and rank.ended.signal == signal.SIGTERM and 0 < first_failure_ns <= rank.ended.time_ns
+
+
+def _failed(rank: RankEvidence) -> bool:
+    ended = rank.ended
+    return ended is not None and (ended.kind == "exception" or bool(ended.code) or ended.signal not in (None, signal.SIGTERM))
+
+
+def ended_well(ended: Ended | None) -> bool:
+    """Left of its own accord and with success."""
+    return ended is not None and not ended.signal and (ended.kind == "finished" or ended.code == 0)
 
 
 def main_thread(rank: RankEvidence) -> Thread | None:
@@ -138,16 +173,32 @@ def _waiting(rank: RankEvidence) -> Standing | None:
     pending = _pending_of(rank)
     if innermost is not None and innermost.op in P2P | {"new_group", "monitored_barrier", "destroy_process_group"}:
         return _from_call(rank, innermost)
-    if pending is not None and (innermost is not None or _looks_idle(rank)):
+    if pending is not None and (innermost is not None or _on_nccl(rank) or _looks_idle(rank)):
         inside = pending.origin if pending.origin in _DDP else ""
         stack = user_frames(rank.collectives.stack_of(pending)) or (user_frames(innermost.stack) if innermost else main_stack(rank))
         what = pending.what
-        return Standing(rank.rank, "waiting", what.op, what.group, pending.seq, what.peer, stack, pending.created_ns, pending, inside)
+        return Standing(
+            rank.rank,
+            "waiting",
+            what.op,
+            what.group.removesuffix(P2P_MARK),
+            pending.seq,
+            what.peer,
+            stack,
+            pending.created_ns,
+            pending,
+            inside,
+        )
     if innermost is not None and innermost.op not in _DDP:
         return _from_call(rank, innermost)
     if innermost is not None and rank.collectives.is_partial and _looks_idle(rank):
         return _from_call(rank, innermost)
     return _in_p2p_wait(rank)
+
+
+def _on_nccl(rank: RankEvidence) -> bool:
+    """On NCCL a pending collective waits on the GPU whatever the main thread does meanwhile (it may spin at full CPU in a synchronize)."""
+    return "nccl" in rank.inits[-1].backend
 
 
 def _is_helper_threads(rank: RankEvidence, call: Call) -> bool:

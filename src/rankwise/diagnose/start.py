@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from rankwise.causes import load_cause
 from rankwise.diagnose.source import SourceBook
-from rankwise.diagnose.standing import Standing, first_raised, main_stack, place_of, wait_of
+from rankwise.diagnose.standing import Standings, first_raised, main_stack, place_of, wait_of
 from rankwise.diagnose.stuck import activity_of
 from rankwise.diagnose.wording import at, seconds_text, verb
 from rankwise.evidence.frames import user_frame, user_frames
@@ -17,7 +17,7 @@ from rankwise.findings import Finding, Place, Wait, ranks_text, where
 _PORT_TAKEN = ("eaddrinuse", "address already in use")
 
 
-def find_start_problem(job: JobEvidence, stands: dict[int, Standing], book: SourceBook) -> Finding | None:
+def find_start_problem(job: JobEvidence, stands: Standings, book: SourceBook) -> Finding | None:
     """Why the ranks in init_process_group (or those that failed there) are not together; None if nobody is stuck there."""
     in_init = sorted(rank for rank, standing in stands.items() if standing.kind == "init")
     failed = sorted(rank for rank, evidence in job.ranks.items() if not evidence.alive and _failed_in_init(evidence))
@@ -40,8 +40,8 @@ def _failed_in_init(evidence: RankEvidence) -> bool:
 # -- one explanation each, from the hardest evidence to the softest -----------------------------------------------------------
 
 
-def _port_taken(job: JobEvidence, stands: dict[int, Standing], book: SourceBook, waiting: list[int]) -> Finding | None:
-    for rank, evidence in job.ranks.items():
+def _port_taken(job: JobEvidence, stands: Standings, book: SourceBook, waiting: list[int]) -> Finding | None:
+    for rank, evidence in sorted(job.ranks.items()):
         init = evidence.inits[-1] if evidence.inits else None
         raised = first_raised(evidence)
         text = f"{init.error if init else ''} {raised.message if raised else ''}".lower()
@@ -52,18 +52,18 @@ def _port_taken(job: JobEvidence, stands: dict[int, Standing], book: SourceBook,
         by = f" by {_holder_text(holder)}" if holder else " by another program"
         line = _setting_line(job, book, evidence, "MASTER_PORT") or _init_frame(init)
         return load_cause("RW107").finding(
-            f"rank {rank} cannot listen on port {port}: it is already in use{by} (EADDRINUSE){at(_init_frame(init))}",
+            f"rank {rank} cannot listen on port {port or '(unknown)'}: it is already in use{by} (EADDRINUSE){at(_init_frame(init))}",
             certain=True,
             culprits=(place_of(evidence, line),),
             waiting=_waits(stands, [rank]),
-            why=f"rank {rank} has to open the store on MASTER_PORT {port}, which another program holds",
+            why=f"rank {rank} has to open the store on MASTER_PORT {port or ''}, which another program holds",
             next=(f"free the port: kill {holder.pid}",) if holder and holder.pid else (),
             deadlock=True,
         )
     return None
 
 
-def _interface_missing(job: JobEvidence, stands: dict[int, Standing], book: SourceBook, waiting: list[int]) -> Finding | None:
+def _interface_missing(job: JobEvidence, stands: Standings, book: SourceBook, waiting: list[int]) -> Finding | None:
     for evidence in job.ranks.values():
         host = _host(job, evidence)
         for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
@@ -87,7 +87,7 @@ def _interface_missing(job: JobEvidence, stands: dict[int, Standing], book: Sour
     return None
 
 
-def _unresolvable(job: JobEvidence, stands: dict[int, Standing], book: SourceBook, waiting: list[int]) -> Finding | None:
+def _unresolvable(job: JobEvidence, stands: Standings, book: SourceBook, waiting: list[int]) -> Finding | None:
     for host in job.hosts:
         for name in host.unresolved:
             ranks = [r for r in waiting if job.ranks[r].inits and _address_of(job.ranks[r].inits[-1]) == name]
@@ -98,23 +98,25 @@ def _unresolvable(job: JobEvidence, stands: dict[int, Standing], book: SourceBoo
                 f"MASTER_ADDR={name} does not resolve on {host.name} (unknown host), so {verb(ranks, 'cannot', 'cannot')} reach the store",
                 certain=True,
                 culprits=tuple(place_of(job.ranks[r], line or stands[r].frame) for r in ranks),
-                waiting=tuple(wait_of(stands[r]) for r in ranks),
+                waiting=_waits(stands, ranks),
                 why="neither DNS nor /etc/hosts knows the name; torch retries silently until its timeout",
             )
     return None
 
 
-def _duplicates(job: JobEvidence, stands: dict[int, Standing], book: SourceBook, waiting: list[int]) -> Finding | None:
+def _duplicates(job: JobEvidence, stands: Standings, book: SourceBook, waiting: list[int]) -> Finding | None:
     if not job.duplicates:
         return None
-    twice = sorted({evidence.rank for evidence in job.duplicates})
+    twice = sorted({evidence.rank for evidence in job.duplicates if evidence.rank in job.ranks})
+    if not twice:
+        return None
     missing = _missing_ranks(job)
     rank = twice[0]
     pids = [job.ranks[rank].pid, *(e.pid for e in job.duplicates if e.rank == rank)]
     line = _setting_line(job, book, job.ranks[rank], "RANK")
     nobody = f", and nobody is {ranks_text(missing)}" if missing else ""
     return load_cause("RW102").finding(
-        f"two processes are both rank {rank} (pids {', '.join(map(str, pids))}): RANK={rank} was given twice (duplicate rank){nobody}",
+        f"two processes are both rank {rank} (pids {', '.join(str(pid) for pid in pids if pid)}): RANK={rank} was given twice (duplicate rank){nobody}",
         certain=True,
         culprits=tuple(place_of(job.ranks[r], line or stands[r].frame) for r in twice),
         waiting=tuple(wait_of(stands[r]) for r in waiting if r not in twice),
@@ -123,7 +125,7 @@ def _duplicates(job: JobEvidence, stands: dict[int, Standing], book: SourceBook,
     )
 
 
-def _different_world_sizes(job: JobEvidence, stands: dict[int, Standing], book: SourceBook, waiting: list[int]) -> Finding | None:
+def _different_world_sizes(job: JobEvidence, stands: Standings, book: SourceBook, waiting: list[int]) -> Finding | None:
     sizes = {r: e.inits[-1].world_size for r, e in job.ranks.items() if e.inits and e.inits[-1].world_size}
     odd = _odd_ones(sizes)
     if odd is None:
@@ -140,13 +142,14 @@ def _different_world_sizes(job: JobEvidence, stands: dict[int, Standing], book: 
     )
 
 
-def _different_methods(job: JobEvidence, stands: dict[int, Standing], book: SourceBook, waiting: list[int]) -> Finding | None:
+def _different_methods(job: JobEvidence, stands: Standings, book: SourceBook, waiting: list[int]) -> Finding | None:
     methods = {r: e.inits[-1].method for r, e in job.ranks.items() if e.inits}
     kinds = {rank: method.split("://")[0] if "://" in method else method for rank, method in methods.items()}
     stores = {rank: method if kinds[rank] == "file" else kinds[rank] for rank, method in methods.items()}
     if len(set(stores.values())) < 2 or (set(kinds.values()) == {"env", "tcp"} and _same_address(job)):
         return None
-    ranks = sorted(methods)
+    odd = _odd_ones(stores)
+    ranks = odd[0] if odd else sorted(methods)
     init = job.ranks[ranks[0]].inits[-1]
     frame = _init_frame(init)
     variable = book.argument_name(frame.file, frame.line, "init_process_group", "init_method", 1) if frame else ""
@@ -156,25 +159,27 @@ def _different_methods(job: JobEvidence, stands: dict[int, Standing], book: Sour
         f"ranks use different init methods, and so different stores: {_told(methods, '')}",
         certain=True,
         culprits=tuple(place_of(job.ranks[r], line) for r in ranks),
+        waiting=_waits(stands, ranks),
         why=f"ranks that meet in different stores (init_method mismatch) never find each other{'; the value comes from' + at(line)[3:] if origin else ''}",
         deadlock=True,
     )
 
 
-def _different_ports(job: JobEvidence, stands: dict[int, Standing], book: SourceBook, waiting: list[int]) -> Finding | None:
+def _different_ports(job: JobEvidence, stands: Standings, book: SourceBook, waiting: list[int]) -> Finding | None:
     ports = {r: _port_of(i) for r, i in _store_inits(job).items()}
     return _elsewhere(job, stands, certain=True) if len(set(ports.values())) > 1 else None
 
 
-def _different_names(job: JobEvidence, stands: dict[int, Standing], book: SourceBook, waiting: list[int]) -> Finding | None:
+def _different_names(job: JobEvidence, stands: Standings, book: SourceBook, waiting: list[int]) -> Finding | None:
     """Two names may mean one host: only a suspicion, and only when nothing else explains the wait."""
     names = {r: _canonical(_address_of(i)) for r, i in _store_inits(job).items()}
     return _elsewhere(job, stands, certain=False) if len(set(names.values())) > 1 else None
 
 
-def _elsewhere(job: JobEvidence, stands: dict[int, Standing], certain: bool) -> Finding:
-    places = {r: f"{_address_of(i)}:{_port_of(i)}" for r, i in _store_inits(job).items()}
-    right = places.get(0) or Counter(places.values()).most_common(1)[0][0]
+def _elsewhere(job: JobEvidence, stands: Standings, certain: bool) -> Finding:
+    places = {r: _store_text(i) for r, i in _store_inits(job).items()}
+    usual, count = Counter(places.values()).most_common(1)[0]
+    right = usual if count > len(places) / 2 else places.get(0, usual)
     odd = sorted(r for r, place in places.items() if place != right)
     finding = load_cause("RW103").finding(
         f"{verb(odd, 'looks', 'look')} for the store at {places[odd[0]]}, the others at {right} (MASTER_ADDR and port differ)",
@@ -195,7 +200,7 @@ def _canonical(address: str) -> str:
     return "localhost" if address in ("localhost", "::1", "0.0.0.0") or address.startswith("127.") else address
 
 
-def _different_backends(job: JobEvidence, stands: dict[int, Standing], book: SourceBook, waiting: list[int]) -> Finding | None:
+def _different_backends(job: JobEvidence, stands: Standings, book: SourceBook, waiting: list[int]) -> Finding | None:
     backends = {r: e.inits[-1].backend for r, e in job.ranks.items() if e.inits and e.inits[-1].backend}
     odd = _odd_ones(backends)
     if odd is None:
@@ -209,8 +214,8 @@ def _different_backends(job: JobEvidence, stands: dict[int, Standing], book: Sou
     )
 
 
-def _stale_store(job: JobEvidence, stands: dict[int, Standing], book: SourceBook, waiting: list[int]) -> Finding | None:
-    started = job.started_ns / 1e9
+def _stale_store(job: JobEvidence, stands: Standings, book: SourceBook, waiting: list[int]) -> Finding | None:
+    started = min([job.started_ns, *(e.started_ns for e in job.ranks.values() if e.started_ns)]) / 1e9  # nodes start one after the other
     ranks = sorted(r for r, e in job.ranks.items() if e.inits and (e.inits[-1].file_mtime or started) < started - 0.5)
     if not ranks:
         return None
@@ -226,7 +231,7 @@ def _stale_store(job: JobEvidence, stands: dict[int, Standing], book: SourceBook
     )
 
 
-def _died_before(job: JobEvidence, stands: dict[int, Standing], book: SourceBook, waiting: list[int]) -> Finding | None:
+def _died_before(job: JobEvidence, stands: Standings, book: SourceBook, waiting: list[int]) -> Finding | None:
     dead = sorted(r for r, e in job.ranks.items() if stands[r].kind == "ended" and not e.inits and r not in waiting)
     if not dead:
         return None
@@ -248,12 +253,13 @@ def _end_text(evidence: RankEvidence) -> str:
     ended = evidence.ended
     if ended is None or ended.kind == "vanished":
         return "no trace (killed?)" if ended is None or ended.code is None else f"exit code {ended.code}"
+    code = 0 if ended.code is None else ended.code
     if ended.signal:
         return f"signal {ended.signal}"
-    return {"sys_exit": f"sys.exit({ended.code})", "os_exit": f"os._exit({ended.code})"}.get(ended.kind, f"exit code {ended.code}")
+    return {"sys_exit": f"sys.exit({code})", "os_exit": f"os._exit({code})"}.get(ended.kind, f"exit code {code}")
 
 
-def _slow_before(job: JobEvidence, stands: dict[int, Standing], book: SourceBook, waiting: list[int]) -> Finding | None:
+def _slow_before(job: JobEvidence, stands: Standings, book: SourceBook, waiting: list[int]) -> Finding | None:
     late = sorted(r for r, s in stands.items() if s.kind == "before_init" or (s.kind == "ended" and not job.ranks[r].inits))
     if not late:
         return None
@@ -274,7 +280,7 @@ def _slow_before(job: JobEvidence, stands: dict[int, Standing], book: SourceBook
     return finding.with_severity("error") if timed_out else finding
 
 
-def _missing(job: JobEvidence, stands: dict[int, Standing], book: SourceBook, waiting: list[int]) -> Finding | None:
+def _missing(job: JobEvidence, stands: Standings, book: SourceBook, waiting: list[int]) -> Finding | None:
     missing = _missing_ranks(job)
     if not missing:
         return None
@@ -312,7 +318,7 @@ def _is_waiting_for_children(launcher: Helper) -> bool:
     )
 
 
-def _unreachable(job: JobEvidence, stands: dict[int, Standing], book: SourceBook, waiting: list[int]) -> Finding | None:
+def _unreachable(job: JobEvidence, stands: Standings, book: SourceBook, waiting: list[int]) -> Finding | None:
     """All are here and agree, and still they do not meet: the store or the connections between them are out of reach."""
     init = job.ranks[waiting[0]].inits[-1] if job.ranks[waiting[0]].inits else None
     if init is None:
@@ -327,7 +333,7 @@ def _unreachable(job: JobEvidence, stands: dict[int, Standing], book: SourceBook
             f"port {port} is held by another program, {_holder_text(holder)}, which is not a TCPStore; {verb(waiting, 'waits', 'wait')} for its answer",
             certain=False,
             culprits=tuple(place_of(job.ranks[r], stands[r].frame) for r in waiting if r == 0),
-            waiting=_waits(stands, []),
+            waiting=_waits(stands, [0]),
             why="the port is already in use, so rank 0 could not open the store there",
         )
     if 0 in stands and stands[0].kind == "init":
@@ -344,7 +350,7 @@ def _unreachable(job: JobEvidence, stands: dict[int, Standing], book: SourceBook
     return (
         load_cause("RW111")
         .finding(
-            f"{verb(waiting, 'cannot', 'cannot')} reach the store at {_address_of(init)}:{port}",
+            f"{verb(waiting, 'cannot', 'cannot')} reach the store at {_store_text(init)}",
             certain=False,
             culprits=tuple(place_of(job.ranks[r], stands[r].frame) for r in waiting),
             why="nothing answers at that address and port: rank 0 is not there, or a firewall is in the way",
@@ -359,7 +365,7 @@ def _unreachable(job: JobEvidence, stands: dict[int, Standing], book: SourceBook
 def _missing_ranks(job: JobEvidence) -> list[int]:
     sizes = [e.inits[-1].world_size for e in job.ranks.values() if e.inits and e.inits[-1].world_size]
     world = job.world_size or max(sizes, default=0)
-    return [rank for rank in range(min(world, 100_000)) if rank not in job.ranks]
+    return [rank for rank in range(min(world, 1 << 20)) if rank not in job.ranks]
 
 
 def _odd_ones(values: Mapping[int, object]) -> tuple[list[int], object] | None:
@@ -388,8 +394,13 @@ def _address_of(init: Init) -> str:
 def _port_of(init: Init) -> int | None:
     if init.method.startswith("tcp://"):
         tail = init.method.rsplit(":", 1)[-1].split("?")[0].split("/")[0]
-        return int(tail) if tail.isdigit() else None
+        return int(tail) if tail.isdecimal() and len(tail) < 6 else None
     return init.port
+
+
+def _store_text(init: Init) -> str:
+    port = _port_of(init)
+    return f"{_address_of(init) or 'an unknown address'}{f':{port}' if port else ''}"
 
 
 def _same_address(job: JobEvidence) -> bool:
@@ -445,7 +456,7 @@ def _likely_interface(host: HostFacts) -> str:
     return next((name for name in host.interfaces if name != "lo" and not name.startswith(("docker", "veth", "br-"))), "lo")
 
 
-def _waits(stands: dict[int, Standing], culprits: list[int]) -> tuple[Wait, ...]:
+def _waits(stands: Standings, culprits: list[int]) -> tuple[Wait, ...]:
     return tuple(wait_of(s) for rank, s in sorted(stands.items()) if rank not in culprits and s.kind in ("waiting", "init"))
 
 

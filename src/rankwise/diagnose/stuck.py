@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from rankwise.causes import load_cause
 from rankwise.diagnose.source import SourceBook
-from rankwise.diagnose.standing import Standing, main_stack, main_thread, place_of, wait_of
+from rankwise.diagnose.standing import Standings, main_stack, main_thread, place_of, wait_of
 from rankwise.diagnose.waiting import needed_by
 from rankwise.diagnose.wording import at, seconds_text, size_text, verb
 from rankwise.evidence.frames import is_user_file, user_frame, user_frames
@@ -35,18 +35,22 @@ class Activity:
     deadlock: bool = False
 
 
-def find_stuck(job: JobEvidence, stands: dict[int, Standing], book: SourceBook) -> list[Finding]:
+def find_stuck(job: JobEvidence, stands: Standings, book: SourceBook) -> list[Finding]:
     """One finding per rank that others wait for and that is not on its way in any collective."""
     waiting = [rank for rank, standing in stands.items() if standing.kind in ("waiting", "init")]
-    blockers: dict[int, list[int]] = {}
+    blockers: dict[int, list[int]] = {
+        rank: sorted(set(waiting) - {rank})
+        for rank, evidence in job.ranks.items()
+        if evidence.alive and evidence.samples and evidence.samples[-1].state in ("T", "t") and set(waiting) - {rank}
+    }
     for rank in waiting:
         for needed in needed_by(job, stands, rank) if stands[rank].kind == "waiting" else ():
-            if needed in stands and stands[needed].kind in ("elsewhere", "before_init"):
+            if needed in stands and stands[needed].kind in ("elsewhere", "before_init") and rank not in blockers.get(needed, ()):
                 blockers.setdefault(needed, []).append(rank)
     return [_finding(job, stands, book, rank, waiters) for rank, waiters in sorted(blockers.items(), key=lambda item: -len(item[1]))]
 
 
-def _finding(job: JobEvidence, stands: dict[int, Standing], book: SourceBook, rank: int, waiters: list[int]) -> Finding:
+def _finding(job: JobEvidence, stands: Standings, book: SourceBook, rank: int, waiters: list[int]) -> Finding:
     evidence = job.ranks[rank]
     activity = activity_of(job, evidence, book)
     cause = load_cause("RW502" if activity.moves else activity.code)
@@ -96,6 +100,8 @@ def _file_lock(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activi
     if holder is None:
         by = f"process {lock.holder}" if lock.holder else "another process"
         return Activity("RW304", f"waits for the file lock on {name} (flock), held by {by}", _here(rank))
+    if not any(call.is_open for call in job.ranks[holder].calls):
+        return Activity("RW304", f"waits for the file lock on {name} (flock) that rank {holder} holds", _here(rank))
     why = f"rank {holder} holds the lock and waits itself: it took the lock and then entered a collective (barrier) that needs rank {rank.rank}"
     return Activity(
         "RW304", f"waits for the file lock on {name} (flock) that rank {holder} holds", _here(rank), why,
@@ -115,7 +121,7 @@ def _dataloader(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activ
         return None  # loading in the main process: look at the frame itself
     dead = [helper for helper in rank.helpers if helper.ended is not None and helper.is_python and helper.state == ""]
     alive = [worker for worker in workers if worker.state not in ("", "Z")]
-    if not alive:
+    if not alive or (dead and not any(_worker_frame(worker) for worker in alive)):
         which = f" (process {dead[0].pid} is gone)" if dead else ""
         return Activity("RW308", f"waits for a DataLoader worker that is dead{which}", fetching)
     for worker in alive:
@@ -261,6 +267,8 @@ def _starved(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity
     if not rank.samples:
         return None
     last = rank.samples[-1]
+    if _bytes_moved(rank) > (1 << 20):
+        return Activity("RW314", "reads or writes files", _here(rank), moves=True)
     if last.state == "D" or last.swap > (256 << 20):
         return Activity("RW313", f"is held up by the machine (state {last.state}, {size_text(last.swap)} swapped out)", _here(rank))
     return None
@@ -295,6 +303,14 @@ def _cpu_rate(rank: RankEvidence) -> float:
         return 0.0
     seconds = (samples[-1].time_ns - samples[0].time_ns) / 1e9
     return (samples[-1].cpu_s - samples[0].cpu_s) / seconds if seconds > 0 else 0.0
+
+
+def _bytes_moved(rank: RankEvidence) -> int:
+    """Bytes read and written over the last samples: a checkpoint being written is progress."""
+    samples = rank.samples[-6:]
+    if len(samples) < 2:
+        return 0
+    return samples[-1].read_bytes + samples[-1].written_bytes - samples[0].read_bytes - samples[0].written_bytes
 
 
 def _always_running(rank: RankEvidence) -> bool:

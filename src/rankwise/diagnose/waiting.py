@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from rankwise.diagnose.match import last_seq, op_at
-from rankwise.diagnose.standing import P2P, Standing
+from rankwise.diagnose.standing import P2P, Standing, Standings
 from rankwise.evidence.records import JobEvidence
+
+_MAX_WORLD = 1 << 20  # a larger world size is damaged evidence, not a job
 
 
 def members_of(job: JobEvidence, group: str) -> list[int]:
     """The ranks of a group, as far as they are known."""
     if group == "0":
-        return sorted(set(range(job.world_size or 0)) | set(job.ranks))
+        return sorted(set(range(min(job.world_size or 0, _MAX_WORLD))) | set(job.ranks))
     for evidence in job.ranks.values():
         for made in evidence.groups:
             if made.name == group and made.ranks:
@@ -18,25 +20,49 @@ def members_of(job: JobEvidence, group: str) -> list[int]:
     return sorted(rank for rank, evidence in job.ranks.items() if group in evidence.collectives.groups())
 
 
-def needed_by(job: JobEvidence, stands: dict[int, Standing], rank: int) -> set[int]:
+def needed_by(job: JobEvidence, stands: Standings, rank: int) -> set[int]:
     """The ranks that a waiting rank waits for: members that have not arrived where it is."""
     standing = stands[rank]
+    if standing.kind != "waiting":
+        return set()
     if standing.op in P2P:
-        return {standing.peer} if standing.peer is not None and not _is_transfer(stands, rank, standing.peer) else set()
+        peer = standing.peer
+        is_met = peer is None or _is_transfer(stands, rank, peer) or _has_answered(job, rank, peer, standing.op)
+        return set() if peer is None or is_met else {peer}
     if standing.op == "new_group":
         mine = len(job.ranks[rank].groups)
         return {r for r in job.ranks if r != rank and len(job.ranks[r].groups) < mine}
-    return {r for r in members_of(job, standing.group) if r != rank and not has_arrived(job, stands, r, standing)}
+    return _missing_in(job, stands, standing) - {rank}
 
 
-def _is_transfer(stands: dict[int, Standing], rank: int, peer: int) -> bool:
+def _missing_in(job: JobEvidence, stands: Standings, standing: Standing) -> set[int]:
+    """Who has not arrived in a slot: worked out once for all who wait in it."""
+    slot = (standing.op, standing.group, standing.seq, standing.inside if standing.seq is None else "")
+    if slot not in stands.missing:
+        members = members_of(job, standing.group)
+        stands.missing[slot] = {r for r in members if r != standing.rank and not has_arrived(job, stands, r, standing)}
+    return stands.missing[slot]
+
+
+def _is_transfer(stands: Standings, rank: int, peer: int) -> bool:
     """A send and a recv that have found each other need nobody: the bytes are on their way."""
     other, wanted = stands.get(peer), "recv" if "send" in stands[rank].op else "send"
     batch = other is not None and other.op == "batch_isend_irecv"
     return other is not None and other.kind == "waiting" and (wanted in other.op or batch) and other.peer in (rank, None)
 
 
-def has_arrived(job: JobEvidence, stands: dict[int, Standing], rank: int, standing: Standing) -> bool:
+def _has_answered(job: JobEvidence, rank: int, peer: int, op: str) -> bool:
+    """The peer has begun as many receives from this rank as this rank has begun sends to it (or the reverse): its part is done."""
+    mine, theirs = ("send", "recv") if "send" in op else ("recv", "send")
+    evidence = job.ranks.get(peer)
+    if evidence is None:
+        return False
+    begun = sum(call.op.lstrip("i") == mine and call.peer == peer for call in job.ranks[rank].calls)
+    answered = sum(call.op.lstrip("i") == theirs and call.peer == rank for call in evidence.calls)
+    return answered >= begun > 0
+
+
+def has_arrived(job: JobEvidence, stands: Standings, rank: int, standing: Standing) -> bool:
     evidence = job.ranks.get(rank)
     if evidence is None:
         return False
@@ -58,16 +84,19 @@ def _num_calls(job: JobEvidence, rank: int, standing: Standing) -> int:
     return sum(call.op == op and call.group == standing.group for call in job.ranks[rank].calls)
 
 
-def doomed_ranks(job: JobEvidence, stands: dict[int, Standing]) -> set[int]:
+def doomed_ranks(job: JobEvidence, stands: Standings) -> set[int]:
     """The waiting ranks that can never go on: each needs a rank that is gone, or one that is doomed itself.
 
     The greatest such set: waits in a circle stay in it, a wait for somebody who still moves (or for nobody) drops out.
     """
+    if stands.doomed is not None:
+        return stands.doomed
     doomed = {rank for rank, standing in stands.items() if standing.kind == "waiting" and standing.op != "unknown"}
     needs = {rank: needed_by(job, stands, rank) for rank in doomed}
     gone = {rank for rank, standing in stands.items() if standing.kind == "ended"}
     while True:
         free = {rank for rank in doomed if not needs[rank] & (doomed | gone)}
         if not free:
+            stands.doomed = doomed
             return doomed
         doomed -= free

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any
 
 Key = tuple[str, str, tuple[int, ...], str, int | None, str]
@@ -83,7 +84,15 @@ class CollectiveLog:
         return [self[i] for i, what in enumerate(self.what) if what in ids]
 
     def pending(self) -> list[Entry]:
-        return [self[i] for i, done in enumerate(self.done) if not done]
+        found, i = [], self.done.find(0)
+        while i >= 0:
+            found.append(self[i])
+            i = self.done.find(0, i + 1)
+        return found
+
+    def newest_done_ns(self) -> int:
+        """When the latest of the completed collectives was created; 0 for none. Without unpacking a single entry."""
+        return max(compress(self.created_ns, self.done), default=0)
 
     def _intern(self, thing: Any, table: list[Any]) -> int:
         key = (table is self.sites, thing)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from bisect import bisect_right
 from typing import Any
 
@@ -20,7 +21,14 @@ _COLLECTIVES = frozenset(
         "all_gather_coalesced",
     }
 )  # fmt: skip
-_ALIASES = {"_all_gather_base": "all_gather_into_tensor", "_reduce_scatter_base": "reduce_scatter_tensor", "allreduce": "all_reduce"}
+P2P_MARK = ":p2p"
+_P2P_NAME = re.compile(r"(send|recv) \d+(?:->|<-)(\d+)")
+_ALIASES = {
+    "all_reduce_barrier": "barrier",
+    "_all_gather_base": "all_gather_into_tensor",
+    "_reduce_scatter_base": "reduce_scatter_tensor",
+    "allreduce": "all_reduce",
+}
 _MAX_ENTRIES = 200_000
 
 
@@ -35,8 +43,7 @@ def read_flight(text: bytes, calls: tuple[Call, ...]) -> CollectiveLog | None:
     finder = _CallFinder(calls)
     for entry in entries:
         try:
-            if not entry.get("is_p2p"):
-                _add(log, entry, finder)
+            (_add_p2p if entry.get("is_p2p") else _add)(log, entry, finder)
         except (KeyError, TypeError, ValueError, IndexError, OverflowError, AttributeError):
             continue
     return log
@@ -76,6 +83,18 @@ def _add(log: CollectiveLog, entry: dict[str, Any], finder: _CallFinder) -> None
     passed = exact and call is not None and call.op == "barrier" and call.ended_ns > 0 and not call.failed
     done = bool(entry.get("retired")) or entry.get("state") == "completed" or passed
     log.add(int(entry["collective_seq_id"]), what, created, done, call.stack if call else None, origin)
+
+
+def _add_p2p(log: CollectiveLog, entry: dict[str, Any], finder: _CallFinder) -> None:
+    """NCCL records sends and receives too, as `nccl:send 0->1`; they have numbers of their own, so they get a group of their own."""
+    match = _P2P_NAME.search(str(entry["profiling_name"]))
+    if match is None:
+        return
+    created = int(entry["time_created_ns"])
+    call, _ = finder.around(created)
+    what = Signature(f"{entry['process_group'][0]}{P2P_MARK}", match[1], peer=int(match[2]))
+    done = bool(entry.get("retired")) or entry.get("state") == "completed"
+    log.add(int(entry["p2p_seq_id"]), what, created, done, call.stack if call else None)
 
 
 class _CallFinder:

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import struct
+from array import array
 from dataclasses import fields
+from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rankwise.evidence.collectives import ORIGINS, CollectiveLog, Signature
 from rankwise.evidence.records import JobEvidence, RankEvidence
@@ -22,6 +25,18 @@ _MAGIC = b"RWC1"
 _ROW = 4 + 4 + 8 + 4 + 1 + 1
 _MAX_JSON = 512 << 20
 _MAX_ROWS = 1 << 22
+_KNOWN_ORIGINS = bytes(range(len(ORIGINS)))
+
+
+class Column(NamedTuple):
+    """One array of a collective log, and what lies between its lowest and highest value."""
+
+    values: array[int]
+    low: int
+    high: int
+
+
+Columns = dict[tuple[str, bytes], Column]  # by type code and content
 
 
 def save_evidence(folder: Path, job: JobEvidence) -> None:
@@ -52,23 +67,25 @@ def load_evidence(folder: Path) -> JobEvidence:
         raise ValueError(f"evidence format {data.get('format')!r} is not {FORMAT}")
     job: JobEvidence = thaw(JobEvidence, {**data, "ranks": {}})
     blind = list(job.blind)
+    shared: Columns = {}
     for path in sorted((folder / "ranks").glob("*.json"), key=lambda path: (len(path.stem), path.stem)):
         try:
-            job.ranks[int(path.stem)] = load_rank(path)
+            job.ranks[int(path.stem)] = load_rank(path, shared)
         except (ValueError, OSError, KeyError, TypeError, RecursionError, OverflowError) as error:
             blind.append(f"the evidence of rank {path.stem} is damaged ({type(error).__name__})")
     whole: JobEvidence = thaw_with(job, blind=tuple(blind))
     return whole
 
 
-def load_rank(path: Path) -> RankEvidence:
+def load_rank(path: Path, shared: Columns | None = None) -> RankEvidence:
+    """One rank; `shared` holds what earlier ranks brought and this one may have in common with them."""
     data = _read_json(path)
     signatures = [thaw(Signature, signature) for signature in _list(data.pop("signatures", []))]
     sites = [thaw_stack(site) for site in _list(data.pop("sites", []))]
     partial = bool(data.pop("is_partial", False))
     evidence: RankEvidence = thaw(RankEvidence, data)
     binary = path.with_suffix(".bin")
-    log = unpack_log(_read(binary, _MAX_ROWS * _ROW + 64), signatures, sites) if binary.exists() else CollectiveLog()
+    log = unpack_log(_read(binary, _MAX_ROWS * _ROW + 64), signatures, sites, shared) if binary.exists() else CollectiveLog()
     log.is_partial = partial
     whole: RankEvidence = thaw_with(evidence, collectives=log)
     return whole
@@ -79,30 +96,37 @@ def pack_log(log: CollectiveLog) -> bytes:
     return _HEADER.pack(_MAGIC, len(log)) + b"".join(part.tobytes() for part in arrays) + bytes(log.done) + bytes(log.origin)
 
 
-def unpack_log(data: bytes, signatures: list[Signature], sites: list[Any]) -> CollectiveLog:
-    """The flat arrays back, with every index checked against its table."""
+def unpack_log(data: bytes, signatures: list[Signature], sites: list[Any], shared: Columns | None = None) -> CollectiveLog:
+    """The flat arrays back, with every index checked against its table. Ranks that did the same share their arrays."""
     if len(data) < _HEADER.size:
         raise ValueError("too short for a collective log")
     magic, count = _HEADER.unpack_from(data)
     if magic != _MAGIC or count > _MAX_ROWS or len(data) != _HEADER.size + count * _ROW:
         raise ValueError("not a collective log, or cut off")
-    log = CollectiveLog(signatures=signatures, sites=sites)
-    offset = _HEADER.size
-    for part in (log.what, log.seq, log.created_ns, log.site):
-        size = count * part.itemsize
-        part.frombytes(data[offset : offset + size])
-        offset += size
-    log.done.extend(data[offset : offset + count])
-    log.origin.extend(data[offset + count : offset + 2 * count])
-    _check_indices(log)
-    return log
-
-
-def _check_indices(log: CollectiveLog) -> None:
-    if not len(log):
-        return
-    if max(log.what) >= len(log.signatures) or max(log.site) >= len(log.sites) or min(log.site) < -1 or max(log.origin) >= len(ORIGINS):
+    ends = list(accumulate((4 * count, 4 * count, 8 * count, 4 * count, count, count), initial=_HEADER.size))
+    what, seq, created_ns, site, done, origin = (data[start:end] for start, end in pairwise(ends))
+    columns = {} if shared is None else shared
+    whats, sites_at = _column("I", what, columns), _column("i", site, columns)
+    if whats.high >= len(signatures) or sites_at.low < -1 or sites_at.high >= len(sites) or origin.translate(None, _KNOWN_ORIGINS):
         raise ValueError("the collective log points outside its tables")
+    return CollectiveLog(
+        signatures=signatures,
+        sites=sites,
+        what=whats.values,
+        seq=_column("I", seq, columns).values,
+        created_ns=array("Q", created_ns),
+        done=bytearray(done),
+        site=sites_at.values,
+        origin=bytearray(origin),
+    )
+
+
+def _column(code: str, raw: bytes, shared: Columns) -> Column:
+    column = shared.get((code, raw))
+    if column is None:
+        values = array(code, raw)
+        column = shared[code, raw] = Column(values, min(values, default=-1), max(values, default=-1))
+    return column
 
 
 def thaw_with(record: Any, **changes: Any) -> Any:
@@ -130,11 +154,11 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _read(path: Path, limit: int) -> bytes:
-    with path.open("rb") as file:
-        data = file.read(limit + 1)
-    if len(data) > limit:
-        raise ValueError(f"{path.name} is too large to be evidence")
-    return data
+    with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb", buffering=0) as file:  # a pipe in its place would block
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
+            raise ValueError(f"{path.name} is too large to be evidence, or no file")
+        return file.readall()
 
 
 def _read_json(path: Path) -> dict[str, Any]:

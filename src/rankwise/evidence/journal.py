@@ -94,7 +94,7 @@ class Journal:
                 backend=str(facts["backend"]),
                 method=str(facts["method"]),
                 address=str(facts["address"]),
-                port=int(port) if port.isdigit() else None,
+                port=int(port) if port.isdecimal() and len(port) < 6 else None,
                 timeout_s=facts.get("timeout_s"),
                 started_ns=int(facts["t"]),
                 ended_ns=0,

@@ -36,6 +36,10 @@ class RingWindow:
         except (OSError, ValueError):
             pass
 
+    def head(self) -> int:
+        """How many calls were begun so far."""
+        return int(_HEADER.unpack_from(self._map)[4]) if self._map is not None else 0
+
     def marks(self) -> bytes:
         """The head and the counters: different whenever something moved."""
         return self._map[: self._size] if self._map is not None else b""

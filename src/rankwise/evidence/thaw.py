@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import types
 import typing
+from collections.abc import Callable
 from dataclasses import MISSING, fields, is_dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
-_MAX_DEPTH = 12
+Fit = Callable[[Any], Any]
 
 
 def freeze(value: Any) -> Any:
@@ -22,61 +23,75 @@ def freeze(value: Any) -> Any:
     return value
 
 
-def thaw(cls: type, data: Any, depth: int = 0) -> Any:
+def thaw(cls: type, data: Any) -> Any:
     """A record from its JSON form; unknown keys are ignored, missing ones take their default."""
-    if not isinstance(data, dict) or depth > _MAX_DEPTH:
+    if not isinstance(data, dict):
         raise ValueError(f"expected an object for {cls.__name__}")
-    hints = _hints(cls)
-    known = {f.name for f in fields(cls)}
+    fits = _fits_of(cls)
     try:
-        return cls(**{name: _fit(hints[name], value, depth + 1) for name, value in data.items() if name in known})
+        return cls(**{name: fits[name](value) for name, value in data.items() if name in fits})
     except TypeError as error:
         raise ValueError(f"{cls.__name__} is incomplete: {error}") from error
 
 
 @cache
-def _hints(cls: type) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
+def _fits_of(cls: type) -> dict[str, Fit]:
+    hints = typing.get_type_hints(cls)
+    return {f.name: _fit_for(hints[f.name]) for f in fields(cls)}
 
 
-def _default(field: Any) -> Any:
-    return field.default if field.default is not MISSING else MISSING
-
-
-def _fit(hint: Any, value: Any, depth: int) -> Any:
+@cache
+def _fit_for(hint: Any) -> Fit:
+    """What turns a JSON value into one of this type, or raises ValueError: worked out once per type, for jobs of thousands of ranks."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
-        return value
+        return lambda value: value
     if origin in (types.UnionType, typing.Union):
-        if value is None and type(None) in arguments:
-            return None
-        return _fit(next(a for a in arguments if a is not type(None)), value, depth)
+        fit = _fit_for(next(a for a in arguments if a is not type(None)))
+        return (lambda value: None if value is None else fit(value)) if type(None) in arguments else fit
     if origin is tuple:
-        return _fit_tuple(arguments, value, depth)
+        return _tuple_fit(arguments)
     if origin is dict:
-        if not isinstance(value, dict):
-            raise ValueError("expected an object")
-        return {_key(arguments[0], key): _fit(arguments[1], part, depth) for key, part in value.items()}
+        return _dict_fit(*arguments)
     if is_dataclass(hint) and isinstance(hint, type):
-        return thaw(hint, value, depth)
-    return _fit_plain(hint, value)
+        return partial(thaw, hint)
+    return _float_fit if hint is float else _plain_fit(hint)
 
 
-def _fit_tuple(arguments: tuple[Any, ...], value: Any, depth: int) -> Any:
-    if not isinstance(value, list):
-        raise ValueError("expected a list")
+def _tuple_fit(arguments: tuple[Any, ...]) -> Fit:
     if len(arguments) == 2 and arguments[1] is Ellipsis:
-        return tuple(_fit(arguments[0], part, depth) for part in value)
-    return tuple(_fit(argument, part, depth) for argument, part in zip(arguments, value, strict=True))
+        fit = _fit_for(arguments[0])
+        return lambda value: tuple([fit(part) for part in _checked(list, value)])
+    fits = [_fit_for(argument) for argument in arguments]
+    return lambda value: tuple([fit(part) for fit, part in zip(fits, _checked(list, value), strict=True)])
 
 
-def _fit_plain(hint: Any, value: Any) -> Any:
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+def _dict_fit(key_hint: Any, hint: Any) -> Fit:
+    fit = _fit_for(hint)
+    if key_hint is int:
+        return lambda value: {int(key): fit(part) for key, part in _checked(dict, value).items()}
+    return lambda value: {key: fit(part) for key, part in _checked(dict, value).items()}
+
+
+def _plain_fit(hint: Any) -> Fit:
+    def fit(value: Any) -> Any:
+        return value if type(value) is hint else _checked(hint, value)
+
+    return fit
+
+
+def _float_fit(value: Any) -> float:
+    try:
+        return float(value) if type(value) is int else _checked(float, value)
+    except OverflowError as error:
+        raise ValueError("expected float, not a number beyond all floats") from error
+
+
+def _checked(hint: Any, value: Any) -> Any:
     if (hint is int and isinstance(value, bool)) or not isinstance(value, hint):
         raise ValueError(f"expected {hint.__name__}, not {type(value).__name__}")
     return value
 
 
-def _key(hint: Any, key: str) -> Any:
-    return int(key) if hint is int else key
+def _default(field: Any) -> Any:
+    return field.default if field.default is not MISSING else MISSING

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rankwise.evidence.records import HostFacts, JobEvidence, RankEvidence
+from rankwise.evidence.tracebacks import find_tracebacks
 from rankwise.launch.hostfacts import find_host_facts, oom_count
 from rankwise.launch.observe import Observer, source_files
 from rankwise.launch.plan import RunPlan
@@ -16,14 +17,14 @@ from rankwise.launch.stacks import StackReader
 
 _MAX_SOURCE = 512 << 10
 _MAX_STACKS = 96
-_TAIL = 8192
+_TAIL = 65536
 
 
 class Collector:
     """Remembers what is costly to find out: sources, host facts, the first stacks."""
 
-    def __init__(self, plan: RunPlan, observer: Observer, live: Path, started_ns: int) -> None:
-        self._plan, self._observer, self._started_ns = plan, observer, started_ns
+    def __init__(self, plan: RunPlan, observer: Observer, live: Path, logs: Path, started_ns: int) -> None:
+        self._plan, self._observer, self._logs, self._started_ns = plan, observer, logs, started_ns
         self._stacks = StackReader(live)
         self._sources: dict[str, str] = {}
         self._cwd = os.getcwd()
@@ -42,6 +43,7 @@ class Collector:
         duplicates = tuple(observer.evidence_of(rank, pid) for rank, pids in claims.items() for pid in pids[1:])
         if depth == "deep":
             ranks = self._with_locks_and_sockets(ranks)
+        ranks = self._with_logged_errors(ranks)
         hosts = (self._host_facts(ranks),) if depth != "flight" or not all(e.inits and e.inits[-1].ended_ns for e in ranks.values()) else ()
         launchers = observer.launchers(set(pids))
         self._read_sources(ranks, [helper.script for helper in launchers if helper.script])
@@ -77,6 +79,18 @@ class Collector:
             rank: replace(e, connections=links.get(e.pid or 0, ()), locks=tuple(lock for lock in locks if lock.waiter == e.pid))
             for rank, e in ranks.items()
         }
+
+    def _with_logged_errors(self, ranks: dict[int, RankEvidence]) -> dict[int, RankEvidence]:
+        """A rank that died without the probe left its traceback in the shared log, if anywhere; only where it can be nobody else's."""
+        unseen = [
+            rank for rank, e in ranks.items() if not e.alive and not e.torch and not e.raised and e.ended and e.ended.kind == "vanished"
+        ]
+        if len(unseen) != 1:
+            return ranks
+        rank = unseen[0]
+        ended = ranks[rank].ended
+        found = find_tracebacks(_tail(self._logs / "launcher.log"), ended.time_ns if ended else 0)
+        return {**ranks, rank: replace(ranks[rank], raised=tuple(found[-1:]))} if found else ranks
 
     def _host_facts(self, ranks: dict[int, RankEvidence]) -> HostFacts:
         inits = [e.inits[-1] for e in ranks.values() if e.inits and (not e.inits[-1].ended_ns or e.inits[-1].error)]
@@ -114,6 +128,15 @@ def _neighbours(files: list[str]) -> list[str]:
     return found[:120]
 
 
+def _tail(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _TAIL))
+            return file.read(_TAIL).decode(errors="replace")
+    except OSError:
+        return ""
+
+
 def _read_text(file: str) -> str:
     try:
         with open(file, encoding="utf-8", errors="replace") as stream:
@@ -125,7 +148,7 @@ def _read_text(file: str) -> str:
 def _world_size(ranks: dict[int, RankEvidence]) -> int | None:
     sizes = [e.inits[-1].world_size for e in ranks.values() if e.inits and e.inits[-1].world_size]
     if not sizes:
-        sizes = [int(size) for e in ranks.values() if (size := e.env.get("WORLD_SIZE", "")).isdigit()]
+        sizes = [int(size) for e in ranks.values() if (size := e.env.get("WORLD_SIZE", "")).isdecimal() and len(size) < 10]
     return max(set(sizes), key=sizes.count) if sizes else None
 
 
@@ -142,7 +165,7 @@ def _host_of(method: str) -> str:
 
 def _port_of(method: str) -> int | None:
     tail = method.rsplit(":", 1)[-1].split("?")[0] if method.startswith("tcp://") else ""
-    return int(tail) if tail.isdigit() else None
+    return int(tail) if tail.isdecimal() and len(tail) < 6 else None
 
 
 def host_name() -> str:

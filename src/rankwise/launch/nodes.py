@@ -39,6 +39,7 @@ _JOIN_S = 30.0
 _END_WAIT_S = 9.0
 _END_ANSWER_S = 4.0
 _LEAVE_S = 5.0
+_HURRY_S = 1.0
 _MAX_PLAIN = 64 << 20
 _MAX_COURIERS = 3
 _DAMAGE = (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError, zlib.error)
@@ -90,8 +91,8 @@ class OneNode:
         """Tell all nodes; returns what they all believe, which is another node's verdict where that was there first."""
         return verdict
 
-    def last_job(self, job: JobEvidence) -> JobEvidence:
-        """This node's job has ended: the evidence of all nodes, waited for as long as it makes sense."""
+    def last_job(self, job: JobEvidence, is_hurried: bool) -> JobEvidence:
+        """This node's job has ended: the evidence of all nodes, waited for as long as it makes sense, or not at all."""
         return job
 
     def leave(self) -> None:
@@ -161,17 +162,7 @@ class Peer:
             self.beats[channel], self.heard_s, self.heard_ns, self.num_polls = beat, now_s, now_ns, 0
         if serial > self.serial:
             with contextlib.suppress(*_DAMAGE):
-                self._take_facts(facts)
-                self.serial = serial
-
-    def _take_facts(self, facts: dict[str, Any]) -> None:
-        self.host = str(facts.get("host", ""))[:255]
-        self.ranks = {int(rank): int(pid) for rank, pid in facts.get("ranks", {}).items()}
-        self.ask, self.depth = int(facts.get("ask", 0)), "deep" if facts.get("depth") == "deep" else "flight"
-        self.answers = {int(number): int(ask) for number, ask in facts.get("answers", {}).items()}
-        self.version = int(facts.get("version", 0))
-        self.is_final = facts.get("final") is True
-        self.code = int(facts["code"]) if facts.get("code") is not None else None
+                vars(self).update(_read_status(facts), serial=serial)
 
     def has_answered(self, number: int, ask: int) -> bool:
         """True if its snapshot is here and was made after the question; after its end nothing changes any more."""
@@ -182,6 +173,20 @@ class Peer:
         if self.read[0] != self.fetched:
             self.read = (self.fetched, unpack_job(self.snapshot))
         return self.read[1]
+
+
+def _read_status(facts: dict[str, Any]) -> dict[str, Any]:
+    """What a peer says of itself, as the fields of `Peer`; raises one of _DAMAGE for what makes no sense."""
+    return {
+        "host": str(facts.get("host", ""))[:255],
+        "ranks": {int(rank): int(pid) for rank, pid in facts.get("ranks", {}).items()},
+        "ask": int(facts.get("ask", 0)),
+        "depth": "deep" if facts.get("depth") == "deep" else "flight",
+        "answers": {int(number): int(ask) for number, ask in facts.get("answers", {}).items()},
+        "version": int(facts.get("version", 0)),
+        "is_final": facts.get("final") is True,
+        "code": int(facts["code"]) if facts.get("code") is not None else None,
+    }
 
 
 class SeveralNodes(OneNode):
@@ -202,7 +207,7 @@ class SeveralNodes(OneNode):
         self._answers: dict[int, int] = {}
         self._posts: dict[str, bytes] = {}
         self._ranks: dict[int, int] = {}  # of this node
-        self._begun_ns = 0  # when these were first seen
+        self._restarted_ns = 0  # when these took the place of others
         self._counted_s = 0.0
         self._looked_s = 0.0
         self._asked_s = 0.0
@@ -211,7 +216,7 @@ class SeveralNodes(OneNode):
         self._told_lost: set[int] = set()
         self._code: int | None = None
         self._is_final = False
-        self._is_complete = True
+        self._is_complete, self._is_hurried = True, False
         self._num_couriers = 0
         self._start_courier()
 
@@ -274,16 +279,22 @@ class SeveralNodes(OneNode):
         waiting = [peer for peer in self._peers.values() if peer.ask > self._answers.get(peer.number, 0) and not self._is_lost(peer)]
         if waiting and time.monotonic() - self._looked_s > 0.3:
             self._answers = {peer.number: peer.ask for peer in self._peers.values()}
-            self._post(self._look("deep" if any(peer.depth == "deep" for peer in waiting) else "flight"))
+            self._post(self._look(self._depth_for(waiting)))
+
+    def _depth_for(self, peers: list[Peer]) -> str:
+        """As deep as asked; but where all ranks have ended, the launcher on its way out is left in peace."""
+        if self._ranks and not any(self._observer.is_alive(pid) for pid in self._ranks.values()):
+            return "end"
+        return "deep" if any(peer.depth == "deep" for peer in peers) else "flight"
 
     def _count_ranks(self) -> None:
-        """Once a second: which ranks run here, and since when; after a restart none of the processes is the same."""
+        """Once a second: which ranks run here, and since when; at a restart all processes are new."""
         if time.monotonic() - self._counted_s < 1.0:
             return
         self._counted_s = time.monotonic()
         ranks = {rank: pids[0] for rank, pids in self._observer.rank_pids().items()}
-        if not set(ranks.values()) & set(self._ranks.values()):
-            self._begun_ns = time.time_ns()
+        if ranks and self._ranks and not set(ranks.values()) & set(self._ranks.values()):
+            self._restarted_ns = time.time_ns()
         self._ranks = ranks
 
     def _update_status(self) -> None:
@@ -342,6 +353,8 @@ class SeveralNodes(OneNode):
         self._num_unanswered = self._num_unanswered + 1 if silent else 0
         if self._has_moved_since() or self._is_too_early(job) or 0 < self._num_unanswered < 3:
             return None
+        if job.ranks and not any(evidence.alive for evidence in job.ranks.values()):
+            return None  # nothing hangs here: the launcher is about to end, and then it is the last word's turn
         return self._merged(job, [f"node {peer.host} does not answer: what is known of its ranks is old" for peer in silent])
 
     def _is_too_early(self, job: JobEvidence) -> bool:
@@ -375,7 +388,9 @@ class SeveralNodes(OneNode):
             peer
             for peer in sorted(self._peers.values(), key=lambda peer: peer.number)
             if not (self._is_silent(peer) or peer.is_final)
-            or (peer.heard_ns > self._begun_ns and not any(p.number > peer.number and p.host == peer.host for p in self._peers.values()))
+            or (
+                peer.heard_ns > self._restarted_ns and not any(p.number > peer.number and p.host == peer.host for p in self._peers.values())
+            )
         ]
 
     def _is_lost(self, peer: Peer) -> bool:
@@ -411,20 +426,23 @@ class SeveralNodes(OneNode):
             self._posts["verdict"] = pack_verdict(replace(verdict, author=self._number))
             self._send("verdict", hot_s=_LEAVE_S)
         _wait(lambda: self.verdict() is not None, 2.0)
-        return self.verdict() or verdict
+        agreed = self.verdict() or verdict
+        # What had ended here by itself was not stopped, whatever the others had to do.
+        was_stopped = agreed.outcome == "hung" and any(e.alive for rank, e in agreed.job.ranks.items() if rank in self._ranks)
+        return replace(agreed, outcome="hung" if was_stopped else verdict.outcome)
 
     # -- the end --------------------------------------------------------------------------------------------------------------
 
-    def last_job(self, job: JobEvidence) -> JobEvidence:
+    def last_job(self, job: JobEvidence, is_hurried: bool) -> JobEvidence:
         self._hear()
-        self._is_final, self._code = True, job.exit_code
-        self._ask += 1
+        self._is_final, self._is_hurried, self._code = True, is_hurried, job.exit_code
+        self._ask, self._depth = self._ask + 1, "flight"
         self._answers = {peer.number: peer.ask for peer in self._peers.values()}
         self._update_status()
         self._post(job, _END_WAIT_S)
-        started_s, limit_s = time.monotonic(), _END_WAIT_S if job.exit_code else _END_ANSWER_S
+        started_s, limit_s = time.monotonic(), _HURRY_S if is_hurried else _END_WAIT_S if job.exit_code else _END_ANSWER_S
         self._is_complete = _wait(lambda: self._is_all_told(time.monotonic() - started_s, bool(job.exit_code)), limit_s)
-        return self._merged(job)
+        return replace(self._merged(job), now_ns=time.time_ns())
 
     def _is_all_told(self, waited_s: float, has_failed: bool) -> bool:
         """Every node has ended, is lost, or goes on and has said what it sees; after a failure, also those not yet heard of."""
@@ -443,7 +461,7 @@ class SeveralNodes(OneNode):
         self._is_final = True
         self._update_status()
         _wait(self._is_heard, 1.5)
-        _wait(self._are_others_done, _LEAVE_S)
+        _wait(self._are_others_done, _HURRY_S if self._is_hurried else _LEAVE_S)
         with contextlib.suppress(OSError):
             assert self._courier.stdin is not None
             self._courier.stdin.close()
@@ -554,7 +572,7 @@ def find_lost_nodes(job: JobEvidence) -> Finding | None:
     stands = standings(job)
     living = [stands[rank] for rank, evidence in job.ranks.items() if evidence.alive]
     silent_s = (job.now_ns - max((e.ended.time_ns for e in gone.values() if e.ended), default=job.now_ns)) / 1e9
-    is_stuck = all(s.kind in ("waiting", "init") and job.now_ns - s.since_ns > _STUCK_S * 1e9 for s in living)
+    is_stuck = bool(living) and all(s.kind in ("waiting", "init") and job.now_ns - s.since_ns > _STUCK_S * 1e9 for s in living)
     is_felt = any(s.is_echo for s in stands.values())
     nodes = ", ".join(job.lost_hosts)
     who = f"{'nodes' if len(job.lost_hosts) > 1 else 'node'} {nodes}" + (f" ({ranks_text(list(gone))})" if gone else "")
@@ -570,7 +588,7 @@ def find_lost_nodes(job: JobEvidence) -> Finding | None:
         waiting=tuple(wait_of(s) for rank, s in sorted(stands.items()) if rank not in gone and s.kind in ("waiting", "init")),
         why="the machine, its network or everything rankwise ran there went away at once; no rank there could say why",
         next=(
-            f"look at {nodes}: is it up, does it answer (ping), was the job ended there (sacct, kubectl get events, dmesg)",
+            "see whether the node is up and can be reached, and ask its scheduler and kernel log: ping, sacct, kubectl get events, dmesg",
             "rankwise explain RW412",
         ),
         deadlock=is_stuck,
@@ -618,7 +636,7 @@ def unpack_verdict(data: bytes) -> Verdict | None:
         told = _unpack(data)
         stuck_s = told.get("stuck_s")
         return Verdict(
-            outcome="hung" if told["outcome"] == "hung" else "crashed",
+            outcome=str(told["outcome"]),
             findings=[_thaw_finding(finding) for finding in told["findings"][:100]],
             job=_thaw_job(told["job"]),
             stuck_s=float(stuck_s) if stuck_s is not None else None,

@@ -63,6 +63,14 @@ class Observer:
                 self._marks[pid] = marks
                 self.moved_ns[pid] = now_ns
 
+    def watched(self) -> set[int]:
+        """The processes whose progress counts: those with a probe, and ranks that are known from their environment alone."""
+        return {*self.journals, *(pid for pids in self.rank_pids().values() for pid in pids)}
+
+    def heads(self) -> dict[int, int]:
+        """How many calls each rank's ring has seen."""
+        return {pid: ring.head() for pid, ring in self._rings.items()}
+
     def look(self, now_ns: int) -> None:
         """Take in what is new: journals, marks, the process table."""
         self._claims = None
@@ -71,6 +79,7 @@ class Observer:
             if pid not in self._commands:
                 self._commands[pid] = (command_of(pid), cwd_of(pid))
                 self._born_ns[pid] = now_ns
+                self.moved_ns.setdefault(pid, now_ns)
             self.parents[pid] = process.parent if process.parent != self._guardian else self.parents.get(pid, process.parent)
         self._look_for_journals(now_ns)
         for pid, journal in self.journals.items():

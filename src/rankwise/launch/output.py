@@ -50,7 +50,7 @@ class OutputPump:
         self._ending = False
         self._is_muted = False
         self._thread = threading.Thread(target=self._run, name="output", daemon=True)
-        self._show_status = sys.stderr.isatty()
+        self.shows_status = sys.stderr.isatty()
         self.bytes_seen: dict[int | None, int] = {}
 
     def identities(self) -> str:
@@ -74,16 +74,17 @@ class OutputPump:
                 file.close()
                 self._merge(self._logs / f"pid-{pid}.log", self._logs / f"rank-{rank}.log")
 
-    def copy_log(self, rank: int, path: str) -> None:
-        """A rank whose output the user sent to a file of their own: the rank's log is a copy of that file."""
+    def complete_log(self, rank: int, path: str) -> None:
+        """Every rank has a log: a copy of the file the user sent its output to, or an empty one if it said nothing."""
         target = self._logs / f"rank-{rank}.log"
         with contextlib.suppress(OSError):
             if not target.exists() and Path(path).is_file():
                 shutil.copyfile(path, target)
+            target.touch(mode=0o600)
 
     def status(self, text: str) -> None:
         """Show the live line (terminals only); empty text removes it."""
-        if not self._show_status:
+        if not self.shows_status:
             return
         with self._lock:
             if text != self._status:

@@ -24,6 +24,8 @@ class Pace:
         self._essence_since = 0
         self._num_moves = 0
         self._deep_ns = 0
+        self._rated: tuple[int, dict[int, int]] = (0, {})
+        self._last_rate = 0.0
 
     @property
     def stall_after_s(self) -> float:
@@ -31,16 +33,17 @@ class Pace:
 
     def note(self, observer: Observer, now_ns: int) -> None:
         """Progress is what the ranks' rings and journals show, never that a process merely breathes."""
-        for pid in observer.journals:
+        watched = observer.watched()
+        for pid in watched:
             moved = observer.moved_ns.get(pid, 0)
             if moved > self._moves.get(pid, 0):
                 before = self._moves.get(pid)
-                if before and observer.journals[pid].inits:
+                if before and pid in observer.journals and observer.journals[pid].inits:
                     self._longest_gap_s = max(self._longest_gap_s, min((moved - before) / 1e9, 600.0))
                 self._moves[pid] = moved
                 self._num_moves += 1
                 self._last_move_ns = max(self._last_move_ns, moved)
-        state = tuple(sorted((pid, observer.is_alive(pid)) for pid in observer.journals))
+        state = tuple(sorted((pid, observer.is_alive(pid)) for pid in watched))
         if state != self._state or self._last_move_ns > self._looked_ns:
             self._state = state
             self._next_look_s = _FIRST_LOOK_S
@@ -56,7 +59,7 @@ class Pace:
 
     def wanted_depth(self, observer: Observer, now_ns: int) -> str:
         """Whether to look closer now: "" no, "flight" at the recorders, "deep" at the stacks too."""
-        slowest = max(self.longest_wait_s(observer, now_ns), self.quiet_s(now_ns) if observer.journals else 0.0)
+        slowest = max(self.longest_wait_s(observer, now_ns), self.quiet_s(now_ns) if observer.watched() else 0.0)
         if slowest < self._next_look_s:
             return ""
         since_look = (now_ns - self._looked_ns) / 1e9
@@ -82,8 +85,25 @@ class Pace:
         self._next_look_s = 0.0
         return (now_ns - self._essence_since) / 1e9 >= _CONFIRM_S
 
-    def status_line(self, observer: Observer, started_ns: int, now_ns: int) -> str:
+    def status_line(self, observer: Observer, started_ns: int, now_ns: int, waiting: str) -> str:
+        """Elapsed, ranks alive, calls per second, and who waits for whom as far as the last look told."""
         ranks = observer.rank_pids()
         alive = sum(any(observer.is_alive(pid) for pid in pids) for pids in ranks.values())
         elapsed = int((now_ns - started_ns) / 1e9)
-        return f"rankwise {elapsed // 60}:{elapsed % 60:02d} · {alive} of {len(ranks)} ranks alive · quiet {self.quiet_s(now_ns):.0f} s"
+        parts = [f"rankwise {elapsed // 60}:{elapsed % 60:02d}", f"{alive} of {len(ranks)} ranks alive" if ranks else "starting"]
+        quiet = self.quiet_s(now_ns)
+        if quiet < 2:
+            parts.append(f"{self._rate(observer, now_ns):.0f} calls/s")
+        else:
+            parts.append(f"quiet for {quiet:.0f} s" + (f": {waiting}" if waiting else ""))
+        return " · ".join(parts)
+
+    def _rate(self, observer: Observer, now_ns: int) -> float:
+        """Collectives, forwards, backwards and batches per second, of the busiest rank, since the last answer."""
+        heads = observer.heads()
+        then, before = self._rated
+        if now_ns - then > 1e9:
+            deltas = [head - before.get(pid, head) for pid, head in heads.items()]
+            self._last_rate = max(deltas, default=0) / ((now_ns - then) / 1e9)
+            self._rated = (now_ns, heads)
+        return self._last_rate

@@ -31,6 +31,7 @@ HUNG_EXIT_CODE = 70
 _TICK_S = 0.2
 _LOOK_EVERY_NS = 1_000_000_000
 _END_GRACE_S = 5.0
+_LIVE_ROOM = 32 << 20
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -67,6 +68,7 @@ class Watch:
         self._verdict_at: float | None = None
         self._events = b""
         self._looked_ns = 0
+        self._waiting = ""
 
     def run(self) -> int:
         """Run the job to its end and return the exit code of `rankwise run`."""
@@ -100,7 +102,7 @@ class Watch:
         self._output.start()
         self._observer = Observer(self._live, self._guardian.pid, os.uname().nodename)
         self._pace = Pace(self._plan.stall_after_s)
-        self._collector = Collector(self._plan, self._observer, self._live, self._started_ns)
+        self._collector = Collector(self._plan, self._observer, self._live, self._folder / "logs", self._started_ns)
         self._nodes = join_nodes(self._plan, self._observer, self._collect)
 
     def _environment(self) -> dict[str, str]:
@@ -154,8 +156,11 @@ class Watch:
                 for pid in pids:
                     self._output.name_rank(pid, rank)
         self._pace.note(self._observer, now)
-        self._output.status(self._pace.status_line(self._observer, self._started_ns, now))
+        if self._output.shows_status:
+            self._output.status(self._pace.status_line(self._observer, self._started_ns, now, self._waiting))
         self._nodes.turn()
+        if self._asked:  # ranks that end because the user ended the job are no finding
+            return
         depth = self._pace.wanted_depth(self._observer, now) or self._nodes.wanted_depth()
         if depth and not self._nodes.is_asking:
             self._nodes.ask(self._collect(depth), depth)
@@ -169,7 +174,9 @@ class Watch:
 
     def _judge(self, job: JobEvidence, now: int) -> None:
         """Decide, tell what is new, and stop a job that cannot go on."""
-        findings = self._worth_telling(diagnose_whole(job), now)
+        every = diagnose_whole(job)
+        self._waiting = every[0].summary if every else ""
+        findings = self._worth_telling(every, now)
         stuck_s = self._pace.quiet_s(now)
         deadlocked = bool(findings) and findings[0].deadlock and findings[0].certain and findings[0].severity == "error"
         if deadlocked and not self._pace.is_confirmed(_essence(findings), now):
@@ -207,19 +214,20 @@ class Watch:
             self._observer.look(now)
             self._end_all(_END_GRACE_S)
             self._observer.look(time.time_ns())
-            job = self._nodes.last_job(self._collector.collect("end", time.time_ns(), self._pace.stall_after_s, exit_code=self._code))
+            job = self._collector.collect("end", time.time_ns(), self._pace.stall_after_s, exit_code=self._code)
+            job = self._nodes.last_job(job, is_hurried=bool(self._asked))
             findings = diagnose_whole(job)
             outcome = "completed" if not job.exit_code else "crashed"
             if self._asked:  # the user ended the job: what was seen until then is the verdict, not that the ranks were ended
                 findings, job = self._told, self._told_job or job
                 outcome = "stalled" if any(f.severity != "info" for f in findings) else outcome
-            if not job.exit_code:
+            if outcome == "completed":
                 findings = [f for f in findings if f.severity == "info" or (f.certain and f.code.startswith("RW2"))]
             agreed = self._nodes.publish(Verdict(outcome, findings, job))
             self._code = HUNG_EXIT_CODE if agreed.outcome == "hung" else self._code
             report = Report(agreed.outcome, self._code, agreed.findings, agreed.job, self._running_s(), self._pace.quiet_s(now), True)
         for rank, pids in self._observer.rank_pids().items():
-            self._output.copy_log(rank, self._observer.journals[pids[0]].out if pids[0] in self._observer.journals else "")
+            self._output.complete_log(rank, self._observer.journals[pids[0]].out if pids[0] in self._observer.journals else "")
         self._output.stop()
         self._tell(report, self._output)
         return self._code
@@ -290,18 +298,23 @@ def _essence(findings: list[Finding]) -> list[tuple[Any, ...]]:
 
 
 def _make_live_folder() -> Path:
-    """A private folder for sockets and rings: in memory where there is room, so that no disk can stall or fill."""
-    base = "/dev/shm"
-    try:
-        stats = os.statvfs(base)
-        roomy = stats.f_bavail * stats.f_frsize > (32 << 20) and os.access(base, os.W_OK)
-    except OSError:
-        roomy = False
-    folder = base if roomy else tempfile.gettempdir()
-    _sweep(Path(folder))
-    live = Path(tempfile.mkdtemp(prefix="rankwise-", dir=folder))
+    """A private folder for sockets, rings and journals: short enough a path for unix sockets, and with room.
+
+    Not /dev/shm by choice: a job that fills it must still be able to say so.
+    """
+    base = next((folder for folder in (tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm") if _is_roomy(folder)), tempfile.gettempdir())
+    _sweep(Path(base))
+    live = Path(tempfile.mkdtemp(prefix="rankwise-", dir=base))
     (live / "owner").write_text(str(os.getpid()))
     return live
+
+
+def _is_roomy(folder: str) -> bool:
+    try:
+        stats = os.statvfs(folder)
+    except OSError:
+        return False
+    return len(folder) < 60 and os.access(folder, os.W_OK) and stats.f_bavail * stats.f_frsize > _LIVE_ROOM
 
 
 def _sweep(base: Path) -> None:

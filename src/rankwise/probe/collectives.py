@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from . import exits, hooks, journal, ports, ring, server, sites, streams
+from . import calls, exits, hooks, journal, ports, ring, server, sites, streams
 
 # function: position of tensor, group, peer, reduce op (None: it has none), with the names they have as keywords
 _SHAPES: dict[str, tuple[tuple[int, str] | None, tuple[int, str], tuple[int, str] | None, tuple[int, str] | None]] = {
@@ -41,6 +41,7 @@ _SHAPES: dict[str, tuple[tuple[int, str] | None, tuple[int, str], tuple[int, str
     "all_reduce_coalesced": (None, (2, "group"), None, (1, "op")),
     "all_gather_coalesced": (None, (2, "group"), None, None),
 }
+_ABSENT = (1 << 30, "")
 
 
 def attach(module: ModuleType) -> None:
@@ -58,40 +59,41 @@ def attach(module: ModuleType) -> None:
     module.destroy_process_group = _recorded_destroy(module.destroy_process_group)  # type: ignore[attr-defined]
 
 
-def _recorded(original: Callable[..., Any], name: str, tensor_at: Any, group_at: Any, peer_at: Any, reduce_at: Any) -> Callable[..., Any]:
+def _recorded(original: Callable[..., Any], name: str, *shape: tuple[int, str] | None) -> Callable[..., Any]:
     number = ring.NUMBER[name]
+    (tensor_at, tensor_key), (group_at, group_key), (peer_at, peer_key), (op_at, op_key) = (at or _ABSENT for at in shape)
 
-    def begin(args: Any, kwargs: Any) -> tuple[Any, int] | None:
-        record = ring.ring(hooks.live)
-        if record is None:
+    def begin(args: Any, kwargs: Any) -> calls.Opened:
+        try:
+            given = len(args)
+            tensor = args[tensor_at] if tensor_at < given else kwargs.get(tensor_key)
+            group = args[group_at] if group_at < given else kwargs.get(group_key)
+            peer = args[peer_at] if peer_at < given else kwargs.get(peer_key)
+            op = args[op_at] if op_at < given else kwargs.get(op_key)
+            record = ring.ring(hooks.live)
+            if record is None:
+                return None
+            return record, record.enter(
+                number,
+                sys._getframe(2),
+                tensor if hasattr(tensor, "dtype") else None,
+                "0" if group is None else _group_name(group),
+                peer if isinstance(peer, int) else -1,
+                getattr(op, "op", op),  # a ReduceOp with a factor says nothing about itself
+            )
+        except Exception as error:
+            hooks.note_broken(name, error)
             return None
-        tensor = _argument(args, kwargs, tensor_at)
-        peer = _argument(args, kwargs, peer_at)
-        reduce_op = _argument(args, kwargs, reduce_at)
-        return record, record.enter(
-            number,
-            sys._getframe(2),
-            tensor if hasattr(tensor, "dtype") else None,
-            _group_name(_argument(args, kwargs, group_at)),
-            peer if isinstance(peer, int) else -1,
-            "" if reduce_op is None else str(reduce_op),
-        )
 
     @functools.wraps(original)
     def recorded(*args: Any, **kwargs: Any) -> Any:
-        try:
-            opened = begin(args, kwargs)
-        except Exception as error:
-            opened = None
-            hooks.note_broken(name, error)
+        opened = begin(args, kwargs)
         try:
             result = original(*args, **kwargs)
         except BaseException:
-            if opened:
-                opened[0].leave(opened[1], True)
+            calls.end(opened, True)
             raise
-        if opened:
-            opened[0].leave(opened[1])
+        calls.end(opened)
         return result
 
     return recorded
@@ -100,13 +102,13 @@ def _recorded(original: Callable[..., Any], name: str, tensor_at: Any, group_at:
 def _recorded_init(module: ModuleType, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def init_process_group(*args: Any, **kwargs: Any) -> Any:
-        begun = hooks.guarded(_begin_init)(args, kwargs)
+        opened = hooks.guarded(_begin_init)(args, kwargs)
         try:
             result = original(*args, **kwargs)
         except BaseException as error:
-            hooks.guarded(_end_init)(begun, error)
+            hooks.guarded(_end_init)(opened, error)
             raise
-        hooks.guarded(_end_init)(begun, None)
+        hooks.guarded(_end_init)(opened, None)
         hooks.guarded(_note_rank)(module)
         return result
 
@@ -135,8 +137,7 @@ def _begin_init(args: Any, kwargs: Any) -> Any:
         env=journal.rank_environment(),
     )
     server.start(hooks.live)
-    record = ring.ring(hooks.live)
-    return (record, record.enter(ring.NUMBER["init_process_group"], frame)) if record else None
+    return calls.begin(ring.NUMBER["init_process_group"], frame)
 
 
 def _age_of_store(method: str) -> float | None:
@@ -147,9 +148,8 @@ def _age_of_store(method: str) -> float | None:
     return os.path.getmtime(path)
 
 
-def _end_init(begun: Any, error: BaseException | None) -> None:
-    if begun:
-        begun[0].leave(begun[1], error is not None)
+def _end_init(opened: calls.Opened, error: BaseException | None) -> None:
+    calls.end(opened, error is not None)
     text = "" if error is None else f"{type(error).__name__}: {error}"[:1000]
     taken = "EADDRINUSE" in text or "already in use" in text
     # Asked here and now: by the time the watcher could, the job and whoever holds the port may be gone.
@@ -162,37 +162,34 @@ def _note_rank(module: ModuleType) -> None:
 
 
 def _recorded_new_group(original: Callable[..., Any]) -> Callable[..., Any]:
-    number = ring.NUMBER["new_group"]
-
-    def begin(args: Any, kwargs: Any) -> Any:
-        ranks = args[0] if args else kwargs.get("ranks")
-        frame = sys._getframe(2)
-        journal.write(
-            "new_group",
-            ranks=None if ranks is None else [int(rank) for rank in ranks][:8192],
-            site=sites.number_of_caller(frame),
-            local=bool(kwargs.get("use_local_synchronization")),
-        )
-        record = ring.ring(hooks.live)
-        return (record, record.enter(number, frame)) if record else None
-
     @functools.wraps(original)
     def new_group(*args: Any, **kwargs: Any) -> Any:
-        try:
-            opened = begin(args, kwargs)
-        except Exception as error:
-            opened = None
-            hooks.note_broken("new_group", error)
+        opened = hooks.guarded(_begin_new_group)(args, kwargs)
         group = None
         try:
             group = original(*args, **kwargs)
             return group
         finally:
-            if opened:
-                opened[0].leave(opened[1], group is None)
-            hooks.guarded(journal.write)("new_group_made", name=_group_name(group))
+            calls.end(opened, group is None)
+            hooks.guarded(_note_new_group)(group)
 
     return new_group
+
+
+def _begin_new_group(args: Any, kwargs: Any) -> calls.Opened:
+    ranks = args[0] if args else kwargs.get("ranks")
+    frame = sys._getframe(3)
+    journal.write(
+        "new_group",
+        ranks=None if ranks is None else [int(rank) for rank in ranks][:8192],
+        site=sites.number_of_caller(frame),
+        local=bool(kwargs.get("use_local_synchronization")),
+    )
+    return calls.begin(ring.NUMBER["new_group"], frame)
+
+
+def _note_new_group(group: Any) -> None:
+    journal.write("new_group_made", name="0" if group is None else _group_name(group))
 
 
 def _recorded_destroy(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -200,26 +197,16 @@ def _recorded_destroy(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def destroy_process_group(*args: Any, **kwargs: Any) -> Any:
-        record = hooks.guarded(ring.ring)(hooks.live)
-        opened = hooks.guarded(record.enter)(number, sys._getframe(1)) if record else None
+        opened = calls.begin(number, sys._getframe(1))
         try:
             return original(*args, **kwargs)
         finally:
-            if opened is not None:
-                record.leave(opened)
+            calls.end(opened)
 
     return destroy_process_group
 
 
-def _argument(args: Any, kwargs: Any, at: tuple[int, str] | None) -> Any:
-    if at is None:
-        return None
-    return args[at[0]] if len(args) > at[0] else kwargs.get(at[1])
-
-
 def _group_name(group: Any) -> str:
-    if group is None:
-        return "0"
     name = getattr(group, "group_name", None)
     return str(name) if name is not None else "none"
 
@@ -230,3 +217,9 @@ def _whole(value: Any, variable: str) -> int | None:
         return value
     text = os.environ.get(variable, "")
     return int(text) if text.isdigit() else None
+
+
+def hide_from_compiler(module: ModuleType) -> None:
+    """Have torch.compile leave what rides in the wrappers alone, as it leaves torch.distributed's own functions alone."""
+    for part in ("calls", "collectives", "hooks", "journal", "ring", "sites"):
+        module.add(f"{__package__}.{part}")

@@ -4,14 +4,17 @@ import functools
 import inspect
 import re
 import sys
+import weakref
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from . import hooks, journal, ring, sites
+from . import calls, hooks, journal, ring, sites
 
 _MAX_PARAMETERS = 4000
 _wrapped_backward = False
+# Beside the wrapper, not on it: the user may save the whole object.
+_parameters: weakref.WeakKeyDictionary[Any, list[tuple[str, int]]] = weakref.WeakKeyDictionary()
 
 
 def attach(module: ModuleType) -> None:
@@ -31,18 +34,12 @@ def attach_dataloader(module: ModuleType) -> None:
         try:
             batch = original(self)
         except StopIteration:
-            _mark(ended)
+            calls.count(ended)
             raise
-        _mark(fetched)
+        calls.count(fetched)
         return batch
 
     cls.__next__ = counted
-
-
-def _mark(op: int) -> None:
-    record = ring.here()
-    if record is not None:
-        record.mark(op)
 
 
 def _recorded_init(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -55,15 +52,14 @@ def _recorded_init(original: Callable[..., Any]) -> Callable[..., Any]:
         try:
             original(self, *args, **kwargs)
         finally:
-            if opened:
-                opened[0].leave(opened[1])
+            calls.end(opened)
         hooks.guarded(_wrap_backward)()
         hooks.guarded(_remember)(self, model)
 
     return __init__
 
 
-def _begin(number: int, model: Any) -> Any:
+def _begin(number: int, model: Any) -> calls.Opened:
     frame = sys._getframe(3)
     site = sites.number_of_caller(frame)
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad][:_MAX_PARAMETERS]
@@ -77,13 +73,11 @@ def _begin(number: int, model: Any) -> Any:
         file=_source_file(type(model)),
         buffers=any(True for _ in model.buffers()),
     )
-    record = ring.ring(hooks.live)
-    return (record, record.enter(number, frame)) if record else None
+    return calls.begin(number, frame)
 
 
 def _remember(wrapper: Any, model: Any) -> None:
-    names = [(name, id(p)) for name, p in model.named_parameters() if p.requires_grad]
-    object.__setattr__(wrapper, "_rankwise_parameters", names)
+    _parameters[wrapper] = [(name, id(p)) for name, p in model.named_parameters() if p.requires_grad]
 
 
 def _recorded_forward(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -94,31 +88,25 @@ def _recorded_forward(original: Callable[..., Any]) -> Callable[..., Any]:
     def forward(self: Any, *inputs: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():  # keeps torch.compile from tracing the probe
             return original(self, *inputs, **kwargs)
-        record = ring.here()
-        n = -1
-        if record is not None:
-            try:
-                n = record.enter(number, sys._getframe(1))
-            except Exception as error:
-                hooks.note_broken("forward", error)
+        opened = calls.begin_if_open(number)
         try:
             output = original(self, *inputs, **kwargs)
         except BaseException as error:
-            if n >= 0:
-                record.leave(n, True)  # type: ignore[union-attr]
-            if "finished reduction" in str(error):
-                hooks.guarded(_note_unused)(self, str(error))
+            calls.end(opened, True)
+            hooks.guarded(_note_unused)(self, error)
             raise
-        if n >= 0:
-            record.leave(n)  # type: ignore[union-attr]
+        calls.end(opened)
         return output
 
     return forward
 
 
-def _note_unused(wrapper: Any, message: str) -> None:
+def _note_unused(wrapper: Any, error: BaseException) -> None:
     """Translate DDP's parameter indices into names, and say which parameters are no longer the wrapped ones."""
-    wrapped = getattr(wrapper, "_rankwise_parameters", [])
+    message = str(error)
+    if "finished reduction" not in message:
+        return
+    wrapped = _parameters.get(wrapper, [])
     match = re.search(r"did not receive grad for rank \d+:([\d\s]+)", message)
     indices = [int(i) for i in match[1].split()] if match else []
     now = {name: id(p) for name, p in wrapper.module.named_parameters()}
@@ -143,22 +131,16 @@ def _wrap_backward() -> None:
 
     @functools.wraps(original)
     def backward(*args: Any, **kwargs: Any) -> Any:
-        record = ring.here()
-        if record is None or torch.compiler.is_compiling():
+        if torch.compiler.is_compiling():
             return original(*args, **kwargs)
-        n = -1
-        try:
-            n = record.enter(number, sys._getframe(1))
-        except Exception as error:
-            hooks.note_broken("backward", error)
+        opened = calls.begin_if_open(number)
         failed = True
         try:
             result = original(*args, **kwargs)
             failed = False
             return result
         finally:
-            if n >= 0:
-                record.leave(n, failed)
+            calls.end(opened, failed)
 
     torch.autograd.backward = backward
 

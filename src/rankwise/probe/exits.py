@@ -1,39 +1,45 @@
-"""Notes how a process ends: its exception, who called exit from where, the signals it sends, and how its children ended."""
+"""Notes how a process ends: its exception, who called exit from where, and the signals it sends."""
 
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]  # `signal` without its enums, which cost milliseconds
 import atexit
 import faulthandler
-import functools
 import os
-import signal
 import sys
-import threading
-import traceback
-from collections.abc import Callable
-from types import ModuleType
-from typing import Any
 
-from . import hooks, journal, sites
+from . import held, hooks, journal, sites
 
-STACK_SIGNAL = signal.SIGRTMAX - 2
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any, TypeVar
+
+    Function = TypeVar("Function", bound=Callable[..., Any])
+
+STACK_SIGNAL = _signal.SIGRTMAX - 2
 _ended_pid = 0
 _last_exit_call: list[Any] = []
 _exit_code: Any = None
-_files: list[Any] = []
 _installed = False
 
 
 def install() -> None:
+    """Once per interpreter; a forked child that comes aboard only gets a file of its own for the stacks it is asked for."""
     global _installed
-    _watch_crashes()
     if _installed:
+        held.rehold("stacks", _path("t"))
         return
     _installed = True
+    _watch_crashes()
     atexit.register(_at_exit)
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(after_in_child=hooks.guarded(_after_fork))
     os._exit = _recorded_os_exit(os._exit)  # type: ignore[assignment]
-    sys.exit = _recorded_sys_exit(sys.exit)
     os.kill = _recorded_kill(os.kill)
-    threading._make_invoke_excepthook = _recorded_threads(threading._make_invoke_excepthook)  # type: ignore[attr-defined]
+    sys.exit = _recorded_sys_exit(sys.exit)
+    hooks.after("_sitebuiltins", "exits", "watch_quitter")
+    hooks.after("threading", "exits", "watch_threads")
 
 
 def go_first() -> None:
@@ -44,6 +50,8 @@ def go_first() -> None:
 
 def note_exception(error: BaseException, thread: str = "MainThread") -> None:
     """Write an exception nobody caught, with its whole chain."""
+    import traceback
+
     chain = _chain_of(error)
     frames = traceback.extract_tb(error.__traceback__)
     journal.write(
@@ -57,11 +65,28 @@ def note_exception(error: BaseException, thread: str = "MainThread") -> None:
     )
 
 
-def _at_exit() -> None:
+def note_child_end(error: BaseException | None) -> None:
+    """How a child of multiprocessing ends, which catches whatever it raised."""
     if _ended_pid == os.getpid():
         return
+    elif error is None:
+        _note_end("finished", 0)
+    elif not isinstance(error, SystemExit):
+        hooks.guarded(note_exception)(error)
+        _note_end("exception", 1)
+    elif error.__context__ is not None and error.code not in (0, None):  # torch's spawn turns an exception into sys.exit(1)
+        if not _last_exit_call:
+            hooks.guarded(note_exception)(error.__context__)
+        _note_end("exception", error.code)
+    else:
+        _note_end("sys_exit", error.code, _last_exit_call[0] if _last_exit_call else ())
+
+
+def _at_exit() -> None:
     error = getattr(sys, "last_value", None)
-    if error is not None:
+    if _ended_pid == os.getpid():
+        return
+    elif error is not None:
         hooks.guarded(note_exception)(error)
         _note_end("exception", 1)
     elif _last_exit_call:
@@ -76,7 +101,7 @@ def _note_end(kind: str, code: Any, stack: Any = ()) -> None:
     if not isinstance(code, int):
         code = 0 if code is None else 1
     hooks.guarded(journal.write)("exit", kind=kind, code=code, frames=list(stack))
-    server = sys.modules.get("_rankwise_probe.server")
+    server = sys.modules.get(f"{__package__}.server")
     if server is not None:
         hooks.guarded(server.dump_flight_recorder)(hooks.live)
 
@@ -84,69 +109,86 @@ def _note_end(kind: str, code: Any, stack: Any = ()) -> None:
 def _watch_crashes() -> None:
     """A native crash leaves the Python stack in our file; a real-time signal does the same on request, where ptrace is refused."""
     if not faulthandler.is_enabled():
-        faulthandler.enable(_open(f"{hooks.live}/f-{os.getpid()}"))
-    if signal.getsignal(STACK_SIGNAL) == signal.SIG_DFL:
-        faulthandler.register(STACK_SIGNAL, _open(f"{hooks.live}/t-{os.getpid()}"), all_threads=True, chain=False)
+        faulthandler.enable(held.hold("crash", _path("f")))
+    if _signal.getsignal(STACK_SIGNAL) == _signal.SIG_DFL:
+        faulthandler.register(STACK_SIGNAL, held.hold("stacks", _path("t")), all_threads=True, chain=False)
 
 
-def _open(path: str) -> Any:
-    file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "wb", buffering=0)
-    _files.append(file)  # faulthandler keeps only the descriptor
-    return file
+def _path(kind: str) -> str:
+    return f"{hooks.live}/{kind}-{os.getpid()}"
 
 
 def _after_fork() -> None:
-    """A forked child is another process: the parent's end is not its end."""
+    """A forked child is another process: the parent's end is not its end, and its crash not the parent's.
+
+    Its stacks cannot be asked for yet: the file says that the signal is safe, and a child that goes on to exec something would die of it.
+    """
     global _exit_code
     _last_exit_call.clear()
     _exit_code = None
+    sites.forget()
+    held.rehold("crash", _path("f"))
 
 
 def _recorded_os_exit(original: Callable[[int], Any]) -> Callable[[int], Any]:
-    @functools.wraps(original)
     def _exit(status: int) -> Any:
-        stack = sites.stack_of(sys._getframe(1))
-        if _ended_pid != os.getpid() and not (stack and "multiprocessing" in stack[0][0]):
-            _note_end("os_exit", status, stack)
+        hooks.guarded(_note_os_exit)(status, sys._getframe(1))
         return original(status)
 
-    return _exit
+    return _dressed(_exit, original)
+
+
+def _note_os_exit(status: int, frame: Any) -> None:
+    stack = sites.stack_of(frame)
+    if _ended_pid != os.getpid() and not (stack and "multiprocessing" in stack[0][0]):
+        _note_end("os_exit", status, stack)
 
 
 def _recorded_sys_exit(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
     def exit(status: Any = None, /) -> Any:  # noqa: A001  sys.exit's own name
-        global _exit_code
-        try:
-            _exit_code = status
-            _last_exit_call[:] = [sites.stack_of(sys._getframe(1))]
-            handled = sys.exc_info()[1]
-            if handled is not None and status not in (0, None):
-                note_exception(handled)
-        except Exception as error:
-            hooks.note_broken("sys.exit", error)
+        hooks.guarded(_note_exit_call)(status, sys._getframe(1))
         return original(status)
 
-    return exit
+    return _dressed(exit, original)
+
+
+def watch_quitter(module: ModuleType) -> None:
+    """`exit()` and `quit()`, which raise SystemExit themselves."""
+    original = module.Quitter.__call__
+
+    def __call__(self: Any, code: Any = None) -> Any:
+        hooks.guarded(_note_exit_call)(code, sys._getframe(1))
+        return original(self, code)
+
+    module.Quitter.__call__ = _dressed(__call__, original)
+
+
+def _note_exit_call(status: Any, frame: Any) -> None:
+    global _exit_code
+    _exit_code = status
+    _last_exit_call[:] = [sites.stack_of(frame)]
+    handled = sys.exc_info()[1]
+    if handled is not None and status not in (0, None):
+        note_exception(handled)
 
 
 def _recorded_kill(original: Callable[[int, int], None]) -> Callable[[int, int], None]:
-    @functools.wraps(original)
     def kill(pid: int, sig: int, /) -> None:
-        if sig:
-            hooks.guarded(_note_signal)(pid, int(sig), sys._getframe(1))
+        hooks.guarded(_note_signal)(pid, sig, sys._getframe(1))
         return original(pid, sig)
 
-    return kill
+    return _dressed(kill, original)
 
 
 def _note_signal(pid: int, sig: int, frame: Any) -> None:
-    journal.open_in(hooks.live)
-    journal.write("signal", target=pid, signal=sig, frames=sites.stack_of(frame))
+    if int(sig):
+        journal.write("signal", target=pid, signal=int(sig), frames=sites.stack_of(frame))
 
 
-def _recorded_threads(original: Callable[[], Any]) -> Callable[[], Any]:
-    @functools.wraps(original)
+def watch_threads(module: ModuleType) -> None:
+    """Exceptions that end a thread, whatever hook the user has set for them."""
+    original = module._make_invoke_excepthook
+
     def make() -> Any:
         invoke = original()
 
@@ -158,88 +200,16 @@ def _recorded_threads(original: Callable[[], Any]) -> Callable[[], Any]:
 
         return invoke_excepthook
 
-    return make
+    module._make_invoke_excepthook = make  # type: ignore[attr-defined]
 
 
-def watch_multiprocessing(module: ModuleType) -> None:
-    """multiprocessing catches what its children raise; note it before, whatever the child's own class does."""
-    cls = module.BaseProcess
-    original = cls._bootstrap
-
-    @functools.wraps(original)
-    def _bootstrap(self: Any, *args: Any, **kwargs: Any) -> Any:
-        hooks.guarded(_aboard_child)(self)
-        return original(self, *args, **kwargs)
-
-    cls._bootstrap = _bootstrap
-
-
-def _aboard_child(process: Any) -> None:
-    if "torch" in sys.modules or hooks._aboard_pid or "--multiprocessing-fork" in sys.orig_argv:
-        hooks.come_aboard()
-        hooks.keep_output_apart()
-        journal.write("child", name=process.name)
-    run = process.run
-
-    def recorded_run() -> None:
-        try:
-            run()
-        except BaseException as error:
-            hooks.guarded(_note_child_error)(error)
-            raise
-        _note_end("finished", 0)
-
-    process.run = recorded_run
-
-
-def _note_child_error(error: BaseException) -> None:
-    if not isinstance(error, SystemExit):
-        note_exception(error)
-        _note_end("exception", 1)
-        return
-    cause = error.__context__  # torch's spawn turns an exception into sys.exit(1)
-    if cause is not None and error.code not in (0, None):
-        if not _last_exit_call:
-            note_exception(cause)
-        _note_end("exception", error.code)
-    else:
-        _note_end("sys_exit", error.code, _last_exit_call[0] if _last_exit_call else ())
-
-
-def watch_forked_exit(module: ModuleType) -> None:
-    cls = module.Popen
-    original = cls.poll
-
-    @functools.wraps(original)
-    def poll(self: Any, *args: Any, **kwargs: Any) -> Any:
-        before = self.returncode
-        code = original(self, *args, **kwargs)
-        if before is None and code:
-            hooks.guarded(_note_child_exit)(self.pid, code)
-        return code
-
-    cls.poll = poll
-
-
-def watch_subprocess(module: ModuleType) -> None:
-    cls = module.Popen
-    original = getattr(cls, "_handle_exitstatus", None)
-    if original is None:
-        return
-
-    @functools.wraps(original)
-    def _handle_exitstatus(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(self, *args, **kwargs)
-        if self.returncode:
-            hooks.guarded(_note_child_exit)(self.pid, self.returncode)
-        return result
-
-    cls._handle_exitstatus = _handle_exitstatus
-
-
-def _note_child_exit(pid: int, code: int) -> None:
-    journal.open_in(hooks.live)
-    journal.write("child_exit", pid=pid, code=code)
+def _dressed(wrapper: Function, original: Any) -> Function:
+    """`functools.wraps`, but under a module in which pickle finds the wrapper, and without the import."""
+    for name in ("__name__", "__qualname__", "__doc__"):
+        setattr(wrapper, name, getattr(original, name))
+    wrapper.__module__ = "os" if original.__module__ == "posix" else original.__module__
+    wrapper.__wrapped__ = original  # type: ignore[attr-defined]
+    return wrapper
 
 
 def _chain_of(error: BaseException) -> list[BaseException]:

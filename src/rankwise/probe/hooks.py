@@ -1,21 +1,49 @@
-"""Runs the probe's parts right after the modules they attach to are imported."""
+"""Runs the probe's parts right after the modules they attach to are imported.
+
+Loaded into every Python process of a job, so it imports nothing that Python has not loaded by itself: `typing` alone costs milliseconds.
+"""
+
+from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
-from importlib.machinery import ModuleSpec
-from types import ModuleType
-from typing import Any
+
+TYPE_CHECKING = False  # typing's own would have to be imported
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any
 
 live = ""
 _aboard_pid = 0
+_told: set[tuple[int, str]] = set()
+
+# module: the part of the probe to load when it has been imported, and the function to call with it
+_after = {
+    "torch.distributed.distributed_c10d": ("collectives", "attach"),
+    "torch.nn.parallel.distributed": ("ddp", "attach"),
+    "torch.utils.data.dataloader": ("ddp", "attach_dataloader"),
+    "torch._dynamo.trace_rules": ("collectives", "hide_from_compiler"),
+    "multiprocessing.process": ("children", "watch_start"),
+    "multiprocessing.popen_fork": ("children", "watch_poll"),
+    "multiprocessing.popen_forkserver": ("children", "watch_poll"),
+    "subprocess": ("children", "watch_subprocess"),
+}
 
 
 def install() -> None:
     sys.meta_path.insert(0, _PostImport())
-    for name in list(_AFTER):
-        if name in sys.modules:
-            _run(name, sys.modules[name])
+    for name in list(_after):
+        after(name, *_after.pop(name))
+
+
+def after(name: str, part: str, function: str) -> None:
+    """Have a part of the probe attach to a module: now, if it has been imported, else as soon as it is."""
+    if name in sys.modules:
+        guarded(_attach)(part, function, sys.modules[name])
+    else:
+        _after[name] = (part, function)
 
 
 def come_aboard() -> None:
@@ -26,9 +54,18 @@ def come_aboard() -> None:
     _aboard_pid = os.getpid()
     from . import exits, journal
 
-    journal.open_in(live)
+    guarded(journal.open_in)(live)
     guarded(journal.write_card)()
     guarded(exits.install)()
+
+
+def is_aboard() -> bool:
+    return _aboard_pid == os.getpid()
+
+
+def is_of_the_crew() -> bool:
+    """True in a process that is aboard, and in one forked from it."""
+    return _aboard_pid != 0
 
 
 def keep_output_apart() -> None:
@@ -52,10 +89,13 @@ def guarded(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def note_broken(what: str, error: BaseException) -> None:
+    """Say once that a step failed: what fails at every call must not cost a line at every call."""
     try:
+        if (os.getpid(), what) in _told:
+            return
+        _told.add((os.getpid(), what))
         from . import journal
 
-        journal.open_in(live)
         journal.write("broken", what=what, error=f"{type(error).__name__}: {error}"[:500])
     except Exception:
         pass
@@ -65,7 +105,7 @@ class _PostImport:
     """A meta path finder that lets the real finders find, and runs our part after the module's own code."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        if name not in _AFTER:
+        if name not in _after:
             return None
         for finder in sys.meta_path:
             if finder is self or not hasattr(finder, "find_spec"):
@@ -84,7 +124,8 @@ def _wrap_loader(loader: Any, name: str) -> None:
     def exec_module(module: ModuleType) -> None:
         original(module)
         loader.__dict__.pop("exec_module", None)
-        _run(name, module)
+        if name in _after:
+            guarded(_attach)(*_after.pop(name), module)
 
     try:
         loader.exec_module = exec_module
@@ -92,53 +133,5 @@ def _wrap_loader(loader: Any, name: str) -> None:
         pass
 
 
-def _run(name: str, module: ModuleType) -> None:
-    parts = _AFTER.pop(name, ())
-    for part in parts:
-        guarded(part)(module)
-
-
-def _after_distributed(module: ModuleType) -> None:
-    from . import collectives
-
-    collectives.attach(module)
-
-
-def _after_ddp(module: ModuleType) -> None:
-    from . import ddp
-
-    ddp.attach(module)
-
-
-def _after_dataloader(module: ModuleType) -> None:
-    from . import ddp
-
-    ddp.attach_dataloader(module)
-
-
-def _after_process(module: ModuleType) -> None:
-    from . import exits
-
-    exits.watch_multiprocessing(module)
-
-
-def _after_popen(module: ModuleType) -> None:
-    from . import exits
-
-    exits.watch_forked_exit(module)
-
-
-def _after_subprocess(module: ModuleType) -> None:
-    from . import exits
-
-    exits.watch_subprocess(module)
-
-
-_AFTER: dict[str, tuple[Callable[[ModuleType], None], ...]] = {
-    "torch.distributed.distributed_c10d": (_after_distributed,),
-    "torch.nn.parallel.distributed": (_after_ddp,),
-    "torch.utils.data.dataloader": (_after_dataloader,),
-    "multiprocessing.process": (_after_process,),
-    "multiprocessing.popen_fork": (_after_popen,),
-    "subprocess": (_after_subprocess,),
-}
+def _attach(part: str, function: str, module: ModuleType) -> None:
+    getattr(__import__(f"{__package__}.{part}", fromlist=[function]), function)(module)

@@ -1,9 +1,18 @@
 """One append-only file of JSON lines per process: what this process knows about itself."""
 
+from __future__ import annotations
+
+import errno
 import os
 import sys
 import time
-from typing import Any
+from _json import encode_basestring_ascii as _quoted
+
+from . import held, hooks
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _live = ""
 _path = ""
@@ -22,6 +31,7 @@ _KEPT = (
 )
 _KEPT_PREFIXES = ("ROLE_", "OMPI_COMM_WORLD_", "PMI_", "PMIX_RANK", "SLURM_", "TORCHELASTIC_", "TORCH_", "NCCL_", "GLOO_", "OMP_", "CUDA_")
 _SECRET_WORDS = ("TOKEN", "KEY", "SECRET", "PASSW", "CREDENTIAL", "AUTH")
+_CONSTANTS = {None: "null", True: "true", False: "false"}
 
 
 def open_in(live: str) -> None:
@@ -33,15 +43,21 @@ def open_in(live: str) -> None:
 
 
 def write(what: str, /, **facts: Any) -> None:
-    """Append one line. Opened and closed each time: no descriptor is held, and a reader sees whole lines."""
-    if _pid != os.getpid():
-        open_in(_live)
-    import json
-
+    """Append one line. Opened and closed each time, so that a reader sees whole lines and the script may close what it likes."""
+    open_in(_live or hooks.live)
+    if not _live:
+        return
     facts["k"] = what
     facts.setdefault("t", time.time_ns())
-    data = json.dumps(facts, default=str).encode("utf-8", "replace") + b"\n"
-    fd = os.open(_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    data = _json(facts).encode("ascii") + b"\n"
+    try:
+        fd = os.open(_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        kept = held.descriptor("journal", _path)
+        if error.errno not in (errno.EMFILE, errno.ENFILE) or kept < 0:
+            raise
+        os.write(kept, data)
+        return
     try:
         os.write(fd, data)
     finally:
@@ -61,6 +77,7 @@ def write_card() -> None:
         python=sys.version.split()[0],
         env=rank_environment(),
     )
+    held.hold("journal", _path)  # for the day the script has used up all descriptors: that is an end worth telling
 
 
 def rank_environment() -> dict[str, str]:
@@ -70,3 +87,20 @@ def rank_environment() -> dict[str, str]:
         if wanted and not any(word in name for word in _SECRET_WORDS):
             kept[name] = value[:500]
     return kept
+
+
+def _json(value: Any) -> str:
+    """As `json.dumps(value, default=str)`, whose import alone costs a process without torch more than all the rest."""
+    if isinstance(value, str):
+        return _quoted(value)
+    if value is None or value is True or value is False:
+        return _CONSTANTS[value]
+    if isinstance(value, int):
+        return int.__repr__(value)
+    if isinstance(value, float):
+        return float.__repr__(value) if value - value == 0 else "null"  # neither infinity nor NaN is JSON
+    if isinstance(value, dict):
+        return "{" + ", ".join([f"{_quoted(str(key))}: {_json(item)}" for key, item in value.items()]) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join([_json(item) for item in value]) + "]"
+    return _quoted(str(value))

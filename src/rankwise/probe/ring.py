@@ -14,12 +14,13 @@ from . import journal, sites
 
 CAPACITY = 2048
 HEADER = struct.Struct("<4sIIIQQ")  # magic, slot size, capacity, number of operations, head, pid
-SLOT = struct.Struct(
-    "<QQQIHHiIIB3x5i4x"
-)  # n, started, ended, site, op, dtype, peer, group, reduce op, failed, up to 4 sizes and their count
+SLOT = struct.Struct("<QQQIHHiIIB3x20s4x")  # n, started, ended, site, op, dtype, peer, group, reduce op, failed, shape
+SHAPE = struct.Struct("<5i")  # number of dimensions, the first 4 sizes
 MAGIC = b"RWR1"
-_ENDED = struct.Struct("<Q")
-_HEAD_AT = 16
+# Header, counters and slots are whole words: one word is written faster, and at once, through a view of words.
+_HEAD_WORD, _FIRST_COUNT_WORD = 2, HEADER.size // 8
+_SLOT_WORDS, _ENDED_WORD, _FAILED_BYTE = SLOT.size // 8, 2, 44
+_MAX_SHAPES = 4096
 
 OPS = (
     "all_reduce broadcast reduce all_gather all_gather_into_tensor gather scatter reduce_scatter reduce_scatter_tensor all_to_all "
@@ -34,7 +35,8 @@ class Ring:
     """Written by the process that owns it, under the GIL; one `enter` and one `leave` per call."""
 
     def __init__(self, path: str) -> None:
-        size = HEADER.size + 8 * len(OPS) + CAPACITY * SLOT.size
+        first = HEADER.size + 8 * len(OPS)
+        size = first + CAPACITY * SLOT.size
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             os.posix_fallocate(fd, 0, size)
@@ -42,75 +44,85 @@ class Ring:
         finally:
             os.close(fd)
         HEADER.pack_into(self._map, 0, MAGIC, SLOT.size, CAPACITY, len(OPS), 0, os.getpid())
-        self._first = HEADER.size + 8 * len(OPS)
+        self._words = memoryview(self._map).cast("Q")
+        self._first_word = first // 8
         self._next = itertools.count().__next__
-        self._counts = [0] * len(OPS)
-        self._names: dict[str, int] = {}
+        self._next_name = itertools.count(1).__next__
+        self._names: dict[Any, int] = {}
+        self._shapes: dict[Any, bytes] = {}
         journal.write("ring", ops=OPS)
 
-    def enter(self, op: int, frame: Any, tensor: Any = None, group: str = "0", peer: int = -1, reduce_op: str = "") -> int:
+    def enter(self, op: int, frame: Any, tensor: Any = None, group: str = "0", peer: int = -1, reduce_op: Any = None) -> int:
         """Note that a call begins; the number returned is for `leave`."""
-        n = self._next()
-        offset = self._first + (n % CAPACITY) * SLOT.size
-        dtype, count, a, b, c, d = 0, 0, 0, 0, 0, 0
+        names = self._names
+        dtype, shape = 0, b""
         if tensor is not None:
-            shape = tensor.shape
-            count = len(shape)
-            a, b, c, d = (*shape[:4], 0, 0, 0, 0)[:4]
-            dtype = self._name(str(tensor.dtype))
+            dtype = names.get(tensor.dtype) or self._name(tensor.dtype)
+            shape = self._shapes.get(tensor.shape) or self._shape(tensor.shape)
+        n = self._next()
         SLOT.pack_into(
-            self._map, offset, n + 1, time.time_ns(), 0, sites.number_of_caller(frame), op, dtype, peer,
-            self._name(group), self._name(reduce_op) if reduce_op else 0, 0, count, _fit(a), _fit(b), _fit(c), _fit(d),
+            self._map, 8 * (self._first_word + n % CAPACITY * _SLOT_WORDS),
+            n + 1, time.time_ns(), 0, sites.number_of_caller(frame), op, dtype, peer, names.get(group) or self._name(group),
+            0 if reduce_op is None else names.get(reduce_op) or self._name(reduce_op), 0, shape,
         )  # fmt: skip
-        self._counts[op] += 1
-        _ENDED.pack_into(self._map, HEADER.size + 8 * op, self._counts[op])
-        _ENDED.pack_into(self._map, _HEAD_AT, n + 1)
+        self._words[_FIRST_COUNT_WORD + op] += 1
+        self._words[_HEAD_WORD] = n + 1
         return n
 
     def leave(self, n: int, failed: bool = False) -> None:
-        offset = self._first + (n % CAPACITY) * SLOT.size
-        if _ENDED.unpack_from(self._map, offset)[0] != n + 1:
+        word = self._first_word + n % CAPACITY * _SLOT_WORDS
+        if self._words[word] != n + 1:
             return  # a call so long that its slot was used again
-        _ENDED.pack_into(self._map, offset + 16, time.time_ns())
+        self._words[word + _ENDED_WORD] = time.time_ns()
         if failed:
-            self._map[offset + 44] = 1
+            self._map[8 * word + _FAILED_BYTE] = 1
 
     def mark(self, op: int) -> None:
         """Progress that is only counted: no slot, no stack."""
-        self._counts[op] += 1
-        _ENDED.pack_into(self._map, HEADER.size + 8 * op, self._counts[op])
+        self._words[_FIRST_COUNT_WORD + op] += 1
 
-    def _name(self, text: str) -> int:
+    def _name(self, thing: Any) -> int:
+        """The number of a dtype, a group's name or a reduce op; each text is written to the journal once."""
+        text = str(thing)
         number = self._names.get(text)
         if number is None:
-            number = self._names[text] = len(self._names) + 1
+            number = self._names[text] = self._next_name()
             journal.write("name", i=number, s=text)
+        self._names[thing] = number
         return number
 
-
-def _fit(value: Any) -> int:
-    return min(int(value), 2**31 - 1)
+    def _shape(self, shape: Any) -> bytes:
+        if len(self._shapes) == _MAX_SHAPES:
+            self._shapes.clear()
+        sizes = (*(min(int(size), 2**31 - 1) for size in shape[:4]), 0, 0, 0, 0)[:4]
+        packed = self._shapes[tuple(shape)] = SHAPE.pack(len(shape), *sizes)
+        return packed
 
 
 _ring: Ring | None = None
-_pid = 0
+_pid = 0  # of the process that has made its ring, or tried to
 
 
 def here() -> Ring | None:
     """This process's ring if it already has one; never a parent's."""
-    return _ring if _pid == os.getpid() else None
+    return _ring
 
 
 def ring(live: str) -> Ring | None:
     """This process's ring, made on first use; None where it cannot be had."""
     global _ring, _pid
-    if _pid != os.getpid():
-        if _pid:  # forked: the child's journal does not know the parent's numbers
-            sites.forget()
+    if not _pid:
         _pid = os.getpid()
-        _ring = None
         try:
             _ring = Ring(f"{live}/r-{_pid}")
         except OSError as error:
             journal.write("broken", what="ring", error=str(error))
     return _ring
+
+
+def _after_fork() -> None:
+    global _ring, _pid
+    _ring, _pid = None, 0
+
+
+os.register_at_fork(after_in_child=_after_fork)  # cheaper than to ask for the pid at every call

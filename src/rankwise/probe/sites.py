@@ -1,45 +1,77 @@
 """Finds the user's lines on the current stack, and gives each distinct place a number."""
 
+from __future__ import annotations
+
+import itertools
 import os
-import sysconfig
-from types import CodeType, FrameType
-from typing import Any
+import sys
 
 from . import journal
 
-_LIBRARY, _PACKAGE, _USER = 0, 1, 2
-_MAX_FRAMES = 8
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import CodeType, FrameType
+    from typing import Any
+
+# A place is at most 8 frames of the user's, or 24 of packages between them and torch.
+_HIDDEN, _PACKAGE, _USER, _ROOM = 0, 1, 3, 24
+_MAX_CODES = 20_000
 
 _here = os.path.dirname(os.path.abspath(__file__))
-_stdlib = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), os.path.dirname(os.__file__)})
-_kinds: dict[CodeType, int] = {}
+_version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+_stdlib = (os.path.dirname(os.__file__) + os.sep, os.path.join(sys.base_exec_prefix, sys.platlibdir, _version) + os.sep)
+# Keyed by id, because hashing a code object means hashing all it holds; `_codes` keeps the ids from being given away.
+_kinds: dict[int, int] = {}
+_codes: list[CodeType] = []
 _numbers: dict[tuple[Any, ...], int] = {}
+_next_number = itertools.count(1).__next__
 
 
 def forget() -> None:
-    """Number afresh, in a journal that knows none of them."""
+    """Describe every place afresh: in a new journal that knows none of them, or when too many were remembered."""
     _numbers.clear()
+    _kinds.clear()
+    _codes.clear()
 
 
 def number_of_caller(frame: FrameType | None) -> int:
     """The number of the place the user called from; new places are written to the journal once."""
-    key: list[Any] = []
-    while frame is not None:
-        code = frame.f_code
-        kind = _kinds.get(code)
+    place: list[int] = []
+    add, kind_of, room, outer = place.append, _kinds.get, _ROOM, frame
+    while outer is not None:
+        code = outer.f_code
+        kind = kind_of(id(code))
         if kind is None:
-            kind = _kinds[code] = _kind_of(code.co_filename)
+            kind = _learn(code)
         if kind:
-            key.append(code)
-            key.append(frame.f_lineno)
-            if len(key) == 2 * _MAX_FRAMES:
+            add(id(code))
+            add(outer.f_lasti)  # the line itself is costly to ask for
+            room -= kind
+            if room <= 0:
                 break
+        outer = outer.f_back
+    return _numbers.get(tuple(place)) or _number_of_new(tuple(place), frame)
+
+
+def _learn(code: CodeType) -> int:
+    _codes.append(code)
+    kind = _kinds[id(code)] = _kind_of(code.co_filename)
+    return kind
+
+
+def _number_of_new(place: tuple[int, ...], frame: FrameType | None) -> int:
+    if len(_codes) > _MAX_CODES:  # code made anew at every call, by exec
+        forget()
+        return number_of_caller(frame)
+    frames: list[tuple[str, int, str]] = []
+    while frame is not None and 2 * len(frames) < len(place):
+        if _kinds[id(frame.f_code)]:
+            frames.append((_full_path(frame.f_code.co_filename), frame.f_lineno, frame.f_code.co_name))
         frame = frame.f_back
-    place = tuple(key)
-    number = _numbers.get(place)
-    if number is None:
-        number = _numbers[place] = len(_numbers) + 1
-        journal.write("site", i=number, frames=[frame_of(place[i], place[i + 1]) for i in range(0, len(place), 2)])
+    known = _numbers.get(tuple(frames))  # another call on the same line, or the same code compiled again
+    number = _numbers[place] = _numbers[tuple(frames)] = known or _next_number()
+    if not known:
+        journal.write("site", i=number, frames=frames)
     return number
 
 
@@ -52,15 +84,14 @@ def stack_of(frame: FrameType | None) -> list[list[Any]]:
     return [entry for entry in frames if not entry[0].startswith(_here)]
 
 
-def frame_of(code: CodeType, line: int) -> list[Any]:
-    name = code.co_filename
-    return [name if name.startswith("<") else os.path.abspath(name), line, code.co_name]
+def _full_path(filename: str) -> str:
+    return filename if filename.startswith("<") else os.path.abspath(filename)
 
 
 def _kind_of(filename: str) -> int:
     if filename.startswith(("<frozen", _here)):
-        return _LIBRARY
-    path = os.path.abspath(filename)
+        return _HIDDEN
+    path = _full_path(filename)
     if "site-packages" in path or "dist-packages" in path:
-        return _LIBRARY if f"{os.sep}torch{os.sep}" in path else _PACKAGE
-    return _LIBRARY if path.startswith(_stdlib) else _USER
+        return _HIDDEN if f"{os.sep}torch{os.sep}" in path else _PACKAGE
+    return _HIDDEN if path.startswith(_stdlib) else _USER

@@ -1,0 +1,292 @@
+"""Works out a condition of the user's code for one rank, as far as it depends on nothing but rank and world size."""
+
+from __future__ import annotations
+
+import ast
+import operator
+from typing import Any
+
+from rankwise.diagnose.rank_words import (
+    asks_whether_initialized,
+    is_other_rank,
+    is_part,
+    meaning_of,
+    meaning_of_call,
+    meaning_of_variable,
+    tells_rank,
+)
+from rankwise.diagnose.source_guards import guards_around, leaves
+from rankwise.diagnose.source_names import Binding, Names
+from rankwise.diagnose.source_tree import (
+    FUNCTIONS,
+    Function,
+    ancestors,
+    arguments_of,
+    called_name,
+    last_name,
+    own_nodes,
+    owner_name,
+    parent_of,
+    returns_plainly,
+    scope_of,
+    string_key,
+)
+
+UNKNOWN = object()
+_NEVER = object()  # the value of a binding or return that this rank does not come by
+_DEEPEST = 60  # expressions within expressions, through variables and helpers
+_LONGEST = 600  # steps: a condition that takes more is none that a reader would understand
+
+
+class RankConditions:
+    """Answers what an expression is on one rank; UNKNOWN where it depends on anything else, or is not understood."""
+
+    def __init__(self, names: Names, rank: int, local_rank: int | None, world_size: int) -> None:
+        self._names = names
+        is_local_main = UNKNOWN if local_rank is None else local_rank == 0
+        self._facts: dict[str, Any] = {"rank": rank, "main": rank == 0, "local_main": is_local_main, "world_size": world_size}
+        self._facts["local_rank"] = UNKNOWN if local_rank is None else local_rank
+        self._calls: list[tuple[Function, dict[str, Any]]] = []  # helpers being worked out, with what their parameters are
+        self._open: set[Binding] = set()  # bindings being worked out: one that needs itself has no answer
+        self._depth = self._steps = 0
+        self.depends_on_rank = False
+
+    def truth(self, test: ast.expr) -> bool | None:
+        """Whether a condition holds on this rank; None if that cannot be told."""
+        self._steps, self.depends_on_rank = 0, False
+        value = self.value(test)
+        return None if value is UNKNOWN else bool(value)
+
+    def value(self, node: ast.AST | None) -> Any:
+        self._steps += 1
+        method = getattr(self, f"_of_{type(node).__name__.lower()}", None)
+        if method is None or self._depth >= _DEEPEST or self._steps > _LONGEST:
+            return UNKNOWN
+        self._depth += 1
+        try:
+            return method(node)
+        except (TypeError, ValueError, ArithmeticError, LookupError, RecursionError):
+            return UNKNOWN  # it would fail in the user's code too, or is too deep
+        finally:
+            self._depth -= 1
+
+    # -- expressions ----------------------------------------------------------------------------------------------------------
+
+    def _of_constant(self, node: ast.Constant) -> Any:
+        return node.value
+
+    def _of_tuple(self, node: ast.Tuple | ast.List | ast.Set) -> Any:
+        values = [self.value(part) for part in node.elts]
+        return UNKNOWN if UNKNOWN in values else tuple(values) if isinstance(node, ast.Tuple) else values
+
+    _of_list = _of_set = _of_tuple
+
+    def _of_namedexpr(self, node: ast.NamedExpr) -> Any:
+        return self.value(node.value)
+
+    def _of_ifexp(self, node: ast.IfExp) -> Any:
+        test = self.value(node.test)
+        if test is UNKNOWN:
+            return _common([self.value(node.body), self.value(node.orelse)])
+        return self.value(node.body if test else node.orelse)
+
+    def _of_compare(self, node: ast.Compare) -> Any:
+        left = self.value(node.left)
+        for comparison, right_node in zip(node.ops, node.comparators):
+            right = self.value(right_node)
+            if left is UNKNOWN or right is UNKNOWN:
+                return UNKNOWN
+            if not _COMPARE[type(comparison)](left, right):
+                return False
+            left = right
+        return True
+
+    def _of_boolop(self, node: ast.BoolOp) -> Any:
+        decisive, is_sure, value = isinstance(node.op, ast.Or), True, UNKNOWN
+        for part in node.values:
+            value = self.value(part)
+            if value is UNKNOWN:
+                is_sure = False
+            elif bool(value) == decisive:  # `unknown or 3` is true, but need not be 3
+                return value if is_sure or isinstance(value, bool) else UNKNOWN
+        return value if is_sure else UNKNOWN
+
+    def _of_unaryop(self, node: ast.UnaryOp) -> Any:
+        value = self.value(node.operand)
+        if value is UNKNOWN:
+            return UNKNOWN
+        return not value if isinstance(node.op, ast.Not) else -value if isinstance(node.op, ast.USub) else UNKNOWN
+
+    def _of_binop(self, node: ast.BinOp) -> Any:
+        left, right, operate = self.value(node.left), self.value(node.right), _ARITHMETIC.get(type(node.op))
+        return operate(left, right) if operate is not None and _is_small(left) and _is_small(right) else UNKNOWN
+
+    def _of_subscript(self, node: ast.Subscript) -> Any:
+        if string_key(node):
+            return self._keyed(string_key(node), node)
+        values, index = self.value(node.value), self.value(node.slice)
+        return values[index] if isinstance(values, (tuple, list)) and isinstance(index, int) else UNKNOWN
+
+    # -- names ----------------------------------------------------------------------------------------------------------------
+
+    def _of_name(self, node: ast.Name) -> Any:
+        found, hint = self._names.of_name(node), self._hint(node.id, node)
+        return hint if found is None else self._agreed(node.id, found, hint)
+
+    def _of_attribute(self, node: ast.Attribute) -> Any:
+        hint = self._hint(node.attr, node)
+        found = self._names.of_attribute(node, anywhere=hint is UNKNOWN)
+        return self._agreed(node.attr, found, hint) if found and not self._is_of_many(node) else hint
+
+    def _agreed(self, name: str, found: list[Binding], hint: Any) -> Any:
+        """The value that all bindings of a name agree on; `rank = 0` beside `rank = get_rank()` is only the case without a job."""
+        real = [binding for binding in found if hint is UNKNOWN or not _is_literal(binding.value)] or found
+        value = _common([self._bound(binding, hint, len(found) > 1) for binding in real])
+        return UNKNOWN if isinstance(value, list) and self._names.is_changed(name) else value
+
+    def _bound(self, binding: Binding, hint: Any, is_one_of_many: bool) -> Any:
+        if binding.kind == "parameter":
+            return self._given(binding, hint)
+        if binding.kind == "import":
+            return hint
+        if binding in self._open or binding.kind in ("loop", "other"):
+            return UNKNOWN
+        self._open.add(binding)
+        try:
+            if is_one_of_many and not self._is_reached(binding.node):
+                return _NEVER
+            if isinstance(binding.node, FUNCTIONS):  # a property
+                value = self._returned(binding.node, {}, hint is not UNKNOWN)
+            else:
+                value = self.value(binding.value)
+        finally:
+            self._open.discard(binding)
+        if value is not UNKNOWN and binding.index is not None:
+            return value[binding.index] if isinstance(value, (tuple, list)) else UNKNOWN
+        return hint if value is UNKNOWN and self._is_what_its_name_says(binding) else value
+
+    def _given(self, parameter: Binding, hint: Any) -> Any:
+        for function, given in reversed(self._calls):
+            if function is scope_of(parameter.node):
+                return given.get(parameter.name, UNKNOWN)
+        return hint
+
+    def _is_what_its_name_says(self, binding: Binding) -> bool:
+        meaning, value = meaning_of(binding.name), binding.value
+        if meaning in ("rank", "local_rank"):
+            beside = getattr(parent_of(binding.node), "elts", []) if binding.index is not None else []
+            if any(meaning_of(last_name(part)) in ("world_size", "size") for part in beside):
+                return True  # rank, world_size = setup()
+            source = self._names.of_name(value) if isinstance(value, ast.Name) else None
+            return tells_rank(value) or (bool(source) and all(b.kind == "parameter" for b in source or ()))
+        return binding.name.lower().lstrip("_") == "world_size"
+
+    def _hint(self, name: str, node: ast.AST) -> Any:
+        """What a name alone says, where nothing says otherwise."""
+        meaning = meaning_of(name)
+        if not meaning:
+            return UNKNOWN
+        around = [getattr(above, "name", "") for above in ancestors(node) if isinstance(above, (*FUNCTIONS, ast.ClassDef))]
+        owner = owner_name(node) or last_name(getattr(node, "value", None))
+        if is_part(owner) or is_other_rank(owner, *around) or self._is_of_many(node):
+            return UNKNOWN
+        if meaning == "size":
+            names = self._names.bindings(scope_of(node)) if isinstance(node, ast.Name) else {}
+            return self._facts["world_size"] if any(meaning_of(other) == "rank" for other in names) else UNKNOWN
+        return self._fact(meaning)
+
+    def _is_of_many(self, node: ast.AST) -> bool:
+        """True for `x.rank` and `x["rank"]` where x goes through a loop."""
+        owner = getattr(node, "value", None)
+        found = self._names.of_name(owner) if isinstance(owner, ast.Name) else None
+        return any(binding.kind == "loop" for binding in found or ())
+
+    def _fact(self, meaning: str) -> Any:
+        self.depends_on_rank = self.depends_on_rank or meaning != "world_size"
+        return self._facts[meaning]
+
+    def _keyed(self, key: str, node: ast.AST) -> Any:
+        """What `os.environ["RANK"]`, `config["rank"]` and the like hold."""
+        meaning = meaning_of_variable(key)
+        value = self._fact(meaning) if meaning else UNKNOWN
+        return str(value) if value is not UNKNOWN else UNKNOWN if meaning else self._hint(key, node)
+
+    # -- calls ----------------------------------------------------------------------------------------------------------------
+
+    def _of_call(self, node: ast.Call) -> Any:
+        name, meaning = called_name(node), meaning_of_call(node)
+        if asks_whether_initialized(node):
+            return True  # or the rank could not be waiting for others
+        if string_key(node):
+            return self._keyed(string_key(node), node.args[0] if name == "getattr" else node.func)
+        if name in _CONVERSIONS and isinstance(node.func, ast.Name) and not node.keywords:
+            given = [self.value(argument) for argument in node.args]
+            return UNKNOWN if UNKNOWN in given else _CONVERSIONS[name](*given)
+        functions = self._names.of_call(node)
+        if functions:
+            value = _common([self._called(function, node, bool(meaning)) for function in functions])
+            return self._fact(meaning) if value is UNKNOWN and meaning in ("main", "world_size") else value
+        return self._fact(meaning) if meaning else UNKNOWN
+
+    def _called(self, function: Function, call: ast.Call, is_hinted: bool) -> Any:
+        given = {name: self.value(argument) for name, argument in arguments_of(function, call).items()}
+        return self._returned(function, given, is_hinted)
+
+    def _returned(self, function: Function, given: dict[str, Any], is_hinted: bool) -> Any:
+        """What a small function returns on this rank; `return 0` beside `return get_rank()` is only the case without a job."""
+        if not returns_plainly(function):
+            return UNKNOWN
+        self._calls.append((function, given))
+        try:
+            returns = [node.value for node in own_nodes(function) if isinstance(node, ast.Return) and self._is_reached(node)]
+            real = [value for value in returns if not (is_hinted and _is_literal(value))] or returns
+            values = [None if value is None else self.value(value) for value in real]
+        finally:
+            self._calls.pop()
+        return _common(values if leaves(function.body) else [*values, None])
+
+    def _is_reached(self, node: ast.AST) -> bool:
+        return all((value := self.value(guard.test)) is UNKNOWN or bool(value) == guard.wanted for guard in guards_around(node))
+
+
+def _common(values: list[Any]) -> Any:
+    """The one value that all values are, leaving out those that never come about."""
+    values = [value for value in values if value is not _NEVER]
+    return values[0] if values and UNKNOWN not in values and all(value == values[0] for value in values) else UNKNOWN
+
+
+def _is_literal(node: ast.expr | None) -> bool:
+    return isinstance(node.operand if isinstance(node, ast.UnaryOp) else node, ast.Constant)
+
+
+def _is_small(value: Any) -> bool:
+    """True for numbers that arithmetic cannot make too large to hold, as it can text and lists."""
+    return isinstance(value, int) and abs(value) < 1 << 63
+
+
+def _is_in(value: Any, values: Any) -> bool:
+    if isinstance(values, range) and not isinstance(value, int):
+        raise TypeError("Python would compare it with each number of the range")
+    return value in values
+
+
+_CONVERSIONS: dict[str, Any] = {"int": int, "bool": bool, "str": str, "range": range, "len": len}
+_ARITHMETIC: dict[type, Any] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Mod: operator.mod,
+    ast.FloorDiv: operator.floordiv,
+}
+_COMPARE: dict[type, Any] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Is: operator.is_,
+    ast.IsNot: operator.is_not,
+    ast.In: _is_in,
+    ast.NotIn: lambda value, values: not _is_in(value, values),
+}

@@ -1,0 +1,233 @@
+"""Which conditions must hold for a line to run (the branches around it, the early exits it got past), and what may skip it."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+
+from rankwise.diagnose.rank_words import is_question
+from rankwise.diagnose.source_tree import (
+    FUNCTIONS,
+    LOOPS,
+    ancestors,
+    block_of,
+    last_line,
+    last_name,
+    own_nodes,
+    owner_name,
+    parent_of,
+    scope_of,
+    string_key,
+    text_of,
+)
+
+_LEAVES = (ast.Return, ast.Continue, ast.Break, ast.Raise)
+_EXITS = (("", "exit"), ("", "quit"), ("sys", "exit"), ("os", "_exit"), ("os", "abort"))
+_WORKS = (ast.Await, ast.Yield, ast.YieldFrom, ast.MatMult)
+
+
+@dataclass(frozen=True)
+class Guard:
+    """A condition that must hold for a line to be reached."""
+
+    test: ast.expr
+    wanted: bool
+    mark: str = ""  # "@" for a decorator
+
+    @property
+    def line(self) -> int:
+        return self.test.lineno
+
+    @property
+    def text(self) -> str:
+        return self.mark + text_of(self.test)
+
+    @property
+    def condition(self) -> str:
+        """What must be true, in code."""
+        return self.text if self.wanted else text_of(ast.UnaryOp(ast.Not(), self.test))
+
+
+@dataclass(frozen=True)
+class Skip:
+    """A statement that leaves a block early: continue, break, return, or the end of an except block."""
+
+    line: int
+    kind: str
+    in_handler: bool = False
+    guard: str = ""
+
+
+def guards_at(statement: ast.stmt, line: int) -> list[Guard]:
+    """The conditions for a line of a statement to run, within its function, outermost first."""
+    return [*guards_around(statement, line), *_inside(statement)]
+
+
+def guards_around(node: ast.AST, line: int = 0) -> list[Guard]:
+    """The conditions for a node to run, within its function, outermost first; with `line`, only if that line tells that it runs."""
+    found: list[Guard] = []  # innermost first
+    above = parent_of(node)
+    while above is not None and not isinstance(node, FUNCTIONS):
+        found += reversed(_passed_before(node))
+        if _may_be_in_test(above, line):
+            found = []  # `if check(): act()` in one line: the rank may be in check()
+        else:
+            found += reversed(_conditions(above, node))
+        node, above = above, parent_of(above)
+    return found[::-1]
+
+
+def _conditions(above: ast.AST, node: ast.AST) -> list[Guard]:
+    """What a node says about its child being run."""
+    match above:
+        case ast.If(test=test, body=body, orelse=orelse) if node in body or node in orelse:
+            return [Guard(test, node in body)]
+        case ast.While(test=test, body=body) if node in body:
+            return [Guard(test, True)]
+        case ast.IfExp(test=test, body=then) if node is not test:
+            return [Guard(test, node is then)]
+        case ast.BoolOp(op=op, values=values):
+            return [Guard(value, isinstance(op, ast.And)) for value in values[: values.index(node)]]  # type: ignore[arg-type]
+        case ast.match_case(body=body) if node in body:
+            return _case_conditions(above)
+    return []
+
+
+def _case_conditions(case: ast.match_case) -> list[Guard]:
+    whole = parent_of(case)
+    if not isinstance(whole, ast.Match):
+        return []
+    before = [_is_case(whole, other) for other in whole.cases[: whole.cases.index(case)] if other.guard is None]
+    here = _is_case(whole, case)
+    found = [Guard(test, False) for test in before if test is not None]
+    found += [Guard(here, True)] if here is not None else []
+    return [*found, Guard(case.guard, True)] if case.guard is not None else found
+
+
+def _is_case(whole: ast.Match, case: ast.match_case) -> ast.expr | None:
+    """`subject == value` for a case of plain values."""
+    options = case.pattern.patterns if isinstance(case.pattern, ast.MatchOr) else [case.pattern]
+    values = [option.value for option in options if isinstance(option, ast.MatchValue)]
+    if len(values) < len(options):
+        return None
+    test = ast.Compare(whole.subject, [ast.In()], [ast.Tuple(values, ast.Load())])
+    if len(values) == 1:
+        test = ast.Compare(whole.subject, [ast.Eq()], values)
+    test.parent = whole  # type: ignore[attr-defined]
+    return ast.fix_missing_locations(ast.copy_location(test, values[0]))
+
+
+# -- within one line ----------------------------------------------------------------------------------------------------------
+
+
+def _inside(statement: ast.stmt) -> list[Guard]:
+    """The conditions of `act() if test else None` and `test and act()`, where nothing else in the statement can be what runs."""
+    if not isinstance(statement, (ast.Expr, ast.Assign, ast.AnnAssign, ast.Return)) or _has_neighbour(statement):
+        return []
+    node, found = statement.value, []
+    while isinstance(node, (ast.IfExp, ast.BoolOp)):
+        parts = [node.test, node.body, node.orelse] if isinstance(node, ast.IfExp) else node.values
+        working = [part for part in parts if not _is_inert(part)]
+        if len(working) != 1 or (isinstance(node, ast.BoolOp) and working[0] is not parts[-1]):
+            break
+        found += _conditions(node, working[0])
+        node = working[0]
+    return found
+
+
+def _has_neighbour(statement: ast.stmt) -> bool:
+    """True for `a(); b()`: the line does not tell which of them runs."""
+    others = [other for other in block_of(statement) if other is not statement]
+    return any(last_line(other) == statement.lineno or other.lineno == last_line(statement) for other in others)
+
+
+def _may_be_in_test(above: ast.AST, line: int) -> bool:
+    return line > 0 and isinstance(above, (ast.If, ast.While)) and line <= last_line(above.test) and not _is_inert(above.test)
+
+
+def _is_inert(node: ast.AST) -> bool:
+    """True for an expression that no rank can be waiting in: names, numbers, questions about the rank."""
+    for part in ast.walk(node):
+        if isinstance(part, _WORKS):
+            return False
+        if isinstance(part, ast.Call) and not is_question(part):
+            return False
+        if isinstance(part, ast.Subscript) and not string_key(part):
+            return False
+    return True
+
+
+# -- early exits --------------------------------------------------------------------------------------------------------------
+
+
+def _passed_before(node: ast.AST) -> list[Guard]:
+    """The conditions of the early exits that stand before a statement in its block."""
+    block = block_of(node)
+    earlier = block[: block.index(node)] if isinstance(node, ast.stmt) and block else []
+    return [guard for statement in earlier if isinstance(statement, ast.If) for guard in _passed(statement)]
+
+
+def _passed(branch: ast.If) -> list[Guard]:
+    """What holds after an `if` of which only one way goes on."""
+    stops, other_stops = leaves(branch.body), leaves(branch.orelse)
+    if stops == other_stops:
+        return []
+    way = branch.orelse if stops else branch.body
+    return [Guard(branch.test, other_stops), *(g for inner in way if isinstance(inner, ast.If) for g in _passed(inner))]
+
+
+def leaves(block: list[ast.stmt]) -> bool:
+    """True if nothing that follows a block is reached from it."""
+    try:
+        return any(_leaves(statement) for statement in block)
+    except RecursionError:  # hundreds of elif
+        return False
+
+
+def _leaves(statement: ast.stmt) -> bool:
+    match statement:
+        case ast.Expr(value=ast.Call(func=function)):
+            return (owner_name(function), last_name(function)) in _EXITS
+        case ast.If(body=body, orelse=orelse):
+            return leaves(body) and leaves(orelse)
+        case ast.With(items=items, body=body) | ast.AsyncWith(items=items, body=body):
+            return leaves(body) and not any(last_name(getattr(item.context_expr, "func", None)) == "suppress" for item in items)
+        case ast.Try(body=body, handlers=handlers, orelse=orelse, finalbody=last):
+            return leaves(last) or (leaves([*body, *orelse]) and all(leaves(handler.body) for handler in handlers))
+        case ast.While(test=ast.Constant(value=True)):
+            return not any(isinstance(node, ast.Break) for node in ast.walk(statement))
+    return isinstance(statement, _LEAVES)
+
+
+# -- what may skip a line -----------------------------------------------------------------------------------------------------
+
+
+def find_skips(scope: ast.AST, line: int) -> list[Skip]:
+    """What in a loop or function may keep ranks from reaching a line of it, in this round or a later one."""
+    found = [_skip(node, line, scope) for node in own_nodes(scope)]
+    return sorted((skip for skip in found if skip is not None), key=lambda skip: skip.line)
+
+
+def _skip(node: ast.AST, line: int, scope: ast.AST) -> Skip | None:
+    if isinstance(node, ast.ExceptHandler):
+        return Skip(node.lineno, "except", True) if _swallows(node) and _covers(node, line) else None
+    if not isinstance(node, (ast.Return, ast.Break, ast.Continue)):
+        return None
+    is_round = isinstance(scope, LOOPS)  # then what leaves the loop after the line skips it in later rounds
+    if isinstance(node, (ast.Break, ast.Continue)) and next(a for a in ancestors(node) if isinstance(a, LOOPS)) is not scope:
+        return None
+    if node.lineno > line and (isinstance(node, ast.Continue) or not is_round):
+        return None
+    above = parent_of(node)
+    condition = Guard(above.test, node in above.body).condition if isinstance(above, ast.If) else ""
+    in_handler = any(isinstance(a, ast.ExceptHandler) and scope_of(a) is scope_of(node) for a in ancestors(node))
+    return Skip(node.lineno, type(node).__name__.lower(), in_handler, condition)
+
+
+def _swallows(handler: ast.ExceptHandler) -> bool:
+    return not any(isinstance(node, (ast.Raise, ast.Return, ast.Continue, ast.Break)) for node in ast.walk(handler))
+
+
+def _covers(handler: ast.ExceptHandler, line: int) -> bool:
+    attempt = parent_of(handler)
+    return isinstance(attempt, (ast.Try, ast.TryStar)) and attempt.body[0].lineno <= line <= last_line(attempt.body[-1])

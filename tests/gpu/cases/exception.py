@@ -1,0 +1,10 @@
+import torch
+from common import small_model, start, train_step
+
+rank = start()
+model = small_model()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(30):
+    train_step(model, optimizer)
+    if rank == 1 and step == 6:
+        raise ValueError("label 12 is out of range")  # fault

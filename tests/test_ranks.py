@@ -1,0 +1,67 @@
+"""Which rank a process is, as its environment says it: torchrun, Open MPI, PMI, Slurm."""
+
+from __future__ import annotations
+
+import pytest
+
+from rankwise.ranks import RankEnv, read_rank_env
+
+LAUNCHERS = {
+    "torchrun": {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"},
+    "Open MPI": {"OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_SIZE": "8", "OMPI_COMM_WORLD_LOCAL_RANK": "1"},
+    "PMIx": {"PMIX_RANK": "5", "PMIX_SIZE": "8", "PMIX_LOCAL_RANK": "1"},
+    "MPICH and Intel MPI": {"PMI_RANK": "5", "PMI_SIZE": "8", "MPI_LOCALRANKID": "1"},
+    "Slurm": {"SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1"},
+}
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_reads_what_each_launcher_sets(launcher: str) -> None:
+    found = read_rank_env(LAUNCHERS[launcher])
+
+    assert (found.rank, found.world_size, found.local_rank) == (5, 8, 1)
+
+
+@pytest.mark.parametrize("launcher", [name for name in LAUNCHERS if name != "torchrun"])
+def test_torchruns_own_variables_are_believed_first(launcher: str) -> None:
+    found = read_rank_env({**LAUNCHERS[launcher], "RANK": "2", "WORLD_SIZE": "3", "LOCAL_RANK": "2"})
+
+    assert (found.rank, found.world_size, found.local_rank) == (2, 3, 2)
+
+
+def test_families_are_not_mixed() -> None:
+    """A pod of Slurm in which somebody set RANK by hand: the sizes of another world would be wrong."""
+    found = read_rank_env({"RANK": "1", "SLURM_PROCID": "0", "SLURM_NTASKS": "64", "SLURM_LOCALID": "7"})
+
+    assert (found.rank, found.world_size, found.local_rank) == (1, None, None)
+
+
+def test_a_world_size_without_a_rank_is_kept() -> None:
+    assert read_rank_env({"WORLD_SIZE": "4"}) == RankEnv(None, 4, None, None, None)
+
+
+def test_an_empty_environment_says_nothing() -> None:
+    assert read_rank_env({}) == RankEnv(None, None, None, None, None)
+
+
+@pytest.mark.parametrize("text", ["", " ", "x", "-1", "1.5", "1e3", "0x1", "²", "1" * 5000])
+def test_what_is_no_number_is_not_believed(text: str) -> None:
+    found = read_rank_env({"RANK": text, "WORLD_SIZE": text, "LOCAL_RANK": text, "MASTER_PORT": text})
+
+    assert found == RankEnv(None, None, None, None, None)
+
+
+def test_spaces_around_a_number_do_no_harm() -> None:
+    assert read_rank_env({"RANK": " 3\n", "WORLD_SIZE": "4 "}).rank == 3
+
+
+def test_reads_where_the_job_meets() -> None:
+    found = read_rank_env({"MASTER_ADDR": "node-a", "MASTER_PORT": "29500"})
+
+    assert (found.master_addr, found.master_port) == ("node-a", 29500)
+    assert read_rank_env({"MASTER_ADDR": ""}).master_addr is None
+
+
+@pytest.mark.parametrize(("text", "restarts"), [("2", 2), ("0", 0), ("", 0), ("many", 0)])
+def test_counts_the_restarts_of_the_elastic_launcher(text: str, restarts: int) -> None:
+    assert read_rank_env({"TORCHELASTIC_RESTART_COUNT": text}).restarts == restarts
