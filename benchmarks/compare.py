@@ -1,13 +1,18 @@
-"""Compares what was measured in pairs: with and without the watch, a moment apart, so that both saw the same machine."""
+"""Compares what is measured in pairs: with and without the watch, a moment apart, while nobody else uses the machine."""
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median, quantiles
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 T = TypeVar("T")
+MIN_PAIRS = 7
+CALM_CORES = 0.15  # others may use this much of one core while a pair is measured
 
 
 @dataclass(frozen=True)
@@ -18,21 +23,74 @@ class Row:
     plain: str
     watched: str
     difference: str
+    pairs: str = ""
     required: str = ""
     is_met: bool | None = None
 
 
-def in_turns(num_pairs: int, plain: Callable[[], T], watched: Callable[[], T]) -> list[tuple[T, T]]:
-    """Pairs of results, in changing order, after one of each that does not count."""
+@dataclass(frozen=True)
+class Pairs(Generic[T]):
+    """The pairs that count, and how many were measured for them."""
+
+    results: list[tuple[T, T]]
+    num_measured: int
+
+    def __str__(self) -> str:
+        return f"{len(self.results)} of {self.num_measured}"
+
+
+def in_turns(
+    plain: Callable[[], T], watched: Callable[[], T], own_cpu_s: Callable[[], float], num_pairs: int, patience_s: float
+) -> Pairs[T]:
+    """Measure until enough pairs were left alone by other programs, or patience ends: then the calmest count.
+
+    `own_cpu_s` is the CPU time that the benchmark and what it measures have used so far.
+    """
+    neighbours = Neighbours(own_cpu_s)
+    deadline = time.monotonic() + patience_s
+    seen: list[tuple[float, int, T, T]] = []
+    num_calm = 0
     plain(), watched()
-    pairs = []
-    for i in range(num_pairs):
-        if i % 2:
+    while num_calm < num_pairs and (time.monotonic() < deadline or len(seen) < MIN_PAIRS):
+        neighbours.wait_for_calm(deadline)
+        neighbours.mark()
+        if len(seen) % 2:
             a, b = plain(), watched()
         else:
             b, a = watched(), plain()
-        pairs.append((a, b))
-    return pairs
+        cores = neighbours.cores_since_mark()
+        seen.append((cores, len(seen), a, b))
+        num_calm += cores < CALM_CORES
+    calmest = sorted(seen, key=lambda pair: pair[:2])[: max(num_calm, MIN_PAIRS)]
+    return Pairs([(a, b) for _, _, a, b in calmest], len(seen))
+
+
+class Neighbours:
+    """How much of the machine other programs use."""
+
+    def __init__(self, own_cpu_s: Callable[[], float]) -> None:
+        self._own_cpu_s = own_cpu_s
+        self.mark()
+
+    def mark(self) -> None:
+        self._clock, self._busy_s, self._own_s = time.monotonic(), busy_s(), self._own_cpu_s()
+
+    def cores_since_mark(self) -> float:
+        elapsed = time.monotonic() - self._clock
+        return (busy_s() - self._busy_s - (self._own_cpu_s() - self._own_s)) / elapsed
+
+    def wait_for_calm(self, deadline: float) -> None:
+        while time.monotonic() < deadline:
+            self.mark()
+            time.sleep(0.3)
+            if self.cores_since_mark() < CALM_CORES:
+                return
+
+
+def busy_s() -> float:
+    """CPU seconds that all cores together spent at work, or lost to other virtual machines, since boot."""
+    user, nice, system, _, _, irq, softirq, steal = map(int, Path("/proc/stat").read_text().split()[1:9])
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
@@ -54,17 +112,9 @@ class Comparison:
         low, _, high = quantiles(self.ratios, n=4)
         return f"{percent(median(self.ratios))} ± {doubt(self.ratios):.1%} [{percent(low)} … {percent(high)}]"
 
-    def row(self, what: str, unit: str, scale: float, limit: float | None) -> Row:
+    def difference_text(self, unit: str, scale: float) -> str:
         low, _, high = (value * scale for value in quantiles(self.differences, n=4))
-        seen, off = median(self.differences) * scale, doubt(self.differences) * scale
-        return Row(
-            what,
-            f"{median(self.plain) * scale:.2f} {unit}",
-            f"{median(self.watched) * scale:.2f} {unit}",
-            f"{seen:+.2f} ± {off:.2f} {unit} [{low:+.2f} … {high:+.2f}]",
-            f"≤ {limit * scale:g} {unit}" if limit is not None else "",
-            seen <= limit * scale if limit is not None else None,
-        )
+        return f"{median(self.differences) * scale:+.2f} ± {doubt(self.differences) * scale:.2f} {unit} [{low:+.2f} … {high:+.2f}]"
 
 
 def percent(ratio: float) -> str:

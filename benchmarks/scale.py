@@ -84,7 +84,7 @@ def explain(folder: Path) -> tuple[float, float, str]:
     seconds = time.perf_counter() - started
     if status:
         raise SystemExit(f"rankwise explain failed:\n{said}")
-    return seconds, usage.ru_maxrss / 1024, said.splitlines()[0].split("  ")[0] + " " + " ".join(said.splitlines()[0].split()[1:-1])
+    return seconds, usage.ru_maxrss / 1024, " ".join(said.split(";")[0].split())
 
 
 def synthetic_job(scene: str) -> JobEvidence:
@@ -150,9 +150,9 @@ def report(rows: list[tuple[str, float, float, float, str]]) -> str:
     lines = [
         "# Diagnosing a large job",
         "",
-        f"`rankwise explain` in a fresh process, on synthetic evidence of {NUM_RANKS:,} ranks with {NUM_COLLECTIVES:,} collectives each, of which rank "
-        f"{CULPRIT:,} skipped one. Median seconds of {REPEATS} runs, highest peak of resident memory. Required: under {MAX_SECONDS:g} s and "
-        f"{MAX_MIB:,} MiB.",
+        f"`rankwise explain` in a fresh process, on synthetic evidence of {NUM_RANKS:,} ranks with {NUM_COLLECTIVES:,} collectives each.",
+        f"Rank {CULPRIT:,} skipped one of them. Median seconds of {REPEATS} runs, and the highest peak of resident memory.",
+        f"Required: under {MAX_SECONDS:g} s and {MAX_MIB:,} MiB.",
         "",
         "| scene | evidence | seconds | peak memory | verdict |",
         "|---|---|---|---|---|",

@@ -17,67 +17,102 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 import psutil
-from compare import Comparison, Row, in_turns
+from compare import Comparison, Pairs, Row, in_turns
 
 JOB = Path(__file__).with_name("steps_job.py")
-# milliseconds of a step: steps in a block, so that the watcher looks several times in each. As many pairs of blocks for every size.
-SIZES = {3: 250, 30: 25, 300: 3}
-NUM_PAIRS = 60
+SIZES = {3: 250, 30: 25, 300: 3}  # milliseconds of a step: steps in a block, so many that the watcher looks several times in each
+NUM_ROUNDS = 3  # of fresh jobs: two processes of the same program can differ by some percent for as long as they live
+NUM_PAIRS, PATIENCE_S = 20, 90.0  # of blocks, for every size in every round
 
 
 def step_rows(torchrun: tuple[str, ...], run: tuple[str, ...]) -> Iterator[Row]:
     """Rows for the step times, the watcher's own CPU and the ranks' memory; the arguments are the two commands but for the script."""
+    rounds = [measure_round(torchrun, run, number) for number in range(1, NUM_ROUNDS + 1)]
+    for target_ms in SIZES:
+        yield from rows_of_steps(target_ms, [seen.steps[target_ms] for seen in rounds])
+    yield Row("CPU of the watcher itself, share of one core", "", f"{median(seen.watcher_share for seen in rounds):.1%}", "")
+    yield memory_row([seen.memory for seen in rounds])
+
+
+@dataclass(frozen=True)
+class Round:
+    """What was seen of one plain and one watched job: pairs of blocks by step size, the watcher's CPU, and the memory of a rank."""
+
+    steps: dict[int, Pairs[Block]]
+    watcher_share: float
+    memory: tuple[Memory, Memory]
+
+
+def measure_round(torchrun: tuple[str, ...], run: tuple[str, ...], number: int) -> Round:
     with tempfile.TemporaryDirectory(prefix="bench-") as name, contextlib.ExitStack() as stack:
-        plain = stack.push(Job(torchrun, Path(name) / "plain", is_watched=False))
-        watched = stack.push(Job((*run, "--out", f"{name}/run"), Path(name) / "watched", is_watched=True))
+        plain = Job(torchrun, Path(name) / "plain", is_watched=False)
+        stack.callback(plain.close)
+        watched = Job((*run, "--out", f"{name}/run"), Path(name) / "watched", is_watched=True)
+        stack.callback(watched.close)
         plain.wait_until_ready()
         watched.wait_until_ready()
-        cpu_before, watched_s = watched.watcher_cpu_s(), 0.0
+        own = [psutil.Process(), *psutil.Process().children(recursive=True)]
+        steps = {}
         for target_ms, num_steps in SIZES.items():
+            print(f"round {number} of {NUM_ROUNDS}: steps of about {target_ms} ms", flush=True)
             batch = calibrate(plain, target_ms / 1e3)
-            print(f"steps of about {target_ms} ms: {NUM_PAIRS} pairs", flush=True)
-            pairs = in_turns(NUM_PAIRS, partial(plain.measure, batch, num_steps), partial(watched.measure, batch, num_steps))
-            watched_s += sum(b.wall_s for _, b in pairs) * num_steps
-            yield from rows_of_steps(target_ms, pairs)
-        share = (watched.watcher_cpu_s() - cpu_before) / watched_s
-        yield Row("CPU of the watcher itself, share of one core", "", f"{share:.1%}", "")
-        yield memory_row(plain, watched)
+            steps[target_ms] = in_turns(
+                partial(plain.measure, batch, num_steps),
+                partial(watched.measure, batch, num_steps),
+                partial(cpu_s_of, own),
+                NUM_PAIRS,
+                PATIENCE_S,
+            )
+        return Round(steps, watched.watcher_share(), (plain.memory_mib(), watched.memory_mib()))
 
 
-def rows_of_steps(target_ms: int, pairs: list[tuple[Block, Block]]) -> Iterator[Row]:
+def cpu_s_of(processes: list[psutil.Process]) -> float:
+    return sum(times.user + times.system for times in (process.cpu_times() for process in processes))
+
+
+def rows_of_steps(target_ms: int, rounds: list[Pairs[Block]]) -> Iterator[Row]:
+    pairs = [pair for one in rounds for pair in one.results]
+    count = f"{len(pairs)} of {sum(one.num_measured for one in rounds)}"
     wall = Comparison([a.wall_s for a, _ in pairs], [b.wall_s for _, b in pairs])
     cpu = Comparison([a.cpu_s for a, _ in pairs], [b.cpu_s for _, b in pairs])
-    for name, seen, is_required in (("step", wall, target_ms >= 30), ("CPU time of it", cpu, False)):
+    is_met = median(wall.ratios) <= 1.01 if target_ms >= 30 else None
+    for what, seen in ((f"step of about {target_ms} ms", wall), ("… CPU time of it, per rank", cpu)):
+        is_required = seen is wall and is_met is not None
         yield Row(
-            f"{name}, about {target_ms} ms" if seen is wall else f"… {name} per rank",
+            what,
             f"{median(seen.plain) * 1e3:.2f} ms",
             f"{median(seen.watched) * 1e3:.2f} ms",
             seen.ratio_text(),
+            count,
             "≤ 1 %" if is_required else "",
-            median(seen.ratios) <= 1.01 if is_required else None,
+            is_met if is_required else None,
         )
 
 
-def memory_row(plain: Job, watched: Job) -> Row:
-    a, b = plain.memory_mib(), watched.memory_mib()
+def memory_row(rounds: list[tuple[Memory, Memory]]) -> Row:
+    a, b = (Memory(*(median(values) for values in zip(*side))) for side in zip(*rounds))
+    added = [Memory(watched.pss - plain.pss, watched.rss - plain.rss) for plain, watched in rounds]
+    pss, rss = median(more.pss for more in added), median(more.rss for more in added)
     return Row(
         "memory of a rank (PSS; RSS)",
         f"{a.pss:.0f}; {a.rss:.0f} MiB",
         f"{b.pss:.0f}; {b.rss:.0f} MiB",
-        f"{b.pss - a.pss:+.1f}; {b.rss - a.rss:+.1f} MiB",
+        f"{pss:+.1f}; {rss:+.1f} MiB",
+        f"{len(rounds)}",
         "< 15 MiB",
-        max(b.pss - a.pss, b.rss - a.rss) < 15,
+        max(pss, rss) < 15,
     )
 
 
 def calibrate(job: Job, target_s: float) -> int:
-    """The batch size with which one step takes about so long on this machine."""
-    sizes, times = [1], [job.typical_s(1)]
+    """The batch size with which one step takes about so long on this machine when nobody else uses it."""
+    sizes, times = [1], [job.best_s(1)]
     while times[-1] < target_s and sizes[-1] < 1 << 20:
         sizes.append(sizes[-1] * 2)
-        times.append(job.typical_s(sizes[-1]))
+        times.append(job.best_s(sizes[-1]))
     if len(sizes) == 1:
         return 1
     slope = (times[-1] - times[-2]) / (sizes[-1] - sizes[-2])
@@ -92,8 +127,9 @@ class Block:
     cpu_s: float
 
 
-@dataclass(frozen=True)
-class Memory:
+class Memory(NamedTuple):
+    """MiB of one rank: its share of what several processes map, or all of it."""
+
     pss: float
     rss: float
 
@@ -111,7 +147,8 @@ class Job:
         self._buffers = [b"", b""]
         env = {**os.environ, "BENCH_FOLDER": str(folder), "OMP_NUM_THREADS": "1"}
         self._process = subprocess.Popen([*command, str(JOB)], env=env, stdout=subprocess.DEVNULL)
-        self._watcher = self._process if is_watched else None
+        self._watcher = psutil.Process(self._process.pid) if is_watched else None
+        self._watcher_s = self._measured_s = 0.0
 
     def wait_until_ready(self) -> None:
         self._pids = [int(self._line(rank)) for rank in (0, 1)]
@@ -120,26 +157,24 @@ class Job:
     def measure(self, batch: int, num_steps: int) -> Block:
         """A first small step brings the ranks back onto the processor; only then the watcher goes on, and the block counts."""
         self._order(1, 1)
-        self._resume()
-        try:
-            return self._order(batch, num_steps)
-        finally:
-            self._pause()
+        before_s = self._resume()
+        block = self._order(batch, num_steps)
+        self._watcher_s += self._pause() - before_s
+        self._measured_s += block.wall_s * num_steps
+        return block
 
-    def typical_s(self, batch: int) -> float:
-        return median(self._order(batch, 3).wall_s for _ in range(5))
+    def watcher_share(self) -> float:
+        """CPU seconds of the watcher for every second in which the ranks were measured."""
+        return self._watcher_s / self._measured_s
 
-    def watcher_cpu_s(self) -> float:
-        """CPU of `rankwise run` so far; the ranks are not its own children and not counted."""
-        assert self._watcher is not None
-        times = psutil.Process(self._watcher.pid).cpu_times()
-        return times.user + times.system
+    def best_s(self, batch: int) -> float:
+        return min(self._order(batch, 3).wall_s for _ in range(5))
 
     def memory_mib(self) -> Memory:
         infos = [psutil.Process(pid).memory_full_info() for pid in self._pids]
         return Memory(sum(i.pss for i in infos) / len(infos) / 2**20, sum(i.rss for i in infos) / len(infos) / 2**20)
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         """Without further orders the ranks end by themselves."""
         self._resume()
         for fd in (*self._orders, *self._results):
@@ -169,10 +204,15 @@ class Job:
         line, self._buffers[rank] = self._buffers[rank].split(b"\n", 1)
         return line.decode()
 
-    def _pause(self) -> None:
-        if self._watcher is not None:
-            self._watcher.send_signal(signal.SIGSTOP)
+    def _pause(self) -> float:
+        return self._signal_watcher(signal.SIGSTOP)
 
-    def _resume(self) -> None:
-        if self._watcher is not None:
-            self._watcher.send_signal(signal.SIGCONT)
+    def _resume(self) -> float:
+        return self._signal_watcher(signal.SIGCONT)
+
+    def _signal_watcher(self, number: int) -> float:
+        """Stop the watcher, or let it go on; tells the CPU seconds it has used."""
+        if self._watcher is None:
+            return 0.0
+        self._watcher.send_signal(number)
+        return cpu_s_of([self._watcher])

@@ -8,9 +8,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from statistics import median
 
-from compare import Comparison, Row, in_turns
+from compare import CALM_CORES, Comparison, Pairs, Row, in_turns
 from machine import machine_facts
 from steps import step_rows
 
@@ -22,7 +24,7 @@ RANKS = ("--standalone", "--nproc-per-node", "2")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", *RANKS)
 RUN = (sys.executable, "-m", "rankwise", "run", *RANKS)
 SITE = Path(rankwise.__file__).parent / "probe" / "site"
-NUM_STARTS, NUM_BARE_STARTS = 9, 150
+NUM_STARTS, NUM_BARE_STARTS, NUM_AT_ONCE = 11, 40, 4
 
 
 def main() -> int:
@@ -38,12 +40,13 @@ def report(rows: list[Row]) -> str:
     lines = [
         "# What watching a job costs it",
         "",
-        "Two ranks on the CPU (gloo, one thread each). Medians over pairs, one with and one without the watch, measured in turns, a moment",
-        "apart. After ±: how far the median itself may be off (95 %); in brackets: the middle half of all pairs.",
+        "Two ranks on the CPU (gloo, one thread each). Everything is measured in pairs, one with and one without the watch, a moment",
+        f"apart and in changing order; pairs during which other programs used more than {CALM_CORES:g} of a core do not count, unless",
+        "too few are left. Medians; after ±: how far the median itself may be off (95 %); in brackets: the middle half of the pairs.",
         "",
-        "| what | plain | watched | watched over plain | required | met |",
-        "|---|---|---|---|---|---|",
-        *(f"| {r.what} | {r.plain} | {r.watched} | {r.difference} | {r.required} | {MET[r.is_met]} |" for r in rows),
+        "| what | plain | watched | watched over plain | pairs | required | met |",
+        "|---|---|---|---|---|---|---|",
+        *(f"| {r.what} | {r.plain} | {r.watched} | {r.difference} | {r.pairs} | {r.required} | {MET[r.is_met]} |" for r in rows),
         "",
         f"{machine_facts()}. Written by `benchmarks/watch.py`.",
     ]
@@ -51,7 +54,7 @@ def report(rows: list[Row]) -> str:
 
 
 MET = {True: "yes", False: "no", None: ""}
-FIRST_LINE = """import os, time
+START = """import os, time
 import torch.distributed as dist
 dist.init_process_group("gloo")
 if dist.get_rank() == 0:
@@ -61,43 +64,58 @@ dist.destroy_process_group()
 
 
 def start_rows() -> Iterator[Row]:
-    print(f"starting jobs: {NUM_STARTS} pairs", flush=True)
+    print("starting jobs", flush=True)
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
-        folder = Path(name)
-        (folder / "job.py").write_text(FIRST_LINE)
+        (Path(name) / "job.py").write_text(START)
+        pairs = in_turns(partial(start_job, TORCHRUN, name), partial(start_job, RUN, name), children_cpu_s, NUM_STARTS, 300.0)
+    yield start_row("start, until the ranks are one group", pairs, 0, "s", 1, 0.5)
+    yield start_row("start and end of that job", pairs, 1, "s", 1)
 
-        def start(command: tuple[str, ...]) -> tuple[float, float]:
-            """Seconds until the ranks are one group, and until the command has ended."""
-            env = {**os.environ, "BENCH_FILE": str(folder / "first"), "OMP_NUM_THREADS": "1"}
-            began, clock = time.time(), time.perf_counter()
-            subprocess.run([*command, "job.py"], cwd=folder, env=env, check=True, stdout=subprocess.DEVNULL)
-            return float((folder / "first").read_text()) - began, time.perf_counter() - clock
 
-        pairs = in_turns(NUM_STARTS, lambda: start(TORCHRUN), lambda: start(RUN))
-    for i, (what, limit_s) in enumerate((("start, until the ranks are one group", 0.5), ("start and end of that job", None))):
-        seen = Comparison([a[i] for a, _ in pairs], [b[i] for _, b in pairs])
-        yield seen.row(what, "s", 1, limit_s)
+def start_job(command: tuple[str, ...], folder: str) -> tuple[float, float]:
+    """Seconds until the ranks are one group, and until the command has ended."""
+    first = Path(folder) / "first"
+    env = {**os.environ, "BENCH_FILE": str(first), "OMP_NUM_THREADS": "1"}
+    began, clock = time.time(), time.perf_counter()
+    subprocess.run([*command, "job.py"], cwd=folder, env=env, check=True, stdout=subprocess.DEVNULL)
+    return float(first.read_text()) - began, time.perf_counter() - clock
 
 
 def bare_rows() -> Iterator[Row]:
-    print(f"starting Python without torch: {NUM_BARE_STARTS} pairs", flush=True)
+    print("starting Python without torch", flush=True)
     with tempfile.TemporaryDirectory(prefix="bench-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as live:
-        probed = {**os.environ, "PYTHONPATH": str(SITE), "RANKWISE_PROBE": live, "RANKWISE_SINK": f"{live}/sink"}
-        for code, words in (("pass", "does nothing"), ("import subprocess, json", "imports subprocess")):
-
-            def start(env: dict[str, str], code: str = code) -> tuple[float, float]:
-                """Wall and CPU seconds of a fresh interpreter."""
-                clock = time.perf_counter()
-                pid = os.posix_spawn(sys.executable, [sys.executable, "-c", code], env)
-                _, status, usage = os.wait4(pid, 0)
-                assert status == 0
-                return time.perf_counter() - clock, usage.ru_utime + usage.ru_stime
-
-            pairs = in_turns(NUM_BARE_STARTS, lambda: start(dict(os.environ)), lambda: start(probed))
-            for i, name in enumerate(("a Python process that {}, without torch", "… CPU time of it")):
-                seen = Comparison([a[i] for a, _ in pairs], [b[i] for _, b in pairs])
-                yield seen.row(name.format(words), "ms", 1e3, 0.005 if i == 0 else None)
+        plain, probed = dict(os.environ), {**os.environ, "PYTHONPATH": str(SITE), "RANKWISE_PROBE": live, "RANKWISE_SINK": f"{live}/sink"}
+        for code, what in (("pass", "a Python process without torch"), ("import subprocess, json", "one that uses subprocess")):
+            pairs = in_turns(partial(start_python, code, plain), partial(start_python, code, probed), children_cpu_s, NUM_BARE_STARTS, 60.0)
+            yield start_row(what, pairs, 0, "ms", 1e3, 0.005)
+            yield start_row("… CPU time of it", pairs, 1, "ms", 1e3)
         assert not os.listdir(live), "a process that never uses torch must leave nothing behind"
+
+
+def start_python(code: str, env: dict[str, str]) -> tuple[float, float]:
+    """Wall and CPU seconds of a few fresh interpreters, one after the other, for one of them."""
+    clock, cpu = time.perf_counter(), children_cpu_s()
+    for _ in range(NUM_AT_ONCE):
+        subprocess.run([sys.executable, "-c", code], env=env, check=True)
+    return (time.perf_counter() - clock) / NUM_AT_ONCE, (children_cpu_s() - cpu) / NUM_AT_ONCE
+
+
+def start_row(what: str, pairs: Pairs[tuple[float, float]], i: int, unit: str, scale: float, limit_s: float | None = None) -> Row:
+    seen = Comparison([a[i] for a, _ in pairs.results], [b[i] for _, b in pairs.results])
+    return Row(
+        what,
+        f"{median(seen.plain) * scale:.2f} {unit}",
+        f"{median(seen.watched) * scale:.2f} {unit}",
+        seen.difference_text(unit, scale),
+        str(pairs),
+        f"≤ {limit_s * scale:g} {unit}" if limit_s is not None else "",
+        median(seen.differences) <= limit_s if limit_s is not None else None,
+    )
+
+
+def children_cpu_s() -> float:
+    """CPU time of this process and of all that ended below it."""
+    return sum(os.times()[:4])
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from rankwise.evidence.records import (
     Stack,
     Thread,
 )
-from tests.diagnose.jobs import HOME, NOW_NS, PYTHON, SECOND, START_NS, TORCH
+from tests.diagnose.jobs import HOME, NOW_NS, PYTHON, SECOND, START_NS, TORCH, joined
 
 LOADER = f"{TORCH}/utils/data/dataloader.py"
 FILES = ["train.py", f"{HOME}/train.py", f"{TORCH}/x.py", LOADER, f"{PYTHON}/queue.py", "<string>", "", "\udce9"]
@@ -222,7 +222,7 @@ class Chaos:
             self.pick(*FILES),
             self.time(),
             self.pick(True, True, False),
-            inits=self.some(self.init),
+            inits=(*self.some(self.init, self.pick(0, 0, 0, 2)), *self.some(lambda: joined(number, 6), 1)),
             groups=self.some(self.group),
             models=self.some(self.model, 1),
             calls=self.some(self.call, 4),

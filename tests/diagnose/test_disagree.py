@@ -28,13 +28,11 @@ from tests.diagnose.jobs import (
     in_forward,
     job,
     new_group,
-    numbered,
     others,
     rank,
     returned,
     root,
     stack_of,
-    terminated,
     waiting,
     waiting_ranks,
 )
@@ -43,198 +41,6 @@ WORLDS = [2, 3, 4, 8]
 
 
 PLACES = [(4, [0]), (4, [3]), (4, [1]), (8, [0, 5]), (8, [7]), (3, [1])]  # world size, culprits
-
-
-# -- RW201: a collective skipped ----------------------------------------------------------------------------------------------
-
-CONTINUE, LINES = numbered("""\
-def train(loader):
-    for batch in loader:
-        loss = model(batch)
-        if not loss.isfinite():
-            continue                    # <- continue
-        loss.backward()                 # <- backward
-    dist.barrier()                      # <- barrier
-""")
-
-
-@pytest.mark.parametrize(("world_size", "culprits"), PLACES)
-def test_rw201_a_continue_skipped_the_gradients_of_some_ranks(world_size: int, culprits: list[int]) -> None:
-    evidence = job(
-        *cast(
-            culprits,
-            world_size,
-            lambda r: waiting(r, "barrier", f"train.py:{LINES['barrier']} train", after=gradients(5), sizes=(), counts={"next_batch": 9}),
-            lambda r: in_backward(r, f"train.py:{LINES['backward']} train", counts={"next_batch": 9}),
-        ),
-        sources={"train.py": CONTINUE},
-    )
-
-    found = root(evidence)
-
-    expect(found, "RW201", culprits, "skipped", "all_reduce", "barrier", at=f"train.py:{LINES['continue']}")
-    assert sorted(waiting_ranks(found)) == others(culprits, world_size)
-    assert "continue" in found.why
-
-
-EXCEPT, EXCEPT_LINES = numbered("""\
-def train(loader):
-    for batch in loader:
-        try:
-            total = step(batch)
-            dist.all_reduce(total)      # <- reduce
-        except ValueError:              # <- except
-            print("bad batch")
-    dist.barrier()                      # <- barrier
-""")
-
-
-def test_rw201_an_exception_handler_skipped_it() -> None:
-    evidence = job(
-        *cast(
-            [2],
-            4,
-            lambda r: waiting(r, "barrier", f"train.py:{EXCEPT_LINES['barrier']} train", sizes=(), counts={"next_batch": 6}),
-            lambda r: waiting(r, "all_reduce", f"train.py:{EXCEPT_LINES['reduce']} train", counts={"next_batch": 6}),
-        ),
-        sources={"train.py": EXCEPT},
-    )
-
-    found = root(evidence)
-
-    expect(found, "RW201", [2], "rank 2", "all_reduce", at=f"train.py:{EXCEPT_LINES['except']}")
-    assert "except" in found.why
-
-
-TWINS, TWIN_LINES = numbered("""\
-def sync(rank):
-    if rank == 0:
-        dist.broadcast(x, src=0)        # <- sender
-    else:
-        if not ready:
-            return                      # <- return
-        dist.broadcast(x, src=0)        # <- receiver
-    return
-
-def main(rank):
-    sync(rank)                          # <- sync
-    dist.barrier()                      # <- barrier
-""")
-
-
-def test_rw201_blames_the_rank_that_returned_before_its_own_half_of_the_call() -> None:
-    sync, barrier = f"train.py:{TWIN_LINES['sync']} main", f"train.py:{TWIN_LINES['barrier']} main"
-    evidence = job(
-        waiting(0, "broadcast", [f"train.py:{TWIN_LINES['sender']} sync", sync], peer=0),
-        waiting(1, "barrier", barrier, sizes=()),
-        waiting(2, "barrier", barrier, sizes=()),
-        sources={"train.py": TWINS},
-    )
-
-    expect(root(evidence), "RW201", [1, 2], "skipped", "broadcast", at=f"train.py:{TWIN_LINES['return']}")
-
-
-EARLY, EARLY_LINES = numbered("""\
-def evaluate(data):
-    if not data:
-        return 0.0                      # <- return
-    total = score(data)
-    dist.all_reduce(total)              # <- reduce
-    return total
-
-def main():
-    for epoch in range(9):
-        train()
-        evaluate(shard)                 # <- evaluate
-        dist.barrier()                  # <- barrier
-""")
-
-
-@pytest.mark.parametrize(("world_size", "culprits"), [(3, [1]), (4, [0]), (4, [3])])
-def test_rw201_an_early_return_skipped_it(world_size: int, culprits: list[int]) -> None:
-    evaluate = f"train.py:{EARLY_LINES['evaluate']} main"
-    evidence = job(
-        *cast(
-            culprits,
-            world_size,
-            lambda r: waiting(r, "barrier", f"train.py:{EARLY_LINES['barrier']} main", sizes=()),
-            lambda r: waiting(r, "all_reduce", [f"train.py:{EARLY_LINES['reduce']} evaluate", evaluate]),
-        ),
-        sources={"train.py": EARLY},
-    )
-
-    found = root(evidence)
-
-    expect(found, "RW201", culprits, "all_reduce", "barrier", at=f"train.py:{EARLY_LINES['return']}")
-    assert "return" in found.why
-
-
-def test_rw201_a_forward_without_its_backward() -> None:
-    counts = {"forward": 6, "backward": 5, "next_batch": 6}
-    evidence = job(
-        waiting(0, "barrier", "train.py:20 main", after=gradients(5), sizes=(), counts=counts),
-        in_backward(1, counts={"forward": 6, "backward": 6, "next_batch": 6}),
-        in_backward(2, counts={"forward": 6, "backward": 6, "next_batch": 6}),
-    )
-
-    expect(root(evidence), "RW201", [0], "skipped", "gradients")
-
-
-# -- RW202, RW203: other collectives, another order ---------------------------------------------------------------------------
-
-
-def test_rw202_two_ranks_without_any_hint_who_deviates_are_both_named() -> None:
-    evidence = job(waiting(0, "all_reduce", "a.py:3 f"), waiting(1, "broadcast", "b.py:4 g"))
-
-    found = root(evidence)
-
-    expect(found, "RW202", [0, 1], "different collectives", "all_reduce", "broadcast")
-    assert {(place.file, place.line) for place in found.culprits} == {("a.py", 3), ("b.py", 4)}
-
-
-def test_rw202_three_ranks_in_three_collectives() -> None:
-    evidence = job(waiting(0, "all_reduce", "a.py:3 f"), waiting(1, "broadcast", "b.py:4 g"), waiting(2, "barrier", "c.py:5 h"))
-
-    expect(root(evidence), "RW202", [0, 1, 2], "all_reduce", "broadcast", "barrier")
-
-
-@pytest.mark.parametrize(("world_size", "culprits"), PLACES)
-def test_rw203_some_ranks_call_in_another_order(world_size: int, culprits: list[int]) -> None:
-    evidence = job(
-        *cast(
-            culprits,
-            world_size,
-            lambda r: waiting(r, "all_reduce", ["callbacks.py:14 on_step", "train.py:10 main"]),
-            lambda r: waiting(r, "broadcast", ["callbacks.py:7 on_step", "train.py:10 main"], peer=0),
-        )
-    )
-
-    found = root(evidence)
-
-    expect(found, "RW203", culprits, "order", "broadcast", "all_reduce", at="callbacks.py:14")
-    assert sorted(waiting_ranks(found)) == others(culprits, world_size)
-
-
-def test_rw203_of_two_ranks_the_one_that_took_the_branch() -> None:
-    source, lines = numbered("""\
-def main(rank):
-    names = ["loss", "accuracy"]
-    if rank == 1:                       # <- if
-        names.reverse()
-    for name in names:
-        reduce_metric(name)             # <- reduce
-""")
-    at = f"train.py:{lines['reduce']} main"
-    evidence = job(
-        waiting(0, "all_reduce", ["metrics.py:4 loss", at]),
-        waiting(1, "all_gather", ["metrics.py:9 accuracy", at]),
-        sources={"train.py": source},
-    )
-
-    found = root(evidence)
-
-    expect(found, "RW203", [1], "order")
-    assert f"train.py:{lines['if']}" in found.why
 
 
 # -- RW204 … RW207: the same call, other arguments ----------------------------------------------------------------------------
@@ -306,219 +112,6 @@ def test_different_shapes_explain_the_crash_that_follows() -> None:
     assert [place.rank for place in root(evidence).culprits] == [1]
 
 
-# -- RW208, RW209: some ranks only --------------------------------------------------------------------------------------------
-
-BRANCH, BRANCH_LINES = numbered("""\
-def main(rank):
-    for step in range(100):
-        loss.backward()                 # <- backward
-        if rank == 0:
-            save()
-            dist.barrier()              # <- barrier
-""")
-
-
-@pytest.mark.parametrize("world_size", WORLDS)
-def test_rw208_a_barrier_under_a_condition_on_the_rank(world_size: int) -> None:
-    evidence = job(
-        waiting(0, "barrier", f"train.py:{BRANCH_LINES['barrier']} main", after=gradients(5), sizes=()),
-        *[in_backward(r, f"train.py:{BRANCH_LINES['backward']} main") for r in range(1, world_size)],
-        sources={"train.py": BRANCH},
-    )
-
-    found = root(evidence)
-
-    expect(found, "RW208", [0], "only rank 0", "barrier", "all_reduce", at=f"train.py:{BRANCH_LINES['barrier']}")
-    assert "rank == 0" in found.why
-    assert sorted(waiting_ranks(found)) == list(range(1, world_size))
-
-
-@pytest.mark.parametrize(
-    ("condition", "culprits"), [("rank == world_size - 1", [3]), ("rank % 2", [1, 3]), ("rank in (1, 2)", [1, 2]), ("rank", [1, 2, 3])]
-)
-def test_rw208_blames_all_ranks_the_condition_lets_in(condition: str, culprits: list[int]) -> None:
-    source = f"def main(rank, world_size):\n    if {condition}:\n        dist.barrier()\n    dist.all_reduce(x)\n"
-    evidence = job(
-        *cast(
-            culprits, 4, lambda r: waiting(r, "barrier", "train.py:3 main", sizes=()), lambda r: waiting(r, "all_reduce", "train.py:4 main")
-        ),
-        sources={"train.py": source},
-    )
-
-    expect(root(evidence), "RW208", culprits, "only", "barrier", at="train.py:3")
-
-
-@pytest.mark.parametrize("recorder", [True, False])
-def test_rw208_the_others_have_finished_and_left(recorder: bool) -> None:
-    source = "def main(rank):\n    train()\n    if rank == 0:\n        dist.barrier()\n"
-    evidence = job(
-        waiting(0, "barrier", "train.py:4 main", sizes=(), recorder=recorder),
-        finished(1, recorder=recorder),
-        finished(2, recorder=recorder),
-        sources={"train.py": source},
-    )
-
-    expect(root(evidence), "RW208", [0], "only rank 0", "barrier", at="train.py:4")
-
-
-def test_rw208_on_every_node_when_the_condition_is_on_the_local_rank() -> None:
-    source = "def main(local_rank):\n    if local_rank == 0:\n        dist.barrier()\n    dist.all_reduce(x)\n"
-    ranks = cast(
-        [0, 2], 4, lambda r: waiting(r, "barrier", "train.py:3 main", sizes=()), lambda r: waiting(r, "all_reduce", "train.py:4 main")
-    )
-    nodes = [
-        replace(e, host=f"node-{r // 2}", env={"RANK": str(r), "LOCAL_RANK": str(r % 2), "WORLD_SIZE": "4"}) for r, e in enumerate(ranks)
-    ]
-
-    expect(root(job(*nodes, sources={"train.py": source})), "RW208", [0, 2], "barrier")
-
-
-EVALUATION, EVALUATION_LINES = numbered("""\
-def main(rank):
-    for step in range(100):
-        loss = model(x)
-        loss.backward()                 # <- backward
-        if rank == 0:
-            evaluate(model)             # <- evaluate
-
-def evaluate(model):
-    model(batch)                        # <- forward
-""")
-
-
-@pytest.mark.parametrize("world_size", WORLDS)
-def test_rw209_evaluation_through_the_wrapper_on_rank_zero(world_size: int) -> None:
-    stack = [f"train.py:{EVALUATION_LINES['forward']} evaluate", f"train.py:{EVALUATION_LINES['evaluate']} main"]
-    evidence = job(
-        in_forward(0, stack),
-        *[in_backward(r, f"train.py:{EVALUATION_LINES['backward']} main") for r in range(1, world_size)],
-        sources={"train.py": EVALUATION},
-    )
-
-    found = root(evidence)
-
-    expect(found, "RW209", [0], "forward", "DDP", at=f"train.py:{EVALUATION_LINES['forward']}")
-    assert "rank == 0" in found.why
-
-
-def test_rw209_by_its_counts_when_the_source_is_not_there() -> None:
-    evidence = job(
-        in_forward(0, ["eval.py:9 evaluate", "train.py:6 main"], counts={"forward": 9, "backward": 5}),
-        in_backward(1, counts={"forward": 6, "backward": 6}),
-        in_backward(2, counts={"forward": 6, "backward": 6}),
-    )
-
-    expect(root(evidence), "RW209", [0], "forward", "DDP")
-
-
-# -- RW213, RW219: other numbers of rounds ------------------------------------------------------------------------------------
-
-UNEVEN, UNEVEN_LINES = numbered("""\
-def main(loader):
-    for batch in loader:                # <- loop
-        loss = model(batch)
-        loss.backward()                 # <- backward
-    dist.barrier()                      # <- barrier
-""")
-
-
-@pytest.mark.parametrize(("world_size", "culprits"), PLACES)
-def test_rw213_some_ranks_ran_out_of_batches(world_size: int, culprits: list[int]) -> None:
-    evidence = job(
-        *cast(
-            culprits,
-            world_size,
-            lambda r: waiting(
-                r,
-                "barrier",
-                f"train.py:{UNEVEN_LINES['barrier']} main",
-                after=gradients(5),
-                sizes=(),
-                counts={"next_batch": 5, "end_of_data": 1},
-            ),
-            lambda r: in_backward(r, f"train.py:{UNEVEN_LINES['backward']} main", counts={"next_batch": 6}),
-        ),
-        sources={"train.py": UNEVEN},
-    )
-
-    found = root(evidence)
-
-    expect(found, "RW213", culprits, "fewer batches", at=f"train.py:{UNEVEN_LINES['barrier']}")
-    assert sorted(waiting_ranks(found)) == others(culprits, world_size)
-
-
-@pytest.mark.parametrize("recorder", [True, False])
-@pytest.mark.parametrize("culprits", [[0], [1], [3], [1, 2]])
-def test_rw213_the_short_rank_has_left_the_job(culprits: list[int], recorder: bool) -> None:
-    evidence = job(
-        *cast(
-            culprits,
-            4,
-            lambda r: finished(r, gradients(5), counts={"next_batch": 5, "end_of_data": 1}, recorder=recorder),
-            lambda r: in_backward(r, counts={"next_batch": 6}, recorder=recorder),
-        )
-    )
-
-    expect(root(evidence), "RW213", culprits, "5 batches", "6")
-
-
-def test_rw213_and_the_others_have_lost_their_connection() -> None:
-    evidence = job(
-        finished(0, gradients(5), counts={"next_batch": 5, "end_of_data": 1}),
-        echo(in_backward(1, counts={"next_batch": 6})),
-        terminated(in_backward(2, counts={"next_batch": 6})),
-        exit_code=1,
-    )
-
-    found = root(evidence)
-
-    assert (found.code, [place.rank for place in found.culprits]) == ("RW213", [0])
-
-
-STOP, STOP_LINES = numbered("""\
-def main(loader):
-    for epoch in range(50):
-        for batch in loader:
-            loss = model(batch)
-            loss.backward()             # <- backward
-        if val_loss > best:
-            break                       # <- break
-    dist.barrier()                      # <- barrier
-""")
-
-
-@pytest.mark.parametrize("culprits", [[0], [1], [3], [0, 2]])
-def test_rw219_some_ranks_stopped_by_their_own_decision(culprits: list[int]) -> None:
-    evidence = job(
-        *cast(
-            culprits,
-            4,
-            lambda r: waiting(
-                r, "barrier", f"train.py:{STOP_LINES['barrier']} main", after=gradients(5), sizes=(), counts={"next_batch": 5}
-            ),
-            lambda r: in_backward(r, f"train.py:{STOP_LINES['backward']} main", counts={"next_batch": 6}),
-        ),
-        sources={"train.py": STOP},
-    )
-
-    found = root(evidence)
-
-    expect(found, "RW219", culprits, "left the loop early", at=f"train.py:{STOP_LINES['break']}")
-    assert "val_loss > best" in found.why
-
-
-def test_rw219_in_a_job_that_reads_its_data_anew_in_every_epoch() -> None:
-    counts = {"next_batch": 500, "end_of_data": 5}
-    evidence = job(
-        waiting(1, "barrier", f"train.py:{STOP_LINES['barrier']} main", after=gradients(5), sizes=(), counts=counts),
-        in_backward(0, f"train.py:{STOP_LINES['backward']} main", counts={"next_batch": 501, "end_of_data": 5}),
-        in_backward(2, f"train.py:{STOP_LINES['backward']} main", counts={"next_batch": 501, "end_of_data": 5}),
-        sources={"train.py": STOP},
-    )
-
-    expect(root(evidence), "RW219", [1], "left the loop early")
-
-
 # -- healthy look-alikes ------------------------------------------------------------------------------------------------------
 
 EVEN, ODD = new_group(0, 2, name="1"), new_group(1, 3, name="2")
@@ -582,6 +175,13 @@ LOOK_ALIKES = {
     ],
     "the same number of elements in another shape": [busy(r, after=[*FIVE, Slot(sizes=(4, 2) if r else (8,))]) for r in range(4)],
     "other lines of the same collective": [waiting(r, at=f"train.py:{30 + r} main") if r else busy(0) for r in range(4)],
+    "one rank closes the group, the others have left without": [in_call(0, "destroy_process_group"), finished(1), finished(2)],
+    "a rank that is no member has finished": [
+        waiting(0, group="1", groups=(EVEN,)),
+        finished(1, groups=(EVEN,)),
+        busy(2, groups=(EVEN,)),
+        finished(3, groups=(EVEN,)),
+    ],
     "two ranks have left, together with all others": [finished(r) for r in range(4)],
 }
 
@@ -589,6 +189,21 @@ LOOK_ALIKES = {
 @pytest.mark.parametrize("kind", LOOK_ALIKES)
 def test_healthy_look_alikes_raise_no_alarm(kind: str) -> None:
     assert alarms(job(*LOOK_ALIKES[kind])) == []
+
+
+def test_ranks_on_a_node_that_was_not_seen_may_be_what_the_others_wait_for() -> None:
+    found = root(job(*[waiting(r) for r in range(4)], world_size=8))
+
+    assert not found.certain and not found.deadlock
+    assert "all ranks are in the same" not in found.summary
+    assert "ranks 4-7" in found.summary, "who was not seen"
+
+
+def test_a_node_that_was_lost_is_named() -> None:
+    found = root(job(waiting(0), waiting(1), world_size=4, lost_hosts=("node-b",)))
+
+    assert not found.certain and not found.deadlock
+    assert "ranks 2, 3" in found.summary and "node-b" in f"{found.summary} {found.why}"
 
 
 def test_ranks_that_have_all_arrived_are_not_told_apart() -> None:

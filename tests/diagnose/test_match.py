@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -100,6 +101,29 @@ def test_groups_are_compared_apart() -> None:
     odd = [Slot("barrier", group="odd"), Slot(group="odd")]
 
     assert conflict_of([*FIVE, *even], [*FIVE, *odd], [*FIVE, *even], [*odd, *FIVE]) is None
+
+
+def test_ranks_may_use_their_groups_in_another_order_and_still_be_compared_in_each() -> None:
+    row, column = did(times=2, group="row"), did(times=3, group="column")
+
+    conflict = conflict_of([*row, *column, Slot("barrier")], [*column, *row, Slot("barrier")], [*column, *row, Slot("broadcast")])
+
+    assert (conflict.group, conflict.seq) == ("0", 1)
+    assert {rank: entry.what.op for rank, entry in conflict.entries.items()} == {0: "barrier", 1: "barrier", 2: "broadcast"}
+
+
+def test_numbers_that_are_far_apart_are_compared_in_a_moment() -> None:
+    def with_numbers(number: int, *seqs: int):
+        log = log_of([Slot("barrier" if number and i == 1 else "all_reduce") for i in range(len(seqs))])
+        for i, seq in enumerate(seqs):
+            log.seq[i] = seq
+        return replace(rank(number), collectives=log)
+
+    started = time.process_time()
+    conflict = find_conflict(job(with_numbers(0, 1, 20_000_000), with_numbers(1, 1, 20_000_000, 20_000_001)))
+
+    assert conflict.seq == 20_000_000
+    assert time.process_time() - started < 1
 
 
 def test_a_conflict_inside_one_group_leaves_the_others_out() -> None:

@@ -7,7 +7,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rankwise.diagnose import diagnose
-from tests.diagnose.jobs import Slot, alarms, root
+from tests.diagnose.jobs import (
+    Slot,
+    alarms,
+    root,
+)
 from tests.diagnose.simulation import Job, start
 
 SLOW = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -15,6 +15,7 @@ from tests.diagnose.jobs import (
     NOW_NS,
     PYTHON,
     SECOND,
+    TORCH,
     Slot,
     before_init,
     busy,
@@ -38,6 +39,7 @@ from tests.diagnose.jobs import (
     stack_of,
     terminated,
     thread,
+    unseen,
     waiting,
 )
 
@@ -137,6 +139,13 @@ def test_ranks_before_inside_and_after_the_start() -> None:
     kinds = [standing_of(evidence).kind for evidence in (before_init(0), in_init(1), elsewhere(2), finished(3))]
 
     assert kinds == ["before_init", "init", "elsewhere", "ended"]
+
+
+@pytest.mark.parametrize(("op", "kind"), [("barrier", "waiting"), ("init_process_group", "init")])
+def test_a_rank_without_the_probe_is_known_by_its_stack(op: str, kind: str) -> None:
+    standing = standing_of(unseen(1, at="train.py:9 main", inside=f"{TORCH}/distributed/distributed_c10d.py:4100 {op}"))
+
+    assert (standing.kind, standing.op, standing.frame.line) == (kind, op, 9)
 
 
 def test_a_rank_that_lost_its_peer_counts_as_waiting_where_it_was() -> None:

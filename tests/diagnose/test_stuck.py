@@ -433,6 +433,15 @@ def test_several_ranks_that_are_stuck_are_told_one_by_one() -> None:
     assert sorted((finding.code, finding.culprits[0].rank) for finding in found) == [("RW301", 2), ("RW302", 1)]
 
 
+@pytest.mark.parametrize("world_size", [8, 64])
+def test_ranks_that_do_the_same_are_told_together(world_size: int) -> None:
+    found = diagnose(job(waiting(0), *[busy(r) for r in range(1, world_size)]))
+
+    assert len(found) == 1
+    assert f"ranks 1-{world_size - 1}" in found[0].summary
+    assert [place.rank for place in found[0].culprits] == list(range(1, world_size))
+
+
 def test_a_rank_is_only_blamed_by_those_who_need_it() -> None:
     groups = (new_group(0, 1, name="1"), new_group(2, 3, name="2"))
     evidence = job(waiting(0, group="1", groups=groups), elsewhere(1, groups=groups), busy(2, groups=groups), busy(3, groups=groups))

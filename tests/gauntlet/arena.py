@@ -52,6 +52,9 @@ class Case:
     def is_healthy(self) -> bool:
         return self.symptom == "ok"
 
+    def __str__(self) -> str:
+        return self.id
+
     def marked(self, comment: str) -> list[tuple[str, int]]:
         """(file name, line) of every script line that ends in this comment."""
         ending = re.compile(rf"#\s*(\w+, )?{comment}(, \w+)?\s*$")
@@ -288,8 +291,6 @@ def _read_verdict(path: Path | None) -> dict[str, Any] | None:
         return json.loads(path.read_text()) if path else None
     except FileNotFoundError:
         return None
-
-
 
 
 def _environment(mark: str, port: int) -> dict[str, str]:

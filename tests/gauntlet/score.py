@@ -65,7 +65,8 @@ def _score(case: Case, keep: Path, args: argparse.Namespace) -> dict:
 def _print_row(row: dict, run: Run, args: argparse.Namespace) -> None:
     mark = "wrong" if row["problems"] else "right"
     told = f"told {run.told_after_s:5.1f}s" if run.told_after_s else ""
-    print(f"{mark} {row['id']:36} {row['symptom']:5} exit {row['exit']!s:4} {row['seconds']:5.1f}s {told} {row['code'] or ''} {row['said'] or ''}", flush=True)
+    ended = f"exit {row['exit']!s:4} {row['seconds']:5.1f}s"
+    print(f"{mark} {row['id']:38} {row['symptom']:5} {ended} {told} {row['code'] or ''} {row['said'] or ''}", flush=True)
     for problem in row["problems"]:
         print(f"        {problem}", flush=True)
     if args.show:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rankwise.causes import all_causes, load_cause
 from rankwise.errors import UnreadableInput, UsageError
+from rankwise.report.verdict import Outcome, seconds_of, verdict_dict
 
 _EPILOG = """examples:
   rankwise explain RW201                        the page of a cause
@@ -50,7 +51,6 @@ def _explain_run(folder: Path, as_json: bool) -> int:
     from rankwise.diagnose import diagnose
     from rankwise.evidence.folder import load_evidence
     from rankwise.report.terminal import verdict_text
-    from rankwise.report.verdict import verdict_dict
 
     try:
         job = load_evidence(folder / "evidence")
@@ -58,27 +58,28 @@ def _explain_run(folder: Path, as_json: bool) -> int:
         raise UnreadableInput(
             f"{folder} holds no evidence of a run", why=str(error)[:300], next=("give the folder that --out named",)
         ) from error
-    try:
-        findings = diagnose(job)
-    except RecursionError as error:
-        raise UnreadableInput(f"the evidence in {folder} cannot be understood", why=f"{type(error).__name__}") from error
     outcome, exit_code, stuck = _recorded(folder)
-    verdict = verdict_dict(outcome, exit_code, job.world_size, (job.now_ns - job.started_ns) / 1e9, stuck, findings)  # type: ignore[arg-type]
-    print(json.dumps(verdict, indent=2) if as_json else verdict_text(verdict, folder=folder, colour=has_colour(), width=width()))
+    try:
+        verdict = verdict_dict(outcome, exit_code, job.world_size, (job.now_ns - job.started_ns) / 1e9, stuck, diagnose(job))
+        text = json.dumps(verdict, indent=2) if as_json else verdict_text(verdict, folder=folder, colour=has_colour(), width=width())
+    except Exception as error:  # evidence may be damaged in ways nobody foresaw, and must never show a traceback
+        raise UnreadableInput(f"the evidence in {folder} cannot be understood", why=type(error).__name__) from error
+    print(text)
     return 0
 
 
-def _recorded(folder: Path) -> tuple[str, int | None, float | None]:
+def _recorded(folder: Path) -> tuple[Outcome, int | None, float | None]:
     """What only the moment itself could know: outcome, exit code, and how long the job was stuck."""
+    from rankwise.evidence.folder import read_plain_file
+
     try:
-        old = json.loads((folder / "verdict.json").read_text(encoding="utf-8")[: 64 << 20])
-        code, stuck = old.get("exit_code"), old.get("seconds", {}).get("stuck_before_verdict")
-        outcome = old.get("outcome")
+        old = json.loads(read_plain_file(folder / "verdict.json", 64 << 20))
+        code, stuck, outcome = old.get("exit_code"), seconds_of(old, "stuck_before_verdict"), old.get("outcome")
     except (OSError, ValueError, AttributeError, RecursionError):
         return "running", None, None
     known = ("completed", "crashed", "hung", "stalled", "running")
     return (
         outcome if outcome in known else "running",
         code if isinstance(code, int) else None,
-        float(stuck) if isinstance(stuck, (int, float)) else None,
+        stuck,
     )

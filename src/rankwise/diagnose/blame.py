@@ -61,7 +61,7 @@ def by_rank_condition(job: JobEvidence, book: SourceBook, sides: list[Side]) -> 
     condition = f"`{guard.text}` ({file_name(side.stack)}:{guard.line})" if guard else "a condition on the rank"
     twin = next((frame for frame in side.stack if book.has_twin_call(frame, side.op, others, side.ranks, world)), None)
     if twin is not None:
-        skip = next((s for s in book.skips_before(twin.file, _last_line(book, twin)) if s.kind == "return"), None)
+        skip = next((s for s in book.skips_before(twin.file, book.end_of_function(twin.file, twin.line)) if s.kind == "return"), None)
         line = Frame(twin.file, skip.line, twin.function) if skip else None
         left = f" the return in line {skip.line} skips it" if skip else ""
         return Blame("RW201", others, f"{twin.function}() has a {side.op} for {ranks_text(others)} too, which was not reached:{left}", line)
@@ -198,11 +198,6 @@ def top_of(stack: Stack) -> Frame | None:
 
 def file_name(stack: Stack) -> str:
     return os.path.basename(stack[0].file) if stack else "the script"
-
-
-def _last_line(book: SourceBook, frame: Frame) -> int:
-    function = book._function_at(frame.file, frame.line)
-    return getattr(function, "end_lineno", None) or frame.line
 
 
 def _loop_end(loop: tuple[int, int]) -> int:

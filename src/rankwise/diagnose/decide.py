@@ -11,7 +11,7 @@ from rankwise.diagnose.source import SourceBook
 from rankwise.diagnose.standing import Standings, ended_well, first_raised, is_timeout, place_of, standings, wait_of
 from rankwise.diagnose.start import find_start_problem
 from rankwise.diagnose.stuck import find_stuck
-from rankwise.diagnose.waiting import needed_by
+from rankwise.diagnose.waiting import members_of, needed_by
 from rankwise.diagnose.wording import at, relative_to, seconds_text, verb
 from rankwise.evidence.records import JobEvidence
 from rankwise.findings import Finding, ranks_text
@@ -22,7 +22,7 @@ _SILENT = ("RW204", "RW205", "RW206", "RW207")  # mismatches that may go through
 def diagnose(job: JobEvidence) -> list[Finding]:
     """All findings about a job, the root cause first."""
     stands = standings(job)
-    book = SourceBook(job.sources)
+    book = SourceBook.of_job(job)
     found: list[Finding] = []
     root = find_root(job, stands, book)
     found += root
@@ -100,7 +100,8 @@ def _unknown(job: JobEvidence, stands: Standings) -> list[Finding]:
         said = raised.message.splitlines()[0][:200] if raised and raised.message else ""
         told = f"rank {ended[0]} ended" + (f" with {raised.type}: {said}" if raised else "")
     together = {(stands[r].op, stands[r].group, stands[r].seq) for r in waiting}
-    if job.exit_code is None and len(waiting) == len(job.ranks) and len(together) == 1:
+    unseen = sorted(set(members_of(job, stands[waiting[0]].group)) - set(job.ranks)) if waiting else []
+    if job.exit_code is None and len(waiting) == len(job.ranks) and len(together) == 1 and not unseen:
         return [
             load_cause("RW114")
             .finding(
@@ -111,6 +112,9 @@ def _unknown(job: JobEvidence, stands: Standings) -> list[Finding]:
             )
             .with_severity("warning")
         ]
+    if unseen and waiting:
+        where = f"on {', '.join(job.lost_hosts)}, which stopped answering" if job.lost_hosts else "on another node?"
+        told += f"; {verb(unseen, 'was', 'were')} not seen here ({where})"
     return [
         load_cause("RW900").finding(
             f"the cause is not one rankwise knows: {told or 'nothing moves'}",

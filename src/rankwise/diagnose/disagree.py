@@ -123,7 +123,7 @@ def _missing_in_slot(job: JobEvidence, stands: Standings, book: SourceBook) -> F
     """Some ranks wait in a collective; the others have left for good, or wait in another one that these will not reach."""
     doomed = doomed_ranks(job, stands)
     for rank, standing in sorted(stands.items()):
-        if standing.kind != "waiting" or standing.op in P2P or standing.op in ("new_group", "unknown"):
+        if standing.kind != "waiting" or standing.op in P2P or standing.op in ("new_group", "unknown", "destroy_process_group"):
             continue
         missing = needed_by(job, stands, rank)
         waiting = sorted(

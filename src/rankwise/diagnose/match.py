@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -80,12 +81,11 @@ def _overflowed(job: JobEvidence, rank: int) -> bool:
 
 @dataclass(frozen=True)
 class _Pattern:
-    """What some ranks did in one group, alike to the last slot: numbers, signatures (as indices into a shared table), places in the log."""
+    """What some ranks did in one group, alike to the last slot: numbers, signatures (as indices into a shared table), places in each log."""
 
     seqs: array[int]
     whats: array[int]
-    places: Sequence[int]
-    ranks: list[int]
+    places: dict[int, Sequence[int]]  # by rank
 
     def index_of(self, seq: int) -> int | None:
         guess = seq - self.seqs[0]  # numbers run without gaps, nearly always
@@ -99,20 +99,16 @@ def _first_conflict(group: str, logs: dict[int, CollectiveLog]) -> Conflict | No
     table: dict[Signature, int] = {}
     patterns = _patterns(group, logs, table)
     signatures = list(table)
-    if len(patterns) < 2:
+    if len(patterns) < 2 or all(_is_same_where_shared(patterns[0], other) for other in patterns[1:]):
         return None
-    reference, *others = patterns
-    parted = [seq for other in others if (seq := _parting(reference, other, signatures)) is not None]
-    if not parted:
-        return None
-    seq = min(parted)
-    entries: dict[int, Entry] = {}
-    for pattern in patterns:
-        index = pattern.index_of(seq)
-        if index is not None:
-            entries |= {rank: logs[rank][pattern.places[index]] for rank in pattern.ranks}
-    about = _difference([signatures[p.whats[i]] for p in patterns if (i := p.index_of(seq)) is not None])
-    return Conflict(group, seq, about, dict(sorted(entries.items())))
+    shared = Counter(seq for pattern in patterns for seq in set(pattern.seqs))
+    for seq in sorted(seq for seq, count in shared.items() if count > 1):
+        here = [(pattern, index) for pattern in patterns if (index := pattern.index_of(seq)) is not None]
+        about = _difference([signatures[pattern.whats[index]] for pattern, index in here])
+        if about:
+            entries = {rank: logs[rank][places[index]] for pattern, index in here for rank, places in pattern.places.items()}
+            return Conflict(group, seq, about, dict(sorted(entries.items())))
+    return None
 
 
 def _patterns(group: str, logs: dict[int, CollectiveLog], table: dict[Signature, int]) -> list[_Pattern]:
@@ -129,24 +125,18 @@ def _patterns(group: str, logs: dict[int, CollectiveLog], table: dict[Signature,
             seqs, whats = array("I", (log.seq[i] for i in places)), array("I", (log.what[i] for i in places))
         whats = array("I", map(numbers.__getitem__, whats))
         if len(seqs):
-            key = (seqs.tobytes(), whats.tobytes())
-            found.setdefault(key, _Pattern(seqs, whats, places, [])).ranks.append(rank)
-    return sorted(found.values(), key=lambda pattern: -len(pattern.ranks))
+            found.setdefault((seqs.tobytes(), whats.tobytes()), _Pattern(seqs, whats, {})).places[rank] = places
+    return sorted(found.values(), key=lambda pattern: -len(pattern.places))
 
 
-def _parting(a: _Pattern, b: _Pattern, signatures: list[Signature]) -> int | None:
-    """The first number at which two patterns disagree, over the slots both have."""
+def _is_same_where_shared(a: _Pattern, b: _Pattern) -> bool:
+    """The usual case, decided by comparing arrays: one is just further than the other, or has forgotten more."""
     first, last = max(a.seqs[0], b.seqs[0]), min(a.seqs[-1], b.seqs[-1])
     i, j = a.index_of(first), b.index_of(first)
-    if i is not None and j is not None:
-        n = last - first + 1
-        if a.whats[i : i + n] == b.whats[j : j + n] and a.seqs[i : i + n] == b.seqs[j : j + n]:
-            return None
-    for seq in range(first, last + 1):
-        i, j = a.index_of(seq), b.index_of(seq)
-        if i is not None and j is not None and a.whats[i] != b.whats[j] and _difference([signatures[a.whats[i]], signatures[b.whats[j]]]):
-            return seq
-    return None
+    if i is None or j is None or last < first:
+        return False
+    n = last - first + 1
+    return a.whats[i : i + n] == b.whats[j : j + n] and a.seqs[i : i + n] == b.seqs[j : j + n]
 
 
 def _at(log: CollectiveLog, group: str, seq: int) -> Entry | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import operator
+from collections.abc import Iterable
 from typing import Any
 
 from rankwise.diagnose.rank_words import (
@@ -15,7 +16,6 @@ from rankwise.diagnose.rank_words import (
     meaning_of_variable,
     tells_rank,
 )
-from rankwise.diagnose.source_guards import guards_around, leaves
 from rankwise.diagnose.source_names import Binding, Names
 from rankwise.diagnose.source_tree import (
     FUNCTIONS,
@@ -24,10 +24,8 @@ from rankwise.diagnose.source_tree import (
     arguments_of,
     called_name,
     last_name,
-    own_nodes,
     owner_name,
     parent_of,
-    returns_plainly,
     scope_of,
     string_key,
 )
@@ -35,7 +33,8 @@ from rankwise.diagnose.source_tree import (
 UNKNOWN = object()
 _NEVER = object()  # the value of a binding or return that this rank does not come by
 _DEEPEST = 60  # expressions within expressions, through variables and helpers
-_LONGEST = 600  # steps: a condition that takes more is none that a reader would understand
+_LONGEST = 300  # steps: a condition that takes more is none that a reader would understand
+_MOST_CALLS = 4  # helpers within helpers
 
 
 class RankConditions:
@@ -76,8 +75,8 @@ class RankConditions:
         return node.value
 
     def _of_tuple(self, node: ast.Tuple | ast.List | ast.Set) -> Any:
-        values = [self.value(part) for part in node.elts]
-        return UNKNOWN if UNKNOWN in values else tuple(values) if isinstance(node, ast.Tuple) else values
+        values = self._all(node.elts)
+        return tuple(values) if isinstance(node, ast.Tuple) and values is not UNKNOWN else values
 
     _of_list = _of_set = _of_tuple
 
@@ -87,14 +86,14 @@ class RankConditions:
     def _of_ifexp(self, node: ast.IfExp) -> Any:
         test = self.value(node.test)
         if test is UNKNOWN:
-            return _common([self.value(node.body), self.value(node.orelse)])
+            return _common(map(self.value, (node.body, node.orelse)))
         return self.value(node.body if test else node.orelse)
 
     def _of_compare(self, node: ast.Compare) -> Any:
         left = self.value(node.left)
         for comparison, right_node in zip(node.ops, node.comparators):
-            right = self.value(right_node)
-            if left is UNKNOWN or right is UNKNOWN:
+            right = self.value(right_node) if left is not UNKNOWN else UNKNOWN
+            if right is UNKNOWN:
                 return UNKNOWN
             if not _COMPARE[type(comparison)](left, right):
                 return False
@@ -118,14 +117,24 @@ class RankConditions:
         return not value if isinstance(node.op, ast.Not) else -value if isinstance(node.op, ast.USub) else UNKNOWN
 
     def _of_binop(self, node: ast.BinOp) -> Any:
-        left, right, operate = self.value(node.left), self.value(node.right), _ARITHMETIC.get(type(node.op))
-        return operate(left, right) if operate is not None and _is_small(left) and _is_small(right) else UNKNOWN
+        operate, sides = _ARITHMETIC.get(type(node.op)), self._all([node.left, node.right])
+        return operate(*sides) if operate is not None and sides is not UNKNOWN and all(map(_is_small, sides)) else UNKNOWN
 
     def _of_subscript(self, node: ast.Subscript) -> Any:
         if string_key(node):
             return self._keyed(string_key(node), node)
-        values, index = self.value(node.value), self.value(node.slice)
-        return values[index] if isinstance(values, (tuple, list)) and isinstance(index, int) else UNKNOWN
+        values = self.value(node.value)
+        index = self.value(node.slice) if isinstance(values, (tuple, list)) else UNKNOWN
+        return values[index] if isinstance(index, int) else UNKNOWN
+
+    def _all(self, nodes: list[ast.expr]) -> Any:
+        """The values of several expressions; UNKNOWN as soon as one is."""
+        values = []
+        for node in nodes:
+            values.append(self.value(node))
+            if values[-1] is UNKNOWN:
+                return UNKNOWN
+        return values
 
     # -- names ----------------------------------------------------------------------------------------------------------------
 
@@ -141,7 +150,7 @@ class RankConditions:
     def _agreed(self, name: str, found: list[Binding], hint: Any) -> Any:
         """The value that all bindings of a name agree on; `rank = 0` beside `rank = get_rank()` is only the case without a job."""
         real = [binding for binding in found if hint is UNKNOWN or not _is_literal(binding.value)] or found
-        value = _common([self._bound(binding, hint, len(found) > 1) for binding in real])
+        value = _common(self._bound(binding, hint, len(found) > 1) for binding in real)
         return UNKNOWN if isinstance(value, list) and self._names.is_changed(name) else value
 
     def _bound(self, binding: Binding, hint: Any, is_one_of_many: bool) -> Any:
@@ -220,11 +229,11 @@ class RankConditions:
         if string_key(node):
             return self._keyed(string_key(node), node.args[0] if name == "getattr" else node.func)
         if name in _CONVERSIONS and isinstance(node.func, ast.Name) and not node.keywords:
-            given = [self.value(argument) for argument in node.args]
-            return UNKNOWN if UNKNOWN in given else _CONVERSIONS[name](*given)
+            given = self._all(node.args)
+            return UNKNOWN if given is UNKNOWN else _CONVERSIONS[name](*given)
         functions = self._names.of_call(node)
         if functions:
-            value = _common([self._called(function, node, bool(meaning)) for function in functions])
+            value = _common(self._called(function, node, bool(meaning)) for function in functions)
             return self._fact(meaning) if value is UNKNOWN and meaning in ("main", "world_size") else value
         return self._fact(meaning) if meaning else UNKNOWN
 
@@ -234,25 +243,34 @@ class RankConditions:
 
     def _returned(self, function: Function, given: dict[str, Any], is_hinted: bool) -> Any:
         """What a small function returns on this rank; `return 0` beside `return get_rank()` is only the case without a job."""
-        if not returns_plainly(function):
+        returns = self._names.returns_of(function)
+        if returns is None or len(self._calls) >= _MOST_CALLS:
             return UNKNOWN
+        real = [node for node in returns if not (is_hinted and _is_literal(node.value))] or returns
         self._calls.append((function, given))
         try:
-            returns = [node.value for node in own_nodes(function) if isinstance(node, ast.Return) and self._is_reached(node)]
-            real = [value for value in returns if not (is_hinted and _is_literal(value))] or returns
-            values = [None if value is None else self.value(value) for value in real]
+            return _common(self._result(node) for node in real)
         finally:
             self._calls.pop()
-        return _common(values if leaves(function.body) else [*values, None])
+
+    def _result(self, node: ast.Return) -> Any:
+        if not self._is_reached(node):
+            return _NEVER
+        return None if node.value is None else self.value(node.value)
 
     def _is_reached(self, node: ast.AST) -> bool:
-        return all((value := self.value(guard.test)) is UNKNOWN or bool(value) == guard.wanted for guard in guards_around(node))
+        guards = self._names.guards_around(node)
+        return all((value := self.value(guard.test)) is UNKNOWN or bool(value) == guard.wanted for guard in guards)
 
 
-def _common(values: list[Any]) -> Any:
+def _common(values: Iterable[Any]) -> Any:
     """The one value that all values are, leaving out those that never come about."""
-    values = [value for value in values if value is not _NEVER]
-    return values[0] if values and UNKNOWN not in values and all(value == values[0] for value in values) else UNKNOWN
+    common = _NEVER
+    for value in values:
+        if value is UNKNOWN or (value is not _NEVER and common is not _NEVER and value != common):
+            return UNKNOWN
+        common = value if common is _NEVER else common
+    return UNKNOWN if common is _NEVER else common
 
 
 def _is_literal(node: ast.expr | None) -> bool:

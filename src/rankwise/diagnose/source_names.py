@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import cast
 
+from rankwise.diagnose.source_guards import Guard, guards_around, leaves
 from rankwise.diagnose.source_tree import (
     COMPREHENSIONS,
     FUNCTIONS,
@@ -20,11 +22,13 @@ from rankwise.diagnose.source_tree import (
     own_nodes,
     owner_name,
     parent_of,
+    returns_plainly,
     scope_of,
     tree_of,
 )
 
 _SELF = ("self", "cls", "")  # "" for a property, and for what has no name
+_SMALL, _FEW = 400, 8  # nodes and returns of a function that is worth following
 _CHANGES = {"append", "extend", "insert", "remove", "pop", "clear", "add", "discard", "update", "sort", "reverse"}
 
 
@@ -47,6 +51,8 @@ class Names:
     _bindings: dict[ast.AST, dict[str, list[Binding]]] = field(default_factory=dict)
     _attributes: dict[str, list[Binding]] = field(default_factory=dict)
     _functions: dict[str, list[Function]] = field(default_factory=dict)
+    _returns: dict[Function, list[ast.Return] | None] = field(default_factory=dict)
+    _guards: dict[ast.AST, list[Guard]] = field(default_factory=dict)
     _changed: dict[str, bool] = field(default_factory=dict)
 
     def bindings(self, scope: ast.AST) -> dict[str, list[Binding]]:
@@ -82,7 +88,7 @@ class Names:
             near = [binding for binding in of_others if owner_name(binding.node) == owner and tree_of(binding.node) is tree_of(use)]
             return [*of_classes, *of_others] if anywhere else near
         near = [binding for binding in of_classes if class_of(binding.node) is own_class]
-        near += self.bindings(own_class).get(use.attr, []) if own_class is not None else []
+        near += [b for b in self.bindings(own_class).get(use.attr, []) if b.kind == "value"] if own_class is not None else []
         return [*(near or of_classes), *of_others] if anywhere else near
 
     def of_call(self, call: ast.Call) -> list[Function]:
@@ -99,6 +105,21 @@ class Names:
             return [function for function in found if not isinstance(parent_of(function), ast.ClassDef)]
         own = [function for function in found if owner_name(call) in _SELF and parent_of(function) is class_of(call)]
         return own or found
+
+    def returns_of(self, function: Function) -> list[ast.Return] | None:
+        """The return statements of a small function, the invisible one at its end included; None for others."""
+        if function not in self._returns:
+            nodes = list(islice(own_nodes(function), _SMALL + 1))
+            found = [node for node in nodes if isinstance(node, ast.Return)]
+            found += [] if leaves(function.body) else [_end_of(function)]
+            self._returns[function] = found if len(nodes) <= _SMALL and len(found) <= _FEW and returns_plainly(function) else None
+        return self._returns[function]
+
+    def guards_around(self, node: ast.AST) -> list[Guard]:
+        """The conditions for a node to run, within its function."""
+        if node not in self._guards:
+            self._guards[node] = guards_around(node)
+        return self._guards[node]
 
     def is_changed(self, name: str) -> bool:
         """True if a list of this name is changed in place anywhere."""
@@ -202,6 +223,13 @@ def _changes(node: ast.AST, name: str) -> bool:
         case ast.Subscript(ctx=ast.Store() | ast.Del(), value=changed) | ast.AugAssign(target=changed):
             return last_name(changed) == name
     return False
+
+
+def _end_of(function: Function) -> ast.Return:
+    """`return` as it could stand after the last statement."""
+    end = ast.copy_location(ast.Return(value=None), function)
+    end.parent = function  # type: ignore[attr-defined]
+    return end
 
 
 # -- which binding counts -----------------------------------------------------------------------------------------------------

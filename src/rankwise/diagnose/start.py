@@ -347,16 +347,14 @@ def _unreachable(job: JobEvidence, stands: Standings, book: SourceBook, waiting:
             )
             .with_severity("warning")
         )
-    return (
-        load_cause("RW111")
-        .finding(
-            f"{verb(waiting, 'cannot', 'cannot')} reach the store at {_store_text(init)}",
-            certain=False,
-            culprits=tuple(place_of(job.ranks[r], stands[r].frame) for r in waiting),
-            why="nothing answers at that address and port: rank 0 is not there, or a firewall is in the way",
-        )
-        .with_severity("warning")
+    failed = any(not job.ranks[r].alive for r in waiting)
+    finding = load_cause("RW111").finding(
+        f"{verb(waiting, 'cannot', 'cannot')} reach the store at {_store_text(init)}",
+        certain=failed,
+        culprits=tuple(place_of(job.ranks[r], stands[r].frame) for r in waiting),
+        why="nothing answers at that address and port: rank 0 is not there, or a firewall is in the way",
     )
+    return finding if failed else finding.with_severity("warning")
 
 
 # -- small helpers ------------------------------------------------------------------------------------------------------------

@@ -47,25 +47,31 @@ def find_stuck(job: JobEvidence, stands: Standings, book: SourceBook) -> list[Fi
         for needed in needed_by(job, stands, rank) if stands[rank].kind == "waiting" else ():
             if needed in stands and stands[needed].kind in ("elsewhere", "before_init") and rank not in blockers.get(needed, ()):
                 blockers.setdefault(needed, []).append(rank)
-    return [_finding(job, stands, book, rank, waiters) for rank, waiters in sorted(blockers.items(), key=lambda item: -len(item[1]))]
+    found: dict[tuple[str, Frame | None], tuple[Activity, list[int], set[int]]] = {}
+    for rank, waiters in sorted(blockers.items(), key=lambda item: (-len(item[1]), item[0])):
+        activity = activity_of(job, job.ranks[rank], book)
+        _, ranks, waiting_for = found.setdefault((activity.code, activity.frame), (activity, [], set()))
+        ranks.append(rank)
+        waiting_for.update(waiters)
+    return [_finding(job, stands, activity, ranks, sorted(waiters - set(ranks))) for activity, ranks, waiters in found.values()]
 
 
-def _finding(job: JobEvidence, stands: Standings, book: SourceBook, rank: int, waiters: list[int]) -> Finding:
-    evidence = job.ranks[rank]
-    activity = activity_of(job, evidence, book)
+def _finding(job: JobEvidence, stands: Standings, activity: Activity, ranks: list[int], waiters: list[int]) -> Finding:
+    """One finding for all ranks that are stuck in the same way at the same line."""
     cause = load_cause("RW502" if activity.moves else activity.code)
-    standing = stands[waiters[0]]
-    since = max(0.0, (job.now_ns - max(stands[r].since_ns for r in waiters)) / 1e9)
+    standing = stands[waiters[0]] if waiters else stands[ranks[0]]
+    since = max(0.0, (job.now_ns - max((stands[r].since_ns for r in waiters), default=job.now_ns)) / 1e9)
     others = f"{verb(waiters, 'waits', 'wait')} for it in {standing.says}{at(standing.frame)} for {seconds_text(since)}"
-    culprits = [place_of(evidence, activity.frame)]
+    culprits = [place_of(job.ranks[rank], activity.frame) for rank in ranks]
     culprits += [place_of(job.ranks[r], stands[r].frame) for r in activity.with_ranks]
+    is_circle = bool(activity.with_ranks) and all(set(ranks) & needed_by(job, stands, r) for r in activity.with_ranks)
     finding = cause.finding(
-        f"rank {rank} {activity.doing}{at(activity.frame)}; {others}",
+        f"{ranks_text(ranks)} {activity.doing}{at(activity.frame)}; {others}",
         certain=activity.certain,
         culprits=tuple(culprits),
         waiting=tuple(wait_of(stands[r]) for r in waiters if r not in activity.with_ranks),
-        why=activity.why or _movement(evidence),
-        deadlock=activity.deadlock and activity.with_ranks != () and all(rank in needed_by(job, stands, r) for r in activity.with_ranks),
+        why=activity.why or _movement(job.ranks[ranks[0]]),
+        deadlock=activity.deadlock and is_circle,
     )
     return finding.with_severity("error") if finding.deadlock and finding.certain else finding
 

@@ -23,7 +23,7 @@ def members_of(job: JobEvidence, group: str) -> list[int]:
 def needed_by(job: JobEvidence, stands: Standings, rank: int) -> set[int]:
     """The ranks that a waiting rank waits for: members that have not arrived where it is."""
     standing = stands[rank]
-    if standing.kind != "waiting":
+    if standing.kind != "waiting" or standing.op == "destroy_process_group":  # which needs nobody, however long it takes
         return set()
     if standing.op in P2P:
         peer = standing.peer

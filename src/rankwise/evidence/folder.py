@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import struct
 from array import array
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rankwise.evidence.collectives import ORIGINS, CollectiveLog, Signature
-from rankwise.evidence.records import JobEvidence, RankEvidence
+from rankwise.evidence.records import Call, Frame, JobEvidence, RankEvidence, Stack
 from rankwise.evidence.thaw import freeze, thaw
 
 FORMAT = 1
@@ -25,6 +26,8 @@ _MAGIC = b"RWC1"
 _ROW = 4 + 4 + 8 + 4 + 1 + 1
 _MAX_JSON = 512 << 20
 _MAX_ROWS = 1 << 22
+_RANK_NAME = re.compile(r"0|[1-9][0-9]{0,6}", re.ASCII)
+_DAMAGE = (ValueError, OSError, KeyError, TypeError, RecursionError, OverflowError)
 _KNOWN_ORIGINS = bytes(range(len(ORIGINS)))
 
 
@@ -41,17 +44,32 @@ Columns = dict[tuple[str, bytes], Column]  # by type code and content
 
 def save_evidence(folder: Path, job: JobEvidence) -> None:
     """Write the whole evidence; each file is whole when it appears."""
-    ranks = folder / "ranks"
-    ranks.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _write(folder / "job.json", json.dumps({"format": FORMAT, **_without(job, "ranks")}, default=str).encode())
-    for rank, evidence in job.ranks.items():
-        save_rank(ranks, rank, evidence)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    plain = {**_without(job, "ranks"), "duplicates": []}
+    _write(folder / "job.json", json.dumps({"format": FORMAT, **plain}, default=str).encode())
+    _save_ranks(folder / "ranks", job.ranks)
+    if job.duplicates or (folder / "duplicates").exists():
+        _save_ranks(folder / "duplicates", dict(enumerate(job.duplicates)))
+
+
+def _save_ranks(folder: Path, ranks: dict[int, RankEvidence]) -> None:
+    folder.mkdir(mode=0o700, exist_ok=True)
+    for number, evidence in ranks.items():
+        save_rank(folder, number, evidence)
+    names = {str(number) for number in ranks}
+    for path in folder.iterdir():  # of an earlier verdict, with ranks that this one does not have
+        if path.stem not in names:
+            path.unlink(missing_ok=True)
 
 
 def save_rank(folder: Path, rank: int, evidence: RankEvidence) -> None:
+    """One rank; its many calls were made from few places, so these are written once."""
     log = evidence.collectives
+    places: dict[Stack, int] = {}
     data = {
-        **_without(evidence, "collectives"),
+        **_without(evidence, "collectives", "calls"),
+        "calls": [{**freeze(replace(call, stack=())), "at": places.setdefault(call.stack, len(places))} for call in evidence.calls],
+        "places": [freeze(place) for place in places],
         "signatures": [freeze(signature) for signature in log.signatures],
         "sites": [freeze(site) for site in log.sites],
         "is_partial": log.is_partial,
@@ -70,11 +88,21 @@ def load_evidence(folder: Path) -> JobEvidence:
     shared: Columns = {}
     for path in sorted((folder / "ranks").glob("*.json"), key=lambda path: (len(path.stem), path.stem)):
         try:
-            job.ranks[int(path.stem)] = load_rank(path, shared)
-        except (ValueError, OSError, KeyError, TypeError, RecursionError, OverflowError) as error:
+            if not _RANK_NAME.fullmatch(path.stem):
+                raise ValueError("no rank")
+            evidence = load_rank(path, shared)
+            if evidence.rank != int(path.stem):
+                raise ValueError("another rank's")
+            job.ranks[evidence.rank] = evidence
+        except _DAMAGE as error:
             blind.append(f"the evidence of rank {path.stem} is damaged ({type(error).__name__})")
-    whole: JobEvidence = thaw_with(job, blind=tuple(blind))
-    return whole
+    duplicates = []
+    for path in sorted((folder / "duplicates").glob("*.json"), key=lambda path: (len(path.stem), path.stem)):
+        try:
+            duplicates.append(load_rank(path, shared))
+        except _DAMAGE as error:
+            blind.append(f"the evidence of a further process is damaged ({type(error).__name__})")
+    return replace(job, blind=tuple(blind), duplicates=tuple(duplicates))
 
 
 def load_rank(path: Path, shared: Columns | None = None) -> RankEvidence:
@@ -83,12 +111,21 @@ def load_rank(path: Path, shared: Columns | None = None) -> RankEvidence:
     signatures = [thaw(Signature, signature) for signature in _list(data.pop("signatures", []))]
     sites = [thaw_stack(site) for site in _list(data.pop("sites", []))]
     partial = bool(data.pop("is_partial", False))
+    places = [thaw_stack(place) for place in _list(data.pop("places", []))]
+    calls = tuple(_thaw_call(call, places) for call in _list(data.pop("calls", [])))
     evidence: RankEvidence = thaw(RankEvidence, data)
     binary = path.with_suffix(".bin")
-    log = unpack_log(_read(binary, _MAX_ROWS * _ROW + 64), signatures, sites, shared) if binary.exists() else CollectiveLog()
+    log = unpack_log(read_plain_file(binary, _MAX_ROWS * _ROW + 64), signatures, sites, shared) if binary.exists() else CollectiveLog()
     log.is_partial = partial
-    whole: RankEvidence = thaw_with(evidence, collectives=log)
-    return whole
+    return replace(evidence, calls=calls, collectives=log)
+
+
+def _thaw_call(data: Any, places: list[Stack]) -> Call:
+    call: Call = thaw(Call, data)
+    at = data.get("at", 0)
+    if not isinstance(at, int) or not 0 <= at < len(places):
+        raise ValueError("a call points outside the places")
+    return replace(call, stack=places[at])
 
 
 def pack_log(log: CollectiveLog) -> bytes:
@@ -129,20 +166,12 @@ def _column(code: str, raw: bytes, shared: Columns) -> Column:
     return column
 
 
-def thaw_with(record: Any, **changes: Any) -> Any:
-    from dataclasses import replace
-
-    return replace(record, **changes)
-
-
-def thaw_stack(site: Any) -> Any:
-    from rankwise.evidence.records import Frame
-
+def thaw_stack(site: Any) -> Stack:
     return tuple(thaw(Frame, frame) for frame in _list(site))
 
 
-def _without(record: Any, left_out: str) -> dict[str, Any]:
-    return {field.name: freeze(getattr(record, field.name)) for field in fields(record) if field.name != left_out}
+def _without(record: Any, *left_out: str) -> dict[str, Any]:
+    return {field.name: freeze(getattr(record, field.name)) for field in fields(record) if field.name not in left_out}
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -153,8 +182,9 @@ def _write(path: Path, data: bytes) -> None:
     temporary.replace(path)
 
 
-def _read(path: Path, limit: int) -> bytes:
-    with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb", buffering=0) as file:  # a pipe in its place would block
+def read_plain_file(path: Path, limit: int) -> bytes:
+    """A file's bytes; neither a link out of the folder nor a pipe that would block for ever is followed."""
+    with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW), "rb", buffering=0) as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
             raise ValueError(f"{path.name} is too large to be evidence, or no file")
@@ -163,7 +193,7 @@ def _read(path: Path, limit: int) -> bytes:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        data = json.loads(_read(path, _MAX_JSON))
+        data = json.loads(read_plain_file(path, _MAX_JSON))
     except RecursionError as error:
         raise ValueError(f"{path.name} is nested too deeply") from error
     if not isinstance(data, dict):

@@ -10,6 +10,7 @@ from typing import Any
 from rankwise.evidence.records import Ended, Frame, Init, Model, NewGroup, PortHolder, Raised, SentSignal, Stack
 
 _MAX_BYTES = 32 << 20
+_UNUSED = {"unused": "names", "replaced": "replaced", "added": "added"}  # field of Model: key in the journal
 
 
 @dataclass
@@ -31,6 +32,7 @@ class Journal:
     broken: list[str] = field(default_factory=list)
     server: str = ""
     out: str = ""
+    err: str = ""
     child_name: str = ""
     ops: list[str] = field(default_factory=list)
     names: dict[int, str] = field(default_factory=dict)
@@ -57,11 +59,18 @@ class Journal:
             reader = getattr(self, f"_on_{facts['k']}", None)
             if reader is not None:
                 reader(facts)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
             self.broken.append("an unreadable line in the journal")
 
     def _on_card(self, facts: dict[str, Any]) -> None:
-        self.card = facts
+        self.card = {
+            "t": _whole(facts["t"]),
+            "pid": _whole(facts["pid"]),
+            "ppid": _whole(facts["ppid"]),
+            "host": str(facts["host"]),
+            "argv": [str(part) for part in facts["argv"]],
+            "env": _texts(facts["env"]),
+        }
 
     def _on_torch(self, facts: dict[str, Any]) -> None:
         self.torch = str(facts["version"])
@@ -70,7 +79,7 @@ class Journal:
         self.child_name = str(facts["name"])
 
     def _on_streams(self, facts: dict[str, Any]) -> None:
-        self.out = str(facts["out"])
+        self.out, self.err = str(facts["out"]), str(facts["err"])
 
     def _on_server(self, facts: dict[str, Any]) -> None:
         self.server = str(facts["path"])
@@ -85,24 +94,27 @@ class Journal:
         self.sites[int(facts["i"])] = stack_from(facts["frames"])
 
     def _on_init(self, facts: dict[str, Any]) -> None:
-        self.rank, self.world_size = facts["rank"], facts["world_size"]
+        rank, world_size = _whole_or_none(facts["rank"]), _whole_or_none(facts["world_size"])
+        timeout_s, file_mtime = _real_or_none(facts.get("timeout_s")), _real_or_none(facts.get("file_mtime"))
+        env = _texts(facts.get("env") or {})
         port = str(facts.get("port", ""))
         self.inits.append(
             Init(
-                rank=facts["rank"],
-                world_size=facts["world_size"],
+                rank=rank,
+                world_size=world_size,
                 backend=str(facts["backend"]),
                 method=str(facts["method"]),
                 address=str(facts["address"]),
                 port=int(port) if port.isdecimal() and len(port) < 6 else None,
-                timeout_s=facts.get("timeout_s"),
+                timeout_s=timeout_s,
                 started_ns=int(facts["t"]),
                 ended_ns=0,
                 stack=self.sites.get(facts["site"], ()),
-                file_mtime=facts.get("file_mtime"),
+                file_mtime=file_mtime,
             )
         )
-        self.card.setdefault("env", {}).update(facts.get("env") or {})
+        self.rank, self.world_size = rank, world_size
+        self.card.setdefault("env", {}).update(env)
 
     def _on_inited(self, facts: dict[str, Any]) -> None:
         if self.inits:
@@ -141,9 +153,7 @@ class Journal:
 
     def _on_unused(self, facts: dict[str, Any]) -> None:
         if self.models:
-            self.models[-1] = _with(
-                self.models[-1], unused=tuple(facts["names"]), replaced=tuple(facts["replaced"]), added=tuple(facts["added"])
-            )
+            self.models[-1] = _with(self.models[-1], **{field: tuple(map(str, facts[key])) for field, key in _UNUSED.items()})
 
     def _on_raise(self, facts: dict[str, Any]) -> None:
         self.raised.append(
@@ -159,7 +169,7 @@ class Journal:
         )
 
     def _on_exit(self, facts: dict[str, Any]) -> None:
-        self.ended = Ended(str(facts["kind"]), int(facts["t"]), code=facts["code"], stack=stack_from(facts["frames"]))
+        self.ended = Ended(str(facts["kind"]), int(facts["t"]), code=_whole_or_none(facts["code"]), stack=stack_from(facts["frames"]))
 
     def _on_child_exit(self, facts: dict[str, Any]) -> None:
         self.child_exits[int(facts["pid"])] = (int(facts["code"]), int(facts["t"]))
@@ -170,6 +180,26 @@ class Journal:
 
     def _on_broken(self, facts: dict[str, Any]) -> None:
         self.broken.append(f"{facts['what']}: {facts['error']}")
+
+
+def _whole(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or abs(value) >= 1 << 63:
+        raise TypeError("expected a whole number")
+    return value
+
+
+def _whole_or_none(value: Any) -> int | None:
+    return None if value is None else _whole(value)
+
+
+def _real_or_none(value: Any) -> float | None:
+    if value is not None and (not isinstance(value, (int, float)) or isinstance(value, bool)):
+        raise TypeError("expected a number")
+    return value if value is None else float(value)
+
+
+def _texts(value: Any) -> dict[str, str]:
+    return {str(name): str(text) for name, text in value.items()}
 
 
 def stack_from(frames: Any) -> Stack:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Callable
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import cache, partial
 from typing import Any
 
@@ -15,7 +15,8 @@ Fit = Callable[[Any], Any]
 def freeze(value: Any) -> Any:
     """Plain JSON values: records as objects without their defaults, tuples as lists."""
     if is_dataclass(value) and not isinstance(value, type):
-        return {f.name: freeze(getattr(value, f.name)) for f in fields(value) if getattr(value, f.name) != _default(f)}
+        parts = vars(value)
+        return {name: freeze(parts[name]) for name, default in _defaults_of(type(value)) if parts[name] != default}
     if isinstance(value, (list, tuple, set)):
         return [freeze(part) for part in value]
     if isinstance(value, dict):
@@ -32,6 +33,11 @@ def thaw(cls: type, data: Any) -> Any:
         return cls(**{name: fits[name](value) for name, value in data.items() if name in fits})
     except TypeError as error:
         raise ValueError(f"{cls.__name__} is incomplete: {error}") from error
+
+
+@cache
+def _defaults_of(cls: Any) -> list[tuple[str, Any]]:
+    return [(f.name, f.default) for f in fields(cls)]  # a field without one has MISSING, which nothing equals
 
 
 @cache
@@ -55,7 +61,7 @@ def _fit_for(hint: Any) -> Fit:
         return _dict_fit(*arguments)
     if is_dataclass(hint) and isinstance(hint, type):
         return partial(thaw, hint)
-    return _float_fit if hint is float else _plain_fit(hint)
+    return _float_fit if hint is float else _int_fit if hint is int else _plain_fit(hint)
 
 
 def _tuple_fit(arguments: tuple[Any, ...]) -> Fit:
@@ -80,6 +86,13 @@ def _plain_fit(hint: Any) -> Fit:
     return fit
 
 
+def _int_fit(value: Any) -> int:
+    """Times, sizes and counts: what does not fit 64 bits is damage, and would not fit a float later."""
+    if type(value) is not int or not -(1 << 63) <= value < 1 << 63:
+        raise ValueError("expected a whole number of at most 64 bits")
+    return value
+
+
 def _float_fit(value: Any) -> float:
     try:
         return float(value) if type(value) is int else _checked(float, value)
@@ -91,7 +104,3 @@ def _checked(hint: Any, value: Any) -> Any:
     if (hint is int and isinstance(value, bool)) or not isinstance(value, hint):
         raise ValueError(f"expected {hint.__name__}, not {type(value).__name__}")
     return value
-
-
-def _default(field: Any) -> Any:
-    return field.default if field.default is not MISSING else MISSING

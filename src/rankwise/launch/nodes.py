@@ -46,6 +46,8 @@ _DAMAGE = (ValueError, KeyError, TypeError, AttributeError, IndexError, Overflow
 _PORTS = {"c10d": 29400, "static": 29500}
 
 Look = Callable[[str], JobEvidence]
+Sent = tuple[dict[str, Any], bytes]
+Received = tuple[dict[str, Any], bytes, float, int]  # and when
 
 
 @dataclass(frozen=True)
@@ -62,8 +64,6 @@ class Verdict:
 class OneNode:
     """A job on this node alone: what is asked is answered from here."""
 
-    is_asking = False
-
     def __init__(self) -> None:
         self._asked: JobEvidence | None = None
 
@@ -74,6 +74,10 @@ class OneNode:
         """Whether another node gives reason to look closer, as `Pace.wanted_depth`."""
         return ""
 
+    def can_ask(self) -> bool:
+        """False while the answers to a question are still on their way."""
+        return True
+
     def ask(self, job: JobEvidence, depth: str) -> None:
         """Ask the other nodes for what they see; `job` is what this one does."""
         self._asked = job
@@ -83,8 +87,8 @@ class OneNode:
         job, self._asked = self._asked, None
         return job
 
-    def verdict(self) -> Verdict | None:
-        """What was told about the job by whichever node was first."""
+    def stop_order(self) -> Verdict | None:
+        """The verdict of another node that has stopped the job as hung, so that this one is to stop as well."""
         return None
 
     def publish(self, verdict: Verdict) -> Verdict:
@@ -143,6 +147,7 @@ class Peer:
     is_final: bool = False
     code: int | None = None
     beats: dict[str, int] = field(default_factory=dict)  # channel: the last beat seen there
+    first_ns: int = 0
     heard_s: float = 0.0
     heard_ns: int = 0
     num_polls: int = 0  # looks since its last beat
@@ -160,6 +165,7 @@ class Peer:
         self.num_polls += 1
         if self.beats.get(channel) != beat:
             self.beats[channel], self.heard_s, self.heard_ns, self.num_polls = beat, now_s, now_ns, 0
+            self.first_ns = self.first_ns or now_ns
         if serial > self.serial:
             with contextlib.suppress(*_DAMAGE):
                 vars(self).update(_read_status(facts), serial=serial)
@@ -232,8 +238,10 @@ class SeveralNodes(OneNode):
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        self._inbox: queue.SimpleQueue[tuple[dict[str, Any], bytes, float, int]] = queue.SimpleQueue()
-        threading.Thread(target=_receive, args=(self._courier, self._inbox), name="courier", daemon=True).start()
+        self._inbox: queue.SimpleQueue[Received] = queue.SimpleQueue()
+        self._outbox: queue.SimpleQueue[Sent | None] = queue.SimpleQueue()
+        threading.Thread(target=_receive, args=(self._courier, self._inbox), name="from courier", daemon=True).start()
+        threading.Thread(target=_deliver, args=(self._courier, self._outbox), name="to courier", daemon=True).start()
         self._channels.clear()
         for what in list(self._posts):
             self._send(what)
@@ -242,9 +250,7 @@ class SeveralNodes(OneNode):
         """Hand the courier this node's status, and what is to be posted with it."""
         self._serial += 1
         facts = {"status": {**self._status, "serial": self._serial}, "post": post, "hot_s": hot_s}
-        with contextlib.suppress(OSError, ValueError):
-            assert self._courier.stdin is not None
-            write_frame(self._courier.stdin, facts, self._posts.get(post, b""))
+        self._outbox.put((facts, self._posts.get(post, b"")))
 
     def _hear(self) -> None:
         """Take in all that came since the last time."""
@@ -260,8 +266,9 @@ class SeveralNodes(OneNode):
                 for number, text in facts["statuses"].items():
                     self._peers.setdefault(int(number), Peer(int(number))).take_status(channel, text, now_s, now_ns)
             elif news == "snapshot":
-                peer = self._peers.setdefault(facts["number"], Peer(facts["number"], heard_s=now_s, heard_ns=now_ns))
-                peer.fetched, peer.snapshot = facts["version"], body
+                peer = self._peers.setdefault(facts["number"], Peer(facts["number"]))
+                if facts["version"] >= peer.fetched:
+                    peer.fetched, peer.snapshot = facts["version"], body
             elif news == "verdict":
                 self._verdicts.setdefault(channel, (now_s, unpack_verdict(body)))
 
@@ -282,8 +289,7 @@ class SeveralNodes(OneNode):
             self._post(self._look(self._depth_for(waiting)))
 
     def _depth_for(self, peers: list[Peer]) -> str:
-        """As deep as asked; but where all ranks have ended, the launcher on its way out is left in peace."""
-        if self._ranks and not any(self._observer.is_alive(pid) for pid in self._ranks.values()):
+        if self._have_ranks_ended():
             return "end"
         return "deep" if any(peer.depth == "deep" for peer in peers) else "flight"
 
@@ -333,9 +339,16 @@ class SeveralNodes(OneNode):
 
     # -- asking ---------------------------------------------------------------------------------------------------------------
 
+    def can_ask(self) -> bool:
+        """Also not once all ranks here have ended: nothing hangs any more, and the launcher on its way out is left in peace."""
+        return self._asked is None and not self._have_ranks_ended()
+
+    def _have_ranks_ended(self) -> bool:
+        return bool(self._ranks) and not any(self._observer.is_alive(pid) for pid in self._ranks.values())
+
     def ask(self, job: JobEvidence, depth: str) -> None:
-        self._hear()
-        self._asked, self._asked_s, self.is_asking = job, time.monotonic(), True
+        """The questions known at the last turn were asked before `job` was collected, so it answers them too."""
+        self._asked, self._asked_s = job, time.monotonic()
         self._resting = {pid: ns for pid, ns in self._observer.moved_ns.items() if job.now_ns - ns > 1e9}
         self._ask, self._depth = self._ask + 1, depth
         self._answers = {peer.number: peer.ask for peer in self._peers.values()}
@@ -349,12 +362,10 @@ class SeveralNodes(OneNode):
         silent = [peer for peer in self._current() if not self._is_lost(peer) and not peer.has_answered(self._number, self._ask)]
         if (silent or self._is_too_early(job)) and age_s < _ANSWER_S:
             return None
-        self._asked, self.is_asking = None, False
+        self._asked = None
         self._num_unanswered = self._num_unanswered + 1 if silent else 0
-        if self._has_moved_since() or self._is_too_early(job) or 0 < self._num_unanswered < 3:
+        if self._has_moved_since() or self._have_ranks_ended() or self._is_too_early(job) or 0 < self._num_unanswered < 3:
             return None
-        if job.ranks and not any(evidence.alive for evidence in job.ranks.values()):
-            return None  # nothing hangs here: the launcher is about to end, and then it is the last word's turn
         return self._merged(job, [f"node {peer.host} does not answer: what is known of its ranks is old" for peer in silent])
 
     def _is_too_early(self, job: JobEvidence) -> bool:
@@ -384,14 +395,12 @@ class SeveralNodes(OneNode):
 
     def _current(self) -> list[Peer]:
         """The nodes that belong to the job as it is now: not those it went on without, nor those that came back under a new number."""
-        return [
-            peer
-            for peer in sorted(self._peers.values(), key=lambda peer: peer.number)
-            if not (self._is_silent(peer) or peer.is_final)
-            or (
-                peer.heard_ns > self._restarted_ns and not any(p.number > peer.number and p.host == peer.host for p in self._peers.values())
-            )
-        ]
+        heard = sorted((peer for peer in self._peers.values() if peer.heard_ns), key=lambda peer: peer.number)
+        return [peer for peer in heard if not (self._is_silent(peer) or peer.is_final) or not self._is_past(peer, heard)]
+
+    def _is_past(self, peer: Peer, heard: list[Peer]) -> bool:
+        came_back = any(other.host == peer.host and other.first_ns > peer.heard_ns for other in heard)
+        return came_back or peer.heard_ns < self._restarted_ns
 
     def _is_lost(self, peer: Peer) -> bool:
         return self._is_silent(peer) and not peer.is_final
@@ -405,7 +414,18 @@ class SeveralNodes(OneNode):
 
     # -- the verdict ----------------------------------------------------------------------------------------------------------
 
-    def verdict(self) -> Verdict | None:
+    def stop_order(self) -> Verdict | None:
+        """Where the ranks here have ended already, their launcher is given time to end by itself, with its own code."""
+        agreed = self._agreed()
+        if agreed is None or agreed.outcome != "hung":
+            return None
+        first_s = min(seen_s for seen_s, _ in self._verdicts.values())
+        return agreed if self._is_stopped_by(agreed) or time.monotonic() - first_s > _END_WAIT_S else None
+
+    def _is_stopped_by(self, agreed: Verdict) -> bool:
+        return agreed.outcome == "hung" and any(e.alive for rank, e in agreed.job.ranks.items() if rank in self._ranks)
+
+    def _agreed(self) -> Verdict | None:
         """Settled once every channel has shown who was first there: then the lowest number counts, on every node alike."""
         self._hear()
         known = {self._number, *(peer.number for peer in self._current())}
@@ -425,11 +445,10 @@ class SeveralNodes(OneNode):
         if not self._verdicts:
             self._posts["verdict"] = pack_verdict(replace(verdict, author=self._number))
             self._send("verdict", hot_s=_LEAVE_S)
-        _wait(lambda: self.verdict() is not None, 2.0)
-        agreed = self.verdict() or verdict
+        _wait(lambda: self._agreed() is not None, 2.0)
+        agreed = self._agreed() or verdict
         # What had ended here by itself was not stopped, whatever the others had to do.
-        was_stopped = agreed.outcome == "hung" and any(e.alive for rank, e in agreed.job.ranks.items() if rank in self._ranks)
-        return replace(agreed, outcome="hung" if was_stopped else verdict.outcome)
+        return replace(agreed, outcome="hung" if self._is_stopped_by(agreed) else verdict.outcome)
 
     # -- the end --------------------------------------------------------------------------------------------------------------
 
@@ -447,7 +466,7 @@ class SeveralNodes(OneNode):
     def _is_all_told(self, waited_s: float, has_failed: bool) -> bool:
         """Every node has ended, is lost, or goes on and has said what it sees; after a failure, also those not yet heard of."""
         self._hear()
-        if self._courier.poll() is not None or self.verdict() is not None:
+        if self._courier.poll() is not None or self._agreed() is not None:
             return True
         if has_failed and len(self._peers) + 1 < self._num_nodes and waited_s < 2.0:
             return False
@@ -462,9 +481,7 @@ class SeveralNodes(OneNode):
         self._update_status()
         _wait(self._is_heard, 1.5)
         _wait(self._are_others_done, _HURRY_S if self._is_hurried else _LEAVE_S)
-        with contextlib.suppress(OSError):
-            assert self._courier.stdin is not None
-            self._courier.stdin.close()
+        self._outbox.put(None)
         try:
             self._courier.wait(timeout=1.0)
         except subprocess.TimeoutExpired:
@@ -481,12 +498,20 @@ class SeveralNodes(OneNode):
         return self._courier.poll() is not None or all(peer.is_final or self._is_lost(peer) for peer in self._current())
 
 
-def _receive(courier: subprocess.Popen[bytes], inbox: queue.SimpleQueue[tuple[dict[str, Any], bytes, float, int]]) -> None:
+def _receive(courier: subprocess.Popen[bytes], inbox: queue.SimpleQueue[Received]) -> None:
     """A thread of its own, so that the courier never blocks on a full pipe while the watcher thinks."""
     assert courier.stdout is not None
     with contextlib.suppress(OSError, ValueError), courier.stdout:
         while (frame := read_frame(courier.stdout)) is not None:
             inbox.put((*frame, time.monotonic(), time.time_ns()))
+
+
+def _deliver(courier: subprocess.Popen[bytes], outbox: queue.SimpleQueue[Sent | None]) -> None:
+    """The other way round: the watcher never blocks on a courier that somebody has stopped."""
+    assert courier.stdin is not None
+    with contextlib.suppress(OSError, ValueError), courier.stdin:
+        while (frame := outbox.get()) is not None:
+            write_frame(courier.stdin, *frame)
 
 
 def _wait(is_done: Callable[[], bool], seconds: float) -> bool:

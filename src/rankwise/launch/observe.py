@@ -227,7 +227,7 @@ class Observer:
                 "signal", time_ns or self.moved_ns.get(pid, 0), signal=-code if code is not None and code < 0 else number, stack=stack
             )
         if journal is not None and journal.ended is not None:
-            return journal.ended
+            return _as_reported(journal.ended, code)
         if code is not None and code < 0:
             return Ended("signal", time_ns, signal=-code, by=self._sender(pid, -code))
         if code is not None:
@@ -361,6 +361,18 @@ def source_files(stacks: list[Stack]) -> set[str]:
 
 def now_ns() -> int:
     return time.time_ns()
+
+
+def _as_reported(own: Ended, code: int | None) -> Ended:
+    """A process sees neither its own `raise SystemExit(n)` nor that a sys.exit was caught: its exit code knows better."""
+    if code is None or own.kind == "os_exit" or code == (own.code or 0) & 0xFF:
+        return own
+    if code == 0:
+        return Ended("finished", own.time_ns, code=0)
+    if code > 0 and own.kind != "exception":
+        return Ended("sys_exit", own.time_ns, code=code)
+    # Death by a signal after the script's end: a crash counts, the signals with which others are sent away do not.
+    return Ended("signal", own.time_ns, signal=-code) if own.kind == "finished" and -code in _FATAL.values() else own
 
 
 def _first(raised: list[Raised]) -> Raised | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import selectors
 import shutil
 import socket
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import IO
 
 _CHUNK = 1 << 16
+_LINE = re.compile(rb"[^\r\n]*(?:\r\n|\n|\r)|[^\r\n]+")  # only real line ends: not the form feeds and others of splitlines()
 
 
 @dataclass
@@ -23,6 +25,8 @@ class _Source:
     pid: int | None
     to_stderr: bool
     partial: bytearray = field(default_factory=bytearray)
+    mid_line: bool = False  # the last piece shown did not end its line
+    after_return: bool = False  # it ended in a carriage return: a progress bar, or "\r\n" cut in two
 
 
 class OutputPump:
@@ -74,13 +78,15 @@ class OutputPump:
                 file.close()
                 self._merge(self._logs / f"pid-{pid}.log", self._logs / f"rank-{rank}.log")
 
-    def complete_log(self, rank: int, path: str) -> None:
-        """Every rank has a log: a copy of the file the user sent its output to, or an empty one if it said nothing."""
+    def complete_log(self, rank: int, files: list[str]) -> None:
+        """Every rank has a log: with what the user sent to files of their own appended, or empty if it said nothing."""
         target = self._logs / f"rank-{rank}.log"
         with contextlib.suppress(OSError):
-            if not target.exists() and Path(path).is_file():
-                shutil.copyfile(path, target)
             target.touch(mode=0o600)
+            for file in dict.fromkeys(files):
+                if Path(file).is_file():
+                    with open(file, "rb") as source, target.open("ab") as log:
+                        shutil.copyfileobj(source, log)
 
     def status(self, text: str) -> None:
         """Show the live line (terminals only); empty text removes it."""
@@ -184,7 +190,12 @@ class OutputPump:
         rank = self._ranks.get(source.pid) if source.pid is not None else None
         if rank is not None:
             prefix = f"[rank {rank}] ".encode()
-            data = b"".join(prefix + line for line in data.splitlines(keepends=True))
+            lines = _LINE.findall(data)
+            goes_on = source.mid_line and (not source.after_return or lines[0] == b"\n")
+            shown = [line if i == 0 and goes_on else prefix + line for i, line in enumerate(lines)]
+            source.after_return = data.endswith(b"\r")
+            source.mid_line = not data.endswith(b"\n")  # after a lone \r the line may go on: "\r\n" cut in two
+            data = b"".join(shown)
         self._write(source.to_stderr, data)
 
     def _write(self, to_stderr: bool, data: bytes) -> None:

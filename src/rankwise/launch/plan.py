@@ -83,6 +83,8 @@ def plan_run(argv: list[str]) -> RunPlan:
         name, _, inline = word.partition("=")
         full = _SHORT.get(name, name).replace("_", "-")
         takes_value = full in OWN_OPTIONS or full in TORCHRUN_VALUES
+        if full in OWN_OPTIONS and "=" in word and not inline:
+            raise UsageError(f"{name} needs a value", next=("rankwise run --help",))
         if takes_value and not inline and "=" not in word:
             if i + 1 >= len(argv):
                 raise UsageError(f"{name} needs a value", next=("rankwise run --help",))

@@ -162,9 +162,9 @@ class Watch:
         if self._asked:  # ranks that end because the user ended the job are no finding
             return
         depth = self._pace.wanted_depth(self._observer, now) or self._nodes.wanted_depth()
-        if depth and not self._nodes.is_asking:
+        if depth and self._nodes.can_ask():
             self._nodes.ask(self._collect(depth), depth)
-        if (agreed := self._nodes.verdict()) is not None and agreed.outcome == "hung":
+        if (agreed := self._nodes.stop_order()) is not None:
             self._stop_hung(agreed)
         elif (job := self._nodes.whole_job()) is not None:
             self._judge(job, now)
@@ -227,7 +227,8 @@ class Watch:
             self._code = HUNG_EXIT_CODE if agreed.outcome == "hung" else self._code
             report = Report(agreed.outcome, self._code, agreed.findings, agreed.job, self._running_s(), self._pace.quiet_s(now), True)
         for rank, pids in self._observer.rank_pids().items():
-            self._output.complete_log(rank, self._observer.journals[pids[0]].out if pids[0] in self._observer.journals else "")
+            journals = [self._observer.journals[pid] for pid in pids if pid in self._observer.journals]
+            self._output.complete_log(rank, [file for journal in journals for file in (journal.out, journal.err) if file])
         self._output.stop()
         self._tell(report, self._output)
         return self._code

@@ -56,7 +56,7 @@ def attach(module: ModuleType) -> None:
             setattr(module, name, _recorded(original, name, *shape))
     module.init_process_group = _recorded_init(module, module.init_process_group)  # type: ignore[attr-defined]
     module.new_group = _recorded_new_group(module.new_group)  # type: ignore[attr-defined]
-    module.destroy_process_group = _recorded_destroy(module.destroy_process_group)  # type: ignore[attr-defined]
+    module.destroy_process_group = calls.noted(module.destroy_process_group, "destroy_process_group")  # type: ignore[attr-defined]
 
 
 def _recorded(original: Callable[..., Any], name: str, *shape: tuple[int, str] | None) -> Callable[..., Any]:
@@ -190,20 +190,6 @@ def _begin_new_group(args: Any, kwargs: Any) -> calls.Opened:
 
 def _note_new_group(group: Any) -> None:
     journal.write("new_group_made", name="0" if group is None else _group_name(group))
-
-
-def _recorded_destroy(original: Callable[..., Any]) -> Callable[..., Any]:
-    number = ring.NUMBER["destroy_process_group"]
-
-    @functools.wraps(original)
-    def destroy_process_group(*args: Any, **kwargs: Any) -> Any:
-        opened = calls.begin(number, sys._getframe(1))
-        try:
-            return original(*args, **kwargs)
-        finally:
-            calls.end(opened)
-
-    return destroy_process_group
 
 
 def _group_name(group: Any) -> str:

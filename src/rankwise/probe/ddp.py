@@ -126,23 +126,7 @@ def _wrap_backward() -> None:
     _wrapped_backward = True
     import torch
 
-    number = ring.NUMBER["backward"]
-    original = torch.autograd.backward
-
-    @functools.wraps(original)
-    def backward(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():
-            return original(*args, **kwargs)
-        opened = calls.begin_if_open(number)
-        failed = True
-        try:
-            result = original(*args, **kwargs)
-            failed = False
-            return result
-        finally:
-            calls.end(opened, failed)
-
-    torch.autograd.backward = backward
+    torch.autograd.backward = calls.noted(torch.autograd.backward, "backward")
 
 
 def _source_file(cls: type) -> str:

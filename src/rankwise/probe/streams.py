@@ -20,8 +20,9 @@ def keep_apart() -> None:
         return
     _done_pid = os.getpid()
     ours = [fd for fd in (1, 2) if _identity(fd) in shared]
+    if len(ours) < 2:
+        journal.write("streams", out="" if 1 in ours else _target(1), err="" if 2 in ours else _target(2))
     if not ours or not address:
-        journal.write("streams", out=_target(1), err=_target(2))
         return
     ends = {fd: os.pipe() for fd in ours}
     try:

@@ -12,7 +12,7 @@ JANITOR = "import os, signal, sys, time; time.sleep(0.7); os.kill(int(sys.argv[1
 def main():
     dist.init_process_group("gloo")
     if dist.get_rank() == 1:
-        subprocess.Popen([sys.executable, "-S", "-c", JANITOR, str(os.getpid())])
+        subprocess.Popen([sys.executable, "-S", "-c", JANITOR, str(os.getpid())])  # fault
     for step in range(300):
         x = torch.rand(32)
         dist.all_reduce(x)  # now

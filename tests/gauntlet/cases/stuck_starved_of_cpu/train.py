@@ -14,7 +14,7 @@ def crowd_out():
     os.sched_setaffinity(0, {core})
     burners = [subprocess.Popen([sys.executable, "-S", "-c", BURN]) for _ in range(3)]
     time.sleep(0.5)
-    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # fault
     return burners
 
 

@@ -1,0 +1,111 @@
+"""Wrong usage: a finding with a way out, exit code 2, no traceback, and nothing is started or overwritten."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rankwise.cli.main import main
+
+WRONG: dict[str, list[str]] = {
+    "unknown command": ["trian"],
+    "unknown option": ["--frobnicate"],
+    "missing script": ["run", "--standalone", "trian.py"],
+    "no script": ["run", "--standalone"],
+    "no command": ["run", "--"],
+    "stall-after": ["run", "--stall-after", "abc", "train.py"],
+    "on-stall": ["run", "--on-stall", "maybe", "train.py"],
+    "torchrun options before a command": ["run", "--nproc-per-node", "2", "--", "true"],
+    "program that is not there": ["run", "--", "no-such-program-anywhere"],
+    "program that is none": ["run", "--", "./train.py"],
+    "unknown cause": ["explain", "RW999"],
+    "no run": ["explain", "nowhere"],
+    "not a run": ["explain", "."],
+    "explain nothing": ["explain"],
+    "explain too much": ["explain", "RW201", "RW202"],
+}
+
+
+@pytest.mark.parametrize("argv", WRONG.values(), ids=WRONG)
+def test_it_is_told_and_exits_2(tmp_path: Path, run_rankwise: Callable[..., Any], argv: list[str]) -> None:
+    (tmp_path / "train.py").write_text("open('started', 'w')\n")
+
+    ran = run_rankwise(*argv, cwd=tmp_path)
+
+    assert ran.code == 2, ran.text
+    assert "Traceback" not in ran.text
+    assert not ran.stdout
+    assert ran.stderr.startswith(("RW001", "RW002")), ran.stderr
+    assert "next " in ran.stderr  # a way out
+    assert not (tmp_path / "started").exists()
+    assert not (tmp_path / "rankwise-runs").exists()  # no folder is left for a job that never was
+
+
+def test_a_run_is_not_overwritten(tmp_path: Path, run_rankwise: Callable[..., Any]) -> None:
+    first = run_rankwise("run", "--out", "out", "--", "true", cwd=tmp_path)
+    before = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    second = run_rankwise("run", "--out", "out", "--", "touch", "started", cwd=tmp_path)
+
+    assert (first.code, second.code) == (0, 2)
+    assert "already holds a run" in second.stderr
+    assert not (tmp_path / "started").exists()
+    assert {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    "out", ["file/out", "file", "/proc/rankwise", "x" * 300, "nul\0"], ids=["below a file", "a file", "proc", "long", "nul"]
+)
+def test_a_folder_that_cannot_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], out: str
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.chdir(tmp_path)
+
+    assert main(["run", f"--out={out}", "--", "touch", "started"]) == 2
+    assert capsys.readouterr().err.startswith("RW001")
+    assert not (tmp_path / "started").exists()
+
+
+def test_an_unwritable_folder(tmp_path: Path, run_rankwise: Callable[..., Any]) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root may write anywhere")
+    (tmp_path / "closed").mkdir(mode=0o500)
+    ran = run_rankwise("run", "--out", "closed/out", "--", "touch", "started", cwd=tmp_path)
+
+    assert ran.code == 2
+    assert ran.stderr.startswith("RW001")
+
+
+def test_a_reader_that_went_away_is_no_traceback(tmp_path: Path) -> None:
+    """`rankwise explain RW201 | true`."""
+    for argv in (["explain", "RW201"], ["--help"], ["run", "--help"]):
+        read_end, write_end = os.pipe()
+        os.close(read_end)
+        with os.fdopen(write_end, "wb") as closed:
+            done = subprocess.run([sys.executable, "-m", "rankwise", *argv], stdout=closed, stderr=subprocess.PIPE, timeout=60)
+
+        assert b"Traceback" not in done.stderr
+        assert b"BrokenPipeError" not in done.stderr
+
+
+def test_help_and_version_are_no_errors(run_rankwise: Callable[..., Any]) -> None:
+    for argv in (["--help"], ["-h"], ["run", "--help"], ["run", "-h"], ["explain", "--help"], ["--version"], ["explain", "rw201"]):
+        ran = run_rankwise(*argv)
+
+        assert ran.code == 0
+        assert ran.stdout
+        assert not ran.stderr
+
+
+def test_nothing_at_all_shows_the_help(run_rankwise: Callable[..., Any]) -> None:
+    for argv in ([], ["run"]):
+        ran = run_rankwise(*argv)
+
+        assert ran.code == 2
+        assert "usage: rankwise" in ran.text

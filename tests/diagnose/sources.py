@@ -1,0 +1,30 @@
+"""Small sources, and who can be at a line of them."""
+
+from __future__ import annotations
+
+import textwrap
+
+from rankwise.diagnose.source import SourceBook
+from rankwise.evidence.records import Frame
+
+FILE = "/home/ada/segmenter/train.py"
+WORLD = 4
+ALL = [0, 1, 2, 3]
+
+
+def book_of(source: str, **others: str) -> SourceBook:
+    return SourceBook(
+        {FILE: textwrap.dedent(source), **{f"/home/ada/segmenter/{name}.py": textwrap.dedent(text) for name, text in others.items()}}
+    )
+
+
+def line_of(book: SourceBook, words: str = "dist.barrier()", file: str = FILE) -> int:
+    lines = book.sources[file].splitlines()
+    return next(i for i, line in enumerate(lines, 1) if words in line)
+
+
+def reaching(source: str, *, function: str = "main", words: str = "dist.barrier()", world_size: int = WORLD, **others: str) -> list[int]:
+    """The ranks that can be at `dist.barrier()`."""
+    book = book_of(source, **others)
+    ranks, _ = book.ranks_reaching((Frame(FILE, line_of(book, words), function),), list(range(world_size)), world_size)
+    return sorted(ranks)

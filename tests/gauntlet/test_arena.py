@@ -1,0 +1,91 @@
+"""The cases are well formed, cover every cause, and the judge would notice a wrong verdict."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rankwise.causes import all_causes
+from tests.gauntlet.arena import Case, Run, all_cases, find_problems
+
+CASES = {case.id: case for case in all_cases()}
+NOT_HERE = {
+    "RW114": "needs two hosts that cannot reach each other",
+    "RW404": "needs a memory cgroup of its own",
+    "RW412": "needs two nodes",
+}
+
+
+def test_there_are_enough_of_each_kind() -> None:
+    usual = [case for case in CASES.values() if not case.extra]
+    assert sum(not case.is_healthy for case in usual) >= 48
+    assert sum(case.is_healthy for case in usual) >= 14
+    assert sum(case.launch[0] != "{torchrun}" for case in usual) >= 20
+    assert sum(case.launch[0] == "{torchrun}" for case in usual) >= 20
+
+
+def test_every_cause_of_a_fault_has_a_case() -> None:
+    faults = {cause.code for cause in all_causes() if cause.code[:3] in ("RW1", "RW2", "RW3", "RW4")}
+    covered = {code for case in CASES.values() for code in case.code}
+    assert faults - covered == NOT_HERE.keys()
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=str)
+def test_case_is_well_formed(case: Case) -> None:
+    known = {cause.code for cause in all_causes()}
+    assert case.id == case.folder.name
+    assert case.symptom in ("hang", "crash", "ok")
+    assert set(case.code) <= known
+    assert bool(case.code) != case.is_healthy
+    assert not set(case.culprit_ranks) & set(case.must_not_blame)
+    assert case.marked("fault") or case.marked("now") or not case.line
+    assert not (case.is_healthy and case.marked("fault"))
+
+
+def _run(**changes: Any) -> Run:
+    """A right verdict about `stuck_long_sleep`, with some of it changed."""
+    case = CASES["stuck_long_sleep"]
+    (file, line), *_ = case.marked("fault")
+    finding = {
+        "code": "RW302",
+        "name": "sleeping",
+        "severity": "error",
+        "summary": "rank 2 sleeps",
+        "culprits": [{"rank": 2, "file": f"job/{file}", "line": line}],
+        "waiting": [{"rank": 0, "op": "all_reduce"}],
+        "why": "",
+        "next": [],
+    }
+    verdict = {"outcome": "stalled", "findings": [finding | changes]}
+    return Run(case, Path(), 1, exit_code=None, verdict=verdict, final_verdict=verdict)
+
+
+def test_a_right_verdict_has_no_problem() -> None:
+    assert find_problems(_run()) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"code": "RW301"}, "code RW301"),
+        ({"culprits": []}, "culprits []"),
+        ({"culprits": [{"rank": 2}, {"rank": 0}]}, "blames innocent [0]"),
+        ({"culprits": [{"rank": 2, "file": "train.py", "line": 1}]}, "line "),
+        ({"name": "busy", "summary": "rank 2 does something"}, "says none of ['sleep']"),
+    ],
+)
+def test_a_wrong_verdict_is_noticed(changes: dict[str, Any], problem: str) -> None:
+    assert any(text.startswith(problem) for text in find_problems(_run(**changes)))
+
+
+def test_an_alarm_on_a_healthy_job_is_noticed() -> None:
+    verdict = {"findings": [{"code": "RW302", "severity": "error", "summary": "rank 0 sleeps"}]}
+    run = Run(CASES["ok_join_uneven"], Path(), 1, exit_code=0, verdict=verdict)
+    assert find_problems(run) == ["alarm on a healthy job: RW302 rank 0 sleeps"]
+
+
+def test_what_is_left_running_is_noticed() -> None:
+    run = Run(CASES["ok_join_uneven"], Path(), 1, exit_code=0, verdict={"findings": []}, left=["python train.py"])
+    assert find_problems(run) == ["left running: python train.py"]

@@ -1,0 +1,211 @@
+"""However the launcher ends, nothing of the job stays behind: no rank, no DataLoader worker, no grandchild that will not listen."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.launch.jobs import alive, eventually, read_pids, start, write_script
+
+# A job that is hard to end: children that ignore every polite signal, one in a session of its own whose parent is gone.
+STUBBORN = """
+import multiprocessing, os, pathlib, signal, subprocess, sys, time
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+def stay(name=""):
+    (HERE / f"pid-{os.getpid()}").touch()
+    while True:
+        time.sleep(60)
+
+def deaf():
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_IGN)
+    stay()
+
+def daemon():
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            deaf()
+    os._exit(0)
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        deaf()
+    subprocess.Popen([sys.executable, __file__, "again"])
+    subprocess.Popen([sys.executable, __file__, "again"], start_new_session=True, env={"PATH": os.environ["PATH"]})
+    multiprocessing.get_context("fork").Process(target=stay, daemon=True).start()
+    if os.fork() == 0:
+        daemon()
+    os.wait3(0)
+    stay()
+"""
+NUM_STUBBORN = 5
+POLITE = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+
+
+@pytest.mark.parametrize("number", [*POLITE, signal.SIGKILL], ids=lambda number: number.name)
+def test_nothing_stays_behind(tmp_path: Path, number: signal.Signals) -> None:
+    script = write_script(tmp_path, STUBBORN)
+    run = start("--out", tmp_path / "out", "--", sys.executable, script, cwd=tmp_path)
+    pids = read_pids(tmp_path, NUM_STUBBORN)
+    family = [process.pid for process in psutil.Process(run.pid).children(recursive=True)]  # the guardian among them
+
+    run.send_signal(number)
+    code = run.wait(timeout=60)
+
+    eventually("the job is gone", lambda: not alive(pids), 30)
+    eventually("the guardian is gone", lambda: not alive(family), 30)
+    eventually("its folder is gone", lambda: not list(Path(os.environ["TMPDIR"]).glob("rankwise*")), 30)
+    assert code == (-number if number == signal.SIGKILL else 128 + number)
+    if number in POLITE:
+        verdict = json.loads((tmp_path / "out" / "verdict.json").read_text())
+        assert verdict["exit_code"] == code
+        assert verdict["findings"] == []  # the user ended it: nobody is to blame
+        assert "Traceback" not in (tmp_path / "run.err").read_text()
+
+
+# Two ranks of torchrun, each with DataLoader workers that are in the middle of a sample.
+LOADERS = """
+import os, pathlib, time
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+class Slow(Dataset):
+    def __len__(self):
+        return 100
+
+    def __getitem__(self, i):
+        (HERE / f"pid-{os.getpid()}").touch()
+        time.sleep(600)
+
+(HERE / f"pid-{os.getpid()}").touch()
+for batch in DataLoader(Slow(), num_workers=2):
+    pass
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
+def test_no_dataloader_worker_stays_behind(tmp_path: Path, number: signal.Signals) -> None:
+    """torchrun puts each rank into a session of its own, so that killing its group leaves them alive."""
+    script = write_script(tmp_path, LOADERS)
+    run = start("--out", tmp_path / "out", "--standalone", "--nproc-per-node", "2", script, cwd=tmp_path)
+    pids = read_pids(tmp_path, 6)
+
+    run.send_signal(number)
+    run.wait(timeout=90)
+
+    eventually("ranks and workers are gone", lambda: not alive(pids), 30)
+
+
+def test_a_second_ctrl_c_ends_a_job_that_does_not_listen(tmp_path: Path) -> None:
+    script = write_script(tmp_path, STUBBORN.replace("    stay()\n", "    deaf()\n"))  # now the main process is deaf, too
+    run = start("--out", tmp_path / "out", "--", sys.executable, script, cwd=tmp_path)
+    pids = read_pids(tmp_path, NUM_STUBBORN)
+
+    run.send_signal(signal.SIGINT)
+    begun = time.monotonic()
+    while run.poll() is None and time.monotonic() - begun < 60:
+        time.sleep(0.5)
+        if run.poll() is None and time.monotonic() - begun < 1:
+            run.send_signal(signal.SIGINT)
+
+    assert run.wait(timeout=60) == 128 + signal.SIGINT
+    eventually("the job is gone", lambda: not alive(pids), 30)
+
+
+def test_the_job_ends_in_its_own_way_when_it_can(tmp_path: Path) -> None:
+    """The signal reaches the command, which may save what it has and leave with a code of its own."""
+    script = write_script(
+        tmp_path,
+        """
+        import os, pathlib, signal, sys, time
+        def save(number, frame):
+            print("saved on", signal.Signals(number).name, flush=True)
+            sys.exit(5)
+        signal.signal(signal.SIGTERM, save)
+        (pathlib.Path(__file__).parent / f"pid-{os.getpid()}").touch()
+        while True:
+            time.sleep(60)
+        """,
+    )
+    run = start("--out", tmp_path / "out", "--", sys.executable, script, cwd=tmp_path)
+    read_pids(tmp_path, 1)
+
+    run.send_signal(signal.SIGTERM)
+
+    assert run.wait(timeout=60) == 5
+    assert "saved on SIGTERM" in (tmp_path / "run.out").read_text()
+
+
+def test_nohup_stays_nohup(tmp_path: Path) -> None:
+    """A launcher that was started with SIGHUP ignored goes on when the terminal is closed."""
+    script = write_script(
+        tmp_path,
+        """
+        import os, pathlib, signal, time
+        here = pathlib.Path(__file__).parent
+        print("handler", signal.getsignal(signal.SIGHUP) == signal.SIG_IGN, flush=True)
+        (here / f"pid-{os.getpid()}").touch()
+        while not (here / "go").exists():
+            time.sleep(0.05)
+        print("finished", flush=True)
+        """,
+    )
+    run = start(
+        "--out",
+        tmp_path / "out",
+        "--",
+        sys.executable,
+        script,
+        cwd=tmp_path,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+    )
+    read_pids(tmp_path, 1)
+    run.send_signal(signal.SIGHUP)
+    run.send_signal(signal.SIGHUP)
+    # A signal that counts would have ended it long before this one: SIGCONT changes nothing, and comes after.
+    time.sleep(1)
+    (tmp_path / "go").touch()
+
+    assert run.wait(timeout=60) == 0
+    assert (tmp_path / "run.out").read_text().splitlines() == ["handler True", "finished"]
+
+
+def test_what_a_job_leaves_running_when_it_ends_is_ended(tmp_path: Path) -> None:
+    """A command that returns while its helpers still run."""
+    script = write_script(tmp_path, STUBBORN.replace("    stay()\n", "    os._exit(0)\n", 2).replace("os._exit(0)", "stay()", 1))
+    script.write_text(script.read_text().rsplit("    os.wait3(0)", 1)[0] + "    time.sleep(2)\n")
+    run = start("--out", tmp_path / "out", "--", sys.executable, script, cwd=tmp_path)
+
+    code = run.wait(timeout=90)
+
+    pids = [int(path.name[4:]) for path in tmp_path.glob("pid-*")]
+    assert code == 0, (tmp_path / "run.err").read_text()
+    assert len(pids) >= 3
+    eventually("its helpers are gone", lambda: not alive(pids), 30)
+
+
+def test_signals_before_the_job_is_up(tmp_path: Path) -> None:
+    """At any moment of the start: it ends, and what it had started ends with it."""
+    script = write_script(tmp_path, "import time\ntime.sleep(600)\n")
+    for delay in (0.05, 0.3, 0.6, 1.0):
+        run = start("--out", tmp_path / f"out-{delay}", "--", sys.executable, script, cwd=tmp_path)
+        time.sleep(delay)
+        run.send_signal(signal.SIGTERM)
+        try:
+            run.wait(timeout=60)
+        except subprocess.TimeoutExpired:
+            run.kill()
+            pytest.fail(f"SIGTERM {delay} s after the start was lost")
