@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from rankwise.evidence.collectives import CollectiveLog, Signature
 from rankwise.evidence.flight import log_from_calls
 from rankwise.evidence.records import Call, JobEvidence, NewGroup, RankEvidence
-from tests.diagnose.jobs import C10D, NOW_NS, SECOND, START_NS, Slot, busy, ended, job, main_thread, rank, stack_of
+from tests.diagnose.jobs import C10D, NOW_NS, SECOND, START_NS, Slot, busy, elsewhere, ended, job, main_thread, rank, returned, stack_of
 
 TRANSFERS = ("send", "recv")
 
@@ -76,9 +76,9 @@ class Job:
         process.done += 1
         return True
 
-    def run(self) -> None:
-        """Until nobody can move."""
-        while sum(self.step(number) for number in range(len(self.processes))):
+    def run(self, *, without: int | None = None) -> None:
+        """Until nobody can move; one rank may be left standing where it is."""
+        while sum(self.step(number) for number in range(len(self.processes)) if number != without):
             pass
 
     def blockers(self, number: int) -> list[int]:
@@ -137,3 +137,60 @@ def start(programs: list[list[Slot]], groups: dict[str, tuple[int, ...]] | None 
 
 def _places(slot: Slot) -> list[str]:
     return [slot.at] if isinstance(slot.at, str) else list(slot.at)
+
+
+@dataclass
+class Streams:
+    """The same on GPUs: a rank only queues its collectives and goes on; they complete in order, once all members have queued theirs."""
+
+    programs: list[list[Slot]]
+    groups: dict[str, tuple[int, ...]]
+    queued: list[int]
+    completed: list[int]
+    idle: set[int] = field(default_factory=set)  # ranks whose main thread waits for its GPU
+
+    def step(self, number: int, what: str) -> None:
+        """One rank queues its next collective, completes its oldest one, or begins or ends a wait for its GPU."""
+        if what == "queue" and number not in self.idle and self.queued[number] < len(self.programs[number]):
+            self.queued[number] += 1
+        elif what == "complete" and self.completed[number] < self.queued[number] and self._can_complete(number):
+            self.completed[number] += 1
+        elif what == "wait" and self.completed[number] < self.queued[number]:
+            self.idle.add(number)
+        if self.completed[number] == self.queued[number]:
+            self.idle.discard(number)
+
+    def settle(self, *, without: int) -> None:
+        """All but one go on until they wait for their GPU."""
+        for _ in range(sum(map(len, self.programs)) + 1):
+            for number in range(len(self.programs)):
+                self.step(number, "complete")
+                if number != without:
+                    self.step(number, "queue")
+        for number in range(len(self.programs)):
+            if number != without:
+                self.step(number, "wait")
+
+    def _can_complete(self, number: int) -> bool:
+        position = self.completed[number]
+        group, seq = self.programs[number][position].group, self._number(number, position)
+        return all(self._num_queued(member, group) >= seq for member in self.groups[group])
+
+    def _number(self, number: int, position: int) -> int:
+        group = self.programs[number][position].group
+        return sum(slot.group == group for slot in self.programs[number][: position + 1])
+
+    def _num_queued(self, number: int, group: str) -> int:
+        return sum(slot.group == group for slot in self.programs[number][: self.queued[number]])
+
+    def evidence(self) -> JobEvidence:
+        made = tuple(NewGroup(name, members, START_NS, START_NS + 1) for name, members in self.groups.items() if name != "0")
+        return job(*[self._rank(number, made) for number in range(len(self.programs))])
+
+    def _rank(self, number: int, groups: tuple[NewGroup, ...]) -> RankEvidence:
+        slots = self.programs[number][: self.queued[number]]
+        slots = [replace(slot, done=i < self.completed[number]) for i, slot in enumerate(slots)]
+        if not slots[-1:] or (self.completed[number] == len(self.programs[number])):
+            return busy(number, "train.py:99 work", after=slots, backend="nccl", groups=groups)
+        make = elsewhere if number in self.idle else busy
+        return returned(make(number, "train.py:98 log", after=slots, backend="nccl", groups=groups))

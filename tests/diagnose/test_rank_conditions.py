@@ -233,3 +233,20 @@ def test_every_frame_of_the_stack_counts_and_the_innermost_condition_is_told() -
 
 def test_a_condition_that_lets_nobody_through_was_misunderstood() -> None:
     assert reaching("def main():\n    if rank == 99:\n        dist.barrier()\n") == ALL
+
+
+@pytest.mark.parametrize(
+    "condition", ["local_rank == 0", "args.local_rank == 0", "int(os.environ['LOCAL_RANK']) == 0", "accelerator.is_local_main_process"]
+)
+def test_on_several_hosts_the_local_rank_is_another_number(condition: str) -> None:
+    book = book_of(f"def main(args, local_rank):\n    if {condition}:\n        dist.barrier()\n")
+    book.local_ranks = {rank: rank % 2 for rank in ALL}
+
+    assert book.ranks_reaching((Frame(FILE, 3, "main"),), ALL, WORLD)[0] == {0, 2}
+
+
+def test_a_local_rank_that_is_not_known_decides_nothing() -> None:
+    book = book_of("def main(local_rank):\n    if local_rank == 0:\n        dist.barrier()\n")
+    book.local_ranks = {}
+
+    assert book.ranks_reaching((Frame(FILE, 3, "main"),), ALL, WORLD)[0] == set(ALL)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from rankwise.diagnose import diagnose
 from tests.diagnose.jobs import (
     Slot,
     alarms,
+    echo,
+    job,
+    killed,
+    raised,
     root,
 )
-from tests.diagnose.simulation import Job, start
+from tests.diagnose.simulation import Job, Streams, start
 
 SLOW = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 WORLDS = st.sampled_from([2, 3, 4])
@@ -59,6 +65,55 @@ def test_a_correct_program_runs_to_its_end(running: Job) -> None:
 
     assert all(process.has_ended for process in running.processes), "the simulation itself is at fault"
     assert diagnose(running.evidence()) == []
+
+
+@st.composite
+def jobs_that_wait_for_one(draw) -> tuple[Job, int]:
+    """A correct program in which one rank, between two operations, does not go on, and all others have come as far as they can."""
+    running = draw(correct_jobs())
+    for number in draw(st.lists(st.integers(0, 3), max_size=20)):
+        running.step(number % len(running.processes))
+    late = draw(st.integers(0, len(running.processes) - 1))
+    assume(not running.processes[late].is_inside and not running.processes[late].has_ended)
+    running.run(without=late)
+    assume(any(process.is_inside for process in running.processes))
+    return running, late
+
+
+@SLOW
+@given(jobs_that_wait_for_one())
+def test_whoever_keeps_all_others_waiting_is_the_one_that_is_named(story: tuple[Job, int]) -> None:
+    running, late = story
+
+    found = root(running.evidence())
+
+    assert {place.rank for place in found.culprits} == {late}, found
+    assert (found.certain, found.deadlock) == (False, False), "it may still come"
+
+
+@SLOW
+@given(jobs_that_wait_for_one())
+def test_a_rank_that_was_killed_is_the_one_that_is_named(story: tuple[Job, int]) -> None:
+    running, late = story
+    evidence = running.evidence()
+
+    found = root(replace(evidence, ranks={**evidence.ranks, late: killed(evidence.ranks[late])}))
+
+    assert (found.code, [place.rank for place in found.culprits]) == ("RW403", [late])
+
+
+@SLOW
+@given(jobs_that_wait_for_one())
+def test_the_echoes_of_an_exception_are_not_taken_for_it(story: tuple[Job, int]) -> None:
+    running, late = story
+    ranks = {
+        r: raised(e, at="data.py:9 load") if r == late else echo(e) if running.processes[r].is_inside else e
+        for r, e in running.evidence().ranks.items()
+    }
+
+    found = root(job(*ranks.values(), exit_code=1))
+
+    assert (found.code, [place.rank for place in found.culprits]) == ("RW401", [late])
 
 
 @SLOW
@@ -129,3 +184,41 @@ def test_two_groups_entered_in_opposite_order_are_a_deadlock() -> None:
     found = root(running.evidence())
 
     assert (found.code, found.deadlock) == ("RW218", True)
+
+
+# -- on GPUs ------------------------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def streams(draw) -> Streams:
+    running = draw(correct_jobs(transfers=False))
+    programs = [process.program for process in running.processes]
+    return Streams(programs, running.groups, [0] * len(programs), [0] * len(programs))
+
+
+STEPS = st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["queue", "queue", "complete", "wait"])), max_size=50)
+
+
+@SLOW
+@given(streams(), STEPS)
+def test_no_moment_of_a_correct_program_on_gpus_raises_an_alarm(running: Streams, steps: list[tuple[int, str]]) -> None:
+    for number, what in steps:
+        running.step(number % len(running.programs), what)
+
+    assert alarms(running.evidence()) == []
+
+
+@SLOW
+@given(streams(), STEPS, st.integers(0, 3))
+def test_on_gpus_too_whoever_keeps_the_others_waiting_is_named(running: Streams, steps: list[tuple[int, str]], late: int) -> None:
+    late %= len(running.programs)
+    for number, what in steps:
+        running.step(number % len(running.programs), what)
+    assume(late not in running.idle and running.queued[late] < len(running.programs[late]))
+    running.settle(without=late)
+    assume(running.idle and running.completed[late] == running.queued[late])
+
+    found = root(running.evidence())
+
+    assert {place.rank for place in found.culprits} == {late}, found
+    assert (found.certain, found.deadlock) == (False, False)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ast
-import operator
-from collections.abc import Iterable
 from typing import Any
 
+from rankwise.diagnose.rank_expressions import NEVER, UNKNOWN, Expressions, common_value
 from rankwise.diagnose.rank_words import (
     asks_whether_initialized,
     is_other_rank,
@@ -16,7 +15,8 @@ from rankwise.diagnose.rank_words import (
     meaning_of_variable,
     tells_rank,
 )
-from rankwise.diagnose.source_names import Binding, Names
+from rankwise.diagnose.source_bindings import Binding
+from rankwise.diagnose.source_names import Names
 from rankwise.diagnose.source_tree import (
     FUNCTIONS,
     Function,
@@ -30,111 +30,27 @@ from rankwise.diagnose.source_tree import (
     string_key,
 )
 
-UNKNOWN = object()
-_NEVER = object()  # the value of a binding or return that this rank does not come by
-_DEEPEST = 60  # expressions within expressions, through variables and helpers
-_LONGEST = 300  # steps: a condition that takes more is none that a reader would understand
 _MOST_CALLS = 4  # helpers within helpers
 
 
-class RankConditions:
+class RankConditions(Expressions):
     """Answers what an expression is on one rank; UNKNOWN where it depends on anything else, or is not understood."""
 
     def __init__(self, names: Names, rank: int, local_rank: int | None, world_size: int) -> None:
+        super().__init__()
         self._names = names
         is_local_main = UNKNOWN if local_rank is None else local_rank == 0
         self._facts: dict[str, Any] = {"rank": rank, "main": rank == 0, "local_main": is_local_main, "world_size": world_size}
         self._facts["local_rank"] = UNKNOWN if local_rank is None else local_rank
         self._calls: list[tuple[Function, dict[str, Any]]] = []  # helpers being worked out, with what their parameters are
         self._open: set[Binding] = set()  # bindings being worked out: one that needs itself has no answer
-        self._depth = self._steps = 0
         self.depends_on_rank = False
 
     def truth(self, test: ast.expr) -> bool | None:
         """Whether a condition holds on this rank; None if that cannot be told."""
-        self._steps, self.depends_on_rank = 0, False
+        self.depends_on_rank = False
         value = self.value(test)
         return None if value is UNKNOWN else bool(value)
-
-    def value(self, node: ast.AST | None) -> Any:
-        self._steps += 1
-        method = getattr(self, f"_of_{type(node).__name__.lower()}", None)
-        if method is None or self._depth >= _DEEPEST or self._steps > _LONGEST:
-            return UNKNOWN
-        self._depth += 1
-        try:
-            return method(node)
-        except (TypeError, ValueError, ArithmeticError, LookupError, RecursionError):
-            return UNKNOWN  # it would fail in the user's code too, or is too deep
-        finally:
-            self._depth -= 1
-
-    # -- expressions ----------------------------------------------------------------------------------------------------------
-
-    def _of_constant(self, node: ast.Constant) -> Any:
-        return node.value
-
-    def _of_tuple(self, node: ast.Tuple | ast.List | ast.Set) -> Any:
-        values = self._all(node.elts)
-        return tuple(values) if isinstance(node, ast.Tuple) and values is not UNKNOWN else values
-
-    _of_list = _of_set = _of_tuple
-
-    def _of_namedexpr(self, node: ast.NamedExpr) -> Any:
-        return self.value(node.value)
-
-    def _of_ifexp(self, node: ast.IfExp) -> Any:
-        test = self.value(node.test)
-        if test is UNKNOWN:
-            return _common(map(self.value, (node.body, node.orelse)))
-        return self.value(node.body if test else node.orelse)
-
-    def _of_compare(self, node: ast.Compare) -> Any:
-        left = self.value(node.left)
-        for comparison, right_node in zip(node.ops, node.comparators):
-            right = self.value(right_node) if left is not UNKNOWN else UNKNOWN
-            if right is UNKNOWN:
-                return UNKNOWN
-            if not _COMPARE[type(comparison)](left, right):
-                return False
-            left = right
-        return True
-
-    def _of_boolop(self, node: ast.BoolOp) -> Any:
-        decisive, is_sure, value = isinstance(node.op, ast.Or), True, UNKNOWN
-        for part in node.values:
-            value = self.value(part)
-            if value is UNKNOWN:
-                is_sure = False
-            elif bool(value) == decisive:  # `unknown or 3` is true, but need not be 3
-                return value if is_sure or isinstance(value, bool) else UNKNOWN
-        return value if is_sure else UNKNOWN
-
-    def _of_unaryop(self, node: ast.UnaryOp) -> Any:
-        value = self.value(node.operand)
-        if value is UNKNOWN:
-            return UNKNOWN
-        return not value if isinstance(node.op, ast.Not) else -value if isinstance(node.op, ast.USub) else UNKNOWN
-
-    def _of_binop(self, node: ast.BinOp) -> Any:
-        operate, sides = _ARITHMETIC.get(type(node.op)), self._all([node.left, node.right])
-        return operate(*sides) if operate is not None and sides is not UNKNOWN and all(map(_is_small, sides)) else UNKNOWN
-
-    def _of_subscript(self, node: ast.Subscript) -> Any:
-        if string_key(node):
-            return self._keyed(string_key(node), node)
-        values = self.value(node.value)
-        index = self.value(node.slice) if isinstance(values, (tuple, list)) else UNKNOWN
-        return values[index] if isinstance(index, int) else UNKNOWN
-
-    def _all(self, nodes: list[ast.expr]) -> Any:
-        """The values of several expressions; UNKNOWN as soon as one is."""
-        values = []
-        for node in nodes:
-            values.append(self.value(node))
-            if values[-1] is UNKNOWN:
-                return UNKNOWN
-        return values
 
     # -- names ----------------------------------------------------------------------------------------------------------------
 
@@ -150,7 +66,7 @@ class RankConditions:
     def _agreed(self, name: str, found: list[Binding], hint: Any) -> Any:
         """The value that all bindings of a name agree on; `rank = 0` beside `rank = get_rank()` is only the case without a job."""
         real = [binding for binding in found if hint is UNKNOWN or not _is_literal(binding.value)] or found
-        value = _common(self._bound(binding, hint, len(found) > 1) for binding in real)
+        value = common_value(self._bound(binding, hint, len(found) > 1) for binding in real)
         return UNKNOWN if isinstance(value, list) and self._names.is_changed(name) else value
 
     def _bound(self, binding: Binding, hint: Any, is_one_of_many: bool) -> Any:
@@ -163,7 +79,7 @@ class RankConditions:
         self._open.add(binding)
         try:
             if is_one_of_many and not self._is_reached(binding.node):
-                return _NEVER
+                return NEVER
             if isinstance(binding.node, FUNCTIONS):  # a property
                 value = self._returned(binding.node, {}, hint is not UNKNOWN)
             else:
@@ -214,6 +130,9 @@ class RankConditions:
         self.depends_on_rank = self.depends_on_rank or meaning != "world_size"
         return self._facts[meaning]
 
+    def _of_subscript(self, node: ast.Subscript) -> Any:
+        return self._keyed(string_key(node), node) if string_key(node) else super()._of_subscript(node)
+
     def _keyed(self, key: str, node: ast.AST) -> Any:
         """What `os.environ["RANK"]`, `config["rank"]` and the like hold."""
         meaning = meaning_of_variable(key)
@@ -229,11 +148,11 @@ class RankConditions:
         if string_key(node):
             return self._keyed(string_key(node), node.args[0] if name == "getattr" else node.func)
         if name in _CONVERSIONS and isinstance(node.func, ast.Name) and not node.keywords:
-            given = self._all(node.args)
+            given = self.values(node.args)
             return UNKNOWN if given is UNKNOWN else _CONVERSIONS[name](*given)
         functions = self._names.of_call(node)
         if functions:
-            value = _common(self._called(function, node, bool(meaning)) for function in functions)
+            value = common_value(self._called(function, node, bool(meaning)) for function in functions)
             return self._fact(meaning) if value is UNKNOWN and meaning in ("main", "world_size") else value
         return self._fact(meaning) if meaning else UNKNOWN
 
@@ -249,13 +168,13 @@ class RankConditions:
         real = [node for node in returns if not (is_hinted and _is_literal(node.value))] or returns
         self._calls.append((function, given))
         try:
-            return _common(self._result(node) for node in real)
+            return common_value(self._result(node) for node in real)
         finally:
             self._calls.pop()
 
     def _result(self, node: ast.Return) -> Any:
         if not self._is_reached(node):
-            return _NEVER
+            return NEVER
         return None if node.value is None else self.value(node.value)
 
     def _is_reached(self, node: ast.AST) -> bool:
@@ -263,48 +182,8 @@ class RankConditions:
         return all((value := self.value(guard.test)) is UNKNOWN or bool(value) == guard.wanted for guard in guards)
 
 
-def _common(values: Iterable[Any]) -> Any:
-    """The one value that all values are, leaving out those that never come about."""
-    common = _NEVER
-    for value in values:
-        if value is UNKNOWN or (value is not _NEVER and common is not _NEVER and value != common):
-            return UNKNOWN
-        common = value if common is _NEVER else common
-    return UNKNOWN if common is _NEVER else common
-
-
 def _is_literal(node: ast.expr | None) -> bool:
     return isinstance(node.operand if isinstance(node, ast.UnaryOp) else node, ast.Constant)
 
 
-def _is_small(value: Any) -> bool:
-    """True for numbers that arithmetic cannot make too large to hold, as it can text and lists."""
-    return isinstance(value, int) and abs(value) < 1 << 63
-
-
-def _is_in(value: Any, values: Any) -> bool:
-    if isinstance(values, range) and not isinstance(value, int):
-        raise TypeError("Python would compare it with each number of the range")
-    return value in values
-
-
 _CONVERSIONS: dict[str, Any] = {"int": int, "bool": bool, "str": str, "range": range, "len": len}
-_ARITHMETIC: dict[type, Any] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Mod: operator.mod,
-    ast.FloorDiv: operator.floordiv,
-}
-_COMPARE: dict[type, Any] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-    ast.Is: operator.is_,
-    ast.IsNot: operator.is_not,
-    ast.In: _is_in,
-    ast.NotIn: lambda value, values: not _is_in(value, values),
-}

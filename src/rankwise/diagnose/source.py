@@ -39,6 +39,7 @@ class SourceBook:
     _lines: dict[str, list[str]] = field(default_factory=dict)
     _statements: dict[str, dict[int, ast.stmt]] = field(default_factory=dict)
     _guards: dict[tuple[str, int], list[Guard]] = field(default_factory=dict)
+    _skips: dict[tuple[str, int], list[Skip]] = field(default_factory=dict)
     _truths: dict[tuple[ast.expr, int], dict[int, bool | None]] = field(default_factory=dict)  # by condition and world size, of each rank
 
     @classmethod
@@ -150,10 +151,11 @@ class SourceBook:
 
     def skips_before(self, file: str, line: int) -> list[Skip]:
         """What could leave the loop or function of a line before that line is reached, in this round or a later one."""
-        function = self._function_at(file, line)
-        if function is None:
-            return []
-        return find_skips(next(iter(self._loops_at(file, line)), function), line)
+        if (file, line) not in self._skips:
+            function = self._function_at(file, line)
+            scope = next(iter(self._loops_at(file, line)), function)
+            self._skips[file, line] = find_skips(scope, line) if scope is not None else []
+        return self._skips[file, line]
 
     def assignment_of(self, file: str, frame_line: int, name: str) -> int | None:
         """Where a variable used at a line got its value, in the same function."""

@@ -24,7 +24,7 @@ from rankwise.diagnose import diagnose
 from rankwise.diagnose.standing import standings, wait_of
 from rankwise.evidence.collectives import Signature
 from rankwise.evidence.folder import pack_log, thaw_stack, unpack_log
-from rankwise.evidence.records import Call, Ended, Frame, JobEvidence, RankEvidence
+from rankwise.evidence.records import Call, Ended, JobEvidence, RankEvidence, Stack
 from rankwise.evidence.thaw import freeze, thaw
 from rankwise.findings import Finding, Place, Wait, ranks_text
 from rankwise.launch.courier import MAX_VALUE, poll_interval_s, read_frame, write_frame
@@ -43,6 +43,7 @@ _HURRY_S = 1.0
 _MAX_PLAIN = 64 << 20
 _MAX_COURIERS = 3
 _DAMAGE = (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError, zlib.error)
+_CALL = tuple(f.name for f in fields(Call) if f.name != "stack")
 _PORTS = {"c10d": 29400, "static": 29500}
 
 Look = Callable[[str], JobEvidence]
@@ -389,7 +390,7 @@ class SeveralNodes(OneNode):
         if (whole.world_size or 0) > len(whole.ranks):
             unseen.append(f"{whole.world_size} ranks belong to the job, but only {len(whole.ranks)} were heard of")
         code = job.exit_code or next(iter(codes), job.exit_code) if job.exit_code is not None else None
-        return replace(whole, exit_code=code, blind=(*whole.blind, *blind, *unseen))
+        return replace(whole, exit_code=code, now_ns=time.time_ns(), blind=(*whole.blind, *blind, *unseen))
 
     # -- who is there ---------------------------------------------------------------------------------------------------------
 
@@ -461,7 +462,7 @@ class SeveralNodes(OneNode):
         self._post(job, _END_WAIT_S)
         started_s, limit_s = time.monotonic(), _HURRY_S if is_hurried else _END_WAIT_S if job.exit_code else _END_ANSWER_S
         self._is_complete = _wait(lambda: self._is_all_told(time.monotonic() - started_s, bool(job.exit_code)), limit_s)
-        return replace(self._merged(job), now_ns=time.time_ns())
+        return self._merged(job)
 
     def _is_all_told(self, waited_s: float, has_failed: bool) -> bool:
         """Every node has ended, is lost, or goes on and has said what it sees; after a failure, also those not yet heard of."""
@@ -697,11 +698,11 @@ def _thaw_job(data: dict[str, Any]) -> JobEvidence:
 
 
 def _freeze_rank(evidence: RankEvidence, slim: int) -> dict[str, Any]:
-    """One rank; the many calls share few stacks, so these are written once."""
+    """One rank; its calls are many and their stacks few, so these are written once and each call as a bare row."""
     log = evidence.collectives
     kept = evidence if slim < 2 else replace(evidence, calls=evidence.calls[-256:], samples=evidence.samples[-8:], helpers=())
-    stacks: dict[tuple[Frame, ...], int] = {}
-    calls = [{**freeze(replace(call, stack=())), "at": stacks.setdefault(call.stack, len(stacks))} for call in kept.calls]
+    stacks: dict[Stack, int] = {}
+    calls = [[stacks.setdefault(call.stack, len(stacks)), *(getattr(call, name) for name in _CALL)] for call in kept.calls]
     return {
         **{f.name: freeze(getattr(kept, f.name)) for f in fields(kept) if f.name not in ("collectives", "calls")},
         "calls": calls,
@@ -716,7 +717,7 @@ def _freeze_rank(evidence: RankEvidence, slim: int) -> dict[str, Any]:
 def _thaw_rank(data: dict[str, Any]) -> RankEvidence:
     evidence: RankEvidence = thaw(RankEvidence, {name: value for name, value in data.items() if name != "calls"})
     stacks = [thaw_stack(stack) for stack in data["stacks"]]
-    calls = tuple(replace(thaw(Call, call), stack=stacks[call["at"]]) for call in data["calls"])
+    calls = tuple(replace(thaw(Call, dict(zip(_CALL, row, strict=True))), stack=stacks[at]) for at, *row in data["calls"])
     signatures = [thaw(Signature, signature) for signature in data["signatures"]]
     log = unpack_log(base64.b64decode(data["log"]), signatures, [thaw_stack(site) for site in data["sites"]])
     log.is_partial = data["is_partial"] is True

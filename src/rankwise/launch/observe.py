@@ -20,6 +20,7 @@ from rankwise.launch.stacks import parse_faulthandler
 from rankwise.ranks import RankEnv, read_rank_env
 
 _RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
+_SETTLED_NS = 5_000_000_000  # by then a forked process has long become the program it runs, with its environment
 _FATAL = {
     "Segmentation fault": signal.SIGSEGV,
     "Aborted": signal.SIGABRT,
@@ -74,6 +75,7 @@ class Observer:
     def look(self, now_ns: int) -> None:
         """Take in what is new: journals, marks, the process table."""
         self._claims = None
+        self._environs = {pid: env for pid, env in self._environs.items() if now_ns - self._born_ns.get(pid, 0) > _SETTLED_NS}
         self.table = read_table(self._guardian)
         for pid, process in self.table.items():
             if pid not in self._commands:

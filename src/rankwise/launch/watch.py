@@ -109,6 +109,7 @@ class Watch:
         env = dict(os.environ)
         site = str(Path(__file__).parent.parent / "probe" / "site")
         env["PYTHONPATH"] = os.pathsep.join([site, *filter(None, [env.get("PYTHONPATH", "")])])
+        env["RANKWISE_SITE"] = site  # for environments that have rankwise installed, where a job sets PYTHONPATH anew
         env["RANKWISE_PROBE"] = str(self._live)
         env["RANKWISE_SINK"] = str(self._live / "sink")
         env["RANKWISE_PIPES"] = self._output.identities()

@@ -32,6 +32,15 @@ def descriptor(key: str, path: str) -> int:
     return _ours(key) if key in _held and _held[key][1] == path else -1
 
 
+def let_go(key: str) -> bool:
+    """Give a descriptor back, where the script has used up all others; True if there was one."""
+    fd = _ours(key)
+    _held.pop(key, None)
+    if fd >= 0:
+        os.close(fd)
+    return fd >= 0
+
+
 def _ours(key: str) -> int:
     """A script may close every descriptor (daemons do), and open files of its own under the same numbers."""
     if key not in _held:

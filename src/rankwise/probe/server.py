@@ -4,7 +4,7 @@ import ctypes
 import os
 from typing import Any
 
-from . import journal
+from . import held, journal
 
 _pid = 0
 
@@ -42,11 +42,21 @@ def dump_flight_recorder(live: str) -> None:
         if text and b'"entries"' in _bytes(text):
             break
     if text:
-        fd = os.open(f"{live}/x-{_pid}.json", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        fd = _open_last_word(f"{live}/x-{_pid}.json")
         try:
             os.write(fd, _bytes(text))
         finally:
             os.close(fd)
+
+
+def _open_last_word(path: str) -> int:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    try:
+        return os.open(path, flags, 0o600)
+    except OSError:
+        if not held.let_go("journal"):
+            raise
+        return os.open(path, flags, 0o600)
 
 
 def _without_its_chatter(make: Any) -> Any:

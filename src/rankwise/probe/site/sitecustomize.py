@@ -3,27 +3,8 @@
 Only found because `rankwise run` puts this folder first on PYTHONPATH; the folder is taken off `sys.path` again at once.
 """
 
-import _frozen_importlib  # what `importlib.util` is made of, but loaded already: a process without torch must not pay for more
-import _frozen_importlib_external
 import os
 import sys
-
-
-def _start_probe(here: str) -> None:
-    live = os.environ.get("RANKWISE_PROBE")
-    if not live or not os.path.isdir(live):
-        return
-    home = os.path.dirname(here)
-    # Loaded by path and under its own name: the user's interpreter need not have rankwise installed.
-    spec = _frozen_importlib_external.spec_from_file_location(
-        "_rankwise_probe", os.path.join(home, "__init__.py"), submodule_search_locations=[home]
-    )
-    if spec is None or spec.loader is None:
-        return
-    module = _frozen_importlib.module_from_spec(spec)
-    sys.modules["_rankwise_probe"] = module
-    spec.loader.exec_module(module)
-    module.start(live)
 
 
 def _make_way(here: str) -> None:
@@ -35,9 +16,8 @@ def _make_way(here: str) -> None:
     __import__("sitecustomize")
 
 
-_here = os.path.dirname(os.path.abspath(__file__))
 try:
-    _start_probe(_here)
-except Exception:  # the probe must never keep a process from starting
+    import rankwise_probe_start  # type: ignore[import-not-found]  # noqa: F401  beside this file, which is first on the path
+except Exception:
     pass
-_make_way(_here)
+_make_way(os.path.dirname(os.path.abspath(__file__)))

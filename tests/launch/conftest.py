@@ -1,0 +1,26 @@
+"""A launcher to send signals to, gone when its test is."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.launch import jobs
+
+
+@pytest.fixture
+def start(leaves_nothing_behind: str) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """`start("--out", …)` is `rankwise run --out …`, running."""
+    runs: list[subprocess.Popen[bytes]] = []
+
+    def begin(*args: object, **more: object) -> subprocess.Popen[bytes]:
+        runs.append(jobs.start(*args, **more))  # type: ignore[arg-type]
+        return runs[-1]
+
+    yield begin
+    for run in runs:
+        if run.poll() is None:
+            run.kill()  # its guardian ends the job
+        run.wait(timeout=30)

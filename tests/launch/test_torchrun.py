@@ -1,0 +1,69 @@
+"""Every option of torchrun does under `rankwise run` what it does under torchrun."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.launch.jobs import write_script
+
+# No rank imports torch: torchrun itself is slow enough.
+WORKER = """
+import os, sys
+rank, restarts = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
+print(f"start {restarts} of rank {rank} with {sys.argv[1:]} in {os.path.basename(os.getcwd())}", flush=True)
+print(f"error line of rank {rank} start {restarts}", file=sys.stderr, flush=True)
+if rank == "1" and restarts == "0":
+    raise ValueError("the first start of rank 1 fails")
+"""
+
+
+def test_a_module_restarted_with_its_output_teed(tmp_path: Path, run_rankwise: Callable[..., Any]) -> None:
+    write_script(tmp_path, WORKER, "package/worker.py")
+    options = ["--standalone", "--nproc-per-node", "2", "--max-restarts", "1", "--monitor-interval", "0.1"]
+    tee = ["--tee", "3", "--log-dir", tmp_path / "torchrun-logs"]
+
+    ran = run_rankwise("run", "--out", "out", *options, *tee, "-m", "package.worker", "--lr", "0.1", cwd=tmp_path, timeout_s=150)
+
+    assert ran.code == 0, ran.text
+    assert ran.verdict["outcome"] == "completed"
+    assert all(finding["severity"] == "info" for finding in ran.verdict["findings"])  # a restart is worth a note, no more
+    folder = tmp_path.name
+    for rank in (0, 1):
+        # The user asked torchrun to write files and to show them: both still happen.
+        files = [path.read_text() for path in (tmp_path / "torchrun-logs").rglob("*.log") if path.parent.name == str(rank)]
+        assert any(f"start 1 of rank {rank} with ['--lr', '0.1'] in {folder}" in text for text in files)
+        assert f"start 1 of rank {rank}" in ran.stdout
+        # And our own log is whole: both starts, both streams.
+        log = (tmp_path / "out" / "logs" / f"rank-{rank}.log").read_text()
+        for start in (0, 1):
+            assert f"start {start} of rank {rank} with" in log
+            assert f"error line of rank {rank} start {start}" in log
+    assert "the first start of rank 1 fails" in (tmp_path / "out" / "logs" / "rank-1.log").read_text()
+
+
+def test_a_program_that_is_not_python(tmp_path: Path, run_rankwise: Callable[..., Any]) -> None:
+    script = 'echo "rank $RANK of $WORLD_SIZE: $0 $1"; [ "$RANK" = 0 ] || { echo "to stderr" >&2; exit 7; }'
+    options = ["--standalone", "--nproc_per_node=2", "--no-python"]
+
+    ran = run_rankwise("run", "--out", tmp_path / "out", *options, "bash", "-c", script, "name", "--out", timeout_s=150)
+
+    assert ran.code == 1  # torchrun's own code for a failed worker
+    assert "rank 0 of 2: name --out" in ran.stdout
+    assert "rank 1 of 2: name --out" in ran.stdout
+    assert ran.verdict["outcome"] == "crashed"
+    assert [culprit["rank"] for culprit in ran.verdict["findings"][0]["culprits"]] == [1]
+
+
+def test_a_wrong_option_is_torchruns_to_refuse(tmp_path: Path, run_rankwise: Callable[..., Any]) -> None:
+    script = write_script(tmp_path, "print('started')")
+
+    ran = run_rankwise("run", "--out", tmp_path / "out", "--nproc-per-gnome", script, timeout_s=150)
+
+    assert ran.code == 2
+    assert "unrecognized arguments: --nproc-per-gnome" in ran.stderr
+    assert "started" not in ran.stdout
+    assert "rankwise/" not in ran.stderr
+    assert sys.executable
