@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import statistics
+import subprocess
 import sys
 import tempfile
 import time
 from array import array
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 
 from machine import machine_facts
 
@@ -47,44 +48,50 @@ SCENES = {
 }
 
 
+@dataclass(frozen=True)
+class Run:
+    """One `rankwise explain` in a fresh process: what it took, and the beginning of what it said."""
+
+    wall_s: float
+    cpu_s: float
+    peak_mib: float
+    verdict: str
+
+
 def main() -> int:
-    rows = [measure(scene) for scene in SCENES]
-    text = report(rows)
+    lines, is_met = [], True
+    for scene, where in SCENES.items():
+        print(f"writing the evidence of {NUM_RANKS:,} ranks: {where}", flush=True)
+        size_mib, runs = measure(scene)
+        wall_s, cpu_s, mib = median(run.wall_s for run in runs), median(run.cpu_s for run in runs), max(run.peak_mib for run in runs)
+        lines.append(f"| {where} | {size_mib:.0f} MiB | {cpu_s:.1f} | {wall_s:.1f} | {mib:.0f} MiB | {runs[0].verdict} |")
+        is_met = is_met and cpu_s < MAX_SECONDS and mib < MAX_MIB
     RESULT.parent.mkdir(exist_ok=True)
-    RESULT.write_text(text)
-    print(text)
-    return 0 if all(seconds < MAX_SECONDS and mib < MAX_MIB for _, _, seconds, mib, _ in rows) else 1
+    RESULT.write_text(report(lines))
+    print(report(lines))
+    return 0 if is_met else 1
 
 
-def measure(scene: str) -> tuple[str, float, float, float, str]:
-    """The scene, the MiB of its evidence, and of `explain` in fresh processes: median seconds, highest MiB, and the first line it says."""
-    with tempfile.TemporaryDirectory(prefix="scale-") as name:
+def measure(scene: str) -> tuple[float, list[Run]]:
+    """The MiB of the evidence, and some runs of `explain` on it."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
         folder = Path(name)
-        print(f"writing the evidence of {NUM_RANKS:,} ranks: {SCENES[scene]}", flush=True)
         save_evidence(folder / "evidence", synthetic_job(scene))
-        size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 2**20
-        runs = [explain(folder) for _ in range(REPEATS)]
-    return SCENES[scene], size, statistics.median(run[0] for run in runs), max(run[1] for run in runs), runs[0][2]
+        size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+        return size / 2**20, [explain(folder) for _ in range(REPEATS)]
 
 
-def explain(folder: Path) -> tuple[float, float, str]:
-    """Seconds from start to end of a fresh `rankwise explain`, its peak resident MiB, and the first line of its verdict."""
-    read_end, write_end = os.pipe()
+def explain(folder: Path) -> Run:
     started = time.perf_counter()
-    pid = os.posix_spawn(
-        sys.executable,
-        [sys.executable, "-m", "rankwise", "explain", str(folder)],
-        os.environ,
-        file_actions=[(os.POSIX_SPAWN_DUP2, write_end, 1)],
-    )
-    os.close(write_end)
-    with os.fdopen(read_end, "rb") as pipe:
-        said = pipe.read().decode()
-    _, status, usage = os.wait4(pid, 0)
-    seconds = time.perf_counter() - started
-    if status:
-        raise SystemExit(f"rankwise explain failed:\n{said}")
-    return seconds, usage.ru_maxrss / 1024, " ".join(said.split(";")[0].split())
+    process = subprocess.Popen([sys.executable, "-m", "rankwise", "explain", str(folder)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    said = process.stdout.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit(f"rankwise explain ended with {process.returncode}:\n{said}")
+    verdict = " ".join(said.split(";")[0].split())
+    return Run(time.perf_counter() - started, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, verdict)
 
 
 def synthetic_job(scene: str) -> JobEvidence:
@@ -146,21 +153,21 @@ def make_rank(rank: int, log: CollectiveLog, now: int) -> RankEvidence:
     )
 
 
-def report(rows: list[tuple[str, float, float, float, str]]) -> str:
-    lines = [
+def report(lines: list[str]) -> str:
+    parts = [
         "# Diagnosing a large job",
         "",
-        f"`rankwise explain` in a fresh process, on synthetic evidence of {NUM_RANKS:,} ranks with {NUM_COLLECTIVES:,} collectives each.",
-        f"Rank {CULPRIT:,} skipped one of them. Median seconds of {REPEATS} runs, and the highest peak of resident memory.",
-        f"Required: under {MAX_SECONDS:g} s and {MAX_MIB:,} MiB.",
+        f"`rankwise explain` in a fresh process, on synthetic evidence of {NUM_RANKS:,} ranks with {NUM_COLLECTIVES:,} collectives each,",
+        f"of which rank {CULPRIT:,} skipped one. Medians of {REPEATS} runs, and the highest peak of resident memory. Required: under",
+        f"{MAX_SECONDS:g} s and {MAX_MIB:,} MiB. It uses one core: CPU seconds are what it takes where nobody else does.",
         "",
-        "| scene | evidence | seconds | peak memory | verdict |",
-        "|---|---|---|---|---|",
-        *(f"| {scene} | {size:.0f} MiB | {seconds:.1f} | {mib:.0f} MiB | {said} |" for scene, size, seconds, mib, said in rows),
+        "| the rank that skipped one | evidence | CPU seconds | seconds | peak memory | verdict |",
+        "|---|---|---|---|---|---|",
+        *lines,
         "",
         f"{machine_facts()}. Written by `benchmarks/scale.py`.",
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(parts) + "\n"
 
 
 if __name__ == "__main__":

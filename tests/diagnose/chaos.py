@@ -66,7 +66,8 @@ ERRORS = [
     "EADDRINUSE",
     "out of memory",
     "Missing key(s) in state_dict: module.w",
-    'Original Traceback\n  File "/a.py", line 99999999999999999999, in f\n',
+    f'Original Traceback\n  File "/a.py", line {"9" * 5000}, in f\n',
+    f"DataLoader worker (pid {'9' * 5000}) is killed by signal: Killed",
 ]
 TYPES = ["ValueError", "RuntimeError", "MemoryError", "KeyboardInterrupt", "torch.distributed.DistNetworkError", ""]
 METHODS = [

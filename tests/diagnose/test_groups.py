@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from rankwise.diagnose import diagnose
 from tests.diagnose.jobs import (
     FIVE,
     alarms,
@@ -79,3 +80,30 @@ HEALTHY_GROUPS = {
 @pytest.mark.parametrize("kind", HEALTHY_GROUPS)
 def test_groups_that_are_fine_raise_no_alarm(kind: str) -> None:
     assert alarms(job(*HEALTHY_GROUPS[kind])) == []
+
+
+ROW, COLUMN = new_group(0, 1, name="1"), new_group(2, 3, name="1")
+
+
+def test_groups_that_only_their_members_made_are_told_but_a_job_that_works_is_not_stopped() -> None:
+    evidence = job(
+        waiting(0, group="1", groups=(ROW,)), busy(1, groups=(ROW,)), busy(2, groups=(COLUMN,)), waiting(3, group="1", groups=(COLUMN,))
+    )
+
+    found = diagnose(evidence)
+
+    assert not [finding for finding in found if finding.deadlock]
+    assert {place.rank for place in found[0].culprits} <= {0, 1, 2, 3}
+
+
+def test_a_groups_members_are_those_that_the_waiting_rank_knows() -> None:
+    evidence = job(
+        busy(0, groups=(ROW,), after=[*FIVE, *did(group="1")]),
+        busy(1, groups=(ROW,), after=[*FIVE, *did(group="1")]),
+        waiting(2, group="1", groups=(COLUMN,)),
+        waiting(3, group="1", groups=(COLUMN,)),
+    )
+
+    found = [finding for finding in diagnose(evidence) if finding.code.startswith("RW3")]
+
+    assert not [place.rank for finding in found for place in finding.culprits if place.rank in (0, 1)]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rankwise.cli import run
+from rankwise.cli.options import Parser
 
 _TOUR = Path(__file__).with_name("tour")  # kept as .py.txt: they are the user's kind of script, not modules of ours
 _TWO_RANKS = ("--standalone", "--nproc-per-node", "2")
@@ -24,7 +25,7 @@ class _OffCourse(Exception):
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="rankwise demo")
+    parser = Parser(prog="rankwise demo")
     add_options(parser)
     parser.parse_args(argv)
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # torchrun's own default, which it otherwise announces at length

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 from rankwise.causes import all_causes, load_cause
+from rankwise.cli.options import Parser
 from rankwise.errors import UnreadableInput, UsageError
 from rankwise.report.verdict import Outcome, seconds_of, verdict_dict
 
@@ -17,7 +18,7 @@ _EPILOG = """examples:
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="rankwise explain")
+    parser = Parser(prog="rankwise explain")
     add_options(parser)
     options = parser.parse_args(argv)
     if re.fullmatch(r"(?i)rw\d+", options.what):

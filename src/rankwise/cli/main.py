@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 
 from rankwise import __version__
+from rankwise.cli.options import Parser
 from rankwise.errors import RankwiseError, UsageError
 
 COMMANDS = {
@@ -22,13 +24,16 @@ def main(argv: list[str] | None = None) -> int:
     try:
         if not words or words[0] in ("-h", "--help"):
             build_parser().print_help()
+            sys.stdout.flush()
             return 0 if words else 2
         if words[0] == "--version":
             print(f"rankwise {__version__}")
             return 0
         if words[0] not in COMMANDS:
             raise UsageError(f"there is no command {words[0]!r}", why=f"the commands are {', '.join(COMMANDS)}", next=("rankwise --help",))
-        return int(importlib.import_module(f"rankwise.cli.{words[0]}").main(words[1:]))
+        code = int(importlib.import_module(f"rankwise.cli.{words[0]}").main(words[1:]))
+        sys.stdout.flush()
+        return code
     except RankwiseError as error:
         from rankwise.cli.terminal import print_finding
 
@@ -36,11 +41,14 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # whoever read our output has gone; Python would complain once more when it closes stdout
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 141
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The whole command line as parsers, for --help and for the test that freezes its options."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="rankwise", description="Distributed PyTorch without the mystery.", formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--version", action="version", version=f"rankwise {__version__}")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
 import time
 from pathlib import Path
 
+from rankwise.cli.options import Parser
 from rankwise.errors import UsageError
 from rankwise.launch.plan import OWN_OPTIONS, TORCHRUN_FLAGS, TORCHRUN_VALUES, RunPlan, plan_run
 
@@ -24,7 +26,7 @@ exit code: the job's own when it ends by itself; 70 when a hung job was stopped;
 
 def main(argv: list[str]) -> int:
     if not argv or _asks_for_help(argv):
-        parser = argparse.ArgumentParser(prog="rankwise run")
+        parser = Parser(prog="rankwise run")
         add_options(parser)
         parser.print_help()
         return 0 if argv else 2
@@ -33,7 +35,13 @@ def main(argv: list[str]) -> int:
     from rankwise.cli.telling import Telling
     from rankwise.launch.watch import Watch
 
-    return Watch(plan, folder, Telling(folder).tell).run()
+    try:
+        return Watch(plan, folder, Telling(folder).tell).run()
+    except UsageError:  # nothing was started, so there is nothing to keep
+        for place in (folder / "logs", folder):
+            with contextlib.suppress(OSError):
+                place.rmdir()
+        raise
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -72,8 +80,9 @@ def _make_folder(plan: RunPlan) -> Path:
                 f"{folder} already holds a run", why="its verdict would be overwritten", next=("give another --out", f"or remove {folder}")
             )
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
         raise UsageError(
-            f"cannot make the run folder {folder}: {error.strerror}", next=("give a folder you may write to with --out",)
+            f"cannot make the run folder {str(folder)!r}: {reason}", next=("give a folder you may write to with --out",)
         ) from error
     return folder

@@ -122,13 +122,13 @@ def _headline(blame: Blame, sides: list[Side]) -> str:
 def _missing_in_slot(job: JobEvidence, stands: Standings, book: SourceBook) -> Finding | None:
     """Some ranks wait in a collective; the others have left for good, or wait in another one that these will not reach."""
     doomed = doomed_ranks(job, stands)
+    slots: dict[tuple[str, str, int | None], list[int]] = {}
     for rank, standing in sorted(stands.items()):
-        if standing.kind != "waiting" or standing.op in P2P or standing.op in ("new_group", "unknown", "destroy_process_group"):
-            continue
+        if standing.kind == "waiting" and standing.op not in P2P and standing.op not in ("new_group", "unknown", "destroy_process_group"):
+            slots.setdefault((standing.op, standing.group, standing.seq), []).append(rank)
+    for waiting in slots.values():
+        rank, standing = waiting[0], stands[waiting[0]]
         missing = needed_by(job, stands, rank)
-        waiting = sorted(
-            r for r, s in stands.items() if s.kind == "waiting" and (s.op, s.group, s.seq) == (standing.op, standing.group, standing.seq)
-        )
         gone = sorted(r for r in missing if r in stands and stands[r].kind == "ended" and _left_quietly(job, r))
         if gone:
             return _left_while_waited_for(job, stands, book, waiting, gone)

@@ -64,9 +64,10 @@ def _straggler(job: JobEvidence) -> Finding | None:
 
 
 def _arrivals(log: CollectiveLog) -> dict[int, int]:
-    """When each collective of the default group was entered, by its number."""
+    """When each of the last collectives of the default group was entered, by its number."""
     ids = {i for i, signature in enumerate(log.signatures) if signature.group == "0"}
-    return {} if log.is_partial else {log.seq[i]: log.created_ns[i] for i in range(len(log)) if log.what[i] in ids}
+    recent = range(max(0, len(log) - 400), len(log))
+    return {} if log.is_partial else {log.seq[i]: log.created_ns[i] for i in recent if log.what[i] in ids}
 
 
 def _restarted(job: JobEvidence) -> Finding | None:

@@ -211,12 +211,15 @@ def _is_helper_threads(rank: RankEvidence, call: Call) -> bool:
 
 
 def _pending_of(rank: RankEvidence) -> Entry | None:
-    """The first entry that is not done; older ones that were overtaken do not count."""
-    pending = rank.collectives.pending()
-    done = [entry.created_ns for entry in rank.collectives if entry.done]
-    newest_done = max(done, default=0)
-    current = [entry for entry in pending if entry.created_ns >= newest_done] or pending[-1:]
-    return current[0] if current else None
+    """The first entry that is not done; older ones that were overtaken do not count. Works on the arrays: most logs are all done."""
+    log = rank.collectives
+    first = log.done.find(0)
+    if first < 0:
+        return None
+    pending = [i for i in range(first, len(log)) if not log.done[i]]
+    newest_done = max((log.created_ns[i] for i in range(first, len(log)) if log.done[i]), default=0)
+    current = [i for i in pending if log.created_ns[i] >= newest_done] or pending[-1:]
+    return log[current[0]]
 
 
 def _from_call(rank: RankEvidence, call: Call, kind: str = "waiting", echo: bool = False) -> Standing:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import compress
 from typing import Any
 
 Key = tuple[str, str, tuple[int, ...], str, int | None, str]
@@ -89,10 +88,6 @@ class CollectiveLog:
             found.append(self[i])
             i = self.done.find(0, i + 1)
         return found
-
-    def newest_done_ns(self) -> int:
-        """When the latest of the completed collectives was created; 0 for none. Without unpacking a single entry."""
-        return max(compress(self.created_ns, self.done), default=0)
 
     def _intern(self, thing: Any, table: list[Any]) -> int:
         key = (table is self.sites, thing)

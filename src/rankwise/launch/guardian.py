@@ -22,6 +22,7 @@ def main(argv: list[str]) -> int:
     folder, command = argv[3], argv[4:]
     os.setsid()
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    ignored = [int(number) for number in _IGNORED if signal.getsignal(number) == signal.SIG_IGN]  # by nohup, say: the job inherits that
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
     wake_read, wake_write = os.pipe()
@@ -29,7 +30,7 @@ def main(argv: list[str]) -> int:
     os.set_blocking(wake_read, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake_write)
-    main_pid = start(command, status, (control, status, wake_read, wake_write))
+    main_pid = start(command, status, (control, status, wake_read, wake_write), ignored)
     if main_pid is None:
         return 127
     for fd in (0, 1, 2):  # the job alone keeps the launcher's pipes open
@@ -50,14 +51,14 @@ def main(argv: list[str]) -> int:
             return 0
 
 
-def start(command: list[str], status: int, private: tuple[int, ...]) -> "int | None":
+def start(command: list[str], status: int, private: tuple[int, ...], ignored: list[int]) -> "int | None":
     """Fork and exec, with default signal handlers and none of our descriptors; an exec that fails is reported."""
     read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
             for number in (*_IGNORED, signal.SIGCHLD, signal.SIGPIPE):
-                signal.signal(number, signal.SIG_DFL)
+                signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
             signal.set_wakeup_fd(-1)
             for fd in (*private, read_end):
                 os.close(fd)

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 
 from rankwise.evidence.collectives import CollectiveLog
@@ -50,6 +51,7 @@ class Observer:
         self._flights: dict[int, CollectiveLog] = {}
         self._rings: dict[int, RingWindow] = {}
         self.flight_cost_s = 0.0
+        self.said_last: Callable[[int], str] = lambda pid: ""  # the end of what a process printed
         self._claims: dict[int, list[int]] | None = None
         self._environs: dict[int, RankEnv] = {}
         self._born_ns: dict[int, int] = {}
@@ -245,12 +247,12 @@ class Observer:
         return None, 0
 
     def _crash_stack(self, pid: int) -> tuple[int, Stack] | None:
-        try:
-            text = (self._live / f"f-{pid}").read_text(errors="replace")
-        except OSError:
-            return None
+        text = _read(self._live / f"f-{pid}")
+        if "Fatal Python error" not in text:  # a script that enables faulthandler itself has it on its own stderr
+            text = self.said_last(pid)
         if "Fatal Python error" not in text:
             return None
+        text = text[text.rindex("Fatal Python error") :]
         number = next((int(value) for words, value in _FATAL.items() if words in text), 0)
         threads = parse_faulthandler(text, self._commands.get(pid, ([], ""))[1])
         main = next((thread for thread in threads if thread.is_main), threads[0] if threads else None)
@@ -375,6 +377,13 @@ def _as_reported(own: Ended, code: int | None) -> Ended:
         return Ended("sys_exit", own.time_ns, code=code)
     # Death by a signal after the script's end: a crash counts, the signals with which others are sent away do not.
     return Ended("signal", own.time_ns, signal=-code) if own.kind == "finished" and -code in _FATAL.values() else own
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
 
 
 def _first(raised: list[Raised]) -> Raised | None:

@@ -78,6 +78,17 @@ class OutputPump:
                 file.close()
                 self._merge(self._logs / f"pid-{pid}.log", self._logs / f"rank-{rank}.log")
 
+    def said_last(self, pid: int) -> str:
+        """The end of what a process has printed so far."""
+        rank = self._ranks.get(pid)
+        path = self._logs / (f"pid-{pid}.log" if rank is None else f"rank-{rank}.log")
+        try:
+            with path.open("rb") as file:
+                file.seek(max(0, path.stat().st_size - _CHUNK))
+                return file.read().decode(errors="replace")
+        except OSError:
+            return ""
+
     def complete_log(self, rank: int, files: list[str]) -> None:
         """Every rank has a log: with what the user sent to files of their own appended, or empty if it said nothing."""
         target = self._logs / f"rank-{rank}.log"

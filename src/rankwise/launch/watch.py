@@ -101,6 +101,7 @@ class Watch:
         os.close(status_write)
         self._output.start()
         self._observer = Observer(self._live, self._guardian.pid, os.uname().nodename)
+        self._observer.said_last = self._output.said_last
         self._pace = Pace(self._plan.stall_after_s)
         self._collector = Collector(self._plan, self._observer, self._live, self._folder / "logs", self._started_ns)
         self._nodes = join_nodes(self._plan, self._observer, self._collect)
@@ -272,7 +273,8 @@ class Watch:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.signal(number, lambda n, _: self._asked.append(n)) for number in _SIGNALS}
+        wanted = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # nohup stays nohup
+        before = {number: signal.signal(number, lambda n, _: self._asked.append(n)) for number in wanted}
         try:
             yield
         finally:

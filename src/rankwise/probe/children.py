@@ -65,6 +65,25 @@ def _end() -> None:
         exits.note_child_end(error)
 
 
+def watch_torchrun(module: ModuleType) -> None:
+    """Which process torchrun starts as which rank: one that is not Python, or is gone at once, could not be asked."""
+    cls = module.SubprocessHandler
+    original = cls._popen
+
+    def _popen(self: Any, args: Any, env: Any) -> Any:
+        process = original(self, args, env)
+        hooks.guarded(_note_rank)(process.pid, env)
+        return process
+
+    cls._popen = _popen
+
+
+def _note_rank(pid: int, env: dict[str, str]) -> None:
+    from . import journal
+
+    journal.write("child_start", pid=pid, env=journal.rank_environment(env))
+
+
 def watch_poll(module: ModuleType) -> None:
     cls = module.Popen
     original = cls.poll

@@ -24,6 +24,7 @@ _after = {
     "torch.distributed.distributed_c10d": ("collectives", "attach"),
     "torch.nn.parallel.distributed": ("ddp", "attach"),
     "torch.utils.data.dataloader": ("ddp", "attach_dataloader"),
+    "torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler": ("children", "watch_torchrun"),
     "torch._dynamo.trace_rules": ("collectives", "hide_from_compiler"),
     "multiprocessing.process": ("children", "watch_start"),
     "multiprocessing.popen_fork": ("children", "watch_poll"),

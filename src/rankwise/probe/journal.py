@@ -12,6 +12,7 @@ from . import held, hooks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
 
 _live = ""
@@ -80,9 +81,9 @@ def write_card() -> None:
     held.hold("journal", _path)  # for the day the script has used up all descriptors: that is an end worth telling
 
 
-def rank_environment() -> dict[str, str]:
+def rank_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     kept = {}
-    for name, value in os.environ.items():
+    for name, value in environ.items():
         wanted = name in _KEPT or name.startswith(_KEPT_PREFIXES)
         if wanted and not any(word in name for word in _SECRET_WORDS):
             kept[name] = value[:500]

@@ -39,12 +39,12 @@ def number_of_caller(frame: FrameType | None) -> int:
     place: list[int] = []
     add, kind_of, room, outer = place.append, _kinds.get, _ROOM, frame
     while outer is not None:
-        code = outer.f_code
-        kind = kind_of(id(code))
+        code = id(outer.f_code)
+        kind = kind_of(code)
         if kind is None:
-            kind = _learn(code)
+            kind = _learn(outer.f_code)
         if kind:
-            add(id(code))
+            add(code)
             add(outer.f_lasti)  # the line itself is costly to ask for
             room -= kind
             if room <= 0:
