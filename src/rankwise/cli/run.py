@@ -38,7 +38,7 @@ def main(argv: list[str]) -> int:
     try:
         return Watch(plan, folder, Telling(folder).tell).run()
     except UsageError:  # nothing was started, so there is nothing to keep
-        for place in (folder / "logs", folder):
+        for place in (folder / "logs", folder, *([folder.parent] if plan.out is None else [])):
             with contextlib.suppress(OSError):
                 place.rmdir()
         raise

@@ -61,7 +61,7 @@ def _group_finding(
         waiting=tuple(wait_of(stands[rank]) for rank in agreeing if stands[rank].kind == "waiting"),
         why="new_group must be called by every rank of the job, also by those outside the new group, in the same order"
         + (": here the order of the process groups differs" if swapped else ": one rank skipped it, so the groups' numbering differs"),
-        deadlock=any(stands[rank].kind == "waiting" for rank in made),
+        deadlock=any(stands[rank].op == "new_group" for rank in made) or bool(doomed_ranks(job, stands)),
     )
 
 

@@ -53,7 +53,8 @@ def find_stuck(job: JobEvidence, stands: Standings, book: SourceBook) -> list[Fi
         _, ranks, waiting_for = found.setdefault((activity.code, activity.frame), (activity, [], set()))
         ranks.append(rank)
         waiting_for.update(waiters)
-    return [_finding(job, stands, activity, ranks, sorted(waiters - set(ranks))) for activity, ranks, waiters in found.values()]
+    ordered = sorted(found.values(), key=lambda entry: (-len(entry[2]), min(entry[1])))
+    return [_finding(job, stands, activity, ranks, sorted(waiters - set(ranks))) for activity, ranks, waiters in ordered]
 
 
 def _finding(job: JobEvidence, stands: Standings, activity: Activity, ranks: list[int], waiters: list[int]) -> Finding:

@@ -9,11 +9,12 @@ from rankwise.evidence.records import JobEvidence
 _MAX_WORLD = 1 << 20  # a larger world size is damaged evidence, not a job
 
 
-def members_of(job: JobEvidence, group: str) -> list[int]:
-    """The ranks of a group, as far as they are known."""
+def members_of(job: JobEvidence, group: str, rank: int | None = None) -> list[int]:
+    """The ranks of a group, as far as they are known; by `rank`'s own record first, since a name may be another group elsewhere."""
     if group == "0":
         return sorted(set(range(min(job.world_size or 0, _MAX_WORLD))) | set(job.ranks))
-    for evidence in job.ranks.values():
+    own = [job.ranks[rank]] if rank is not None and rank in job.ranks else []
+    for evidence in [*own, *(job.ranks[r] for r in sorted(job.ranks))]:
         for made in evidence.groups:
             if made.name == group and made.ranks:
                 return sorted(made.ranks)
@@ -37,9 +38,11 @@ def needed_by(job: JobEvidence, stands: Standings, rank: int) -> set[int]:
 
 def _missing_in(job: JobEvidence, stands: Standings, standing: Standing) -> set[int]:
     """Who has not arrived in a slot: worked out once for all who wait in it."""
-    slot = (standing.op, standing.group, standing.seq, standing.inside if standing.seq is None else "")
+    # The same name may be another group on other ranks, so its members are part of the slot; the default group is the same for all.
+    group = () if standing.group == "0" else tuple(members_of(job, standing.group, standing.rank))
+    slot = (standing.op, standing.group, standing.seq, standing.inside if standing.seq is None else "", group)
     if slot not in stands.missing:
-        members = members_of(job, standing.group)
+        members = group or members_of(job, standing.group)
         stands.missing[slot] = {r for r in members if r != standing.rank and not has_arrived(job, stands, r, standing)}
     return stands.missing[slot]
 
