@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import platform
 import re
+import shutil
+import subprocess
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
@@ -26,8 +28,12 @@ def machine_facts() -> str:
 
 
 def _processor() -> str:
-    match = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    return match[1].strip() if match else platform.machine()
+    """From the kernel; on ARM only lscpu knows the name."""
+    found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    if found is None and shutil.which("lscpu"):
+        text = subprocess.run(["lscpu"], env={**os.environ, "LC_ALL": "C"}, capture_output=True, text=True).stdout
+        found = re.search(r"^Model name:\s*(.+)$", text, re.MULTILINE)
+    return found[1].strip() if found else platform.machine()
 
 
 def _memory_gib() -> float:

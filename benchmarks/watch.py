@@ -24,7 +24,7 @@ RANKS = ("--standalone", "--nproc-per-node", "2")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", *RANKS)
 RUN = (sys.executable, "-m", "rankwise", "run", *RANKS)
 SITE = Path(rankwise.__file__).parent / "probe" / "site"
-NUM_STARTS, NUM_BARE_STARTS, NUM_AT_ONCE = 11, 40, 4
+NUM_STARTS, NUM_BARE_STARTS, NUM_AT_ONCE, PATIENCE_S = 11, 40, 4, 120.0
 
 
 def main() -> int:
@@ -59,6 +59,7 @@ import torch.distributed as dist
 dist.init_process_group("gloo")
 if dist.get_rank() == 0:
     open(os.environ["BENCH_FILE"], "w").write(str(time.time()))
+dist.barrier()
 dist.destroy_process_group()
 """
 
@@ -67,7 +68,7 @@ def start_rows() -> Iterator[Row]:
     print("starting jobs", flush=True)
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         (Path(name) / "job.py").write_text(START)
-        pairs = in_turns(partial(start_job, TORCHRUN, name), partial(start_job, RUN, name), children_cpu_s, NUM_STARTS, 300.0)
+        pairs = in_turns(partial(start_job, TORCHRUN, name), partial(start_job, RUN, name), children_cpu_s, NUM_STARTS, PATIENCE_S)
     yield start_row("start, until the ranks are one group", pairs, 0, "s", 1, 0.5)
     yield start_row("start and end of that job", pairs, 1, "s", 1)
 
@@ -86,7 +87,9 @@ def bare_rows() -> Iterator[Row]:
     with tempfile.TemporaryDirectory(prefix="bench-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as live:
         plain, probed = dict(os.environ), {**os.environ, "PYTHONPATH": str(SITE), "RANKWISE_PROBE": live, "RANKWISE_SINK": f"{live}/sink"}
         for code, what in (("pass", "a Python process without torch"), ("import subprocess, json", "one that uses subprocess")):
-            pairs = in_turns(partial(start_python, code, plain), partial(start_python, code, probed), children_cpu_s, NUM_BARE_STARTS, 60.0)
+            pairs = in_turns(
+                partial(start_python, code, plain), partial(start_python, code, probed), children_cpu_s, NUM_BARE_STARTS, PATIENCE_S
+            )
             yield start_row(what, pairs, 0, "ms", 1e3, 0.005)
             yield start_row("… CPU time of it", pairs, 1, "ms", 1e3)
         assert not os.listdir(live), "a process that never uses torch must leave nothing behind"

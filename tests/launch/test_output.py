@@ -172,6 +172,27 @@ def test_a_line_end_cut_in_two_is_still_one(pump: OutputPump, tmp_path: Path, ca
     )
 
 
+def test_a_rank_named_late_is_named_before_its_lines_are_shown(
+    pump: OutputPump, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """mp.spawn and Fabric: a process learns its rank from init_process_group and prints right after; all of it may wait for us at once."""
+    sink = str(Path(os.environ["TMPDIR"]) / "sink")
+    pipes = [os.pipe() for _ in range(8)]
+    for rank, (read_end, _) in enumerate(pipes):
+        streams._send(sink, f"{1000 + rank} o -\n", [read_end])
+        os.close(read_end)
+    for rank, (_, write_end) in enumerate(pipes):
+        streams._send(sink, f"{1000 + rank} - {rank}\n", [])
+        os.write(write_end, b"hello\n")
+    pump.start()
+    for rank, (_, write_end) in enumerate(pipes):
+        os.close(write_end)
+        _until((tmp_path / "logs" / f"rank-{rank}.log").read_bytes, b"hello\n")
+    pump.stop()
+
+    assert sorted(capfdbinary.readouterr().out.splitlines()) == [f"[rank {rank}] hello".encode() for rank in range(8)]
+
+
 def test_a_writer_is_never_kept_waiting_for_the_terminal(pump: OutputPump, tmp_path: Path) -> None:
     out, err = map(os.dup, pump.shared_writers)
     pump.start()

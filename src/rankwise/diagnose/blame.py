@@ -92,6 +92,13 @@ def _by_loop(job: JobEvidence, book: SourceBook, inner: Side, outer: Side) -> Bl
         line = Frame(here.file, breaks[0].line, here.function) if len(breaks) == 1 else None
         condition = f" when `{breaks[0].guard}`" if breaks[0].guard else ""
         return Blame("RW219", outer.ranks, f"the break in {file_name(outer.stack)}:{breaks[0].line}{condition} is decided per rank", line)
+    below = inner.stack[: inner.stack.index(here)] if here in inner.stack else ()
+    for frame in below:
+        returns = [s for s in book.skips_before(frame.file, frame.line) if s.kind in ("return", "except") and s.line < frame.line]
+        if returns and not fetched_less:
+            line = Frame(frame.file, returns[0].line, frame.function) if len(returns) == 1 else None
+            place = f"{os.path.basename(frame.file)}:{returns[0].line}"
+            return Blame("RW201", outer.ranks, f"the {returns[0].kind} in {place} leaves {frame.function}() before its {inner.op}", line)
     why = f"it has left the loop in {file_name(outer.stack)}:{left[-1][0]} that the others are still in: it has fewer batches (uneven data)"
     return Blame("RW213", outer.ranks, why)
 

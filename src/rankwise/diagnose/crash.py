@@ -239,6 +239,13 @@ def _from_end(job: JobEvidence, stands: Standings, root: _End) -> Finding:
             f"rank {root.rank} left{before}: it called {call}({ended.code}){at(frame)}", certain=True,
             why="a rank that exits alone leaves the others waiting", **details,
         )  # fmt: skip
+    if ended.kind == "vanished" and ended.code:
+        return load_cause("RW402").finding(
+            f"rank {root.rank} exited{before} with code {ended.code}{at(frame)}",
+            certain=True,
+            why="the process said nothing about why; its log may",
+            **details,
+        )
     number = ended.signal
     if number in (signals.SIGSEGV, signals.SIGABRT, signals.SIGBUS, signals.SIGFPE, signals.SIGILL):
         return _native_crash(job, root, number, frame, details)

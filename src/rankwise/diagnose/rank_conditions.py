@@ -7,6 +7,7 @@ from typing import Any
 
 from rankwise.diagnose.rank_expressions import NEVER, UNKNOWN, Expressions, common_value
 from rankwise.diagnose.rank_words import (
+    TORCH_DISTRIBUTED,
     asks_whether_initialized,
     is_other_rank,
     is_part,
@@ -36,9 +37,11 @@ _MOST_CALLS = 4  # helpers within helpers
 class RankConditions(Expressions):
     """Answers what an expression is on one rank; UNKNOWN where it depends on anything else, or is not understood."""
 
-    def __init__(self, names: Names, rank: int, local_rank: int | None, world_size: int) -> None:
+    def __init__(
+        self, names: Names, rank: int, local_rank: int | None, world_size: int, misnamed: frozenset[ast.AST] = frozenset()
+    ) -> None:
         super().__init__()
-        self._names = names
+        self._names, self._misnamed = names, misnamed
         is_local_main = UNKNOWN if local_rank is None else local_rank == 0
         self._facts: dict[str, Any] = {"rank": rank, "main": rank == 0, "local_main": is_local_main, "world_size": world_size}
         self._facts["local_rank"] = UNKNOWN if local_rank is None else local_rank
@@ -94,7 +97,7 @@ class RankConditions(Expressions):
         for function, given in reversed(self._calls):
             if function is scope_of(parameter.node):
                 return given.get(parameter.name, UNKNOWN)
-        return hint
+        return UNKNOWN if parameter.node in self._misnamed else hint
 
     def _is_what_its_name_says(self, binding: Binding) -> bool:
         meaning, value = meaning_of(binding.name), binding.value
@@ -150,11 +153,18 @@ class RankConditions(Expressions):
         if name in _CONVERSIONS and isinstance(node.func, ast.Name) and not node.keywords:
             given = self.values(node.args)
             return UNKNOWN if given is UNKNOWN else _CONVERSIONS[name](*given)
-        functions = self._names.of_call(node)
+        functions = self._functions(node)
         if functions:
             value = common_value(self._called(function, node, bool(meaning)) for function in functions)
             return self._fact(meaning) if value is UNKNOWN and meaning in ("main", "world_size") else value
         return self._fact(meaning) if meaning else UNKNOWN
+
+    def _functions(self, node: ast.Call) -> list[Function]:
+        """The user's functions that a call may mean; `dist.get_rank()` within the user's own get_rank() is not that one again."""
+        if owner_name(node) in TORCH_DISTRIBUTED:
+            return []
+        open_ones = [function for function, _ in self._calls] if isinstance(node.func, ast.Attribute) else []
+        return [function for function in self._names.of_call(node) if function not in open_ones]
 
     def _called(self, function: Function, call: ast.Call, is_hinted: bool) -> Any:
         given = {name: self.value(argument) for name, argument in arguments_of(function, call).items()}
@@ -180,6 +190,23 @@ class RankConditions(Expressions):
     def _is_reached(self, node: ast.AST) -> bool:
         guards = self._names.guards_around(node)
         return all((value := self.value(guard.test)) is UNKNOWN or bool(value) == guard.wanted for guard in guards)
+
+
+def find_misnamed(names: Names, function: Function, call: ast.Call, known: set[ast.AST]) -> set[ast.AST]:
+    """The parameters called `rank` and the like that a call gives something else, as `for rank in range(8): send_to(rank)` does."""
+    given = arguments_of(function, call)
+    parameters = [node for node in ast.walk(function.args) if isinstance(node, ast.arg) and meaning_of(node.arg) and node.arg in given]
+    return {node for node in parameters if _is_other_value(names, given[node.arg], known)}
+
+
+def _is_other_value(names: Names, node: ast.expr, misnamed: set[ast.AST]) -> bool:
+    if isinstance(node, ast.Call) and called_name(node) in ("int", "str") and len(node.args) == 1:
+        return _is_other_value(names, node.args[0], misnamed)
+    if isinstance(node, ast.Name):
+        return any(binding.kind == "loop" or binding.node in misnamed for binding in names.of_name(node) or ())
+    if isinstance(node, ast.Subscript):
+        return not string_key(node) and last_name(node.value) != "argv"
+    return isinstance(node, (ast.BinOp, ast.Compare)) and not tells_rank(node)
 
 
 def _is_literal(node: ast.expr | None) -> bool:

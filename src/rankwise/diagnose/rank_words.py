@@ -22,7 +22,7 @@ _ZERO_ONLY = ("rank_zero", "rank0_only", "main_process_only", "on_main_process",
 _PARTS = ("group", "mesh", "pg")  # their ranks count from zero within a part of the job
 _OTHER_RANKS = ("lora", "lowrank", "low_rank", "svd", "adapter")  # there `rank` is a matter of algebra
 _INITIALIZED = {"is_initialized", "is_dist_initialized", "is_dist_avail_and_initialized", "is_dist_available_and_initialized"}
-_DISTRIBUTED = ("dist", "distributed", "c10d", "torch_dist", "td")
+TORCH_DISTRIBUTED = ("dist", "distributed", "c10d", "torch_dist", "td")
 _CONVERSIONS = {"int", "bool", "str", "range", "len"}
 
 
@@ -62,7 +62,7 @@ def asks_whether_initialized(call: ast.Call) -> bool:
     """`dist.is_initialized()` and its kin, which say yes in every process that takes part in a job."""
     name, owner = called_name(call), owner_name(call)
     if name == "is_available" or isinstance(call.func, ast.Attribute):
-        return name in {*_INITIALIZED, "is_available"} and owner in _DISTRIBUTED
+        return name in {*_INITIALIZED, "is_available"} and owner in TORCH_DISTRIBUTED
     return name in _INITIALIZED
 
 

@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
-from rankwise.diagnose.rank_conditions import RankConditions
-from rankwise.diagnose.rank_words import zero_only_mark
+from rankwise.diagnose.rank_conditions import RankConditions, find_misnamed
+from rankwise.diagnose.rank_words import meaning_of, zero_only_mark
 from rankwise.diagnose.source_guards import Guard, Skip, find_skips, guards_at, leaves
 from rankwise.diagnose.source_names import Names
+from rankwise.diagnose.source_settings import find_python_setting, find_shell_setting, passed_name
 from rankwise.diagnose.source_tree import (
     FUNCTIONS,
     LOOPS,
     ancestors,
     called_name,
+    covers,
     last_line,
     last_name,
     own_nodes,
+    parameters_of,
     parse,
     scope_of,
-    string_key,
 )
 from rankwise.evidence.records import Frame, JobEvidence, Stack
 from rankwise.ranks import read_rank_env
 
-_EVERYBODY = -1  # in place of a rank, for a condition that does not depend on it
+_EVERYBODY = None  # in place of a rank, for a condition that does not depend on it
 
 
 @dataclass
@@ -40,7 +42,7 @@ class SourceBook:
     _statements: dict[str, dict[int, ast.stmt]] = field(default_factory=dict)
     _guards: dict[tuple[str, int], list[Guard]] = field(default_factory=dict)
     _skips: dict[tuple[str, int], list[Skip]] = field(default_factory=dict)
-    _truths: dict[tuple[ast.expr, int], dict[int, bool | None]] = field(default_factory=dict)  # by condition and world size, of each rank
+    _truths: dict[tuple[object, ...], dict[int | None, bool | None]] = field(default_factory=dict)  # by condition, of each rank
 
     @classmethod
     def of_job(cls, job: JobEvidence) -> SourceBook:
@@ -76,15 +78,28 @@ class SourceBook:
 
     def ranks_reaching(self, stack: Stack, ranks: list[int], world_size: int) -> tuple[set[int], Guard | None]:
         """Which ranks can be at this place, by the rank conditions around each of its frames, and the condition that decides."""
-        reaching, decisive = set(ranks), None
+        reaching, decisive, misnamed = set(ranks), None, self._misnamed(stack)
         for frame in stack:
-            for guard, passing in self._rank_guards(frame, ranks, world_size):
+            for guard, passing in self._rank_guards(frame, ranks, world_size, misnamed):
                 if passing and passing != set(ranks):  # one that lets nobody through was misunderstood
                     decisive = decisive or guard
                     reaching &= passing
         return (reaching, decisive) if reaching else (set(ranks), None)
 
-    def _rank_guards(self, frame: Frame, ranks: list[int], world_size: int) -> Iterator[tuple[Guard | None, set[int]]]:
+    def _misnamed(self, stack: Stack) -> frozenset[ast.AST]:
+        """The parameters of the stack's functions that are called `rank` and the like but were given something else."""
+        found: set[ast.AST] = set()
+        for frame, caller in list(pairwise(stack))[::-1]:  # from the outermost call in
+            function = self._function_at(frame.file, frame.line)
+            if isinstance(function, FUNCTIONS) and any(meaning_of(name) for name in parameters_of(function)):
+                for node in self._nodes_around(caller):
+                    if isinstance(node, ast.Call) and called_name(node) == function.name and covers(node, caller.line):
+                        found |= find_misnamed(self._names, function, node, found)
+        return frozenset(found)
+
+    def _rank_guards(
+        self, frame: Frame, ranks: list[int], world_size: int, misnamed: frozenset[ast.AST]
+    ) -> Iterator[tuple[Guard | None, set[int]]]:
         function = self._function_at(frame.file, frame.line)
         if function is None:
             yield (None, {0} & set(ranks) if zero_only_mark(frame.function) else set(ranks))
@@ -93,13 +108,13 @@ class SourceBook:
                 if zero_only_mark(last_name(mark)):
                     yield Guard(mark, True, "@"), {0} & set(ranks)
             for guard in self.guards(frame.file, frame.line):
-                yield guard, {rank for rank in ranks if self._holds(guard, rank, world_size) is not False}
+                yield guard, {rank for rank in ranks if self._holds(guard, rank, world_size, misnamed) is not False}
 
-    def _holds(self, guard: Guard, rank: int, world_size: int) -> bool | None:
-        known = self._truths.setdefault((guard.test, world_size), {})
+    def _holds(self, guard: Guard, rank: int, world_size: int, misnamed: frozenset[ast.AST] = frozenset()) -> bool | None:
+        known = self._truths.setdefault((guard.test, world_size, misnamed), {})
         if rank not in known and _EVERYBODY not in known:
             local_rank = rank if self.local_ranks is None else self.local_ranks.get(rank)
-            conditions = RankConditions(self._names, rank, local_rank, world_size)
+            conditions = RankConditions(self._names, rank, local_rank, world_size, misnamed)
             truth = conditions.truth(guard.test)
             known[rank if conditions.depends_on_rank else _EVERYBODY] = truth
         truth = known.get(rank, known.get(_EVERYBODY))
@@ -166,26 +181,16 @@ class SourceBook:
 
     def argument_name(self, file: str, line: int, function: str, keyword: str, position: int) -> str:
         """The plain variable passed to a call at a line, e.g. for init_method=method; empty if it is no plain variable."""
-        for node in ast.walk(self.tree(file) or ast.Module([], [])):
-            if isinstance(node, ast.Call) and node.lineno <= line <= last_line(node) and called_name(node) == function:
-                given = next((k.value for k in node.keywords if k.arg == keyword), None)
-                if given is None and len(node.args) > position:
-                    given = node.args[position]
-                return given.id if isinstance(given, ast.Name) else ""
-        return ""
+        tree = self.tree(file)
+        return passed_name(tree, line, function, keyword, position) if tree is not None else ""
 
     def line_setting(self, file: str, variable: str) -> int | None:
         """The line that sets an environment variable, in Python or in a shell script."""
         tree = self.tree(file)
-        for node in ast.walk(tree) if tree is not None else ():
-            if (line := _line_setting(node, variable)) is not None:
-                return line
-        if tree is not None and file.endswith(".py"):
-            return None
-        # `$RANK=…` and `RANK==…` compare, `LOCAL_RANK=` and `--RANK=` are something else
-        setting = re.compile(rf"(?<![\w${{-]){re.escape(variable)}=(?!=)")
-        lines = (text if not text.lstrip().startswith("#") else "" for text in self._lines_of(file))
-        return next((number for number, text in enumerate(lines, 1) if setting.search(text.split(" #")[0])), None)
+        found = find_python_setting(tree, variable) if tree is not None else None
+        if found is None and (tree is None or not file.endswith(".py")):  # MASTER_PORT=29500 is Python too
+            return find_shell_setting(self._lines_of(file), variable)
+        return found
 
     def attribute_lines(self, attribute: str) -> list[tuple[str, int, str]]:
         """Where `self.<attribute> = …` (kind define), `x.<attribute> = …` (assign), and its uses under an `if` (guarded) or not (use)."""
@@ -231,7 +236,7 @@ class SourceBook:
 
     def _nodes_around(self, frame: Frame) -> Iterator[ast.AST]:
         function = self._function_at(frame.file, frame.line)
-        return own_nodes(function) if function is not None else iter(())
+        return own_nodes(function) if function is not None and _is_same_function(function, frame) else iter(())
 
 
 def common_frames(a: Stack, b: Stack) -> tuple[Frame, Frame] | None:
@@ -250,17 +255,3 @@ def _is_same_function(function: ast.AST, frame: Frame) -> bool:
     """False where the file was edited since the job started, so that its lines are not those that run."""
     name = frame.function.rsplit(".", 1)[-1]
     return not isinstance(function, FUNCTIONS) or not name.isidentifier() or function.name == name
-
-
-def _line_setting(node: ast.AST, variable: str) -> int | None:
-    """The line on which a piece of Python sets an environment variable."""
-    match node:
-        case ast.keyword(arg=name, value=value) if name == variable:
-            return value.lineno
-        case ast.Assign(targets=targets) if any(string_key(target) == variable for target in targets):
-            return node.lineno
-        case ast.Dict(keys=keys):
-            return next((key.lineno for key in keys if isinstance(key, ast.Constant) and key.value == variable), None)
-        case ast.Call(args=[ast.Constant(value=name), *_]) if name == variable and called_name(node) in ("setdefault", "putenv"):
-            return node.lineno
-    return None

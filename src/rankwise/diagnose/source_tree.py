@@ -87,6 +87,10 @@ def last_line(node: ast.stmt | ast.expr) -> int:
     return node.end_lineno or node.lineno
 
 
+def covers(node: ast.stmt | ast.expr, line: int) -> bool:
+    return node.lineno <= line <= last_line(node)
+
+
 def last_name(node: ast.AST | None) -> str:
     """`c` of `a.b.c`, `a` of `a`; empty for everything else."""
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
@@ -111,6 +115,10 @@ def string_key(node: ast.AST) -> str:
         position = {"get": 0, "getenv": 0, "getattr": 1}.get(called_name(node), len(node.args))
         key = node.args[position] if position < len(node.args) else None
     return key.value if isinstance(key, ast.Constant) and isinstance(key.value, str) else ""
+
+
+def parameters_of(function: Function) -> list[str]:
+    return [parameter.arg for parameter in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)]
 
 
 def arguments_of(function: Function, call: ast.Call) -> dict[str, ast.expr]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rankwise.diagnose.match import last_seq, op_at
 from rankwise.diagnose.standing import P2P, Standing, Standings
-from rankwise.evidence.records import JobEvidence
+from rankwise.evidence.records import JobEvidence, RankEvidence
 
 _MAX_WORLD = 1 << 20  # a larger world size is damaged evidence, not a job
 
@@ -60,9 +60,17 @@ def _has_answered(job: JobEvidence, rank: int, peer: int, op: str) -> bool:
     evidence = job.ranks.get(peer)
     if evidence is None:
         return False
-    begun = sum(call.op.lstrip("i") == mine and call.peer == peer for call in job.ranks[rank].calls)
-    answered = sum(call.op.lstrip("i") == theirs and call.peer == rank for call in evidence.calls)
-    return answered >= begun > 0
+    return _num_transfers(evidence, theirs, rank) >= _num_transfers(job.ranks[rank], mine, peer) > 0
+
+
+def _num_transfers(evidence: RankEvidence, op: str, peer: int) -> int:
+    """Sends to, or receives from, a peer; torch's `recv` calls its `irecv`, which is the same transfer and counts once."""
+    count, busy_until = 0, 0
+    for call in evidence.calls:
+        if call.op.lstrip("i") == op and call.started_ns >= busy_until:
+            count += call.peer == peer
+            busy_until = call.ended_ns or call.started_ns + 1
+    return count
 
 
 def has_arrived(job: JobEvidence, stands: Standings, rank: int, standing: Standing) -> bool:

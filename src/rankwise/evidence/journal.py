@@ -29,6 +29,7 @@ class Journal:
     ended: Ended | None = None
     signals: list[SentSignal] = field(default_factory=list)
     child_exits: dict[int, tuple[int, int]] = field(default_factory=dict)  # pid: code, time
+    children: dict[int, tuple[dict[str, str], int]] = field(default_factory=dict)  # pid: rank variables, time of start
     broken: list[str] = field(default_factory=list)
     server: str = ""
     out: str = ""
@@ -170,6 +171,9 @@ class Journal:
 
     def _on_exit(self, facts: dict[str, Any]) -> None:
         self.ended = Ended(str(facts["kind"]), int(facts["t"]), code=_whole_or_none(facts["code"]), stack=stack_from(facts["frames"]))
+
+    def _on_child_start(self, facts: dict[str, Any]) -> None:
+        self.children[_whole(facts["pid"])] = (_texts(facts["env"]), _whole(facts["t"]))
 
     def _on_child_exit(self, facts: dict[str, Any]) -> None:
         self.child_exits[int(facts["pid"])] = (int(facts["code"]), int(facts["t"]))

@@ -54,6 +54,7 @@ class Observer:
         self.said_last: Callable[[int], str] = lambda pid: ""  # the end of what a process printed
         self._claims: dict[int, list[int]] | None = None
         self._environs: dict[int, RankEnv] = {}
+        self._started: dict[int, dict[str, str]] = {}  # children a launcher's probe told of: they may end before they are seen
         self._born_ns: dict[int, int] = {}
 
     # -- seeing ---------------------------------------------------------------------------------------------------------------
@@ -94,6 +95,9 @@ class Observer:
             if pid in self.table and self.table[pid].state != "Z":
                 self.samples.setdefault(pid, deque(maxlen=240)).append(read_sample(self.table[pid]))
 
+            for child, (env, time_ns) in journal.children.items():
+                self._started.setdefault(child, env)
+                self._born_ns.setdefault(child, time_ns)
         self.glance(now_ns)
 
     def _look_for_journals(self, now_ns: int) -> None:
@@ -149,12 +153,16 @@ class Observer:
         if self._claims is not None:
             return self._claims
         claims: dict[int, list[int]] = {}
-        for pid in set(self.journals) | set(self.table):
+        for pid in set(self.journals) | set(self.table) | set(self._started):
             rank = self.rank_of(pid)
             if rank is not None:
                 claims.setdefault(rank, []).append(pid)
         self._claims = {rank: self._latest(pids) for rank, pids in sorted(claims.items())}
         return self._claims
+
+    def players_of(self, rank: int) -> list[int]:
+        """Every process that was ever this rank, restarts included, in order."""
+        return sorted((pid for pid in self.journals if self.rank_of(pid) == rank), key=self._started_ns)
 
     def _latest(self, pids: list[int]) -> list[int]:
         """Drop processes of earlier restarts, and those that ended before a later one took their place."""
@@ -185,7 +193,8 @@ class Observer:
         if journal is not None and journal.card:
             return read_rank_env(journal.card.get("env", {}))
         if pid not in self._environs:
-            self._environs[pid] = read_rank_env(environment_of(pid, _RANK_VARIABLES))
+            given = self._started.get(pid)
+            self._environs[pid] = read_rank_env(given if given else environment_of(pid, _RANK_VARIABLES))
         return self._environs[pid]
 
     def _is_below_same_rank(self, pid: int, rank: int) -> bool:

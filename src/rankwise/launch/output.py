@@ -29,6 +29,10 @@ class _Source:
     after_return: bool = False  # it ended in a carriage return: a progress bar, or "\r\n" cut in two
 
 
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
 class OutputPump:
     """A thread of its own, so that a rank never blocks on a full pipe while the watcher thinks."""
 
@@ -138,12 +142,12 @@ class OutputPump:
             ready = self._selector.select(0 if self._ending else None)
             if self._ending and not any(key.data is not None for key, _ in ready):
                 break
+            if any(key.data == self._accept for key, _ in ready):  # who is who comes before what they say
+                self._accept()
             for key, _ in ready:
-                if key.data == self._accept:
-                    self._accept()
-                elif isinstance(key.data, _Source):
+                if isinstance(key.data, _Source):
                     self._read(key.fd, key.data)
-                elif not self._ending:
+                elif key.fd == self._wake_read and not self._ending:
                     os.read(self._wake_read, 64)
         for key in list(self._selector.get_map().values()):
             if isinstance(key.data, _Source):
@@ -151,16 +155,21 @@ class OutputPump:
         self._selector.close()
 
     def _accept(self) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            link, _ = self._listener.accept()
-            with link:
-                link.settimeout(1.0)
-                header, fds, _, _ = socket.recv_fds(link, 64, 2)
-            pid, names, rank = header.decode().split()
-            for fd, name in zip(fds, names.strip("-"), strict=True):
-                self._add(fd, _Source(int(pid), name == "e"))
-            if rank.isdigit():
-                self.name_rank(int(pid), int(rank))
+        """Take every message that waits: new streams, and ranks that have learnt their name."""
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                link, _ = self._listener.accept()
+                with contextlib.suppress(OSError, ValueError), link:
+                    self._take_message(link)
+
+    def _take_message(self, link: socket.socket) -> None:
+        link.settimeout(1.0)
+        header, fds, _, _ = socket.recv_fds(link, 64, 2)
+        pid, names, rank = header.decode().split()
+        for fd, name in zip(fds, names.strip("-"), strict=True):
+            self._add(fd, _Source(int(pid), name == "e"))
+        if rank.isdecimal():
+            self.name_rank(int(pid), int(rank))
 
     def _add(self, fd: int, source: _Source) -> None:
         os.set_blocking(fd, False)
@@ -227,7 +236,7 @@ class OutputPump:
             rank = self._ranks.get(pid) if pid is not None else None
             name = "launcher.log" if pid is None else f"pid-{pid}.log" if rank is None else f"rank-{rank}.log"
             try:
-                file = self._files[pid] = open(self._logs / name, "ab", buffering=0)  # noqa: SIM115  kept open
+                file = self._files[pid] = open(self._logs / name, "ab", buffering=0, opener=_private)  # noqa: SIM115  kept open
             except OSError:
                 return
         with contextlib.suppress(OSError):  # a full disk must not take the job's terminal away

@@ -60,6 +60,8 @@ class StackReader:
     def _with_faulthandler(self, pid: int) -> tuple[Thread, ...]:
         """Ask the probe's faulthandler; only where the probe has registered it, or the signal would kill."""
         path = self._live / f"t-{pid}"
+        if not _catches(pid, _STACK_SIGNAL):  # it may have become another program since, which the signal would kill
+            return ()
         try:
             before = path.stat().st_size
             os.kill(pid, _STACK_SIGNAL)
@@ -127,6 +129,15 @@ def _cwd(pid: int) -> str:
         return os.readlink(f"/proc/{pid}/cwd")
     except OSError:
         return ""
+
+
+def _catches(pid: int, number: int) -> bool:
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+        caught = int(status.split("SigCgt:")[1].split()[0], 16)
+    except (OSError, IndexError, ValueError):
+        return False
+    return bool(caught >> (number - 1) & 1)
 
 
 def _state(pid: int) -> str:

@@ -228,8 +228,8 @@ class Watch:
             agreed = self._nodes.publish(Verdict(outcome, findings, job))
             self._code = HUNG_EXIT_CODE if agreed.outcome == "hung" else self._code
             report = Report(agreed.outcome, self._code, agreed.findings, agreed.job, self._running_s(), self._pace.quiet_s(now), True)
-        for rank, pids in self._observer.rank_pids().items():
-            journals = [self._observer.journals[pid] for pid in pids if pid in self._observer.journals]
+        for rank in self._observer.rank_pids():
+            journals = [self._observer.journals[pid] for pid in self._observer.players_of(rank)]
             self._output.complete_log(rank, [file for journal in journals for file in (journal.out, journal.err) if file])
         self._output.stop()
         self._tell(report, self._output)

@@ -31,7 +31,7 @@ _KEPT = (
     "MASTER_PORT",
 )
 _KEPT_PREFIXES = ("ROLE_", "OMPI_COMM_WORLD_", "PMI_", "PMIX_RANK", "SLURM_", "TORCHELASTIC_", "TORCH_", "NCCL_", "GLOO_", "OMP_", "CUDA_")
-_SECRET_WORDS = ("TOKEN", "KEY", "SECRET", "PASSW", "CREDENTIAL", "AUTH")
+_SECRET_WORDS = ("TOKEN", "KEY", "SECRET", "PASSW", "CREDENTIAL", "AUTH", "JWT", "SESSION", "COOKIE", "PRIVATE", "SIGNATURE")
 _CONSTANTS = {None: "null", True: "true", False: "false"}
 
 
@@ -85,7 +85,7 @@ def rank_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     kept = {}
     for name, value in environ.items():
         wanted = name in _KEPT or name.startswith(_KEPT_PREFIXES)
-        if wanted and not any(word in name for word in _SECRET_WORDS):
+        if wanted and not any(word in name.upper() for word in _SECRET_WORDS) and "@" not in value:
             kept[name] = value[:500]
     return kept
 
