@@ -191,11 +191,11 @@ def test_rw403_gone_without_a_trace_is_not_certain() -> None:
     expect(found, "RW403", [2], "without a trace", certain=False, deadlock=False)
 
 
-@pytest.mark.parametrize("end", [{"kind": "vanished"}, {"kind": "vanished", "code": 1}])
-def test_rw403_after_another_rank_had_finished_in_peace(end) -> None:
-    found = root(job(finished(0, ago_s=30), ended(elsewhere(1), **end), exit_code=1))
+@pytest.mark.parametrize(("code", "cause"), [(None, "RW403"), (1, "RW402")], ids=["killed or not", "it left with a code"])
+def test_a_rank_that_vanished_after_another_had_finished_in_peace_is_told(code: int | None, cause: str) -> None:
+    found = root(job(finished(0, ago_s=30), ended(elsewhere(1), "vanished", code=code), exit_code=1))
 
-    assert (found.code, [place.rank for place in found.culprits]) == ("RW403", [1])
+    assert (found.code, [place.rank for place in found.culprits]) == (cause, [1])
 
 
 @pytest.mark.parametrize("proof", [{"pid": 4201}, {"cgroup": True}])

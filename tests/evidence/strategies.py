@@ -76,7 +76,7 @@ def _values(hint: Any) -> st.SearchStrategy[Any]:
         return st.one_of([_values(argument) for argument in arguments])
     if isinstance(hint, type) and hint.__module__.startswith("rankwise."):
         return records(hint)
-    return {int: st.integers(), str: st.text(max_size=8), bool: st.booleans(), type(None): st.none()}[hint]
+    return {int: st.integers(-(2**63), 2**63 - 1), str: st.text(max_size=8), bool: st.booleans(), type(None): st.none()}[hint]
 
 
 @st.composite

@@ -53,18 +53,18 @@ def probed_environment(live: Path, *, probe: Path = PROBE, **more: str) -> dict[
 
 
 def run(
-    command: list[str | Path], live: Path, env: dict[str, str], cwd: Path | None = None, timeout_s: float = 120, given: str = ""
+    command: list[str | Path], live: Path, env: dict[str, str], cwd: Path | None = None, timeout_s: float = 170, given: str = ""
 ) -> Ended:
     done = subprocess.run([str(word) for word in command], env=env, cwd=cwd, capture_output=True, input=given.encode(), timeout=timeout_s)
     return Ended(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"), live)
 
 
-def run_script(script: Path, live: Path, *, args: tuple[str, ...] = (), timeout_s: float = 120, **env: str) -> Ended:
+def run_script(script: Path, live: Path, *, args: tuple[str, ...] = (), timeout_s: float = 170, **env: str) -> Ended:
     """One script under the probe; RANK="0" in `env` makes it a rank."""
     return run([sys.executable, script, *args], live, probed_environment(live, **env), script.parent, timeout_s)
 
 
-def run_bare(script: Path, live: Path, *, args: tuple[str, ...] = (), timeout_s: float = 120, **env: str) -> Ended:
+def run_bare(script: Path, live: Path, *, args: tuple[str, ...] = (), timeout_s: float = 170, **env: str) -> Ended:
     """The same without the probe."""
     return run([sys.executable, script, *args], live, bare_environment(**env), script.parent, timeout_s)
 

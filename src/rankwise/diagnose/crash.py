@@ -15,7 +15,9 @@ from rankwise.evidence.frames import is_user_file, user_frame
 from rankwise.evidence.records import Ended, Frame, JobEvidence, Raised, RankEvidence
 from rankwise.findings import Finding, Place, ranks_text
 
-_WORKER_KILLED = re.compile(r"DataLoader worker \(pid\(?s?\)? (\d{1,9}[\d, ]*)\).*?(killed by signal: \w+|exited unexpectedly)", re.DOTALL)
+_WORKER_KILLED = re.compile(
+    r"DataLoader worker \(pid\(?s?\)? (\d{1,9}(?:, ?\d{1,9})*)\).*?(killed by signal: \w+|exited unexpectedly)", re.DOTALL
+)
 _TRACE_LINE = re.compile(r'File "([^"]+)", line (\d{1,9}), in (\S+)')
 _OUT_OF_MEMORY = (
     "out of memory",

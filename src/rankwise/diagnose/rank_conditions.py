@@ -64,6 +64,8 @@ class RankConditions(Expressions):
     def _of_attribute(self, node: ast.Attribute) -> Any:
         hint = self._hint(node.attr, node)
         found = self._names.of_attribute(node, anywhere=hint is UNKNOWN)
+        if hint is UNKNOWN and any(_is_literal(b.value) and owner_name(b.node) not in ("self", "cls") for b in found):
+            return UNKNOWN  # `config.debug = False` changes what was set elsewhere
         return self._agreed(node.attr, found, hint) if found and not self._is_of_many(node) else hint
 
     def _agreed(self, name: str, found: list[Binding], hint: Any) -> Any:

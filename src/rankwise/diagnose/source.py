@@ -39,6 +39,7 @@ class SourceBook:
     local_ranks: dict[int, int] | None = None  # by rank; None for a job on one host, where they are the ranks
     _trees: dict[str, ast.Module | None] = field(default_factory=dict)
     _lines: dict[str, list[str]] = field(default_factory=dict)
+    _holders: dict[str, list[str]] = field(default_factory=dict)  # the files that hold a text
     _statements: dict[str, dict[int, ast.stmt]] = field(default_factory=dict)
     _guards: dict[tuple[str, int], list[Guard]] = field(default_factory=dict)
     _skips: dict[tuple[str, int], list[Skip]] = field(default_factory=dict)
@@ -215,7 +216,9 @@ class SourceBook:
         return self._lines[file]
 
     def _trees_with(self, text: str) -> list[ast.Module]:
-        return [tree for file, source in self.sources.items() if text in source and (tree := self.tree(file)) is not None]
+        if text not in self._holders:
+            self._holders[text] = [file for file, source in self.sources.items() if text in source]
+        return [tree for file in self._holders[text] if (tree := self.tree(file)) is not None]
 
     def _statement_at(self, file: str, line: int) -> ast.stmt | None:
         """The innermost statement that covers a line."""

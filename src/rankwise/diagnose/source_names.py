@@ -77,7 +77,7 @@ class Names:
         of_others = [binding for binding in found if binding not in of_classes]
         if owner not in _SELF:
             near = [binding for binding in of_others if owner_name(binding.node) == owner and tree_of(binding.node) is tree_of(use)]
-            return [*of_classes, *of_others] if anywhere else near
+            return [*of_classes, *of_others] if anywhere and (near or of_classes) else near
         near = [binding for binding in of_classes if class_of(binding.node) is own_class]
         near += [b for b in self.bindings(own_class).get(use.attr, []) if b.kind == "value"] if own_class is not None else []
         return [*(near or of_classes), *of_others] if anywhere else near

@@ -261,7 +261,9 @@ def _busy(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity | 
         return Activity("RW301", "is busy", here, moves=True)
     text = book.line_text(here.file, here.line) if here else ""
     same_place = bool(before) and _frames(rank.earlier_threads) == _frames(rank.threads)
-    calls_out = "(" in text or "**" in text  # plain arithmetic on one line is a loop of the user's, not C code that does not return
+    calls_out = (
+        re.search(r"[\w\])]\(|\*\*", text) is not None
+    )  # plain arithmetic on one line is a loop of the user's, not C code that does not return
     native = calls_out and same_place and thread is not None and thread.owns_gil and not re.match(r"(while|for|pass|continue)\b", text)
     if native:
         why = f"the same line for every look, at {_cpu_rate(rank):.0%} CPU and holding the GIL: C code (a regular expression, big numbers) that does not return: {text}"
