@@ -115,7 +115,10 @@ def _from_raise(job: JobEvidence, stands: Standings, book: SourceBook, root: _En
         return _interrupted(job, together)
     killed = _WORKER_KILLED.search(raised.message)
     if killed:
-        return _worker_killed(job, stands, root, killed)
+        return _worker_killed(job, stands, root, int(killed[1].split(",")[0]), killed[2])
+    lost = _lost_worker(job.ranks[root.rank], raised)
+    if lost is not None:
+        return _worker_killed(job, stands, root, lost, "exited unexpectedly")
     code = "RW401"
     why = "the first exception by time; what the other ranks report came after it"
     if any(words in text for words in _SHM):
@@ -206,11 +209,18 @@ def _different_models(job: JobEvidence, stands: Standings, book: SourceBook, roo
     return model_difference(job, deadlock=True) if in_ddp else None
 
 
-def _worker_killed(job: JobEvidence, stands: Standings, root: _End, killed: re.Match[str]) -> Finding:
+def _lost_worker(evidence: RankEvidence, raised: Raised) -> int | None:
+    """A broken connection inside the DataLoader: the worker at its other end is gone, before the DataLoader noticed."""
+    is_broken = raised.type in ("ConnectionResetError", "EOFError", "BrokenPipeError", "ConnectionRefusedError")
+    if not is_broken or not any("dataloader" in frame.file for frame in raised.stack):
+        return None
+    return next((helper.pid for helper in evidence.helpers if helper.ended is not None and helper.ended.signal), None)
+
+
+def _worker_killed(job: JobEvidence, stands: Standings, root: _End, pid: int, how_it_ended: str) -> Finding:
     raised = root.raised
     assert raised is not None
     evidence = job.ranks[root.rank]
-    pid = int(killed[1].split(",")[0])
     sent = next((s for s in evidence.signals if s.target == pid), None)
     helper = next((h for h in evidence.helpers if h.pid == pid), None)
     own = user_frame(sent.stack) if sent else None
@@ -218,7 +228,7 @@ def _worker_killed(job: JobEvidence, stands: Standings, root: _End, killed: re.M
     how = "; the kernel killed it for want of memory" if oom else ""
     name = f" ({signal_name(helper.ended.signal)})" if helper and helper.ended and helper.ended.signal else ""
     return load_cause("RW407").finding(
-        f"rank {root.rank}'s DataLoader worker (pid {pid}) was {killed[2].replace('exited unexpectedly', 'killed or exited unexpectedly')}{name}{at(own)}{how}",
+        f"rank {root.rank}'s DataLoader worker (pid {pid}) was {how_it_ended.replace('exited unexpectedly', 'killed or exited unexpectedly')}{name}{at(own)}{how}",
         certain=True,
         culprits=(place_of(evidence, own or _raise_frame(raised)),),
         waiting=_waits(stands, [root.rank]),
