@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pty
+import re
+import resource
+import subprocess
 import sys
 import threading
 import time
@@ -139,6 +143,78 @@ def test_redirection_is_respected_and_copied(tmp_path: Path, run_rankwise: Calla
     assert not [line for line in ran.text.splitlines() if line.startswith(("[rank 0]", "[rank 2]"))]
     assert "[rank 1] to stderr" in ran.stderr.splitlines()
     assert "[rank 3] to stdout" in ran.stdout.splitlines()
+
+
+def test_redirection_into_our_own_log_does_not_copy_a_file_onto_itself(tmp_path: Path, start: Callable[..., Any]) -> None:
+    log = tmp_path / "out" / "logs" / "rank-0.log"
+    script = write_script(tmp_path, f"{sys.executable} -c 'print(200_000 * \"x\")' > {log} 2>&1", "launch.sh")
+
+    def at_most_a_little_disk() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (8 << 20, 8 << 20))
+
+    run = start("--out", tmp_path / "out", "--", "bash", script, cwd=tmp_path, preexec_fn=at_most_a_little_disk, env={**os.environ, **RANK})
+
+    assert run.wait(timeout=60) == 0
+    assert log.stat().st_size == 200_001
+
+
+def test_on_a_terminal_the_status_line_comes_and_goes(tmp_path: Path) -> None:
+    """What a person sees in the end is the job's lines, and nothing of the line that was drawn and taken away between them."""
+    script = write_script(
+        tmp_path,
+        """
+        import pathlib, sys, time
+        here = pathlib.Path(__file__).parent
+        print("first", flush=True)
+        while not (here / "go").exists():
+            time.sleep(0.05)
+        print("last", flush=True)
+        """,
+    )
+    ours, theirs = pty.openpty()
+    env = {**os.environ, **RANK, "NO_COLOR": "1", "COLUMNS": "100", "TERM": "xterm"}
+    command = [sys.executable, "-m", "rankwise", "run", "--out", str(tmp_path / "out"), "--", sys.executable, str(script)]
+    run = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=env)
+    os.close(theirs)
+    seen = b""
+    try:
+        while chunk := _read_terminal(ours):
+            seen += chunk
+            if b"1 of 1 ranks alive" in seen and b"first" in seen:
+                (tmp_path / "go").touch()
+        assert run.wait(timeout=60) == 0
+    finally:
+        run.kill()
+        run.wait()
+        os.close(ours)
+
+    assert b"ranks alive" in seen
+    assert [line for line in _screen(seen.decode()) if line] == ["[rank 0] first", "[rank 0] last"]
+
+
+def _read_terminal(fd: int) -> bytes:
+    try:
+        return os.read(fd, 1 << 16)
+    except OSError:  # the last writer is gone
+        return b""
+
+
+def _screen(text: str) -> list[str]:
+    """What stays on a terminal that knows carriage return, newline and "erase to the end of the line"."""
+    lines, column = [""], 0
+    for part in re.findall(r"\x1b\[K|\r|\n|[^\x1b\r\n]+|\x1b", text):
+        if part == "\r":
+            column = 0
+        elif part == "\n":
+            lines.append("")
+        elif part == "\x1b[K":
+            lines[-1] = lines[-1][:column]
+        else:
+            lines[-1] = lines[-1][:column].ljust(column) + part + lines[-1][column + len(part) :]
+            column += len(part)
+        if part == "\n":
+            column = 0
+    return [line.rstrip() for line in lines]
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rankwise.causes import load_cause
 from rankwise.diagnose.models import model_difference
 from rankwise.diagnose.source import SourceBook
-from rankwise.diagnose.standing import Standings, first_raised, is_echo, place_of, wait_of
+from rankwise.diagnose.standing import Standings, first_raised, has_failed, is_echo, place_of, wait_of
 from rankwise.diagnose.wording import at, size_text
 from rankwise.evidence.frames import is_user_file, user_frame
 from rankwise.evidence.records import Ended, Frame, JobEvidence, Raised, RankEvidence
@@ -29,6 +29,7 @@ _OUT_OF_MEMORY = (
 )
 _SHM = (
     "shared memory (shm)",
+    "shared memory(shm)",
     "insufficient shared memory",
     "no space left on device: '/dev/shm",
     "unable to open shared memory",
@@ -86,9 +87,8 @@ def _is_bad_end(job: JobEvidence, ended: Ended) -> bool:
 
 def _others_failed_before(job: JobEvidence, ended: Ended) -> bool:
     """torchrun ends the rest with SIGTERM when one rank failed: theirs is a consequence."""
-    others = [e.ended for e in job.ranks.values() if e.ended is not None and e.ended is not ended]
-    failures = (other for other in others if other.code or (other.signal and other.signal != signals.SIGTERM) or other.kind == "exception")
-    return any(other.time_ns <= ended.time_ns for other in failures)
+    others = (e for e in job.ranks.values() if e.ended is not None and e.ended is not ended)
+    return any(other.ended.time_ns <= ended.time_ns for other in others if other.ended and has_failed(job, other))
 
 
 def _same(a: _End, b: _End) -> bool:

@@ -65,7 +65,7 @@ class Standings(dict[int, Standing]):
 
 
 def standings(job: JobEvidence) -> Standings:
-    first = min((e.ended.time_ns for e in job.ranks.values() if e.ended and _failed(e)), default=0)
+    first = min((e.ended.time_ns for e in job.ranks.values() if e.ended and has_failed(job, e)), default=0)
     return Standings({rank: standing_of(evidence, first) for rank, evidence in job.ranks.items()})
 
 
@@ -99,8 +99,15 @@ def _was_ended_by_others(rank: RankEvidence, first_failure_ns: int) -> bool:
     return rank.ended is not None and rank.ended.signal == signal.SIGTERM and 0 < first_failure_ns <= rank.ended.time_ns
 
 
-def _failed(rank: RankEvidence) -> bool:
-    ended = rank.ended
+def has_failed(job: JobEvidence, rank: RankEvidence) -> bool:
+    """Ended badly, so that its launcher ends the rest with SIGTERM.
+
+    A lost connection counts only where somebody else had left by then: otherwise the one who was ended by SIGTERM is who it lost.
+    """
+    ended, raised = rank.ended, first_raised(rank)
+    if ended is not None and raised is not None and is_echo(raised) and not is_timeout(raised):
+        others = (e.ended for e in job.ranks.values() if e is not rank and e.ended is not None and e.ended.signal != signal.SIGTERM)
+        return any(other.time_ns <= ended.time_ns for other in others)
     return ended is not None and (ended.kind == "exception" or bool(ended.code) or ended.signal not in (None, signal.SIGTERM))
 
 

@@ -75,15 +75,15 @@ class Pace:
             return "deep"
         return "flight"
 
-    def is_confirmed(self, essence: object, now_ns: int) -> bool:
-        """The same proof twice, a second apart: no snapshot taken in the middle of a step can be mistaken for a deadlock."""
+    def is_confirmed(self, essence: object, now_ns: int, seconds: float = _CONFIRM_S) -> bool:
+        """The same proof twice, a second or more apart: no snapshot taken in the middle of a step can be mistaken for a deadlock."""
         if essence != self._essence:
             self._essence, self._essence_since = essence, now_ns
             self._next_look_s = 0.0
             self._looked_ns = now_ns - int(0.2e9)
             return False
         self._next_look_s = 0.0
-        return (now_ns - self._essence_since) / 1e9 >= _CONFIRM_S
+        return (now_ns - self._essence_since) / 1e9 >= seconds
 
     def status_line(self, observer: Observer, started_ns: int, now_ns: int, waiting: str) -> str:
         """Elapsed, ranks alive, calls per second, and who waits for whom as far as the last look told."""

@@ -32,6 +32,7 @@ _TICK_S = 0.2
 _LOOK_EVERY_NS = 1_000_000_000
 _END_GRACE_S = 5.0
 _LIVE_ROOM = 32 << 20
+_CRASH_GRACE_S = 3.5
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -181,7 +182,9 @@ class Watch:
         findings = self._worth_telling(every, now)
         stuck_s = self._pace.quiet_s(now)
         deadlocked = bool(findings) and findings[0].deadlock and findings[0].certain and findings[0].severity == "error"
-        if deadlocked and not self._pace.is_confirmed(_essence(findings), now):
+        crashed = deadlocked and findings[0].code.startswith("RW4")
+        # A launcher that sees its rank die ends the others by itself, in its own way and with its own exit code: leave it the time.
+        if deadlocked and not self._pace.is_confirmed(_essence(findings), now, _CRASH_GRACE_S if crashed else 1.0):
             return
         if _essence(findings) != _essence(self._told):
             self._told, self._told_job = findings, job
