@@ -134,9 +134,9 @@ def test_mpirun(tmp_path: Path, run_rankwise: Run, free_port: int) -> None:
     check(ran, script, {"RW201"}, rank=1, comments={"skips", "barrier"}, waits="reduces")
     # mpirun carries what its ranks print through pipes of its own.
     log = (tmp_path / "out" / "logs" / "launcher.log").read_text()
-    for rank in (0, 1):
-        assert f"hello from rank {rank}" in log
-        assert f"hello from rank {rank}" in ran.stdout
+    # It may cut them into each other's lines, so only that all of it is there can be asked for.
+    for text in (log, ran.stdout):
+        assert text.count("hello from rank") == 2
 
 
 def _mpirun() -> list[str]:

@@ -56,6 +56,8 @@ class _End:
 def find_crash(job: JobEvidence, stands: Standings, book: SourceBook) -> Finding | None:
     """The root cause among the ranks that ended badly; None if none did by itself."""
     ends = sorted(_own_ends(job), key=lambda end: (end.time_ns, end.rank))
+    # A rank of which nothing is known but that it is gone may have ended in peace: whoever is known to have failed comes first.
+    ends = [end for end in ends if end.raised or end.ended.kind != "vanished" or end.ended.code] or ends
     if not ends:
         return None
     root = ends[0]

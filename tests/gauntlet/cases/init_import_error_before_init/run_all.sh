@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
 export MASTER_ADDR=localhost MASTER_PORT=${GAUNTLET_PORT} WORLD_SIZE=2
-PYTHONPATH=$PWD RANK=0 $PYTHON src/train.py &
-PYTHONPATH=$PWD:$PWD/plugins RANK=1 $PYTHON src/train.py &
+RANK=0 $PYTHON src/train.py &
+PYTHONPATH=$PWD/plugins${PYTHONPATH:+:$PYTHONPATH} RANK=1 $PYTHON src/train.py &
 wait %1 %2

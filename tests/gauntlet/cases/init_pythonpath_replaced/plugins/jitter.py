@@ -1,0 +1,2 @@
+def jitter(x):
+    return x + 0.1
