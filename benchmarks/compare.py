@@ -17,7 +17,7 @@ CALM_CORES = 0.15  # others may use this much of one core while a pair is measur
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table; `is_met` is None where nothing is required."""
+    """One line of the table; `is_met` is None where nothing is required, or where the machine was too busy to tell."""
 
     what: str
     plain: str
@@ -30,39 +30,39 @@ class Row:
 
 @dataclass(frozen=True)
 class Pairs(Generic[T]):
-    """The pairs that count, and how many were measured for them."""
+    """The pairs that count: the calm ones, or all where hardly any were calm."""
 
     results: list[tuple[T, T]]
-    num_measured: int
+    is_calm: bool
 
     def __str__(self) -> str:
-        return f"{len(self.results)} of {self.num_measured}"
+        return f"{len(self.results)}" if self.is_calm else f"{len(self.results)}, busy machine"
 
 
-def in_turns(
-    plain: Callable[[], T], watched: Callable[[], T], own_cpu_s: Callable[[], float], num_pairs: int, patience_s: float
-) -> Pairs[T]:
-    """Measure until enough pairs were left alone by other programs, or patience ends: then the calmest count.
+def merged(rounds: list[Pairs[T]]) -> Pairs[T]:
+    """The calm rounds together, or all if none was calm."""
+    counting = [pairs for pairs in rounds if pairs.is_calm] or rounds
+    return Pairs([pair for pairs in counting for pair in pairs.results], counting[0].is_calm)
+
+
+def in_turns(plain: Callable[[], T], watched: Callable[[], T], own_cpu_s: Callable[[], float], num_pairs: int, deadline: float) -> Pairs[T]:
+    """Measure until enough pairs were left alone by other programs; after the deadline all count, calm or not.
 
     `own_cpu_s` is the CPU time that the benchmark and what it measures have used so far.
     """
     neighbours = Neighbours(own_cpu_s)
-    deadline = time.monotonic() + patience_s
-    seen: list[tuple[float, int, T, T]] = []
-    num_calm = 0
+    calm: list[tuple[T, T]] = []
+    busy: list[tuple[T, T]] = []
     plain(), watched()
-    while num_calm < num_pairs and (time.monotonic() < deadline or len(seen) < MIN_PAIRS):
+    while len(calm) < num_pairs and (time.monotonic() < deadline or len(calm) + len(busy) < num_pairs):
         neighbours.wait_for_calm(deadline)
         neighbours.mark()
-        if len(seen) % 2:
+        if (len(calm) + len(busy)) % 2:
             a, b = plain(), watched()
         else:
             b, a = watched(), plain()
-        cores = neighbours.cores_since_mark()
-        seen.append((cores, len(seen), a, b))
-        num_calm += cores < CALM_CORES
-    calmest = sorted(seen, key=lambda pair: pair[:2])[: max(num_calm, MIN_PAIRS)]
-    return Pairs([(a, b) for _, _, a, b in calmest], len(seen))
+        (calm if neighbours.cores_since_mark() < CALM_CORES else busy).append((a, b))
+    return Pairs(calm, is_calm=True) if len(calm) >= MIN_PAIRS else Pairs(calm + busy, is_calm=False)
 
 
 class Neighbours:

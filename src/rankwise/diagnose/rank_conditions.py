@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import dataclass
 from typing import Any
 
 from rankwise.diagnose.rank_expressions import NEVER, UNKNOWN, Expressions, common_value
@@ -34,51 +35,64 @@ from rankwise.diagnose.source_tree import (
 _MOST_CALLS = 4  # helpers within helpers
 
 
-class RankConditions(Expressions):
-    """Answers what an expression is on one rank; UNKNOWN where it depends on anything else, or is not understood."""
+@dataclass(frozen=True)
+class Position:
+    """Which process of a job a condition is worked out for; misnamed: parameters called `rank` and the like that hold something else."""
 
-    def __init__(
-        self, names: Names, rank: int, local_rank: int | None, world_size: int, misnamed: frozenset[ast.AST] = frozenset()
-    ) -> None:
+    rank: int
+    world_size: int
+    local_rank: int | None = None
+    misnamed: frozenset[ast.AST] = frozenset()
+
+    def fact(self, meaning: str) -> Any:
+        """The rank, the world size and what follows from them."""
+        if meaning in ("local_rank", "local_main"):
+            return UNKNOWN if self.local_rank is None else self.local_rank if meaning == "local_rank" else self.local_rank == 0
+        return {"rank": self.rank, "main": self.rank == 0, "world_size": self.world_size}.get(meaning, UNKNOWN)
+
+
+class RankConditions(Expressions):
+    """Answers whether a condition holds on one rank, as far as it is understood."""
+
+    def __init__(self, names: Names) -> None:
         super().__init__()
-        self._names, self._misnamed = names, misnamed
-        is_local_main = UNKNOWN if local_rank is None else local_rank == 0
-        self._facts: dict[str, Any] = {"rank": rank, "main": rank == 0, "local_main": is_local_main, "world_size": world_size}
-        self._facts["local_rank"] = UNKNOWN if local_rank is None else local_rank
+        self._names = names
+        self._at = Position(0, 1)
+        self._meanings: dict[tuple[str, ast.AST], str] = {}
         self._calls: list[tuple[Function, dict[str, Any]]] = []  # helpers being worked out, with what their parameters are
         self._open: set[Binding] = set()  # bindings being worked out: one that needs itself has no answer
-        self.depends_on_rank = False
+        self.depends_on_rank = False  # whether the last answer may be another one on another rank
 
-    def truth(self, test: ast.expr) -> bool | None:
-        """Whether a condition holds on this rank; None if that cannot be told."""
-        self.depends_on_rank = False
+    def truth(self, test: ast.expr, at: Position) -> bool | None:
+        """Whether a condition holds on a rank; None if that cannot be told."""
+        self._at, self.depends_on_rank = at, False
         value = self.value(test)
         return None if value is UNKNOWN else bool(value)
 
     # -- names ----------------------------------------------------------------------------------------------------------------
 
     def _of_name(self, node: ast.Name) -> Any:
-        found, hint = self._names.of_name(node), self._hint(node.id, node)
-        return hint if found is None else self._agreed(node.id, found, hint)
+        found, meaning = self._names.of_name(node), self._meaning(node.id, node)
+        return self._fact(meaning) if found is None else self._agreed(node.id, found, meaning)
 
     def _of_attribute(self, node: ast.Attribute) -> Any:
-        hint = self._hint(node.attr, node)
-        found = self._names.of_attribute(node, anywhere=hint is UNKNOWN)
-        if hint is UNKNOWN and any(_is_literal(b.value) and owner_name(b.node) not in ("self", "cls") for b in found):
+        meaning = self._meaning(node.attr, node)
+        found = self._names.of_attribute(node, anywhere=not meaning)
+        if not meaning and any(_is_literal(b.value) and owner_name(b.node) not in ("self", "cls") for b in found):
             return UNKNOWN  # `config.debug = False` changes what was set elsewhere
-        return self._agreed(node.attr, found, hint) if found and not self._is_of_many(node) else hint
+        return self._agreed(node.attr, found, meaning) if found and not self._is_of_many(node) else self._fact(meaning)
 
-    def _agreed(self, name: str, found: list[Binding], hint: Any) -> Any:
+    def _agreed(self, name: str, found: list[Binding], meaning: str) -> Any:
         """The value that all bindings of a name agree on; `rank = 0` beside `rank = get_rank()` is only the case without a job."""
-        real = [binding for binding in found if hint is UNKNOWN or not _is_literal(binding.value)] or found
-        value = common_value(self._bound(binding, hint, len(found) > 1) for binding in real)
+        real = [binding for binding in found if not meaning or not _is_literal(binding.value)] or found
+        value = common_value(self._bound(binding, meaning, len(found) > 1) for binding in real)
         return UNKNOWN if isinstance(value, list) and self._names.is_changed(name) else value
 
-    def _bound(self, binding: Binding, hint: Any, is_one_of_many: bool) -> Any:
+    def _bound(self, binding: Binding, meaning: str, is_one_of_many: bool) -> Any:
         if binding.kind == "parameter":
-            return self._given(binding, hint)
+            return self._given(binding, meaning)
         if binding.kind == "import":
-            return hint
+            return self._fact(meaning)
         if binding in self._open or binding.kind in ("loop", "other"):
             return UNKNOWN
         self._open.add(binding)
@@ -86,20 +100,20 @@ class RankConditions(Expressions):
             if is_one_of_many and not self._is_reached(binding.node):
                 return NEVER
             if isinstance(binding.node, FUNCTIONS):  # a property
-                value = self._returned(binding.node, {}, hint is not UNKNOWN)
+                value = self._returned(binding.node, {}, bool(meaning))
             else:
                 value = self.value(binding.value)
         finally:
             self._open.discard(binding)
         if value is not UNKNOWN and binding.index is not None:
             return value[binding.index] if isinstance(value, (tuple, list)) else UNKNOWN
-        return hint if value is UNKNOWN and self._is_what_its_name_says(binding) else value
+        return self._fact(meaning) if value is UNKNOWN and self._is_what_its_name_says(binding) else value
 
-    def _given(self, parameter: Binding, hint: Any) -> Any:
+    def _given(self, parameter: Binding, meaning: str) -> Any:
         for function, given in reversed(self._calls):
             if function is scope_of(parameter.node):
                 return given.get(parameter.name, UNKNOWN)
-        return UNKNOWN if parameter.node in self._misnamed else hint
+        return UNKNOWN if parameter.node in self._at.misnamed else self._fact(meaning)
 
     def _is_what_its_name_says(self, binding: Binding) -> bool:
         meaning, value = meaning_of(binding.name), binding.value
@@ -111,19 +125,24 @@ class RankConditions(Expressions):
             return tells_rank(value) or (bool(source) and all(b.kind == "parameter" for b in source or ()))
         return binding.name.lower().lstrip("_") == "world_size"
 
-    def _hint(self, name: str, node: ast.AST) -> Any:
+    def _meaning(self, name: str, node: ast.AST) -> str:
         """What a name alone says, where nothing says otherwise."""
+        if (name, node) not in self._meanings:
+            self._meanings[name, node] = self._find_meaning(name, node)
+        return self._meanings[name, node]
+
+    def _find_meaning(self, name: str, node: ast.AST) -> str:
         meaning = meaning_of(name)
         if not meaning:
-            return UNKNOWN
+            return ""
         around = [getattr(above, "name", "") for above in ancestors(node) if isinstance(above, (*FUNCTIONS, ast.ClassDef))]
         owner = owner_name(node) or last_name(getattr(node, "value", None))
         if is_part(owner) or is_other_rank(owner, *around) or self._is_of_many(node):
-            return UNKNOWN
+            return ""
         if meaning == "size":
             names = self._names.bindings(scope_of(node)) if isinstance(node, ast.Name) else {}
-            return self._facts["world_size"] if any(meaning_of(other) == "rank" for other in names) else UNKNOWN
-        return self._fact(meaning)
+            return "world_size" if any(meaning_of(other) == "rank" for other in names) else ""
+        return meaning
 
     def _is_of_many(self, node: ast.AST) -> bool:
         """True for `x.rank` and `x["rank"]` where x goes through a loop."""
@@ -132,17 +151,16 @@ class RankConditions(Expressions):
         return any(binding.kind == "loop" for binding in found or ())
 
     def _fact(self, meaning: str) -> Any:
-        self.depends_on_rank = self.depends_on_rank or meaning != "world_size"
-        return self._facts[meaning]
+        self.depends_on_rank = self.depends_on_rank or meaning not in ("", "world_size")
+        return self._at.fact(meaning)
 
     def _of_subscript(self, node: ast.Subscript) -> Any:
         return self._keyed(string_key(node), node) if string_key(node) else super()._of_subscript(node)
 
     def _keyed(self, key: str, node: ast.AST) -> Any:
         """What `os.environ["RANK"]`, `config["rank"]` and the like hold."""
-        meaning = meaning_of_variable(key)
-        value = self._fact(meaning) if meaning else UNKNOWN
-        return str(value) if value is not UNKNOWN else UNKNOWN if meaning else self._hint(key, node)
+        value = self._fact(meaning_of_variable(key))
+        return self._fact(self._meaning(key, node)) if value is UNKNOWN else str(value)
 
     # -- calls ----------------------------------------------------------------------------------------------------------------
 
@@ -159,7 +177,7 @@ class RankConditions(Expressions):
         if functions:
             value = common_value(self._called(function, node, bool(meaning)) for function in functions)
             return self._fact(meaning) if value is UNKNOWN and meaning in ("main", "world_size") else value
-        return self._fact(meaning) if meaning else UNKNOWN
+        return self._fact(meaning)
 
     def _functions(self, node: ast.Call) -> list[Function]:
         """The user's functions that a call may mean; `dist.get_rank()` within the user's own get_rank() is not that one again."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 
 from rankwise.diagnose.source_tree import called_name, last_name, owner_name, string_key
 
@@ -26,6 +27,7 @@ TORCH_DISTRIBUTED = ("dist", "distributed", "c10d", "torch_dist", "td")
 _CONVERSIONS = {"int", "bool", "str", "range", "len"}
 
 
+@cache
 def meaning_of(name: str) -> str:
     """What a variable of this name holds: rank, local_rank, world_size, size, main, local_main, or nothing known."""
     plain = name.lower().lstrip("_")

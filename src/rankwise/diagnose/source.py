@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from rankwise.diagnose.rank_conditions import RankConditions, find_misnamed
+from rankwise.diagnose.rank_conditions import Position, RankConditions, find_misnamed
 from rankwise.diagnose.rank_words import meaning_of, zero_only_mark
 from rankwise.diagnose.source_guards import Guard, Skip, find_skips, guards_at, leaves
 from rankwise.diagnose.source_names import Names
@@ -28,7 +28,7 @@ from rankwise.diagnose.source_tree import (
 from rankwise.evidence.records import Frame, JobEvidence, Stack
 from rankwise.ranks import read_rank_env
 
-_EVERYBODY = None  # in place of a rank, for a condition that does not depend on it
+_ENOUGH = 64  # a condition that is not understood for so many ranks is not understood
 
 
 @dataclass
@@ -43,7 +43,8 @@ class SourceBook:
     _statements: dict[str, dict[int, ast.stmt]] = field(default_factory=dict)
     _guards: dict[tuple[str, int], list[Guard]] = field(default_factory=dict)
     _skips: dict[tuple[str, int], list[Skip]] = field(default_factory=dict)
-    _truths: dict[tuple[object, ...], dict[int | None, bool | None]] = field(default_factory=dict)  # by condition, of each rank
+    _truths: dict[tuple[object, ...], dict[int, bool | None]] = field(default_factory=dict)  # of conditions, by rank
+    _same_for_all: set[tuple[object, ...]] = field(default_factory=set)  # conditions that tell no rank from another
 
     @classmethod
     def of_job(cls, job: JobEvidence) -> SourceBook:
@@ -55,6 +56,7 @@ class SourceBook:
 
     def __post_init__(self) -> None:
         self._names = Names(self._trees_with)
+        self._conditions = RankConditions(self._names)
 
     def line_text(self, file: str, line: int) -> str:
         lines = self._lines_of(file)
@@ -109,24 +111,32 @@ class SourceBook:
                 if zero_only_mark(last_name(mark)):
                     yield Guard(mark, True, "@"), {0} & set(ranks)
             for guard in self.guards(frame.file, frame.line):
-                yield guard, {rank for rank in ranks if self._holds(guard, rank, world_size, misnamed) is not False}
+                truths = self._truths_of(guard.test, ranks, world_size, misnamed)
+                yield guard, {rank for rank in ranks if not truths or truths[rank] in (None, guard.wanted)}
 
-    def _holds(self, guard: Guard, rank: int, world_size: int, misnamed: frozenset[ast.AST] = frozenset()) -> bool | None:
-        known = self._truths.setdefault((guard.test, world_size, misnamed), {})
-        if rank not in known and _EVERYBODY not in known:
-            local_rank = rank if self.local_ranks is None else self.local_ranks.get(rank)
-            conditions = RankConditions(self._names, rank, local_rank, world_size, misnamed)
-            truth = conditions.truth(guard.test)
-            known[rank if conditions.depends_on_rank else _EVERYBODY] = truth
-        truth = known.get(rank, known.get(_EVERYBODY))
-        return None if truth is None else truth == guard.wanted
+    def _truths_of(
+        self, test: ast.expr, ranks: list[int], world_size: int, misnamed: frozenset[ast.AST] = frozenset()
+    ) -> dict[int, bool | None]:
+        """Whether a condition holds, by rank; empty for one that tells no rank from another."""
+        key = (test, world_size, misnamed)
+        known = self._truths.setdefault(key, {})
+        for rank in ranks if key not in self._same_for_all else ():
+            if rank not in known:
+                local_rank = rank if self.local_ranks is None else self.local_ranks.get(rank)
+                truth = self._conditions.truth(test, Position(rank, world_size, local_rank, misnamed))
+                known[rank] = truth
+                if not self._conditions.depends_on_rank or (len(known) == _ENOUGH and set(known.values()) == {None}):
+                    self._same_for_all.add(key)
+                    known.clear()
+                    break
+        return known
 
     def branch_taken_by(self, frame: Frame, ranks: list[int], world_size: int) -> tuple[set[int], int] | None:
         """A rank-dependent `if` earlier in this frame's function, whose body only some of these ranks ran: who, and its line."""
         for node in self._nodes_around(frame):
             if isinstance(node, ast.If) and node.lineno < frame.line and not leaves(node.body):
-                held = {rank: self._holds(Guard(node.test, True), rank, world_size) for rank in ranks}
-                if set(held.values()) >= {True, False}:
+                held = self._truths_of(node.test, ranks, world_size)
+                if held and {held[rank] for rank in ranks} >= {True, False}:
                     return {rank for rank in ranks if held[rank]}, node.lineno
         return None
 

@@ -45,6 +45,8 @@ class Names:
     trees_with: Callable[[str], list[ast.Module]]
     _indexes: dict[ast.Module, _Index] = field(default_factory=dict)
     _bindings: dict[ast.AST, dict[str, list[Binding]]] = field(default_factory=dict)
+    _uses: dict[ast.Name, list[Binding] | None] = field(default_factory=dict)
+    _attributes: dict[tuple[ast.Attribute, bool], list[Binding]] = field(default_factory=dict)
     _returns: dict[Function, list[ast.Return] | None] = field(default_factory=dict)
     _guards: dict[ast.AST, list[Guard]] = field(default_factory=dict)
 
@@ -59,6 +61,11 @@ class Names:
 
     def of_name(self, use: ast.Name) -> list[Binding] | None:
         """The bindings that may have given a name its value where it is used; None if nothing in the file binds it."""
+        if use not in self._uses:
+            self._uses[use] = self._find_name(use)
+        return self._uses[use]
+
+    def _find_name(self, use: ast.Name) -> list[Binding] | None:
         is_own, below = True, cast(ast.AST, use)
         for above in ancestors(use):
             if is_bound_by_expression(above, use.id):
@@ -71,6 +78,11 @@ class Names:
 
     def of_attribute(self, use: ast.Attribute, anywhere: bool) -> list[Binding]:
         """What gives an attribute its value: in the same class or for an owner of the same name, or `anywhere` it may be given one."""
+        if (use, anywhere) not in self._attributes:
+            self._attributes[use, anywhere] = self._find_attribute(use, anywhere)
+        return self._attributes[use, anywhere]
+
+    def _find_attribute(self, use: ast.Attribute, anywhere: bool) -> list[Binding]:
         found = [binding for tree in self.trees_with(use.attr) for binding in self._index(tree).attributes.get(use.attr, [])]
         owner, own_class = owner_name(use), class_of(use)
         of_classes = [binding for binding in found if owner_name(binding.node) in _SELF]

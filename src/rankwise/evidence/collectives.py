@@ -54,6 +54,8 @@ class CollectiveLog:
     _index: dict[Any, int] = field(default_factory=dict, repr=False, compare=False)
 
     def add(self, seq: int, what: Signature, created_ns: int, done: bool, site: Any = None, origin: str = "user") -> None:
+        if not (0 <= seq < 1 << 32 and 0 <= created_ns < 1 << 64):  # before anything is kept: the columns stay of one length
+            raise OverflowError(f"#{seq} at {created_ns} ns does not fit")
         self.what.append(self._intern(what, self.signatures))
         self.seq.append(seq)
         self.created_ns.append(created_ns)

@@ -99,7 +99,7 @@ class OutputPump:
         with contextlib.suppress(OSError):
             target.touch(mode=0o600)
             for file in dict.fromkeys(files):
-                if Path(file).is_file():
+                if Path(file).is_file() and not target.samefile(file):  # else it would be copied onto its own end for ever
                     with open(file, "rb") as source, target.open("ab") as log:
                         shutil.copyfileobj(source, log)
 

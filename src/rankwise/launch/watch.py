@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import shutil
@@ -17,10 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from rankwise.errors import UsageError
 from rankwise.evidence.records import JobEvidence
 from rankwise.findings import Finding
 from rankwise.launch.collect import Collector
+from rankwise.launch.guardian import PR_SET_CHILD_SUBREAPER
 from rankwise.launch.nodes import Verdict, diagnose_whole, join_nodes
 from rankwise.launch.observe import Observer
 from rankwise.launch.output import OutputPump
@@ -90,6 +94,7 @@ class Watch:
         control_read, self._control = os.pipe()
         self._status, status_write = os.pipe()
         guardian = Path(__file__).with_name("guardian.py")
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # should the guardian be killed, its orphans come to us
         out, err = self._output.shared_writers
         self._guardian = subprocess.Popen(
             [sys.executable, "-I", "-S", str(guardian), str(control_read), str(status_write), str(self._live), *self._plan.command],
@@ -266,6 +271,8 @@ class Watch:
         with contextlib.suppress(OSError):
             os.close(self._status)
         self._nodes.leave()
+        if self._guardian.poll() != 0:
+            _kill_children()
         self._output.status("")
         shutil.rmtree(self._live, ignore_errors=True)
 
@@ -297,6 +304,16 @@ class Watch:
 
     def _running_s(self) -> float:
         return (time.time_ns() - self._started_ns) / 1e9
+
+
+def _kill_children() -> None:
+    """In the guardian's place: until nothing is left that was adopted from it."""
+    deadline = time.monotonic() + 20
+    while (children := psutil.Process().children(recursive=True)) and time.monotonic() < deadline:
+        for child in children:
+            with contextlib.suppress(psutil.Error):
+                child.kill()
+        psutil.wait_procs(children, timeout=1.0)
 
 
 def _essence(findings: list[Finding]) -> list[tuple[Any, ...]]:
