@@ -18,23 +18,14 @@ from typing import Any
 import pytest
 
 from rankwise.causes import load_cause
+from rankwise.diagnose import diagnose
 from rankwise.evidence.collectives import CollectiveLog, Signature
 from rankwise.evidence.records import Call, Ended, Frame, HostFacts, Init, JobEvidence, Raised, RankEvidence
 from rankwise.findings import Finding, Place
-from rankwise.launch import nodes
-from rankwise.launch.nodes import (
-    Peer,
-    Verdict,
-    diagnose_whole,
-    find_lost_nodes,
-    lost_job,
-    meeting_place,
-    merge_jobs,
-    pack_job,
-    pack_verdict,
-    unpack_job,
-    unpack_verdict,
-)
+from rankwise.launch import nodes, parcels
+from rankwise.launch.nodes import meeting_place
+from rankwise.launch.parcels import Verdict, pack_job, pack_verdict, unpack_job, unpack_verdict
+from rankwise.launch.peers import Peer, lost_job, merge_jobs
 from rankwise.launch.plan import plan_run
 from tests.lab.hosts import Host, lab, why_no_lab
 
@@ -238,7 +229,7 @@ def test_evidence_survives_the_journey() -> None:
 
 def test_evidence_that_is_too_much_is_thinned_out(monkeypatch: pytest.MonkeyPatch) -> None:
     job = a_job(a_rank(0), sources={"big.py": os.urandom(30_000).hex()})
-    monkeypatch.setattr(nodes, "MAX_VALUE", 8_000)
+    monkeypatch.setattr(parcels, "MAX_VALUE", 8_000)
     packed = pack_job(job)
 
     assert len(packed) <= 8_000
@@ -328,7 +319,7 @@ def test_what_is_left_of_a_lost_node_are_its_ranks_and_its_last_words() -> None:
 def test_a_lost_node_is_proven_when_the_others_cannot_go_on(silent_s: float, details: dict[str, Any], proven: bool) -> None:
     peer = a_peer(ranks={2: 102, 3: 103})
     here = a_job(a_rank(0), a_rank(1), now_ns=peer.heard_ns + int(silent_s * 1e9), **details)
-    (root, *_) = diagnose_whole(merge_jobs(here, [lost_job(peer)], ("node-b",)))
+    (root, *_) = diagnose(merge_jobs(here, [lost_job(peer)], ("node-b",)))
 
     assert (root.code, root.certain) == ("RW412", proven)
     assert root.summary == f"node node-b (ranks 2, 3) is gone: its watcher stopped answering {silent_s} s ago"
@@ -339,14 +330,14 @@ def test_a_lost_node_is_proven_when_the_others_cannot_go_on(silent_s: float, det
 def test_a_lost_node_does_not_hide_a_proven_cause() -> None:
     raised = Raised("ValueError", "bad sample", (LINE,), int(80e9))
     failed = a_rank(0, alive=False, raised=(raised,), ended=Ended("exception", int(80e9), code=1))
-    found = diagnose_whole(merge_jobs(a_job(failed, exit_code=1), [lost_job(a_peer(ranks={1: 101}))], ("node-b",)))
+    found = diagnose(merge_jobs(a_job(failed, exit_code=1), [lost_job(a_peer(ranks={1: 101}))], ("node-b",)))
 
     assert [finding.code for finding in found[:2]] == ["RW401", "RW412"]
 
 
 def test_a_node_that_went_after_all_was_well_is_no_finding() -> None:
-    assert find_lost_nodes(a_job(a_rank(0), exit_code=0, lost_hosts=("node-b",))) is None
-    assert find_lost_nodes(a_job(a_rank(0))) is None
+    for job in (a_job(a_rank(0), exit_code=0, lost_hosts=("node-b",)), a_job(a_rank(0))):
+        assert not [finding for finding in diagnose(job) if finding.code == "RW412"]
 
 
 @pytest.mark.parametrize(

@@ -32,11 +32,15 @@ def main(argv: list[str]) -> int:
         return 0 if argv else 2
     plan = plan_run(argv)
     folder = _make_folder(plan)
+    from rankwise.launch.start import start_job
+
+    job = start_job(plan, folder)
+    # Only now, beside the job's own start, what takes a while to load.
     from rankwise.cli.telling import Telling
     from rankwise.launch.watch import Watch
 
     try:
-        return Watch(plan, folder, Telling(folder).tell).run()
+        return Watch(plan, folder, job, Telling(folder).tell).run()
     except UsageError:  # nothing was started, so there is nothing to keep
         for place in (folder / "logs", folder, *([folder.parent] if plan.out is None else [])):
             with contextlib.suppress(OSError):

@@ -35,10 +35,14 @@ def find_blame(job: JobEvidence, book: SourceBook, sides: list[Side]) -> Blame:
     first, second = sides[0], sides[1]
     return (
         by_rank_condition(job, book, sides)
+        or _by_missing_gradients(job, first, second)
+        or _by_missing_gradients(job, second, first)
         or _by_loop(job, book, first, second)
         or _by_loop(job, book, second, first)
         or _by_early_return(book, first, second)
         or _by_early_return(book, second, first)
+        or _by_inner_loop(job, book, first, second)
+        or _by_inner_loop(job, book, second, first)
         or _by_counts(job, book, sides)
         or _by_majority(job, sides)
         or _by_branch(job, book, first, second)
@@ -55,7 +59,9 @@ def by_rank_condition(job: JobEvidence, book: SourceBook, sides: list[Side]) -> 
         rest = {rank for other in sides if other is not side for rank in other.ranks}
         if set(side.ranks) <= reaching and not reaching & rest and rest:
             guarded.append((side, guard, sorted(rest)))
-    if len(guarded) != 1:
+    if len(guarded) > 1:
+        return _by_two_conditions(book, sides, [(side, others) for side, _, others in guarded], world)
+    if not guarded:
         return None
     side, guard, others = guarded[0]
     condition = f"`{guard.text}` ({file_name(side.stack)}:{guard.line})" if guard else "a condition on the rank"
@@ -71,6 +77,15 @@ def by_rank_condition(job: JobEvidence, book: SourceBook, sides: list[Side]) -> 
     return Blame("RW208", side.ranks, f"the call stands under {condition}, so {verb(others, 'never makes', 'never make')} it")
 
 
+def _by_two_conditions(book: SourceBook, sides: list[Side], guarded: list[tuple[Side, list[int]]], world: int) -> Blame | None:
+    """Each side's call stands under a condition of its own: `if rank == 0: all_reduce(x) else: broadcast(x)`. Not one order, swapped."""
+    for side, others in guarded:
+        if any(book.has_twin_call(frame, side.op, others, side.ranks, world) for frame in side.stack):
+            return None
+    ranks = minority({str(i): side.ranks for i, side in enumerate(sides)}) or sorted(rank for side in sides for rank in side.ranks)
+    return Blame("RW202", ranks, f"conditions on the rank lead to {' and '.join(op_text(side) for side in sides)}: they cannot meet")
+
+
 def _by_loop(job: JobEvidence, book: SourceBook, inner: Side, outer: Side) -> Blame | None:
     """One side is still in a loop that the other has left: the one outside did fewer rounds or skipped a collective in one."""
     shared = common_frames(inner.stack, outer.stack)
@@ -78,8 +93,22 @@ def _by_loop(job: JobEvidence, book: SourceBook, inner: Side, outer: Side) -> Bl
         return None
     here, there = shared
     left = [loop for loop in book.loops_around(here.file, here.line) if there.line > loop[1]]
-    if not left:
+    return _left_loop(job, book, inner, outer, here, left) if left else None
+
+
+def _by_inner_loop(job: JobEvidence, book: SourceBook, inner: Side, outer: Side) -> Blame | None:
+    """The same, where the loop is in a function that one side is still in and the other has come back from."""
+    shared = common_frames(inner.stack, outer.stack)
+    if shared is None or shared[1].line <= shared[0].line or not more_rounds(job, inner.ranks[0], outer.ranks[0]):
         return None
+    for frame in _below(inner.stack, shared[0]):
+        loops = book.loops_around(frame.file, frame.line)
+        if loops:
+            return _left_loop(job, book, inner, outer, frame, loops)
+    return None
+
+
+def _left_loop(job: JobEvidence, book: SourceBook, inner: Side, outer: Side, here: Frame, left: list[tuple[int, int]]) -> Blame:
     fetched_less = more_rounds(job, inner.ranks[0], outer.ranks[0], ("next_batch",))
     skips = [skip for skip in book.skips_before(here.file, here.line) if skip.kind in ("continue", "except") or skip.in_handler]
     breaks = [skip for skip in book.skips_before(here.file, _loop_end(left[-1])) if skip.kind == "break"]
@@ -92,8 +121,7 @@ def _by_loop(job: JobEvidence, book: SourceBook, inner: Side, outer: Side) -> Bl
         line = Frame(here.file, breaks[0].line, here.function) if len(breaks) == 1 else None
         condition = f" when `{breaks[0].guard}`" if breaks[0].guard else ""
         return Blame("RW219", outer.ranks, f"the break in {file_name(outer.stack)}:{breaks[0].line}{condition} is decided per rank", line)
-    below = inner.stack[: inner.stack.index(here)] if here in inner.stack else ()
-    for frame in below:
+    for frame in _below(inner.stack, here):
         returns = [s for s in book.skips_before(frame.file, frame.line) if s.kind in ("return", "except") and s.line < frame.line]
         if returns and not fetched_less:
             line = Frame(frame.file, returns[0].line, frame.function) if len(returns) == 1 else None
@@ -108,14 +136,28 @@ def _by_early_return(book: SourceBook, inner: Side, outer: Side) -> Blame | None
     shared = common_frames(inner.stack, outer.stack)
     if shared is None or shared[1].line <= shared[0].line:
         return None
-    below = inner.stack[: len(inner.stack) - 1 - inner.stack[::-1].index(shared[0])]
-    for frame in below:
+    for frame in _below(inner.stack, shared[0]):
         skips = [s for s in book.skips_before(frame.file, frame.line) if s.kind in ("return", "except") and s.line < frame.line]
         if skips:
             line = Frame(frame.file, skips[0].line, frame.function) if len(skips) == 1 else None
             place = f"{os.path.basename(frame.file)}:{skips[0].line}"
             return Blame("RW201", outer.ranks, f"the {skips[0].kind} in {place} leaves {frame.function}() before its {inner.op}", line)
     return None
+
+
+def _by_missing_gradients(job: JobEvidence, inner: Side, outer: Side) -> Blame | None:
+    """One side reduces gradients; the other has been through just as many backwards, and is past the one the first is in."""
+    if inner.inside != "backward" or outer.inside in ("backward", "forward", "ddp"):
+        return None
+    mine, theirs = (job.ranks[side.ranks[0]].counts for side in (inner, outer))
+    last = next((call for call in reversed(job.ranks[outer.ranks[0]].calls) if call.op == "backward"), None)
+    if not last or last.is_open or any(mine.get(op, 0) == 0 or mine.get(op) != theirs.get(op) for op in ("forward", "backward")):
+        return None
+    why = (
+        "it went through its backward as often as the others, but reduced fewer gradients in the last one: "
+        "some parameters took no part in its loss, or that backward ran under no_sync()"
+    )
+    return Blame("RW215", outer.ranks, why, top_of(user_frames(last.stack)))
 
 
 def _by_counts(job: JobEvidence, book: SourceBook, sides: list[Side]) -> Blame | None:
@@ -189,6 +231,11 @@ def _forward_surplus(job: JobEvidence, side: Side) -> int | None:
 def _ran_out_of_data(job: JobEvidence, rank: int, other: int) -> bool:
     """Every rank comes to the end of its data once an epoch: only one time more than the others counts."""
     return job.ranks[rank].counts.get("end_of_data", 0) > job.ranks[other].counts.get("end_of_data", 0)
+
+
+def _below(stack: Stack, frame: Frame) -> Stack:
+    """The frames that were called from a frame, innermost first."""
+    return stack[: len(stack) - 1 - stack[::-1].index(frame)] if frame in stack else ()
 
 
 def op_text(side: Side) -> str:

@@ -39,6 +39,7 @@ _SHM = (
     "bus error",
 )
 _UNUSED = "finished reduction in the prior iteration"
+_SIZE_MISMATCH = "doesn't match expected size"
 _POLITE = (signals.SIGTERM, signals.SIGINT, signals.SIGHUP)
 _MODELS = ("expects same model across all ranks", "appears not to match", "inconsistent", "params in ddp")
 
@@ -306,10 +307,21 @@ def _native_crash(job: JobEvidence, root: _End, number: int | None, frame: Frame
             why=f"shared memory is used up{_shm_left(job)}",
             **details,
         )
+    said = root.ended.said
+    if _SIZE_MISMATCH in said:  # gloo checks every message it gets against the buffer it was given
+        call = _last_unfinished_call(job.ranks[root.rank])
+        return load_cause("RW204").finding(
+            f"rank {root.rank} was sent more than it expects in {call or 'a collective'}{at(frame)}: the sizes (counts, splits, shapes) of its call do not fit those of another rank",
+            certain=True, why=f"gloo ended the process: {said}", **details,
+        )  # fmt: skip
+    why = f"the C++ exception was: {said}" if said else "the Python line is where the crash happened; the fault is in the C code it called"
     return load_cause("RW405").finding(
-        f"rank {root.rank} crashed in native code with {name} (signal {number}){at(frame)}", certain=True,
-        why="the Python line is where the crash happened; the fault is in the C code it called", **details,
+        f"rank {root.rank} crashed in native code with {name} (signal {number}){at(frame)}", certain=True, why=why, **details,
     )  # fmt: skip
+
+
+def _last_unfinished_call(evidence: RankEvidence) -> str:
+    return next((call.op for call in reversed(evidence.calls) if call.is_open), "")
 
 
 # -- small helpers ------------------------------------------------------------------------------------------------------------

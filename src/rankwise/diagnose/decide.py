@@ -6,6 +6,7 @@ from rankwise.causes import load_cause
 from rankwise.diagnose.crash import find_crash
 from rankwise.diagnose.disagree import find_disagreement
 from rankwise.diagnose.health import find_notes
+from rankwise.diagnose.lost import with_lost_nodes
 from rankwise.diagnose.models import model_difference
 from rankwise.diagnose.source import SourceBook
 from rankwise.diagnose.standing import Standings, ended_well, first_raised, is_timeout, place_of, standings, wait_of
@@ -27,7 +28,7 @@ def diagnose(job: JobEvidence) -> list[Finding]:
     root = find_root(job, stands, book)
     found += root
     found += find_notes(job, stands, is_well=not root)
-    return [relative_to(finding, job.cwd) for finding in found]
+    return [relative_to(finding, job.cwd) for finding in with_lost_nodes(found, job, stands)]
 
 
 def find_root(job: JobEvidence, stands: Standings, book: SourceBook) -> list[Finding]:

@@ -112,6 +112,7 @@ def _headline(blame: Blame, sides: list[Side]) -> str:
         "RW208": f"only {who} called {op_text(theirs)}",
         "RW209": f"only {who} ran a forward through the DDP wrapper",
         "RW213": f"{who} finished with fewer batches than the others",
+        "RW215": f"{who} had no gradient for some parameters that the others reduce (unused there)",
         "RW219": f"{who} left the loop early",
     }[blame.code]
 

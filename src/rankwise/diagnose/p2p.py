@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rankwise.causes import load_cause
 from rankwise.diagnose.standing import P2P, Standings, place_of, wait_of
+from rankwise.diagnose.transfers import num_transfers
 from rankwise.diagnose.waiting import doomed_ranks, needed_by
 from rankwise.diagnose.wording import at, group_text
 from rankwise.evidence.records import JobEvidence
@@ -22,23 +23,23 @@ def find_unmatched_p2p(job: JobEvidence, stands: Standings) -> Finding | None:
         if peer.kind == "waiting" and wanted in peer.op and peer.peer in (rank, None):
             continue
         doing = "has ended" if peer.kind == "ended" else f"is in {peer.says}{at(peer.frame)}"
-        balance = _p2p_balance(job, rank, standing.peer)
+        sender, receiver = (rank, standing.peer) if wanted == "recv" else (standing.peer, rank)
         return load_cause("RW212").finding(
             f"rank {rank} waits in {standing.op} {'to' if wanted == 'recv' else 'from'} rank {standing.peer}{at(standing.frame)}, "
             f"but rank {standing.peer} {doing} and makes no matching {'recv (receive)' if wanted == 'recv' else 'send'}",
             certain=True,
             culprits=(place_of(job.ranks[rank], standing.frame), place_of(job.ranks[standing.peer], peer.frame)),
             waiting=tuple(wait_of(stands[r]) for r in sorted(doomed - {rank, standing.peer})),
-            why=f"every send needs its recv{balance}",
+            why=f"every send needs its recv{_balance(job, sender, receiver)}",
             deadlock=True,
         )
     return None
 
 
-def _p2p_balance(job: JobEvidence, a: int, b: int) -> str:
-    sends = sum(call.op in ("send", "isend") and call.peer == b for call in job.ranks[a].calls)
-    receives = sum(call.op in ("recv", "irecv") and call.peer == a for call in job.ranks[b].calls)
-    return f": rank {a} called send {sends} times, rank {b} called recv {receives} times" if sends else ""
+def _balance(job: JobEvidence, sender: int, receiver: int) -> str:
+    sends = num_transfers(job.ranks[sender], "send", receiver)
+    receives = num_transfers(job.ranks[receiver], "recv", sender)
+    return f": rank {sender} has called send to rank {receiver} {sends} times, rank {receiver} has called recv from it {receives} times"
 
 
 def find_circle(job: JobEvidence, stands: Standings) -> Finding | None:

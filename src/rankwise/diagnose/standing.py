@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from rankwise.diagnose.transfers import ASYNC_P2P, unanswered_transfer
 from rankwise.evidence.collectives import Entry
 from rankwise.evidence.flight import P2P_MARK
 from rankwise.evidence.frames import user_frame, user_frames
@@ -66,7 +67,8 @@ class Standings(dict[int, Standing]):
 
 def standings(job: JobEvidence) -> Standings:
     first = min((e.ended.time_ns for e in job.ranks.values() if e.ended and has_failed(job, e)), default=0)
-    return Standings({rank: standing_of(evidence, first) for rank, evidence in job.ranks.items()})
+    found = {rank: standing_of(evidence, first) for rank, evidence in job.ranks.items()}
+    return Standings({rank: _with_its_peer(job, standing) for rank, standing in found.items()})
 
 
 def standing_of(rank: RankEvidence, first_failure_ns: int = 0) -> Standing:
@@ -80,6 +82,14 @@ def standing_of(rank: RankEvidence, first_failure_ns: int = 0) -> Standing:
     if not rank.inits:
         return Standing(rank.rank, "before_init", stack=main_stack(rank), since_ns=rank.started_ns)
     return _waiting(rank) or Standing(rank.rank, "elsewhere", stack=main_stack(rank), since_ns=rank.last_progress_ns)
+
+
+def _with_its_peer(job: JobEvidence, standing: Standing) -> Standing:
+    """A rank that waits for several sends and receives at once waits for the one that the other side has no part in."""
+    if standing.kind != "waiting" or standing.op not in ASYNC_P2P:
+        return standing
+    call = unanswered_transfer(job, standing.rank)
+    return replace(standing, op=call.op, peer=call.peer) if call is not None else standing
 
 
 def _from_stack_alone(rank: RankEvidence) -> Standing | None:
@@ -238,7 +248,7 @@ def _from_call(rank: RankEvidence, call: Call, kind: str = "waiting", echo: bool
 def _in_p2p_wait(rank: RankEvidence) -> Standing | None:
     """`isend`/`irecv` return at once; their wait() shows only as an idle main thread right after the call."""
     last = rank.calls[-1] if rank.calls else None
-    if last is None or last.op not in ("isend", "irecv", "batch_isend_irecv") or not _looks_idle(rank):
+    if last is None or last.op not in ASYNC_P2P or not _looks_idle(rank):
         return None
     thread = main_thread(rank)
     here = user_frame(thread.frames) if thread else None

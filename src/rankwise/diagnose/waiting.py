@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from rankwise.diagnose.match import last_seq, op_at
 from rankwise.diagnose.standing import P2P, Standing, Standings
-from rankwise.evidence.records import JobEvidence, RankEvidence
+from rankwise.diagnose.transfers import has_answered
+from rankwise.evidence.records import JobEvidence
 
 _MAX_WORLD = 1 << 20  # a larger world size is damaged evidence, not a job
 
@@ -28,7 +29,7 @@ def needed_by(job: JobEvidence, stands: Standings, rank: int) -> set[int]:
         return set()
     if standing.op in P2P:
         peer = standing.peer
-        is_met = peer is None or _is_transfer(stands, rank, peer) or _has_answered(job, rank, peer, standing.op)
+        is_met = peer is None or _is_transfer(stands, rank, peer) or has_answered(job, rank, peer, standing.op)
         return set() if peer is None or is_met else {peer}
     if standing.op == "new_group":
         mine = len(job.ranks[rank].groups)
@@ -52,25 +53,6 @@ def _is_transfer(stands: Standings, rank: int, peer: int) -> bool:
     other, wanted = stands.get(peer), "recv" if "send" in stands[rank].op else "send"
     batch = other is not None and other.op == "batch_isend_irecv"
     return other is not None and other.kind == "waiting" and (wanted in other.op or batch) and other.peer in (rank, None)
-
-
-def _has_answered(job: JobEvidence, rank: int, peer: int, op: str) -> bool:
-    """The peer has begun as many receives from this rank as this rank has begun sends to it (or the reverse): its part is done."""
-    mine, theirs = ("send", "recv") if "send" in op else ("recv", "send")
-    evidence = job.ranks.get(peer)
-    if evidence is None:
-        return False
-    return _num_transfers(evidence, theirs, rank) >= _num_transfers(job.ranks[rank], mine, peer) > 0
-
-
-def _num_transfers(evidence: RankEvidence, op: str, peer: int) -> int:
-    """Sends to, or receives from, a peer; torch's `recv` calls its `irecv`, which is the same transfer and counts once."""
-    count, busy_until = 0, 0
-    for call in evidence.calls:
-        if call.op.lstrip("i") == op and call.started_ns >= busy_until:
-            count += call.peer == peer
-            busy_until = call.ended_ns or call.started_ns + 1
-    return count
 
 
 def has_arrived(job: JobEvidence, stands: Standings, rank: int, standing: Standing) -> bool:

@@ -74,6 +74,7 @@ class Ended:
     signal: int | None = None
     stack: Stack = ()
     by: str = ""  # who sent the signal, when it is known
+    said: str = ""  # the C++ exception that ended it
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,12 @@ def find_tracebacks(text: str, time_ns: int) -> list[Raised]:
     return found
 
 
+def last_exception(text: str) -> str:
+    """What a C++ exception that nobody caught said of itself, as the runtime prints it before it aborts; empty if none did."""
+    _, found, said = text.rpartition("what():")
+    return said.strip().split("\n")[0][:400] if found else ""
+
+
 def _read_block(block: str, time_ns: int) -> Raised | None:
     frames: list[Frame] = []
     for line in block.splitlines():

@@ -5,61 +5,38 @@ The messages travel through `courier`, a process of its own; what comes from ano
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import json
 import os
 import queue
 import subprocess
 import sys
 import threading
 import time
-import zlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rankwise.diagnose import diagnose
-from rankwise.diagnose.standing import standings, wait_of
-from rankwise.evidence.collectives import Signature
-from rankwise.evidence.folder import pack_log, thaw_stack, unpack_log
-from rankwise.evidence.records import Call, Ended, JobEvidence, RankEvidence, Stack
-from rankwise.evidence.thaw import freeze, thaw
-from rankwise.findings import Finding, Place, Wait, ranks_text
-from rankwise.launch.courier import MAX_VALUE, poll_interval_s, read_frame, write_frame
+from rankwise.evidence.records import JobEvidence
+from rankwise.launch.courier import poll_interval_s, read_frame, write_frame
 from rankwise.launch.observe import Observer
+from rankwise.launch.parcels import Verdict, pack_job, pack_verdict, unpack_verdict
+from rankwise.launch.peers import Peer, lost_job, merge_jobs
 from rankwise.launch.plan import RunPlan
 
 _SILENT_S = 6.0  # a node that has not answered for so long is lost
-_PROVEN_SILENT_S = 20.0  # where nothing else says so: so long, and a frozen machine would be no better
-_STUCK_S = 5.0
 _ANSWER_S = 6.0
 _JOIN_S = 30.0
 _END_WAIT_S = 9.0
 _END_ANSWER_S = 4.0
 _LEAVE_S = 5.0
 _HURRY_S = 1.0
-_MAX_PLAIN = 64 << 20
 _MAX_COURIERS = 3
-_DAMAGE = (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError, zlib.error)
-_CALL = tuple(f.name for f in fields(Call) if f.name != "stack")
 _PORTS = {"c10d": 29400, "static": 29500}
 
 Look = Callable[[str], JobEvidence]
 Sent = tuple[dict[str, Any], bytes]
 Received = tuple[dict[str, Any], bytes, float, int]  # and when
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What one watcher found out about the whole job; the others take it over."""
-
-    outcome: str
-    findings: list[Finding]
-    job: JobEvidence
-    stuck_s: float | None = None
-    author: int = 0
 
 
 class OneNode:
@@ -128,72 +105,6 @@ def _option(command: tuple[str, ...], name: str) -> str:
         if given.replace("_", "-") == name:
             return value if has_value else "".join(command[i + 1 : i + 2])
     return ""
-
-
-# -- the other nodes ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Peer:
-    """Another node, as far as it has been heard of."""
-
-    number: int
-    host: str = ""
-    ranks: dict[int, int] = field(default_factory=dict)  # rank: pid
-    serial: int = -1
-    ask: int = 0
-    depth: str = "flight"
-    answers: dict[int, int] = field(default_factory=dict)  # node: the last of its questions that the snapshot answers
-    version: int = 0
-    is_final: bool = False
-    code: int | None = None
-    beats: dict[str, int] = field(default_factory=dict)  # channel: the last beat seen there
-    first_ns: int = 0
-    heard_s: float = 0.0
-    heard_ns: int = 0
-    num_polls: int = 0  # looks since its last beat
-    fetched: int = 0
-    snapshot: bytes = b""
-    read: tuple[int, JobEvidence | None] = (0, None)  # the snapshot unpacked, and which version that was
-
-    def take_status(self, channel: str, text: str, now_s: float, now_ns: int) -> None:
-        """Its status as a channel shows it; an older one than known, or one that makes no sense, changes nothing."""
-        try:
-            facts = json.loads(text)
-            beat, serial = int(facts["beat"]), int(facts.get("serial", 0))
-        except _DAMAGE:
-            return
-        self.num_polls += 1
-        if self.beats.get(channel) != beat:
-            self.beats[channel], self.heard_s, self.heard_ns, self.num_polls = beat, now_s, now_ns, 0
-            self.first_ns = self.first_ns or now_ns
-        if serial > self.serial:
-            with contextlib.suppress(*_DAMAGE):
-                vars(self).update(_read_status(facts), serial=serial)
-
-    def has_answered(self, number: int, ask: int) -> bool:
-        """True if its snapshot is here and was made after the question; after its end nothing changes any more."""
-        return self.fetched >= self.version > 0 and (self.is_final or self.answers.get(number, 0) >= ask)
-
-    def evidence(self) -> JobEvidence | None:
-        """What it saw of its own ranks; None if it never said, or nothing that could be read."""
-        if self.read[0] != self.fetched:
-            self.read = (self.fetched, unpack_job(self.snapshot))
-        return self.read[1]
-
-
-def _read_status(facts: dict[str, Any]) -> dict[str, Any]:
-    """What a peer says of itself, as the fields of `Peer`; raises one of _DAMAGE for what makes no sense."""
-    return {
-        "host": str(facts.get("host", ""))[:255],
-        "ranks": {int(rank): int(pid) for rank, pid in facts.get("ranks", {}).items()},
-        "ask": int(facts.get("ask", 0)),
-        "depth": "deep" if facts.get("depth") == "deep" else "flight",
-        "answers": {int(number): int(ask) for number, ask in facts.get("answers", {}).items()},
-        "version": int(facts.get("version", 0)),
-        "is_final": facts.get("final") is True,
-        "code": int(facts["code"]) if facts.get("code") is not None else None,
-    }
 
 
 class SeveralNodes(OneNode):
@@ -520,211 +431,3 @@ def _wait(is_done: Callable[[], bool], seconds: float) -> bool:
     while not (done := is_done()) and time.monotonic() < deadline:
         time.sleep(0.05)
     return done
-
-
-# -- one job out of many ------------------------------------------------------------------------------------------------------
-
-
-def merge_jobs(mine: JobEvidence, others: list[JobEvidence], lost_hosts: tuple[str, ...] = ()) -> JobEvidence:
-    """The whole job; what is about this node alone (command, launchers, times) stays as it is here."""
-    ranks = dict(mine.ranks)
-    duplicates = list(mine.duplicates)
-    for other in others:
-        duplicates += other.duplicates
-        for rank, evidence in other.ranks.items():
-            kept, spare = _newer_first(ranks.get(rank, evidence), evidence)
-            ranks[rank] = kept
-            if spare is not kept and _were_together(kept, spare):
-                duplicates.append(spare)
-    sizes = [job.world_size for job in (mine, *others) if job.world_size]
-    sources: dict[str, str] = {}
-    for job in (*others, mine):
-        sources.update(job.sources)
-    return replace(
-        mine,
-        world_size=mine.world_size or max(sizes, default=None),
-        ranks=dict(sorted(ranks.items())),
-        duplicates=tuple(duplicates),
-        hosts=(*mine.hosts, *(host for other in others for host in other.hosts)),
-        sources=sources,
-        restarts=max(job.restarts for job in (mine, *others)),
-        lost_hosts=lost_hosts,
-        blind=tuple(dict.fromkeys(spot for job in (mine, *others) for spot in job.blind)),
-    )
-
-
-def _newer_first(a: RankEvidence, b: RankEvidence) -> tuple[RankEvidence, RankEvidence]:
-    """Which of two processes is the rank now: a rank may have moved to another node at a restart."""
-    return (a, b) if (a.restarts, a.alive, a.started_ns) >= (b.restarts, b.alive, b.started_ns) else (b, a)
-
-
-def _were_together(kept: RankEvidence, spare: RankEvidence) -> bool:
-    return kept.restarts == spare.restarts and (spare.alive or (spare.ended is not None and spare.ended.time_ns > kept.started_ns))
-
-
-def lost_job(peer: Peer) -> JobEvidence:
-    """What is left of a node that is gone: its last words, if there were any, and the ranks it was known to run."""
-    seen = peer.evidence() or JobEvidence((), 0, peer.heard_ns, None, 0.0, {})
-    gone = Ended("vanished", peer.heard_ns)
-    known = {rank: seen.ranks.get(rank) or RankEvidence(rank, pid, peer.host) for rank, pid in peer.ranks.items()}
-    ranks = {
-        rank: evidence if evidence.ended is not None else replace(evidence, alive=False, ended=gone, host=peer.host)
-        for rank, evidence in {**seen.ranks, **known}.items()
-    }
-    return replace(seen, ranks=ranks)
-
-
-# -- the finding --------------------------------------------------------------------------------------------------------------
-
-
-def diagnose_whole(job: JobEvidence) -> list[Finding]:
-    """As `diagnose`, and a node that is gone comes first unless something else is proven to be the cause."""
-    found = diagnose(job)
-    lost = find_lost_nodes(job)
-    if lost is None:
-        return found
-    gone = {place.rank for place in lost.culprits}
-    others = [finding for finding in found if not finding.culprits or {place.rank for place in finding.culprits} - gone]
-    if others and others[0].certain and others[0].severity == "error":
-        return [others[0], lost, *others[1:]]
-    return [lost, *(finding for finding in others if finding.severity == "info")]
-
-
-def find_lost_nodes(job: JobEvidence) -> Finding | None:
-    """Nodes whose watcher stopped answering, and with it every rank there. Proven when the ranks that are left cannot go on."""
-    if not job.lost_hosts or job.exit_code == 0:
-        return None
-    gone = {r: e for r, e in job.ranks.items() if e.host in job.lost_hosts and e.ended is not None and e.ended.kind == "vanished"}
-    stands = standings(job)
-    living = [stands[rank] for rank, evidence in job.ranks.items() if evidence.alive]
-    silent_s = (job.now_ns - max((e.ended.time_ns for e in gone.values() if e.ended), default=job.now_ns)) / 1e9
-    is_stuck = bool(living) and all(s.kind in ("waiting", "init") and job.now_ns - s.since_ns > _STUCK_S * 1e9 for s in living)
-    is_felt = any(s.is_echo for s in stands.values())
-    nodes = ", ".join(job.lost_hosts)
-    who = f"{'nodes' if len(job.lost_hosts) > 1 else 'node'} {nodes}" + (f" ({ranks_text(list(gone))})" if gone else "")
-    has = "are gone: their watchers" if len(job.lost_hosts) > 1 else "is gone: its watcher"
-    return Finding(
-        "RW412",
-        "node-lost",
-        severity="error",
-        certain=job.exit_code is not None or (is_stuck and (is_felt or silent_s >= _PROVEN_SILENT_S)),
-        summary=f"{who} {has} stopped answering" + (f" {silent_s:.0f} s ago" if silent_s >= 1 else ""),
-        culprits=tuple(Place(rank=r, host=e.host, pid=e.pid) for r, e in sorted(gone.items()))
-        or tuple(Place(host=host) for host in job.lost_hosts),
-        waiting=tuple(wait_of(s) for rank, s in sorted(stands.items()) if rank not in gone and s.kind in ("waiting", "init")),
-        why="the machine, its network or everything rankwise ran there went away at once; no rank there could say why",
-        next=(
-            "see whether the node is up and can be reached, and ask its scheduler and kernel log: ping, sacct, kubectl get events, dmesg",
-            "rankwise explain RW412",
-        ),
-        deadlock=is_stuck,
-    )
-
-
-# -- packing ------------------------------------------------------------------------------------------------------------------
-
-
-def pack_job(job: JobEvidence) -> bytes:
-    """Evidence as one compressed value, small enough for the store: what is needed least is left out first."""
-    for slim in (0, 1, 2):
-        data = zlib.compress(json.dumps(_freeze_job(job, slim), default=str).encode(), 3)
-        if len(data) <= MAX_VALUE:
-            return data
-    return b""
-
-
-def unpack_job(data: bytes) -> JobEvidence | None:
-    """None for whatever is not evidence."""
-    try:
-        return _thaw_job(_unpack(data))
-    except _DAMAGE:
-        return None
-
-
-def pack_verdict(verdict: Verdict) -> bytes:
-    """The verdict with the evidence it was derived from, or without where that would be too much."""
-    told = {
-        "outcome": verdict.outcome,
-        "author": verdict.author,
-        "stuck_s": verdict.stuck_s,
-        "findings": [finding.to_dict() for finding in verdict.findings],
-    }
-    for slim in (0, 1, 2):
-        data = zlib.compress(json.dumps({**told, "job": _freeze_job(verdict.job, slim)}, default=str).encode(), 3)
-        if len(data) <= MAX_VALUE:
-            return data
-    return zlib.compress(json.dumps(told, default=str).encode())
-
-
-def unpack_verdict(data: bytes) -> Verdict | None:
-    """None for whatever is no verdict."""
-    try:
-        told = _unpack(data)
-        stuck_s = told.get("stuck_s")
-        return Verdict(
-            outcome=str(told["outcome"]),
-            findings=[_thaw_finding(finding) for finding in told["findings"][:100]],
-            job=_thaw_job(told["job"]),
-            stuck_s=float(stuck_s) if stuck_s is not None else None,
-            author=int(told["author"]),
-        )
-    except _DAMAGE:
-        return None
-
-
-def _unpack(data: bytes) -> dict[str, Any]:
-    stream = zlib.decompressobj()
-    plain = stream.decompress(data, _MAX_PLAIN)
-    if stream.unconsumed_tail:
-        raise ValueError("too large to be evidence")
-    facts = json.loads(plain)
-    if not isinstance(facts, dict):
-        raise ValueError("not an object")
-    return facts
-
-
-def _freeze_job(job: JobEvidence, slim: int) -> dict[str, Any]:
-    plain = {f.name: freeze(getattr(job, f.name)) for f in fields(job) if f.name not in ("ranks", "duplicates", "sources")}
-    plain["ranks"] = [_freeze_rank(evidence, slim) for evidence in job.ranks.values()]
-    plain["duplicates"] = [_freeze_rank(evidence, slim) for evidence in job.duplicates]
-    plain["sources"] = job.sources if slim == 0 else {}
-    return plain
-
-
-def _thaw_job(data: dict[str, Any]) -> JobEvidence:
-    job: JobEvidence = thaw(JobEvidence, {**data, "ranks": {}, "duplicates": []})
-    ranks = [_thaw_rank(rank) for rank in data["ranks"]]
-    return replace(job, ranks={e.rank: e for e in ranks}, duplicates=tuple(_thaw_rank(rank) for rank in data["duplicates"]))
-
-
-def _freeze_rank(evidence: RankEvidence, slim: int) -> dict[str, Any]:
-    """One rank; its calls are many and their stacks few, so these are written once and each call as a bare row."""
-    log = evidence.collectives
-    kept = evidence if slim < 2 else replace(evidence, calls=evidence.calls[-256:], samples=evidence.samples[-8:], helpers=())
-    stacks: dict[Stack, int] = {}
-    calls = [[stacks.setdefault(call.stack, len(stacks)), *(getattr(call, name) for name in _CALL)] for call in kept.calls]
-    return {
-        **{f.name: freeze(getattr(kept, f.name)) for f in fields(kept) if f.name not in ("collectives", "calls")},
-        "calls": calls,
-        "stacks": [freeze(stack) for stack in stacks],
-        "signatures": [freeze(signature) for signature in log.signatures],
-        "sites": [freeze(site) for site in log.sites],
-        "is_partial": log.is_partial,
-        "log": base64.b64encode(pack_log(log)).decode(),
-    }
-
-
-def _thaw_rank(data: dict[str, Any]) -> RankEvidence:
-    evidence: RankEvidence = thaw(RankEvidence, {name: value for name, value in data.items() if name != "calls"})
-    stacks = [thaw_stack(stack) for stack in data["stacks"]]
-    calls = tuple(replace(thaw(Call, dict(zip(_CALL, row, strict=True))), stack=stacks[at]) for at, *row in data["calls"])
-    signatures = [thaw(Signature, signature) for signature in data["signatures"]]
-    log = unpack_log(base64.b64decode(data["log"]), signatures, [thaw_stack(site) for site in data["sites"]])
-    log.is_partial = data["is_partial"] is True
-    return replace(evidence, calls=calls, collectives=log)
-
-
-def _thaw_finding(data: dict[str, Any]) -> Finding:
-    plain = Finding.from_dict({**data, "culprits": (), "waiting": ()})
-    culprits = tuple(thaw(Place, place) for place in data["culprits"][:10_000])
-    return replace(plain, culprits=culprits, waiting=tuple(thaw(Wait, wait) for wait in data["waiting"][:10_000]))

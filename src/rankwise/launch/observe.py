@@ -15,6 +15,7 @@ from rankwise.evidence.frames import is_user_file
 from rankwise.evidence.journal import Journal
 from rankwise.evidence.records import Call, Ended, Helper, Raised, RankEvidence, Sample, SentSignal, Stack, Thread
 from rankwise.evidence.ring import RingWindow, read_ring
+from rankwise.evidence.tracebacks import last_exception
 from rankwise.launch.flight import fetch_flights
 from rankwise.launch.processes import Process, command_of, cwd_of, environment_of, read_sample, read_table, script_of
 from rankwise.launch.stacks import parse_faulthandler
@@ -236,9 +237,9 @@ class Observer:
         crash = self._crash_stack(pid)
         if crash is not None:
             number, stack = crash
-            return Ended(
-                "signal", time_ns or self.moved_ns.get(pid, 0), signal=-code if code is not None and code < 0 else number, stack=stack
-            )
+            sent = -code if code is not None and code < 0 else number
+            said = last_exception(self.said_last(pid)) if sent == signal.SIGABRT else ""
+            return Ended("signal", time_ns or self.moved_ns.get(pid, 0), signal=sent, stack=stack, said=said)
         if journal is not None and journal.ended is not None:
             return _as_reported(journal.ended, code)
         if code is not None and code < 0:

@@ -1,16 +1,13 @@
-"""The loop of `rankwise run`: start the job, look at it, decide, tell, act, and leave nothing behind."""
+"""The loop of `rankwise run`: look at the job, decide, tell, act, and leave nothing behind."""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import shutil
 import signal
 import subprocess
-import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,22 +17,23 @@ from typing import Any
 
 import psutil
 
+from rankwise.diagnose import diagnose
 from rankwise.errors import UsageError
 from rankwise.evidence.records import JobEvidence
 from rankwise.findings import Finding
 from rankwise.launch.collect import Collector
-from rankwise.launch.guardian import PR_SET_CHILD_SUBREAPER
-from rankwise.launch.nodes import Verdict, diagnose_whole, join_nodes
+from rankwise.launch.nodes import join_nodes
 from rankwise.launch.observe import Observer
 from rankwise.launch.output import OutputPump
 from rankwise.launch.pace import Pace
+from rankwise.launch.parcels import Verdict
 from rankwise.launch.plan import RunPlan
+from rankwise.launch.start import StartedJob
 
 HUNG_EXIT_CODE = 70
 _TICK_S = 0.2
 _LOOK_EVERY_NS = 1_000_000_000
 _END_GRACE_S = 5.0
-_LIVE_ROOM = 32 << 20
 _CRASH_GRACE_S = 3.5
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -59,12 +57,9 @@ Teller = Callable[[Report, OutputPump], None]
 class Watch:
     """One job on this host, from start to end."""
 
-    def __init__(self, plan: RunPlan, folder: Path, tell: Teller) -> None:
-        self._plan, self._folder, self._tell = plan, folder, tell
-        self._live = _make_live_folder()
-        (folder / "logs").mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._output = OutputPump(self._live / "sink", folder / "logs")
-        self._started_ns = time.time_ns()
+    def __init__(self, plan: RunPlan, folder: Path, job: StartedJob, tell: Teller) -> None:
+        self._plan, self._folder, self._job, self._tell = plan, folder, job, tell
+        self._output, self._started_ns = job.output, job.started_ns
         self._code: int | None = None
         self._main_pid = 0
         self._asked: list[int] = []
@@ -77,7 +72,7 @@ class Watch:
 
     def run(self) -> int:
         """Run the job to its end and return the exit code of `rankwise run`."""
-        self._start()
+        self._join()
         try:
             with self._signals_noted():
                 while self._code is None:
@@ -88,40 +83,13 @@ class Watch:
         finally:
             self._clean_up()
 
-    # -- starting -------------------------------------------------------------------------------------------------------------
-
-    def _start(self) -> None:
-        control_read, self._control = os.pipe()
-        self._status, status_write = os.pipe()
-        guardian = Path(__file__).with_name("guardian.py")
-        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # should the guardian be killed, its orphans come to us
-        out, err = self._output.shared_writers
-        self._guardian = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(guardian), str(control_read), str(status_write), str(self._live), *self._plan.command],
-            env=self._environment(),
-            stdout=out,
-            stderr=err,
-            pass_fds=(control_read, status_write),
-        )
-        os.close(control_read)
-        os.close(status_write)
-        self._output.start()
-        self._observer = Observer(self._live, self._guardian.pid, os.uname().nodename)
+    def _join(self) -> None:
+        """Look for the first time, and find the other nodes."""
+        self._observer = Observer(self._job.live, self._job.guardian.pid, os.uname().nodename)
         self._observer.said_last = self._output.said_last
         self._pace = Pace(self._plan.stall_after_s)
-        self._collector = Collector(self._plan, self._observer, self._live, self._folder / "logs", self._started_ns)
+        self._collector = Collector(self._plan, self._observer, self._job.live, self._folder / "logs", self._started_ns)
         self._nodes = join_nodes(self._plan, self._observer, self._collect)
-
-    def _environment(self) -> dict[str, str]:
-        env = dict(os.environ)
-        site = str(Path(__file__).parent.parent / "probe" / "site")
-        env["PYTHONPATH"] = os.pathsep.join([site, *filter(None, [env.get("PYTHONPATH", "")])])
-        env["RANKWISE_SITE"] = site  # for environments that have rankwise installed, where a job sets PYTHONPATH anew
-        env["RANKWISE_PROBE"] = str(self._live)
-        env["RANKWISE_SINK"] = str(self._live / "sink")
-        env["RANKWISE_PIPES"] = self._output.identities()
-        env["RANKWISE_LAUNCHER_PID"] = str(os.getpid())
-        return env
 
     # -- following ------------------------------------------------------------------------------------------------------------
 
@@ -129,10 +97,10 @@ class Watch:
         """What the guardian reports: who ended, and when the command itself did."""
         import select
 
-        ready, _, _ = select.select([self._status], [], [], timeout_s)
+        ready, _, _ = select.select([self._job.status], [], [], timeout_s)
         if not ready:
             return
-        data = os.read(self._status, 1 << 16)
+        data = os.read(self._job.status, 1 << 16)
         if not data:
             self._code = self._code if self._code is not None else 1
             return
@@ -182,7 +150,7 @@ class Watch:
 
     def _judge(self, job: JobEvidence, now: int) -> None:
         """Decide, tell what is new, and stop a job that cannot go on."""
-        every = diagnose_whole(job)
+        every = diagnose(job)
         self._waiting = every[0].summary if every else ""
         findings = self._worth_telling(every, now)
         stuck_s = self._pace.quiet_s(now)
@@ -226,7 +194,7 @@ class Watch:
             self._observer.look(time.time_ns())
             job = self._collector.collect("end", time.time_ns(), self._pace.stall_after_s, exit_code=self._code)
             job = self._nodes.last_job(job, is_hurried=bool(self._asked))
-            findings = diagnose_whole(job)
+            findings = diagnose(job)
             outcome = "completed" if not job.exit_code else "crashed"
             if self._asked:  # the user ended the job: what was seen until then is the verdict, not that the ranks were ended
                 findings, job = self._told, self._told_job or job
@@ -245,15 +213,15 @@ class Watch:
 
     def _end_all(self, grace_s: float) -> None:
         with contextlib.suppress(OSError):
-            os.write(self._control, f"{grace_s}\n".encode())
+            os.write(self._job.control, f"{grace_s}\n".encode())
         deadline = time.monotonic() + grace_s + 25
-        while time.monotonic() < deadline and self._guardian.poll() is None:
+        while time.monotonic() < deadline and self._job.guardian.poll() is None:
             before = self._code
             with contextlib.suppress(OSError):
                 import select
 
-                if select.select([self._status], [], [], 0.2)[0]:
-                    data = os.read(self._status, 1 << 16)
+                if select.select([self._job.status], [], [], 0.2)[0]:
+                    data = os.read(self._job.status, 1 << 16)
                     *lines, self._events = (self._events + data).split(b"\n")
                     events = [json.loads(line) for line in lines]
                     for event in events:
@@ -265,16 +233,16 @@ class Watch:
 
     def _clean_up(self) -> None:
         with contextlib.suppress(OSError):
-            os.close(self._control)
+            os.close(self._job.control)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._guardian.wait(timeout=30)
+            self._job.guardian.wait(timeout=30)
         with contextlib.suppress(OSError):
-            os.close(self._status)
+            os.close(self._job.status)
         self._nodes.leave()
-        if self._guardian.poll() != 0:
+        if self._job.guardian.poll() != 0:
             _kill_children()
         self._output.status("")
-        shutil.rmtree(self._live, ignore_errors=True)
+        shutil.rmtree(self._job.live, ignore_errors=True)
 
     # -- signals --------------------------------------------------------------------------------------------------------------
 
@@ -319,32 +287,3 @@ def _kill_children() -> None:
 def _essence(findings: list[Finding]) -> list[tuple[Any, ...]]:
     """What makes findings the same as before: cause, culprits and certainty, not the seconds in the text."""
     return [(f.code, f.certain, f.severity, tuple((p.rank, p.file, p.line) for p in f.culprits)) for f in findings[:8]]
-
-
-def _make_live_folder() -> Path:
-    """A private folder for sockets, rings and journals: short enough a path for unix sockets, and with room.
-
-    Not /dev/shm by choice: a job that fills it must still be able to say so.
-    """
-    base = next((folder for folder in (tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm") if _is_roomy(folder)), tempfile.gettempdir())
-    _sweep(Path(base))
-    live = Path(tempfile.mkdtemp(prefix="rankwise-", dir=base))
-    (live / "owner").write_text(str(os.getpid()))
-    return live
-
-
-def _is_roomy(folder: str) -> bool:
-    try:
-        stats = os.statvfs(folder)
-    except OSError:
-        return False
-    return len(folder) < 60 and os.access(folder, os.W_OK) and stats.f_bavail * stats.f_frsize > _LIVE_ROOM
-
-
-def _sweep(base: Path) -> None:
-    """Remove what earlier runs of this user left when launcher and guardian were both killed."""
-    for live in base.glob("rankwise-*"):
-        with contextlib.suppress(OSError, ValueError):
-            owner = int((live / "owner").read_text())
-            if live.stat().st_uid == os.getuid() and not Path(f"/proc/{owner}").exists():
-                shutil.rmtree(live, ignore_errors=True)

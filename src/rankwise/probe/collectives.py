@@ -62,6 +62,7 @@ def attach(module: ModuleType) -> None:
 def _recorded(original: Callable[..., Any], name: str, *shape: tuple[int, str] | None) -> Callable[..., Any]:
     number = ring.NUMBER[name]
     (tensor_at, tensor_key), (group_at, group_key), (peer_at, peer_key), (op_at, op_key) = (at or _ABSENT for at in shape)
+    group_peer_key = f"group_{peer_key}"
 
     def begin(args: Any, kwargs: Any) -> calls.Opened:
         try:
@@ -69,6 +70,8 @@ def _recorded(original: Callable[..., Any], name: str, *shape: tuple[int, str] |
             tensor = args[tensor_at] if tensor_at < given else kwargs.get(tensor_key)
             group = args[group_at] if group_at < given else kwargs.get(group_key)
             peer = args[peer_at] if peer_at < given else kwargs.get(peer_key)
+            if peer is None and group_peer_key in kwargs:
+                peer = _global_rank(group, kwargs[group_peer_key])
             op = args[op_at] if op_at < given else kwargs.get(op_key)
             record = ring.ring(hooks.live)
             if record is None:
@@ -97,6 +100,12 @@ def _recorded(original: Callable[..., Any], name: str, *shape: tuple[int, str] |
         return result
 
     return recorded
+
+
+def _global_rank(group: Any, rank: Any) -> Any:
+    """The peer as `group_src` and `group_dst` name it (batch_isend_irecv always does): by its number within the group."""
+    c10d = sys.modules["torch.distributed.distributed_c10d"]
+    return rank if group is None or rank is None else c10d.get_global_rank(group, rank)
 
 
 def _recorded_init(module: ModuleType, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,0 +1,138 @@
+"""Evidence and verdicts as parcels that fit the rendezvous store; one from another node is opened like a file from a stranger."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from rankwise.evidence.collectives import Signature
+from rankwise.evidence.folder import pack_log, thaw_stack, unpack_log
+from rankwise.evidence.records import Call, JobEvidence, RankEvidence, Stack
+from rankwise.evidence.thaw import freeze, thaw
+from rankwise.findings import Finding, Place, Wait
+from rankwise.launch.courier import MAX_VALUE
+
+# what opening a damaged one may raise
+DAMAGE = (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError, zlib.error)
+_MAX_PLAIN = 64 << 20
+_CALL = tuple(f.name for f in fields(Call) if f.name != "stack")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one watcher found out about the whole job; the others take it over."""
+
+    outcome: str
+    findings: list[Finding]
+    job: JobEvidence
+    stuck_s: float | None = None
+    author: int = 0
+
+
+def pack_job(job: JobEvidence) -> bytes:
+    """Evidence as one compressed value, small enough for the store: what is needed least is left out first."""
+    for slim in (0, 1, 2):
+        data = zlib.compress(json.dumps(_freeze_job(job, slim), default=str).encode(), 3)
+        if len(data) <= MAX_VALUE:
+            return data
+    return b""
+
+
+def unpack_job(data: bytes) -> JobEvidence | None:
+    """None for whatever is not evidence."""
+    try:
+        return _thaw_job(_unpack(data))
+    except DAMAGE:
+        return None
+
+
+def pack_verdict(verdict: Verdict) -> bytes:
+    """The verdict with the evidence it was derived from, or without where that would be too much."""
+    told = {
+        "outcome": verdict.outcome,
+        "author": verdict.author,
+        "stuck_s": verdict.stuck_s,
+        "findings": [finding.to_dict() for finding in verdict.findings],
+    }
+    for slim in (0, 1, 2):
+        data = zlib.compress(json.dumps({**told, "job": _freeze_job(verdict.job, slim)}, default=str).encode(), 3)
+        if len(data) <= MAX_VALUE:
+            return data
+    return zlib.compress(json.dumps(told, default=str).encode())
+
+
+def unpack_verdict(data: bytes) -> Verdict | None:
+    """None for whatever is no verdict."""
+    try:
+        told = _unpack(data)
+        stuck_s = told.get("stuck_s")
+        return Verdict(
+            outcome=str(told["outcome"]),
+            findings=[_thaw_finding(finding) for finding in told["findings"][:100]],
+            job=_thaw_job(told["job"]),
+            stuck_s=float(stuck_s) if stuck_s is not None else None,
+            author=int(told["author"]),
+        )
+    except DAMAGE:
+        return None
+
+
+def _unpack(data: bytes) -> dict[str, Any]:
+    stream = zlib.decompressobj()
+    plain = stream.decompress(data, _MAX_PLAIN)
+    if stream.unconsumed_tail:
+        raise ValueError("too large to be evidence")
+    facts = json.loads(plain)
+    if not isinstance(facts, dict):
+        raise ValueError("not an object")
+    return facts
+
+
+def _freeze_job(job: JobEvidence, slim: int) -> dict[str, Any]:
+    plain = {f.name: freeze(getattr(job, f.name)) for f in fields(job) if f.name not in ("ranks", "duplicates", "sources")}
+    plain["ranks"] = [_freeze_rank(evidence, slim) for evidence in job.ranks.values()]
+    plain["duplicates"] = [_freeze_rank(evidence, slim) for evidence in job.duplicates]
+    plain["sources"] = job.sources if slim == 0 else {}
+    return plain
+
+
+def _thaw_job(data: dict[str, Any]) -> JobEvidence:
+    job: JobEvidence = thaw(JobEvidence, {**data, "ranks": {}, "duplicates": []})
+    ranks = [_thaw_rank(rank) for rank in data["ranks"]]
+    return replace(job, ranks={e.rank: e for e in ranks}, duplicates=tuple(_thaw_rank(rank) for rank in data["duplicates"]))
+
+
+def _freeze_rank(evidence: RankEvidence, slim: int) -> dict[str, Any]:
+    """One rank; its calls are many and their stacks few, so these are written once and each call as a bare row."""
+    log = evidence.collectives
+    kept = evidence if slim < 2 else replace(evidence, calls=evidence.calls[-256:], samples=evidence.samples[-8:], helpers=())
+    stacks: dict[Stack, int] = {}
+    calls = [[stacks.setdefault(call.stack, len(stacks)), *(getattr(call, name) for name in _CALL)] for call in kept.calls]
+    return {
+        **{f.name: freeze(getattr(kept, f.name)) for f in fields(kept) if f.name not in ("collectives", "calls")},
+        "calls": calls,
+        "stacks": [freeze(stack) for stack in stacks],
+        "signatures": [freeze(signature) for signature in log.signatures],
+        "sites": [freeze(site) for site in log.sites],
+        "is_partial": log.is_partial,
+        "log": base64.b64encode(pack_log(log)).decode(),
+    }
+
+
+def _thaw_rank(data: dict[str, Any]) -> RankEvidence:
+    evidence: RankEvidence = thaw(RankEvidence, {name: value for name, value in data.items() if name != "calls"})
+    stacks = [thaw_stack(stack) for stack in data["stacks"]]
+    calls = tuple(replace(thaw(Call, dict(zip(_CALL, row, strict=True))), stack=stacks[at]) for at, *row in data["calls"])
+    signatures = [thaw(Signature, signature) for signature in data["signatures"]]
+    log = unpack_log(base64.b64decode(data["log"]), signatures, [thaw_stack(site) for site in data["sites"]])
+    log.is_partial = data["is_partial"] is True
+    return replace(evidence, calls=calls, collectives=log)
+
+
+def _thaw_finding(data: dict[str, Any]) -> Finding:
+    plain = Finding.from_dict({**data, "culprits": (), "waiting": ()})
+    culprits = tuple(thaw(Place, place) for place in data["culprits"][:10_000])
+    return replace(plain, culprits=culprits, waiting=tuple(thaw(Wait, wait) for wait in data["waiting"][:10_000]))

@@ -1,0 +1,115 @@
+"""Starts the job before anything else is loaded: while torch comes up in its processes, the watcher has time to."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from importlib.util import cache_from_source
+from pathlib import Path
+
+from rankwise.launch.guardian import PR_SET_CHILD_SUBREAPER
+from rankwise.launch.output import OutputPump
+from rankwise.launch.plan import RunPlan
+
+_LIVE_ROOM = 32 << 20
+_PROBE = Path(__file__).parent.parent / "probe"
+
+
+@dataclass(frozen=True)
+class StartedJob:
+    """A job under its guardian, and the ends of the pipes to it."""
+
+    live: Path  # the folder that probes write to
+    output: OutputPump
+    guardian: subprocess.Popen[bytes]
+    control: int  # a word here ends the job; so does closing it
+    status: int  # the guardian's reports
+    started_ns: int
+
+
+def start_job(plan: RunPlan, folder: Path) -> StartedJob:
+    """Start the command of a plan, with the probe in its environment and its output in our hands."""
+    started_ns = time.time_ns()
+    _compile_probe()
+    live = _make_live_folder()
+    (folder / "logs").mkdir(mode=0o700, parents=True, exist_ok=True)
+    output = OutputPump(live / "sink", folder / "logs")
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # should the guardian be killed, its orphans come to us
+    control_read, control = os.pipe()
+    status, status_write = os.pipe()
+    out, err = output.shared_writers
+    guardian = subprocess.Popen(
+        [
+            *(sys.executable, "-I", "-S", str(Path(__file__).with_name("guardian.py"))),
+            *(str(control_read), str(status_write), str(live), *plan.command),
+        ],
+        env=_environment(live, output),
+        stdout=out,
+        stderr=err,
+        pass_fds=(control_read, status_write),
+    )
+    os.close(control_read)
+    os.close(status_write)
+    output.start()
+    return StartedJob(live, output, guardian, control, status, started_ns)
+
+
+def _compile_probe() -> None:
+    """Once, where Python does not by itself (PYTHONDONTWRITEBYTECODE): else every process of every job would compile the probe anew."""
+    if not sys.dont_write_bytecode:
+        return
+    for source in (*_PROBE.glob("*.py"), *_PROBE.glob("site/*.py")):
+        compiled = Path(cache_from_source(str(source)))
+        with contextlib.suppress(OSError):
+            if not compiled.exists() or compiled.stat().st_mtime < source.stat().st_mtime:
+                import py_compile
+
+                py_compile.compile(str(source), quiet=2)
+
+
+def _environment(live: Path, output: OutputPump) -> dict[str, str]:
+    env = dict(os.environ)
+    site = str(_PROBE / "site")
+    env["PYTHONPATH"] = os.pathsep.join([site, *filter(None, [env.get("PYTHONPATH", "")])])
+    env["RANKWISE_SITE"] = site  # for environments that have rankwise installed, where a job sets PYTHONPATH anew
+    env["RANKWISE_PROBE"] = str(live)
+    env["RANKWISE_SINK"] = str(live / "sink")
+    env["RANKWISE_PIPES"] = output.identities()
+    env["RANKWISE_LAUNCHER_PID"] = str(os.getpid())
+    return env
+
+
+def _make_live_folder() -> Path:
+    """A private folder for sockets, rings and journals: short enough a path for unix sockets, and with room.
+
+    Not /dev/shm by choice: a job that fills it must still be able to say so.
+    """
+    base = next((folder for folder in (tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm") if _is_roomy(folder)), tempfile.gettempdir())
+    _sweep(Path(base))
+    live = Path(tempfile.mkdtemp(prefix="rankwise-", dir=base))
+    (live / "owner").write_text(str(os.getpid()))
+    return live
+
+
+def _is_roomy(folder: str) -> bool:
+    try:
+        stats = os.statvfs(folder)
+    except OSError:
+        return False
+    return len(folder) < 60 and os.access(folder, os.W_OK) and stats.f_bavail * stats.f_frsize > _LIVE_ROOM
+
+
+def _sweep(base: Path) -> None:
+    """Remove what earlier runs of this user left when launcher and guardian were both killed."""
+    for live in base.glob("rankwise-*"):
+        with contextlib.suppress(OSError, ValueError):
+            owner = int((live / "owner").read_text())
+            if live.stat().st_uid == os.getuid() and not Path(f"/proc/{owner}").exists():
+                shutil.rmtree(live, ignore_errors=True)
