@@ -436,3 +436,95 @@ def test_rw219_in_a_job_that_reads_its_data_anew_in_every_epoch() -> None:
     )
 
     expect(root(evidence), "RW219", [1], "left the loop early")
+
+
+# -- RW219 in a function that has been left; RW215; RW202 by two conditions ---------------------------------------------------
+
+FIT, FIT_LINES = numbered("""\
+def fit(stop):
+    for epoch in range(40):
+        for batch in data:
+            net(batch).backward()       # <- backward
+        if stop(epoch):
+            break                       # <- break
+    return epoch
+
+def main():
+    fit(EarlyStopping())                # <- fit
+    dist.broadcast(weights, src=0)      # <- broadcast
+""")
+
+
+@pytest.mark.parametrize(("world_size", "culprits"), [*PLACES, (2, [1])])
+def test_rw219_a_rank_that_broke_out_of_a_loop_in_a_function_it_has_left(world_size: int, culprits: list[int]) -> None:
+    fit = f"train.py:{FIT_LINES['fit']} main"
+    evidence = job(
+        *cast(
+            culprits,
+            world_size,
+            lambda r: waiting(
+                r, "broadcast", f"train.py:{FIT_LINES['broadcast']} main", after=gradients(5), peer=0, counts={"forward": 5, "backward": 5}
+            ),
+            lambda r: in_backward(r, [f"train.py:{FIT_LINES['backward']} fit", fit], counts={"forward": 6, "backward": 6}),
+        ),
+        sources={"train.py": FIT},
+    )
+
+    found = root(evidence)
+
+    expect(found, "RW219", culprits, "left the loop", at=f"train.py:{FIT_LINES['break']}")
+    assert "stop(epoch)" in found.why
+
+
+UNUSED, UNUSED_LINES = numbered("""\
+def train(loader):
+    for batch in loader:
+        net(batch).backward()           # <- backward
+    dist.barrier()                      # <- barrier
+""")
+
+
+@pytest.mark.parametrize(("world_size", "culprits"), PLACES)
+def test_rw215_as_many_backwards_but_fewer_gradients(world_size: int, culprits: list[int]) -> None:
+    backward = f"train.py:{UNUSED_LINES['backward']} train"
+    evidence = job(
+        *cast(
+            culprits,
+            world_size,
+            lambda r: waiting(
+                r,
+                "barrier",
+                f"train.py:{UNUSED_LINES['barrier']} train",
+                after=gradients(5, backward),
+                sizes=(),
+                counts={"forward": 6, "backward": 6},
+            ),
+            lambda r: in_backward(r, backward, after=gradients(5, backward), counts={"forward": 6, "backward": 6}),
+        ),
+        sources={"train.py": UNUSED},
+    )
+
+    expect(root(evidence), "RW215", culprits, "no gradient", at=backward.split()[0])
+
+
+TWO_WAYS, TWO_LINES = numbered("""\
+def main(rank):
+    if rank == 0:
+        dist.all_reduce(x)              # <- reduce
+    else:
+        dist.broadcast(x, src=0)        # <- broadcast
+""")
+
+
+@pytest.mark.parametrize("world_size", WORLDS)
+def test_rw202_each_branch_has_a_collective_of_its_own(world_size: int) -> None:
+    evidence = job(
+        waiting(0, "all_reduce", f"train.py:{TWO_LINES['reduce']} main"),
+        *[waiting(r, "broadcast", f"train.py:{TWO_LINES['broadcast']} main", peer=0) for r in range(1, world_size)],
+        sources={"train.py": TWO_WAYS},
+    )
+
+    found = root(evidence)
+
+    expect(found, "RW202", [0, 1] if world_size == 2 else [0], "different collectives", "all_reduce", "broadcast")
+    assert "conditions on the rank" in found.why

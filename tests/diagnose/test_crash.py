@@ -280,6 +280,24 @@ def test_rw406_a_bus_error_with_a_full_shm() -> None:
     expect(found, "RW406", [1], "SIGBUS", "/dev/shm")
 
 
+def test_rw204_gloo_aborts_a_rank_that_is_sent_more_than_it_expects() -> None:
+    said = "[enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 384 vs 256. Received data size doesn't match expected size."
+    crashed = killed(waiting(1, "all_to_all_single", "train.py:7 dispatch"), signal.SIGABRT)
+    assert crashed.ended is not None
+    found = root(job(waiting(0, "all_to_all_single", "train.py:7 dispatch"), replace(crashed, ended=replace(crashed.ended, said=said))))
+
+    expect(found, "RW204", [1], "all_to_all_single", "sizes")
+    assert "384 vs 256" in found.why
+
+
+def test_rw405_shows_what_the_exception_said() -> None:
+    crashed = killed(busy(1), signal.SIGABRT)
+    assert crashed.ended is not None
+    found = root(job(waiting(0), replace(crashed, ended=replace(crashed.ended, said="bad_alloc in tokenizer"))))
+
+    assert found.code == "RW405" and "bad_alloc in tokenizer" in found.why
+
+
 def test_a_bus_error_with_room_in_shm_is_a_native_crash() -> None:
     assert (
         root(crashed([1], 3, lambda r: killed(elsewhere(r), signal.SIGBUS), hosts=(HostFacts("node-a", shm_free=8 << 30),))).code == "RW405"

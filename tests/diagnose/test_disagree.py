@@ -27,6 +27,7 @@ from tests.diagnose.jobs import (
     in_call,
     in_forward,
     job,
+    main_thread,
     new_group,
     others,
     rank,
@@ -237,3 +238,30 @@ def test_calls_of_the_past_do_not_matter_to_a_wait() -> None:
 
 def test_a_rank_beyond_the_world_is_not_needed() -> None:
     assert alarms(job(rank(0), busy(1), world_size=2)) == []
+
+
+def test_rw212_of_a_batch_of_transfers_the_one_nobody_answers_is_named() -> None:
+    def batch(number: int, *transfers: tuple[str, int]) -> tuple[Call, ...]:
+        began = NOW_NS - 30 * SECOND
+        frames = stack_of("train.py:9 exchange")
+        return tuple(Call(op, began + i, began + i + 1, frames, peer=peer) for i, (op, peer) in enumerate(transfers))
+
+    barrier = {"at": "train.py:12 main", "sizes": ()}
+    first = waiting(0, "barrier", after=[], **barrier)
+    last = waiting(2, "barrier", after=[], **barrier)
+    evidence = job(
+        replace(first, calls=(*batch(0, ("irecv", 1), ("isend", 1)), *first.calls)),
+        rank(
+            1,
+            [],
+            calls=batch(1, ("irecv", 0), ("isend", 0), ("irecv", 2), ("isend", 2)),
+            threads=main_thread("train.py:10 exchange", "train.py:11 main"),
+        ),
+        replace(last, calls=(*batch(2, ("irecv", 1)), *last.calls)),
+        world_size=3,
+    )
+
+    found = root(evidence)
+
+    expect(found, "RW212", [1, 2], "irecv from rank 2", "train.py:10")
+    assert "rank 2 has called send to rank 1 0 times" in found.why

@@ -321,7 +321,7 @@ def _native_crash(job: JobEvidence, root: _End, number: int | None, frame: Frame
 
 
 def _last_unfinished_call(evidence: RankEvidence) -> str:
-    return next((call.op for call in reversed(evidence.calls) if call.is_open), "")
+    return next((call.op for call in reversed(evidence.calls) if call.is_open or call.failed), "")
 
 
 # -- small helpers ------------------------------------------------------------------------------------------------------------
