@@ -450,3 +450,23 @@ def test_what_the_environment_says_is_not_held_against_ranks_that_have_joined() 
     ranks = [busy(r, env={"GLOO_SOCKET_IFNAME": "eth7"}) for r in range(3)]
 
     assert alarms(job(*ranks, hosts=(host(interfaces=("lo",), unresolved=("localhost",)),))) == []
+
+
+# -- the launcher itself waits ------------------------------------------------------------------------------------------------
+
+RENDEZVOUS = f"{PYTHON}/site-packages/torch/distributed/elastic/rendezvous/static_tcp_rendezvous.py:67 next_rendezvous"
+
+
+@pytest.mark.parametrize("options", [("--nnodes", "2", "--master-addr", "node-a", "--master-port", "29500"), ("--nnodes=2:4",)])
+def test_rw101_torchrun_waits_for_another_node(options: tuple[str, ...]) -> None:
+    command = ("python", "-m", "torch.distributed.run", *options, "train.py")
+    evidence = replace(job(launchers=(helper(99, 1, RENDEZVOUS),)), command=command)
+
+    found = root(evidence)
+
+    expect(found, "RW101", [], "1 of 2 nodes", "no rank has been started", certain=False, deadlock=False)
+    assert ("node-a:29500" in found.summary) == (len(options) > 1)
+
+
+def test_a_launcher_that_has_its_ranks_does_not_wait_for_nodes() -> None:
+    assert not alarms(job(busy(0), launchers=(helper(99, 1, RENDEZVOUS),)))

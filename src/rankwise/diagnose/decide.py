@@ -8,6 +8,7 @@ from rankwise.diagnose.disagree import find_disagreement
 from rankwise.diagnose.health import find_notes
 from rankwise.diagnose.lost import with_lost_nodes
 from rankwise.diagnose.models import model_difference
+from rankwise.diagnose.rendezvous import find_rendezvous_wait
 from rankwise.diagnose.source import SourceBook
 from rankwise.diagnose.standing import Standings, ended_well, first_raised, is_timeout, place_of, standings, wait_of
 from rankwise.diagnose.start import find_start_problem
@@ -55,6 +56,9 @@ def find_root(job: JobEvidence, stands: Standings, book: SourceBook) -> list[Fin
         return stuck
     if start is not None:
         return [start]
+    rendezvous = find_rendezvous_wait(job)
+    if rendezvous is not None:
+        return [rendezvous]
     return _unknown(job, stands)
 
 

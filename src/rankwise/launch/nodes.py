@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rankwise.diagnose.rendezvous import option_of
 from rankwise.evidence.records import JobEvidence
 from rankwise.launch.courier import poll_interval_s, read_frame, write_frame
 from rankwise.launch.observe import Observer
@@ -89,22 +90,13 @@ def join_nodes(plan: RunPlan, observer: Observer, look: Look) -> OneNode:
 
 def meeting_place(plan: RunPlan) -> tuple[str, int, str] | None:
     """Host, port and key prefix of the rendezvous store; None where there is no such store."""
-    backend = _option(plan.command, "--rdzv-backend") or "static"
+    backend = option_of(plan.command, "--rdzv-backend") or "static"
     if plan.style != "torchrun" or plan.num_nodes < 2 or not plan.endpoint or backend not in _PORTS:
         return None
     host, _, port = plan.endpoint.rpartition(":")
     if not port.isdigit():
         host, port = plan.endpoint, str(_PORTS[backend])
     return host.strip("[]"), int(port), f"rankwise/{plan.job_id}"
-
-
-def _option(command: tuple[str, ...], name: str) -> str:
-    """The value of a torchrun option, as `--name value` or `--name=value`, with dashes or underscores."""
-    for i, word in enumerate(command):
-        given, has_value, value = word.partition("=")
-        if given.replace("_", "-") == name:
-            return value if has_value else "".join(command[i + 1 : i + 2])
-    return ""
 
 
 class SeveralNodes(OneNode):
