@@ -77,7 +77,7 @@ def free_port() -> int:
 
 
 @pytest.fixture(autouse=True)
-def leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[str]:
+def leaves_nothing_behind() -> Iterator[str]:
     """Fails a test that leaves a process, a listening port, a network namespace or a temporary file of ours behind."""
     mark = uuid.uuid4().hex
     # Short, because unix sockets live below it and their paths may not exceed 107 characters.
@@ -88,7 +88,7 @@ def leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[str]:
     before = Before(own_listening_ports(), shared_files(), namespaces())
     try:
         yield mark
-        leftovers = settled(lambda: _leftovers(request, mark, folder, before))
+        leftovers = settled(lambda: _leftovers(mark, folder, before))
         kill(marked_processes(mark))
     finally:
         for name, value in outer.items():
@@ -100,23 +100,6 @@ def leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[str]:
         pytest.fail("left behind:\n  " + "\n  ".join(leftovers), pytrace=False)
 
 
-def pytest_sessionstart(session: pytest.Session) -> None:
-    session.config.stash[_BEFORE] = namespaces()
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """With several workers a namespace cannot be laid at one test's door; they are compared when all are done."""
-    if hasattr(session.config, "workerinput"):
-        return
-    before = session.config.stash[_BEFORE]
-    if new := settled(lambda: sorted(namespaces() - before)):
-        print("\nleft behind by this run:\n  " + "\n  ".join(new))
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-
-_BEFORE = pytest.StashKey[set[str]]()
-
-
 @dataclass(frozen=True)
 class Before:
     """What was there when the test began."""
@@ -126,14 +109,13 @@ class Before:
     namespaces: set[str]
 
 
-def _leftovers(request: pytest.FixtureRequest, mark: str, folder: Path, before: Before) -> list[str]:
+def _leftovers(mark: str, folder: Path, before: Before) -> list[str]:
     found = [f"process {describe(process)}" for process in marked_processes(mark)]
     found += [f"listening port {port}" for port in sorted(own_listening_ports() - before.ports)]
     found += [f"file {path}" for path in sorted(folder.glob("rankwise*"))]
     # Other tests, and other people, run jobs at the same time: what a living process still refers to is theirs.
     found += [f"file {path}" for path in sorted(shared_files() - before.files) if not is_in_use(path)]
-    if not hasattr(request.config, "workerinput"):
-        found += sorted(namespaces() - before.namespaces)
+    found += [f"network namespace {name}" for name in sorted(namespaces() - before.namespaces)]
     return found
 
 
@@ -200,7 +182,8 @@ def shared_files() -> set[Path]:
 
 
 def namespaces() -> set[str]:
-    return {f"network namespace {path.name}" for path in NAMESPACES.iterdir()} if NAMESPACES.is_dir() else set()
+    """Those of this process's own labs: other test runs build theirs at the same time."""
+    return {path.name for path in NAMESPACES.glob(f"rankwise-test-{os.getpid()}-*")}
 
 
 def _verdict(args: tuple[str | Path, ...], cwd: Path | None) -> dict[str, Any] | None:
