@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from rankwise.launch.tags import TagReader
+
 _CHUNK = 1 << 16
 _LINE = re.compile(rb"[^\r\n]*(?:\r\n|\n|\r)|[^\r\n]+")  # only real line ends: not the form feeds and others of splitlines()
 
@@ -27,6 +29,8 @@ class _Source:
     partial: bytearray = field(default_factory=bytearray)
     mid_line: bool = False  # the last piece shown did not end its line
     after_return: bool = False  # it ended in a carriage return: a progress bar, or "\r\n" cut in two
+    tags: TagReader | None = None  # for a stream that ranks share, and that says whose each piece is
+    ranks: dict[int, _Source] = field(default_factory=dict)  # theirs
 
 
 def _private(path: str, flags: int) -> int:
@@ -36,7 +40,7 @@ def _private(path: str, flags: int) -> int:
 class OutputPump:
     """A thread of its own, so that a rank never blocks on a full pipe while the watcher thinks."""
 
-    def __init__(self, sink: Path, logs: Path) -> None:
+    def __init__(self, sink: Path, logs: Path, is_tagged: bool = False) -> None:
         self._logs = logs
         self._ranks: dict[int, int] = {}
         self._files: dict[int | None, IO[bytes]] = {}
@@ -51,7 +55,7 @@ class OutputPump:
         self.shared_writers: list[int] = []
         for to_stderr in (False, True):
             read_end, write_end = os.pipe()
-            self._add(read_end, _Source(None, to_stderr))
+            self._add(read_end, _Source(None, to_stderr, tags=TagReader() if is_tagged else None))
             self.shared_writers.append(write_end)
         self._status = ""
         self._lock = threading.Lock()
@@ -186,23 +190,41 @@ class OutputPump:
             self._close(fd, source)
             return
         with self._lock:
-            self.bytes_seen[source.pid] = self.bytes_seen.get(source.pid, 0) + len(data)
-            self._log(source.pid, data)
-            source.partial += data
-            end = max(source.partial.rfind(b"\n"), source.partial.rfind(b"\r")) + 1
-            if end == 0 and len(source.partial) > _CHUNK:
-                end = len(source.partial)
-            if end:
-                self._emit(source, bytes(source.partial[:end]))
-                del source.partial[:end]
+            if source.tags is None:
+                self._take(source, data)
+            else:
+                self._take_tagged(source, source.tags.feed(data))
+
+    def _take_tagged(self, source: _Source, pieces: list[tuple[int | None, bytes]]) -> None:
+        for rank, piece in pieces:
+            if rank is None:
+                self._take(source, piece)
+                continue
+            stand_in = -1 - rank  # in place of a pid, which mpirun does not tell
+            self._ranks[stand_in] = rank
+            self._take(source.ranks.setdefault(rank, _Source(stand_in, source.to_stderr)), piece)
+
+    def _take(self, source: _Source, data: bytes) -> None:
+        self.bytes_seen[source.pid] = self.bytes_seen.get(source.pid, 0) + len(data)
+        self._log(source.pid, data)
+        source.partial += data
+        end = max(source.partial.rfind(b"\n"), source.partial.rfind(b"\r")) + 1
+        if end == 0 and len(source.partial) > _CHUNK:
+            end = len(source.partial)
+        if end:
+            self._emit(source, bytes(source.partial[:end]))
+            del source.partial[:end]
 
     def _close(self, fd: int, source: _Source) -> None:
         self._selector.unregister(fd)
         os.close(fd)
-        if source.partial:
-            with self._lock:
-                self._emit(source, bytes(source.partial) + b"\n")
-                source.partial.clear()
+        with self._lock:
+            if source.tags is not None:
+                self._take_tagged(source, source.tags.rest())
+            for part in (source, *source.ranks.values()):
+                if part.partial:
+                    self._emit(part, bytes(part.partial) + b"\n")
+                    part.partial.clear()
 
     def _emit(self, source: _Source, data: bytes) -> None:
         if self._is_muted:

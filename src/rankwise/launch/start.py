@@ -17,6 +17,7 @@ from pathlib import Path
 from rankwise.launch.guardian import PR_SET_CHILD_SUBREAPER
 from rankwise.launch.output import OutputPump
 from rankwise.launch.plan import RunPlan
+from rankwise.launch.tags import tagging_environment
 
 _LIVE_ROOM = 32 << 20
 _PROBE = Path(__file__).parent.parent / "probe"
@@ -40,7 +41,8 @@ def start_job(plan: RunPlan, folder: Path) -> StartedJob:
     _compile_probe()
     live = _make_live_folder()
     (folder / "logs").mkdir(mode=0o700, parents=True, exist_ok=True)
-    output = OutputPump(live / "sink", folder / "logs")
+    tagging = tagging_environment(plan.command)
+    output = OutputPump(live / "sink", folder / "logs", is_tagged=bool(tagging))
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # should the guardian be killed, its orphans come to us
     control_read, control = os.pipe()
     status, status_write = os.pipe()
@@ -50,7 +52,7 @@ def start_job(plan: RunPlan, folder: Path) -> StartedJob:
             *(sys.executable, "-I", "-S", str(Path(__file__).with_name("guardian.py"))),
             *(str(control_read), str(status_write), str(live), *plan.command),
         ],
-        env=_environment(live, output),
+        env={**_environment(live, output), **tagging},
         stdout=out,
         stderr=err,
         pass_fds=(control_read, status_write),
