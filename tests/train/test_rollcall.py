@@ -107,8 +107,10 @@ def test_different_settings_are_a_warning_and_names_of_interfaces_none() -> None
 
 
 def test_an_address_of_ones_own_is_told_only_where_there_are_several_hosts() -> None:
-    lost = changed(2, address="127.0.1.1", route="10.0.0.2")
-    finding = find_unreachable_address(lost)
+    homes = [replace(one, address=f"192.168.0.{one.rank}", route=f"192.168.0.{one.rank}") for one in FOUR]
+    homes[2] = replace(homes[2], address="127.0.1.1")
+    finding = find_unreachable_address(homes)
 
     assert finding is not None and (finding.code, ranks(finding)) == ("RW114", [2])
+    assert find_unreachable_address([replace(one, address="10.0.0.9") if one.rank != 2 else one for one in homes]) is None  # it dials them
     assert find_unreachable_address([replace(one, host="node-a", address="127.0.1.1") for one in FOUR]) is None

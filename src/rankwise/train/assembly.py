@@ -14,7 +14,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, NoReturn
 
 import torch.distributed as dist
@@ -59,6 +59,7 @@ class Assembly:
         self.notes: list[Finding] = []  # what differs without being in the way
         self._stage: Stage = REGISTRATION
         self._is_over = False
+        self._num_present = 1  # those that can be told, this one included
 
     # -- roll-call ------------------------------------------------------------------------------------------------------------
 
@@ -70,6 +71,7 @@ class Assembly:
             outcome = self._lead(deadline, timeout_s) if self._card.rank == 0 else self._follow(deadline, timeout_s)
             if finding := outcome.get("finding"):
                 self._stop(Finding.from_dict(finding), outcome["present"])
+            self._num_present = self._card.world_size
             self.cards = [Card(**card) for card in outcome["cards"]]
             self.notes = [Finding.from_dict(note) for note in outcome["notes"]]
 
@@ -86,11 +88,12 @@ class Assembly:
             if event is not None:
                 number += 1
                 self._take(json.loads(event), waiting, present)
+                self._num_present = sum(not card.is_gone for card in present.values())
             elif now >= deadline and is_wrong:
                 break
             elif now >= deadline:
                 missing = find_missing(list(present.values()), world_size, timeout_s, str(self._place))
-                return self._publish({"finding": missing.to_dict(), "present": len(present)})
+                return self._publish(self._stopped(missing))
             else:
                 told_at = now
                 logger.warning(waiting_text(list(present.values()), world_size, now - began))
@@ -109,7 +112,7 @@ class Assembly:
             present[event["here"]] = waiting.pop(event["here"])
         elif event.get("gone") in present or event.get("gone") in waiting:
             card = present.get(event["gone"]) or waiting[event["gone"]]
-            present[card.id] = Card(**{**asdict(card), "problem": event["problem"]})
+            present[card.id] = replace(card, problem=event["problem"], is_gone=True)
 
     def _judged(self, cards: list[Card]) -> dict[str, Any]:
         cards.sort(key=lambda card: card.rank)
@@ -117,9 +120,8 @@ class Assembly:
         finding = find_contradiction(cards, self._card.world_size) or find_device_problem(cards) or find_unreachable_address(cards)
         finding = finding or next((note for note in notes if note.severity == "error"), None)
         if finding:
-            return {"finding": finding.to_dict(), "present": len(cards)}
-        short = [asdict(Card(c.id, c.rank, c.world_size, c.local_rank, c.host, c.pid, address=c.address)) for c in cards]
-        return {"cards": short, "notes": [note.to_dict() for note in notes]}
+            return self._stopped(finding)
+        return {"cards": [card.shortened() for card in cards], "notes": [note.to_dict() for note in notes]}
 
     def _follow(self, deadline: float, timeout_s: float) -> dict[str, Any]:
         letter = self._ask(f"rankwise/letter/{self._card.id}", deadline, self._tell_leaderless)
@@ -158,7 +160,10 @@ class Assembly:
     def _leader_silent(self) -> dict[str, Any]:
         summary = "rank 0 registered and then stopped answering before every rank had"
         finding = load_cause("RW110").finding(summary, certain=False, culprits=(Place(rank=0),), stage=REGISTRATION.name)
-        return {"finding": finding.to_dict(), "present": self._card.world_size}
+        return self._stopped(finding)
+
+    def _stopped(self, finding: Finding) -> dict[str, Any]:
+        return {"finding": finding.to_dict(), "present": self._num_present}
 
     # -- the stages after it --------------------------------------------------------------------------------------------------
 
@@ -178,15 +183,15 @@ class Assembly:
             pauses = _pauses()
             while True:
                 if problem is not None:
-                    self._publish({"finding": problem.to_dict(), "present": self._card.world_size}, base)
+                    self._publish(self._stopped(problem), base)
                     problem = None
-                elif not has_said and is_done():
+                elif is_done() and not has_said:
                     has_said = True
                     self._say_through(base, note)
                 if (outcome := self._now(base)) is not None:
                     break
                 if time.monotonic() > deadline:
-                    self._publish({"finding": self._late(stage, base, timeout_s).to_dict(), "present": self._card.world_size}, base)
+                    self._publish(self._stopped(self._late(stage, base, timeout_s)), base)
                 time.sleep(next(pauses))
         answer = dict(json.loads(outcome))
         if finding := answer.get("finding"):
@@ -217,7 +222,7 @@ class Assembly:
 
     def stop(self, finding: Finding) -> NoReturn:
         """Leave with a finding that every rank has come to by itself."""
-        self._stop(finding, self._card.world_size)
+        self._stop(finding, self._num_present)
 
     def post(self, key: str, value: str) -> None:
         """Leave something for the others of this gathering."""
@@ -254,7 +259,7 @@ class Assembly:
             return
         self._is_over = True
         key = f"rankwise/{self._name}/left"
-        others = (num_present if num_present is not None else self._card.world_size) - 1
+        others = (num_present or self._num_present) - 1
         try:
             if not self._opened.is_ours:
                 self._store.add(key, 1)
@@ -286,8 +291,8 @@ class Assembly:
             yield
         except StartError as error:
             if not self._is_over and base:
-                self._publish({"finding": error.finding.to_dict(), "present": self._card.world_size}, base)
-                self._stop(error.finding, self._card.world_size)
+                outcome = self._publish(self._stopped(error.finding), base)
+                self._stop(Finding.from_dict(outcome["finding"]), outcome["present"])
             raise
         except BaseException as error:
             how = f"{type(error).__name__}: {error}".removesuffix(": ")
@@ -299,7 +304,9 @@ class Assembly:
             )
             try:
                 if base or self._name == self._card.id:
-                    self._publish({"finding": problem.to_dict(), "present": self._card.world_size - 1}, base)
+                    self._num_present -= 1
+                    self._publish(self._stopped(problem), base)
+                    self._num_present += 1
                 else:
                     self._write_event({"gone": self._card.id, "problem": problem.to_dict()})
                 self.leave()

@@ -18,6 +18,7 @@ from rankwise.findings import Finding
 from rankwise.stages import BACKEND, COLLECTIVE, Stage
 from rankwise.train.assembly import Assembly
 from rankwise.train.cards import Card
+from rankwise.train.mesh import Mesh
 
 
 class Task:
@@ -62,16 +63,22 @@ def connect_backend(assembly: Assembly, card: Card, device: torch.device, collec
                 device_id=device if device.type == "cuda" else None,
             )
 
-    _together(assembly, BACKEND, Task(connect, "connect"), card)
+    _together(assembly, BACKEND, Task(connect, "connect"), card, Mesh(assembly, card))
     _together(assembly, COLLECTIVE, Task(lambda: _first_collective(card, device), "collective"), card)
     _set_timeout(collective_timeout_s, store)
 
 
-def _together(assembly: Assembly, stage: Stage, task: Task, card: Card) -> None:
+def _together(assembly: Assembly, stage: Stage, task: Task, card: Card, mesh: Mesh | None = None) -> None:
+    """Until all are through; where it takes too long or fails, the ranks first find out who cannot reach whom."""
+
     def is_done() -> bool:
-        if task.is_done() and task.error is not None:
+        has_failed = task.is_done() and task.error is not None
+        if mesh is not None and (finding := mesh.turn(has_failed)):
+            raise StartError(finding)
+        if has_failed and (mesh is None or mesh.is_over):
+            assert task.error is not None
             raise StartError(_failed(stage, card, task.error))
-        return task.is_done()
+        return task.is_done() and not has_failed
 
     assembly.await_stage(stage, (stage.limit_s or 60.0) + 5.0, is_done)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import socket
 import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from ipaddress import ip_address
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ import rankwise
 from rankwise.findings import Place
 from rankwise.ranks import read_job_name
 from rankwise.train.devices import Claim
-from rankwise.train.interfaces import offered_address, route_to
+from rankwise.train.interfaces import offered_address, own_addresses, route_to
 
 _SETTINGS = ("NCCL_", "GLOO_", "TORCH_NCCL_", "TORCH_DISTRIBUTED_DEBUG")
 
@@ -40,9 +40,12 @@ class Card:
     gpu: str = ""  # the card's own number, the same whoever asks
     address: str = ""  # what this rank's backend will tell the others to connect to
     route: str = ""  # the address this host uses towards the store
+    interface: str = ""  # that `address` belongs to
+    route_interface: str = ""
     versions: dict[str, str] = field(default_factory=dict)
     settings: dict[str, str] = field(default_factory=dict)
     problem: dict[str, Any] | None = None  # a finding this rank brings along
+    is_gone: bool = False  # it left before the roll-call was over, and `problem` says how
 
     @property
     def place(self) -> Place:
@@ -52,8 +55,13 @@ class Card:
     def is_loopback(self) -> bool:
         return self.address.startswith("127.") or self.address == "::1"
 
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
+    def dials(self, other: Card) -> bool:
+        """Whether this rank's backend connects to the other's address: of two gloo ranks the higher address does; with NCCL both do."""
+        return self.backend != "gloo" or _as_bytes(self.address) >= _as_bytes(other.address)
+
+    def shortened(self) -> dict[str, Any]:
+        """What every rank gets to know of every other."""
+        return {**asdict(self), "versions": {}, "settings": {}, "job": ""}
 
     @staticmethod
     def from_dict(data: dict[str, Any]) -> Card:
@@ -63,6 +71,9 @@ class Card:
 
 def own_card(rank: int, world_size: int, local_rank: int | None, claim: Claim, store_address: str, environ: Mapping[str, str]) -> Card:
     """This process's card."""
+    names = own_addresses()
+    route = route_to(store_address)
+    address = offered_address(claim.backend, environ) or route
     return Card(
         id=uuid.uuid4().hex[:16],
         rank=rank,
@@ -75,12 +86,21 @@ def own_card(rank: int, world_size: int, local_rank: int | None, claim: Claim, s
         backend=claim.backend,
         device=str(claim.device),
         gpu=claim.gpu,
-        address=offered_address(claim.backend, environ),
-        route=route_to(store_address),
+        address=address,
+        route=route,
+        interface=names.get(address, ""),
+        route_interface=names.get(route, ""),
         versions=own_versions(claim.backend),
         settings={name: value for name, value in sorted(environ.items()) if name.startswith(_SETTINGS)},
         problem=claim.problem.to_dict() if claim.problem else None,
     )
+
+
+def _as_bytes(address: str) -> bytes:
+    try:
+        return ip_address(address).packed
+    except ValueError:
+        return b""
 
 
 def own_versions(backend: str) -> dict[str, str]:

@@ -63,7 +63,7 @@ def find_device_problem(cards: list[Card]) -> Finding | None:
 def find_unreachable_address(cards: list[Card]) -> Finding | None:
     """A rank that would tell the ranks of other hosts to connect to its own loopback."""
     hosts = {card.host for card in cards}
-    lost = [card for card in cards if card.is_loopback and card.backend == "gloo"]
+    lost = [card for card in cards if card.is_loopback and card.backend == "gloo" and _is_dialled(card, cards)]
     if len(hosts) < 2 or not lost:
         return None
     card = lost[0]
@@ -108,6 +108,10 @@ def likely_host(rank: int, cards: list[Card]) -> str | None:
     if before is not None and after is not None and before.host == after.host:
         return before.host
     return None
+
+
+def _is_dialled(card: Card, cards: list[Card]) -> bool:
+    return any(other.host != card.host and other.dials(card) for other in cards)
 
 
 def _brought_along(cards: list[Card]) -> Finding | None:

@@ -31,6 +31,7 @@ _CALL_TIMEOUT = timedelta(seconds=30)  # of single questions to the store; waiti
 _CONNECT_S = 3.0
 _ANSWER_S = 5.0
 _ATTEMPTS = 3
+_SILENT = "it has not answered for"
 _PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 1.0
 _TELL_EVERY_S = 10.0
@@ -58,6 +59,8 @@ def open_store(place: MeetingPlace, me: Place, timeout_s: float) -> OpenStore:
         answering, said = _answered(address, place.port)
         if answering is not None:
             return OpenStore(answering, partial(_client, address, place.port), address, is_ours=False)
+        if _SILENT in said:
+            break
         time.sleep(_LONGEST_PAUSE_S * (attempt + 1) / _ATTEMPTS)  # the store of a job that is just ending hangs up too
     raise StartError(_not_a_store(place, address, me, said))
 
@@ -120,8 +123,11 @@ def _unresolvable(place: MeetingPlace, me: Place, error: str, waited_s: float) -
 
 
 def _opened(place: MeetingPlace, addresses: list[str], me: Place) -> Store:
-    """Listen where the others will look: on loopback alone if that is where they look, else on every address as torch does."""
-    is_local = all(address.startswith("127.") or address == "::1" for address in addresses)
+    """Listen where the others will look: on loopback alone if that is what all were told, else on every address as torch does.
+
+    A host's own name often resolves to loopback on that very host; the others see it elsewhere.
+    """
+    is_local = place.address in ("localhost", "::1") or place.address.startswith("127.")
     family = socket.AF_INET if is_local and not all(":" in address for address in addresses) else socket.AF_INET6
     ear = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -214,8 +220,15 @@ def _unreachable(place: MeetingPlace, me: Place, outcomes: dict[str, str], tries
     outcome = next(iter(outcomes.values()), "")
     own = [address for address in outcomes if address in own_addresses()]
     why = _MEANING.get(outcome, "the network has no way to that host: wrong address, wrong network, or the host is down")
-    if own and outcome == "refused":
-        why = f"{own[0]} is this host itself, and nothing listens there: MASTER_ADDR must name the host of rank 0, the same on all hosts"
+    if own and outcome == "refused" and not own[0].startswith("127.") and own[0] != "::1":
+        return load_cause("RW103").finding(
+            f"rank {me.rank} on {me.host} looks for the store at {place}, which is {me.host} itself, and nothing listens there",
+            certain=False,
+            culprits=(me,),
+            why="the store is where rank 0 runs: MASTER_ADDR must name that host, and be the same on all hosts; "
+            f"or rank 0, which should be on {me.host}, was not started. Tried {tries} times in {waited_s:.0f} s",
+            stage=STORE.name,
+        )
     return load_cause("RW111").finding(
         f"rank {me.rank} on {me.host} cannot reach the store at {place}: {outcome}",
         certain=True,
@@ -241,7 +254,7 @@ def _answered(address: str, port: int) -> tuple[Store | None, str]:
     thread.join(_ANSWER_S)
     if result and isinstance(result[0], Store):
         return result[0], ""
-    return None, f"it hung up ({str(result[0]).splitlines()[0][:120]})" if result else f"it has not answered for {_ANSWER_S:.0f} s"
+    return None, f"it hung up ({str(result[0]).splitlines()[0][:120]})" if result else f"{_SILENT} {_ANSWER_S:.0f} s"
 
 
 def _not_a_store(place: MeetingPlace, address: str, me: Place, said: str) -> Finding:
