@@ -11,8 +11,12 @@ __version__ = "0.1.0"
 _HOMES = {
     "Finding": "rankwise.findings",
     "RankwiseError": "rankwise.errors",
+    "StartError": "rankwise.errors",
+    "WorkerError": "rankwise.errors",
+    "session": "rankwise.train.session",
+    "spawn": "rankwise.train.spawn",
 }
-__all__ = ["Finding", "RankwiseError", "__version__"]
+__all__ = ["Finding", "RankwiseError", "StartError", "WorkerError", "session", "spawn", "__version__"]
 
 
 def __getattr__(name: str) -> Any:

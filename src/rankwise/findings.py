@@ -44,7 +44,8 @@ class Wait:
 class Finding:
     """What was found: the fact (summary), where, why and what to do next.
 
-    `deadlock` says that no rank can move again by itself; only such a job is ever stopped.
+    `deadlock` says that no rank can move again by itself; only such a job is ever stopped. `stage` is the name of the start-up stage that
+    was not passed (see `rankwise.stages`), empty once the job has started.
     """
 
     code: str
@@ -57,6 +58,7 @@ class Finding:
     why: str = ""
     next: tuple[str, ...] = ()
     deadlock: bool = False
+    stage: str = ""
 
     def with_severity(self, severity: Severity) -> Finding:
         return replace(self, severity=severity)
@@ -73,6 +75,7 @@ class Finding:
             "why": self.why,
             "next": list(self.next),
             "deadlock": self.deadlock,
+            "stage": self.stage,
         }
 
     @staticmethod
@@ -92,6 +95,7 @@ class Finding:
             why=str(data.get("why", "")),
             next=tuple(str(step) for step in data.get("next", ())),
             deadlock=bool(data.get("deadlock")),
+            stage=str(data.get("stage", "")),
         )
 
 

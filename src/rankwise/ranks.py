@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -44,6 +46,58 @@ def read_rank_env(environ: Mapping[str, str]) -> RankEnv:
         master_port=_number(environ, "MASTER_PORT"),
         restarts=_number(environ, "TORCHELASTIC_RESTART_COUNT") or 0,
     )
+
+
+@dataclass(frozen=True)
+class MeetingPlace:
+    """Where the ranks' store is. A launcher that keeps the store itself (torchrun) outlives the ranks; otherwise rank 0 opens it."""
+
+    address: str
+    port: int
+    kept_by_launcher: bool = False
+
+    def __str__(self) -> str:
+        return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
+
+
+def read_meeting_place(environ: Mapping[str, str]) -> MeetingPlace | None:
+    """MASTER_ADDR and MASTER_PORT; where Slurm or Open MPI set neither, what all ranks can work out alike; None where nothing is known."""
+    told = read_rank_env(environ)
+    address = told.master_addr or _first_slurm_host(environ) or ("127.0.0.1" if _is_mpi_on_one_host(environ) else None)
+    port = told.master_port if "MASTER_PORT" in environ else _port_of_job(environ)
+    if address is None or port is None or not 0 < port < 1 << 16:
+        return None
+    return MeetingPlace(address, port, environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True")
+
+
+def read_job_name(environ: Mapping[str, str]) -> str:
+    """What tells this job from another one at the same address; empty where the launcher gives it no name."""
+    run_id = environ.get("TORCHELASTIC_RUN_ID", "none")
+    if run_id != "none":
+        return run_id
+    if "SLURM_JOB_ID" in environ:
+        return f"slurm {environ['SLURM_JOB_ID']}.{environ.get('SLURM_STEP_ID', '0')}"
+    return environ.get("PMIX_NAMESPACE") or environ.get("OMPI_MCA_ess_base_jobid", "")
+
+
+def _port_of_job(environ: Mapping[str, str]) -> int | None:
+    """The same port on every rank of one job, another one for the next job, below those the system hands out."""
+    name = read_job_name(environ)
+    return 20000 + zlib.crc32(name.encode()) % 10000 if name and "TORCHELASTIC_RUN_ID" not in environ else None
+
+
+def _is_mpi_on_one_host(environ: Mapping[str, str]) -> bool:
+    size = environ.get("OMPI_COMM_WORLD_SIZE")
+    return size is not None and size == environ.get("OMPI_COMM_WORLD_LOCAL_SIZE")
+
+
+def _first_slurm_host(environ: Mapping[str, str]) -> str | None:
+    """`gpu[07-09,12],cpu1` begins with gpu07."""
+    if "SLURM_PROCID" not in environ:
+        return None
+    hosts = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST") or ""
+    found = re.match(r"([^,\[]+)(?:\[(\d+))?", hosts)
+    return found[1] + (found[2] or "") if found else None
 
 
 def _number(environ: Mapping[str, str], name: str) -> int | None:

@@ -1,0 +1,131 @@
+"""Makes sure that all ranks train the same model: the same parameters before the first step, the same gradients after it."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from rankwise.causes import load_cause
+from rankwise.findings import Finding, Place, ranks_text
+from rankwise.stages import GRADIENT, PARAMETERS, Stage
+from rankwise.train.assembly import Assembly
+from rankwise.train.rollcall import odd_ones
+
+Described = list[list[Any]]  # [name, shape, dtype] of each parameter and buffer, or [name, digest] of each gradient
+
+_BUCKET_BYTES = 64 << 20
+_ANSWER_S = 60.0
+
+
+class Agreement:
+    """The last two stages; without an assembly (a world of one) there is nobody to disagree with."""
+
+    def __init__(self, assembly: Assembly | None = None) -> None:
+        self._assembly = assembly
+        self._visits = itertools.count(1)
+
+    def agree(self, model: torch.nn.Module) -> None:
+        tensors = [*model.named_parameters(), *model.named_buffers()]
+        described = [[name, list(tensor.shape), str(tensor.dtype).removeprefix("torch.")] for name, tensor in tensors]
+        self._compare(PARAMETERS, described, find_different_models)
+        if self._assembly is not None:
+            broadcast_all(tensor.detach() for _, tensor in tensors)
+
+    def check_gradients(self, model: torch.nn.Module) -> None:
+        module: Any = getattr(model, "module", model)
+        named = [(name, parameter.grad) for name, parameter in module.named_parameters() if parameter.requires_grad]
+        described = [[name, None if gradient is None else digest_of(gradient)] for name, gradient in named]
+        self._compare(GRADIENT, described, find_different_gradients)
+
+    def _compare(self, stage: Stage, described: Described, judge: Any) -> None:
+        """Only digests travel while all is well; where they differ, one rank of the many and one of the few show all they have."""
+        if self._assembly is None:
+            return
+        visit, text = next(self._visits), json.dumps(described)
+        digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+        notes = self._assembly.pass_stage(stage, stage.limit_s or 300.0, note=digest, visit=visit)["notes"]
+        if len(notes) < 2:
+            return
+        digests = {rank: note for note, ranks in notes.items() for rank in ranks}
+        odd = odd_ones(digests)
+        few = min(odd) if len(odd) < len(digests) else min(rank for rank in digests if digests[rank] != digests[0])
+        many = min(rank for rank in digests if digests[rank] != digests[few])
+        own = self._assembly.rank
+        if own in (few, many):
+            self._assembly.post(f"{stage.name}{visit}/shown/{own}", text)
+        shown = {rank: json.loads(self._assembly.read(f"{stage.name}{visit}/shown/{rank}", _ANSWER_S) or "[]") for rank in (many, few)}
+        finding = judge(many, shown[many], few, shown[few], notes)
+        places = {card.rank: card.place for card in self._assembly.cards}
+        self._assembly.stop(_placed(finding, places, sorted(odd) if len(odd) < len(digests) else [many, few], stage))
+
+
+def find_different_models(many: int, theirs: Described, few: int, own: Described, notes: dict[str, list[int]]) -> Finding:
+    """The first parameter or buffer that is not the same on the two ranks, both sides of it, and who has which."""
+    number, left, right = next((i, a, b) for i, (a, b) in enumerate(itertools.zip_longest(theirs, own), 1) if a != b)
+    counts = f"; rank {many} has {len(theirs)} parameters and buffers, rank {few} {len(own)}" if len(theirs) != len(own) else ""
+    sides = f"{_tensor_text(left)} on rank {many} and {_tensor_text(right)} on rank {few}"
+    return load_cause("RW216").finding(
+        f"the model is not the same on all ranks: number {number} is {sides}{counts}",
+        certain=True,
+        why=_groups_text(notes),
+    )
+
+
+def find_different_gradients(many: int, theirs: Described, few: int, own: Described, notes: dict[str, list[int]]) -> Finding:
+    """The first gradient that is not the same on the two ranks: missing on one of them, or of another value."""
+    left, right = next((a, b) for a, b in zip(theirs, own) if a != b)
+    if left[1] is None or right[1] is None:
+        without, having = (many, few) if left[1] is None else (few, many)
+        return load_cause("RW215").finding(
+            f"parameter {left[0]} has a gradient on rank {having} and none on rank {without}", certain=True, why=_groups_text(notes)
+        )
+    return load_cause("RW124").finding(
+        f"the first gradients were not synchronised: that of {left[0]} is not the same on rank {many} and rank {few}",
+        certain=True,
+        why=f"each rank would take a step of its own, and the models drift apart; {_groups_text(notes)}",
+    )
+
+
+def digest_of(tensor: torch.Tensor) -> str:
+    """The same for the same bits, wherever the tensor is."""
+    flat = tensor.detach().coalesce().values() if tensor.is_sparse else tensor.detach()
+    data = flat.contiguous().cpu().reshape(-1).view(torch.uint8)
+    return hashlib.blake2b(data.numpy().tobytes(), digest_size=8).hexdigest()
+
+
+def broadcast_all(tensors: Iterable[torch.Tensor]) -> None:
+    """Rank 0's values on every rank: tensors of one kind travel together, in buckets."""
+    for bucket in _buckets(tensors):
+        flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
+        dist.broadcast(flat, src=0)
+        for tensor, values in zip(bucket, torch.split(flat, [tensor.numel() for tensor in bucket])):
+            tensor.copy_(values.view_as(tensor))
+
+
+def _buckets(tensors: Iterable[torch.Tensor]) -> Iterable[list[torch.Tensor]]:
+    kinds: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
+    for tensor in tensors:
+        bucket = kinds.setdefault((tensor.dtype, tensor.device), [])
+        bucket.append(tensor)
+        if sum(t.numel() * t.element_size() for t in bucket) >= _BUCKET_BYTES:
+            yield kinds.pop((tensor.dtype, tensor.device))
+    yield from kinds.values()
+
+
+def _placed(finding: Finding, places: dict[int, Place], culprits: list[int], stage: Stage) -> Finding:
+    return Finding(**{**vars(finding), "culprits": tuple(places.get(rank, Place(rank=rank)) for rank in culprits), "stage": stage.name})
+
+
+def _tensor_text(described: list[Any] | None) -> str:
+    return f"{described[0]} {tuple(described[1])} {described[2]}" if described else "nothing"
+
+
+def _groups_text(notes: dict[str, list[int]]) -> str:
+    groups = sorted(notes.values(), key=lambda ranks: (-len(ranks), ranks))
+    return f"alike are {'; '.join(ranks_text(ranks) for ranks in groups[:8])}"

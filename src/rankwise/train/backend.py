@@ -1,0 +1,113 @@
+"""Connects the backend and runs the first collective, in a thread, so that a rank that is stuck there can still listen and be told."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import Store, distributed_c10d  # type: ignore[attr-defined]
+
+from rankwise.causes import load_cause
+from rankwise.errors import StartError
+from rankwise.findings import Finding
+from rankwise.stages import BACKEND, COLLECTIVE, Stage
+from rankwise.train.assembly import Assembly
+from rankwise.train.cards import Card
+from rankwise.train.mesh import Mesh
+
+
+class Task:
+    """Something of torch's that may block for minutes, with its end as a question instead."""
+
+    def __init__(self, work: Callable[[], None], name: str) -> None:
+        self.error: BaseException | None = None
+        self._work = work
+        self._thread = threading.Thread(target=self._run, daemon=True, name=f"rankwise-{name}")
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except BaseException as error:
+            self.error = error
+
+    def is_done(self) -> bool:
+        return not self._thread.is_alive()
+
+    def wait(self, timeout_s: float) -> bool:
+        self._thread.join(timeout_s)
+        return self.is_done()
+
+
+def connect_backend(assembly: Assembly, card: Card, device: torch.device, collective_timeout_s: float | None) -> None:
+    """The process group, connected on every rank; what is awaited here has the stage's limit, what the user does later has theirs."""
+    limit_s = BACKEND.limit_s or 60.0
+    store = assembly.connection
+
+    def connect() -> None:
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # about devices that are still to be guessed: here they are set
+            dist.init_process_group(
+                card.backend,
+                store=store,
+                rank=card.rank,
+                world_size=card.world_size,
+                timeout=timedelta(seconds=limit_s),
+                device_id=device if device.type == "cuda" else None,
+            )
+
+    _together(assembly, BACKEND, Task(connect, "connect"), card, Mesh(assembly, card))
+    _together(assembly, COLLECTIVE, Task(lambda: _first_collective(card, device), "collective"), card)
+    _set_timeout(collective_timeout_s, store)
+
+
+def _together(assembly: Assembly, stage: Stage, task: Task, card: Card, mesh: Mesh | None = None) -> None:
+    """Until all are through; where it takes too long or fails, the ranks first find out who cannot reach whom."""
+
+    def is_done() -> bool:
+        has_failed = task.is_done() and task.error is not None
+        if mesh is not None and (finding := mesh.turn(has_failed)):
+            raise StartError(finding)
+        if has_failed and (mesh is None or mesh.is_over):
+            assert task.error is not None
+            raise StartError(_failed(stage, card, task.error))
+        return task.is_done() and not has_failed
+
+    assembly.await_stage(stage, (stage.limit_s or 60.0) + 5.0, is_done)
+
+
+def _first_collective(card: Card, device: torch.device) -> None:
+    """A sum whose right answer every rank knows."""
+    total = torch.tensor([card.rank + 1.0], dtype=torch.float64, device=device)
+    dist.all_reduce(total)
+    expected = card.world_size * (card.world_size + 1) / 2
+    if total.item() != expected:
+        raise RuntimeError(f"the first all_reduce gave {total.item():g}, but the ranks' numbers add up to {expected:g}")
+
+
+def _failed(stage: Stage, card: Card, error: BaseException) -> Finding:
+    said = str(error).strip().splitlines()
+    return load_cause("RW114").finding(
+        f"rank {card.rank} on {card.host} could not connect its {card.backend} backend: {said[0][:200] if said else type(error).__name__}",
+        certain=False,
+        culprits=(card.place,),
+        why="every rank is registered in the same store; the connections between the ranks themselves were not made",
+        stage=stage.name,
+    )
+
+
+def _set_timeout(collective_timeout_s: float | None, store: Store) -> None:
+    """From here on the user's timeout counts, torch's own default if there is none."""
+    is_nccl = "nccl" in str(dist.get_backend())
+    c10d: Any = distributed_c10d
+    default = c10d.default_pg_nccl_timeout if is_nccl else c10d.default_pg_timeout
+    timeout: Any = timedelta(seconds=collective_timeout_s) if collective_timeout_s else default
+    store.set_timeout(timeout)
+    distributed_c10d._set_pg_timeout(timeout)  # private, but the only way after the group is made

@@ -1,0 +1,110 @@
+"""The card each rank puts on the table at roll-call: who it is, where it is, and what it runs with."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import uuid
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from ipaddress import ip_address
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import rankwise
+from rankwise.findings import Place
+from rankwise.ranks import read_job_name
+from rankwise.train.devices import Claim
+from rankwise.train.interfaces import offered_address, own_addresses, route_to
+
+_SETTINGS = ("NCCL_", "GLOO_", "TORCH_NCCL_", "TORCH_DISTRIBUTED_DEBUG")
+
+
+@dataclass(frozen=True)
+class Card:
+    """One rank of the job, as it presents itself; `id` is new in every process, so a restarted rank is not taken for its predecessor."""
+
+    id: str
+    rank: int
+    world_size: int
+    local_rank: int | None
+    host: str
+    pid: int
+    job: str = ""
+    launcher: int = 0  # the parent's pid: a rank started again by the same launcher replaces the one before
+    backend: str = ""
+    device: str = "cpu"
+    gpu: str = ""  # the card's own number, the same whoever asks
+    address: str = ""  # what this rank's backend will tell the others to connect to
+    route: str = ""  # the address this host uses towards the store
+    interface: str = ""  # that `address` belongs to
+    route_interface: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=dict)
+    problem: dict[str, Any] | None = None  # a finding this rank brings along
+    is_gone: bool = False  # it left before the roll-call was over, and `problem` says how
+
+    @property
+    def place(self) -> Place:
+        return Place(rank=self.rank, host=self.host, pid=self.pid)
+
+    @property
+    def is_loopback(self) -> bool:
+        return self.address.startswith("127.") or self.address == "::1"
+
+    def dials(self, other: Card) -> bool:
+        """Whether this rank's backend connects to the other's address: of two gloo ranks the higher address does; with NCCL both do."""
+        return self.backend != "gloo" or _as_bytes(self.address) >= _as_bytes(other.address)
+
+    def shortened(self) -> dict[str, Any]:
+        """What every rank gets to know of every other."""
+        return {**asdict(self), "versions": {}, "settings": {}, "job": ""}
+
+    @staticmethod
+    def from_dict(data: dict[str, Any]) -> Card:
+        """Read a card, also one of another version of rankwise: what it has more is ignored."""
+        return Card(**{name: data[name] for name in Card.__dataclass_fields__ if name in data})
+
+
+def own_card(rank: int, world_size: int, local_rank: int | None, claim: Claim, store_address: str, environ: Mapping[str, str]) -> Card:
+    """This process's card."""
+    names = own_addresses()
+    route = route_to(store_address)
+    address = offered_address(claim.backend, environ) or route
+    return Card(
+        id=uuid.uuid4().hex[:16],
+        rank=rank,
+        world_size=world_size,
+        local_rank=local_rank,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        job=read_job_name(environ),
+        launcher=os.getppid(),
+        backend=claim.backend,
+        device=str(claim.device),
+        gpu=claim.gpu,
+        address=address,
+        route=route,
+        interface=names.get(address, ""),
+        route_interface=names.get(route, ""),
+        versions=own_versions(claim.backend),
+        settings={name: value for name, value in sorted(environ.items()) if name.startswith(_SETTINGS)},
+        problem=claim.problem.to_dict() if claim.problem else None,
+    )
+
+
+def _as_bytes(address: str) -> bytes:
+    try:
+        return ip_address(address).packed
+    except ValueError:
+        return b""
+
+
+def own_versions(backend: str) -> dict[str, str]:
+    versions = {"torch": str(torch.__version__), "python": platform.python_version(), "rankwise": rankwise.__version__}
+    if backend == "nccl" and dist.is_nccl_available():
+        versions["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+    return versions

@@ -1,0 +1,80 @@
+"""Which device this rank uses, and which backend that device needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import psutil
+import torch
+import torch.distributed as dist
+
+from rankwise.causes import load_cause
+from rankwise.findings import Finding, Place
+from rankwise.stages import DEVICES, ENVIRONMENT
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A device and its backend; `problem` where the device is not to be had, told to the others at roll-call."""
+
+    backend: str
+    device: torch.device
+    gpu: str = ""
+    problem: Finding | None = None
+
+
+def claim_device(backend: str | None, local_rank: int, me: Place, environ: Mapping[str, str]) -> Claim:
+    """NCCL and the GPU of that local rank where there are GPUs, gloo and the CPU where there are none; a backend that is given is kept."""
+    wanted = backend or ("nccl" if torch.cuda.is_available() else "gloo")
+    if missing := find_missing_interface(wanted, environ, me):
+        return Claim(wanted, torch.device("cpu"), problem=missing)
+    if not torch.cuda.is_available():
+        problem = _unusable(f"rank {me.rank} on {me.host} is to use nccl but sees no GPU", me) if wanted == "nccl" else None
+        return Claim(wanted, torch.device("cpu"), problem=problem)
+    num_gpus = torch.cuda.device_count()
+    if local_rank >= num_gpus:
+        if wanted != "nccl":
+            return Claim(wanted, torch.device("cpu"))
+        seen = environ.get("CUDA_VISIBLE_DEVICES")
+        limit = f" (CUDA_VISIBLE_DEVICES={seen})" if seen is not None else ""
+        text = f"rank {me.rank} on {me.host} is to use GPU {local_rank}, but only {num_gpus} can be seen there{limit}"
+        return Claim(wanted, torch.device("cpu"), problem=_unusable(text, me))
+    device = torch.device("cuda", local_rank)
+    torch.cuda.set_device(device)
+    return Claim(wanted, device, gpu=str(torch.cuda.get_device_properties(device).uuid))
+
+
+def check_backend(backend: str | None) -> str | None:
+    """What is wrong with a backend the user asked for; None if nothing is."""
+    if backend is None or dist.is_backend_available(backend):
+        return None
+    return f"this torch ({torch.__version__}) has no backend {backend!r}"
+
+
+def find_missing_interface(backend: str, environ: Mapping[str, str], me: Place) -> Finding | None:
+    """An interface that a variable names and this host does not have."""
+    variable = "GLOO_SOCKET_IFNAME" if backend == "gloo" else "NCCL_SOCKET_IFNAME"
+    wanted = environ.get(variable, "")
+    there = sorted(psutil.net_if_addrs())
+    if not wanted or (backend != "gloo" and (wanted.startswith("^") or _nccl_finds(wanted, there))):
+        return None
+    if backend == "gloo" and all(name in there for name in wanted.split(",")):
+        return None
+    return load_cause("RW108").finding(
+        f"{variable}={wanted} on rank {me.rank}: there is no such network interface on {me.host} (there are {', '.join(there)})",
+        certain=True,
+        culprits=(me,),
+        why="the backend can bind to no address, so the ranks could never connect",
+        stage=ENVIRONMENT.name,
+    )
+
+
+def _nccl_finds(wanted: str, there: list[str]) -> bool:
+    """NCCL takes prefixes, and exact names after `=`."""
+    names = wanted.lstrip("=").split(",")
+    return any(name == one if wanted.startswith("=") else one.startswith(name) for name in names for one in there)
+
+
+def _unusable(summary: str, me: Place) -> Finding:
+    return load_cause("RW122").finding(summary, certain=True, culprits=(me,), stage=DEVICES.name)

@@ -1,0 +1,160 @@
+"""Who can reach whom: when the backend does not connect, one rank of each host opens a port as the backend would and tries the others'."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from rankwise.causes import load_cause
+from rankwise.findings import Finding
+from rankwise.stages import BACKEND
+from rankwise.train.assembly import Assembly
+from rankwise.train.cards import Card
+from rankwise.train.store import try_connect
+
+_PATIENCE_S = 4.0  # a healthy backend connects in a fraction of this
+_LOOK_EVERY_S = 0.2
+_EARS_S = 3.0
+_CONNECT_S = 2.0
+_MAX_PEERS = 16  # each tries so many; with more hosts each tries the next ones in the ring
+
+
+@dataclass(frozen=True)
+class Path:
+    """One attempt: from the host of one rank to an address of another's; `outcome` is empty where it came about."""
+
+    source: int
+    target: int
+    address: str
+    outcome: str
+
+
+class Mesh:
+    """One rank's part in the test; asked again and again while the backend is being connected."""
+
+    def __init__(self, assembly: Assembly, card: Card) -> None:
+        self._assembly, self._card = assembly, card
+        self._began = self._looked = time.monotonic()
+        self._is_tested = False
+        self.is_over = False  # the test was made and showed nothing
+
+    def turn(self, has_failed: bool) -> Finding | None:
+        """Take part once somebody asked; rank 0 gets the finding, if there is one."""
+        now = time.monotonic()
+        if now - self._looked < _LOOK_EVERY_S or self.is_over:
+            return None
+        self._looked = now
+        if has_failed or now - self._began > _PATIENCE_S:
+            self._assembly.post("mesh/ask", "yes")
+        elif self._assembly.read("mesh/ask", 0.0) is None:
+            return None
+        if not self._is_tested:
+            self._is_tested = True
+            return self._test()
+        self.is_over = self._assembly.read("mesh/none", 0.0) is not None
+        return None
+
+    def _test(self) -> Finding | None:
+        speakers = speakers_of(self._assembly.cards)
+        if len(speakers) < 2:
+            return self._concluded(None)
+        if self._card.rank in {speaker.rank for speaker in speakers}:
+            self._speak(speakers)
+        if self._card.rank != 0:
+            return None
+        deadline = time.monotonic() + _EARS_S + _CONNECT_S + 1.0
+        told = [self._assembly.read(f"mesh/paths/{speaker.rank}", max(0.0, deadline - time.monotonic())) for speaker in speakers]
+        paths = [Path(**path) for rows in told if rows for path in json.loads(rows)]
+        return self._concluded(find_broken_paths(paths, self._assembly.cards))
+
+    def _speak(self, speakers: list[Card]) -> None:
+        """Listen, tell where, try the others. The kernel completes a connection that nobody accepts yet, so listening is enough."""
+        own = next(speaker for speaker in speakers if speaker.rank == self._card.rank)
+        with contextlib.ExitStack() as ears:
+            ear = ears.enter_context(socket.socket(socket.AF_INET6 if ":" in own.address else socket.AF_INET))
+            with contextlib.suppress(OSError):
+                ear.bind((own.address, 0))
+                ear.listen(len(speakers))
+            self._assembly.post(f"mesh/ear/{own.rank}", str(ear.getsockname()[1]))
+            with ThreadPoolExecutor(_MAX_PEERS) as pool:
+                paths = list(pool.map(lambda peer: self._try(own, peer), peers_of(own, speakers)))
+            self._assembly.post(f"mesh/paths/{own.rank}", json.dumps([vars(path) for path in paths]))
+            for speaker in speakers:  # the ear stays open until all have tried it
+                self._assembly.read(f"mesh/paths/{speaker.rank}", _EARS_S + _CONNECT_S)
+
+    def _try(self, own: Card, peer: Card) -> Path:
+        port = self._assembly.read(f"mesh/ear/{peer.rank}", _EARS_S)
+        outcome = try_connect(peer.address, int(port), _CONNECT_S) if port else "it opened no port"
+        return Path(own.rank, peer.rank, f"{peer.address}:{port}", outcome)
+
+    def _concluded(self, finding: Finding | None) -> Finding | None:
+        if finding is None and self._card.rank == 0:
+            self._assembly.post("mesh/none", "yes")
+        return finding
+
+
+def speakers_of(cards: list[Card]) -> list[Card]:
+    """The first rank of each host."""
+    first: dict[str, Card] = {}
+    for card in sorted(cards, key=lambda card: card.rank):
+        first.setdefault(card.host, card)
+    return list(first.values())
+
+
+def peers_of(own: Card, speakers: list[Card]) -> list[Card]:
+    """Those this one tries: everybody, or the next ones in the ring where there are many."""
+    index = [speaker.rank for speaker in speakers].index(own.rank)
+    return (speakers[index + 1 :] + speakers[:index])[:_MAX_PEERS]
+
+
+def find_broken_paths(paths: list[Path], cards: list[Card]) -> Finding | None:
+    """The host that most broken paths have in common: as target first, because a closed door is at the house it belongs to."""
+    by_rank = {card.rank: card for card in cards}
+    broken = [path for path in paths if path.outcome and by_rank[path.source].dials(by_rank[path.target])]
+    if not broken:
+        return None
+    named = _common_end(broken)
+    first = next(path for path in broken if named & {path.source, path.target})
+    source, target = by_rank[first.source], by_rank[first.target]
+    more = f", and {len(broken) - 1} more such paths" if len(broken) > 1 else ""
+    ends = f"rank {source.rank} on {source.host} cannot connect to rank {target.rank} on {target.host}"
+    is_elsewhere = bool(target.route) and target.address != target.route
+    return load_cause("RW114").finding(
+        f"{ends} at {first.address}: {first.outcome}{more}",
+        certain=True,
+        culprits=tuple(card.place for card in cards if by_rank[card.rank].host in {by_rank[rank].host for rank in named})[:64],
+        why=_wrong_interface(target) if is_elsewhere else _closed(target, first.outcome),
+        next=(f"on {target.host}: export GLOO_SOCKET_IFNAME={target.route_interface}",) if is_elsewhere and target.route_interface else (),
+        stage=BACKEND.name,
+    )
+
+
+def _common_end(broken: list[Path]) -> set[int]:
+    """The targets all broken paths lead to, else the rank most of them touch, else both ends."""
+    targets = {path.target for path in broken}
+    if len(targets) == 1:
+        return targets
+    touched = Counter(rank for path in broken for rank in (path.source, path.target))
+    (rank, count), *_ = touched.most_common()
+    return {rank} if count == len(broken) and len(touched) > 2 else set(touched)
+
+
+def _wrong_interface(target: Card) -> str:
+    return (
+        f"{target.host} offers {target.address} (interface {target.interface or 'unknown'}) to the others, "
+        f"but reaches the store from {target.route} (interface {target.route_interface or 'unknown'})"
+    )
+
+
+def _closed(target: Card, outcome: str) -> str:
+    if outcome == "no answer":
+        return (
+            f"the store's port is open, and so all ranks could register, but a firewall on or before {target.host} drops the other ports: "
+            "the backend listens on ports that the system picks"
+        )
+    return f"the store could be reached, but {target.host} could not be at the address it offers"

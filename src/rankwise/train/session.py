@@ -1,0 +1,161 @@
+"""`session()`: the ranks become one job, stage by stage, or every one of them says which stage failed and because of whom."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+
+from rankwise.causes import load_cause
+from rankwise.errors import StartError, UsageError
+from rankwise.findings import Finding, Place
+from rankwise.ranks import MeetingPlace, RankEnv, read_meeting_place, read_rank_env
+from rankwise.stages import ENVIRONMENT
+from rankwise.train.agreement import Agreement
+from rankwise.train.alone import start_alone
+from rankwise.train.assembly import Assembly
+from rankwise.train.backend import Task, connect_backend
+from rankwise.train.cards import own_card
+from rankwise.train.devices import check_backend, claim_device
+from rankwise.train.store import open_store
+
+logger = logging.getLogger("rankwise.session")
+
+_DESTROY_S = 10.0
+
+
+@dataclass(frozen=True)
+class Job:
+    """This rank's place in a job that has started. `torch.distributed` works as usual while the session is open."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    device: torch.device
+    backend: str  # "none" in a world of one
+    notes: tuple[Finding, ...] = ()  # what differs between the ranks without being in the way
+    _agreement: Agreement = field(default_factory=Agreement, repr=False)
+
+    @property
+    def is_main(self) -> bool:
+        return self.rank == 0
+
+    def agree(self, model: torch.nn.Module) -> None:
+        """Compare the model's parameters and buffers with the other ranks', by name, shape and dtype, then take over rank 0's values."""
+        self._agreement.agree(model)
+
+    def check_gradients(self, model: torch.nn.Module) -> None:
+        """After the first backward: raise on every rank if the gradients are not the same everywhere, naming the first that differs."""
+        self._agreement.check_gradients(model)
+
+
+@contextmanager
+def session(backend: str | None = None, timeout_s: float = 300.0, *, collective_timeout_s: float | None = None) -> Iterator[Job]:
+    """Start this rank's part of the job, and end it on every way out.
+
+    backend: "nccl" or "gloo"; by default what the device needs. timeout_s: how long to wait for ranks that start late.
+    collective_timeout_s: how long a collective may take later on; by default torch's own (10 min on NCCL, 30 min on gloo).
+    Raises StartError, the same on every rank that can be told.
+    """
+    if timeout_s <= 0:
+        raise UsageError(f"timeout_s must be more than 0, not {timeout_s:g}")
+    if dist.is_initialized():
+        raise UsageError("this process already has a process group", next=("remove init_process_group: session() makes the group",))
+    began = time.monotonic()
+    told = read_rank_env(os.environ)
+    if problem := check_backend(backend):
+        raise UsageError(problem)
+    if (told.world_size or 1) == 1 and not told.rank:
+        job, assembly = _start_alone(backend, told), None
+    else:
+        job, assembly = _start_together(backend, told, timeout_s, collective_timeout_s)
+    if job.is_main:
+        logger.info("%d rank(s) with %s on %s, started in %.2f s", job.world_size, job.backend, job.device.type, time.monotonic() - began)
+        for note in job.notes:
+            logger.warning("%s %s", note.code, note.summary)
+    try:
+        yield job
+    except BaseException as error:
+        if assembly is not None:
+            assembly.note_failure(error)
+        raise
+    finally:
+        end(assembly)
+
+
+def _start_alone(backend: str | None, told: RankEnv) -> Job:
+    claim = claim_device(backend or ("gloo" if not torch.cuda.is_available() else None), told.local_rank or 0, _here(0), {})
+    start_alone()
+    return Job(0, 1, told.local_rank or 0, claim.device, "none")
+
+
+def _start_together(backend: str | None, told: RankEnv, timeout_s: float, collective_timeout_s: float | None) -> tuple[Job, Assembly]:
+    deadline = time.monotonic() + timeout_s
+    rank, world_size, place = read_place(told, os.environ)
+    me = _here(rank)
+    opened = open_store(place, me, timeout_s)
+    claim = claim_device(backend, local_rank_of(told), me, os.environ)
+    card = own_card(rank, world_size, told.local_rank, claim, opened.address, os.environ)
+    assembly = Assembly(opened, place, card)
+    try:
+        assembly.gather(max(1.0, deadline - time.monotonic()))
+        connect_backend(assembly, card, claim.device, collective_timeout_s)
+    except BaseException:
+        end(None)
+        raise
+    local_rank = told.local_rank if told.local_rank is not None else _counted_local_rank(assembly, rank, me.host)
+    return Job(rank, world_size, local_rank, claim.device, claim.backend, tuple(assembly.notes), Agreement(assembly)), assembly
+
+
+def read_place(told: RankEnv, environ: Mapping[str, str]) -> tuple[int, int, MeetingPlace]:
+    """Rank, world size and meeting place, or the finding that says which of them the environment does not hold."""
+    place = read_meeting_place(environ)
+    missing = [name for name, value in (("RANK", told.rank), ("WORLD_SIZE", told.world_size)) if value is None]
+    if place is None:
+        missing += [name for name in ("MASTER_ADDR", "MASTER_PORT") if not environ.get(name)] or ["a usable MASTER_PORT"]
+    if told.rank is None or told.world_size is None or place is None:
+        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+        there = ", ".join(f"{name}={environ[name]}" for name in names if name in environ)
+        raise StartError(
+            load_cause("RW120").finding(
+                f"the environment lacks {' and '.join(missing)}",
+                certain=True,
+                culprits=(_here(told.rank),),
+                why=f"it holds {there or 'none of the variables a launcher sets'}",
+                stage=ENVIRONMENT.name,
+            )
+        )
+    return told.rank, told.world_size, place
+
+
+def local_rank_of(told: RankEnv) -> int:
+    """What picks the device: without LOCAL_RANK there is one rank per container, as Kubernetes starts them."""
+    return told.local_rank or 0
+
+
+def _counted_local_rank(assembly: Assembly, rank: int, host: str | None) -> int:
+    return sum(card.host == host and card.rank < rank for card in assembly.cards)
+
+
+def _here(rank: int | None) -> Place:
+    return Place(rank=rank, host=socket.gethostname(), pid=os.getpid())
+
+
+def end(assembly: Assembly | None) -> None:
+    """Take the group down, whatever state it is in, and leave the store in turn; never waits long for ranks that are gone."""
+    if dist.is_initialized():
+        task = Task(dist.destroy_process_group, "destroy")
+        if not task.wait(_DESTROY_S):
+            logger.warning("the process group could not be destroyed within %.0f s: other ranks no longer answer", _DESTROY_S)
+    if assembly is not None:
+        assembly.leave()
+
+
+__all__ = ["Job", "session"]

@@ -1,0 +1,202 @@
+"""`spawn()`: starts the ranks of a job on this machine, brings back what they return, and ends all of them when one fails."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import multiprocessing
+import multiprocessing.connection
+import os
+import pickle
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from rankwise.causes import load_cause
+from rankwise.errors import RankwiseError, UsageError, WorkerError
+from rankwise.findings import Finding, Place
+
+_END_GRACE_S = 5.0
+_SETTLE_S = 1.0
+_NO_GUARD_CODE = 97
+_SPAWNED = "RANKWISE_SPAWNED"  # set in workers, so that a script without the guard is told from a worker that spawns on purpose
+_PR_SET_PDEATHSIG = 1
+
+
+def spawn(fn: Callable[..., Any], nproc: int, *args: Any) -> list[Any]:
+    """Run `fn(*args)` in `nproc` new processes, each with the environment `session()` reads; returns their results in rank order.
+
+    The first failure ends the others and is raised here as WorkerError, with that worker's traceback.
+    """
+    if nproc < 1:
+        raise UsageError(f"nproc must be at least 1, not {nproc}")
+    if getattr(multiprocessing.current_process(), "_inheriting", False) and _SPAWNED in os.environ:
+        raise SystemExit(_NO_GUARD_CODE)  # quietly: the process that started this one tells
+    check_picklable(fn, args)
+    store = _open_store()
+    workers: list[Worker] = []
+    try:
+        for rank in range(nproc):
+            workers.append(_start(fn, args, rank, nproc, int(store.port)))
+        return _results(workers)
+    finally:
+        _end(workers)
+
+
+@dataclass
+class Worker:
+    """One rank's process and the pipe on which it tells how it went."""
+
+    rank: int
+    process: multiprocessing.process.BaseProcess
+    pipe: multiprocessing.connection.Connection
+
+
+def check_picklable(fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    """What the workers get travels by pickle; a lambda or a function inside a function does not."""
+    try:
+        pickle.dumps((fn, args))
+    except Exception as error:
+        raise UsageError(
+            f"{getattr(fn, '__qualname__', fn)} cannot be given to a new process: {error}",
+            next=("define the function at the top level of a module, and pass plain data",),
+        ) from None
+
+
+def _open_store() -> Any:
+    """Kept here, so that it outlives the workers; on loopback alone, on a port nobody else has."""
+    ear = socket.socket()
+    ear.bind(("127.0.0.1", 0))
+    ear.listen(4096)
+    return TCPStore("127.0.0.1", ear.getsockname()[1], is_master=True, wait_for_workers=False, master_listen_fd=ear.detach())
+
+
+def _start(fn: Callable[..., Any], args: tuple[Any, ...], rank: int, nproc: int, port: int) -> Worker:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_work, args=(fn, args, theirs, os.getpid()), name=f"rank-{rank}")
+    with _environment(rank, nproc, port):
+        process.start()
+    theirs.close()
+    return Worker(rank, process, ours)
+
+
+@contextlib.contextmanager
+def _environment(rank: int, nproc: int, port: int) -> Iterator[None]:
+    """What the worker has from its first moment: its torch reads some of it while the user's module is being imported."""
+    wanted = {
+        "RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": nproc, "LOCAL_WORLD_SIZE": nproc, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
+        "TORCHELASTIC_USE_AGENT_STORE": True, _SPAWNED: os.getpid(),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or max(1, len(os.sched_getaffinity(0)) // nproc),
+    }  # fmt: skip
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update({name: str(value) for name, value in wanted.items()})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+def _work(fn: Callable[..., Any], args: tuple[Any, ...], pipe: Any, parent: int) -> None:
+    """In the worker: run, and tell how it went; the traceback is told and not printed, because only the first one matters."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+    try:
+        result: tuple[Any, ...] = ("returned", fn(*args))
+    except BaseException as error:
+        finding = error.finding.to_dict() if isinstance(error, RankwiseError) else None
+        text = "".join(traceback.format_exception(error))
+        code = error.code if isinstance(error, SystemExit) else 1
+        failed_at = getattr(error, "_rankwise_failed_at", time.monotonic())  # before the session was taken down, which fails the others
+        result = ("returned", None) if code in (0, None) else ("raised", text, finding, failed_at)
+    sys.stdout.flush()
+    try:
+        pipe.send(result)
+    except Exception as error:
+        pipe.send(("raised", f"the result of rank {os.environ.get('RANK')} cannot be sent back: {error}", None, time.monotonic()))
+    pipe.close()
+    if result[0] == "raised":
+        sys.exit(1)
+
+
+def _results(workers: list[Worker]) -> list[Any]:
+    """Wait for all; the one that failed first decides, which need not be the one that is heard first."""
+    results: dict[int, Any] = {}
+    failures: list[tuple[float, Worker, str, Any]] = []
+    waiting = {worker.pipe: worker for worker in workers}
+    while waiting and (ready := multiprocessing.connection.wait(list(waiting), _SETTLE_S if failures else None)):
+        for pipe in ready:
+            worker = waiting.pop(pipe)  # type: ignore[call-overload]
+            kind, value, *rest = _told(worker)
+            if kind == "raised":
+                failures.append((rest[1], worker, value, rest[0]))
+            results[worker.rank] = value
+    if failures:
+        _, worker, text, finding = min(failures, key=lambda failure: failure[0])
+        raise WorkerError(_failure(worker, text, finding), text)
+    return [results[worker.rank] for worker in workers]
+
+
+def _told(worker: Worker) -> tuple[Any, ...]:
+    try:
+        return tuple(worker.pipe.recv())
+    except (EOFError, OSError):
+        worker.process.join(_END_GRACE_S)
+        if worker.process.exitcode == _NO_GUARD_CODE:
+            raise UsageError(
+                "spawn() was called again while a worker imported your script",
+                why="each worker is a new Python that imports the main script; a call that is not under the guard runs there too",
+                next=('put the call under: if __name__ == "__main__":',),
+            ) from None
+        return "raised", "", None, time.monotonic()
+
+
+def _failure(worker: Worker, text: str, finding: dict[str, Any] | None) -> Finding:
+    if finding is not None:
+        return Finding.from_dict(finding)
+    place = Place(rank=worker.rank, host=socket.gethostname(), pid=worker.process.pid)
+    if text:
+        last = text.strip().splitlines()[-1]
+        return load_cause("RW401").finding(f"rank {worker.rank} raised {last[:300]}", certain=True, culprits=(place,))
+    code = worker.process.exitcode
+    how = f"by signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"with exit code {code}"
+    return load_cause("RW403" if code is not None and code < 0 else "RW402").finding(
+        f"rank {worker.rank} (pid {worker.process.pid}) ended {how} without saying why", certain=True, culprits=(place,)
+    )
+
+
+def _end(workers: list[Worker]) -> None:
+    """Nothing stays: those still running are asked, then made to end, and what they started goes with them."""
+    families = [child for worker in workers if worker.process.pid for child in _family(worker.process.pid)]
+    for worker in workers:
+        if worker.process.is_alive():
+            worker.process.terminate()
+    deadline = time.monotonic() + _END_GRACE_S
+    for worker in workers:
+        worker.process.join(max(0.0, deadline - time.monotonic()))
+    for process in families:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    for worker in workers:
+        worker.process.kill()
+        worker.process.join()
+        worker.pipe.close()
+        worker.process.close()
+
+
+def _family(pid: int) -> list[psutil.Process]:
+    with contextlib.suppress(psutil.Error):
+        return psutil.Process(pid).children(recursive=True)
+    return []

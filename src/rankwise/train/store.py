@@ -1,0 +1,273 @@
+"""Opens the ranks' store, or reaches it; says which of resolving, connecting and answering it was that failed."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import psutil
+import torch.distributed as dist
+from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
+
+from rankwise.causes import load_cause
+from rankwise.errors import StartError
+from rankwise.findings import Finding, Place
+from rankwise.ranks import MeetingPlace
+from rankwise.stages import ADDRESS, STORE
+from rankwise.train.interfaces import own_addresses
+
+logger = logging.getLogger("rankwise.session")
+
+_CALL_TIMEOUT = timedelta(seconds=30)  # of single questions to the store; waiting is done by asking again
+_CONNECT_S = 3.0
+_ANSWER_S = 5.0
+_ATTEMPTS = 3
+_SILENT = "it has not answered for"
+_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 1.0
+_TELL_EVERY_S = 10.0
+
+
+@dataclass(frozen=True)
+class OpenStore:
+    """A store, how to get a second connection to it, and whether it lives in this process."""
+
+    store: Store
+    connect: Callable[[], Store]
+    address: str
+    is_ours: bool
+
+
+def open_store(place: MeetingPlace, me: Place, timeout_s: float) -> OpenStore:
+    """Rank 0 opens the store unless the launcher keeps it; everybody else connects, as soon as it is there."""
+    deadline = time.monotonic() + timeout_s
+    addresses = resolve(place, me, deadline)
+    if me.rank == 0 and not place.kept_by_launcher:
+        store = _opened(place, addresses, me)
+        return OpenStore(store, partial(_client, "127.0.0.1", place.port), addresses[0], is_ours=True)
+    for attempt in range(_ATTEMPTS):
+        address = reach(place, addresses, me, deadline)
+        answering, said = _answered(address, place.port)
+        if answering is not None:
+            return OpenStore(answering, partial(_client, address, place.port), address, is_ours=False)
+        if _SILENT in said:
+            break
+        time.sleep(_LONGEST_PAUSE_S * (attempt + 1) / _ATTEMPTS)  # the store of a job that is just ending hangs up too
+    raise StartError(_not_a_store(place, address, me, said))
+
+
+# -- stage: address resolved --------------------------------------------------------------------------------------------------
+
+
+def resolve(place: MeetingPlace, me: Place, deadline: float) -> list[str]:
+    """Every address the name stands for; asked again until the deadline, because a service's name may come up after its first user."""
+    pause_s, began = _PAUSE_S, time.monotonic()
+    told_at = began
+    while True:
+        addresses, error = _looked_up(place.address, max(1.0, deadline - time.monotonic()))
+        if addresses:
+            return addresses
+        if time.monotonic() + pause_s > deadline or _is_hopeless(place.address):
+            raise StartError(_unresolvable(place, me, error, time.monotonic() - began))
+        if time.monotonic() - told_at > _TELL_EVERY_S:
+            told_at = time.monotonic()
+            logger.warning("rank %s on %s: %s does not resolve yet (%s)", me.rank, me.host, place.address, error)
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+def _looked_up(name: str, timeout_s: float) -> tuple[list[str], str]:
+    """In a thread: a resolver without an answer keeps its caller for a minute, whatever the caller's own deadline is."""
+    found: list[str] = []
+    error = ["the resolver does not answer"]
+
+    def ask() -> None:
+        try:
+            entries = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+            found.extend(dict.fromkeys(str(address[0]) for *_, address in entries))
+        except (OSError, UnicodeError) as reason:
+            error[0] = str(reason)
+
+    thread = threading.Thread(target=ask, daemon=True, name="rankwise-resolve")
+    thread.start()
+    thread.join(timeout_s)
+    return list(found), error[0]
+
+
+def _is_hopeless(name: str) -> bool:
+    """Nothing that could become a host's name: waiting for it would be in vain."""
+    return any(character.isspace() or character in "/:@[]" for character in name)
+
+
+def _unresolvable(place: MeetingPlace, me: Place, error: str, waited_s: float) -> Finding:
+    return load_cause("RW106").finding(
+        f"MASTER_ADDR={place.address} does not resolve on {me.host} (rank {me.rank}): {error}",
+        certain=True,
+        culprits=(me,),
+        why=f"{me.host} asked its resolver for {waited_s:.0f} s; neither DNS nor /etc/hosts there knows the name",
+        next=(f"on {me.host}: getent hosts {place.address}",),
+        stage=ADDRESS.name,
+    )
+
+
+# -- stage: store reached -----------------------------------------------------------------------------------------------------
+
+
+def _opened(place: MeetingPlace, addresses: list[str], me: Place) -> Store:
+    """Listen where the others will look: on loopback alone if that is what all were told, else on every address as torch does.
+
+    A host's own name often resolves to loopback on that very host; the others see it elsewhere.
+    """
+    is_local = place.address in ("localhost", "::1") or place.address.startswith("127.")
+    family = socket.AF_INET if is_local and not all(":" in address for address in addresses) else socket.AF_INET6
+    ear = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        ear.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6 and not is_local:
+            ear.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        ear.bind((("127.0.0.1" if family == socket.AF_INET else "::1") if is_local else "::", place.port))
+        ear.listen(4096)
+    except OSError as error:
+        ear.close()
+        raise StartError(_not_opened(place, me, error)) from None
+    host = "::1" if is_local and family == socket.AF_INET6 else "127.0.0.1"
+    return TCPStore(host, place.port, is_master=True, timeout=_CALL_TIMEOUT, wait_for_workers=False, master_listen_fd=ear.detach())
+
+
+def _not_opened(place: MeetingPlace, me: Place, error: OSError) -> Finding:
+    if error.errno != errno.EADDRINUSE:
+        return load_cause("RW111").finding(
+            f"rank {me.rank} on {me.host} cannot open the store on port {place.port}: {error.strerror}",
+            certain=True,
+            culprits=(me,),
+            next=("ports below 1024 need root; use one above",) if error.errno == errno.EACCES else (),
+            stage=STORE.name,
+        )
+    holder = find_port_holder(place.port)
+    return load_cause("RW107").finding(
+        f"rank {me.rank} cannot open the store on {me.host}: port {place.port} is held by {holder or 'another program'}",
+        certain=True,
+        culprits=(me,),
+        why="the port that MASTER_PORT names is already in use on the host of rank 0, so the other ranks have nowhere to meet",
+        stage=STORE.name,
+    )
+
+
+def find_port_holder(port: int) -> str:
+    """`python (pid 4242, user ann: python train.py)` for whoever listens there; empty if that cannot be seen."""
+    with contextlib.suppress(psutil.Error, OSError):
+        for link in psutil.net_connections("tcp"):
+            if link.status == psutil.CONN_LISTEN and link.laddr and link.laddr.port == port:
+                if not link.pid:
+                    return "a process of another user"
+                process = psutil.Process(link.pid)
+                return f"{process.name()} (pid {link.pid}, user {process.username()}: {' '.join(process.cmdline())[:120]})"
+    return ""
+
+
+def reach(place: MeetingPlace, addresses: list[str], me: Place, deadline: float) -> str:
+    """The first address that takes a connection; tried until the deadline, because rank 0 may start last."""
+    began = told_at = time.monotonic()
+    pause_s, tries = _PAUSE_S / 10, 0
+    while True:
+        tries += 1
+        outcomes = {}
+        for address in addresses:
+            outcomes[address] = try_connect(address, place.port, min(_CONNECT_S, max(0.2, deadline - time.monotonic())))
+            if not outcomes[address]:
+                return address
+        now = time.monotonic()
+        if now + pause_s > deadline:
+            raise StartError(_unreachable(place, me, outcomes, tries, now - began))
+        if now - told_at > _TELL_EVERY_S:
+            told_at = now
+            text = ", ".join(f"{address}: {outcome}" for address, outcome in outcomes.items())
+            logger.warning("rank %s on %s waits for the store at %s, %.0f s (%s)", me.rank, me.host, place, now - began, text)
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+def try_connect(address: str, port: int, timeout_s: float) -> str:
+    """Empty if a connection came about, else what happened instead."""
+    try:
+        socket.create_connection((address, port), timeout_s).close()
+    except ConnectionRefusedError:
+        return "refused"
+    except TimeoutError:
+        return "no answer"
+    except OSError as error:
+        return error.strerror.lower() if error.strerror else str(error)
+    return ""
+
+
+_MEANING = {
+    "refused": "the host answers, but nothing listens on that port: rank 0 is not there (yet), runs on another host, or has ended",
+    "no answer": "packets to that port vanish: a firewall drops them, or the host is down",
+}
+
+
+def _unreachable(place: MeetingPlace, me: Place, outcomes: dict[str, str], tries: int, waited_s: float) -> Finding:
+    tried = ", ".join(f"{address} port {place.port}: {outcome}" for address, outcome in outcomes.items())
+    outcome = next(iter(outcomes.values()), "")
+    own = [address for address in outcomes if address in own_addresses()]
+    why = _MEANING.get(outcome, "the network has no way to that host: wrong address, wrong network, or the host is down")
+    if own and outcome == "refused" and not own[0].startswith("127.") and own[0] != "::1":
+        return load_cause("RW103").finding(
+            f"rank {me.rank} on {me.host} looks for the store at {place}, which is {me.host} itself, and nothing listens there",
+            certain=False,
+            culprits=(me,),
+            why="the store is where rank 0 runs: MASTER_ADDR must name that host, and be the same on all hosts; "
+            f"or rank 0, which should be on {me.host}, was not started. Tried {tries} times in {waited_s:.0f} s",
+            stage=STORE.name,
+        )
+    return load_cause("RW111").finding(
+        f"rank {me.rank} on {me.host} cannot reach the store at {place}: {outcome}",
+        certain=True,
+        culprits=(me,),
+        why=f"{why}. Tried {tries} times in {waited_s:.0f} s: {tried}",
+        next=(f"on {me.host}, while rank 0 runs: nc -vz {place.address} {place.port}",),
+        stage=STORE.name,
+    )
+
+
+def _answered(address: str, port: int) -> tuple[Store | None, str]:
+    """The store, or what happened instead. In a thread: torch's client waits for ever at a port whose holder says nothing."""
+    result: list[Any] = []
+
+    def ask() -> None:
+        try:
+            result.append(_client(address, port))
+        except (dist.DistError, RuntimeError, ValueError) as error:
+            result.append(error)
+
+    thread = threading.Thread(target=ask, daemon=True, name="rankwise-store")
+    thread.start()
+    thread.join(_ANSWER_S)
+    if result and isinstance(result[0], Store):
+        return result[0], ""
+    return None, f"it hung up ({str(result[0]).splitlines()[0][:120]})" if result else f"{_SILENT} {_ANSWER_S:.0f} s"
+
+
+def _not_a_store(place: MeetingPlace, address: str, me: Place, said: str) -> Finding:
+    holder = find_port_holder(place.port) if address in own_addresses() else ""
+    return load_cause("RW107").finding(
+        f"port {place.port} at {place.address} is held by {holder or 'a program that is not the store of this job'}",
+        certain=True,
+        culprits=(Place(rank=0, host=place.address),),
+        why=f"the port takes connections, but seen from rank {me.rank} on {me.host} {said}: rank 0 could not open its store there",
+        next=(f"on {place.address}: ss -ltnp 'sport = :{place.port}'",),
+        stage=STORE.name,
+    )
+
+
+def _client(address: str, port: int) -> Store:
+    return TCPStore(address, port, is_master=False, timeout=_CALL_TIMEOUT, wait_for_workers=False)

@@ -1,0 +1,158 @@
+"""session() on one machine: it starts, it says what is wrong to everybody, and it ends on every way out."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.train.stage import Part, Stage, free_port, rank_env, stage
+
+
+@pytest.fixture(scope="module")
+def cast(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with stage(tmp_path_factory.mktemp("cast")) as it:
+        yield it
+
+
+def same_finding(parts: list[Part]) -> dict:
+    """The finding that all of these ranks raised; fails if they do not agree."""
+    assert [part.code for part in parts] == [3] * len(parts), "\n".join(part.text for part in parts)
+    findings = [part.finding for part in parts]
+    assert all(finding == findings[0] for finding in findings), findings
+    return findings[0]
+
+
+def test_ranks_become_one_job_and_leave_nothing(cast: Stage) -> None:
+    parts = cast.end(cast.play_all("sum", 4))
+
+    assert [part.code for part in parts] == [0] * 4, parts[0].text
+    assert {part.told["sum"] for part in parts} == {6.0}
+    assert [part.told["local"] for part in parts] == [0, 1, 2, 3]
+    assert all(part.told["left"] and part.told["backend"] == "gloo" for part in parts)
+    assert "4 rank(s) with gloo on cpu" in parts[0].text
+
+
+def test_a_bare_process_is_a_world_of_one_without_a_socket(cast: Stage) -> None:
+    (part,) = cast.end([cast.play("sum", {})])
+
+    assert (part.code, part.told["world"], part.told["sum"], part.told["backend"]) == (0, 1, 0.0, "none")
+
+
+def test_a_missing_rank_is_named_by_every_rank(cast: Stage) -> None:
+    parts = cast.end(cast.play_all("sum", 4, skip=(2,), timeout_s=4.0))
+
+    finding = same_finding(parts)
+    assert (finding["code"], finding["stage"]) == ("RW101", "registration")
+    assert [culprit["rank"] for culprit in finding["culprits"]] == [2]
+    assert "3 of 4 ranks registered, waiting for rank 2" in parts[0].text  # while it waits
+    assert all("RW101" in part.text.split("TOLD")[0] for part in parts), "reported before anyone leaves"
+
+
+def test_a_late_rank_is_waited_for(cast: Stage) -> None:
+    port = free_port()
+    parts = [cast.play("sum", rank_env(0, 2, port)), cast.play("sum", rank_env(1, 2, port), late_s=4.0)]
+
+    assert [part.code for part in cast.end(parts)] == [0, 0]
+    assert "1 of 2 ranks registered, waiting for rank 1" in parts[0].text
+
+
+def test_two_processes_with_one_rank_are_both_named(cast: Stage) -> None:
+    port = free_port()
+    parts = cast.end([cast.play("sum", rank_env(rank, 3, port)) for rank in (0, 1, 1)])
+
+    finding = same_finding(parts)
+    assert (finding["code"], finding["stage"]) == ("RW102", "registration")
+    assert [culprit["rank"] for culprit in finding["culprits"]] == [1, 1]
+    assert len({culprit["pid"] for culprit in finding["culprits"]}) == 2
+
+
+@pytest.mark.parametrize("sizes", [(3, 3, 4), (4, 3, 3)])
+def test_a_different_world_size_is_told_at_once(cast: Stage, sizes: tuple[int, ...]) -> None:
+    port, began = free_port(), time.monotonic()
+    parts = cast.end([cast.play("sum", rank_env(rank, size, port)) for rank, size in enumerate(sizes)])
+
+    finding = same_finding(parts)
+    assert (finding["code"], [culprit["rank"] for culprit in finding["culprits"]]) == ("RW112", [sizes.index(4)])
+    assert time.monotonic() - began < 15
+
+
+def test_a_rank_that_is_interrupted_says_so_to_the_others(cast: Stage) -> None:
+    parts = cast.play_all("sum", 3, skip=(2,))
+    cast.until(parts[0], "waiting for rank 2")
+    cast.kill(parts[1], signal.SIGINT)
+    cast.end(parts)
+
+    assert "KeyboardInterrupt" in parts[1].text
+    assert (parts[0].finding["code"], parts[0].finding["culprits"][0]["rank"]) == ("RW110", 1)
+    assert "KeyboardInterrupt" in parts[0].finding["summary"]
+
+
+def test_the_port_of_the_store_is_held_by_another_program(cast: Stage) -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        (part,) = cast.end([cast.play("sum", rank_env(0, 2, holder.getsockname()[1]), timeout_s=5.0)])
+
+    assert (part.finding["code"], part.finding["stage"]) == ("RW107", "store")
+    assert f"pid {__import__('os').getpid()}" in part.finding["summary"]
+
+
+def test_an_exception_in_the_body_ends_the_group_on_every_rank(cast: Stage) -> None:
+    parts = cast.end(cast.play_all("raise", 2, rank=1))
+
+    assert [part.code for part in parts] == [1, 1]
+    assert "ValueError: bad sample" in parts[1].text
+
+
+def test_ctrl_c_in_the_body_ends_the_rank_at_once(cast: Stage) -> None:
+    parts = cast.play_all("wait", 2)
+    for part in parts:
+        cast.until(part, "started")
+    began = time.monotonic()
+    for part in parts:
+        cast.kill(part, signal.SIGINT)
+    cast.end(parts)
+
+    assert all("KeyboardInterrupt" in part.text for part in parts)
+    assert time.monotonic() - began < 5
+
+
+def test_models_that_differ_are_told_with_both_sides(cast: Stage) -> None:
+    finding = same_finding(cast.end(cast.play_all("agree", 3, layers={"1": [3, 5]})))
+
+    assert (finding["code"], finding["stage"], [c["rank"] for c in finding["culprits"]]) == ("RW216", "parameters", [1])
+    assert "0.weight (4, 3) float32 on rank 0 and 0.weight (5, 3) float32 on rank 1" in finding["summary"]
+
+
+def test_models_that_agree_get_the_values_of_rank_0(cast: Stage) -> None:
+    parts = cast.end(cast.play_all("agree", 2))
+
+    assert [part.code for part in parts] == [0, 0]
+    assert parts[0].told["weights"] == parts[1].told["weights"]
+
+
+def test_gradients_that_were_not_synchronised_are_found(cast: Stage) -> None:
+    assert [part.code for part in cast.end(cast.play_all("gradients", 2))] == [0, 0]
+    finding = same_finding(cast.end(cast.play_all("gradients", 2, wrap=False)))
+
+    assert (finding["code"], finding["stage"]) == ("RW124", "gradient")
+    assert "0.weight" in finding["summary"]
+
+
+def test_the_backends_of_a_job_must_be_the_same_and_the_environment_whole(cast: Stage, tmp_path: Path) -> None:
+    (part,) = cast.end([cast.play("sum", {"WORLD_SIZE": "2", "RANK": "1"})])
+
+    assert (part.finding["code"], part.finding["stage"]) == ("RW120", "environment")
+    assert "MASTER_ADDR" in part.finding["summary"]
+
+
+def test_a_rank_that_does_not_make_the_call_is_named(cast: Stage) -> None:
+    parts = cast.end(cast.play_all("agree", 2, skip_on=[1], patience_s=1.5))
+
+    assert (parts[0].finding["code"], parts[0].finding["stage"]) == ("RW126", "parameters")
+    assert [culprit["rank"] for culprit in parts[0].finding["culprits"]] == [1]

@@ -1,0 +1,92 @@
+"""spawn(): ranks from Python, their results back in order, the first failure told, nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(script: str, folder: Path, timeout_s: float = 90) -> subprocess.CompletedProcess[str]:
+    (folder / "job.py").write_text(script)
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    return subprocess.run([sys.executable, "job.py"], cwd=folder, env=env, capture_output=True, text=True, timeout=timeout_s)
+
+
+def test_results_come_back_in_the_order_of_the_ranks_and_the_first_failure_is_told(tmp_path: Path) -> None:
+    done = run(
+        """\
+import os
+import sys
+
+import rankwise
+
+def work(factor):
+    import torch
+    import torch.distributed as dist
+    with rankwise.session() as job:
+        total = torch.tensor([job.rank * factor])
+        dist.all_reduce(total)
+        return job.rank, int(total)
+
+def fail():
+    with rankwise.session() as job:
+        if job.rank == 1:
+            raise ValueError("bad sample")
+        import torch, torch.distributed as dist
+        dist.all_reduce(torch.zeros(1))
+
+if __name__ == "__main__":
+    print(rankwise.spawn(work, 2, 10))
+    try:
+        rankwise.spawn(fail, 2)
+    except rankwise.WorkerError as error:
+        print(error.finding.code, error.finding.summary)
+        print(error)
+    try:
+        rankwise.spawn(lambda: None, 2)
+    except rankwise.RankwiseError as error:
+        print(error.finding.code, error)
+    print("RANK" in os.environ)
+""",
+        tmp_path,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "[(0, 10), (1, 10)]" in done.stdout
+    assert "RW401 rank 1 raised ValueError: bad sample" in done.stdout
+    assert 'raise ValueError("bad sample")' in done.stdout
+    assert "RW001" in done.stdout and "cannot be given to a new process" in done.stdout
+    assert done.stdout.rstrip().endswith("False")
+
+
+def test_a_script_without_the_guard_is_told_once(tmp_path: Path) -> None:
+    done = run("import rankwise\n\ndef work():\n    pass\n\nrankwise.spawn(work, 2)\n", tmp_path)
+
+    assert done.returncode == 1
+    assert done.stderr.count("Traceback") == 1
+    assert "spawn() was called again while a worker imported your script" in done.stderr
+
+
+def test_a_worker_that_is_killed_is_named(tmp_path: Path) -> None:
+    done = run(
+        """\
+import os, signal, time
+import rankwise
+
+def work():
+    if os.environ["RANK"] == "1":
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(60)
+
+if __name__ == "__main__":
+    rankwise.spawn(work, 2)
+""",
+        tmp_path,
+    )
+
+    assert done.returncode == 1
+    assert "ended by signal SIGKILL" in done.stderr and "rank 1" in done.stderr
