@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -42,18 +42,19 @@ def _load(name: str) -> Check:
     return Check(name.replace("_", "-"), page.splitlines()[0], page, module.GROUP, getattr(module, "look", None), module.judge)
 
 
-def look_around(here: Here, say: Callable[[str], None]) -> dict[str, Facts]:
+def look_around(here: Here, say: Callable[[str], None], already: Mapping[str, Facts] | None = None) -> dict[str, Facts]:
     """All looks at once, each for as long as there is time; one that does not come back is left behind, and called blind."""
-    facts: dict[str, Facts] = {}
+    facts: dict[str, Facts] = dict(already or {})
     threads = {}
     for check in all_checks():
-        if check.look is not None and check.group in here.plan.only:
+        if check.look is not None and check.group in here.plan.only and check.name not in facts:
             threads[check.name] = threading.Thread(target=_look, args=(check, here, facts), name=f"look-{check.name}", daemon=True)
             threads[check.name].start()
     for name, thread in threads.items():
         say(f"looking at this host: {name}")
         thread.join(max(0.0, here.seconds_left()))
-    return {name: facts.get(name, {"blind": "it did not answer within the time limit"}) for name in threads}
+    late = {name: {"blind": "it did not answer within the time limit"} for name in threads if name not in facts}
+    return facts | late
 
 
 def judge_all(job: Job) -> list[Result]:
