@@ -81,7 +81,7 @@ class Meeting:
         links = self._measure_links(able, knocks) if "links" in self._plan.only else []
         hosts = tuple(self._host(node, member) for node, member in enumerate(self._members))
         job = Job(self._plan, hosts, tuple(links), knocks, offsets, meeting=self._facts())
-        return replace(job, collective=self._collective(job)) if "links" in self._plan.only else job
+        return replace(job, collective=self._collective(job)) if "collectives" in self._plan.only else job
 
     def tell(self, report: dict[str, Any]) -> None:
         for member in self._members:

@@ -9,7 +9,7 @@ from pathlib import Path
 from rankwise.errors import UsageError
 from rankwise.ranks import read_rank_env
 
-GROUPS = ("names", "ports", "links", "resources", "parity", "gpus", "fit")
+GROUPS = ("names", "ports", "links", "collectives", "resources", "parity", "gpus", "fit")
 _PORTS = {"static": 29500, "c10d": 29400}
 _MAX_NODES = 4096
 _MAX_RANKS = 4096

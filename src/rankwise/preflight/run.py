@@ -25,7 +25,7 @@ from rankwise.preflight.results import report_dict
 from rankwise.preflight.torch_process import TorchProcess
 from rankwise.preflight.wire import Gone, token_of
 
-_TORCH_GROUPS = {"links", "parity", "gpus", "fit"}
+_TORCH_GROUPS = {"collectives", "parity", "gpus", "fit"}
 _QUICK_S = 2.0
 
 Say = Callable[[str], None]
@@ -48,7 +48,7 @@ def run_check(plan: CheckPlan, say: Say) -> dict[str, Any]:
 
 def _alone(here: Here, say: Say) -> Job:
     facts = look_around(here, say)
-    collective = local_collective(here, say) if "links" in here.plan.only else {}
+    collective = local_collective(here, say) if "collectives" in here.plan.only else {}
     return Job(here.plan, (Host(here.name, 0, facts, _told(here)),), collective=collective)
 
 

@@ -16,7 +16,7 @@ from rankwise.findings import Finding
 from rankwise.preflight.job import Facts, Job, Seen
 from rankwise.preflight.sizes import rate_text
 
-GROUP = "links"
+GROUP = "collectives"
 _SHARE, _ENOUGH = 0.1, 125e6
 
 

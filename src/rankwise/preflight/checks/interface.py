@@ -89,11 +89,7 @@ def _wrong(job: Job, host: Host, facts: Facts) -> Iterator[Finding]:
     """An offered address nobody can reach is proven by trying; one on another interface is only suspicious."""
     for backend in ("gloo", "nccl"):
         chosen = facts[backend]
-        unheard = [
-            other.name
-            for other in job.hosts
-            if other is not host and job.knocks.get(other.name, {}).get(host.name, {}).get(backend) is False
-        ]
+        unheard = [other.name for other in job.hosts if other is not host and _is_closed(job, other, host)]
         if backend == "gloo" and unheard:
             yield load_cause("RW114").finding(
                 f"gloo on {host.name} offers {chosen['address']} ({chosen['name']}), which {', '.join(unheard)} cannot reach",
@@ -112,3 +108,9 @@ def _wrong(job: Job, host: Host, facts: Facts) -> Iterator[Finding]:
                 why=f"{chosen['why']}; {facts['route']} has {facts['source']}",
                 next=tuple(exports(host)),
             )
+
+
+def _is_closed(job: Job, source: Host, target: Host) -> bool:
+    """The address gloo offers does not answer, although the host does at the address that leads to the meeting."""
+    answer = job.knocks.get(source.name, {}).get(target.name, {})
+    return answer.get("gloo") is False and bool(answer.get("high"))
