@@ -14,8 +14,24 @@ from tests.house.imports import ROOT, SRC
 
 CAUSES = all_causes()
 SECTIONS = ["What it is", "Why it happens", "How to fix it", "Before", "After"]
-SEVERITY = {"0": "error", "1": "error", "2": "error", "3": "warning", "4": "error", "5": "info", "9": "warning"}
-EXCEPTIONS = {"RW109": "warning", "RW125": "warning"}  # a slow rank may still arrive; settings may differ on purpose
+SEVERITY = {
+    "0": "error",
+    "1": "error",
+    "2": "error",
+    "3": "warning",
+    "4": "error",
+    "5": "info",
+    "6": "error",
+    "7": "error",
+    "8": "error",
+    "9": "warning",
+}
+EXCEPTIONS = {
+    "RW109": "warning",  # a rank that is slow before init may still arrive
+    "RW125": "warning",  # settings may differ on purpose
+    # A job can live with these, only worse.
+    **dict.fromkeys(("RW601", "RW610", "RW612", "RW617", "RW623", "RW633", "RW634"), "warning"),
+}
 NEEDS_NO_STORY = {"RW001", "RW002"}  # said by the command line, tested with it
 
 
@@ -69,7 +85,8 @@ def test_docs_hold_no_other_pages() -> None:
 
 
 def test_every_cause_is_expected_by_some_test() -> None:
-    text = "".join(path.read_text() for folder in ("diagnose", "gauntlet", "train") for path in files_below(ROOT / "tests" / folder))
+    told = (path for path in files_below(ROOT / "tests") if "house" not in path.parts)
+    text = "".join(path.read_text() for path in told)
     forgotten = [cause.code for cause in CAUSES if cause.code not in text and cause.code not in NEEDS_NO_STORY]
 
     assert not forgotten, f"no test mentions {', '.join(forgotten)}"

@@ -13,6 +13,7 @@ TORCHRUN = TORCHRUN_VALUES.keys() | TORCHRUN_FLAGS.keys()
 FROZEN = {
     "": {"--help", "--version"},
     "run": {"--help", "--out", "--stall-after", "--on-stall"},  # and torchrun's, which are torch's promise
+    "check": {"--help", "--json", "--script", "--fit", "--checkpoints", "--only", "--wait", "--time-limit"},  # and torchrun's
     "explain": {"--help", "--json"},
     "demo": {"--help"},
 }
@@ -35,7 +36,7 @@ def test_the_commands_are_the_frozen_ones() -> None:
 
 @pytest.mark.parametrize("command", FROZEN)
 def test_the_options_are_the_frozen_ones(command: str) -> None:
-    own = options_of(parsers()[command]) - (TORCHRUN if command == "run" else set())
+    own = options_of(parsers()[command]) - (TORCHRUN if command in ("run", "check") else set())
 
     assert own == FROZEN[command]
 

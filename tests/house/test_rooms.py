@@ -34,7 +34,7 @@ MAY_IMPORT = {
 }
 # Files outside these rooms must work, and answer --help, without loading torch.
 TORCH_ROOMS = {"probe", "train", "weights"}
-TORCH_FILES = {"preflight/checks/", "pool/child", "launch/courier.py"}  # the courier is a process of its own
+TORCH_FILES = {"preflight/torch_", "pool/child", "launch/courier.py"}  # these run in processes of their own
 
 RELATIVE = [str(path.relative_to(SRC)) for path in source_files()]
 

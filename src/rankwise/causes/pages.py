@@ -15,6 +15,7 @@ FAMILIES = {
     "3": "A rank is stuck elsewhere",
     "4": "Crash",
     "5": "Healthy, but worth a note",
+    "6": "Wrong before it starts (`rankwise check`)",
     "9": "None of these",
 }
 

@@ -56,6 +56,8 @@ def op_text(op: str | None, seq: int | None = None, group: str | None = None) ->
 def _culprit_line(places: list[Place]) -> WhereLine:
     first = places[0]
     ranks = tuple(sorted({place.rank for place in places if place.rank is not None}))
+    if not ranks and not first.file and all(place.host for place in places):  # what `check` finds is wrong with a host
+        return WhereLine((), ", ".join(dict.fromkeys(map(_host_text, places))), "", None, None, is_culprit=True)
     who = short_ranks(ranks) if ranks else "a rank that could not be identified"
     process = _process_text(first) if len(places) == 1 else ""
     return WhereLine(ranks, f"{who} ({process})" if process else who, _place_text(first), first.file, first.line, is_culprit=True)
@@ -67,6 +69,10 @@ def _wait_line(waits: list[Wait]) -> WhereLine:
     who = short_ranks(ranks) if ranks else "a rank that could not be identified"
     op = op_text(first.op, first.seq, first.group)
     return WhereLine(ranks, who, _place_text(first), first.file, first.line, is_culprit=False, op=op)
+
+
+def _host_text(place: Place) -> str:
+    return one_line(place.host, 80) if place.pid is None else _process_text(place)
 
 
 def _process_text(place: Place) -> str:

@@ -1,0 +1,136 @@
+"""`rankwise check`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import threading
+import time
+from typing import Any
+
+from rankwise.cli.options import Parser
+from rankwise.launch.plan import TORCHRUN_FLAGS, TORCHRUN_VALUES
+from rankwise.preflight.plan import GROUPS, CheckPlan, plan_check
+
+_USAGE = "rankwise check [OPTIONS] [TORCHRUN OPTIONS] [SCRIPT [ARGS...]]"
+_EPILOG = """examples:
+  rankwise check                                                       this host
+  rankwise check --nproc-per-node 8 --checkpoints /data/runs train.py  this host, for that job
+  rankwise check --nnodes 2 --node-rank 0 --master-addr node-a         the whole job: the same on every host,
+                                                                       with torchrun's own options
+  rankwise check --fit my_module:step                                  the largest batch size that fits
+
+exit code: 0 when nothing failed, 1 when something did, 2 for wrong usage"""
+_OWN = {
+    "script": ("FILE", "compare this script, and the modules beside it that it imports, between hosts"),
+    "fit": ("MODULE:FUNCTION", "find the largest batch_size for which FUNCTION(batch_size) does not run out of memory"),
+    "checkpoints": ("DIR", "where checkpoints go (default: the current folder)"),
+    "only": ("GROUP,…", f"only these groups of checks: {', '.join(GROUPS)}"),
+    "wait": ("SECONDS", "how long to wait for the other hosts (default: 30)"),
+    "time-limit": ("SECONDS", "how long all of it may take (default: 120)"),
+}
+_READ = {"nnodes", "nproc-per-node", "node-rank", "master-addr", "master-port", "local-addr"}
+_READ |= {"rdzv-backend", "rdzv-endpoint", "rdzv-id"}
+_GRACE_S = 15.0
+
+
+def main(argv: list[str]) -> int:
+    parser = Parser(prog="rankwise check")
+    add_options(parser)
+    given = vars(parser.parse_args(_with_dashes(argv)))
+    options = {name.replace("_", "-"): value for name, value in given.items() if isinstance(value, str)}
+    if given["rest"]:
+        options.setdefault("script", given["rest"][0])
+    plan = plan_check(options, os.environ, standalone=bool(given["standalone"]))
+    report = _checked(plan)
+    _show(report, given["json"])
+    return 1 if report["outcome"] == "fail" else 0
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.usage, parser.epilog = _USAGE, _EPILOG
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    own = parser.add_argument_group("options of rankwise")
+    own.add_argument("--json", action="store_true", help="the report as one JSON document")
+    for name, (metavar, text) in _OWN.items():
+        own.add_argument(f"--{name}", metavar=metavar, help=text)
+    torchrun = parser.add_argument_group("options of torchrun: those that say where the hosts meet are read, the others have no effect")
+    for name, text in TORCHRUN_VALUES.items():
+        torchrun.add_argument(name, metavar="X", help=text if name.removeprefix("--") in _READ else argparse.SUPPRESS)
+    for name, text in TORCHRUN_FLAGS.items():
+        torchrun.add_argument(name, action="store_true", help=text if name == "--standalone" else argparse.SUPPRESS)
+    parser.add_argument("rest", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+
+
+def _with_dashes(argv: list[str]) -> list[str]:
+    """torchrun takes --node_rank as well as --node-rank; what follows the script is the script's own."""
+    words = []
+    for i, word in enumerate(argv):
+        name, equals, value = word.partition("=")
+        words.append(name.replace("_", "-") + equals + value if name.startswith("--") else word)
+        if word.endswith(".py") and not argv[max(0, i - 1)].startswith("--"):
+            return words + argv[i + 1 :]
+    return words
+
+
+def _checked(plan: CheckPlan) -> dict[str, Any]:
+    from rankwise.preflight.run import run_check
+
+    progress = Progress()
+    guard = threading.Timer(plan.limit_s + _GRACE_S, _give_up, [plan.limit_s])
+    guard.daemon = True
+    guard.start()
+    try:
+        return run_check(plan, progress.say)
+    finally:
+        guard.cancel()
+        progress.end()
+
+
+def _give_up(limit_s: float) -> None:
+    """Nothing should ever take this long; but a check that hangs would be the last thing anybody needs."""
+    sys.stderr.write(f"\nrankwise check: stopped {_GRACE_S:g} s after its time limit of {limit_s:g} s; a system call does not return\n")
+    sys.stderr.flush()
+    os._exit(1)
+
+
+class Progress:
+    """What is being done, on stderr: one line that changes on a terminal; in a log a line per step, no more than one a second."""
+
+    def __init__(self) -> None:
+        self._is_live = sys.stderr.isatty()
+        self._lock = threading.Lock()
+        self._said, self._when = "", 0.0
+
+    def say(self, text: str) -> None:
+        with self._lock:
+            now = time.monotonic()
+            if text == self._said or (not self._is_live and now < self._when + 1.0):
+                return
+            self._said, self._when = text, now
+            end = "" if self._is_live else "\n"
+            sys.stderr.write(f"\r\033[K{text[: self._room()]}" if self._is_live else f"rankwise check: {text}{end}")
+            sys.stderr.flush()
+
+    def end(self) -> None:
+        if self._is_live:
+            sys.stderr.write("\r\033[K")
+            sys.stderr.flush()
+
+    @staticmethod
+    def _room() -> int:
+        return shutil.get_terminal_size((80, 24)).columns - 1
+
+
+def _show(report: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(report, indent=2))
+        return
+    from rankwise.report.checks import report_text
+
+    is_tty = sys.stdout.isatty()
+    width = shutil.get_terminal_size((120, 24)).columns if is_tty else 120
+    print(report_text(report, is_table=is_tty, colour=is_tty and not os.environ.get("NO_COLOR"), width=width))

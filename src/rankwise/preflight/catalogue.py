@@ -1,0 +1,78 @@
+"""Finds the checks by listing their folder, lets them look, and lets them judge."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from rankwise.preflight.here import Here
+from rankwise.preflight.job import Facts, Job, Seen
+from rankwise.preflight.plan import GROUPS
+from rankwise.preflight.results import Result, result_of
+
+
+@dataclass(frozen=True)
+class Check:
+    """One file of `checks/`: its doc block is its page, `look` gathers facts on one host, `judge` decides."""
+
+    name: str
+    title: str
+    page: str
+    group: str
+    look: Callable[[Here], Facts] | None
+    judge: Callable[[Job], Seen]
+
+
+@cache
+def all_checks() -> tuple[Check, ...]:
+    """In the order of the groups, by name within each."""
+    package = importlib.import_module("rankwise.preflight.checks")
+    names = [module.name for module in pkgutil.iter_modules(package.__path__) if not module.name.startswith("_")]
+    checks = [_load(name) for name in names]
+    return tuple(sorted(checks, key=lambda check: (GROUPS.index(check.group), check.name)))
+
+
+def _load(name: str) -> Check:
+    module = importlib.import_module(f"rankwise.preflight.checks.{name}")
+    page = (module.__doc__ or "").strip()
+    return Check(name.replace("_", "-"), page.splitlines()[0], page, module.GROUP, getattr(module, "look", None), module.judge)
+
+
+def look_around(here: Here, say: Callable[[str], None], already: Mapping[str, Facts] | None = None) -> dict[str, Facts]:
+    """All looks at once, each for as long as there is time; one that does not come back is left behind, and called blind."""
+    facts: dict[str, Facts] = dict(already or {})
+    threads = {}
+    for check in all_checks():
+        if check.look is not None and check.group in here.plan.only and check.name not in facts:
+            threads[check.name] = threading.Thread(target=_look, args=(check, here, facts), name=f"look-{check.name}", daemon=True)
+            threads[check.name].start()
+    for name, thread in threads.items():
+        say(f"looking at this host: {name}")
+        thread.join(max(0.0, here.seconds_left()))
+    late = {name: {"blind": "it did not answer within the time limit"} for name in threads if name not in facts}
+    return facts | late
+
+
+def judge_all(job: Job) -> list[Result]:
+    """Every check of the groups asked for; pure, so that the same facts give the same report anywhere."""
+    return [_judge(check, job) for check in all_checks() if check.group in job.plan.only]
+
+
+def _look(check: Check, here: Here, facts: dict[str, Facts]) -> None:
+    try:
+        facts[check.name] = check.look(here) if check.look else {}
+    except Exception as error:  # a host may be broken in ways nobody foresaw; the other checks still tell
+        facts[check.name] = {"blind": f"{type(error).__name__}: {error}"[:300]}
+
+
+def _judge(check: Check, job: Job) -> Result:
+    try:
+        seen = check.judge(job)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, ZeroDivisionError) as error:
+        # Facts come from other hosts too, perhaps from another version of rankwise.
+        seen = Seen(blind={"": f"the facts cannot be read: {type(error).__name__}: {error}"[:300]})
+    return result_of(check.name, check.group, check.title, seen)

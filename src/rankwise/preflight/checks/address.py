@@ -1,0 +1,103 @@
+"""rendezvous address
+
+Does `MASTER_ADDR` (`--master-addr`, or the host in `--rdzv-endpoint`) resolve on this host, to which addresses, and to the same on every
+host? With several nodes a loopback address means another machine on each of them.
+
+Fails with RW106 where the name does not resolve, with RW103 where the hosts were told different addresses or ports, or where the name
+means a different machine on one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rankwise.causes import load_cause
+from rankwise.findings import Finding
+from rankwise.preflight.here import Here
+from rankwise.preflight.job import Facts, Host, Job, Seen, seeing_hosts
+from rankwise.preflight.network import interfaces, is_loopback, is_own, resolve
+from rankwise.preflight.odd import difference, hosts_text
+
+GROUP = "names"
+
+
+def look(here: Here) -> Facts:
+    name = here.plan.master
+    if not name:
+        return {"name": "", "addresses": [], "error": "", "own": False}
+    found = resolve(name)
+    known = interfaces()
+    return {
+        "name": name,
+        "addresses": list(found.addresses),
+        "error": found.error,
+        "own": any(is_own(address, known) for address in found.addresses),
+    }
+
+
+def judge(job: Job) -> Seen:
+    seen = Seen()
+    for host, facts in seeing_hosts(job, "address", seen):
+        name, addresses = facts["name"], facts["addresses"]
+        seen.values[host.name] = f"{name} → {', '.join(addresses) or 'nothing'}" if name else "none given"
+        if facts["error"]:
+            seen.findings.append(
+                load_cause("RW106").finding(
+                    f"{host.name} cannot resolve the rendezvous address {name!r}: {facts['error']}",
+                    certain=True,
+                    culprits=(host.place,),
+                    why=_who_can(job, name),
+                )
+            )
+    seen.findings += [*_different_places(job), *_own_loopback(job)]
+    return seen
+
+
+def _who_can(job: Job, name: str) -> str:
+    able = [host.name for host in job.hosts if host.of("address").get("name") == name and host.of("address").get("addresses")]
+    return f"{hosts_text(able)} can" if able else ""
+
+
+def _different_places(job: Job) -> Iterator[Finding]:
+    """What the hosts were told, then what they make of it."""
+    told = {host.name: f"{host.plan['master']}:{host.plan['port']}" for host in job.hosts if host.plan.get("master")}
+    if differs := difference(told):
+        resolved = {host.name: ",".join(sorted(host.of("address").get("addresses", []))) for host in job.hosts}
+        ports = {host.plan.get("port") for host in job.hosts}
+        if len(ports) == 1 and not difference(resolved):
+            return  # two names of one machine
+        yield _finding(job, differs.odd, f"the hosts were given different meeting places: {differs.text()}")
+        return
+    firsts = {host.name: host.of("address")["addresses"][0] for host in job.hosts if host.of("address").get("addresses")}
+    real = {host: address for host, address in firsts.items() if not is_loopback(address)}
+    if not any(host.of("address").get("own") for host in job.hosts if host.name in real) and (differs := difference(real)):
+        yield _finding(job, differs.odd, f"the rendezvous address is another machine on some hosts: {differs.text()}")
+
+
+def _own_loopback(job: Job) -> Iterator[Finding]:
+    """A name that means "this machine" where it should mean another."""
+    for host in job.hosts:
+        facts = host.of("address")
+        is_first = host.plan.get("node_rank") in (0, None)
+        if job.is_alone or is_first or not facts.get("own") or _shares_machine(job, host):
+            continue
+        loopback = all(is_loopback(address) for address in facts["addresses"])
+        what = "a loopback address" if loopback else "an address of this very host"
+        yield load_cause("RW103").finding(
+            f"{host.name} is node {host.plan['node_rank']}, but its rendezvous address {facts['name']} is {what}",
+            certain=False,
+            culprits=(host.place,),
+            why=f"{facts['name']} → {', '.join(facts['addresses'])}; node 0 must run there, and only node 0",
+            next=("give every node the address of node 0, as the other nodes see it",),
+        )
+
+
+def _shares_machine(job: Job, host: Host) -> bool:
+    """Two nodes on one machine, as in a rehearsal: node 0 is here as well and was met."""
+    return any(other is not host and other.node == 0 for other in job.hosts)
+
+
+def _finding(job: Job, odd: dict[str, str], summary: str) -> Finding:
+    return load_cause("RW103").finding(
+        summary, certain=True, culprits=tuple(host.place for host in job.hosts if host.name in odd), why="each host waits at its own door"
+    )

@@ -1,0 +1,67 @@
+"""collectives
+
+A small job of its own: one rank per host (two on a single host) reduces, gathers and broadcasts known numbers, compares, and times an
+all_reduce of 16 MiB. On gloo, and on NCCL too where every rank has a GPU. Skipped where the links have already shown what is wrong.
+
+Fails with RW609 where a result is wrong, with RW114 where the ranks cannot connect; warns with RW610 where it moves less than a tenth of
+what the slowest link does alone and less than 1 Gbit/s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rankwise.causes import load_cause
+from rankwise.findings import Finding
+from rankwise.preflight.job import Facts, Job, Seen
+from rankwise.preflight.sizes import rate_text
+
+GROUP = "collectives"
+_SHARE, _ENOUGH = 0.1, 125e6
+
+
+def judge(job: Job) -> Seen:
+    ran = job.collective
+    if not ran or "blind" in ran:
+        return Seen(blind={"": str(ran.get("blind") or "it did not come to that")})
+    seen = Seen()
+    rates = [min(link.facts["up"], link.facts["down"]) for link in job.links if link.facts.get("up") is not None]
+    for backend, answers in ran.items():
+        wrong = {name: answer for name, answer in answers.items() if answer.get("wrong")}
+        failed = {name: answer for name, answer in answers.items() if "error" in answer}
+        if failed:
+            seen.findings.append(_failed(job, backend, failed))
+        elif wrong:
+            seen.findings.append(_wrong(job, backend, wrong))
+        else:
+            rate = min(answer["bytes_per_s"] for answer in answers.values())
+            seen.values[backend] = f"{len(answers)} ranks right, all_reduce {rate_text(rate)}"
+            seen.findings += _slow(backend, rate, min(rates) if rates else 0.0)
+    return seen
+
+
+def _failed(job: Job, backend: str, failed: dict[str, Facts]) -> Finding:
+    name, answer = next(iter(failed.items()))
+    return load_cause("RW114").finding(
+        f"{backend} could not finish a collective: {len(failed)} rank{'s' * (len(failed) != 1)} failed",
+        certain=False,
+        culprits=tuple(host.place for host in job.hosts if host.name in failed),
+        why=f"{name}: {answer['error']}",
+    )
+
+
+def _wrong(job: Job, backend: str, wrong: dict[str, Facts]) -> Finding:
+    name, answer = next(iter(wrong.items()))
+    return load_cause("RW609").finding(
+        f"{backend} gives wrong results: {answer['wrong'][0]} on {name}",
+        certain=True,
+        culprits=tuple(host.place for host in job.hosts if host.name in wrong),
+    )
+
+
+def _slow(backend: str, rate: float, slowest_link: float) -> Iterator[Finding]:
+    if rate < min(_ENOUGH, slowest_link * _SHARE):
+        yield load_cause("RW610").finding(
+            f"an all_reduce on {backend} moves {rate_text(rate)}, while the slowest link alone moves {rate_text(slowest_link)}",
+            certain=True,
+        )

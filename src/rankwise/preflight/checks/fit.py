@@ -1,0 +1,88 @@
+"""batch size that fits
+
+With `--fit my_module:step`: calls `step(batch_size)` with growing sizes until memory runs out, and says the largest that ended and the first
+that did not. On the GPU by trying; on the CPU by trying too, under a limit of what the host (or its cgroup) has left, so that nothing
+gets killed. Every size is tried twice, because an optimizer allocates its state in the first step.
+
+Fails with RW640 where not even one sample fits, or where the step itself fails.
+"""
+
+from __future__ import annotations
+
+from rankwise.causes import load_cause
+from rankwise.findings import Finding
+from rankwise.preflight.here import Here
+from rankwise.preflight.job import Facts, Host, Job, Seen, seeing_hosts
+from rankwise.preflight.limits import memory_limits
+from rankwise.preflight.odd import difference
+from rankwise.preflight.sizes import bytes_text
+
+GROUP = "fit"
+_KEPT = 0.9  # of what is free: the rest of the system wants to live too
+
+
+def look(here: Here) -> Facts:
+    if not here.plan.fit:
+        return {"blind": "no --fit was given"}
+    memory = int(min(left for _, left in memory_limits().values()) * _KEPT)
+    limit_s = here.seconds_left() - 2.0
+    facts: Facts = {
+        "target": here.plan.fit,
+        "largest": 0,
+        "first_failing": None,
+        "why": "",
+        "error": "",
+        "device": "",
+        "memory": memory,
+        "peak": 0,
+    }
+    trying = 0
+    for step in here.torch.ask_many({"do": "fit", "target": here.plan.fit, "limit_s": limit_s, "memory": memory}, limit_s + 1.0):
+        trying = step.get("trying", trying)
+        if step.get("fits"):
+            facts |= {"largest": step["size"], "peak": step["peak"]}
+        facts |= {key: step[key] for key in ("device", "memory", "largest", "first_failing", "why") if key in step}
+        if "error" in step and trying and step["error"].startswith("the process was ended by signal 9"):
+            facts |= {"first_failing": trying, "why": "the system ended the process at that size"}
+        elif step.get("timed_out"):
+            facts["why"] = f"size {trying} did not end within the time limit"
+        elif "error" in step:
+            facts["error"] = f"at size {trying}: {step['error']}" if trying else step["error"]
+    return facts
+
+
+def judge(job: Job) -> Seen:
+    seen = Seen()
+    sizes = {}
+    for host, facts in seeing_hosts(job, "fit", seen):
+        largest, failing = facts["largest"], facts["first_failing"]
+        sizes[host.name] = str(largest)
+        end = f"first failing {failing}" if failing else f"at least; {facts['why']}"
+        seen.values[host.name] = f"{largest} on {facts['device'] or 'nothing'} ({end}, {bytes_text(facts['peak'])} at most)"
+        if facts["error"] or not largest:
+            seen.findings.append(_nothing(host, facts))
+    if differs := difference(sizes):
+        seen.findings.append(
+            load_cause("RW640").finding(
+                f"the largest batch differs between hosts: {differs.text()}",
+                certain=True,
+                severity="warning",
+                culprits=tuple(host.place for host in job.hosts if host.name in differs.odd),
+                why="all ranks take the same batch size, so the smallest counts",
+            )
+        )
+    return seen
+
+
+def _nothing(host: Host, facts: Facts) -> Finding:
+    if facts["error"]:
+        return load_cause("RW640").finding(
+            f"{facts['target']} fails on {host.name}", certain=True, culprits=(host.place,), why=facts["error"]
+        )
+    room = f"{facts['device']} with {bytes_text(facts['memory'])}"
+    summary = (
+        f"not even one sample fits on {host.name} ({room})"
+        if facts["first_failing"] == 1
+        else f"no size was tried to its end on {host.name}"
+    )
+    return load_cause("RW640").finding(summary, certain=facts["first_failing"] == 1, culprits=(host.place,), why=facts["why"])

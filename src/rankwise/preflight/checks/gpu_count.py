@@ -1,0 +1,78 @@
+"""GPUs for the ranks
+
+Does each rank of this host find a GPU of its own? Counted as torch sees them, after `CUDA_VISIBLE_DEVICES`; and the same kind on every host?
+
+Fails with RW630 where there are fewer than ranks, or where one host has none while others have; warns where torch is built without CUDA
+although there are GPUs, and where the kinds differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rankwise.causes import load_cause
+from rankwise.findings import Finding
+from rankwise.preflight.here import Here
+from rankwise.preflight.job import Facts, Host, Job, Seen
+from rankwise.preflight.odd import difference
+
+GROUP = "gpus"
+
+
+def look(here: Here) -> Facts:
+    driver, torch = here.gpus, here.torch.facts(here.seconds_left())
+    return {
+        "present": len(driver.get("gpus", ())),
+        "names": sorted(gpu["name"] for gpu in driver.get("gpus", ())),
+        "why_none": str(driver.get("blind", "")),
+        "seen_by_torch": int(torch.get("gpus", 0)),
+        "cuda_build": bool(torch.get("cuda")),
+        "error": str(torch.get("cuda_error", "") or torch.get("error", "")),
+        "visible": here.environ.get("CUDA_VISIBLE_DEVICES"),
+        "ranks": here.ranks,
+    }
+
+
+def judge(job: Job) -> Seen:
+    facts_of = {host.name: host.of("gpu-count") for host in job.hosts}
+    if not any(facts.get("present") or facts.get("seen_by_torch") for facts in facts_of.values()):
+        return Seen(blind={name: str(facts.get("blind") or facts["why_none"] or "no GPU") for name, facts in facts_of.items()})
+    seen = Seen()
+    for host in job.hosts:
+        facts = facts_of[host.name]
+        if "blind" in facts:
+            seen.blind[host.name] = str(facts["blind"])
+            continue
+        kind = f" × {facts['names'][0]}" if facts["names"] else ""
+        seen.values[host.name] = f"{facts['seen_by_torch']}{kind} for {facts['ranks']} rank{'s' * (facts['ranks'] != 1)}"
+        seen.findings += _too_few(host, facts)
+    kinds = {name: ", ".join(dict.fromkeys(facts["names"])) for name, facts in facts_of.items() if facts.get("names")}
+    if differs := difference(kinds):
+        seen.findings.append(
+            load_cause("RW623").finding(
+                f"the kind of GPU differs between hosts: {differs.text()}",
+                certain=True,
+                culprits=tuple(host.place for host in job.hosts if host.name in differs.odd),
+            )
+        )
+    return seen
+
+
+def _too_few(host: Host, facts: Facts) -> Iterator[Finding]:
+    usable, ranks = facts["seen_by_torch"], facts["ranks"]
+    if usable >= ranks:
+        return
+    reasons = [
+        f"{facts['present']} are in the machine" if facts["present"] != usable else "",
+        "torch is built without CUDA" if not facts["cuda_build"] else "",
+        f"CUDA_VISIBLE_DEVICES={facts['visible']}" if facts["visible"] is not None else "",
+        facts["error"] or facts["why_none"],
+    ]
+    is_plain_cpu_job = not facts["cuda_build"] and facts["present"] > 0
+    yield load_cause("RW630").finding(
+        f"{host.name} has {usable} usable GPU{'s' * (usable != 1)} for {ranks} rank{'s' * (ranks != 1)}",
+        certain=True,
+        severity="warning" if is_plain_cpu_job else "error",
+        culprits=(host.place,),
+        why="; ".join(filter(None, reasons)),
+    )

@@ -1,0 +1,63 @@
+"""GPU errors and throttling
+
+Uncorrected memory errors (ECC) since the driver was loaded, rows that wait to be replaced, errors the driver wrote to the kernel log
+(Xid), and clocks held down by heat or power.
+
+Fails with RW632 for ECC errors and failed row replacements, warns for Xid entries and pending replacements; warns with RW633 for
+throttling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rankwise.causes import load_cause
+from rankwise.findings import Finding, Severity
+from rankwise.preflight.gpus import slowed_text
+from rankwise.preflight.here import Here
+from rankwise.preflight.job import Facts, Host, Job, Seen, seeing_hosts
+
+GROUP = "gpus"
+
+
+def look(here: Here) -> Facts:
+    return here.gpus
+
+
+def judge(job: Job) -> Seen:
+    seen = Seen()
+    for host, facts in seeing_hosts(job, "gpu-health", seen):
+        errors = [*_memory_errors(host, facts), *_xid_errors(host, facts)]
+        slow = list(_throttled(host, facts))
+        blind = f" (Xid: {facts['xids_blind']})" if facts["xids_blind"] else ""
+        seen.values[host.name] = f"{len(errors) or 'no'} errors, {len(slow) or 'none'} throttled{blind}"
+        seen.findings += [*errors, *slow]
+    return seen
+
+
+def _memory_errors(host: Host, facts: Facts) -> Iterator[Finding]:
+    for i, gpu in enumerate(facts["gpus"]):
+        if gpu["ecc"]:
+            yield _sick(host, f"GPU {i} of {host.name} had {gpu['ecc']} uncorrected memory errors since its driver was loaded", "error")
+        if gpu["remap_failed"]:
+            yield _sick(host, f"GPU {i} of {host.name} could not replace a broken row of its memory", "error")
+        elif gpu["remap_pending"]:
+            yield _sick(host, f"GPU {i} of {host.name} waits for a reset to replace a broken row of its memory", "warning")
+
+
+def _xid_errors(host: Host, facts: Facts) -> Iterator[Finding]:
+    if facts["xids"]:
+        listed = ", ".join(f"Xid {key}: {count} times" for key, count in sorted(facts["xids"].items())[:5])
+        yield _sick(host, f"the driver of {host.name} has reported GPU errors since the machine started: {listed}", "warning")
+
+
+def _sick(host: Host, summary: str, severity: Severity) -> Finding:
+    return load_cause("RW632").finding(summary, certain=True, severity=severity, culprits=(host.place,))
+
+
+def _throttled(host: Host, facts: Facts) -> Iterator[Finding]:
+    for i, gpu in enumerate(facts["gpus"]):
+        if gpu["throttle"] and (text := slowed_text(gpu["throttle"])):
+            yield load_cause("RW633").finding(
+                f"GPU {i} of {host.name} is held back: {text}", certain=True, culprits=(host.place,), why="all ranks wait for the slowest"
+            )

@@ -1,0 +1,116 @@
+"""network interface
+
+Which interface leads to the rendezvous address, which one gloo and NCCL would use by themselves, and whether the variables that choose it
+name one that exists. The two variables have different syntaxes: gloo takes whole names, NCCL takes prefixes, `=` for whole names and `^`
+for all but these. The lines to paste are printed at the end of the report.
+
+Fails with RW108 where a variable names an interface this host does not have, and with RW114 where the others cannot reach the address
+that gloo would offer; warns with RW114 where it is another interface than the one that leads to the rendezvous address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rankwise.causes import load_cause
+from rankwise.findings import Finding
+from rankwise.preflight.here import Here
+from rankwise.preflight.job import Facts, Host, Job, Seen, seeing_hosts
+from rankwise.preflight.network import (
+    gloo_interface,
+    interface_of,
+    interfaces,
+    is_loopback,
+    nccl_interface,
+    nccl_matches,
+    resolve,
+    source_address,
+)
+
+GROUP = "names"
+
+
+def look(here: Here) -> Facts:
+    known = interfaces()
+    # Without a rendezvous address: the way to the world outside. The address is reserved for documentation, and nothing is sent.
+    addresses = resolve(here.plan.master).addresses if here.plan.master else ("192.0.2.1",)
+    source = here.plan.local_addr or next((found for address in addresses if (found := source_address(address))), "")
+    route = interface_of(source, known)
+    gloo, gloo_address, gloo_why = gloo_interface(here.environ, here.name, known)
+    nccl, nccl_address, nccl_why = nccl_interface(here.environ, known)
+    return {
+        "route": route.name if route else "",
+        "source": source,
+        "mtu": route.mtu if route else 0,
+        "gloo": {"name": gloo, "address": gloo_address, "why": gloo_why},
+        "nccl": {"name": nccl, "address": nccl_address, "why": nccl_why},
+        "known": {interface.name: list(interface.addresses) for interface in known},
+        "variables": {name: here.environ.get(name, "") for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")},
+    }
+
+
+def judge(job: Job) -> Seen:
+    seen = Seen()
+    for host, facts in seeing_hosts(job, "interface", seen):
+        route = f"{facts['route']} ({facts['source']})" if facts["route"] else "no route"
+        seen.values[host.name] = f"{route}, gloo {facts['gloo']['name'] or 'none'}, NCCL {facts['nccl']['name'] or 'none'}"
+        missing = list(_missing(host, facts))
+        seen.findings += missing or _wrong(job, host, facts)
+    return seen
+
+
+def exports(host: Host) -> list[str]:
+    """The two variables, ready to paste; nothing where no interface leads to the others."""
+    facts = host.of("interface")
+    name, source = facts.get("route"), facts.get("source", "")
+    if not name or is_loopback(source):
+        return []
+    return [f"export GLOO_SOCKET_IFNAME={name}", f"export NCCL_SOCKET_IFNAME=={name}"]
+
+
+def _missing(host: Host, facts: Facts) -> Iterator[Finding]:
+    names = list(facts["known"])
+    gloo, nccl = facts["variables"]["GLOO_SOCKET_IFNAME"], facts["variables"]["NCCL_SOCKET_IFNAME"]
+    lost = [word for word in gloo.split(",") if word and word not in names]
+    if lost:
+        syntax = " (^ and = are NCCL's syntax: gloo takes whole names only)" if lost[0][0] in "^=" else ""
+        yield _no_such(host, f"GLOO_SOCKET_IFNAME={gloo} names {lost[0]!r}, which {host.name} does not have{syntax}", facts)
+    if nccl and not any(nccl_matches(nccl, name) for name in names):
+        yield _no_such(host, f"NCCL_SOCKET_IFNAME={nccl} fits no interface of {host.name}", facts)
+
+
+def _no_such(host: Host, summary: str, facts: Facts) -> Finding:
+    return load_cause("RW108").finding(
+        summary, certain=True, culprits=(host.place,), why=f"its interfaces are {', '.join(facts['known'])}", next=tuple(exports(host))
+    )
+
+
+def _wrong(job: Job, host: Host, facts: Facts) -> Iterator[Finding]:
+    """An offered address nobody can reach is proven by trying; one on another interface is only suspicious."""
+    for backend in ("gloo", "nccl"):
+        chosen = facts[backend]
+        unheard = [other.name for other in job.hosts if other is not host and _is_closed(job, other, host)]
+        if backend == "gloo" and unheard:
+            yield load_cause("RW114").finding(
+                f"gloo on {host.name} offers {chosen['address']} ({chosen['name']}), which {', '.join(unheard)} cannot reach",
+                certain=True,
+                culprits=(host.place,),
+                why=f"{chosen['why']}; {facts['route'] or 'no interface'} ({facts['source']}) leads to the rendezvous address",
+                next=tuple(exports(host)),
+            )
+        elif not job.is_alone and facts["route"] and chosen["name"] != facts["route"] and not is_loopback(facts["source"]):
+            label = {"gloo": "gloo", "nccl": "NCCL"}[backend]
+            yield load_cause("RW114").finding(
+                f"{label} on {host.name} would use {chosen['name'] or 'no interface'}, but {facts['route']} leads to the rendezvous address",
+                certain=False,
+                severity="warning",
+                culprits=(host.place,),
+                why=f"{chosen['why']}; {facts['route']} has {facts['source']}",
+                next=tuple(exports(host)),
+            )
+
+
+def _is_closed(job: Job, source: Host, target: Host) -> bool:
+    """The address gloo offers does not answer, although the host does at the address that leads to the meeting."""
+    answer = job.knocks.get(source.name, {}).get(target.name, {})
+    return answer.get("gloo") is False and bool(answer.get("high"))

@@ -1,0 +1,76 @@
+"""operating system and processor
+
+The same operating system, kernel, C library and kind of processor on every host? Different ones can work together, but are slower than the
+slowest and round differently.
+
+Warns with RW623.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from pathlib import Path
+
+from rankwise.causes import load_cause
+from rankwise.preflight.here import Here
+from rankwise.preflight.job import Facts, Job, Seen, seeing_hosts
+from rankwise.preflight.odd import difference
+
+GROUP = "parity"
+_TITLES = {
+    "os": "operating system",
+    "kernel": "kernel",
+    "libc": "C library",
+    "arch": "architecture",
+    "cpu": "processor",
+    "cores": "number of cores",
+}
+
+
+def look(here: Here) -> Facts:
+    return {
+        "os": _os_name(),
+        "kernel": platform.release(),
+        "libc": " ".join(filter(None, platform.libc_ver())) or "unknown",
+        "arch": platform.machine(),
+        "cpu": _processor(),
+        "cores": str(os.cpu_count() or 0),
+    }
+
+
+def judge(job: Job) -> Seen:
+    seen = Seen()
+    facts_of = {host.name: facts for host, facts in seeing_hosts(job, "platforms", seen)}
+    for name, facts in facts_of.items():
+        seen.values[name] = f"{facts['os']}, {facts['arch']}, {facts['cores']} × {facts['cpu']}"
+    for key, title in _TITLES.items():
+        if differs := difference({name: str(facts[key]) for name, facts in facts_of.items()}):
+            seen.findings.append(
+                load_cause("RW623").finding(
+                    f"the {title} differs between hosts: {differs.text()}",
+                    certain=True,
+                    culprits=tuple(host.place for host in job.hosts if host.name in differs.odd),
+                )
+            )
+    return seen
+
+
+def _os_name() -> str:
+    try:
+        return platform.freedesktop_os_release().get("PRETTY_NAME", platform.system())
+    except OSError:
+        return platform.system()
+
+
+def _processor() -> str:
+    """The name the kernel has for it; on ARM only numbers, which compare just as well."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return platform.processor() or "unknown"
+    if match := re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE):
+        return " ".join(match[1].split())
+    parts = re.findall(r"^CPU (?:implementer|part)\s*:\s*(\S+)$", text, re.MULTILINE)[:2]
+    return " ".join(parts) or platform.machine()

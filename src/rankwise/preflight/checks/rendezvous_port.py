@@ -1,0 +1,136 @@
+"""rendezvous port
+
+Is the rendezvous port free on the host that has to open it, and if not, which process of which user holds it? May this user open it at
+all? With several nodes: does it let every other node in?
+
+Fails with RW107 where another program holds it, with RW602 where it may not be opened, with RW111 where another node cannot reach it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+
+from rankwise.causes import load_cause
+from rankwise.findings import Finding, Place
+from rankwise.preflight.here import Here
+from rankwise.preflight.job import Facts, Host, Job, Seen, seeing_hosts
+from rankwise.preflight.network import interfaces, is_own, resolve
+
+GROUP = "ports"
+
+
+def look(here: Here) -> Facts:
+    plan = here.plan
+    if plan.is_standalone:
+        return {"port": 0, "opens": False, "free": True, "error": "", "holders": []}
+    known = interfaces()
+    addresses = resolve(plan.master).addresses if plan.master else ("127.0.0.1",)
+    own = next((address for address in addresses if is_own(address, known)), "")
+    opens = plan.node_rank in (0, None) and bool(own)
+    error = _why_not_open(own, plan.port) if opens else None
+    return {
+        "port": plan.port,
+        "opens": opens,
+        "free": error is None,
+        "error": "" if error is None else errno.errorcode.get(error, str(error)),
+        "holders": holders(plan.port) if opens and error == errno.EADDRINUSE else [],
+    }
+
+
+def holders(port: int) -> list[dict[str, Any]]:
+    """Who listens on the port; pid None where it belongs to somebody we may not look at."""
+    found = []
+    with contextlib.suppress(psutil.Error, OSError):
+        for link in psutil.net_connections("tcp"):
+            if link.status == psutil.CONN_LISTEN and link.laddr and link.laddr.port == port and link.pid != os.getpid():
+                found.append({"pid": link.pid, **_process(link.pid)})
+    return [holder for i, holder in enumerate(found) if holder not in found[:i]]
+
+
+def judge(job: Job) -> Seen:
+    seen = Seen()
+    for host, facts in seeing_hosts(job, "rendezvous-port", seen):
+        if facts["opens"] or job.is_alone:
+            state = "torchrun picks one" if not facts["port"] else "free" if facts["free"] else facts["error"]
+            seen.values[host.name] = f"{facts['port'] or ''} {state}".strip()
+        if facts["opens"] and not facts["free"]:
+            seen.findings += _not_free(host, facts)
+    return _with_doors(job, seen)
+
+
+def _why_not_open(address: str, port: int) -> int | None:
+    """The error of trying; SO_REUSEADDR as torch sets it, so that a port in TIME_WAIT counts as free."""
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address, port))
+            probe.listen()
+        except OSError as error:
+            return error.errno or errno.EIO
+    return None
+
+
+def _process(pid: int | None) -> dict[str, str]:
+    with contextlib.suppress(psutil.Error):
+        if pid:
+            process = psutil.Process(pid)
+            return {"program": process.name(), "user": process.username(), "command": " ".join(process.cmdline()[:6])[:200]}
+    return {"program": "", "user": "", "command": ""}
+
+
+def _not_free(host: Host, facts: Facts) -> Iterator[Finding]:
+    port = facts["port"]
+    if facts["error"] == "EADDRINUSE":
+        who = [_holder_text(holder) for holder in facts["holders"]] or ["a process this user may not look at"]
+        pid = next((holder["pid"] for holder in facts["holders"] if holder["pid"]), None)
+        yield load_cause("RW107").finding(
+            f"port {port} on {host.name} is held by {' and '.join(who)}",
+            certain=True,
+            culprits=(Place(host=host.name, pid=pid),),
+            why="the rendezvous store has to open this port itself",
+        )
+    else:
+        yield load_cause("RW602").finding(
+            f"{host.name} may not open port {port}: {facts['error']}",
+            certain=True,
+            culprits=(host.place,),
+            why="ports below 1024 are for root" if port < 1024 else "",
+        )
+
+
+def _holder_text(holder: dict[str, Any]) -> str:
+    name = holder["program"] or "a process of another user"
+    details = [f"pid {holder['pid']}" if holder["pid"] else "", f"user {holder['user']}" if holder["user"] else ""]
+    return f"{name} ({', '.join(filter(None, details))}{': ' + holder['command'] if holder['command'] else ''})"
+
+
+def _with_doors(job: Job, seen: Seen) -> Seen:
+    """What the other nodes saw when they knocked at it."""
+    for host in job.hosts:
+        tries = host.plan.get("tries") or {}
+        state = tries.get(str(job.plan.port))
+        if state is None:
+            continue
+        seen.values[host.name] = "reached" if state == "met" else state
+        first = next((other for other in job.hosts if other.node == 0), None)
+        if state not in ("met", "foreign") and not (first and not first.of("rendezvous-port").get("free", True)):
+            seen.findings.append(_blocked(job, host, state, tries))
+    return seen
+
+
+def _blocked(job: Job, host: Host, state: str, tries: dict[str, str]) -> Finding:
+    beside = next((port for port, how in tries.items() if how == "met"), "")
+    place = f"{job.plan.master}:{job.plan.port}"
+    return load_cause("RW111").finding(
+        f"{host.name} cannot reach the rendezvous port {place}: {state}",
+        certain=bool(beside),
+        culprits=(host.place,),
+        why=f"port {beside} of the same host answers, so a firewall between them holds back port {job.plan.port}" if beside else "",
+    )

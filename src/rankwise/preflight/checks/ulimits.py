@@ -1,0 +1,75 @@
+"""open-file and locked-memory limits
+
+Each rank holds a socket to every other rank, and each DataLoader worker and shared tensor a file descriptor. RDMA needs memory it may
+lock.
+
+Fails with RW614 where fewer files may be open than the ranks of the job need at the least, warns below 4096 files, and where memory to
+lock is limited on a host with InfiniBand or RoCE.
+"""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+
+from rankwise.causes import load_cause
+from rankwise.findings import Finding
+from rankwise.preflight.here import Here
+from rankwise.preflight.job import Facts, Host, Job, Seen, seeing_hosts
+from rankwise.preflight.sizes import bytes_text
+
+GROUP = "resources"
+_COMFORT = 4096
+_BARE = 64  # what a Python process with torch has open before it meets anybody
+
+
+def look(here: Here) -> Facts:
+    files, files_hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    locked, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    return {
+        "files": _finite(files),
+        "files_hard": _finite(files_hard),
+        "locked": _finite(locked),
+        "rdma": Path("/sys/class/infiniband").is_dir() and any(Path("/sys/class/infiniband").iterdir()),
+        "ranks": here.ranks,
+    }
+
+
+def judge(job: Job) -> Seen:
+    seen = Seen()
+    ranks = sum(host.of("ulimits").get("ranks", 1) for host in job.hosts)
+    for host, facts in seeing_hosts(job, "ulimits", seen):
+        files, locked = facts["files"], facts["locked"]
+        lockable = "unlimited" if locked is None else bytes_text(locked)
+        seen.values[host.name] = f"{'unlimited' if files is None else files} files, {lockable} locked"
+        needed = _BARE + 4 * ranks  # a rank opens up to two connections to each other one, per group
+        if files is not None and files < max(needed, _COMFORT):
+            seen.findings.append(_few_files(host, facts, needed, ranks))
+        if facts["rdma"] and locked is not None:
+            seen.findings.append(
+                load_cause("RW614").finding(
+                    f"{host.name} has RDMA devices but may lock only {lockable} of memory",
+                    certain=True,
+                    severity="warning",
+                    culprits=(host.place,),
+                    why="NCCL registers its buffers with the card, which locks them",
+                    next=("ulimit -l unlimited",),
+                )
+            )
+    return seen
+
+
+def _few_files(host: Host, facts: Facts, needed: int, ranks: int) -> Finding:
+    hard = facts["files_hard"]
+    return load_cause("RW614").finding(
+        f"a process on {host.name} may open only {facts['files']} files",
+        certain=True,
+        severity="error" if facts["files"] < needed else "warning",
+        culprits=(host.place,),
+        why=f"{ranks} ranks need about {needed} before any DataLoader worker or shared tensor",
+        next=(f"ulimit -n {hard if hard is not None and hard < 65536 else 65536}",),
+    )
+
+
+def _finite(limit: int) -> int | None:
+    return None if limit == resource.RLIM_INFINITY else limit

@@ -1,0 +1,132 @@
+"""The door of the meeting: listens at the rendezvous port and next to it, greets who comes, and tells strangers from guests."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from rankwise.preflight.wire import GREETING, MAX_HELLO, Gone, Message, keep_segments_small, receive_exactly, receive_message, send_message
+
+DOORS = 4  # the rendezvous port, and the next three in case it is held or blocked
+_HELLO_S = 8.0
+_SEND_S = 10.0
+_MAX_AT_ONCE = 64
+
+
+@dataclass
+class Guest:
+    """A host that came: its connection, what it said of itself, and when."""
+
+    sock: socket.socket
+    hello: Message
+    address: str
+    arrived_at: float
+    is_gone: bool = False
+
+    def ask(self, message: Message, timeout_s: float) -> Message | None:
+        """Its answer, or None and it is gone for good: a late answer would be taken for that of the next question."""
+        if self.is_gone:
+            return None
+        try:
+            send_message(self.sock, message, min(timeout_s, _SEND_S))
+            return receive_message(self.sock, timeout_s)
+        except Gone:
+            self.leave()
+            return None
+
+    def tell(self, message: Message) -> None:
+        if not self.is_gone:
+            try:
+                send_message(self.sock, message, _SEND_S)
+            except Gone:
+                self.leave()
+
+    def leave(self) -> None:
+        self.is_gone = True
+        with contextlib.suppress(OSError):
+            self.sock.close()
+
+
+class Door:
+    """Open from the first to `close`. `greet` decides on each hello: None lets it in, a message is the answer to who may not."""
+
+    def __init__(self, address: str, first_port: int, greet: Callable[[Message, str], Message | None]) -> None:
+        self._greet = greet
+        self._lock = threading.Lock()
+        self._guests: list[Guest] = []
+        self._slots = threading.Semaphore(_MAX_AT_ONCE)
+        self._listeners: list[socket.socket] = []
+        self.ports: list[int] = []
+        for port in range(first_port, min(first_port + DOORS, 65536)):
+            with contextlib.suppress(OSError):
+                self._open(address, port)
+
+    def guests(self) -> list[Guest]:
+        with self._lock:
+            return [guest for guest in self._guests if not guest.is_gone]
+
+    def close(self) -> None:
+        """No more hellos; guests that are in stay."""
+        for listener in self._listeners:
+            with contextlib.suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)
+            listener.close()
+        self._listeners.clear()
+
+    def _open(self, address: str, port: int) -> None:
+        listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            keep_segments_small(listener)
+            listener.bind((address, port))
+            listener.listen(128)
+        except OSError:
+            listener.close()
+            raise
+        self._listeners.append(listener)
+        self.ports.append(port)
+        threading.Thread(target=self._accept, args=(listener,), daemon=True, name="door").start()
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                sock, address = listener.accept()
+            except OSError:
+                return
+            if self._slots.acquire(blocking=False):
+                threading.Thread(target=self._receive, args=(sock, str(address[0])), daemon=True, name="door").start()
+            else:
+                sock.close()
+
+    def _receive(self, sock: socket.socket, address: str) -> None:
+        try:
+            keep_segments_small(sock)
+            sock.sendall(GREETING)
+            if receive_exactly(sock, len(GREETING), time.monotonic() + _HELLO_S) != GREETING:
+                raise Gone("not one of us")
+            hello = receive_message(sock, _HELLO_S, MAX_HELLO)
+            answer = self._greet(hello, address)
+            send_message(sock, answer or {"in": True}, _SEND_S)
+            if answer is not None:
+                sock.close()
+                return
+            with self._lock:
+                self._guests.append(Guest(sock, hello, address, time.monotonic()))
+        except OSError:
+            sock.close()
+        finally:
+            self._slots.release()
+
+
+def signpost(plan: dict[str, Any], name: str, addresses: list[str]) -> Callable[[Message, str], Message]:
+    """How a host that is not the meeting's host answers who takes it for one: with the place it was told itself."""
+
+    def greet(_: Message, __: str) -> Message:
+        return {"elsewhere": {"master": plan["master"], "port": plan["port"], "addresses": addresses, "name": name}}
+
+    return greet

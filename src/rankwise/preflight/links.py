@@ -1,0 +1,180 @@
+"""Measures the link to another host's probes: reachability, latency, loss, the largest packet, bandwidth."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from rankwise.preflight.job import Facts
+from rankwise.preflight.probes import TALLY, TOKEN_BYTES, UDP_HEAD, forbid_fragments, receive_bulk, send_bulk
+from rankwise.preflight.wire import Gone, connect, receive_exactly
+
+_CONNECT_S = 4.0
+_PACKETS, _SPACING_S = 100, 0.004
+_LAST_S = 1.0  # how long the last packet may take there and back
+_VOLLEY = 8
+_SIZES = (8972, 4072, 1472, 1452, 1422, 1392, 1372, 1252, 1172, 972, 548)
+_LARGEST_MTU = 9000
+_SMALL = 64
+
+
+def knock_at(peers: dict[str, dict[str, Any]], token: bytes) -> dict[str, Facts]:
+    """Try every peer's high port, and the one at the address gloo would offer; all at once."""
+    answers: dict[str, Facts] = {name: {"high": False, "gloo": False, "how": "no answer"} for name in peers}
+
+    def knock(name: str, key: str, address: str, port: int) -> None:
+        is_open, how = _knock(address, port, token)
+        answers[name][key] = is_open
+        if key == "high" or not is_open:
+            answers[name]["how" if key == "high" else "gloo_how"] = how
+
+    threads = []
+    for name, peer in peers.items():
+        for key, address, port in (("high", peer["address"], peer["port"]), ("gloo", peer["gloo_address"], peer["gloo_port"])):
+            threads.append(threading.Thread(target=knock, args=(name, key, str(address), int(port)), daemon=True))
+            threads[-1].start()
+    for thread in threads:
+        thread.join(_CONNECT_S + 6.0)
+    return answers
+
+
+def _knock(address: str, port: int, token: bytes) -> tuple[bool, str]:
+    """Open only if the right one answers: gloo's address may belong to somebody else on this side."""
+    sock, how = connect(address, port, _CONNECT_S)
+    if sock is None:
+        return False, how
+    with sock:
+        try:
+            sock.sendall(token + b"K")
+            return receive_exactly(sock, 1, time.monotonic() + 5.0) == b"k", "connected"
+        except (Gone, OSError):
+            return False, "something else answers there"
+
+
+def measure_link(peer: dict[str, Any], token: bytes, mtu: int) -> Facts:
+    """All measures of one link, quiet ones first; what could not be measured is None."""
+    facts: Facts = {"connected": False, "rtt_s": None, "lost_out": None, "lost_back": None, "largest": None, "wanted": None}
+    facts |= {"up": None, "down": None, "error": ""}
+    address = str(peer["address"])
+    try:
+        facts |= _measure_packets(address, int(peer["udp_port"]), token)
+        if facts["lost_out"] is not None:
+            facts |= _measure_sizes(address, int(peer["udp_port"]), token, min(mtu or 1500, int(peer.get("mtu") or 1500), _LARGEST_MTU))
+        facts |= _measure_bulk(address, int(peer["port"]), token)
+    except OSError as error:
+        facts["error"] = error.strerror or str(error)
+    return facts
+
+
+# -- packets ------------------------------------------------------------------------------------------------------------------
+
+
+def _measure_packets(address: str, port: int, token: bytes) -> Facts:
+    """Small packets at an even pace; from the echoes follow the quickest round trip and the loss in either direction."""
+    run = int.from_bytes(os.urandom(4), "big")
+    sent_at: list[float] = []
+    best: float | None = None
+    seen: set[int] = set()
+    furthest, counted = -1, 0
+    with _udp(address, port) as sock:
+        for number in range(_PACKETS):
+            sent_at.append(time.perf_counter())
+            with contextlib.suppress(OSError):
+                sock.send(UDP_HEAD.pack(token, run, number).ljust(_SMALL, b"\0"))
+            pause_until = sent_at[0] + (number + 1) * _SPACING_S
+            last = number == _PACKETS - 1
+            for data, at in _echoes(sock, pause_until + (_LAST_S if last else 0.0), enough=lambda: len(seen) == _PACKETS):
+                _, count, echoed = UDP_HEAD.unpack_from(data)
+                if echoed < len(sent_at) and echoed not in seen:
+                    seen.add(echoed)
+                    spent = at - sent_at[echoed]
+                    best = spent if best is None else min(best, spent)
+                    if echoed > furthest:
+                        furthest, counted = echoed, count
+    if not seen:
+        return {}
+    # The furthest echo says how many had arrived by then; what was sent after it is left out, as nobody knows how far it came.
+    lost_out = max(0.0, 1 - counted / (furthest + 1))
+    lost_back = max(0.0, 1 - len(seen) / max(1, counted))
+    return {"rtt_s": best, "sent": _PACKETS, "echoes": len(seen), "lost_out": round(lost_out, 3), "lost_back": round(lost_back, 3)}
+
+
+def _measure_sizes(address: str, port: int, token: bytes, mtu: int) -> Facts:
+    headers = 48 if ":" in address else 28
+    wanted = mtu - headers
+    largest = _largest_echo(address, port, token, [wanted])
+    if largest is None:
+        smaller = [size for size in (*_SIZES, _SMALL) if size < wanted]
+        largest = _largest_echo(address, port, token, smaller)
+    return {"largest": largest if largest is not None else _SMALL, "wanted": wanted}
+
+
+def _largest_echo(address: str, port: int, token: bytes, sizes: Iterable[int]) -> int | None:
+    run = int.from_bytes(os.urandom(4), "big")
+    found: set[int] = set()
+    listed = list(sizes)
+    with _udp(address, port) as sock:
+        for size in listed:
+            for _ in range(_VOLLEY):
+                with contextlib.suppress(OSError):  # larger than our own interface takes
+                    sock.send(UDP_HEAD.pack(token, run, size).ljust(size, b"\0"))
+        for data, _ in _echoes(sock, time.perf_counter() + _LAST_S, enough=lambda: listed[0] in found):
+            found.add(len(data))
+    return max(found, default=None)
+
+
+@contextlib.contextmanager
+def _udp(address: str, port: int) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        forbid_fragments(sock)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+        sock.connect((address, port))
+        yield sock
+
+
+def _echoes(sock: socket.socket, until: float, enough: Callable[[], bool]) -> Iterator[tuple[bytes, float]]:
+    """Packets with the time they came, until then or until there are enough."""
+    while not enough() and (left := until - time.perf_counter()) > 0:
+        readable, _, _ = select.select([sock], [], [], left)
+        if not readable:
+            return
+        try:
+            data = sock.recv(65535)
+        except OSError:  # nobody listens there, says the other host
+            time.sleep(min(0.01, max(0.0, left)))
+            continue
+        if len(data) >= UDP_HEAD.size:
+            yield data, time.perf_counter()
+
+
+# -- bulk ---------------------------------------------------------------------------------------------------------------------
+
+
+def _measure_bulk(address: str, port: int, token: bytes) -> Facts:
+    """Bytes per second in both directions, counted where they arrive; 0 where a connection opens and nothing gets through."""
+    assert len(token) == TOKEN_BYTES
+    up_sock, how = connect(address, port, _CONNECT_S)
+    if up_sock is None:
+        return {"connected": False, "error": f"TCP: {how}"}
+    facts: Facts = {"connected": True, "up": 0.0, "down": 0.0}
+    with up_sock, contextlib.suppress(Gone, OSError, struct.error):
+        up_sock.sendall(token + b"U")
+        send_bulk(up_sock, lambda: bool(select.select([up_sock], [], [], 0)[0]))
+        up_sock.setblocking(True)
+        count, spent = TALLY.unpack(receive_exactly(up_sock, TALLY.size, time.monotonic() + 2.0))
+        facts["up"] = count / spent
+    down_sock, _ = connect(address, port, _CONNECT_S)
+    if down_sock is not None:
+        with down_sock, contextlib.suppress(OSError):
+            down_sock.sendall(token + b"D")
+            count, spent = receive_bulk(down_sock)
+            down_sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            facts["down"] = count / spent
+    return facts

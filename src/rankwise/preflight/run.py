@@ -1,0 +1,142 @@
+"""One check from beginning to end: look at this host, meet the others, measure, judge."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from rankwise.preflight.agent import Agent
+from rankwise.preflight.catalogue import judge_all, look_around
+from rankwise.preflight.checks import rendezvous_port
+from rankwise.preflight.checks.interface import exports
+from rankwise.preflight.conduct import Meeting, greet_guests
+from rankwise.preflight.door import Door, signpost
+from rankwise.preflight.guest import attend, find_meeting, is_led
+from rankwise.preflight.here import Here
+from rankwise.preflight.job import Host, Job
+from rankwise.preflight.local_collective import local_collective
+from rankwise.preflight.network import gloo_interface, interfaces, is_own, resolve, source_address
+from rankwise.preflight.plan import CheckPlan
+from rankwise.preflight.probes import Probes
+from rankwise.preflight.results import report_dict
+from rankwise.preflight.torch_process import TorchProcess
+from rankwise.preflight.wire import Gone, token_of
+
+_TORCH_GROUPS = {"collectives", "parity", "gpus", "fit"}
+_QUICK_S = 2.0
+
+Say = Callable[[str], None]
+
+
+def run_check(plan: CheckPlan, say: Say) -> dict[str, Any]:
+    """The report as a document. `say` hears what is being done; whatever happens, it ends within the plan's limit and a little."""
+    started = time.monotonic()
+    torch = TorchProcess()
+    try:
+        if _TORCH_GROUPS & set(plan.only):
+            torch.start()
+        here = Here(plan, torch, started + plan.limit_s)
+        if plan.is_alone:
+            return _report(_alone(here, say), started)
+        return _with_others(here, say, started)
+    finally:
+        torch.close()
+
+
+def _alone(here: Here, say: Say) -> Job:
+    facts = look_around(here, say)
+    collective = local_collective(here, say) if "collectives" in here.plan.only else {}
+    return Job(here.plan, (Host(here.name, 0, facts, _told(here)),), collective=collective)
+
+
+def _with_others(here: Here, say: Say, started: float) -> dict[str, Any]:
+    """Be the meeting's host where the rendezvous address is ours, else go there; where nobody is met, tell what this host alone sees."""
+    addresses = list(resolve(here.plan.master).addresses)
+    known = interfaces()
+    own = [address for address in addresses if is_own(address, known)]
+    # The door will hold the rendezvous port itself, so whether it is free has to be seen before.
+    port_facts = rendezvous_port.look(here)
+    looked = {"rendezvous-port": port_facts} if "ports" in here.plan.only else {}
+    with _probes(here, addresses, own) as probes:
+        agent = Agent(here, probes, lambda: look_around(here, say, looked))
+        if own and here.plan.node_rank in (0, None) and not (here.plan.node_rank is None and is_led(own, here.plan.port, _hello(here))):
+            strangers: list[dict[str, str]] = []
+            door = Door(own[0], here.plan.port, greet_guests(here.plan.job_id, strangers))
+            if door.ports:
+                meeting = Meeting(agent, _told(here), door, strangers, say)
+                with contextlib.closing(door):
+                    meeting.gather(started)
+                    report = _report(meeting.measure(), started)
+                    meeting.tell(report)
+                return report
+        return _as_guest(here, agent, addresses, own, say, started)
+
+
+def _as_guest(here: Here, agent: Agent, addresses: list[str], own: list[str], say: Say, started: float) -> dict[str, Any]:
+    told = _told(here)
+    why = f"{here.plan.master} does not resolve here"
+    if addresses:
+        deadline = min(started + here.plan.wait_s, here.deadline - _QUICK_S)
+        with _signs(here, agent, addresses, own):
+            search = find_meeting(addresses, here.plan.port, _hello(here), deadline, say)
+            told["tries"] = search.tries
+            if search.sock is not None:
+                try:
+                    return attend(search.sock, agent, say)
+                except Gone as error:
+                    why = f"the meeting broke off: {error}"
+            else:
+                why = search.refusal or f"nobody was met at {here.plan.master}:{here.plan.port} within {time.monotonic() - started:.0f} s"
+    told["nproc"] = here.ranks
+    host = Host(here.name, here.plan.node_rank or 0, agent.facts(), told)
+    job = Job(here.plan, (host,), meeting={"is_host": False, "why": why}, collective={"blind": why})
+    return _report(job, started, note=f"this host alone: {why}")
+
+
+@contextlib.contextmanager
+def _probes(here: Here, addresses: list[str], own: list[str]) -> Iterator[Probes | None]:
+    """Open at the address that leads to the meeting; None where there is none."""
+    address = here.plan.local_addr or (own[0] if own else next(filter(None, map(source_address, addresses)), ""))
+    gloo = gloo_interface(here.environ, here.name, interfaces())[1]
+    probes = Probes(address, gloo) if address else None
+    try:
+        if probes is not None:
+            try:
+                probes.open()
+            except OSError:
+                probes.close()
+                probes = None
+        yield probes
+    finally:
+        if probes is not None:
+            probes.close()
+
+
+@contextlib.contextmanager
+def _signs(here: Here, agent: Agent, addresses: list[str], own: list[str]) -> Iterator[None]:
+    """While we look for the meeting, send those on who take us for it; not where the meeting is on this very machine."""
+    if own or agent.probes is None:
+        yield
+        return
+    door = Door(agent.probes.address, here.plan.port, signpost(_told(here), here.name, addresses))
+    with contextlib.closing(door):
+        yield
+
+
+def _told(here: Here) -> dict[str, Any]:
+    """What this host was told about the job; the others were perhaps told something else."""
+    plan = here.plan
+    return {"nnodes": plan.nodes_max, "node_rank": plan.node_rank, "nproc": plan.nproc, "master": plan.master, "port": plan.port}
+
+
+def _hello(here: Here) -> dict[str, Any]:
+    return {"name": here.name, "told": _told(here), "token": token_of(here.plan.job_id), "pid": os.getpid()}
+
+
+def _report(job: Job, started: float, note: str = "") -> dict[str, Any]:
+    results = judge_all(job)
+    pasteable: dict[str, list[str]] = {host.name: exports(host) for host in job.hosts} if job.plan.master else {}
+    return report_dict(job, results, pasteable, time.monotonic() - started, note)

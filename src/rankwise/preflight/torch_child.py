@@ -1,0 +1,86 @@
+"""The process behind TorchProcess: imports torch, says what it found, then does what it is asked; ends when nobody listens any more."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import sys
+import threading
+import time
+from typing import IO, Any
+
+
+def main() -> None:
+    # Whatever torch or the user's code prints must not come between the answers.
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    commands: queue.Queue[dict[str, Any]] = queue.Queue()
+    threading.Thread(target=_read_commands, args=(commands,), daemon=True).start()
+    sys.path.insert(0, os.getcwd())
+    _say(answers, _versions())
+    while True:
+        command = commands.get()
+        try:
+            if command["do"] == "collective":
+                from rankwise.preflight.torch_collective import run_collective
+
+                _say(answers, run_collective(command) | {"done": True})
+            elif command["do"] == "fit":
+                from rankwise.preflight.torch_fit import find_fit
+
+                for step in find_fit(command["target"], command["limit_s"], command["memory"]):
+                    _say(answers, step)
+        except Exception as error:  # whatever it is, the asker wants to know
+            _say(answers, {"error": f"{type(error).__name__}: {str(error).strip() or 'no message'}"[:500]})
+
+
+def _read_commands(commands: queue.Queue[dict[str, Any]]) -> None:
+    for line in sys.stdin:
+        commands.put(json.loads(line))
+    os._exit(0)
+
+
+def _versions() -> dict[str, Any]:
+    started = time.monotonic()
+    try:
+        import torch
+    except Exception as error:
+        return {"error": f"import torch: {type(error).__name__}: {error}"[:500]}
+    import torch.distributed as dist
+
+    facts: dict[str, Any] = {
+        "torch": str(torch.__version__),
+        "cuda": str(torch.version.cuda or ""),
+        "gloo": bool(dist.is_available() and dist.is_gloo_available()),
+        "nccl": "",
+        "gpus": 0,
+        "import_s": round(time.monotonic() - started, 2),
+    }
+    try:
+        if dist.is_available() and dist.is_nccl_available():
+            facts["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+        facts |= _devices(torch)
+    except Exception as error:
+        facts["cuda_error"] = f"{type(error).__name__}: {error}"[:300]
+    return facts
+
+
+def _devices(torch: Any) -> dict[str, Any]:
+    if not torch.version.cuda:
+        return {}
+    count = torch.cuda.device_count()
+    blocked = [[a, b] for a in range(count) for b in range(count) if a != b and not torch.cuda.can_device_access_peer(a, b)]
+    facts: dict[str, Any] = {"gpus": count, "no_peer_access": blocked}
+    if count and not torch.cuda.is_available():
+        facts["cuda_error"] = "torch.cuda.is_available() is False"
+    return facts
+
+
+def _say(answers: IO[str], message: dict[str, Any]) -> None:
+    answers.write(json.dumps(message) + "\n")
+    answers.flush()
+
+
+if __name__ == "__main__":
+    main()
