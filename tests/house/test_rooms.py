@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "launch": FLOOR | {"evidence", "diagnose"},
     "preflight": FLOOR | {"causes"},
     "lint": FLOOR | {"causes"},
-    "train": FLOOR,
+    "train": FLOOR | {"causes"},
     "weights": FLOOR,
     "pool": FLOOR | {"weights"},
     "predict": FLOOR | {"pool"},

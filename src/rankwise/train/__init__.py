@@ -1,0 +1,10 @@
+"""Training helpers that cannot be held wrong: each works alone in a plain PyTorch loop, none hides the model, the optimizer or the loop.
+
+Reading order: `plan` (who gets which sample), `loader`, `windows` (what a batch weighs), `step`, `wrap`, `metrics`, `checkpoints`.
+"""
+
+from rankwise.train.loader import Loader
+from rankwise.train.step import Step
+from rankwise.train.wrap import unwrap, wrap
+
+__all__ = ["Loader", "Step", "unwrap", "wrap"]
