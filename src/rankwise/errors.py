@@ -2,6 +2,7 @@
 
 RankwiseError
 ├── UsageError        the command line or an argument is wrong
+├── TrainError        the training would have gone wrong, now or silently
 └── UnreadableInput   a file or folder that was given cannot be read
 """
 
@@ -30,3 +31,13 @@ class UnreadableInput(RankwiseError):
 
     def __init__(self, summary: str, *, why: str = "", next: tuple[str, ...] = ()) -> None:
         super().__init__(Finding("RW002", "unreadable-input", "error", True, summary, why=why, next=next))
+
+
+class TrainError(RankwiseError):
+    """The training would have gone wrong, now or silently; its text is the whole finding, because it is seen in a traceback."""
+
+    def __str__(self) -> str:
+        finding = self.finding
+        lines = [f"{finding.code} {finding.summary}"]
+        lines += [f"why    {finding.why}"] if finding.why else []
+        return "\n".join(lines + [f"next   {step}" for step in finding.next])

@@ -136,9 +136,10 @@ def _call(request: Request, rank: int) -> Outcome:
         if request.world_size:
             store = dist.FileStore(str(request.folder / "store"), request.world_size)
             dist.init_process_group("gloo", store=store, rank=rank, world_size=request.world_size)
+            dist.barrier()  # a quick rank must not be gone before all others have connected to it
         value = function(**request.arguments)
-        if dist.is_initialized():
-            dist.destroy_process_group()
+        if request.world_size:
+            dist.barrier()
         return Outcome(value)
     except RankwiseError as error:
         return Outcome(error=error.finding.summary, code=error.finding.code)

@@ -4,7 +4,9 @@ Reading order: `plan` (who gets which sample), `loader`, `windows` (what a batch
 """
 
 from rankwise.train.loader import Loader
+from rankwise.train.metrics import Means, Predictions
+from rankwise.train.rank_zero import rank_zero
 from rankwise.train.step import Step
 from rankwise.train.wrap import unwrap, wrap
 
-__all__ = ["Loader", "Step", "unwrap", "wrap"]
+__all__ = ["Loader", "Means", "Predictions", "Step", "rank_zero", "unwrap", "wrap"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
 from rankwise.causes import load_cause
-from rankwise.errors import RankwiseError, UsageError
+from rankwise.errors import TrainError, UsageError
 from rankwise.findings import Place
 from rankwise.train import batches, group
 from rankwise.train.plan import UNEVEN, Plan, Uneven, epoch_order, mixed_seed
@@ -53,6 +54,7 @@ class Loader:
         self._resume_at: int | None = None  # samples of the epoch that are behind us, set by load_state_dict
         self._plan = self._plan_after(0)
         self._num_taken = 0
+        self.current: Portion | None = None  # what was yielded last
         self._order: torch.Tensor | range = range(0)
         self._check()
 
@@ -81,7 +83,8 @@ class Loader:
         self._plan, self._num_taken = self._plan_after(done), 0
         for portion in self._streamed() if self.is_stream else self._planned():
             self._num_taken += 1
-            yield Portion(batches.moved(portion.batch, self.device), portion.num_samples, portion.num_samples_global)
+            self.current = portion = replace(portion, batch=batches.moved(portion.batch, self.device))
+            yield portion
         self._begin(epoch + 1)
 
     @property
@@ -89,10 +92,9 @@ class Loader:
         """The plan of the epoch that is being read."""
         return self._plan
 
-    def indices(self, step: int, rank: int) -> list[int]:
-        """Which samples of the dataset a rank gets in a step of the epoch that is being read; those it has to repeat included."""
-        positions = self._plan.share(step, rank).positions
-        return [int(self._order[position % self.length]) for position in positions]
+    def indices_at(self, positions: range) -> list[int]:
+        """Which samples of the dataset stand at these positions of the epoch; of a stream it is the positions themselves."""
+        return list(positions) if self.is_stream else [int(self._order[position % self.length]) for position in positions]
 
     def state_dict(self) -> dict[str, Any]:
         done = self._resume_at if self._resume_at is not None else self._done()
@@ -104,7 +106,7 @@ class Loader:
         if other := {name: (state[name], value) for name, value in ours.items() if state[name] != value}:
             said = ", ".join(f"{name} {then!r} then, {now!r} now" for name, (then, now) in other.items())
             cause = load_cause("RW703")
-            raise RankwiseError(cause.finding(f"the position was taken in another dataset: {said}", certain=True))
+            raise TrainError(cause.finding(f"the position was taken in another dataset: {said}", certain=True))
         self.seed, self.epoch, self._resume_at = int(state["seed"]), int(state["epoch"]), int(state["done"])
 
     def check_agreement(self) -> None:
@@ -116,7 +118,7 @@ class Loader:
             for name, value, first in zip(facts, theirs, everyone[0]):
                 if value != first:
                     summary = f"rank {rank} has {name} = {value}, rank 0 has {first}"
-                    raise RankwiseError(load_cause("RW703").finding(summary, certain=True, culprits=(Place(rank=rank),)))
+                    raise TrainError(load_cause("RW703").finding(summary, certain=True, culprits=(Place(rank=rank),)))
 
     def _planned(self) -> Iterator[Portion]:
         """A map-style dataset: each rank fetches only what is its own."""
@@ -126,7 +128,8 @@ class Loader:
         if self._dataloader is None:  # kept, so that `persistent_workers` are
             self._dataloader = DataLoader(self.dataset, batch_sampler=_OwnIndices(self), **self._dataloader_options())
         for step, batch in enumerate(self._dataloader):
-            yield Portion(batch, plan.share(step, self.rank).num_samples, plan.step_size(step))
+            share = plan.share(step, self.rank)
+            yield Portion(batch, share.num_samples, plan.step_size(step), share.positions.start)
 
     def _streamed(self) -> Iterator[Portion]:
         if hasattr(self.dataset, "set_epoch"):
@@ -185,7 +188,7 @@ class _OwnIndices:
 
     def __iter__(self) -> Iterator[list[int]]:
         for step in range(len(self)):
-            yield self._loader.indices(step, self._loader.rank)
+            yield self._loader.indices_at(self._loader.plan.share(step, self._loader.rank).positions)
 
     def __len__(self) -> int:
         return self._loader.plan.num_steps

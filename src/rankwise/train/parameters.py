@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from rankwise.causes import load_cause
-from rankwise.errors import RankwiseError
+from rankwise.errors import TrainError
 from rankwise.findings import Finding
 
 _MAX_NAMED = 5
@@ -35,7 +35,7 @@ def remember(wrapper: nn.Module) -> None:
 def check_unchanged(wrapper: nn.Module) -> None:
     """Raise if the parameters are no longer those DDP knows; nothing is known of a model that `wrap` did not see."""
     if wrapper in _wrapped and (finding := find_change(_wrapped[wrapper], _seen(wrapper))):
-        raise RankwiseError(finding)
+        raise TrainError(finding)
 
 
 def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
@@ -45,7 +45,7 @@ def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
     if strangers := [parameter for parameter in held if id(parameter) not in own]:
         shapes = listed([str(tuple(parameter.shape)) for parameter in strangers])
         summary = f"the optimizer holds {len(strangers)} of {len(held)} parameters that are not the model's: shapes {shapes}"
-        raise RankwiseError(load_cause("RW702").finding(summary, certain=True))
+        raise TrainError(load_cause("RW702").finding(summary, certain=True))
 
 
 def find_change(before: dict[str, Seen], now: dict[str, Seen]) -> Finding | None:

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from rankwise.causes import load_cause
-from rankwise.errors import RankwiseError, UsageError
+from rankwise.errors import TrainError, UsageError
 from rankwise.train import group
 from rankwise.train.batches import num_samples_in
 from rankwise.train.loader import Loader
@@ -187,7 +187,7 @@ class Step:
         summary = f"gradients after step {self.count} are not finite (norm {self.grad_norm}); the step was skipped on every rank"
         finding = load_cause("RW704").finding(summary, certain=True)
         if self._skips_in_a_row > MAX_SKIPS_IN_A_ROW:
-            raise RankwiseError(finding)
+            raise TrainError(finding)
         if group.rank() == 0:
             log.log(logging.DEBUG if self.scaler else logging.WARNING, "%s %s", finding.code, summary)
 
@@ -196,11 +196,11 @@ def check_synchronised(model: nn.Module) -> None:
     """Raise if nothing would average the gradients over the ranks."""
     if group.world_size() > 1 and not (hasattr(model, "no_sync") or hasattr(model, "set_requires_gradient_sync")):
         summary = f"{type(model).__name__} is not wrapped, and there are {group.world_size()} ranks"
-        raise RankwiseError(load_cause("RW714").finding(summary, certain=True))
+        raise TrainError(load_cause("RW714").finding(summary, certain=True))
 
 
-def _out_of_order(summary: str) -> RankwiseError:
-    return RankwiseError(load_cause("RW705").finding(summary, certain=True))
+def _out_of_order(summary: str) -> TrainError:
+    return TrainError(load_cause("RW705").finding(summary, certain=True))
 
 
 def _autocast(device_type: str, precision: Precision) -> AbstractContextManager[Any]:

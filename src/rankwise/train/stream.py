@@ -18,11 +18,12 @@ from rankwise.train.plan import Plan, Uneven
 
 @dataclass(frozen=True)
 class Portion:
-    """A batch of one rank, how many samples in it count, and how many count on all ranks together."""
+    """A batch of one rank, how many samples in it count, how many count on all ranks together, and where its first one stands."""
 
     batch: Any
     num_samples: int
     num_samples_global: int
+    first: int
 
 
 @dataclass
@@ -42,7 +43,7 @@ class StreamShard(IterableDataset[Portion]):
         num_workers, me = (worker.num_workers, worker.id) if worker else (1, 0)
         for number, block in enumerate(self._blocks()):
             if number % num_workers == me:  # the DataLoader asks its workers in turn, so the order is kept
-                yield self._portion(block)
+                yield self._portion(block, self.done + number * self.global_batch)
 
     def _blocks(self) -> Iterator[list[Any]]:
         """The stream in global batches; the last one as `uneven` wants it."""
@@ -56,7 +57,7 @@ class StreamShard(IterableDataset[Portion]):
                 missing = -len(block) % self.world_size if self.uneven == "pad" else 0
                 yield block + list(islice(cycle(first), missing))
 
-    def _portion(self, block: list[Any]) -> Portion:
+    def _portion(self, block: list[Any], first: int) -> Portion:
         share = Plan(len(block), self.global_batch, self.world_size, "join").share(0, self.rank)
         samples = [block[position] for position in share.positions]
-        return Portion(self.collate(samples), share.num_samples, len(block))
+        return Portion(self.collate(samples), share.num_samples, len(block), first + share.positions.start)

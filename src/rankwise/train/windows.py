@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any
 
 from rankwise.causes import load_cause
-from rankwise.errors import RankwiseError
+from rankwise.errors import TrainError
 from rankwise.findings import Place
 from rankwise.train import group
 from rankwise.train.loader import Loader
@@ -77,7 +77,7 @@ def counted(batches: Iterable[Any], accumulate: int, count: Count) -> Iterator[M
         elif spare is None:
             rank = group.rank()
             summary = f"rank {rank} has no batch at all, other ranks have"
-            raise RankwiseError(load_cause("RW712").finding(summary, certain=True, culprits=(Place(rank=rank),)))
+            raise TrainError(load_cause("RW712").finding(summary, certain=True, culprits=(Place(rank=rank),)))
         window += [(spare, 0)] * (num_batches - len(window))
         for number, (batch, samples) in enumerate(window, 1):
             yield Micro(batch, samples, samples * world_size / max(total, 1), number == num_batches)

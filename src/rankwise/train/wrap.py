@@ -15,7 +15,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils.checkpoint import checkpoint
 
 from rankwise.causes import load_cause
-from rankwise.errors import RankwiseError, UsageError
+from rankwise.errors import TrainError, UsageError
 from rankwise.findings import Finding, Place
 from rankwise.train import group
 from rankwise.train.dry_run import DryRun, dry_run
@@ -105,10 +105,10 @@ def check_ready(model: nn.Module, device: torch.device) -> None:
             raise UsageError(f"{name} has no shape yet", next=("pass sample=, so that a dry run gives it one",))
         if tensor.device != device:
             summary = f"{name} is on {tensor.device}, the model is to be on {device}"
-            raise RankwiseError(load_cause("RW701").finding(summary, certain=True))
+            raise TrainError(load_cause("RW701").finding(summary, certain=True))
     if hidden := list(find_unregistered(model)):
         summary = f"layers or parameters the model does not know it has: {listed(hidden)}"
-        raise RankwiseError(load_cause("RW713").finding(summary, certain=True))
+        raise TrainError(load_cause("RW713").finding(summary, certain=True))
 
 
 def find_unregistered(model: nn.Module) -> Iterable[str]:
@@ -129,7 +129,7 @@ def check_same_model(model: nn.Module) -> None:
     everyone = group.gathered(mine)
     for rank, theirs in enumerate(everyone):
         if theirs != everyone[0]:
-            raise RankwiseError(_difference(rank, theirs, everyone[0]))
+            raise TrainError(_difference(rank, theirs, everyone[0]))
 
 
 def matching_modules(model: nn.Module, patterns: Iterable[str]) -> list[str]:
