@@ -4,6 +4,7 @@ RankwiseError
 ├── UsageError        the command line or an argument is wrong
 ├── StartError        the ranks did not become one job; the same on every rank that could be told
 ├── WorkerError       a worker that `spawn` started has failed
+├── TrainError        the training would have gone wrong, now or silently
 └── UnreadableInput   a file or folder that was given cannot be read
 """
 
@@ -72,3 +73,13 @@ def _where(place: Place) -> str:
         str(place) if place.file else "",
     ]
     return ", ".join(part for part in parts if part)
+
+
+class TrainError(RankwiseError):
+    """The training would have gone wrong, now or silently; its text is the whole finding, because it is seen in a traceback."""
+
+    def __str__(self) -> str:
+        finding = self.finding
+        lines = [f"{finding.code} {finding.summary}"]
+        lines += [f"why    {finding.why}"] if finding.why else []
+        return "\n".join(lines + [f"next   {step}" for step in finding.next])

@@ -16,6 +16,7 @@ FAMILIES = {
     "4": "Crash",
     "5": "Healthy, but worth a note",
     "6": "Wrong before it starts (`rankwise check`)",
+    "7": "Training and weights",
     "9": "None of these",
 }
 

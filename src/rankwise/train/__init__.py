@@ -1,1 +1,12 @@
-"""Training helpers: a start-up that says what failed, and what is built on the job it returns."""
+"""Training helpers that cannot be held wrong: each works alone in a plain PyTorch loop, none hides the model, the optimizer or the loop.
+
+Reading order: `session` (start-up), `plan` (who gets which sample), `loader`, `windows` (what a batch weighs), `step`, `wrap`, `metrics`, `checkpoints`.
+"""
+
+from rankwise.train.loader import Loader
+from rankwise.train.metrics import Means, Predictions
+from rankwise.train.rank_zero import rank_zero
+from rankwise.train.step import Step
+from rankwise.train.wrap import unwrap, wrap
+
+__all__ = ["Loader", "Means", "Predictions", "Step", "rank_zero", "unwrap", "wrap"]

@@ -1,0 +1,222 @@
+"""A DataLoader for one rank's part of a dataset, that knows where in the epoch it is."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+
+from rankwise.causes import load_cause
+from rankwise.errors import TrainError, UsageError
+from rankwise.findings import Place
+from rankwise.train import batches, group
+from rankwise.train.plan import UNEVEN, Plan, Uneven, epoch_order, mixed_seed
+from rankwise.train.stream import Portion, StreamShard
+
+
+class Loader:
+    """Yields this rank's batches of a dataset.
+
+    Every rank gets the same number of batches, every epoch has its own order, and `state_dict` says where it stands, in words
+    that mean the same on another number of ranks. `batch_size` is that of one rank; `global_batch_size` that of all ranks
+    together, which keeps the training the same when the number of ranks changes. Options beyond those named here
+    (`num_workers`, `collate_fn`, `pin_memory` …) are the DataLoader's own.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        batch_size: int | None = None,
+        *,
+        global_batch_size: int | None = None,
+        shuffle: bool = False,
+        uneven: Uneven = "join",
+        seed: int = 0,
+        device: torch.device | str | None = None,
+        **dataloader_options: Any,
+    ) -> None:
+        self.dataset = dataset
+        self.shuffle, self.uneven, self.seed = shuffle, uneven, seed
+        self.device = torch.device(device) if device is not None else None
+        self.world_size, self.rank = group.world_size(), group.rank()
+        self.global_batch = _global_batch(batch_size, global_batch_size, self.world_size)
+        self.is_stream = isinstance(dataset, IterableDataset)
+        self.length = 0 if self.is_stream else len(dataset)  # type: ignore[arg-type]
+        self.epoch = 0
+        self._options = dict(dataloader_options)
+        self._worker_seeds = _WorkerSeeds(self._options.pop("worker_init_fn", None))
+        self._dataloader: DataLoader[Any] | None = None
+        self._resume_at: int | None = None  # samples of the epoch that are behind us, set by load_state_dict
+        self._plan = self._plan_after(0)
+        self._num_taken = 0
+        self.current: Portion | None = None  # what was yielded last
+        self._order: torch.Tensor | range = range(0)
+        self._check()
+
+    def __len__(self) -> int:
+        """Batches of a whole epoch, the same on every rank."""
+        if self.is_stream:
+            raise TypeError("a stream has no length")
+        return self._plan_after(0).num_steps
+
+    def __iter__(self) -> Iterator[Any]:
+        """The batches of an epoch; a rank that has no sample left in the last step gets an empty one."""
+        for portion in self.portions():
+            yield portion.batch if portion.num_samples else batches.emptied(portion.batch)
+
+    def epochs(self, num_epochs: int) -> Iterator[int]:
+        """The epochs that are still to do, each with an order of its own, also after a `break` in one of them."""
+        while self.epoch < num_epochs:
+            epoch = self.epoch
+            yield epoch
+            self._begin(epoch + 1)
+
+    def portions(self) -> Iterator[Portion]:
+        """What `Step.over` iterates: a rank that has no sample left in the last step gets one that counts nothing."""
+        done, self._resume_at = self._resume_at or 0, None
+        epoch = self.epoch
+        self._plan, self._num_taken = self._plan_after(done), 0
+        for portion in self._streamed() if self.is_stream else self._planned():
+            self._num_taken += 1
+            self.current = portion = replace(portion, batch=batches.moved(portion.batch, self.device))
+            yield portion
+        self._begin(epoch + 1)
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the epoch that is being read."""
+        return self._plan
+
+    def indices_at(self, positions: range) -> list[int]:
+        """Which samples of the dataset stand at these positions of the epoch; of a stream it is the positions themselves."""
+        return list(positions) if self.is_stream else [int(self._order[position % self.length]) for position in positions]
+
+    def state_dict(self) -> dict[str, Any]:
+        done = self._resume_at if self._resume_at is not None else self._done()
+        return {"epoch": self.epoch, "done": done, "seed": self.seed, "length": self.length, "shuffle": self.shuffle}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where the state was taken; the number of ranks and the batch size may be others."""
+        ours = {"length": self.length, "shuffle": self.shuffle}
+        if other := {name: (state[name], value) for name, value in ours.items() if state[name] != value}:
+            said = ", ".join(f"{name} {then!r} then, {now!r} now" for name, (then, now) in other.items())
+            cause = load_cause("RW703")
+            raise TrainError(cause.finding(f"the position was taken in another dataset: {said}", certain=True))
+        self.seed, self.epoch, self._resume_at = int(state["seed"]), int(state["epoch"]), int(state["done"])
+
+    def check_agreement(self) -> None:
+        """All ranks must cut the same samples in the same way; called by all of them at the beginning of an epoch."""
+        facts = {"samples": self.length, "samples in a step": self.global_batch, "epoch": self.epoch, "seed": self.seed}
+        facts |= {"samples done": self._resume_at or 0, "shuffle": int(self.shuffle), "uneven": UNEVEN.index(self.uneven)}
+        everyone = group.gathered_numbers(list(facts.values()))
+        for rank, theirs in enumerate(everyone):
+            for name, value, first in zip(facts, theirs, everyone[0]):
+                if value != first:
+                    summary = f"rank {rank} has {name} = {value}, rank 0 has {first}"
+                    raise TrainError(load_cause("RW703").finding(summary, certain=True, culprits=(Place(rank=rank),)))
+
+    def _planned(self) -> Iterator[Portion]:
+        """A map-style dataset: each rank fetches only what is its own."""
+        self._order = self._order_of(self.epoch)
+        plan = self._plan
+        self._worker_seeds.seed = mixed_seed(self.seed, self.epoch, plan.done, self.rank)
+        if self._dataloader is None:  # kept, so that `persistent_workers` are
+            self._dataloader = DataLoader(self.dataset, batch_sampler=_OwnIndices(self), **self._dataloader_options())
+        for step, batch in enumerate(self._dataloader):
+            share = plan.share(step, self.rank)
+            yield Portion(batch, share.num_samples, plan.step_size(step), share.positions.start)
+
+    def _streamed(self) -> Iterator[Portion]:
+        if hasattr(self.dataset, "set_epoch"):
+            self.dataset.set_epoch(self.epoch)
+        self._worker_seeds.seed = mixed_seed(self.seed, self.epoch, self._plan.done, self.rank)
+        options = self._dataloader_options()
+        collate = options.pop("collate_fn", None) or default_collate
+        shard = StreamShard(self.dataset, collate, self.global_batch, self.world_size, self.rank, self.uneven, self._plan.done)  # type: ignore[arg-type]
+        yield from DataLoader(shard, batch_size=None, collate_fn=_unchanged, **options)
+
+    def _dataloader_options(self) -> dict[str, Any]:
+        """The user's options; the DataLoader's own draws must not move the generator the model uses."""
+        return {**self._options, "worker_init_fn": self._worker_seeds, "generator": torch.Generator().manual_seed(self.seed)}
+
+    def _begin(self, epoch: int) -> None:
+        self.epoch, self._num_taken, self._plan = epoch, 0, self._plan_after(0)
+
+    def _order_of(self, epoch: int) -> torch.Tensor | range:
+        return epoch_order(self.length, self.seed, epoch) if self.shuffle else range(self.length)
+
+    def _plan_after(self, done: int) -> Plan:
+        return Plan(self.length, self.global_batch, self.world_size, self.uneven, done)
+
+    def _done(self) -> int:
+        if self.is_stream:
+            return self._plan.done + self._num_taken * self.global_batch
+        return self._plan.done_after(self._num_taken)
+
+    def _check(self) -> None:
+        if self.uneven not in UNEVEN:
+            raise UsageError(f"uneven={self.uneven!r}", next=(f"one of {', '.join(map(repr, UNEVEN))}",))
+        if taken := {"batch_sampler", "sampler", "drop_last", "generator"} & self._options.keys():
+            raise UsageError(
+                f"{', '.join(sorted(taken))} cannot be given: the loader decides who gets which sample",
+                next=("use shuffle=, seed= and uneven=",),
+            )
+        if self.is_stream and self.shuffle:
+            raise UsageError(
+                "a stream cannot be shuffled here: only its beginning can be read",
+                next=("shuffle in the dataset; its set_epoch is called",),
+            )
+        if self.is_stream and self._options.get("persistent_workers"):
+            raise UsageError("persistent_workers would keep a stream's old position", next=("leave it out",))
+        if self.uneven == "drop" and 0 < self.length < self.global_batch:
+            raise UsageError(
+                f"uneven='drop' leaves nothing: {self.length} samples, {self.global_batch} in a step of all ranks",
+                next=("use 'join' or 'pad', or smaller batches",),
+            )
+
+
+class _OwnIndices:
+    """The batch sampler: what this rank fetches in each step of the epoch that is being read."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for step in range(len(self)):
+            yield self._loader.indices_at(self._loader.plan.share(step, self._loader.rank).positions)
+
+    def __len__(self) -> int:
+        return self._loader.plan.num_steps
+
+
+class _WorkerSeeds:
+    """Seeds each worker process with a number no other worker of any rank has, then lets the user's function have its way."""
+
+    def __init__(self, then: Callable[[int], None] | None) -> None:
+        self.seed, self.then = 0, then
+
+    def __call__(self, worker_id: int) -> None:
+        seed = mixed_seed(self.seed, worker_id)
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        if self.then is not None:
+            self.then(worker_id)
+
+
+def _unchanged(portion: Any) -> Any:
+    return portion
+
+
+def _global_batch(batch_size: int | None, global_batch_size: int | None, world_size: int) -> int:
+    if (batch_size is None) == (global_batch_size is None):
+        raise UsageError("give batch_size (of one rank) or global_batch_size (of all ranks together), one of them")
+    size = batch_size * world_size if batch_size is not None else global_batch_size
+    if not isinstance(size, int) or size < 1:
+        raise UsageError(f"a batch needs at least one sample, not {batch_size if batch_size is not None else global_batch_size}")
+    return size

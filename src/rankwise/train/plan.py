@@ -1,0 +1,94 @@
+"""Which samples each rank gets in each step of an epoch: arithmetic only, the same on every rank, so that nobody has to ask.
+
+An epoch is one order of the dataset, cut into global batches, and each global batch is shared among the ranks. What is
+behind us is counted in samples of that order; that number means the same on any number of ranks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+Uneven = Literal["join", "pad", "drop"]
+UNEVEN = ("join", "pad", "drop")
+
+
+@dataclass(frozen=True)
+class Share:
+    """One rank's part of one step: where its samples stand in the epoch's order, and how many of them count."""
+
+    positions: range
+    num_samples: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The steps of one epoch after `done` samples of it.
+
+    A last global batch that does not fill all ranks is shared as evenly as possible. With "join" a rank that gets nothing
+    of it takes part with a sample that does not count; "pad" repeats samples until all ranks have the same number; "drop"
+    leaves that batch out.
+    """
+
+    length: int
+    global_batch: int
+    world_size: int
+    uneven: Uneven
+    done: int = 0
+
+    @property
+    def end(self) -> int:
+        """Where the last step ends in the epoch's order; beyond `length` where samples are repeated."""
+        rest = (self.length - self.done) % self.global_batch
+        if self.uneven == "drop":
+            return self.length - rest
+        if self.uneven == "pad":
+            return self.length + -rest % self.world_size
+        return self.length
+
+    @property
+    def num_steps(self) -> int:
+        return -(-max(0, self.end - self.done) // self.global_batch)
+
+    def done_after(self, num_steps: int) -> int:
+        """How many samples of the epoch are behind us after so many steps."""
+        return min(self.done + num_steps * self.global_batch, self.length)
+
+    def counted_after(self, num_steps: int) -> int:
+        """How many samples have counted in the first so many steps, over all ranks and with those that are repeated."""
+        return min(num_steps * self.global_batch, self.end - self.done)
+
+    def step_size(self, step: int) -> int:
+        """How many samples count in this step, over all ranks."""
+        return self.counted_after(step + 1) - self.counted_after(step)
+
+    def share(self, step: int, rank: int) -> Share:
+        first = self.done + step * self.global_batch
+        begin, end = even_part(self.step_size(step), self.world_size, rank)
+        if begin == end:
+            return Share(range(first, first + 1), 0)
+        return Share(range(first + begin, first + end), end - begin)
+
+
+def even_part(total: int, num_parts: int, part: int) -> tuple[int, int]:
+    """Begin and end of one of several consecutive parts whose sizes differ by at most one, the larger ones first."""
+    size, larger = divmod(total, num_parts)
+    begin = part * size + min(part, larger)
+    return begin, begin + size + (part < larger)
+
+
+def epoch_order(length: int, seed: int, epoch: int) -> torch.Tensor:
+    """The shuffled order of an epoch; depends on nothing but these three numbers."""
+    generator = torch.Generator().manual_seed(mixed_seed(seed, epoch))
+    return torch.randperm(length, generator=generator)
+
+
+def mixed_seed(*numbers: int) -> int:
+    """One seed out of several numbers; neighbours in any of them give unrelated seeds."""
+    state = 0x9E3779B97F4A7C15
+    for number in numbers:
+        state = ((state ^ number) * 0xBF58476D1CE4E5B9 + 0x94D049BB133111EB) % 2**64
+        state ^= state >> 31
+    return state % 2**63

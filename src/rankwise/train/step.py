@@ -1,0 +1,207 @@
+"""The step: accumulation, mixed precision, clipping and the optimizer, each in its place."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+
+from rankwise.causes import load_cause
+from rankwise.errors import TrainError, UsageError
+from rankwise.train import group
+from rankwise.train.batches import num_samples_in
+from rankwise.train.loader import Loader
+from rankwise.train.parameters import check_optimizer, check_unchanged
+from rankwise.train.windows import Count, Micro, counted, planned, streamed
+
+log = logging.getLogger("rankwise.train")
+
+Precision = Literal["fp32", "bf16", "fp16"]
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+MAX_SKIPS_IN_A_ROW = 25  # fp16 begins with a loss scale that is too high and needs about ten to come down
+
+
+class Step:
+    """Takes losses, and steps the optimizer when a window of `accumulate` batches is complete.
+
+    ```python
+    for x, y in step.over(loader):
+        with step:                                   # no_sync and autocast, where they belong
+            loss = cross_entropy(model(x), y)        # the mean over the batch
+        step.backward(loss)
+    ```
+
+    Every sample of a window has the same weight, whichever rank and batch it came in, so the result is that of one process with
+    the whole window as its batch.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        accumulate: int = 1,
+        precision: Precision = "fp32",
+        clip_norm: float | None = None,
+        scheduler: Any = None,
+    ) -> None:
+        if accumulate < 1:
+            raise UsageError(f"accumulate={accumulate}: a window has at least one batch")
+        if precision not in ("fp32", *DTYPES):
+            raise UsageError(f"precision={precision!r}", next=(f"one of 'fp32', {', '.join(map(repr, DTYPES))}",))
+        self.model, self.optimizer, self.scheduler = model, optimizer, scheduler
+        self.accumulate, self.clip_norm = accumulate, clip_norm
+        self.count = 0  # steps of the optimizer
+        self.num_skipped = 0  # windows whose gradients were not finite
+        self.num_samples = 0  # of this rank's batch that count: 0 for one that only keeps the ranks in step
+        self.grad_norm = math.nan  # of the last window, before clipping
+        device = next(model.parameters()).device
+        self._autocast = _autocast(device.type, precision)
+        self.scaler = torch.amp.GradScaler(device.type) if precision == "fp16" else None
+        self._micro: Micro | None = None  # the batch whose loss is awaited
+        self._is_window_open = False
+        self._is_first = True
+        self._skips_in_a_row = 0
+        self._open_no_sync: AbstractContextManager[Any] | None = None
+        check_synchronised(model)
+
+    def over(self, batches: Iterable[Any], count: Count | None = None) -> Iterator[Any]:
+        """The batches, from a `Loader` or from anything else that can be iterated.
+
+        `count` tells how much a batch counts, where that is not its number of samples (tokens, for example).
+        """
+        check_unchanged(self.model)
+        check_optimizer(self.optimizer, self.model)
+        self.optimizer.zero_grad(set_to_none=True)
+        try:
+            for micro in self._micros(batches, count):
+                self._micro, self.num_samples = micro, micro.num_samples
+                yield micro.batch
+                if self._micro is not None:
+                    raise _out_of_order("a batch was left out: no loss was given to `step.backward` for it")
+        finally:
+            if self._is_window_open:
+                log.warning("the loop was left inside a window; the gradients added so far are dropped")
+                self.optimizer.zero_grad(set_to_none=True)
+            self._micro, self._is_window_open = None, False
+
+    def __enter__(self) -> Step:
+        if self._micro is None:
+            raise _out_of_order("`with step` outside of `for … in step.over(…)`")
+        self._open_no_sync = self._no_sync(self._micro)
+        self._open_no_sync.__enter__()
+        self._autocast.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        assert self._open_no_sync is not None
+        self._autocast.__exit__(*error)
+        self._open_no_sync.__exit__(*error)
+
+    def backward(self, loss: torch.Tensor) -> bool:
+        """Add the batch's gradients; True if that completed a window, so that the optimizer has stepped or its step was skipped."""
+        micro = self._awaited(loss)
+        if micro.weight != 1.0:
+            loss = loss * micro.weight
+        with self._no_sync(micro):
+            (self.scaler.scale(loss) if self.scaler else loss).backward()  # type: ignore[no-untyped-call]
+        self._micro, self._is_window_open, self._is_first = None, not micro.closes, False
+        if micro.closes:
+            self._close_window()
+        return micro.closes
+
+    def state_dict(self) -> dict[str, Any]:
+        if self._is_window_open:
+            raise _out_of_order("a checkpoint inside a window would lose the gradients that were added so far")
+        scaler = self.scaler.state_dict() if self.scaler else {}
+        return {"count": self.count, "num_skipped": self.num_skipped, "scaler": scaler}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.count, self.num_skipped = int(state["count"]), int(state["num_skipped"])
+        if self.scaler and state["scaler"]:
+            self.scaler.load_state_dict(state["scaler"])
+
+    def _micros(self, batches: Iterable[Any], count: Count | None) -> Iterator[Micro]:
+        if isinstance(batches, Loader):
+            batches.check_agreement()
+            if count is None:
+                return (streamed if batches.is_stream else planned)(batches, self.accumulate)
+        return counted(batches, self.accumulate, count or num_samples_in)
+
+    def _awaited(self, loss: torch.Tensor) -> Micro:
+        if self._micro is None:
+            raise _out_of_order("`step.backward` without a batch from `step.over` that still waits for its loss")
+        if loss.numel() != 1:
+            raise UsageError(f"the loss has shape {tuple(loss.shape)}", next=("take its mean over the batch",))
+        if not loss.requires_grad:
+            why = "it was computed under no_grad, detached, or does not depend on the model"
+            raise UsageError("the loss has no gradient", why=why)
+        return self._micro
+
+    def _no_sync(self, micro: Micro) -> AbstractContextManager[Any]:
+        """Only the window's last batch exchanges gradients; DDP looks at this in forward, other wrappers in backward.
+
+        A static graph is learned in the first backward, which must exchange them; doing so early changes no sum.
+        """
+        is_learning = self._is_first and getattr(self.model, "static_graph", False)
+        if micro.closes or is_learning or not hasattr(self.model, "no_sync"):
+            return nullcontext()
+        return self.model.no_sync()  # type: ignore[no-any-return,operator]
+
+    def _close_window(self) -> None:
+        """Unscale, then clip, then step; the gradients are the same on every rank by now, so all of them decide alike."""
+        if self.scaler:
+            self.scaler.unscale_(self.optimizer)
+        parameters = [p for parameters in self.optimizer.param_groups for p in parameters["params"] if p.grad is not None]
+        norm = get_total_norm([p.grad for p in parameters])
+        self.grad_norm = norm.item()
+        if math.isfinite(self.grad_norm):
+            self._skips_in_a_row = 0
+            if self.clip_norm is not None:
+                clip_grads_with_norm_(parameters, self.clip_norm, norm)
+            self._step_optimizer()
+        else:
+            self._skip()
+        if self.scaler:
+            self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def _step_optimizer(self) -> None:
+        if self.scaler:
+            self.scaler.step(self.optimizer)
+        else:
+            self.optimizer.step()
+        self.count += 1
+        if self.scheduler is not None:
+            self.scheduler.step()
+
+    def _skip(self) -> None:
+        self.num_skipped += 1
+        self._skips_in_a_row += 1
+        summary = f"gradients after step {self.count} are not finite (norm {self.grad_norm}); the step was skipped on every rank"
+        finding = load_cause("RW704").finding(summary, certain=True)
+        if self._skips_in_a_row > MAX_SKIPS_IN_A_ROW:
+            raise TrainError(finding)
+        if group.rank() == 0:
+            log.log(logging.DEBUG if self.scaler else logging.WARNING, "%s %s", finding.code, summary)
+
+
+def check_synchronised(model: nn.Module) -> None:
+    """Raise if nothing would average the gradients over the ranks."""
+    if group.world_size() > 1 and not (hasattr(model, "no_sync") or hasattr(model, "set_requires_gradient_sync")):
+        summary = f"{type(model).__name__} is not wrapped, and there are {group.world_size()} ranks"
+        raise TrainError(load_cause("RW714").finding(summary, certain=True))
+
+
+def _out_of_order(summary: str) -> TrainError:
+    return TrainError(load_cause("RW705").finding(summary, certain=True))
+
+
+def _autocast(device_type: str, precision: Precision) -> AbstractContextManager[Any]:
+    return torch.autocast(device_type, DTYPES[precision]) if precision in DTYPES else nullcontext()

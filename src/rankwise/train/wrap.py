@@ -1,0 +1,171 @@
+"""Makes a model ready for distributed training: device, BatchNorm, recomputation, compilation, DDP, in the order that is right."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from fnmatch import fnmatch
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parameter import is_lazy
+from torch.utils.checkpoint import checkpoint
+
+from rankwise.causes import load_cause
+from rankwise.errors import TrainError, UsageError
+from rankwise.findings import Finding, Place
+from rankwise.train import group
+from rankwise.train.dry_run import DryRun, dry_run
+from rankwise.train.parameters import listed, remember
+
+log = logging.getLogger("rankwise.train")
+
+
+def wrap(
+    model: nn.Module,
+    *,
+    device: torch.device | str | None = None,
+    sample: Any = None,
+    sync_batchnorm: bool = False,
+    recompute: str | Iterable[str] = (),
+    compile: bool | dict[str, Any] = False,
+    **ddp_options: Any,
+) -> nn.Module:
+    """The model on its device, in DDP where there is a process group.
+
+    With a `sample` (the model's arguments) one forward and backward is tried to see which settings DDP needs; what is chosen and why
+    goes to the log `rankwise.train`. `recompute` names modules (`"layers.*"`) whose activations are computed again in the backward pass
+    instead of kept. `compile` compiles the model (a dict holds options for `torch.compile`) without changing its parameters' names.
+    """
+    device = own_device() if device is None else torch.device(device)
+    model.to(device)
+    for name in matching_modules(model, [recompute] if isinstance(recompute, str) else recompute):
+        _recompute(model.get_submodule(name))
+    seen = DryRun() if sample is None else dry_run(model, sample, device)
+    check_ready(model, device)
+    if not group.is_distributed():
+        return _compiled(model, compile)
+    if sync_batchnorm and device.type == "cpu":
+        log.warning("sync_batchnorm: PyTorch has it for GPUs only; on the CPU each rank keeps its own BatchNorm statistics")
+    elif sync_batchnorm:
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
+    check_same_model(model)
+    settings, reasons = choose_settings(model, _over_all_ranks(seen))
+    for reason in reasons:
+        log.info("%s", reason)
+    if device.type == "cuda":
+        settings["device_ids"] = [device.index]
+    wrapper = DistributedDataParallel(_compiled(model, compile), **{**settings, **ddp_options})
+    remember(wrapper)
+    return wrapper
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The user's own module inside DDP and torch.compile, in whatever order they were put on."""
+    while True:
+        inner = getattr(model, "_orig_mod", None)
+        if inner is None and isinstance(model, DistributedDataParallel):
+            inner = model.module
+        if inner is None:
+            return model
+        model = inner
+
+
+def own_device() -> torch.device:
+    """The GPU this process was given, which `torch.cuda.set_device` or the session has made current; the CPU where there is none."""
+    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+
+
+def choose_settings(model: nn.Module, seen: DryRun) -> tuple[dict[str, Any], list[str]]:
+    """DDP's settings for this model, with a sentence for each that is not its default."""
+    settings: dict[str, Any] = {}
+    reasons = []
+    if not any(getattr(module, "sparse", False) for module in model.modules()):
+        settings["gradient_as_bucket_view"] = True
+        reasons.append("gradient_as_bucket_view=True: no sparse gradients, so gradients and buckets can share their memory")
+    if seen.unused:
+        settings["find_unused_parameters"] = True
+        names = listed(list(seen.unused))
+        reasons.append(f"find_unused_parameters=True: no gradient in the dry run for {names}; freeze or remove them to save the search")
+    if seen.repeated:
+        settings["static_graph"] = True
+        settings.pop("find_unused_parameters", None)  # a static graph finds them in its first step
+        names = listed(list(seen.repeated))
+        reasons.append(f"static_graph=True: more than one gradient in a backward for {names} (re-entrant checkpointing)")
+    return settings, reasons
+
+
+def check_ready(model: nn.Module, device: torch.device) -> None:
+    """Raise if DDP would be given parameters it cannot average."""
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        if is_lazy(tensor):
+            raise UsageError(f"{name} has no shape yet", next=("pass sample=, so that a dry run gives it one",))
+        if tensor.device != device:
+            summary = f"{name} is on {tensor.device}, the model is to be on {device}"
+            raise TrainError(load_cause("RW701").finding(summary, certain=True))
+    if hidden := list(find_unregistered(model)):
+        summary = f"layers or parameters the model does not know it has: {listed(hidden)}"
+        raise TrainError(load_cause("RW713").finding(summary, certain=True))
+
+
+def find_unregistered(model: nn.Module) -> Iterable[str]:
+    """Names of plain lists and dicts that hold layers or parameters; the model's `parameters()` and `to()` do not see into those."""
+    known = {id(thing) for thing in (*model.modules(), *model.parameters())}
+    for path, module in model.named_modules():
+        for name, value in vars(module).items():
+            held = value.values() if isinstance(value, dict) else value
+            if name.startswith("_") or not isinstance(value, (list, tuple, dict)):
+                continue
+            if any(isinstance(thing, (nn.Module, nn.Parameter)) and id(thing) not in known for thing in held):
+                yield f"{path}.{name}" if path else name
+
+
+def check_same_model(model: nn.Module) -> None:
+    """Raise if the ranks' models differ: DDP would average gradients of different things, or wait for ever."""
+    mine = [(name, tuple(p.shape), str(p.dtype), p.requires_grad) for name, p in model.named_parameters()]
+    everyone = group.gathered(mine)
+    for rank, theirs in enumerate(everyone):
+        if theirs != everyone[0]:
+            raise TrainError(_difference(rank, theirs, everyone[0]))
+
+
+def matching_modules(model: nn.Module, patterns: Iterable[str]) -> list[str]:
+    """Names of the modules that match; a module inside another that matches is left to that one."""
+    names = [name for name, _ in model.named_modules() if name]
+    found: list[str] = []
+    for pattern in patterns:
+        if not (matches := [name for name in names if fnmatch(name, pattern)]):
+            raise UsageError(f"no module is called {pattern!r}", why=f"the model's modules: {listed(names)}")
+        found += [name for name in matches if not any(name == other or name.startswith(f"{other}.") for other in found)]
+    return found
+
+
+def _difference(rank: int, theirs: list[Any], ours: list[Any]) -> Finding:
+    pairs = [pair for pair in zip(theirs, ours) if pair[0] != pair[1]]
+    if pairs:
+        summary = f"rank {rank} has {pairs[0][0]} where rank 0 has {pairs[0][1]}"
+    else:
+        summary = f"rank {rank} has {len(theirs)} parameters, rank 0 has {len(ours)}"
+    return load_cause("RW216").finding(summary, certain=True, culprits=(Place(rank=rank),))
+
+
+def _over_all_ranks(seen: DryRun) -> DryRun:
+    """What any rank saw: a parameter unused on one rank alone must be searched for on all of them."""
+    everyone = group.gathered(seen)
+    unused = dict.fromkeys(name for one in everyone for name in one.unused)
+    return DryRun(tuple(unused), tuple(dict.fromkeys(name for one in everyone for name in one.repeated)))
+
+
+def _recompute(module: nn.Module) -> None:
+    """On the instance's own `forward`, so that no name changes."""
+    module.forward = partial(checkpoint, module.forward, use_reentrant=False)
+
+
+def _compiled(model: nn.Module, options: bool | dict[str, Any]) -> nn.Module:
+    """In place and before DDP: the whole model becomes one graph, and `_orig_mod.` appears in no checkpoint."""
+    if options is not False:
+        model.compile(**(options if isinstance(options, dict) else {}))
+    return model

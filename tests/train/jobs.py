@@ -1,0 +1,340 @@
+"""What the ranks of the farm do in the tests of the loader, the step and the metrics."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.functional import mse_loss
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+from rankwise.train import Loader, Step, group, wrap
+
+
+def small_model(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
+
+
+def regression_data(length: int, seed: int = 1) -> TensorDataset:
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(length, 6, generator=generator)
+    return TensorDataset(inputs, torch.sin(inputs[:, :3] * 2) + inputs[:, 3:])
+
+
+def optimizer_of(name: str, model: nn.Module) -> torch.optim.Optimizer:
+    if name == "sgd":
+        return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    return torch.optim.AdamW(model.parameters(), lr=3e-3)
+
+
+def flat(model: nn.Module) -> list[float]:
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()]).tolist()
+
+
+def train_with_rankwise(
+    optimizer: str = "sgd",
+    accumulate: int = 1,
+    length: int = 37,
+    global_batch: int = 8,
+    num_steps: int = 50,
+    stream: bool = False,
+    **options: Any,
+) -> list[float]:
+    """The parameters after so many steps of the optimizer."""
+    data = regression_data(length)
+    model = wrap(small_model(), device="cpu")
+    stepper = optimizer_of(optimizer, model)
+    step = Step(model, stepper, accumulate=accumulate, **options)
+    if stream:
+        loader = Loader(Stream(data), global_batch_size=global_batch)
+    else:
+        loader = Loader(data, global_batch_size=global_batch, shuffle=True, seed=3)
+    while True:
+        for x, y in step.over(loader):
+            with step:
+                loss = mse_loss(model(x), y)
+            if step.backward(loss) and step.count == num_steps:
+                return flat(model)
+
+
+def train_by_hand(
+    optimizer: str = "sgd",
+    accumulate: int = 1,
+    length: int = 37,
+    global_batch: int = 8,
+    num_steps: int = 50,
+    shuffle: bool = True,
+    bf16: bool = False,
+    clip_norm: float | None = None,
+) -> list[float]:
+    """The same in one process, written as one would without rankwise: one backward for all samples of a window."""
+    data = regression_data(length)
+    model = small_model()
+    stepper = optimizer_of(optimizer, model)
+    epoch = 0
+    while True:
+        order = Loader(data, batch_size=1, shuffle=True, seed=3)._order_of(epoch) if shuffle else torch.arange(length)
+        for window in order.split(global_batch * accumulate):
+            x, y = (tensor[window] for tensor in data.tensors)
+            with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+                loss = mse_loss(model(x), y)
+            stepper.zero_grad()
+            loss.backward()
+            if clip_norm:
+                nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
+            stepper.step()
+            num_steps -= 1
+            if not num_steps:
+                return flat(model)
+        epoch += 1
+
+
+def equality_grid(
+    lengths: list[int], accumulates: list[int], optimizers: list[str], by_hand: bool = False
+) -> dict[tuple[Any, ...], list[float]]:
+    """The parameters for every combination."""
+    work = train_by_hand if by_hand else train_with_rankwise
+    return {
+        (length, accumulate, optimizer): work(optimizer=optimizer, accumulate=accumulate, length=length, global_batch=8)
+        for length in lengths
+        for accumulate in accumulates
+        for optimizer in optimizers
+    }
+
+
+class Stream(IterableDataset[Any]):
+    """A dataset that can only be read from its beginning."""
+
+    def __init__(self, data: Dataset[Any]) -> None:
+        self.data = data
+
+    def __iter__(self) -> Any:
+        return (self.data[i] for i in range(len(self.data)))  # type: ignore[arg-type]
+
+
+class Numbers(Dataset[int]):
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+class Draws(Dataset[Any]):
+    """What a random augmentation would draw for a sample, from each of the generators people use."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.tensor([torch.rand(()).item(), random.random(), np.random.rand()], dtype=torch.float64)
+
+
+def read_epochs(length: int = 20, num_epochs: int = 1, stream: bool = False, **options: Any) -> list[list[list[int]]]:
+    """The numbers of each batch of each epoch."""
+    loader = Loader(Stream(Numbers(length)) if stream else Numbers(length), **options)
+    return [[batch.tolist() for batch in loader] for _ in range(num_epochs)]
+
+
+def read_with_breaks(num_epochs: int) -> list[list[int]]:
+    """The first batch of each epoch, left after it."""
+    loader = Loader(Numbers(30), batch_size=5, shuffle=True)
+    first = []
+    for _ in loader.epochs(num_epochs):
+        for batch in loader:
+            first.append(batch.tolist())
+            break
+    return first
+
+
+def read_some_then_say_where(num_batches: int, **options: Any) -> tuple[list[list[int]], dict[str, Any]]:
+    stream = options.pop("stream", False)
+    length = options.pop("length")
+    loader = Loader(Stream(Numbers(length)) if stream else Numbers(length), **options)
+    read = []
+    for batch in loader:
+        read.append(batch.tolist())
+        if len(read) == num_batches:
+            break
+    return read, loader.state_dict()
+
+
+def go_on_reading(state: dict[str, Any], num_epochs: int, **options: Any) -> list[list[list[int]]]:
+    stream = options.pop("stream", False)
+    length = options.pop("length")
+    loader = Loader(Stream(Numbers(length)) if stream else Numbers(length), **options)
+    loader.load_state_dict(state)
+    return [[batch.tolist() for batch in loader] for _ in loader.epochs(num_epochs)]
+
+
+def draws_of_workers() -> list[list[float]]:
+    loader = Loader(Draws(), batch_size=1, num_workers=2)
+    return [batch[0].tolist() for _ in range(2) for batch in loader]
+
+
+def loader_on_ranks_that_disagree(name: str, value: Any) -> None:
+    options: dict[str, Any] = {"length": 20, "batch_size": 2, "seed": 0, "shuffle": True}
+    if group.rank() == 1:
+        options[name] = value
+    loader = Loader(Numbers(options.pop("length")), **options)
+    loader.check_agreement()
+
+
+def equality_with(by_hand: bool = False, **options: Any) -> list[float]:
+    return train_by_hand(**options) if by_hand else train_with_rankwise(**options)
+
+
+def examples_against_one_process(examples: list[dict[str, Any]]) -> list[list[float]]:
+    return [train_with_rankwise(**example) for example in examples]
+
+
+def train_over_plain_dataloader(lengths: list[int], num_steps: int = 12, accumulate: int = 2) -> list[float]:
+    """Each rank has a DataLoader of its own, over so many samples; the ranks' parts lie behind each other in the whole."""
+    rank = group.rank()
+    begin = sum(lengths[:rank])
+    data = regression_data(sum(lengths))
+    own = TensorDataset(*(tensor[begin : begin + lengths[rank]] for tensor in data.tensors))
+    model = wrap(small_model(), device="cpu")
+    step = Step(model, optimizer_of("sgd", model), accumulate=accumulate)
+    while step.count < num_steps:
+        for x, y in step.over(DataLoader(own, batch_size=3)):
+            with step:
+                loss = mse_loss(model(x), y)
+            step.backward(loss)
+    return flat(model)
+
+
+def plain_dataloaders_by_hand(lengths: list[int], num_steps: int = 12, accumulate: int = 2) -> list[float]:
+    data = regression_data(sum(lengths))
+    model = small_model()
+    optimizer = optimizer_of("sgd", model)
+    begins = [sum(lengths[:rank]) for rank in range(len(lengths))]
+    window = 3 * accumulate
+    while True:
+        for first in range(0, max(lengths), window):
+            parts = [range(begin + first, begin + min(first + window, length)) for begin, length in zip(begins, lengths)]
+            indices = [index for part in parts for index in part]
+            x, y = (tensor[indices] for tensor in data.tensors)
+            optimizer.zero_grad()
+            mse_loss(model(x), y).backward()
+            optimizer.step()
+            num_steps -= 1
+            if not num_steps:
+                return flat(model)
+
+
+def train_counting_tokens(by_hand: bool = False) -> list[float]:
+    """Samples of different weight: the mean over all tokens of a window, not over the means of its batches."""
+    data = regression_data(24)
+    tokens = torch.arange(24) % 5 + 1
+    model = small_model() if by_hand else wrap(small_model(), device="cpu")
+    optimizer = optimizer_of("sgd", model)
+    if by_hand:
+        for window in torch.arange(24).split(8):
+            x, y = (tensor[window] for tensor in data.tensors)
+            optimizer.zero_grad()
+            losses = (model(x) - y).square().mean(dim=1)
+            ((losses * tokens[window]).sum() / tokens[window].sum()).backward()
+            optimizer.step()
+        return flat(model)
+    step = Step(model, optimizer, accumulate=2)
+    loader = Loader(TensorDataset(*data.tensors, tokens), global_batch_size=4)
+    for x, y, n in step.over(loader, count=lambda batch: int(batch[2].sum())):
+        with step:
+            loss = ((model(x) - y).square().mean(dim=1) * n).sum() / n.sum()
+        step.backward(loss)
+    return flat(model)
+
+
+def collectives_in_windows(accumulate: int) -> list[int]:
+    """How many gradient exchanges each batch caused."""
+    model = wrap(small_model(), device="cpu")
+    step = Step(model, optimizer_of("sgd", model), accumulate=accumulate)
+    exchanged = [0]
+
+    def count(_, bucket):  # DDP reads annotations as objects, not as text
+        exchanged[-1] += 1
+        return default_hooks.allreduce_hook(dist.group.WORLD, bucket)
+
+    model.register_comm_hook(None, count)
+    for x, y in step.over(Loader(regression_data(14), global_batch_size=2)):
+        with step:
+            loss = mse_loss(model(x), y)
+        step.backward(loss)
+        exchanged.append(0)
+    return exchanged[:-1]
+
+
+def train_with_a_poisoned_batch(precision: str) -> dict[str, Any]:
+    """Rank 1 meets a sample that makes its gradients infinite in the second of four windows."""
+    model = wrap(small_model(), device="cpu")
+    optimizer = optimizer_of("adamw", model)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+    step = Step(model, optimizer, precision=precision, clip_norm=1.0, scheduler=scheduler)
+    seen = []
+    for number, (x, y) in enumerate(step.over(Loader(regression_data(16), global_batch_size=4))):
+        before = flat(model)
+        with step:
+            loss = mse_loss(model(x).float(), y)
+        if number == 1 and group.rank() == 1:
+            loss = loss * float("inf")
+        step.backward(loss)
+        seen.append(flat(model) != before)
+    return {"stepped": seen, "skipped": step.num_skipped, "count": step.count, "lr": scheduler.get_last_lr()[0], "weights": flat(model)}
+
+
+def train_with_infinite_losses() -> None:
+    model = wrap(small_model(), device="cpu")
+    step = Step(model, optimizer_of("sgd", model))
+    for x, y in step.over(Loader(regression_data(60), global_batch_size=2)):
+        with step:
+            loss = mse_loss(model(x), y) * float("nan")
+        step.backward(loss)
+
+
+def clipped_norms(precision: str) -> list[float]:
+    """Norms of the gradients the optimizer is given, where they would be far above 0.01."""
+    model = wrap(small_model(), device="cpu")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    norms = []
+    optimizer.register_step_pre_hook(lambda *_: norms.append(nn.utils.get_total_norm([p.grad for p in model.parameters()]).item()))
+    step = Step(model, optimizer, precision=precision, clip_norm=0.01)
+    for x, y in step.over(Loader(regression_data(32), global_batch_size=4)):
+        with step:
+            loss = mse_loss(model(x).float(), y)
+        step.backward(loss)
+    return norms
+
+
+def misuse_step(how: str) -> None:
+    model = wrap(small_model(), device="cpu")
+    optimizer = optimizer_of("sgd", model)
+    if how == "bare model":
+        model = small_model()
+        optimizer = optimizer_of("sgd", model)
+    if how == "other parameters":
+        optimizer = optimizer_of("sgd", small_model())
+    step = Step(model, optimizer, accumulate=2)
+    if how == "with outside":
+        with step:
+            return
+    loader = Loader(regression_data(16), global_batch_size=4)
+    for number, (x, y) in enumerate(step.over(loader)):
+        if how == "batch left out" and number == 1:
+            continue
+        with step:
+            loss = mse_loss(model(x), y, reduction="none" if how == "no mean" else "mean")
+        step.backward(loss.detach() if how == "no gradient" else loss)
+        if how == "backward twice":
+            step.backward(loss)
+        if how == "save inside":
+            step.state_dict()

@@ -1,0 +1,118 @@
+"""The loader: sharding, shuffling, equal numbers of steps, seeds, and going on in the middle of an epoch."""
+
+from __future__ import annotations
+
+from itertools import chain, zip_longest
+from typing import Any
+
+import pytest
+
+from tests.train.farm import Farm
+
+
+def merged(ranks: list[list[list[int]]]) -> list[int]:
+    """The samples of an epoch in the order one process would have taken them."""
+    steps = zip_longest(*ranks)
+    return list(chain.from_iterable(chain.from_iterable(steps)))
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["map-style", "stream"])
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_every_sample_comes_once_and_every_rank_takes_as_many_steps(farm: Farm, world_size: int, stream: bool) -> None:
+    epochs = farm.run("read_epochs", world_size, length=17, batch_size=4, stream=stream)
+
+    ranks = [epoch[0] for epoch in epochs]
+    assert merged(ranks) == list(range(17))
+    assert len({len(batches) for batches in ranks}) == 1
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["map-style", "stream"])
+@pytest.mark.parametrize(("uneven", "expected"), [("pad", [*range(10), 0, 1]), ("drop", [*range(8)])])
+def test_what_is_uneven_is_padded_or_dropped_when_asked(farm: Farm, uneven: str, expected: list[int], stream: bool) -> None:
+    epochs = farm.run("read_epochs", 4, length=10, batch_size=2, uneven=uneven, stream=stream)
+
+    assert merged([epoch[0] for epoch in epochs]) == expected
+
+
+def test_a_rank_with_nothing_left_gets_an_empty_batch(farm: Farm) -> None:
+    epochs = farm.run("read_epochs", 3, length=7, batch_size=2)
+
+    assert [epoch[0][-1] for epoch in epochs] == [[6], [], []]
+
+
+def test_each_epoch_has_another_order_that_all_ranks_agree_on(farm: Farm) -> None:
+    ranks = farm.run("read_epochs", 2, length=20, batch_size=5, num_epochs=3, shuffle=True)
+
+    orders = [merged([rank[epoch] for rank in ranks]) for epoch in range(3)]
+    assert all(sorted(order) == list(range(20)) for order in orders)
+    assert len({tuple(order) for order in orders}) == 3
+
+
+def test_an_epoch_left_by_break_is_followed_by_another_order(farm: Farm) -> None:
+    first = farm.alone("read_with_breaks", num_epochs=4)
+
+    assert len({tuple(batch) for batch in first}) == 4
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("stream", [False, True], ids=["map-style", "stream"])
+def test_a_half_read_epoch_goes_on_with_other_ranks_and_other_batches(farm: Farm, stream: bool, num_workers: int) -> None:
+    common: dict[str, Any] = {"length": 23, "stream": stream, "num_workers": num_workers, "shuffle": not stream}
+    before = farm.run("read_some_then_say_where", 2, num_batches=2, batch_size=3, **common)
+
+    after = farm.run("go_on_reading", 3, state=before[0][1], num_epochs=2, batch_size=2, **common)
+
+    first = merged([read for read, _ in before])
+    rest, next_epoch = (merged([rank[epoch] for rank in after]) for epoch in range(2))
+    assert len(first) == 12
+    assert sorted(first + rest) == list(range(23))
+    assert sorted(next_epoch) == list(range(23))
+    assert (next_epoch == first + rest) == stream
+
+
+def test_no_two_workers_of_any_rank_draw_the_same_numbers_in_any_epoch(farm: Farm) -> None:
+    ranks = farm.run("draws_of_workers", 2)
+
+    drawn = [number for rank in ranks for sample in rank for number in sample]
+    assert len(drawn) == 2 * 2 * 4 * 3
+    assert len(set(drawn)) == len(drawn)
+    assert farm.run("draws_of_workers", 2) == ranks, "and the same ones when the job is started again"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"), [("length", 21, "samples = 21"), ("batch_size", 3, "samples in a step"), ("seed", 5, "seed")]
+)
+def test_ranks_that_cut_differently_are_told(farm: Farm, name: str, value: int, said: str) -> None:
+    outcomes = farm.ranks("loader_on_ranks_that_disagree", 2, name=name, value=value)
+
+    assert {outcome.code for outcome in outcomes} == {"RW703"}
+    assert all(said in outcome.error and "rank 1" in outcome.error for outcome in outcomes)
+
+
+def test_a_position_in_another_dataset_is_refused(farm: Farm) -> None:
+    _, state = farm.alone("read_some_then_say_where", num_batches=1, length=20, batch_size=2)
+
+    outcome = farm.ranks("go_on_reading", 0, state=state, num_epochs=1, length=19, batch_size=2)[0]
+
+    assert outcome.code == "RW703"
+    assert "20 then, 19 now" in outcome.error
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "batch_size"),
+        ({"batch_size": 2, "global_batch_size": 4}, "one of them"),
+        ({"batch_size": 0}, "at least one sample"),
+        ({"batch_size": 2, "uneven": "maybe"}, "maybe"),
+        ({"batch_size": 2, "sampler": None}, "sampler"),
+        ({"batch_size": 2, "stream": True, "shuffle": True}, "shuffled"),
+        ({"batch_size": 2, "stream": True, "num_workers": 1, "persistent_workers": True}, "persistent_workers"),
+        ({"batch_size": 99, "uneven": "drop"}, "leaves nothing"),
+    ],
+)
+def test_wrong_options_are_refused_in_plain_words(farm: Farm, options: dict[str, Any], said: str) -> None:
+    outcome = farm.ranks("read_epochs", 0, length=20, **options)[0]
+
+    assert outcome.code == "RW001"
+    assert said in outcome.error

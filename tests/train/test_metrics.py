@@ -1,0 +1,77 @@
+"""Metrics: each prediction once and in order, means over samples, and work of one rank that the others wait for."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from tests.train.farm import Farm
+
+JOBS = "tests.train.jobs_metrics"
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["map-style", "stream"])
+@pytest.mark.parametrize("world_size", [0, 1, 2, 3, 4])
+def test_every_prediction_comes_once_and_in_order(farm: Farm, world_size: int, stream: bool) -> None:
+    lengths = [0, 1, max(world_size - 1, 0), world_size, world_size + 1, 2, 3, 5, 7, 11, 13, 29]
+
+    ranks = farm.run("predictions", world_size, jobs=JOBS, lengths=lengths, stream=stream)
+
+    for gathered in ranks:
+        assert gathered == {length: [[i, 2 * i] for i in range(length)] for length in lengths}
+
+
+@pytest.mark.parametrize("options", [{"shuffle": True}, {"uneven": "pad"}, {"shuffle": True, "uneven": "pad"}, {"num_workers": 2}], ids=str)
+def test_neither_shuffling_nor_padding_nor_workers_change_what_is_gathered(farm: Farm, options: dict[str, object]) -> None:
+    ranks = farm.run("predictions", 3, jobs=JOBS, lengths=[1, 10], **options)
+
+    assert ranks[2] == {length: [[i, 2 * i] for i in range(length)] for length in (1, 10)}
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int64", "float16", "bfloat16", "float64", "uint8"])
+def test_predictions_keep_their_dtype(farm: Farm, dtype: str) -> None:
+    assert farm.run("predictions_of_dtype", 2, jobs=JOBS, dtype=dtype)[1] == (f"torch.{dtype}", [0, 1, 0, 1, 0])
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("before the loop", "no samples"),
+        ("one for the batch", "shape ()"),
+        ("wrong length", "shape (5,)"),
+        ("twice", "two outputs"),
+        ("one rank leaves out", "rank 1 added 1 batches"),
+    ],
+)
+def test_outputs_that_do_not_belong_to_batches_are_refused(farm: Farm, how: str, said: str) -> None:
+    outcomes = farm.ranks("misused_predictions", 2, jobs=JOBS, how=how)
+
+    assert [outcome.code for outcome in outcomes] == ["RW706", "RW706"], outcomes
+    assert said in outcomes[1].error
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_means_count_every_sample_once(farm: Farm, world_size: int) -> None:
+    for means in farm.run("means", world_size, jobs=JOBS, length=17):
+        assert means == {"number": pytest.approx(8.0), "square": pytest.approx(sum(i * i for i in range(17)) / 17)}
+
+
+def test_the_mean_over_no_samples_is_not_a_number(farm: Farm) -> None:
+    assert farm.run("means", 2, jobs=JOBS, length=0) == [{}, {}]
+    assert not math.isnan(farm.run("means", 3, jobs=JOBS, length=1)[2]["number"])
+
+
+def test_work_of_rank_0_may_take_longer_than_a_collective(farm: Farm) -> None:
+    ranks = farm.run("rank_zero_works_long", 2, jobs=JOBS, seconds=2.5)
+
+    assert [result for result, _ in ranks] == [{"pid": 0}, {"pid": 0}]
+    assert all(seconds > 2.4 for _, seconds in ranks)
+
+
+def test_the_others_are_told_when_rank_0_fails(farm: Farm) -> None:
+    outcomes = farm.ranks("rank_zero_fails", 3, jobs=JOBS)
+
+    assert "ValueError" in outcomes[0].error and outcomes[0].code is None, "rank 0's own error stays its own"
+    assert [outcome.code for outcome in outcomes[1:]] == ["RW711", "RW711"]
+    assert "no such file" in outcomes[1].error
