@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,7 +30,7 @@ def test_every_rank_gets_back_what_it_said(pieces: list[tuple[int, str, bool]], 
         said[rank] = said.get(rank, b"") + piece
     places = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
 
-    assert read(*(stream[a:b] for a, b in zip(places, places[1:]))) == said
+    assert read(*(stream[a:b] for a, b in itertools.pairwise(places))) == said
 
 
 def test_a_line_without_a_tag_is_the_launchers() -> None:
