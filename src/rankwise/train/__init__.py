@@ -1,6 +1,7 @@
 """Training helpers that cannot be held wrong: each works alone in a plain PyTorch loop, none hides the model, the optimizer or the loop.
 
-Reading order: `session`, `plan` (who gets which sample), `loader`, `windows` (what a batch weighs), `step`, `wrap`, `metrics`, `checkpoints`.
+Reading order: `session`, `plan` (who gets which sample), `loader`, `windows` (what a batch weighs), `step`, `wrap`, `metrics`,
+`checkpoints`.
 """
 
 from rankwise.train.loader import Loader
