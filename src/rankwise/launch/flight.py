@@ -3,32 +3,45 @@
 from __future__ import annotations
 
 import socket
+import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 _HANDLERS = ("fr_trace_json", "dump_nccl_trace_json")  # gloo's and NCCL's recorder; each torch has one or both
 _TIMEOUT_S = 3.0
 _MAX_BYTES = 64 << 20
 
 
-def fetch_flights(sockets: dict[int, str]) -> dict[int, list[bytes]]:
-    """The recorder dumps of several ranks at once, by pid; a rank that does not answer is left out."""
+@dataclass(frozen=True)
+class Answer:
+    """What a rank's recorders hold, and how long it took to say so."""
+
+    dumps: list[bytes]
+    seconds: float
+    is_silent: bool = False  # it did not answer at all: stopped, or swapped out
+
+
+def fetch_flights(sockets: dict[int, str]) -> dict[int, Answer]:
+    """The recorder dumps of several ranks at once, by pid."""
     if not sockets:
         return {}
     with ThreadPoolExecutor(max_workers=min(16, len(sockets))) as pool:
-        dumps = pool.map(_fetch, sockets.values())
-        return {pid: dump for pid, dump in zip(sockets, dumps, strict=True) if dump}
+        return dict(zip(sockets, pool.map(_fetch, sockets.values()), strict=True))
 
 
-def _fetch(path: str) -> list[bytes]:
-    found = []
+def _fetch(path: str) -> Answer:
+    found: list[bytes] = []
+    began = time.monotonic()
     for handler in _HANDLERS:
         try:
             body = _post(path, f"/handler/{handler}")
+        except TimeoutError:
+            return Answer(found, time.monotonic() - began, is_silent=True)
         except (OSError, ValueError):
             continue
         if body.startswith(b"{") and b'"entries"' in body:
             found.append(body)
-    return found
+    return Answer(found, time.monotonic() - began)
 
 
 def _post(path: str, target: str) -> bytes:

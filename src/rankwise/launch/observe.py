@@ -22,6 +22,7 @@ from rankwise.launch.stacks import parse_faulthandler
 from rankwise.ranks import RankEnv, read_rank_env
 
 _RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
+_ASK_AGAIN_S = 15.0
 _SETTLED_NS = 5_000_000_000  # by then a forked process has long become the program it runs, with its environment
 _FATAL = {
     "Segmentation fault": signal.SIGSEGV,
@@ -52,6 +53,7 @@ class Observer:
         self._flights: dict[int, CollectiveLog] = {}
         self._rings: dict[int, RingWindow] = {}
         self.flight_cost_s = 0.0
+        self._silent_until: dict[int, float] = {}
         self.said_last: Callable[[int], str] = lambda pid: ""  # the end of what a process printed
         self._claims: dict[int, list[int]] | None = None
         self._environs: dict[int, RankEnv] = {}
@@ -122,12 +124,18 @@ class Observer:
 
     def look_at_flights(self, pids: list[int]) -> None:
         """Fetch the flight recorders of these ranks."""
-        sockets = {pid: self.journals[pid].server for pid in pids if self.journals[pid].server}
-        began = time.monotonic()
-        fetched = fetch_flights(sockets)
-        self.flight_cost_s = time.monotonic() - began
-        for pid, dumps in fetched.items():
-            self._flights[pid] = self._read_flights(pid, dumps)
+        answering = [pid for pid in pids if self._can_answer(pid) and self._silent_until.get(pid, 0) < time.monotonic()]
+        answers = fetch_flights({pid: self.journals[pid].server for pid in answering if self.journals[pid].server})
+        self.flight_cost_s = max((answer.seconds for answer in answers.values() if not answer.is_silent), default=0.0)
+        for pid, answer in answers.items():
+            if answer.is_silent:  # asking costs the whole timeout: not at every look
+                self._silent_until[pid] = time.monotonic() + _ASK_AGAIN_S
+            if answer.dumps:
+                self._flights[pid] = self._read_flights(pid, answer.dumps)
+
+    def _can_answer(self, pid: int) -> bool:
+        """False for a process that a signal has stopped."""
+        return pid not in self.table or self.table[pid].state not in ("T", "t")
 
     def _read_flights(self, pid: int, dumps: list[bytes]) -> CollectiveLog:
         calls = self.calls_of(pid)

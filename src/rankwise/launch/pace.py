@@ -7,6 +7,7 @@ from rankwise.launch.observe import Observer
 _LEAST_STALL_S = 10.0
 _FIRST_LOOK_S = 1.2
 _CONFIRM_S = 1.0
+_LONGEST_REST_S = 4.0
 
 
 class Pace:
@@ -63,7 +64,8 @@ class Pace:
         if slowest < self._next_look_s:
             return ""
         since_look = (now_ns - self._looked_ns) / 1e9
-        if since_look < max(1.0, 50 * observer.flight_cost_s):  # at most 2 % of a rank's background thread
+        # At most 2 % of a rank's background thread; on a busy machine an answer takes longer without costing more.
+        if since_look < max(1.0, min(50 * observer.flight_cost_s, _LONGEST_REST_S)):
             return ""
         self._looked_ns = now_ns
         self._next_look_s = min(slowest * 1.5 + 0.5, slowest + 10)
