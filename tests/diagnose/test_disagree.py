@@ -30,6 +30,7 @@ from tests.diagnose.jobs import (
     main_thread,
     new_group,
     others,
+    raised,
     rank,
     returned,
     root,
@@ -265,3 +266,26 @@ def test_rw212_of_a_batch_of_transfers_the_one_nobody_answers_is_named() -> None
 
     expect(found, "RW212", [1, 2], "irecv from rank 2", "train.py:10")
     assert "rank 2 has called send to rank 1 0 times" in found.why
+
+
+def test_rw212_a_send_and_a_recv_with_different_tags_do_not_meet() -> None:
+    evidence = job(in_call(0, "recv", peer=1), in_call(1, "send", peer=0))
+    sender = evidence.ranks[1]
+    tagged = replace(sender, calls=(*sender.calls[:-1], replace(sender.calls[-1], reduce_op="3")))
+
+    assert not alarms(evidence)  # they have met: the bytes are on their way
+    found = root(replace(evidence, ranks={**evidence.ranks, 1: tagged}))
+
+    expect(found, "RW212", [0, 1], "tag 0", "tag 3")
+
+
+def test_rw207_comes_first_where_a_check_of_its_result_failed() -> None:
+    failed = [raised(rank(r, [*FIVE, Slot(reduce_op=op)]), "AssertionError", "lost samples") for r, op in enumerate(("SUM", "MAX"))]
+
+    assert [finding.code for finding in diagnose(job(*failed, exit_code=1))][:2] == ["RW207", "RW401"]
+
+
+def test_a_mismatch_long_before_an_unrelated_error_is_not_its_cause() -> None:
+    failed = [raised(rank(r, [Slot(reduce_op=op), *FIVE]), "FileNotFoundError", "no such file") for r, op in enumerate(("SUM", "MAX"))]
+
+    assert [finding.code for finding in diagnose(job(*failed, exit_code=1))][:2] == ["RW401", "RW207"]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from rankwise.diagnose import diagnose
-from rankwise.evidence.records import Helper, HostFacts, PortHolder, RankEvidence
+from rankwise.evidence.records import Ended, Helper, HostFacts, PortHolder, RankEvidence
 from tests.diagnose.jobs import (
     NOW_NS,
     PYTHON,
@@ -27,6 +27,7 @@ from tests.diagnose.jobs import (
     others,
     path_of,
     raised,
+    rank,
     root,
     samples,
     terminated,
@@ -470,3 +471,21 @@ def test_rw101_torchrun_waits_for_another_node(options: tuple[str, ...]) -> None
 
 def test_a_launcher_that_has_its_ranks_does_not_wait_for_nodes() -> None:
     assert not alarms(job(busy(0), launchers=(helper(99, 1, RENDEZVOUS),)))
+
+
+def test_rw110_a_process_that_failed_before_it_said_which_rank_it_is() -> None:
+    failure = raised(rank(9), "ValueError", "could not convert", at="agent.py:7 read").raised[0]
+    dead = helper(77, 1, "agent.py:7 read", raised=failure, ended=Ended("exception", NOW_NS, code=1))
+    evidence = job(in_init(0, world_size=3), in_init(2, world_size=3), launchers=(dead,), world_size=3)
+
+    found = root(evidence)
+
+    expect(found, "RW110", [1], "ValueError: could not convert", at="agent.py:7")
+    assert sorted(waiting_ranks(found)) == [0, 2]
+
+
+def test_of_two_missing_ranks_one_failure_names_neither() -> None:
+    failure = raised(rank(9), "ValueError", "could not convert", at="agent.py:7 read").raised[0]
+    dead = helper(77, 1, "agent.py:7 read", raised=failure, ended=Ended("exception", NOW_NS, code=1))
+
+    assert root(job(in_init(0), in_init(2), launchers=(dead,), world_size=4)).code == "RW101"

@@ -99,7 +99,10 @@ def _by_loop(job: JobEvidence, book: SourceBook, inner: Side, outer: Side) -> Bl
 def _by_inner_loop(job: JobEvidence, book: SourceBook, inner: Side, outer: Side) -> Blame | None:
     """The same, where the loop is in a function that one side is still in and the other has come back from."""
     shared = common_frames(inner.stack, outer.stack)
-    if shared is None or shared[1].line <= shared[0].line or not more_rounds(job, inner.ranks[0], outer.ranks[0]):
+    if shared is None or shared[1].line <= shared[0].line:
+        return None
+    counts = [job.ranks[side.ranks[0]].counts for side in (inner, outer)]
+    if any(op in each for each in counts for op in ("next_batch", "forward")) and not more_rounds(job, inner.ranks[0], outer.ranks[0]):
         return None
     for frame in _below(inner.stack, shared[0]):
         loops = book.loops_around(frame.file, frame.line)
@@ -120,14 +123,16 @@ def _left_loop(job: JobEvidence, book: SourceBook, inner: Side, outer: Side, her
     if breaks and not _ran_out_of_data(job, outer.ranks[0], inner.ranks[0]):
         line = Frame(here.file, breaks[0].line, here.function) if len(breaks) == 1 else None
         condition = f" when `{breaks[0].guard}`" if breaks[0].guard else ""
-        return Blame("RW219", outer.ranks, f"the break in {file_name(outer.stack)}:{breaks[0].line}{condition} is decided per rank", line)
+        return Blame(
+            "RW219", outer.ranks, f"the break in {os.path.basename(here.file)}:{breaks[0].line}{condition} is decided per rank", line
+        )
     for frame in _below(inner.stack, here):
         returns = [s for s in book.skips_before(frame.file, frame.line) if s.kind in ("return", "except") and s.line < frame.line]
         if returns and not fetched_less:
             line = Frame(frame.file, returns[0].line, frame.function) if len(returns) == 1 else None
             place = f"{os.path.basename(frame.file)}:{returns[0].line}"
             return Blame("RW201", outer.ranks, f"the {returns[0].kind} in {place} leaves {frame.function}() before its {inner.op}", line)
-    why = f"it has left the loop in {file_name(outer.stack)}:{left[-1][0]} that the others are still in: it has fewer batches (uneven data)"
+    why = f"it has left the loop in {os.path.basename(here.file)}:{left[-1][0]} that the others are still in: it has fewer batches (uneven data)"
     return Blame("RW213", outer.ranks, why)
 
 

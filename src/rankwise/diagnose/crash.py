@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rankwise.causes import load_cause
 from rankwise.diagnose.models import model_difference
 from rankwise.diagnose.source import SourceBook
-from rankwise.diagnose.standing import Standings, first_raised, has_failed, is_echo, place_of, wait_of
+from rankwise.diagnose.standing import Standings, ended_well, first_raised, has_failed, is_echo, place_of, wait_of
 from rankwise.diagnose.wording import at, size_text
 from rankwise.evidence.frames import is_user_file, user_frame
 from rankwise.evidence.records import Ended, Frame, JobEvidence, Raised, RankEvidence
@@ -217,7 +217,8 @@ def _lost_worker(evidence: RankEvidence, raised: Raised) -> int | None:
     is_broken = raised.type in ("ConnectionResetError", "EOFError", "BrokenPipeError", "ConnectionRefusedError")
     if not is_broken or not any("dataloader" in frame.file for frame in raised.stack):
         return None
-    return next((helper.pid for helper in evidence.helpers if helper.ended is not None and helper.ended.signal), None)
+    dead = [helper for helper in evidence.helpers if helper.ended is not None and not ended_well(helper.ended)]
+    return next((helper.pid for helper in dead), 0)  # 0: gone before it was seen
 
 
 def _worker_killed(job: JobEvidence, stands: Standings, root: _End, pid: int, how_it_ended: str) -> Finding:
@@ -230,8 +231,10 @@ def _worker_killed(job: JobEvidence, stands: Standings, root: _End, pid: int, ho
     oom = any(kill.get("pid") == pid for host in job.hosts for kill in host.oom_kills)
     how = "; the kernel killed it for want of memory" if oom else ""
     name = f" ({signal_name(helper.ended.signal)})" if helper and helper.ended and helper.ended.signal else ""
+    name = name or (f" ({root.ended.said})" if root.ended.said else "")
+    worker = f"DataLoader worker (pid {pid})" if pid else "DataLoader worker"
     return load_cause("RW407").finding(
-        f"rank {root.rank}'s DataLoader worker (pid {pid}) was {how_it_ended.replace('exited unexpectedly', 'killed or exited unexpectedly')}{name}{at(own)}{how}",
+        f"rank {root.rank}'s {worker} was {how_it_ended.replace('exited unexpectedly', 'killed or exited unexpectedly')}{name}{at(own)}{how}",
         certain=True,
         culprits=(place_of(evidence, own or _raise_frame(raised)),),
         waiting=_waits(stands, [root.rank]),

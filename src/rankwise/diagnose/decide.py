@@ -7,6 +7,7 @@ from rankwise.diagnose.crash import find_crash
 from rankwise.diagnose.disagree import find_disagreement
 from rankwise.diagnose.health import find_notes
 from rankwise.diagnose.lost import with_lost_nodes
+from rankwise.diagnose.match import find_conflict, last_seq
 from rankwise.diagnose.models import model_difference
 from rankwise.diagnose.rendezvous import find_rendezvous_wait
 from rankwise.diagnose.source import SourceBook
@@ -18,6 +19,15 @@ from rankwise.diagnose.wording import at, relative_to, seconds_text, verb
 from rankwise.evidence.records import JobEvidence
 from rankwise.findings import Finding, ranks_text
 
+_OF_WRONG_VALUES = (
+    "AssertionError",
+    "ValueError",
+    "RuntimeError",
+    "FloatingPointError",
+    "IndexError",
+    "ZeroDivisionError",
+    "OverflowError",
+)
 _SILENT = ("RW204", "RW205", "RW206", "RW207")  # mismatches that may go through without an error
 
 
@@ -45,7 +55,9 @@ def find_root(job: JobEvidence, stands: Standings, book: SourceBook) -> list[Fin
     if crash is not None:
         if disagreement is not None and _explains(disagreement, crash):
             return [disagreement]
-        return [crash, disagreement] if disagreement is not None and disagreement.code in _SILENT else [crash]
+        if disagreement is None or disagreement.code not in _SILENT:
+            return [crash]
+        return [disagreement, crash] if _failed_on_its_result(job, crash) else [crash, disagreement]
     if disagreement is not None:
         return [disagreement]
     stuck = find_stuck(job, stands, book)
@@ -68,6 +80,19 @@ def _explains(disagreement: Finding, crash: Finding) -> bool:
         return False
     sites = {(place.file, place.line) for place in disagreement.culprits} | {(wait.file, wait.line) for wait in disagreement.waiting}
     return any((place.file, place.line) in sites for place in crash.culprits)
+
+
+def _failed_on_its_result(job: JobEvidence, crash: Finding) -> bool:
+    """What ranks disagreed about silently was the last collective before a check or a computation failed: it worked on garbage."""
+    conflict = find_conflict(job)
+    failed = [place.rank for place in crash.culprits if place.rank is not None]
+    raised = [first_raised(job.ranks[rank]) for rank in failed]
+    return (
+        conflict is not None
+        and bool(failed)
+        and all(one is not None and one.type in _OF_WRONG_VALUES for one in raised)
+        and all(last_seq(job.ranks[rank].collectives, conflict.group) == conflict.seq for rank in failed)
+    )
 
 
 def _timed_out(job: JobEvidence, stands: Standings, stuck: list[Finding]) -> Finding | None:

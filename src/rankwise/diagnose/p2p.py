@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from rankwise.causes import load_cause
 from rankwise.diagnose.standing import P2P, Standings, place_of, wait_of
-from rankwise.diagnose.transfers import num_transfers
-from rankwise.diagnose.waiting import doomed_ranks, needed_by
+from rankwise.diagnose.transfers import latest_transfer, num_transfers
+from rankwise.diagnose.waiting import doomed_ranks, is_transfer, needed_by
 from rankwise.diagnose.wording import at, group_text
 from rankwise.evidence.records import JobEvidence
 from rankwise.findings import Finding, ranks_text
@@ -20,13 +20,14 @@ def find_unmatched_p2p(job: JobEvidence, stands: Standings) -> Finding | None:
         if peer is None or peer.kind in ("elsewhere", "before_init", "init"):
             continue
         wanted = "recv" if "send" in standing.op else "send"
-        if peer.kind == "waiting" and wanted in peer.op and peer.peer in (rank, None):
+        if is_transfer(job, stands, rank, standing.peer):
             continue
+        tags = _tags(job, stands, rank, standing.peer)
         doing = "has ended" if peer.kind == "ended" else f"is in {peer.says}{at(peer.frame)}"
         sender, receiver = (rank, standing.peer) if wanted == "recv" else (standing.peer, rank)
         return load_cause("RW212").finding(
             f"rank {rank} waits in {standing.op} {'to' if wanted == 'recv' else 'from'} rank {standing.peer}{at(standing.frame)}, "
-            f"but rank {standing.peer} {doing} and makes no matching {'recv (receive)' if wanted == 'recv' else 'send'}",
+            f"but rank {standing.peer} {doing} and makes no matching {'recv (receive)' if wanted == 'recv' else 'send'}{tags}",
             certain=True,
             culprits=(place_of(job.ranks[rank], standing.frame), place_of(job.ranks[standing.peer], peer.frame)),
             waiting=tuple(wait_of(stands[r]) for r in sorted(doomed - {rank, standing.peer})),
@@ -34,6 +35,14 @@ def find_unmatched_p2p(job: JobEvidence, stands: Standings) -> Finding | None:
             deadlock=True,
         )
     return None
+
+
+def _tags(job: JobEvidence, stands: Standings, rank: int, peer: int) -> str:
+    """Both sides' tags, where that is what keeps a send and a recv apart."""
+    mine, theirs = latest_transfer(job.ranks[rank], stands[rank].op, peer), latest_transfer(job.ranks[peer], stands[peer].op, rank)
+    if mine is None or theirs is None or mine.tag == theirs.tag or stands[peer].kind != "waiting":
+        return ""
+    return f": rank {rank} uses tag {mine.tag or 0}, rank {peer} tag {theirs.tag or 0}"
 
 
 def _balance(job: JobEvidence, sender: int, receiver: int) -> str:

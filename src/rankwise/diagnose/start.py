@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from rankwise.causes import load_cause
 from rankwise.diagnose.source import SourceBook
-from rankwise.diagnose.standing import Standings, first_raised, main_stack, place_of, wait_of
+from rankwise.diagnose.standing import Standings, ended_well, first_raised, main_stack, place_of, wait_of
 from rankwise.diagnose.stuck import activity_of
 from rankwise.diagnose.wording import at, seconds_text, verb
 from rankwise.evidence.frames import user_frame, user_frames
@@ -25,7 +25,7 @@ def find_start_problem(job: JobEvidence, stands: Standings, book: SourceBook) ->
         return None
     for explain in (
         _port_taken, _interface_missing, _unresolvable, _duplicates, _different_world_sizes, _different_methods, _different_ports,
-        _different_backends, _stale_store, _died_before, _slow_before, _missing, _different_names, _unreachable,
+        _different_backends, _stale_store, _died_before, _slow_before, _died_nameless, _missing, _different_names, _unreachable,
     ):  # fmt: skip
         finding = explain(job, stands, book, in_init or failed)
         if finding is not None:
@@ -278,6 +278,30 @@ def _slow_before(job: JobEvidence, stands: Standings, book: SourceBook, waiting:
         why=activity.why or "the others wait in init_process_group and fail when its timeout is over",
     )
     return finding.with_severity("error") if timed_out else finding
+
+
+def _died_nameless(job: JobEvidence, stands: Standings, book: SourceBook, waiting: list[int]) -> Finding | None:
+    """As many processes failed before they said which rank they are as ranks are missing: then it is those."""
+    missing = _missing_ranks(job)
+    failed = [helper for helper in job.launchers if helper.raised is not None and helper.ended is not None and not ended_well(helper.ended)]
+    if not missing or len(failed) != len(missing):
+        return None
+    raised = failed[0].raised
+    assert raised is not None
+    frame = user_frame(raised.stack)
+    said = raised.message.splitlines()[0][:200] if raised.message else ""
+    return load_cause("RW110").finding(
+        f"{ranks_text(missing)} died before init_process_group with {raised.type}: {said}{at(frame)}; {verb(waiting, 'waits', 'wait')} for it",
+        certain=True,
+        culprits=tuple(
+            Place(rank=rank, pid=helper.pid, file=frame.file if frame else None, line=frame.line if frame else None,
+                  function=frame.function if frame else None)
+            for rank, helper in zip(missing, failed, strict=True)
+        ),
+        waiting=_waits(stands, missing),
+        why="nobody else is missing, and the launcher did not end the others, so they wait until their timeout",
+        deadlock=True,
+    )  # fmt: skip
 
 
 def _missing(job: JobEvidence, stands: Standings, book: SourceBook, waiting: list[int]) -> Finding | None:

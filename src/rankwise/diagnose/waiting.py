@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rankwise.diagnose.match import last_seq, op_at
 from rankwise.diagnose.standing import P2P, Standing, Standings
-from rankwise.diagnose.transfers import has_answered
+from rankwise.diagnose.transfers import has_answered, latest_transfer
 from rankwise.evidence.records import JobEvidence
 
 _MAX_WORLD = 1 << 20  # a larger world size is damaged evidence, not a job
@@ -29,7 +29,8 @@ def needed_by(job: JobEvidence, stands: Standings, rank: int) -> set[int]:
         return set()
     if standing.op in P2P:
         peer = standing.peer
-        is_met = peer is None or _is_transfer(stands, rank, peer) or has_answered(job, rank, peer, standing.op)
+        transfer = latest_transfer(job.ranks[rank], standing.op, peer)
+        is_met = peer is None or is_transfer(job, stands, rank, peer) or has_answered(job, rank, transfer)
         return set() if peer is None or is_met else {peer}
     if standing.op == "new_group":
         mine = len(job.ranks[rank].groups)
@@ -48,11 +49,16 @@ def _missing_in(job: JobEvidence, stands: Standings, standing: Standing) -> set[
     return stands.missing[slot]
 
 
-def _is_transfer(stands: Standings, rank: int, peer: int) -> bool:
+def is_transfer(job: JobEvidence, stands: Standings, rank: int, peer: int) -> bool:
     """A send and a recv that have found each other need nobody: the bytes are on their way."""
-    other, wanted = stands.get(peer), "recv" if "send" in stands[rank].op else "send"
-    batch = other is not None and other.op == "batch_isend_irecv"
-    return other is not None and other.kind == "waiting" and (wanted in other.op or batch) and other.peer in (rank, None)
+    standing, other = stands[rank], stands.get(peer)
+    wanted = "recv" if "send" in standing.op else "send"
+    if other is None or other.kind != "waiting" or other.peer not in (rank, None):
+        return False
+    if other.op == "batch_isend_irecv":
+        return True
+    mine, theirs = latest_transfer(job.ranks[rank], standing.op, peer), latest_transfer(job.ranks[peer], other.op, rank)
+    return wanted in other.op and (mine.tag if mine else "") == (theirs.tag if theirs else "")
 
 
 def has_arrived(job: JobEvidence, stands: Standings, rank: int, standing: Standing) -> bool:

@@ -43,12 +43,17 @@ class Call:
     sizes: tuple[int, ...] = ()
     dtype: str = ""
     peer: int | None = None  # src, dst or root, as a global rank
-    reduce_op: str = ""
+    reduce_op: str = ""  # of a send or recv: its tag
     failed: bool = False
 
     @property
     def is_open(self) -> bool:
         return self.ended_ns == 0
+
+    @property
+    def tag(self) -> str:
+        """The tag of a send or recv; empty for the usual one, 0."""
+        return "" if self.reduce_op == "0" else self.reduce_op
 
 
 @dataclass(frozen=True)

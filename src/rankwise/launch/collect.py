@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from rankwise.launch.stacks import StackReader
 _MAX_SOURCE = 512 << 10
 _MAX_STACKS = 96
 _TAIL = 65536
+_WORKER_FAULT = re.compile(r"ERROR: (Unexpected [\w -]+ encountered in worker)")
 
 
 class Collector:
@@ -43,7 +45,7 @@ class Collector:
         duplicates = tuple(observer.evidence_of(rank, pid) for rank, pids in claims.items() for pid in pids[1:])
         if depth == "deep":
             ranks = self._with_locks_and_sockets(ranks)
-        ranks = self._with_logged_errors(ranks)
+        ranks = self._with_worker_faults(self._with_logged_errors(ranks))
         hosts = (self._host_facts(ranks),) if depth != "flight" or not all(e.inits and e.inits[-1].ended_ns for e in ranks.values()) else ()
         launchers = observer.launchers(set(pids))
         self._read_sources(ranks, [helper.script for helper in launchers if helper.script])
@@ -91,6 +93,15 @@ class Collector:
         ended = ranks[rank].ended
         found = find_tracebacks(_tail(self._logs / "launcher.log"), ended.time_ns if ended else 0)
         return {**ranks, rank: replace(ranks[rank], raised=tuple(found[-1:]))} if found else ranks
+
+    def _with_worker_faults(self, ranks: dict[int, RankEvidence]) -> dict[int, RankEvidence]:
+        """What torch's signal handler in a DataLoader worker printed: often the only trace of a worker that crashed."""
+        found = dict(ranks)
+        for rank, e in ranks.items():
+            if e.ended is not None and e.ended.kind == "exception" and not e.ended.said:
+                fault = _WORKER_FAULT.search(_tail(self._logs / f"rank-{rank}.log"))
+                found[rank] = replace(e, ended=replace(e.ended, said=fault[1])) if fault else e
+        return found
 
     def _host_facts(self, ranks: dict[int, RankEvidence]) -> HostFacts:
         inits = [e.inits[-1] for e in ranks.values() if e.inits and (not e.inits[-1].ended_ns or e.inits[-1].error)]

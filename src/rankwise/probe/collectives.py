@@ -12,7 +12,7 @@ from typing import Any
 
 from . import calls, exits, hooks, journal, ports, ring, server, sites, streams
 
-# function: position of tensor, group, peer, reduce op (None: it has none), with the names they have as keywords
+# function: position of tensor, group, peer, reduce op or tag (None: it has none), with the names they have as keywords
 _SHAPES: dict[str, tuple[tuple[int, str] | None, tuple[int, str], tuple[int, str] | None, tuple[int, str] | None]] = {
     "all_reduce": ((0, "tensor"), (2, "group"), None, (1, "op")),
     "broadcast": ((0, "tensor"), (2, "group"), (1, "src"), None),
@@ -27,10 +27,10 @@ _SHAPES: dict[str, tuple[tuple[int, str] | None, tuple[int, str], tuple[int, str
     "all_to_all_single": ((0, "output"), (4, "group"), None, None),
     "barrier": (None, (0, "group"), None, None),
     "monitored_barrier": (None, (0, "group"), None, None),
-    "send": ((0, "tensor"), (2, "group"), (1, "dst"), None),
-    "recv": ((0, "tensor"), (2, "group"), (1, "src"), None),
-    "isend": ((0, "tensor"), (2, "group"), (1, "dst"), None),
-    "irecv": ((0, "tensor"), (2, "group"), (1, "src"), None),
+    "send": ((0, "tensor"), (2, "group"), (1, "dst"), (3, "tag")),
+    "recv": ((0, "tensor"), (2, "group"), (1, "src"), (3, "tag")),
+    "isend": ((0, "tensor"), (2, "group"), (1, "dst"), (3, "tag")),
+    "irecv": ((0, "tensor"), (2, "group"), (1, "src"), (3, "tag")),
     "batch_isend_irecv": (None, (9, "group"), None, None),
     "all_gather_object": (None, (2, "group"), None, None),
     "gather_object": (None, (3, "group"), (2, "dst"), None),
