@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from rankwise.diagnose import diagnose
-from rankwise.evidence.records import FileLock, Helper, JobEvidence, Peer, RankEvidence, SentSignal
+from rankwise.evidence.records import Ended, FileLock, Helper, JobEvidence, Peer, RankEvidence, SentSignal
 from rankwise.findings import Finding
 from tests.diagnose.jobs import (
     FIVE,
@@ -474,3 +474,68 @@ def test_a_wait_that_has_just_begun_is_no_reason_to_worry() -> None:
     fresh = [replace(waiting(r), collectives=log_of([*FIVE, Slot(done=False)], ended_ns=NOW_NS - SECOND)) for r in range(3)]
 
     assert alarms(job(*fresh, busy(3))) == []
+
+
+# -- what only the kernel, a library's frames or a dead process tell ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wchan", "code", "words"),
+    [
+        ("wait_for_partner", "RW305", "FIFO"),
+        ("anon_pipe_read", "RW305", "pipe"),
+        ("hrtimer_nanosleep", "RW302", "sleeps"),
+        ("flock_lock_inode_wait", "RW304", "file lock"),
+        ("inet_csk_accept", "RW306", "socket"),
+        ("do_wait", "RW315", "child"),
+        ("futex_do_wait", "RW303", "lock"),
+    ],
+)
+def test_where_the_line_tells_nothing_the_kernel_does(wchan: str, code: str, words: str) -> None:
+    found = verdict(elsewhere(1, samples=samples(wchan=wchan)), source=at_line("engine.step()"))
+
+    expect(found, code, [1], words, certain=False, deadlock=False, at="train.py:8")
+    assert wchan in found.why
+
+
+def test_a_kernel_function_of_no_meaning_is_not_interpreted() -> None:
+    assert verdict(elsewhere(1, samples=samples(wchan="do_something")), source=at_line("engine.step()")).code == "RW314"
+
+
+def test_rw304_a_library_that_polls_its_lock() -> None:
+    frames = [f"{PYTHON}/site-packages/filelock/_api.py:200 acquire", f"{PYTHON}/site-packages/filelock/_api.py:220 __enter__"]
+
+    found = verdict(elsewhere(1, inside=frames), source=at_line('with FileLock("vocab.lock"):'))
+
+    expect(found, "RW304", [1], "file lock", "filelock", certain=False, deadlock=False, at="train.py:8")
+    assert "vocab.lock" in found.why
+
+
+@pytest.mark.parametrize("is_dead", [True, False])
+def test_rw315_a_pool_of_processes(is_dead: bool) -> None:
+    frames = [f"{PYTHON}/threading.py:327 wait", f"{PYTHON}/multiprocessing/pool.py:765 wait", f"{PYTHON}/multiprocessing/pool.py:367 map"]
+    end = Ended("signal", NOW_NS, signal=9) if is_dead else None
+
+    found = verdict(elsewhere(1, inside=frames, helpers=(helper(77, 4201, ended=end),)), source=at_line("rows = pool.map(embed, rows)"))
+
+    expect(found, "RW315", [1], "pool", certain=False, deadlock=False, at="train.py:8")
+    assert ("SIGKILL" in found.why) == is_dead
+
+
+@pytest.mark.parametrize(("ago_s", "severity"), [(20, "info"), (90, "warning")])
+def test_all_ranks_wait_for_something_outside_the_job(ago_s: int, severity: str) -> None:
+    still = [elsewhere(r, samples=samples(wakes=10), last_progress_ns=NOW_NS - ago_s * SECOND) for r in range(3)]
+
+    (found,) = [f for f in diagnose(job(*still, sources={"train.py": at_line("time.sleep(0.1)")})) if f.code.startswith("RW3")]
+
+    expect(found, "RW302", [0, 1, 2], "all ranks", "sleeps and wakes", certain=False, deadlock=False, at="train.py:8")
+    assert found.severity == severity
+
+
+def test_ranks_that_compute_or_stand_apart_are_not_idle_together() -> None:
+    old = NOW_NS - 90 * SECOND
+    at_work = [busy(r, last_progress_ns=old) for r in range(2)]
+    apart = [elsewhere(r, f"train.py:{8 + r} train", last_progress_ns=old) for r in range(2)]
+
+    for ranks in (at_work, apart):
+        assert not [f for f in diagnose(job(*ranks, sources={"train.py": at_line("time.sleep(0.1)")})) if "all ranks stand" in f.summary]

@@ -13,7 +13,7 @@ from rankwise.diagnose.rendezvous import find_rendezvous_wait
 from rankwise.diagnose.source import SourceBook
 from rankwise.diagnose.standing import Standings, ended_well, first_raised, is_timeout, place_of, standings, wait_of
 from rankwise.diagnose.start import find_start_problem
-from rankwise.diagnose.stuck import find_stuck
+from rankwise.diagnose.stuck import find_all_idle, find_stuck
 from rankwise.diagnose.waiting import members_of, needed_by
 from rankwise.diagnose.wording import at, relative_to, seconds_text, verb
 from rankwise.evidence.records import JobEvidence
@@ -68,9 +68,9 @@ def find_root(job: JobEvidence, stands: Standings, book: SourceBook) -> list[Fin
         return stuck
     if start is not None:
         return [start]
-    rendezvous = find_rendezvous_wait(job)
-    if rendezvous is not None:
-        return [rendezvous]
+    outside = find_rendezvous_wait(job) or find_all_idle(job, stands, book)
+    if outside is not None:
+        return [outside]
     return _unknown(job, stands)
 
 

@@ -8,8 +8,9 @@ import signal as signals
 from dataclasses import dataclass
 
 from rankwise.causes import load_cause
+from rankwise.diagnose.kernel_wait import kernel_wait
 from rankwise.diagnose.source import SourceBook
-from rankwise.diagnose.standing import Standings, main_stack, main_thread, place_of, wait_of
+from rankwise.diagnose.standing import Standings, ended_well, main_stack, main_thread, place_of, wait_of
 from rankwise.diagnose.waiting import needed_by
 from rankwise.diagnose.wording import at, seconds_text, size_text, verb
 from rankwise.evidence.frames import is_user_file, user_frame, user_frames
@@ -18,6 +19,8 @@ from rankwise.findings import Finding, ranks_text
 
 _LOCK_LINE = re.compile(r"\.acquire\(|^with .*(lock|mutex|sem|cond)|\block\b", re.IGNORECASE)
 _PIPE_LINE = re.compile(r"os\.read\(|\.readline\(|\binput\(|\.recv\(\)|\.read\(\)|stdin|fifo|pipe", re.IGNORECASE)
+_LONG_S = 60.0  # before that, ranks that all wait for something are more likely loading data than stuck
+_LOCK_LIBRARIES = ("filelock", "portalocker", "fasteners")
 _CHILD_LINE = re.compile(r"\.wait\(\)|\.communicate\(|subprocess\.|check_call|check_output|os\.wait|os\.system")
 
 
@@ -77,9 +80,45 @@ def _finding(job: JobEvidence, stands: Standings, activity: Activity, ranks: lis
     return finding.with_severity("error") if finding.deadlock and finding.certain else finding
 
 
+def find_all_idle(job: JobEvidence, stands: Standings, book: SourceBook) -> Finding | None:
+    """No rank waits for another, all have stood at the same line for long, and none computes: what they wait for is outside the job."""
+    living = [rank for rank, evidence in sorted(job.ranks.items()) if evidence.alive]
+    if not living or any(stands[rank].kind != "elsewhere" for rank in living) or any(_cpu_rate(job.ranks[rank]) > 0.2 for rank in living):
+        return None
+    quiet_s = (job.now_ns - max(job.ranks[rank].last_progress_ns for rank in living)) / 1e9
+    activities = [activity_of(job, job.ranks[rank], book) for rank in living]
+    if quiet_s < job.stall_after_s or len({(activity.code, activity.frame) for activity in activities}) > 1:
+        return None
+    activity = activities[0]
+    if activity.frame is None:
+        return None
+    finding = load_cause(activity.code).finding(
+        f"all ranks stand at the same line, and none is in a collective: each {activity.doing}{at(activity.frame)}, for {seconds_text(quiet_s)}",
+        certain=False,
+        culprits=tuple(place_of(job.ranks[rank], activity.frame) for rank in living),
+        why=activity.why or "what they wait for is outside the job: a file, a lock, a server, another program",
+    )
+    return finding if quiet_s > _LONG_S else finding.with_severity("info")
+
+
 def activity_of(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity:
     """The first explanation that fits, from the hardest evidence to the softest."""
-    for explain in (_stopped, _file_lock, _dataloader, _dead_thread, _lock, _child, _pipe, _socket, _sleep, _busy, _starved):
+    for explain in (
+        _stopped,
+        _file_lock,
+        _polled_lock,
+        _dataloader,
+        _dead_thread,
+        _pool,
+        _lock,
+        _child,
+        _pipe,
+        _socket,
+        _sleep,
+        _busy,
+        _starved,
+        _in_kernel,
+    ):
         activity = explain(job, rank, book)
         if activity is not None:
             return activity
@@ -114,6 +153,17 @@ def _file_lock(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activi
         "RW304", f"waits for the file lock on {name} (flock) that rank {holder} holds", _here(rank), why,
         with_ranks=(holder,), certain=True, deadlock=True,
     )  # fmt: skip
+
+
+def _polled_lock(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity | None:
+    """Libraries that try a lock again and again (filelock, portalocker, fasteners) never stand in the kernel's list of waiters."""
+    thread = main_thread(rank)
+    library = next((name for f in (thread.frames if thread else ()) for name in _LOCK_LIBRARIES if f"/{name}/" in f.file), "")
+    here = _here(rank)
+    if not library or here is None:
+        return None
+    why = f"the line: {book.line_text(here.file, here.line)}; whoever holds the lock does not let go of it"
+    return Activity("RW304", f"waits for a file lock ({library})", here, why)
 
 
 def _dataloader(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity | None:
@@ -162,6 +212,19 @@ def _dead_thread(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Acti
     where = user_frame(last.stack)
     why = f"thread {last.thread} died of {last.type}: {_short(last.message)}{at(where)}; nobody is left to wake the main thread"
     return Activity("RW312", f"waits for its helper thread {last.thread}, which is dead", _here(rank), why)
+
+
+def _pool(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity | None:
+    """A result of a pool of processes; one of which may be gone, with the task it had."""
+    thread = main_thread(rank)
+    if thread is None or not any(f.file.endswith(("multiprocessing/pool.py", "futures/process.py")) for f in thread.frames[:8]):
+        return None
+    dead = [helper for helper in rank.helpers if helper.ended is not None and not ended_well(helper.ended)]
+    if not dead:
+        return Activity("RW315", "waits for the worker processes of its pool", _here(rank))
+    how = f"was killed by {signals.Signals(dead[0].ended.signal).name}" if dead[0].ended and dead[0].ended.signal else "is gone"
+    why = f"process {dead[0].pid} of the pool {how}; multiprocessing.Pool starts another one, but never gives it the lost task"
+    return Activity("RW315", f"waits for a result that a worker process of its pool ({dead[0].pid}) took with it", _here(rank), why)
 
 
 def _lock(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity | None:
@@ -282,6 +345,14 @@ def _starved(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity
     if last.state == "D" or last.swap > (256 << 20):
         return Activity("RW313", f"is held up by the machine (state {last.state}, {size_text(last.swap)} swapped out)", _here(rank))
     return None
+
+
+def _in_kernel(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity | None:
+    found = kernel_wait(rank)
+    if found is None or _cpu_rate(rank) > 0.2:
+        return None
+    code, doing = found
+    return Activity(code, doing, _here(rank), f"the kernel has it in {rank.samples[-1].wchan}")
 
 
 # -- measures -----------------------------------------------------------------------------------------------------------------

@@ -150,6 +150,7 @@ class Sample:
     read_bytes: int = 0
     written_bytes: int = 0
     swap: int = 0
+    wchan: str = ""  # the kernel function its main thread sleeps in
 
 
 @dataclass(frozen=True)

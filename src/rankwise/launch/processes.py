@@ -59,6 +59,7 @@ def read_sample(process: Process) -> Sample:
         read_bytes=_number(io, "rchar"),
         written_bytes=_number(io, "wchar"),
         swap=_number(status, "VmSwap") * 1024,
+        wchan=_read(f"/proc/{process.pid}/wchan").strip("0 \n"),
     )
 
 
