@@ -13,10 +13,11 @@ _HOMES = {
     "RankwiseError": "rankwise.errors",
     "StartError": "rankwise.errors",
     "WorkerError": "rankwise.errors",
+    "load_weights": "rankwise.weights.loading",
     "session": "rankwise.train.session",
     "spawn": "rankwise.train.spawn",
 }
-__all__ = ["Finding", "RankwiseError", "StartError", "WorkerError", "session", "spawn", "__version__"]
+__all__ = ["Finding", "RankwiseError", "StartError", "WorkerError", "load_weights", "session", "spawn", "__version__"]
 
 
 def __getattr__(name: str) -> Any:

@@ -368,6 +368,16 @@ def test_rw411_a_checkpoint_with_the_prefix_of_the_wrapper() -> None:
 
     expect(found, "RW411", [0, 1, 2, 3], "state_dict", at="train.py:9")
     assert "module." in found.why
+    assert "rankwise.load_weights" in " ".join(found.next)
+
+
+def test_rw411_a_checkpoint_of_a_compiled_model() -> None:
+    message = wrong_keys(missing='"weight"', unexpected='"_orig_mod.weight"')
+
+    found = root(job(raised(elsewhere(0), "RuntimeError", message, "train.py:9 restore"), exit_code=1))
+
+    expect(found, "RW411", [0], "state_dict", at="train.py:9")
+    assert "_orig_mod." in found.why
 
 
 def test_rw411_the_other_way_round() -> None:

@@ -15,6 +15,21 @@ FROZEN = {
     "run": {"--help", "--out", "--stall-after", "--on-stall"},  # and torchrun's, which are torch's promise
     "check": {"--help", "--json", "--script", "--fit", "--checkpoints", "--only", "--wait", "--time-limit"},  # and torchrun's
     "explain": {"--help", "--json"},
+    "weights": {"--help"},
+    "weights inspect": {"--help", "--all", "--verify", "--json"},
+    "weights convert": {
+        "--help",
+        "--key",
+        "--prefix",
+        "--dtype",
+        "--tensors-only",
+        "--build",
+        "--example",
+        "--dynamic-batch",
+        "--tolerance",
+        "--overwrite",
+        "--json",
+    },
     "demo": {"--help"},
 }
 
@@ -24,10 +39,16 @@ def options_of(parser: argparse.ArgumentParser) -> set[str]:
 
 
 def parsers() -> dict[str, argparse.ArgumentParser]:
-    """The main parser under an empty name, and each command's."""
+    """The main parser under an empty name, each command's, and each action's of a command that has some."""
     top = build_parser()
-    commands = [action.choices for action in top._actions if isinstance(action, argparse._SubParsersAction)]
-    return {"": top, **{name: parser for choices in commands for name, parser in choices.items()}}
+    commands = commands_of(top)
+    actions = {f"{name} {action}": own for name, parser in commands.items() for action, own in commands_of(parser).items()}
+    return {"": top, **commands, **actions}
+
+
+def commands_of(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    found = [action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    return {name: own for choices in found for name, own in choices.items()}
 
 
 def test_the_commands_are_the_frozen_ones() -> None:

@@ -23,7 +23,7 @@ MAY_IMPORT = {
     "preflight": FLOOR | {"causes"},
     "lint": FLOOR | {"causes"},
     "train": FLOOR | {"causes"},
-    "weights": FLOOR,
+    "weights": FLOOR | {"causes"},
     "pool": FLOOR | {"weights"},
     "predict": FLOOR | {"pool"},
     "serve": FLOOR | {"pool"},

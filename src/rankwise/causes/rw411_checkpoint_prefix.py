@@ -12,7 +12,8 @@ model untrained.
 
 ## How to fix it
 
-Save `model.module.state_dict()`. For checkpoints that exist already, remove the prefix when loading.
+Load with `rankwise.load_weights`, which takes off `module.` and `_orig_mod.` in any order and leaves no parameter without its
+value. From now on, save `model.module.state_dict()`.
 
 ## Before
 
@@ -24,14 +25,11 @@ net.load_state_dict(torch.load("last.pt"))             # Missing key(s): "weight
 ## After
 
 ```python
-from torch.nn.modules.utils import consume_prefix_in_state_dict_if_present
+rankwise.load_weights(net, "last.pt")                  # for what exists
 
 torch.save(ddp_model.module.state_dict(), "last.pt")   # from now on
-state = torch.load("old.pt", map_location="cpu")       # and for what exists
-consume_prefix_in_state_dict_if_present(state, "module.")
-net.load_state_dict(state)
 ```
 """
 
 SEVERITY = "error"
-NEXT = ("save model.module.state_dict(), or strip the prefix with consume_prefix_in_state_dict_if_present",)
+NEXT = ("load it with rankwise.load_weights(model, path), which takes the prefix off", "from now on save model.module.state_dict()")

@@ -153,16 +153,17 @@ def _interrupted(job: JobEvidence, together: list[_End]) -> Finding:
 
 
 def _prefixed_side(message: str) -> str | None:
-    """Which side of a failed load_state_dict has DDP's `module.` in front of its names; None if neither or both."""
+    """Which side of a failed load_state_dict has a wrapper's prefix in front of its names; None if neither or both."""
     missing, _, unexpected = message.partition("Unexpected key(s)")
     if "Missing key(s) in state_dict" not in missing:
         return None
-    in_model, in_checkpoint = '"module.' in missing, '"module.' in unexpected
-    if in_model == in_checkpoint:
-        return None
-    if in_checkpoint:
-        return "the checkpoint was saved from a DDP-wrapped model, whose names all start with 'module.'"
-    return "the model is wrapped (its names start with 'module.'), the checkpoint is not: load it into model.module"
+    for prefix, wrapper in (("module.", "DDP-wrapped"), ("_orig_mod.", "compiled")):
+        in_model, in_checkpoint = f'"{prefix}' in missing, f'"{prefix}' in unexpected
+        if in_checkpoint and not in_model:
+            return f"the checkpoint was saved from a {wrapper} model, whose names all start with '{prefix}'"
+        if in_model and not in_checkpoint:
+            return f"the model is {wrapper} (its names start with '{prefix}'), the checkpoint was saved from one that is not"
+    return None
 
 
 def _unused_parameters(job: JobEvidence, stands: Standings, book: SourceBook, root: _End, together: list[_End]) -> Finding | None:

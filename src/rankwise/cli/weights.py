@@ -1,0 +1,141 @@
+"""`rankwise weights`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rankwise.cli.options import Parser
+from rankwise.errors import RankwiseError, UsageError
+
+_EPILOG = """examples:
+  rankwise weights inspect last.pt
+  rankwise weights convert last.pt plain.safetensors
+  rankwise weights convert last.pt mlp.pt2 --build my_models:build_mlp --example "float32[8,784]" --dynamic-batch"""
+
+
+def main(argv: list[str]) -> int:
+    parser = Parser(prog="rankwise weights")
+    add_options(parser)
+    options = parser.parse_args(argv)
+    if options.action is None:
+        parser.print_help()
+        return 2
+    return int(options.action(options))
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.epilog, parser.formatter_class = _EPILOG, argparse.RawDescriptionHelpFormatter
+    parser.set_defaults(action=None)
+    actions = parser.add_subparsers(title="actions", metavar="inspect|convert")
+    inspect = actions.add_parser("inspect", help="what is in a checkpoint: names, shapes, dtypes, sizes, prefixes, what it looks like")
+    inspect.set_defaults(action=_inspect)
+    inspect.add_argument("path", metavar="CHECKPOINT", help="a file or a folder")
+    inspect.add_argument("--all", action="store_true", help="every tensor, also where there are hundreds")
+    inspect.add_argument("--verify", action="store_true", help="read all of it and compare with its checksums")
+    inspect.add_argument("--json", action="store_true", help="one JSON document")
+    convert = actions.add_parser("convert", help="a DDP, compiled or sharded checkpoint to plain safetensors, or to a program (.pt2)")
+    convert.set_defaults(action=_convert)
+    _add_convert_options(convert)
+
+
+def _add_convert_options(convert: argparse.ArgumentParser) -> None:
+    convert.add_argument("path", metavar="CHECKPOINT", help="a file or a folder")
+    convert.add_argument("output", metavar="OUTPUT", help="ends in .safetensors or .pt2")
+    convert.add_argument("--key", metavar="KEY", help="which of several sets of weights: ema")
+    convert.add_argument("--prefix", metavar="PREFIX", help="only the names below this, without it: model.")
+    convert.add_argument("--dtype", metavar="DTYPE", help="floating-point weights in this dtype: bfloat16")
+    convert.add_argument("--tensors-only", action="store_true", help="leave out objects that would have to be built by running code")
+    convert.add_argument("--build", metavar="MODULE:CALLABLE", help="makes the model (.pt2, or to compare outputs)")
+    convert.add_argument(
+        "--example", metavar="DTYPE[SIZES]", action="append", default=[], help="an input: float32[8,784], or module:callable"
+    )
+    convert.add_argument("--dynamic-batch", action="store_true", help="the program takes any size of the first dimension")
+    convert.add_argument("--tolerance", metavar="X", type=float, help="how far outputs may be apart, relative to their size")
+    convert.add_argument("--overwrite", action="store_true", help="replace OUTPUT if it is there")
+    convert.add_argument("--json", action="store_true", help="one JSON document")
+
+
+def _inspect(options: argparse.Namespace) -> int:
+    from rankwise.report.weights import weights_text
+    from rankwise.weights.inspecting import inspect_checkpoint
+    from rankwise.weights.refusing import refusal
+
+    facts = inspect_checkpoint(options.path)
+    if options.verify:
+        from rankwise.weights.verifying import verify_checkpoint
+
+        facts["verified_bytes"] = verify_checkpoint(options.path)
+    if options.json:
+        print(json.dumps(facts, indent=2, ensure_ascii=False))
+    else:
+        print(weights_text(facts, show_all=options.all, width=_width()))
+    if facts["would_run"]:
+        raise refusal(Path(options.path), facts["would_run"], has_tensors=bool(facts["weights"]))
+    return 0
+
+
+def _convert(options: argparse.Namespace) -> int:
+    from rankwise.weights.records import ITEM_SIZES
+
+    path, output = Path(options.path), Path(options.output)
+    if output.suffix not in (".safetensors", ".pt2"):
+        raise UsageError(f"{output} ends neither in .safetensors nor in .pt2")
+    if output.exists() and not options.overwrite:
+        raise UsageError(f"{output} is already there", next=("give another name, or --overwrite",))
+    if options.dtype is not None and not (options.dtype in ITEM_SIZES and options.dtype.startswith(("float", "bfloat"))):
+        raise UsageError(f"--dtype {options.dtype} is no floating-point dtype of torch", next=("--dtype bfloat16",))
+    if not output.parent.is_dir():
+        raise UsageError(f"there is no folder {output.parent}")
+    facts = _to_program(options, path, output) if output.suffix == ".pt2" else _to_safetensors(options, path, output)
+    print(json.dumps(facts, indent=2, ensure_ascii=False) if options.json else _told(facts))
+    return 0
+
+
+def _to_safetensors(options: argparse.Namespace, path: Path, output: Path) -> dict[str, Any]:
+    from rankwise.weights.converting import Wanted, convert_to_safetensors
+
+    done = convert_to_safetensors(path, output, Wanted(options.key, options.prefix, options.dtype, options.tensors_only))
+    facts = asdict(done)
+    if options.build and options.example:
+        from rankwise.weights.comparing import compare_outputs
+
+        try:
+            facts["outputs"] = asdict(compare_outputs(options.build, options.example, path, output, options.key, options.tolerance))
+        except RankwiseError:
+            output.unlink(missing_ok=True)
+            raise
+    return facts
+
+
+def _to_program(options: argparse.Namespace, path: Path, output: Path) -> dict[str, Any]:
+    if not options.build or not options.example:
+        raise UsageError(
+            "a program needs --build and --example",
+            why="torch.export traces the model once, with an input",
+            next=('--build my_models:build --example "float32[8,784]"',),
+        )
+    from rankwise.weights.building import build_model, example_inputs
+    from rankwise.weights.exporting import export_program
+    from rankwise.weights.loading import load_weights
+
+    model = build_model(options.build)
+    load_weights(model, path, key=options.key, prefix=options.prefix, dtype=options.dtype, tensors_only=options.tensors_only)
+    inputs = example_inputs(options.example)
+    return asdict(export_program(model, inputs, output, dynamic_batch=options.dynamic_batch, tolerance=options.tolerance))
+
+
+def _told(facts: dict[str, Any]) -> str:
+    from rankwise.report.weights import converted_text
+
+    return converted_text(facts)
+
+
+def _width() -> int:
+    import shutil
+
+    return shutil.get_terminal_size((140, 24)).columns if sys.stdout.isatty() else 140

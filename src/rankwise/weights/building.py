@@ -1,0 +1,76 @@
+"""`my_models:build_mlp` and `float32[8,784]`: what the command line says, as a model and as inputs."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rankwise.errors import UsageError
+from rankwise.weights.records import ITEM_SIZES
+
+_SPEC = re.compile(r"(\w+)\[([\d,\s]*)\]$")
+_MAX_EXAMPLE_BYTES = 4 << 30
+
+
+def import_callable(path: str) -> Any:
+    """The callable at `module:name`, found as `python -c "import module"` in this folder would find it."""
+    module_name, colon, attribute = path.partition(":")
+    if not colon or not module_name or not attribute:
+        raise UsageError(f"{path!r} is no import path", why="it is written module:callable", next=("my_models:build",))
+    if str(Path.cwd()) not in sys.path and "" not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (module_name == error.name or module_name.startswith(f"{error.name}.")):
+            raise  # the user's module is there; what it imports is not, and its own traceback says so best
+        raise UsageError(f"there is no module {module_name!r}", why=f"looked in {Path.cwd()} and the rest of sys.path") from error
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise UsageError(f"{module_name!r} has no {attribute!r}", next=(f"it has {', '.join(_callables(found)[:8])}",))
+        found = getattr(found, part)
+    if not callable(found):
+        raise UsageError(f"{path} is a {type(found).__name__}, not a callable")
+    return found
+
+
+def build_model(path: str) -> torch.nn.Module:
+    model = import_callable(path)()
+    if not isinstance(model, torch.nn.Module):
+        raise UsageError(f"{path} returned a {type(model).__name__}, not a torch.nn.Module")
+    return model.eval()
+
+
+def example_inputs(specs: list[str]) -> tuple[Any, ...]:
+    """Inputs from `float32[8,784]`, one spec each, or from one callable that returns them."""
+    if len(specs) == 1 and ":" in specs[0]:
+        made = import_callable(specs[0])()
+        return tuple(made) if isinstance(made, (tuple, list)) else (made,)
+    generator = torch.Generator().manual_seed(0)
+    return tuple(_random_input(spec, generator) for spec in specs)
+
+
+def _random_input(spec: str, generator: torch.Generator) -> torch.Tensor:
+    match = _SPEC.match(spec.strip())
+    if match is None or match[1] not in ITEM_SIZES:
+        raise UsageError(f"{spec!r} is no example input", why="it is written dtype[sizes], or module:callable", next=("float32[8,784]",))
+    shape = [int(size) for size in match[2].split(",") if size.strip()]
+    dtype: torch.dtype = getattr(torch, match[1])
+    if torch.Size(shape).numel() * ITEM_SIZES[match[1]] > _MAX_EXAMPLE_BYTES:
+        raise UsageError(f"an example of {spec} would not fit into memory")
+    if dtype.is_floating_point or dtype.is_complex:
+        return torch.randn(shape, generator=generator, dtype=torch.float32).to(dtype)
+    return torch.randint(0, 2, shape, generator=generator).to(dtype)
+
+
+def _callables(module: Any) -> list[str]:
+    own = [
+        name for name, value in vars(module).items() if not name.startswith("_") and (inspect.isfunction(value) or inspect.isclass(value))
+    ]
+    return own or ["nothing that can be called"]

@@ -1,0 +1,117 @@
+"""Any checkpoint in: finds out what a file or folder is by its first bytes, and reads what it holds."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from rankwise.weights.dcp import METADATA, read_dcp
+from rankwise.weights.exported import read_exported
+from rankwise.weights.files import check_path, map_file
+from rankwise.weights.records import CheckpointError, Content, Damaged
+from rankwise.weights.safetensors_file import read_index, read_safetensors
+from rankwise.weights.torch_file import LEGACY_MAGIC, read_legacy, read_torch_zip
+from rankwise.weights.zipped import open_archive
+
+# In a folder, the first of these that is there is the model.
+_IN_FOLDER = (
+    "model.safetensors.index.json", "pytorch_model.bin.index.json", "diffusion_pytorch_model.safetensors.index.json",
+    "model.safetensors", "pytorch_model.bin", "diffusion_pytorch_model.safetensors", "adapter_model.safetensors", "model.pt",
+)  # fmt: skip
+_SUFFIXES = (".safetensors.index.json", ".bin.index.json", ".safetensors", ".pt", ".pth", ".ckpt", ".bin")
+_FOREIGN = {
+    b"version https://git-lfs": ("a Git LFS pointer, not the file itself", "git lfs pull"),
+    b"<!DOCTYPE": ("a web page", "download the file itself"),
+    b"<html": ("a web page", "download the file itself"),
+    b"GGUF": ("a GGUF file of llama.cpp", "convert it with the gguf package"),
+    b"\x89HDF": ("an HDF5 file, as Keras writes it", "load it with h5py"),
+    b"\x93NUMPY": ("a NumPy array", "numpy.load reads it"),
+    b"\x1f\x8b": ("compressed with gzip", "gunzip it first"),
+    b"\x28\xb5\x2f\xfd": ("compressed with zstd", "unzstd it first"),
+}
+
+
+def open_checkpoint(path: str | os.PathLike[str]) -> Content:
+    """What the file or folder holds. Executes nothing and reads no tensor; what cannot be used is a CheckpointError."""
+    place = check_path(path)
+    try:
+        return _read_folder(place) if place.is_dir() else _read_file(place)
+    except Damaged as error:
+        raise damaged(place, error) from error
+
+
+def damaged(path: Path, error: Damaged) -> CheckpointError:
+    return CheckpointError("RW732", f"{path} is damaged", why=str(error))
+
+
+def _read_file(path: Path) -> Content:
+    data = map_file(path)
+    head = bytes(data[:64])
+    if not head:
+        raise _foreign(path, "an empty file", "save it again; an empty file is what a full disk leaves")
+    if head[:4] == b"PK\x03\x04":
+        return _read_zip(path, data)
+    if head[2:15] == LEGACY_MAGIC:
+        return read_legacy(path, data)
+    if head[8:9] == b"{":
+        return read_safetensors(path, data)
+    if path.name.endswith(".index.json"):
+        return read_index(path)
+    for magic, (what, next_step) in _FOREIGN.items():
+        if head.startswith(magic):
+            raise _foreign(path, what, next_step)
+    if head[:1] == b"\x80" and head[1] in range(2, 6):
+        return _read_bare_pickle(path, data)
+    if not head.strip(b"\0"):
+        raise Damaged("it begins with zeros, as a file does whose writing was cut off")
+    raise _foreign(path, "none of the formats that are known")
+
+
+def _read_zip(path: Path, data: Any) -> Content:
+    archive = open_archive(path, data)
+    if "constants.pkl" in archive.entries and any(name.startswith("code/") for name in archive.entries):
+        raise _foreign(path, "a TorchScript program, which keeps its weights inside its code", "torch.jit.load(path).state_dict() has them")
+    if "archive_format" in archive.entries or "models/model.json" in archive.entries:
+        return read_exported(path, archive)
+    if "data.pkl" not in archive.entries:
+        raise _foreign(path, f"a zip archive without data.pkl; it has {', '.join(list(archive.entries)[:3])[:200]}")
+    return read_torch_zip(path, archive)
+
+
+def _read_bare_pickle(path: Path, data: Any) -> Content:
+    """pickle.dump of a state dict: tensors inside it are bytes that only torch.load can open, by being called."""
+    from rankwise.weights.danger import what_would_run
+    from rankwise.weights.opcodes import Stream, read_pickle
+
+    would_run = what_would_run(read_pickle(Stream(data)))
+    if would_run:
+        return Content("pickle", {}, (path,), would_run=would_run)
+    raise _foreign(path, "a pickle without tensors")
+
+
+def _read_folder(folder: Path) -> Content:
+    if (folder / METADATA).is_file():
+        return read_dcp(folder)
+    for name in _IN_FOLDER:
+        if (folder / name).is_file():
+            return _read_file(folder / name)
+    try:
+        names = sorted(entry.name for entry in os.scandir(folder))
+    except OSError as error:
+        raise _foreign(folder, f"a folder that cannot be listed ({error.strerror})") from error
+    # Accelerate with FSDP keeps the model in a folder of its own beside the optimizer's, rankwise.train the shards in one beside the rest
+    inner = [name for name in names if name.startswith(("pytorch_model", "shards")) and (folder / name / METADATA).is_file()]
+    if len(inner) == 1:
+        return read_dcp(folder / inner[0])
+    for suffix in _SUFFIXES:
+        fitting = [name for name in names if name.endswith(suffix) and (folder / name).is_file()]
+        if len(fitting) == 1:
+            return _read_file(folder / fitting[0])
+        if fitting:
+            raise _foreign(folder, f"a folder with {len(fitting)} checkpoints: {', '.join(fitting[:6])}", "give one of them")
+    raise _foreign(folder, "a folder without a checkpoint" + (f"; it has {', '.join(names[:6])}"[:200] if names else ""))
+
+
+def _foreign(path: Path, what: str, *next_steps: str) -> CheckpointError:
+    return CheckpointError("RW733", f"{path} is not a checkpoint: {what}", next=next_steps)

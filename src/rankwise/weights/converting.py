@@ -1,0 +1,144 @@
+"""A checkpoint as plain safetensors: names without wrappers, each tensor once, compared after writing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from rankwise.weights.checkpoint import open_checkpoint
+from rankwise.weights.choosing import with_key
+from rankwise.weights.names import WRAPPERS, wrappers_in
+from rankwise.weights.records import CheckpointError, TensorRecord
+from rankwise.weights.refusing import check_harmless
+from rankwise.weights.state_dicts import StateDict, find_state_dicts
+from rankwise.weights.tensors import TensorReader
+from rankwise.weights.writing import write_safetensors
+
+_MAX_GROWTH = 16  # an expanded tensor is written out in full; more than this is no checkpoint anybody made on purpose
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What of a checkpoint is converted, and into what."""
+
+    key: str | None = None
+    prefix: str | None = None
+    dtype: str | None = None
+    tensors_only: bool = False
+
+
+@dataclass(frozen=True)
+class Converted:
+    """What came of it. `read_s` and `written_read_s` are the seconds it takes to read all tensors from either file."""
+
+    output: str
+    tensors: int
+    nbytes: int
+    removed_prefixes: tuple[str, ...]
+    same_tensor: dict[str, str]
+    read_s: float
+    written_read_s: float
+
+
+def convert_to_safetensors(path: Path, output: Path, wanted: Wanted) -> Converted:
+    """Write the weights of `path` to `output`; every tensor is read back and compared before this returns."""
+    content = open_checkpoint(path)
+    check_harmless(content, path, wanted.tensors_only)
+    state = _pick(path, find_state_dicts(content), wanted.key)
+    names = plain_names(state, wanted.prefix)
+    _check_growth(path, state.tensors, sum(file.stat().st_size for file in content.files))
+    kept, same = _each_once(names, state.tensors)
+    reader = TensorReader()
+    for theirs in kept.values():
+        reader.check(theirs, state.tensors[theirs])
+    plan = {ours: (_dtype(state.tensors[theirs], wanted.dtype), state.tensors[theirs].shape) for ours, theirs in kept.items()}
+    write_safetensors(output, plan, lambda ours: reader.read(kept[ours], state.tensors[kept[ours]]), same)
+    read_s, written_read_s = _compare(output, kept, state.tensors)
+    nbytes = sum(record.nbytes for record in (state.tensors[theirs] for theirs in kept.values()))
+    return Converted(str(output), len(plan), nbytes, tuple(wrappers_in(kept.values())), same, read_s, written_read_s)
+
+
+def plain_names(state: StateDict, prefix: str | None) -> dict[str, str]:
+    """Plain name: name in the checkpoint. Off come wrappers that all names begin with, and torch's own marks at any depth.
+
+    A `module` in the middle of a name may be the model's own attribute, and nobody here knows the model: it stays.
+    """
+    names = [name for name in state.tensors if name != "n_averaged"]
+    shared = 0
+    while all(len(parts) > shared + 1 and parts[shared] in WRAPPERS for parts in (name.split(".") for name in names)) and names:
+        shared += 1
+    found: dict[str, str] = {}
+    for name in names:
+        parts = [part for part in name.split(".")[shared:] if part == "module" or part not in WRAPPERS]
+        plain = ".".join(parts)
+        if prefix is not None and not plain.startswith(prefix):
+            continue
+        found[plain[len(prefix or "") :]] = name
+    if not found:
+        raise CheckpointError("RW735", f"no name begins with {prefix!r}", why=f"they begin like {', '.join(names[:3])}")
+    return found
+
+
+def _pick(path: Path, states: list[StateDict], key: str | None) -> StateDict:
+    if key is not None:
+        return with_key(path, states, key)[0]
+    weights = [state for state in states if not state.is_for_training]
+    if not weights:
+        raise CheckpointError("RW735", f"{path} holds no weights")
+    return weights[0]
+
+
+def _each_once(names: Mapping[str, str], tensors: Mapping[str, TensorRecord]) -> tuple[dict[str, str], dict[str, str]]:
+    """The names to write, and those that are another name of a written tensor; safetensors holds each tensor once."""
+    kept: dict[str, str] = {}
+    same: dict[str, str] = {}
+    first: dict[object, str] = {}
+    for ours, theirs in names.items():
+        record = tensors[theirs]
+        mark = (record.storage, record.first, record.strides, record.shape, record.dtype) if record.storage and record.numel else theirs
+        if first.setdefault(mark, ours) == ours:
+            kept[ours] = theirs
+        else:
+            same[ours] = first[mark]
+    return kept, same
+
+
+def _check_growth(path: Path, tensors: Mapping[str, TensorRecord], size: int) -> None:
+    total = sum(record.nbytes for record in tensors.values())
+    if total > _MAX_GROWTH * size:
+        raise CheckpointError(
+            "RW732", f"{path} declares {total:,} bytes of weights in a file of {size:,}", why="its tensors repeat the same bytes"
+        )
+
+
+def _dtype(record: TensorRecord, wanted: str | None) -> str:
+    return wanted if wanted is not None and record.dtype.startswith(("float", "bfloat")) else record.dtype
+
+
+def _compare(output: Path, kept: Mapping[str, str], tensors: Mapping[str, TensorRecord]) -> tuple[float, float]:
+    """Every tensor of both files, bit by bit; the seconds each file took to read."""
+    written = open_checkpoint(output).tree
+    before, after = TensorReader(verify=False), TensorReader()
+    seconds = [0.0, 0.0]
+    for ours, theirs in kept.items():
+        started = time.perf_counter()
+        original = before.read(theirs, tensors[theirs]).clone()
+        between = time.perf_counter()
+        copy = after.read(ours, written[ours]).clone()
+        seconds[0] += between - started
+        seconds[1] += time.perf_counter() - between
+        if not _same_bits(original.to(copy.dtype), copy):
+            raise CheckpointError(
+                "RW739", f"{ours} is not in {output} what it is in the checkpoint", why="the disk did not keep what was written"
+            )
+    return seconds[0], seconds[1]
+
+
+def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Equal also where both are NaN."""
+    flat = [tensor.contiguous().reshape(-1).view(torch.uint8) if tensor.numel() else tensor for tensor in (one, other)]
+    return one.shape == other.shape and torch.equal(flat[0], flat[1])

@@ -1,0 +1,65 @@
+"""What a pickle would have run beyond rebuilding tensors, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from itertools import islice
+from typing import Any
+
+from rankwise.weights.opcodes import Call, Global, Persistent, Pickled
+from rankwise.weights.records import ITEM_SIZES
+
+_ROOM = 160  # of one call, in characters
+
+_REBUILD = {
+    "_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_tensor_v3", "_rebuild_parameter", "_rebuild_parameter_with_state",
+    "_rebuild_sparse_tensor", "_rebuild_qtensor", "_rebuild_nested_tensor", "_rebuild_wrapper_subclass",
+    "_rebuild_meta_tensor_no_storage", "_rebuild_device_tensor_from_numpy", "_rebuild_device_tensor_from_cpu_tensor",
+}  # fmt: skip
+_STORAGES = {
+    f"{kind}Storage"
+    for kind in ("Double", "Float", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool", "ComplexDouble", "ComplexFloat")
+}
+# What torch.load(weights_only=True) would accept too (a test compares the two); none of it can be made to run anything.
+HARMLESS = (
+    {"collections.OrderedDict", "collections.Counter", "builtins.set", "builtins.bytearray", "builtins.complex", "_codecs.encode"}
+    | {f"torch._utils.{name}" for name in _REBUILD}
+    | {f"torch.{name}" for name in _STORAGES}
+    | {f"torch.cuda.{name}" for name in _STORAGES}
+    | {f"torch.{name}" for name in ITEM_SIZES}
+    | {"torch.storage.UntypedStorage", "torch.storage.TypedStorage", "torch._tensor._rebuild_from_type_v2"}
+    | {"torch.nn.parameter.Parameter", "torch.Tensor", "torch.Size", "torch.device", "torch.serialization._get_layout"}
+)
+
+
+def what_would_run(pickled: Pickled, harmless: Collection[str] = frozenset(HARMLESS)) -> tuple[str, ...]:
+    """Every import and call that is not known to be harmless, as Python would write it: `posix.system('rm -rf /')`."""
+    calls = [call_text(call) for call in pickled.calls if str(call.target) not in harmless]
+    called = {str(call.target) for call in pickled.calls}
+    imports = [f"import {wanted}" for wanted in pickled.imports if str(wanted) not in harmless and str(wanted) not in called]
+    return tuple(dict.fromkeys(calls + imports))
+
+
+def call_text(call: Call) -> str:
+    text = f"{_short(call.target)}({', '.join(map(_short, call.args[:6]))})"
+    if call.state is not None:
+        text += f".__setstate__({_short(call.state)})"
+    return text if len(text) <= _ROOM else f"{text[:_ROOM]}…"
+
+
+def _short(value: Any, depth: int = 2) -> str:
+    """A value in few characters; what is nested deeper than two levels is `…`."""
+    if isinstance(value, Global):
+        return str(value)
+    if isinstance(value, Call):
+        return f"{_short(value.target, 0)}({', '.join(_short(arg, depth - 1) for arg in value.args[:4])})" if depth else "…"
+    if isinstance(value, Persistent):
+        return "<storage>"
+    if isinstance(value, (list, tuple, dict)):
+        inside = islice(value.items() if isinstance(value, dict) else value, 4)
+        return f"{type(value).__name__}({', '.join(_short(item, depth - 1) for item in inside)})" if depth > 0 else "…"
+    if isinstance(value, int) and value.bit_length() > 200:
+        return f"<a number of {value.bit_length():,} bits>"
+    if isinstance(value, (str, bytes)):
+        return repr(value[:100])
+    return repr(value)[:100]

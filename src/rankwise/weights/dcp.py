@@ -1,0 +1,129 @@
+"""Folders of torch.distributed.checkpoint, read without a process group: `.metadata` says which file holds which part of what."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from rankwise.weights.danger import HARMLESS, what_would_run
+from rankwise.weights.files import beside, read_small
+from rankwise.weights.opcodes import Call, Global, Stream, read_pickle
+from rankwise.weights.records import ITEM_SIZES, Chunk, Content, Damaged, Extent, TensorRecord
+from rankwise.weights.zipped import MAX_SMALL_ENTRY
+
+METADATA = ".metadata"
+_MAX_CHUNKS = 100_000
+_MODULE = "torch.distributed.checkpoint"
+# torch reads this file with a plain pickle.load, which would run whatever it says
+_HARMLESS = HARMLESS | {
+    *(f"{_MODULE}.metadata.{name}" for name in (
+        "Metadata", "MetadataIndex", "TensorStorageMetadata", "BytesStorageMetadata", "ChunkStorageMetadata", "TensorProperties",
+        "StorageMeta", "_MEM_FORMAT_ENCODING")),
+    f"{_MODULE}.filesystem._StorageInfo", f"{_MODULE}._fsspec_filesystem._StorageInfo",
+    "pathlib.PosixPath", "pathlib.WindowsPath", "pathlib.Path", "pathlib._local.PosixPath",
+    "torch.distributed._shard.sharded_tensor.metadata.TensorProperties",
+    "torch.distributed._shard.sharded_tensor.metadata.MEM_FORMAT_ENCODING",
+}  # fmt: skip
+
+
+def read_dcp(folder: Path) -> Content:
+    """Every tensor of the folder, whole, whatever number of ranks wrote it."""
+    pickled = read_pickle(Stream(read_small(folder / METADATA, MAX_SMALL_ENTRY)))
+    would_run = what_would_run(pickled, _HARMLESS)
+    if would_run:
+        return Content("torch.distributed.checkpoint", {}, (folder / METADATA,), would_run=would_run)
+    try:
+        metadata = pickled.value.state
+        stored = _stored(folder, metadata["storage_data"])
+        paths = metadata.get("planner_data") or {}
+        tree: dict[Any, Any] = {}
+        for name, entry in metadata["state_dict_metadata"].items():
+            record = _record(name, entry.state, stored) if _kind(entry) == "TensorStorageMetadata" else None
+            _plant(tree, paths.get(name) or (name,), record)
+    except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
+        if isinstance(error, Damaged):
+            raise
+        raise Damaged(f"{METADATA} is not what torch.distributed.checkpoint writes ({type(error).__name__}: {error})") from error
+    files = dict.fromkeys(extent.path for extent in stored.values())
+    return Content("torch.distributed.checkpoint", tree, (folder / METADATA, *files))
+
+
+def _stored(folder: Path, storage_data: dict[Any, Any]) -> dict[tuple[str, tuple[int, ...] | None], Extent]:
+    """Name and offsets of each part: the bytes it lies in."""
+    found = {}
+    paths: dict[str, Path] = {}
+    for index, info in storage_data.items():
+        name = info.state["relative_path"]
+        path = paths.get(name) or paths.setdefault(name, beside(folder, name, METADATA))
+        if info.state.get("transform_descriptors"):
+            raise Damaged(f"{name} was written through {info.state['transform_descriptors']}; only plain parts can be read")
+        offset, length = info.state["offset"], info.state["length"]
+        if offset < 0 or length < 0 or offset + length > path.stat().st_size:
+            raise Damaged(f"bytes {offset:,} to {offset + length:,} of {name} are declared, it has {path.stat().st_size:,}")
+        where = index.state.get("offset")
+        found[index.state["fqn"], None if where is None else _size(where)] = Extent(path, offset, length)
+    return found
+
+
+def _record(name: str, entry: dict[str, Any], stored: dict[tuple[str, tuple[int, ...] | None], Extent]) -> TensorRecord:
+    dtype, shape = _dtype(entry["properties"]), _size(entry["size"])
+    boxes = [(_size(chunk.state["offsets"]), _size(chunk.state["sizes"])) for chunk in entry["chunks"]]
+    chunks = []
+    for offsets, sizes in boxes:
+        extent = stored.get((name, offsets)) or stored.get((name, None))
+        if extent is None:
+            raise Damaged(f"the part of {name[:100]} at {list(offsets)} is in no file")
+        if math.prod(sizes) * ITEM_SIZES[dtype] > extent.nbytes:
+            raise Damaged(f"the part of {name[:100]} at {list(offsets)} is declared larger than the bytes it lies in")
+        chunks.append(Chunk(offsets, sizes, extent))
+    _check_cover(name, shape, boxes)
+    return TensorRecord(dtype, shape, chunks=tuple(chunks))
+
+
+def _check_cover(name: str, shape: tuple[int, ...], boxes: list[tuple[tuple[int, ...], tuple[int, ...]]]) -> None:
+    """Damaged unless the boxes fill the tensor exactly: an element that nobody wrote would be random."""
+    inside = all(
+        len(offsets) == len(sizes) == len(shape) and all(o + s <= n for o, s, n in zip(offsets, sizes, shape)) for offsets, sizes in boxes
+    )
+    boxes = [box for box in boxes if math.prod(box[1])]
+    filled = sum(math.prod(sizes) for _, sizes in boxes)
+    if not inside or filled != math.prod(shape) or len(boxes) > _MAX_CHUNKS or _overlap(sorted(boxes)):
+        raise Damaged(f"the parts of {name[:100]} do not fill its shape {list(shape)}: {filled:,} of {math.prod(shape):,} elements")
+
+
+def _overlap(boxes: list[tuple[tuple[int, ...], tuple[int, ...]]]) -> bool:
+    """Boxes in order of their offsets: one is compared with those that start before it ends in the first dimension."""
+    for i, (offsets, sizes) in enumerate(boxes):
+        for others, other_sizes in boxes[i + 1 :]:
+            if others and others[0] >= offsets[0] + sizes[0]:
+                break
+            if all(o < p + q and p < o + s for o, s, p, q in zip(offsets, sizes, others, other_sizes)):
+                return True
+    return False
+
+
+def _plant(tree: dict[Any, Any], path: Any, record: TensorRecord | None) -> None:
+    """Put the record where its nested dictionary had it; the planner flattened the names and kept the ways."""
+    *way, last = tuple(path)
+    for step in way:
+        tree = tree.setdefault(step, {})
+    tree[last] = record
+
+
+def _kind(entry: Any) -> str:
+    return entry.target.name if isinstance(entry, Call) and isinstance(entry.target, Global) else ""
+
+
+def _dtype(properties: Call) -> str:
+    named = properties.state[0] if isinstance(properties.state, tuple) else properties.state["dtype"]
+    if not isinstance(named, Global) or named.name not in ITEM_SIZES:
+        raise Damaged(f"the dtype {named} is not known")
+    return named.name
+
+
+def _size(value: Any) -> tuple[int, ...]:
+    sizes = tuple(value.args[0] if isinstance(value, Call) and value.args else () if isinstance(value, Call) else value)
+    if not all(isinstance(size, int) and size >= 0 for size in sizes):
+        raise Damaged(f"{str(sizes)[:80]} is no shape")
+    return sizes

@@ -1,0 +1,109 @@
+"""A model with its weights as a torch.export program (.pt2), which runs without the code that built it."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from rankwise.errors import UsageError
+from rankwise.weights.records import CheckpointError
+from rankwise.weights.writing import not_written, sync_folder
+
+_TIMED_S = 0.4  # for each of the two, taken in turns
+_TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 5e-3}
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What came of it: how far the outputs are apart, and the milliseconds of one call of either."""
+
+    output: str
+    nbytes: int
+    largest_difference: float
+    model_ms: float
+    program_ms: float
+
+
+def export_program(
+    model: torch.nn.Module, inputs: tuple[Any, ...], output: Path, *, dynamic_batch: bool, tolerance: float | None
+) -> Exported:
+    """Write `output` if the program computes what the model does, also with another batch size where that is dynamic."""
+    model.eval()
+    handle, temporary = tempfile.mkstemp(dir=output.parent, prefix=f".{output.stem}.", suffix=".pt2")
+    os.close(handle)
+    try:
+        with torch.no_grad():
+            program = torch.export.export(model, inputs, dynamic_shapes=_dynamic(inputs) if dynamic_batch else None)
+            torch.export.save(program, temporary)
+            run = torch.export.load(temporary).module()
+            trials = [inputs, *([_with_one_more_row(inputs)] if dynamic_batch else [])]
+            apart = max(largest_difference(model(*trial), run(*trial), tolerance) for trial in trials)
+            model_ms, program_ms = _timed(lambda: model(*inputs), lambda: run(*inputs))
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, output)
+        sync_folder(output.parent)
+    except OSError as error:
+        raise not_written(output, error) from error
+    except torch._dynamo.exc.TorchDynamoException as error:
+        raise UsageError(
+            "the model cannot be exported", why=str(error)[:600], next=("see torch.export's limits on Python control flow",)
+        ) from error
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+    return Exported(str(output), output.stat().st_size, apart, model_ms, program_ms)
+
+
+def _dynamic(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    batch = torch.export.Dim("batch", min=1)
+    for tensor in inputs:
+        if not isinstance(tensor, torch.Tensor) or tensor.dim() == 0 or tensor.shape[0] < 2:
+            raise UsageError(
+                "--dynamic-batch wants tensors whose first dimension is at least 2", why="torch.export takes 0 and 1 as constants"
+            )
+    return tuple({0: batch} for _ in inputs)
+
+
+def _with_one_more_row(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(torch.cat([tensor, tensor[:1]]) for tensor in inputs)
+
+
+def largest_difference(expected: Any, got: Any, tolerance: float | None) -> float:
+    """The largest difference of the outputs, relative to their size; CheckpointError if it is more than rounding."""
+    ours, theirs = tree_leaves(expected), tree_leaves(got)
+    if len(ours) != len(theirs):
+        raise CheckpointError("RW739", f"the model returns {len(ours)} values, the program {len(theirs)}")
+    worst = 0.0
+    for one, other in zip(ours, theirs):
+        if not isinstance(one, torch.Tensor):
+            continue
+        allowed = tolerance if tolerance is not None else _TOLERANCES.get(one.dtype, 0.0)
+        if one.shape != other.shape or one.dtype != other.dtype:
+            raise CheckpointError("RW739", f"the model returns {one.dtype}{list(one.shape)}, the program {other.dtype}{list(other.shape)}")
+        wide = torch.complex128 if one.dtype.is_complex else torch.float64
+        scale = max(1.0, float(one.to(wide).abs().max())) if one.numel() else 1.0
+        apart = float((one.to(wide) - other.to(wide)).abs().max()) / scale if one.numel() else 0.0
+        if not apart <= allowed:  # NaN is not either
+            raise CheckpointError("RW739", f"the outputs differ by {apart:.3g} (relative), where {allowed:.3g} is allowed")
+        worst = max(worst, apart)
+    return worst
+
+
+def _timed(one: Callable[[], Any], other: Callable[[], Any]) -> tuple[float, float]:
+    """Median milliseconds of either, taken in turns so that both see the same machine."""
+    taken: tuple[list[float], list[float]] = ([], [])
+    end = time.perf_counter() + 2 * _TIMED_S
+    while len(taken[0]) < 3 or time.perf_counter() < end:
+        for call, times in zip((one, other), taken):
+            started = time.perf_counter()
+            call()
+            times.append((time.perf_counter() - started) * 1e3)
+    return statistics.median(taken[0]), statistics.median(taken[1])

@@ -1,0 +1,96 @@
+"""Opens what was given, and only that: plain files, never a pipe or a device, and never more of one than is there."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from rankwise.errors import UnreadableInput
+from rankwise.weights.records import CheckpointError, Damaged
+
+_NEXT = ("check the path, and that it may be read",)
+
+
+def check_path(path: str | os.PathLike[str]) -> Path:
+    """The path, if it is a plain file or a folder."""
+    place = Path(path)
+    try:
+        mode = place.stat().st_mode
+    except (OSError, ValueError) as error:  # not there, a loop of links, a NUL in its name
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UnreadableInput(f"{place} cannot be read", why=reason, next=_NEXT) from error
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise UnreadableInput(f"{place} is neither a file nor a folder", why="it is a device, a pipe or a socket", next=_NEXT)
+    return place
+
+
+def map_file(path: Path) -> Any:
+    """The file's bytes, mapped: only what is looked at is read. An empty file is empty bytes."""
+    check_path(path)
+    try:
+        with path.open("rb") as file:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if os.fstat(file.fileno()).st_size else b""
+    except OSError as error:
+        raise UnreadableInput(f"{path} cannot be read", why=error.strerror or str(error), next=_NEXT) from error
+
+
+def read_small(path: Path, limit: int) -> bytes:
+    """A whole file that should be small."""
+    size = check_path(path).stat().st_size
+    if size > limit:
+        raise Damaged(f"{path.name} has {size:,} bytes, where at most {limit:,} are sensible")
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UnreadableInput(f"{path} cannot be read", why=error.strerror or str(error), next=_NEXT) from error
+
+
+def beside(folder: Path, name: Any, named_by: str) -> Path:
+    """The file `name` in `folder`. A name that leads anywhere else is refused: who wrote the index does not choose what we open."""
+    if not isinstance(name, str) or not name or name in (".", "..") or "\0" in name or "/" in name or "\\" in name:
+        raise CheckpointError(
+            "RW736",
+            f"{named_by} names {str(name)[:200]!r}, which is not a file beside it",
+            why="the parts of a checkpoint lie in its own folder",
+        )
+    path = folder / name
+    if not path.is_file():
+        raise CheckpointError(
+            "RW736", f"{named_by} names {name}, which is not there", why=f"looked in {folder}", next=("copy all files of the checkpoint",)
+        )
+    return path
+
+
+class Window:
+    """A part of a mapped file that reads like a file of its own, for zipfile: DCP keeps whole archives inside its files."""
+
+    def __init__(self, data: Any, start: int, length: int) -> None:
+        if start < 0 or length < 0 or start + length > len(data):
+            raise Damaged(f"bytes {start:,} to {start + length:,} are declared, the file has {len(data):,}")
+        self._data, self._start, self._length, self._at = data, start, length, 0
+
+    def read(self, count: int = -1) -> bytes:
+        left = max(self._length - self._at, 0)
+        count = left if count is None or count < 0 else min(count, left)
+        begin = self._start + self._at
+        self._at += count
+        return bytes(self._data[begin : begin + count])
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._at = (0, self._at, self._length)[whence] + offset
+        if self._at < 0:
+            raise OSError("before the start")
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def seekable(self) -> bool:
+        return True
+
+
+def as_binary(window: Window) -> BinaryIO:
+    return window  # type: ignore[return-value]  # what zipfile uses of one is all there

@@ -1,0 +1,79 @@
+"""What is in a checkpoint, as one dictionary: for `rankwise weights inspect` and its --json. Reads no tensor, imports no torch."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from rankwise.weights.checkpoint import open_checkpoint
+from rankwise.weights.names import wrappers_in
+from rankwise.weights.records import Content, TensorRecord
+from rankwise.weights.state_dicts import StateDict, find_state_dicts, looks_like
+
+
+def inspect_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Names, shapes, dtypes, sizes, prefixes, and what it looks like."""
+    return describe(path, open_checkpoint(path))
+
+
+def describe(path: str | os.PathLike[str], content: Content) -> dict[str, Any]:
+    states = find_state_dicts(content)
+    leaves = [state for state in states if not any(_is_below(other, state) for other in states) and not state.is_for_training]
+    training = [state for state in states if state.is_for_training and not any(_is_inside(state, other) for other in states)]
+    return {
+        "path": os.fspath(path),
+        "format": content.format,
+        "looks_like": looks_like(content, states),
+        "files": [{"name": file.name, "bytes": file.stat().st_size} for file in content.files],
+        "top_level": {
+            str(key): _value_text(value) for key, value in list(content.tree.items())[:200] if not isinstance(value, TensorRecord)
+        },
+        "weights": [_describe_state(state) for state in (*leaves, *training)],
+        "would_run": list(content.would_run),
+        "notes": list(content.notes),
+    }
+
+
+def _describe_state(state: StateDict) -> dict[str, Any]:
+    first: dict[Any, str] = {}
+    return {
+        "key": state.label,
+        "kind": "training state" if state.is_for_training else "averaged weights" if state.is_averaged else "weights",
+        "prefixes": wrappers_in(state.tensors),
+        "tensors": [_describe_tensor(name, record, first) for name, record in state.tensors.items()],
+        "parameters": sum(record.numel for record in state.tensors.values()),
+        "bytes": state.nbytes,
+    }
+
+
+def _describe_tensor(name: str, record: TensorRecord, first: dict[Any, str]) -> dict[str, Any]:
+    entry: dict[str, Any] = {"name": name, "dtype": record.dtype, "shape": list(record.shape), "bytes": record.nbytes}
+    if record.storage is not None and record.numel:
+        same = first.setdefault((record.storage, record.first, record.strides, record.shape, record.dtype), name)
+        if same != name:
+            entry["same_as"] = same
+    if record.unreadable:
+        entry["unreadable"] = record.unreadable
+    return entry
+
+
+def _is_below(inner: StateDict, outer: StateDict) -> bool:
+    """Whether `outer` is only the dictionary around `inner` and has no tensor of its own."""
+    depth = len(outer.key)
+    return len(inner.key) > depth and inner.key[:depth] == outer.key and not any("." not in name for name in outer.tensors)
+
+
+def _is_inside(inner: StateDict, outer: StateDict) -> bool:
+    """Whether `inner` is one of the many small dictionaries an optimizer's state is made of."""
+    depth = len(outer.key)
+    return outer.is_for_training and len(inner.key) > depth and inner.key[:depth] == outer.key
+
+
+def _value_text(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"dictionary of {len(value)}"
+    if isinstance(value, list):
+        return f"list of {len(value)}"
+    if isinstance(value, int) and value.bit_length() > 200:
+        return "a very large number"
+    return "an object that was not built" if value is None else repr(value)[:80]

@@ -1,0 +1,87 @@
+"""`load_weights`: any checkpoint into a plain model, all of it or nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from rankwise.errors import UsageError
+from rankwise.weights.checkpoint import open_checkpoint
+from rankwise.weights.choosing import choose
+from rankwise.weights.filling import Target
+from rankwise.weights.matching import Rules
+from rankwise.weights.names import wrappers_in
+from rankwise.weights.refusing import check_harmless
+from rankwise.weights.state_dicts import find_state_dicts, looks_like
+from rankwise.weights.tensors import TensorReader, torch_dtype
+
+
+@dataclass(frozen=True)
+class LoadedWeights:
+    """What was loaded, and what was done to make it fit."""
+
+    path: str
+    looks_like: tuple[str, ...]
+    key: str  # "" when the weights stand at the top of the file
+    loaded: int  # parameters and buffers, by name
+    nbytes: int
+    removed_prefixes: tuple[str, ...]
+    left_alone: tuple[str, ...]  # named by allow_missing: these keep the model's own values
+    ignored: tuple[str, ...]
+    converted: dict[str, str]  # name: "float16 → float32"
+    also_found: tuple[str, ...]  # other weights in the same file that would have fitted: key="ema"
+
+
+def load_weights(
+    model: torch.nn.Module,
+    path: str | os.PathLike[str],
+    *,
+    key: str | None = None,
+    prefix: str | None = None,
+    dtype: torch.dtype | str | None = None,
+    device: torch.device | str | None = None,
+    allow_missing: Sequence[str] = (),
+    allow_unexpected: Sequence[str] = (),
+    tensors_only: bool = False,
+    verify: bool = True,
+) -> LoadedWeights:
+    """Put the checkpoint's weights into `model`, in place; no process group is needed and nothing in the file is executed.
+
+    A model on the meta device gets the mapped tensors themselves; another model's tensors are filled where they are. Every
+    parameter and buffer gets a value, or nothing is changed and a CheckpointError holds the finding. `key` chooses among
+    several sets of weights ("ema"), `prefix` takes only what is below it ("model."), patterns in `allow_missing` and
+    `allow_unexpected` name what may stay without a partner. `tensors_only` reads the tensors of a checkpoint that also holds
+    objects of Python classes, which are left out.
+    """
+    content = open_checkpoint(path)
+    check_harmless(content, Path(path), tensors_only)
+    target = Target(model, torch_dtype(dtype) if isinstance(dtype, str) else dtype, torch.device(device) if device else None)
+    states = find_state_dicts(content)
+    rules = Rules(prefix, _patterns(allow_missing), _patterns(allow_unexpected))
+    choice = choose(Path(path), states, target.slots(), key, rules)
+    converted = target.fill(choice, TensorReader(verify), str(path))
+    records = choice.state.tensors
+    return LoadedWeights(
+        path=str(path),
+        looks_like=tuple(looks_like(content, states)),
+        key=choice.state.label,
+        loaded=len(choice.fit.pairs),
+        nbytes=sum(records[theirs].nbytes for theirs in set(choice.fit.pairs.values())),
+        removed_prefixes=tuple(
+            dict.fromkeys([*wrappers_in(choice.fit.pairs.values()), *([choice.fit.removed] if choice.fit.removed else [])])
+        ),
+        left_alone=choice.fit.left_alone,
+        ignored=choice.fit.ignored,
+        converted=converted,
+        also_found=choice.also,
+    )
+
+
+def _patterns(names: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(names, str):
+        raise UsageError(f"allow_missing and allow_unexpected take a list of patterns, not the text {names!r}", next=(f"[{names!r}]",))
+    return tuple(names)

@@ -1,0 +1,69 @@
+"""Says, in one finding, how a checkpoint and a model disagree: both sides of everything, and the nearest name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from rankwise.weights.matching import Fit, Slot, nearest_names
+from rankwise.weights.records import CheckpointError, TensorRecord
+from rankwise.weights.state_dicts import StateDict
+
+_SHOWN = 6  # rows of each kind in a finding
+
+
+def mismatch(path: Path, state: StateDict, one: Fit, slots: Mapping[str, Slot]) -> CheckpointError:
+    """Both sides of every disagreement, and the nearest name of each that is missing."""
+    if one.ambiguous:
+        names = ", ".join(one.ambiguous[:_SHOWN])
+        summary = f"several names in {path} are the same once wrappers are taken off"
+        return CheckpointError("RW734", summary, why=f"among them {names}; rename one of the modules")
+    facts = [f"{len(one.missing)} of {len(slots)} names of the model are missing"] if one.missing else []
+    facts += [f"{len(one.wrong)} have another shape or kind of number"] if one.wrong else []
+    facts += [f"{len(one.unexpected)} names of the checkpoint are unknown to the model"] if one.unexpected else []
+    under = f" under {state.label!r}" if state.key else ""
+    summary = f"{path} does not fit the model: {', '.join(facts)}"
+    return CheckpointError("RW734", summary, why="\n".join(_rows(one, state, slots, under)), next=_steps(one))
+
+
+def _rows(one: Fit, state: StateDict, slots: Mapping[str, Slot], under: str) -> list[str]:
+    shown = one.missing[:_SHOWN]
+    near = nearest_names(one, slots, state.tensors, shown)
+    table = [("model", f"checkpoint{under}")]
+    table += [
+        (
+            f"{name} {_slot_text(slots[name])}",
+            f"missing; nearest: {near[name]} {_text(state.tensors[near[name]])}" if name in near else "missing",
+        )
+        for name in shown
+    ]
+    table += [
+        (f"{ours} {_slot_text(slots[ours])}", f"{theirs} {_text(state.tensors[theirs])}")
+        for ours, theirs in list(one.wrong.items())[:_SHOWN]
+    ]
+    others = [name for name in one.unexpected if name not in near.values()][:_SHOWN]
+    table += [("unknown", f"{name} {_text(state.tensors[name])}") for name in others]
+    left_out = len(one.missing) + len(one.wrong) + len(one.unexpected) - len(table) + 1 - len(set(near.values()))
+    width = min(max(len(left) for left, _ in table), 60)
+    rows = [f"{_cut(left):<{width}}  {_cut(right)}" for left, right in table]
+    return rows + ([f"and {left_out:,} more"] if left_out > 0 else [])
+
+
+def _steps(one: Fit) -> tuple[str, ...]:
+    if not one.missing and not one.wrong:
+        return ("if those names may be left out: allow_unexpected=('pattern*',)",)
+    if one.missing and not one.unexpected and not one.wrong:
+        return ("if those parameters are to keep their initial values: allow_missing=('pattern*',)",)
+    return ()
+
+
+def _slot_text(slot: Slot) -> str:
+    return f"{slot.dtype}{list(slot.shape)}"
+
+
+def _text(record: TensorRecord) -> str:
+    return f"{record.dtype}{list(record.shape)}"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 100 else f"{text[:50]}…{text[-49:]}"

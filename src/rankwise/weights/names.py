@@ -1,0 +1,67 @@
+"""Parameter names: what wrappers put into them, and which name is meant by one that is not there."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterable
+
+# The attribute each wrapper keeps the wrapped module under, and who the wrapper is.
+WRAPPERS = {
+    "module": "DistributedDataParallel, DataParallel, AveragedModel or DeepSpeed",
+    "_orig_mod": "torch.compile",
+    "_fsdp_wrapped_module": "FullyShardedDataParallel",
+    "_checkpoint_wrapped_module": "activation checkpointing",
+    "_forward_module": "Lightning Fabric",
+    "_original_module": "Lightning Fabric",
+}
+_MAX_COMPARED = 2000  # names a missing one is compared with; more would take seconds and tell nothing more
+
+
+def bare(name: str) -> str:
+    """The name without any wrapper's part, at any depth: `module._orig_mod.0._orig_mod.weight` is `0.weight`."""
+    return ".".join(part for part in name.split(".") if part not in WRAPPERS)
+
+
+def without_outer(name: str, count: int) -> str | None:
+    """The name without its first `count` parts, if all of those are a wrapper's."""
+    parts = name.split(".")
+    if len(parts) <= count or any(part not in WRAPPERS for part in parts[:count]):
+        return None
+    return ".".join(parts[count:])
+
+
+def wrappers_in(names: Iterable[str]) -> dict[str, int]:
+    """Each wrapper's prefix as it is found in front of the names, outermost first: `module._orig_mod.`, and how many names have it."""
+    found: dict[str, int] = {}
+    for name in names:
+        parts = name.split(".")
+        prefix = ""
+        for part in parts:
+            if part in WRAPPERS:
+                prefix += f"{part}."
+            elif prefix:
+                found[prefix] = found.get(prefix, 0) + 1
+                prefix = ""
+    return found
+
+
+def common_prefix(names: Collection[str]) -> str:
+    """The parts all names begin with, each followed by a dot; the last part of a name is never among them."""
+    parts = [name.split(".")[:-1] for name in names]
+    shared = []
+    for column in zip(*parts):
+        if len(set(column)) != 1:
+            break
+        shared.append(column[0])
+    return "".join(f"{part}." for part in shared)
+
+
+def nearest(name: str, candidates: Iterable[str]) -> str | None:
+    """The candidate most likely meant: the same last parts count more than anything in front."""
+    best, best_score = None, 0.45
+    for candidate in list(candidates)[:_MAX_COMPARED]:
+        score = difflib.SequenceMatcher(None, name, candidate, autojunk=False).ratio()
+        score += 0.2 * (name.rsplit(".", 1)[-1] == candidate.rsplit(".", 1)[-1])
+        if score > best_score:
+            best, best_score = candidate, score
+    return best

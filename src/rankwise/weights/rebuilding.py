@@ -1,0 +1,120 @@
+"""From the calls a torch pickle asks for to TensorRecords: torch's _rebuild functions, read instead of run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from rankwise.weights.opcodes import Call, Global, Persistent
+from rankwise.weights.records import ITEM_SIZES, Damaged, Extent, TensorRecord
+
+STORAGE_DTYPES = {
+    "DoubleStorage": "float64", "FloatStorage": "float32", "HalfStorage": "float16", "BFloat16Storage": "bfloat16",
+    "LongStorage": "int64", "IntStorage": "int32", "ShortStorage": "int16", "CharStorage": "int8", "ByteStorage": "uint8",
+    "BoolStorage": "bool", "ComplexDoubleStorage": "complex128", "ComplexFloatStorage": "complex64", "UntypedStorage": "uint8",
+}  # fmt: skip
+_MAX_DEPTH = 64
+
+# key, dtype, bytes the pickle declares → where they are
+FindStorage = Callable[[str, str, int], Extent]
+
+
+def plain_tree(value: Any, find_storage: FindStorage) -> Any:
+    """The value with every tensor as its record; whatever is neither tensor nor plain data is left out as None."""
+    return _Rebuilder(find_storage).plain(value, 0)
+
+
+class _Rebuilder:
+    def __init__(self, find_storage: FindStorage) -> None:
+        self._find_storage = find_storage
+        self._done: dict[int, Any] = {}  # what was seen once is not walked again, so that shared parts cost nothing
+
+    def plain(self, value: Any, depth: int) -> Any:
+        if isinstance(value, (str, int, float, bool, bytes, type(None))):
+            return value
+        if id(value) in self._done:
+            return self._done[id(value)]
+        if depth > _MAX_DEPTH:
+            return None
+        self._done[id(value)] = None  # what contains itself contains None
+        self._done[id(value)] = result = self._plain(value, depth + 1)
+        return result
+
+    def _plain(self, value: Any, depth: int) -> Any:
+        if isinstance(value, dict):
+            return {self._key(key): self.plain(item, depth) for key, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self.plain(item, depth) for item in value]
+        if isinstance(value, Call):
+            if value.items and str(value.target).startswith("collections."):
+                return {self._key(key): self.plain(item, depth) for key, item in zip(value.items[::2], value.items[1::2])}
+            return self.tensor(value)
+        return None
+
+    def _key(self, key: Any) -> Any:
+        return key if isinstance(key, (str, int, float, bool, bytes, type(None))) else str(type(key).__name__)
+
+    def tensor(self, call: Call) -> Any:
+        """The record of a tensor; None for a call that makes none."""
+        name = str(call.target)
+        args = call.args
+        try:
+            if name in ("torch._utils._rebuild_parameter", "torch._utils._rebuild_parameter_with_state"):
+                return self.tensor(args[0])
+            if name == "torch._tensor._rebuild_from_type_v2":
+                return self.tensor(Call(args[0], tuple(args[2])))
+            if name in ("torch._utils._rebuild_tensor", "torch._utils._rebuild_tensor_v2"):
+                return self._strided(args, None, args[6] if len(args) > 6 else None)
+            if name == "torch._utils._rebuild_tensor_v3":
+                return self._strided(args, args[6], args[7] if len(args) > 7 else None)
+            if name.startswith("torch._utils._rebuild_"):
+                kind = name.removeprefix("torch._utils._rebuild_").replace("_", " ")
+                return TensorRecord("unknown", (), unreadable=f"it is a {kind}, which has no plain storage")
+        except (IndexError, TypeError, AttributeError) as error:
+            raise Damaged(f"a tensor is described wrongly ({name}: {error})") from error
+        return None
+
+    def _strided(self, args: tuple[Any, ...], dtype_name: Any, flags: Any) -> TensorRecord:
+        reference, first, shape, strides = args[:4]
+        storage_dtype, storage = self._storage(reference)
+        dtype = dtype_name.name if isinstance(dtype_name, Global) else storage_dtype
+        if dtype not in ITEM_SIZES:
+            return TensorRecord(dtype, tuple(shape), unreadable=f"its dtype {dtype} is not known")
+        record = TensorRecord(dtype, _sizes(shape), storage, first, _sizes(strides))
+        check_bounds(record)
+        if isinstance(flags, dict) and any(flags.values()):
+            return replace(record, unreadable="it is a lazily conjugated or negated view")
+        return record
+
+    def _storage(self, reference: Any) -> tuple[str, Extent]:
+        if not isinstance(reference, Persistent) or not isinstance(reference.id, tuple) or len(reference.id) < 5:
+            raise Damaged("a tensor refers to no storage")
+        _, kind, key, _, count, *view = reference.id
+        dtype = STORAGE_DTYPES.get(kind.name if isinstance(kind, Global) else "")
+        if dtype is None or not isinstance(key, str) or not isinstance(count, int) or count < 0:
+            raise Damaged(f"a storage is described wrongly: {str(reference.id)[:100]}")
+        if view and view[0] is not None:
+            raise Damaged("it holds views of storages, as torch 0.1 wrote them")
+        return dtype, self._find_storage(key, dtype, count * ITEM_SIZES[dtype])
+
+
+def check_bounds(record: TensorRecord) -> None:
+    """Damaged if any element lies outside of the storage."""
+    if len(record.shape) != len(record.strides) or not isinstance(record.first, int) or record.first < 0:
+        raise Damaged("a tensor's shape and strides do not belong together")
+    if record.numel == 0 or record.storage is None:
+        return
+    last = record.first + sum((size - 1) * stride for size, stride in zip(record.shape, record.strides))
+    needed = (last + 1) * ITEM_SIZES[record.dtype]
+    if needed > record.storage.nbytes:
+        raise Damaged(f"a tensor of shape {list(record.shape)} needs {needed:,} bytes of a storage that has {record.storage.nbytes:,}")
+
+
+def _sizes(values: Any) -> tuple[int, ...]:
+    if isinstance(values, Call) and str(values.target) == "torch.Size":
+        values = values.args[0]
+    sizes = tuple(values)
+    if not all(isinstance(size, int) and 0 <= size < 1 << 62 for size in sizes) or len(sizes) > 64:
+        raise Damaged(f"{str(sizes)[:80]} is no shape")
+    return sizes

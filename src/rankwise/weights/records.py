@@ -1,0 +1,100 @@
+"""What a checkpoint holds, as plain records: where each tensor's bytes lie, never the bytes themselves."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rankwise.causes import load_cause
+from rankwise.errors import RankwiseError
+
+# torch's name of a dtype: bytes per element
+ITEM_SIZES = {
+    "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2,
+    "float8_e4m3fn": 1, "float8_e4m3fnuz": 1, "float8_e5m2": 1, "float8_e5m2fnuz": 1, "float8_e8m0fnu": 1,
+    "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint64": 8, "uint32": 4, "uint16": 2, "uint8": 1, "bool": 1,
+    "complex128": 16, "complex64": 8, "complex32": 4,
+}  # fmt: skip
+
+
+class Damaged(ValueError):
+    """The bytes contradict themselves or each other; the text says how."""
+
+
+class CheckpointError(RankwiseError):
+    """A checkpoint that cannot, or must not, be used; holds the finding of a cause."""
+
+    def __init__(self, code: str, summary: str, *, why: str = "", next: tuple[str, ...] = ()) -> None:
+        super().__init__(load_cause(code).finding(summary, certain=True, why=why, next=next))
+
+
+@dataclass(frozen=True)
+class Extent:
+    """Consecutive bytes of a file, with their CRC-32 where the format keeps one."""
+
+    path: Path
+    offset: int
+    nbytes: int
+    crc: int | None = None
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """One box of a tensor that was saved in several: a whole file of torch.save inside another file."""
+
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+    extent: Extent
+
+
+@dataclass(frozen=True)
+class TensorRecord:
+    """One tensor: what it is, and the storage or the chunks its elements lie in."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    storage: Extent | None = None
+    first: int = 0  # index of its first element in the storage
+    strides: tuple[int, ...] = ()  # in elements, like torch's
+    chunks: tuple[Chunk, ...] = ()
+    unreadable: str = ""  # why its elements cannot be had, for kinds that have no plain storage
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.numel * ITEM_SIZES.get(self.dtype, 0)
+
+    def shares_all_with(self, other: TensorRecord) -> bool:
+        """The very same elements: two names of one tensor."""
+        return (
+            self.storage is not None
+            and self.numel > 0
+            and (self.storage, self.first, self.strides, self.shape, self.dtype)
+            == (other.storage, other.first, other.strides, other.shape, other.dtype)
+        )
+
+
+@dataclass(frozen=True)
+class Content:
+    """What one file or folder holds: nested dictionaries with TensorRecords and plain values at their ends."""
+
+    format: str  # "torch zip", "safetensors", …
+    tree: dict[Any, Any]
+    files: tuple[Path, ...]
+    aliases: dict[str, str] = field(default_factory=dict)  # names left out because another name is the same tensor
+    notes: tuple[str, ...] = ()
+    would_run: tuple[str, ...] = ()  # what an unpickler would have executed
+
+
+def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides of a row-major tensor."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))

@@ -1,0 +1,120 @@
+"""safetensors: a JSON header that says where each tensor lies. One file, or several with an index."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from rankwise.weights.files import beside, map_file, read_small
+from rankwise.weights.records import ITEM_SIZES, Content, Damaged, Extent, TensorRecord, contiguous
+
+MAX_HEADER = 50_000_000
+CRC_KEY = "rankwise.crc32"  # in the header's __metadata__: {name: CRC-32 in hexadecimal}, because the format itself has no checksum
+DTYPES = {
+    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2",
+    "F8_E8M0": "float8_e8m0fnu", "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz",
+    "I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8", "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8",
+    "BOOL": "bool", "C64": "complex64",
+}  # fmt: skip
+
+
+def read_safetensors(path: Path, data: Any | None = None) -> Content:
+    """One file."""
+    data = map_file(path) if data is None else data
+    start = 8 + int.from_bytes(data[:8], "little")
+    if len(data) < 8 or start - 8 > MAX_HEADER or start > len(data):
+        raise Damaged(f"a header of {start - 8:,} bytes is declared, the file has {len(data):,}")
+    header = parse_json(data[8:start], "its header")
+    metadata = header.pop("__metadata__", None) or {}
+    if not isinstance(metadata, dict):
+        raise Damaged("its __metadata__ is no dictionary")
+    crcs = _crcs(metadata)
+    records = {name: _record(path, name, entry, start, len(data), crcs.get(name)) for name, entry in header.items()}
+    end = max((r.storage.offset + r.storage.nbytes for r in records.values() if r.storage), default=start)
+    if end != len(data):
+        raise Damaged(f"its tensors end at byte {end:,}, the file at {len(data):,}")
+    if "DCP_SHARDING_INFO" in metadata:
+        raise Damaged("it holds one rank's parts of the tensors; consolidate_safetensors_files joins them")
+    # safetensors.torch.save_model notes here which names it left out as the same tensor
+    aliases = {name: kept for name, kept in metadata.items() if name not in records and isinstance(kept, str) and kept in records}
+    return Content("safetensors", records, (path,), aliases)
+
+
+def read_index(path: Path) -> Content:
+    """Several files, by the index that says which tensor is in which: HuggingFace's model.safetensors.index.json."""
+    index = parse_json(read_small(path, MAX_HEADER), path.name)
+    weight_map = index.get("weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
+        raise Damaged(f"{path.name} has no weight_map from names to files")
+    contents = {shard: _read_shard(beside(path.parent, shard, path.name)) for shard in dict.fromkeys(weight_map.values())}
+    records = {}
+    for name, shard in weight_map.items():
+        record = contents[shard].tree.get(name)
+        if not isinstance(record, TensorRecord):
+            raise Damaged(f"{path.name} says that {name[:100]} is in {shard}, where it is not")
+        records[name] = record
+    aliases = {name: kept for content in contents.values() for name, kept in content.aliases.items() if name not in records}
+    kinds = {content.format for content in contents.values()}
+    would_run = tuple(line for content in contents.values() for line in content.would_run)
+    files = (path, *(file for content in contents.values() for file in content.files))
+    return Content(f"sharded {' and '.join(sorted(kinds)) or 'safetensors'}", records, files, aliases, would_run=would_run)
+
+
+def _read_shard(path: Path) -> Content:
+    """A shard by its own first bytes: indices also name files of torch.save (pytorch_model.bin.index.json)."""
+    from rankwise.weights.torch_file import read_torch_zip
+    from rankwise.weights.zipped import open_archive
+
+    data = map_file(path)
+    try:
+        if data[:4] == b"PK\x03\x04":
+            return read_torch_zip(path, open_archive(path, data))
+        return read_safetensors(path, data)
+    except Damaged as error:
+        raise Damaged(f"{path.name}: {error}") from error
+
+
+def _record(path: Path, name: str, entry: Any, start: int, size: int, crc: int | None) -> TensorRecord:
+    try:
+        dtype = DTYPES[entry["dtype"]]
+        shape = tuple(entry["shape"])
+        begin, end = entry["data_offsets"]
+        is_valid = all(type(number) is int and number >= 0 for number in (*shape, begin, end)) and begin <= end
+    except (KeyError, TypeError, ValueError) as error:
+        raise Damaged(f"its header describes {name[:100]!r} wrongly ({type(error).__name__}: {error})") from error
+    if not is_valid or math.prod(shape) * ITEM_SIZES[dtype] != end - begin:
+        raise Damaged(f"{name[:100]!r} is declared as {dtype}{list(shape)[:16]} in bytes {begin} to {end}, which is not its size")
+    if start + end > size:
+        raise Damaged(f"{name[:100]!r} should end at byte {start + end:,}, the file at {size:,}")
+    return TensorRecord(dtype, shape, Extent(path, start + begin, end - begin, crc), 0, contiguous(shape))
+
+
+def parse_json(content: bytes, what: str) -> dict[str, Any]:
+    """A JSON object in which no name stands twice."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            raise Damaged(f"a name stands twice in {what}")
+        return found
+
+    try:
+        parsed = json.loads(bytes(content), object_pairs_hook=once)
+    except Damaged:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise Damaged(f"{what} is no valid JSON ({str(error)[:100]})") from error
+    if not isinstance(parsed, dict):
+        raise Damaged(f"{what} is no JSON object")
+    return parsed
+
+
+def _crcs(metadata: dict[str, Any]) -> dict[str, int]:
+    text = metadata.get(CRC_KEY)
+    crcs = parse_json(text.encode(), CRC_KEY) if isinstance(text, str) else {}
+    try:
+        return {name: int(crc, 16) for name, crc in crcs.items()}
+    except (TypeError, ValueError) as error:
+        raise Damaged(f"{CRC_KEY} holds no checksums") from error

@@ -1,0 +1,108 @@
+"""From a record to a torch tensor that lies in the mapped file: nothing is read before it is used, and nothing is there twice."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rankwise.weights.files import map_file
+from rankwise.weights.records import ITEM_SIZES, CheckpointError, Damaged, Extent, TensorRecord
+from rankwise.weights.torch_file import read_embedded
+
+_CRC_STEP = 8 << 20
+
+
+@dataclass
+class TensorReader:
+    """Makes tensors of records. The files are mapped privately: writing to a tensor never changes a checkpoint."""
+
+    verify: bool = True
+    _storages: dict[Path, torch.UntypedStorage] = field(default_factory=dict)
+    _maps: dict[Path, Any] = field(default_factory=dict)
+    _verified: set[Extent] = field(default_factory=set)
+
+    def check(self, name: str, record: TensorRecord) -> None:
+        """Raise what `read` would raise, without taking memory."""
+        if record.unreadable:
+            raise CheckpointError("RW740", f"{name} cannot be read", why=record.unreadable)
+        torch_dtype(record.dtype)
+        try:
+            for part in self._parts(name, record):
+                if part.numel:
+                    self._check(part)
+        except Damaged as error:
+            summary = f"{name} cannot be read, its bytes are damaged"
+            raise CheckpointError("RW732", summary, why=str(error)) from error
+
+    def read(self, name: str, record: TensorRecord) -> torch.Tensor:
+        """The tensor; it shares the mapped file's memory where its bytes lie aligned, which torch.save and safetensors see to."""
+        self.check(name, record)
+        if record.numel == 0:
+            return torch.empty(record.shape, dtype=torch_dtype(record.dtype))
+        parts = self._parts(name, record)
+        if len(parts) == 1:
+            return self._strided(parts[0])
+        whole = torch.empty(record.shape, dtype=torch_dtype(record.dtype))
+        for chunk, part in zip(record.chunks, parts):
+            if part.numel:
+                box = tuple(slice(offset, offset + size) for offset, size in zip(chunk.offsets, chunk.sizes))
+                whole[box] = self._strided(part)
+        return whole
+
+    @property
+    def verified_bytes(self) -> int:
+        """How many bytes were compared with a checksum so far."""
+        return sum(extent.nbytes for extent in self._verified)
+
+    def _parts(self, name: str, record: TensorRecord) -> list[TensorRecord]:
+        """The record itself, or those of its chunks, each of which is looked at before memory is taken for the whole."""
+        parts = [read_embedded(chunk.extent, self._map(chunk.extent.path)) for chunk in record.chunks]
+        for chunk, part in zip(record.chunks, parts):
+            if (part.shape, part.dtype) != (chunk.sizes, record.dtype):
+                raise Damaged(f"a part of {name} is {part.dtype}{list(part.shape)} where {record.dtype}{list(chunk.sizes)} was declared")
+        return parts or [record]
+
+    def _strided(self, record: TensorRecord) -> torch.Tensor:
+        extent = record.storage
+        assert extent is not None
+        part = self._storage(extent.path)[extent.offset : extent.offset + extent.nbytes]
+        if extent.offset % ITEM_SIZES[record.dtype]:  # only torch's old format: not every processor reads numbers at odd addresses
+            part = part.clone()
+        empty = torch.empty(0, dtype=torch_dtype(record.dtype))
+        return empty.set_(part, record.first, record.shape, record.strides)
+
+    def _storage(self, path: Path) -> torch.UntypedStorage:
+        if path not in self._storages:
+            self._storages[path] = torch.UntypedStorage.from_file(str(path), False, path.stat().st_size)  # type: ignore[assignment]
+        return self._storages[path]
+
+    def _map(self, path: Path) -> Any:
+        if path not in self._maps:
+            self._maps[path] = map_file(path)
+        return self._maps[path]
+
+    def _check(self, record: TensorRecord) -> None:
+        """Compare with the CRC the writer left, piece by piece, so that it costs time but no memory."""
+        extent = record.storage
+        if extent is None or extent.offset + extent.nbytes > self._storage(extent.path).nbytes():
+            raise Damaged("the file has become shorter since it was opened")
+        if not self.verify or extent.crc is None or extent in self._verified:
+            return
+        crc, end = 0, extent.offset + extent.nbytes
+        with memoryview(self._map(extent.path)) as view:
+            for start in range(extent.offset, end, _CRC_STEP):
+                crc = zlib.crc32(view[start : min(start + _CRC_STEP, end)], crc)
+        if crc != extent.crc:
+            raise Damaged(f"{extent.nbytes:,} bytes at {extent.offset:,} of {extent.path.name} are not those that were written (CRC-32)")
+        self._verified.add(extent)
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise CheckpointError("RW740", f"this torch has no dtype {name}")
+    return dtype

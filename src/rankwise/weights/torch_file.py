@@ -1,0 +1,101 @@
+"""Files of torch.save: the zip format, and the one before it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rankwise.weights.danger import what_would_run
+from rankwise.weights.opcodes import Global, Persistent, Pickled, Stream, read_pickle
+from rankwise.weights.rebuilding import STORAGE_DTYPES, plain_tree
+from rankwise.weights.records import ITEM_SIZES, Content, Damaged, Extent, TensorRecord
+from rankwise.weights.zipped import Archive, open_archive
+
+# a pickle of the number 0x1950a86a20f9469cfc6c, less its two bytes of protocol
+LEGACY_MAGIC = b"\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
+
+
+def read_torch_zip(path: Path, archive: Archive) -> Content:
+    """What torch.save wrote, with the tensors left in the file."""
+    pickled = read_pickle(Stream(archive.read("data.pkl")))
+    if "byteorder" in archive.entries and archive.read("byteorder") != b"little":
+        raise Damaged("its numbers are big-endian; only little-endian ones can be mapped")
+
+    def find_storage(key: str, dtype: str, nbytes: int) -> Extent:
+        extent = archive.entries.get(f"data/{key}")
+        if extent is None:
+            raise Damaged(f"the storage data/{key[:40]} is missing")
+        if nbytes > extent.nbytes:
+            raise Damaged(f"the storage data/{key[:40]} should have {nbytes:,} bytes, {extent.nbytes:,} are there")
+        return extent
+
+    return Content("torch zip", as_tree(plain_tree(pickled.value, find_storage)), (path,), would_run=what_would_run(pickled))
+
+
+def read_embedded(extent: Extent, data: Any) -> TensorRecord:
+    """The single tensor of an archive inside a DCP file."""
+    archive = open_archive(extent.path, data, extent.offset, extent.nbytes)
+    if "data.pkl" not in archive.entries:
+        raise Damaged(f"there is no tensor at byte {extent.offset:,} of {extent.path.name}")
+    value = read_torch_zip(extent.path, archive).tree.get("")
+    if not isinstance(value, TensorRecord):
+        raise Damaged(f"there is no tensor at byte {extent.offset:,} of {extent.path.name}")
+    return value
+
+
+def read_legacy(path: Path, data: Any) -> Content:
+    """torch.save before 1.6: five pickles, then the storages one after the other."""
+    stream = Stream(data)
+    for _ in range(2):  # the magic number, the protocol
+        read_pickle(stream)
+    system = read_pickle(stream).value
+    if isinstance(system, dict) and system.get("little_endian") is False:
+        raise Damaged("its numbers are big-endian; only little-endian ones can be mapped")
+    pickled = read_pickle(stream)
+    keys = read_pickle(stream).value
+    storages = _legacy_storages(path, data, stream.tell(), keys, _legacy_dtypes(pickled))
+
+    def find_storage(key: str, dtype: str, nbytes: int) -> Extent:
+        extent = storages.get(key)
+        if extent is None or nbytes > extent.nbytes:
+            raise Damaged(f"the storage {key[:40]} of {nbytes:,} bytes is missing")
+        return extent
+
+    return Content("torch legacy", as_tree(plain_tree(pickled.value, find_storage)), (path,), would_run=what_would_run(pickled))
+
+
+def as_tree(value: Any) -> dict[Any, Any]:
+    """A dictionary stays itself; a list becomes one by its indices; a bare tensor stands under the empty name."""
+    if isinstance(value, dict):
+        return value
+    if isinstance(value, list):
+        return {str(index): item for index, item in enumerate(value)}
+    return {"": value}
+
+
+def _legacy_dtypes(pickled: Pickled) -> dict[str, str]:
+    """The dtype of each storage, which only the references to it know."""
+    dtypes: dict[str, str] = {}
+    for call in pickled.calls:
+        for reference in call.args:
+            if isinstance(reference, Persistent) and isinstance(reference.id, tuple) and len(reference.id) >= 5:
+                kind, key = reference.id[1:3]
+                if isinstance(kind, Global) and isinstance(key, str):
+                    dtypes[key] = STORAGE_DTYPES.get(kind.name, "")
+    return dtypes
+
+
+def _legacy_storages(path: Path, data: Any, at: int, keys: Any, dtypes: dict[str, str]) -> dict[str, Extent]:
+    if not isinstance(keys, list):
+        raise Damaged("the list of its storages is missing")
+    storages = {}
+    for key in keys:
+        dtype = dtypes.get(key) if isinstance(key, str) else None
+        if not dtype:
+            raise Damaged(f"nobody refers to its storage {str(key)[:40]}")
+        nbytes = int.from_bytes(data[at : at + 8], "little") * ITEM_SIZES[dtype]
+        if at + 8 + nbytes > len(data):
+            raise Damaged(f"a storage should have {nbytes:,} bytes, {max(len(data) - at - 8, 0):,} are left")
+        storages[key] = Extent(path, at + 8, nbytes)
+        at += 8 + nbytes
+    return storages

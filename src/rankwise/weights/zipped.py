@@ -1,0 +1,75 @@
+"""The archive torch.save writes: a zip whose entries are stored uncompressed, so that they can be mapped where they lie."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rankwise.weights.files import Window, as_binary
+from rankwise.weights.records import Damaged, Extent
+
+MAX_SMALL_ENTRY = 256 << 20  # of the entries that are read whole: pickles and JSON
+_LOCAL_HEADER = 30
+_MAX_ENTRIES = 2_000_000
+
+
+@dataclass(frozen=True)
+class Archive:
+    """The entries of one archive by their name without the common top folder, each with the place of its bytes."""
+
+    data: Any  # the mapped file
+    entries: dict[str, Extent]
+
+    def read(self, name: str) -> bytes:
+        """A small entry, checked against its CRC."""
+        extent = self.entries[name]
+        if extent.nbytes > MAX_SMALL_ENTRY:
+            raise Damaged(f"{name} has {extent.nbytes:,} bytes, where at most {MAX_SMALL_ENTRY:,} are sensible")
+        content = bytes(self.data[extent.offset : extent.offset + extent.nbytes])
+        check_crc(content, extent.crc, name)
+        return content
+
+
+def check_crc(content: Any, crc: int | None, name: str) -> None:
+    if crc is not None and zlib.crc32(content) != crc:
+        raise Damaged(f"the bytes of {name} are not those that were written: their CRC-32 differs")
+
+
+def open_archive(path: Path, data: Any, start: int = 0, length: int | None = None) -> Archive:
+    """The archive in these bytes of a file; Damaged if any entry is not wholly there."""
+    length = len(data) - start if length is None else length
+    window = Window(data, start, length)
+    try:
+        with zipfile.ZipFile(as_binary(window)) as archive:
+            infos = archive.infolist()
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, EOFError, IndexError, OverflowError) as error:
+        raise Damaged(f"its directory of entries cannot be read ({error})") from error
+    if len(infos) > _MAX_ENTRIES:
+        raise Damaged(f"{len(infos):,} entries")
+    if min((info.header_offset for info in infos), default=0):
+        raise Damaged("its directory of entries is that of another archive inside it, the own one is missing")
+    entries: dict[str, Extent] = {}
+    for info in infos:
+        name = info.filename.partition("/")[2] or info.filename
+        if name in entries:
+            raise Damaged(f"two entries are called {name}")
+        entries[name] = _extent(path, data, start, length, info)
+    return Archive(data, entries)
+
+
+def _extent(path: Path, data: Any, start: int, length: int, info: zipfile.ZipInfo) -> Extent:
+    if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size:
+        raise Damaged(f"{info.filename} is compressed to {info.compress_size:,} of {info.file_size:,} bytes; torch.save never compresses")
+    header = Window(data, start, length)
+    header.seek(info.header_offset)
+    fixed = header.read(_LOCAL_HEADER)
+    if len(fixed) < _LOCAL_HEADER or fixed[:4] != b"PK\x03\x04":
+        raise Damaged(f"{info.filename} is not where the directory says")
+    begin = info.header_offset + _LOCAL_HEADER + int.from_bytes(fixed[26:28], "little") + int.from_bytes(fixed[28:30], "little")
+    if begin + info.file_size > length:
+        raise Damaged(f"{info.filename} should have {info.file_size:,} bytes, {max(length - begin, 0):,} are there")
+    # 0 is what torch writes with set_crc32_options(False); of real content one in four billion has it
+    return Extent(path, start + begin, info.file_size, info.CRC or None)
