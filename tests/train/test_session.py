@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import time
@@ -99,7 +100,7 @@ def test_the_port_of_the_store_is_held_by_another_program(cast: Stage) -> None:
         (part,) = cast.end([cast.play("sum", rank_env(0, 2, holder.getsockname()[1]), timeout_s=5.0)])
 
     assert (part.finding["code"], part.finding["stage"]) == ("RW107", "store")
-    assert f"pid {__import__('os').getpid()}" in part.finding["summary"]
+    assert f"pid {os.getpid()}" in part.finding["summary"]
 
 
 def test_an_exception_in_the_body_ends_the_group_on_every_rank(cast: Stage) -> None:
@@ -156,3 +157,17 @@ def test_a_rank_that_does_not_make_the_call_is_named(cast: Stage) -> None:
 
     assert (parts[0].finding["code"], parts[0].finding["stage"]) == ("RW126", "parameters")
     assert [culprit["rank"] for culprit in parts[0].finding["culprits"]] == [1]
+
+
+@pytest.mark.skipif(not os.environ.get("RANKWISE_LONG"), reason="64 processes; RANKWISE_LONG=1 runs it")
+@pytest.mark.parametrize("missing", [(), (37,)])
+def test_64_ranks_start_and_each_of_them_names_the_one_that_is_missing(cast: Stage, missing: tuple[int, ...]) -> None:
+    parts = cast.end(cast.play_all("sum", 64, skip=missing, timeout_s=20.0), timeout_s=150)
+
+    if not missing:
+        assert [part.code for part in parts] == [0] * 64, parts[0].text
+        assert {part.told["sum"] for part in parts} == {63 * 64 / 2}
+    else:
+        finding = same_finding(parts)
+        assert (finding["code"], [culprit["rank"] for culprit in finding["culprits"]]) == ("RW101", [37])
+    print("slowest start", max(part.told["seconds"] for part in parts))
