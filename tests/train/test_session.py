@@ -139,10 +139,12 @@ def test_models_that_agree_get_the_values_of_rank_0(cast: Stage) -> None:
 
 def test_gradients_that_were_not_synchronised_are_found(cast: Stage) -> None:
     assert [part.code for part in cast.end(cast.play_all("gradients", 2))] == [0, 0]
-    finding = same_finding(cast.end(cast.play_all("gradients", 2, wrap=False)))
+    finding = same_finding(cast.end(cast.play_all("gradients", 2, synchronised=False)))
+    unused = same_finding(cast.end(cast.play_all("gradients", 3, synchronised=False, alike=True, unused_on=1)))
 
     assert (finding["code"], finding["stage"]) == ("RW124", "gradient")
     assert "0.weight" in finding["summary"]
+    assert (unused["code"], [culprit["rank"] for culprit in unused["culprits"]]) == ("RW215", [1])
 
 
 def test_the_backends_of_a_job_must_be_the_same_and_the_environment_whole(cast: Stage, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from rankwise.causes import load_cause
 from rankwise.errors import StartError
 from rankwise.findings import Finding, Place, ranks_text
 from rankwise.ranks import MeetingPlace
-from rankwise.stages import REGISTRATION, Stage
+from rankwise.stages import REGISTRATION, STAGE_NAMED, Stage
 from rankwise.train.cards import Card
 from rankwise.train.rollcall import (
     find_contradiction,
@@ -242,7 +242,8 @@ class Assembly:
     def _stop(self, finding: Finding, num_present: int) -> NoReturn:
         """Report here, say so, wait for those that can still report, and only then leave with the finding."""
         error = StartError(finding)
-        logger.error("start-up failed on rank %d (%s)\n%s", self._card.rank, self._card.host, error)
+        at = f"{self._card.rank} ({self._card.host})"
+        logger.error("rank %s: start-up failed, not passed: %s. %s %s", at, STAGE_NAMED[finding.stage].done, finding.code, finding.summary)
         try:
             heard = f"rankwise/{self._name}/heard"
             if int(self._store.add(heard, 1)) >= num_present:
