@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import TCPStore
 
 from rankwise.errors import RankwiseError
 from rankwise.train import agreement, cards
@@ -124,6 +125,8 @@ def check(result: int) -> None:
 
 def act(role: dict[str, Any]) -> int:
     args = dict(role.get("args", {}))
+    if role["act"] == "keep_store":
+        keep_store(args["port"])
     if versions := args.pop("versions", None):  # the lowest level at which another version can be pretended
         original = cards.own_versions
         cards.own_versions = lambda backend: {**original(backend), **versions}
@@ -144,6 +147,13 @@ def act(role: dict[str, Any]) -> int:
         )
         return 3
     return 0
+
+
+def keep_store(port: int) -> None:
+    """As torchrun's agent does: a store that outlives the ranks."""
+    store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+    print("open", store.port, flush=True)
+    time.sleep(120)
 
 
 def say(facts: dict[str, Any]) -> None:
@@ -184,6 +194,14 @@ def scene_raise(job: Job, rank: int) -> dict[str, Any]:
         raise ValueError("bad sample")
     total = torch.zeros(1)
     dist.all_reduce(total)
+    return {}
+
+
+def scene_die(job: Job, rank: int) -> dict[str, Any]:
+    """Vanish after everything was well; the others are on their way to the next stage."""
+    if job.rank == rank:
+        os.kill(os.getpid(), signal.SIGKILL)
+    job.agree(torch.nn.Linear(2, 2))
     return {}
 
 

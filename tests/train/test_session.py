@@ -173,3 +173,32 @@ def test_64_ranks_start_and_each_of_them_names_the_one_that_is_missing(cast: Sta
         finding = same_finding(parts)
         assert (finding["code"], [culprit["rank"] for culprit in finding["culprits"]]) == ("RW101", [37])
     print("slowest start", max(part.told["seconds"] for part in parts))
+
+
+def test_a_missing_rank_0_is_named_where_the_launcher_keeps_the_store(cast: Stage) -> None:
+    port = free_port()
+    keeper = cast.play("keep_store", {}, port=port)
+    cast.until(keeper, "open")
+    envs = [rank_env(rank, 3, port) | {"TORCHELASTIC_USE_AGENT_STORE": "True"} for rank in (1, 2)]
+    parts = cast.end([cast.play("sum", env, timeout_s=3.0) for env in envs])
+    cast.kill(keeper, signal.SIGKILL)
+    cast.end([keeper])
+
+    finding = same_finding(parts)
+    assert (finding["code"], [culprit["rank"] for culprit in finding["culprits"]]) == ("RW101", [0])
+
+
+def test_a_rank_that_is_killed_between_two_stages_is_named_by_the_others(cast: Stage) -> None:
+    parts = cast.end(cast.play_all("die", 3, rank=1))
+
+    finding = same_finding([parts[0], parts[2]])
+    assert (finding["code"], finding["stage"], [culprit["rank"] for culprit in finding["culprits"]]) == ("RW110", "parameters", [1])
+
+
+def test_a_rank_outside_its_world_is_told(cast: Stage) -> None:
+    port = free_port()
+    alone = cast.play("sum", rank_env(1, 1, port))
+    parts = cast.end([alone, *(cast.play("sum", rank_env(rank, 2, port)) for rank in (0, 2))])
+
+    assert [part.finding["code"] for part in parts] == ["RW112"] * 3
+    assert same_finding(parts[1:])["culprits"][0]["rank"] == 2

@@ -104,7 +104,7 @@ def broadcast_all(tensors: Iterable[torch.Tensor]) -> None:
     """Rank 0's values on every rank: tensors of one kind travel together, in buckets."""
     for bucket in _buckets(tensors):
         flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
-        dist.broadcast(flat, src=0)
+        dist.broadcast(flat.view(torch.uint8), src=0)  # as bytes: not every backend knows every dtype
         for tensor, values in zip(bucket, torch.split(flat, [tensor.numel() for tensor in bucket])):
             tensor.copy_(values.view_as(tensor))
 

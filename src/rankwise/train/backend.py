@@ -56,7 +56,7 @@ def connect_backend(assembly: Assembly, card: Card, device: torch.device, collec
             rank=card.rank,
             world_size=card.world_size,
             timeout=timedelta(seconds=limit_s),
-            device_id=device if device.type == "cuda" else None,
+            device_id=device if card.uses_nccl else None,
         )
 
     _together(assembly, BACKEND, Task(connect, "connect"), card, Mesh(assembly, card))
@@ -88,7 +88,7 @@ def _together(assembly: Assembly, stage: Stage, task: Task, card: Card, mesh: Me
 def _first_collective(card: Card, device: torch.device) -> None:
     """A sum whose right answer every rank knows."""
     use_device(device)
-    total = torch.tensor([card.rank + 1.0], dtype=torch.float64, device=device)
+    total = torch.tensor([card.rank + 1.0], dtype=torch.float64, device=device if card.uses_nccl else "cpu")
     dist.all_reduce(total)
     expected = card.world_size * (card.world_size + 1) / 2
     if total.item() != expected:

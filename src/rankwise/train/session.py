@@ -132,6 +132,15 @@ def read_place(told: RankEnv, environ: Mapping[str, str]) -> tuple[int, int, Mee
                 stage=ENVIRONMENT.name,
             )
         )
+    if told.world_size == 1:
+        raise StartError(
+            load_cause("RW112").finding(
+                f"rank {told.rank} is outside its world: WORLD_SIZE=1 has rank 0 alone",
+                certain=True,
+                culprits=(_here(told.rank),),
+                stage=ENVIRONMENT.name,
+            )
+        )
     return told.rank, told.world_size, place
 
 
