@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PACKAGES := $(VENV)/.packages
 
-.PHONY: help demo test check format docs bench-watch bench-scale clean
+.PHONY: help demo test check format docs bench-watch bench-scale bench-session soak-session clean
 
 help:
 	@echo "make demo         a training that works, the same one broken, and the verdict (about a minute)"
@@ -16,6 +16,8 @@ help:
 	@echo "make docs         write docs/causes/ from the causes' own doc blocks"
 	@echo "make bench-watch  what watching a job costs it"
 	@echo "make bench-scale  a verdict over 4,096 ranks: seconds and memory"
+	@echo "make bench-session  what session() costs over init_process_group"
+	@echo "make soak-session   the long tests of session(): 64 ranks, every fault of the lab"
 	@echo "make clean        remove caches and $(VENV)"
 
 demo: $(READY)
@@ -54,6 +56,14 @@ bench-watch: $(READY)
 bench-scale: $(READY)
 	@echo "==> explaining 4,096 ranks with 2,000 collectives each"
 	@$(BIN)/python benchmarks/scale.py
+
+bench-session: $(READY)
+	@echo "==> starting 4 ranks with and without session()"
+	@$(BIN)/python benchmarks/session.py
+
+soak-session: $(READY) $(PACKAGES)
+	@echo "==> session(): 64 ranks, and every fault of the lab"
+	@RANKWISE_LONG=1 $(BIN)/python -m pytest -q tests/train -k "session or spawn"
 
 clean:
 	@echo "==> removing caches and $(VENV)"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from rankwise.causes import load_cause
-from rankwise.errors import RankwiseError, UnreadableInput, UsageError
-from rankwise.findings import Finding
+from rankwise.errors import RankwiseError, StartError, UnreadableInput, UsageError, WorkerError, read_start_error
+from rankwise.findings import Finding, Place
+from rankwise.stages import STAGES
 
 
 @pytest.mark.parametrize(("kind", "code"), [(UsageError, "RW001"), (UnreadableInput, "RW002")])
@@ -29,3 +30,24 @@ def test_the_base_takes_any_finding() -> None:
 def test_one_except_catches_them_all() -> None:
     with pytest.raises(RankwiseError, match="bad option"):
         raise UsageError("bad option")
+
+
+@pytest.mark.parametrize("stage", [stage.name for stage in STAGES])
+def test_a_start_error_says_its_whole_finding_and_can_be_read_back(stage: str) -> None:
+    places = (Place(rank=2, host="node-b"), Place(rank=3, host="node-c", pid=77), Place())
+    finding = load_cause("RW101").finding("rank 2 never registered", certain=True, culprits=places, why="nobody knows", stage=stage)
+    text = str(StartError(finding))
+
+    assert "rank 3, host node-c, pid 77" in text and "rankwise explain RW101" in text
+    assert read_start_error(text) == Finding(**{**vars(finding), "name": ""})
+
+
+@pytest.mark.parametrize("text", ["", "bad sample", "RW1 x", "RW101", "\n\nRW101 x"])
+def test_other_text_is_no_start_error(text: str) -> None:
+    assert read_start_error(text) is None
+
+
+def test_a_worker_error_ends_with_the_workers_traceback() -> None:
+    finding = Finding("RW401", "exception", "error", True, "rank 1 raised ValueError")
+
+    assert str(WorkerError(finding, "Traceback …\nValueError\n")) == "rank 1 raised ValueError\n\nTraceback …\nValueError"

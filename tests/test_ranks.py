@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rankwise.ranks import RankEnv, read_rank_env
+from rankwise.ranks import MeetingPlace, RankEnv, read_meeting_place, read_rank_env
 
 LAUNCHERS = {
     "torchrun": {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"},
@@ -65,3 +65,42 @@ def test_reads_where_the_job_meets() -> None:
 @pytest.mark.parametrize(("text", "restarts"), [("2", 2), ("0", 0), ("", 0), ("many", 0)])
 def test_counts_the_restarts_of_the_elastic_launcher(text: str, restarts: int) -> None:
     assert read_rank_env({"TORCHELASTIC_RESTART_COUNT": text}).restarts == restarts
+
+
+@pytest.mark.parametrize(
+    ("environ", "place"),
+    [
+        ({"MASTER_ADDR": "node-a", "MASTER_PORT": "29500"}, MeetingPlace("node-a", 29500)),
+        (
+            {"MASTER_ADDR": "h", "MASTER_PORT": "1", "TORCHELASTIC_USE_AGENT_STORE": "True"},
+            MeetingPlace("h", 1, kept_by_launcher=True),
+        ),
+        ({"MASTER_ADDR": "node-a"}, None),
+        ({"MASTER_ADDR": "node-a", "MASTER_PORT": "0"}, None),
+        ({"MASTER_ADDR": "node-a", "MASTER_PORT": "70000"}, None),
+        ({"MASTER_ADDR": "node-a", "MASTER_PORT": "http"}, None),
+        ({}, None),
+    ],
+)
+def test_the_meeting_place_is_the_masters(environ: dict[str, str], place: MeetingPlace | None) -> None:
+    assert read_meeting_place(environ) == place
+
+
+@pytest.mark.parametrize(
+    ("hosts", "first"), [("gpu[07-09,12],cpu1", "gpu07"), ("node1,node2", "node1"), ("login", "login"), ("a[3,5]", "a3")]
+)
+def test_slurm_jobs_meet_on_their_first_host_at_a_port_of_their_own(hosts: str, first: str) -> None:
+    environ = {"SLURM_PROCID": "1", "SLURM_JOB_ID": "77", "SLURM_JOB_NODELIST": hosts}
+    place, next_job = read_meeting_place(environ), read_meeting_place({**environ, "SLURM_JOB_ID": "78"})
+
+    assert place is not None and next_job is not None
+    assert place.address == first
+    assert 20000 <= place.port < 30000 and place.port != next_job.port
+
+
+def test_open_mpi_on_one_host_meets_on_loopback_and_on_several_must_be_told() -> None:
+    one = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_NAMESPACE": "prterun-1"}
+
+    place = read_meeting_place(one)
+    assert place is not None and place.address == "127.0.0.1"
+    assert read_meeting_place({**one, "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}) is None

@@ -504,3 +504,27 @@ def test_frames_of_the_users_packages_are_shown_when_there_are_no_others() -> No
     evidence = replace(evidence, raised=(replace(evidence.raised[0], stack=stack),))
 
     assert root(job(echo(waiting(0)), evidence, exit_code=1)).culprits[0].line == 9
+
+
+# -- what session() found itself ----------------------------------------------------------------------------------------------
+
+
+def test_what_session_told_is_the_verdict_and_who_knows_more_comes_first() -> None:
+    missing = "RW101 rank 1 never registered\nstage  not passed: every rank registered (stage 4 of 9)\nwhere  rank 1, host unknown"
+    unresolved = (
+        "RW106 MASTER_ADDR=node-x does not resolve\nstage  not passed: address resolved (stage 2 of 9)\nwhere  rank 1, host node-b, pid 7"
+    )
+    ranks = [
+        raised(before_init(0), "rankwise.errors.StartError", missing),
+        raised(before_init(1), "rankwise.errors.StartError", unresolved),
+    ]
+    found = root(job(*ranks, exit_code=1))
+
+    assert (found.code, found.name, found.stage) == ("RW106", "address-unresolvable", "address")
+    assert [(place.rank, place.host, place.pid) for place in found.culprits] == [(1, "node-b", 7)]
+
+
+def test_a_start_error_that_names_no_cause_is_an_exception_like_any_other() -> None:
+    ranks = [raised(before_init(r), "mine.StartError", "RW777 made up") for r in range(2)]
+
+    assert root(job(*ranks, exit_code=1)).code == "RW401"

@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import TCPStore
 
 from rankwise.errors import RankwiseError
 from rankwise.train import agreement, cards
@@ -124,6 +125,8 @@ def check(result: int) -> None:
 
 def act(role: dict[str, Any]) -> int:
     args = dict(role.get("args", {}))
+    if role["act"] == "keep_store":
+        keep_store(args["port"])
     if versions := args.pop("versions", None):  # the lowest level at which another version can be pretended
         original = cards.own_versions
         cards.own_versions = lambda backend: {**original(backend), **versions}
@@ -146,6 +149,13 @@ def act(role: dict[str, Any]) -> int:
     return 0
 
 
+def keep_store(port: int) -> None:
+    """As torchrun's agent does: a store that outlives the ranks."""
+    store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+    print("open", store.port, flush=True)
+    time.sleep(120)
+
+
 def say(facts: dict[str, Any]) -> None:
     print("TOLD " + json.dumps(facts), flush=True)
 
@@ -166,14 +176,16 @@ def scene_agree(job: Job, layers: dict[str, list[int]] | None = None, skip_on: t
     return {"weights": [round(value, 6) for value in model[0].weight.reshape(-1).tolist()]}
 
 
-def scene_gradients(job: Job, wrap: bool = True, unused_on: int | None = None) -> dict[str, Any]:
+def scene_gradients(job: Job, synchronised: bool = True, alike: bool = False, unused_on: int | None = None) -> dict[str, Any]:
+    """Gradients averaged by hand: DistributedDataParallel takes seconds to import."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 1))
     job.agree(model)
-    wrapped = torch.nn.parallel.DistributedDataParallel(model) if wrap else model
-    x = torch.full((4, 2), float(job.rank + 1))
-    (model[0](x) if job.rank == unused_on else wrapped(x)).sum().backward()
-    job.check_gradients(wrapped)
+    x = torch.full((4, 2), 1.0 if alike else float(job.rank + 1))
+    (model[0](x) if job.rank == unused_on else model(x)).sum().backward()
+    for parameter in model.parameters() if synchronised else ():
+        dist.all_reduce(parameter.grad)
+    job.check_gradients(model)
     return {}
 
 
@@ -182,6 +194,14 @@ def scene_raise(job: Job, rank: int) -> dict[str, Any]:
         raise ValueError("bad sample")
     total = torch.zeros(1)
     dist.all_reduce(total)
+    return {}
+
+
+def scene_die(job: Job, rank: int) -> dict[str, Any]:
+    """Vanish after everything was well; the others are on their way to the next stage."""
+    if job.rank == rank:
+        os.kill(os.getpid(), signal.SIGKILL)
+    job.agree(torch.nn.Linear(2, 2))
     return {}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import time
@@ -99,7 +100,7 @@ def test_the_port_of_the_store_is_held_by_another_program(cast: Stage) -> None:
         (part,) = cast.end([cast.play("sum", rank_env(0, 2, holder.getsockname()[1]), timeout_s=5.0)])
 
     assert (part.finding["code"], part.finding["stage"]) == ("RW107", "store")
-    assert f"pid {__import__('os').getpid()}" in part.finding["summary"]
+    assert f"pid {os.getpid()}" in part.finding["summary"]
 
 
 def test_an_exception_in_the_body_ends_the_group_on_every_rank(cast: Stage) -> None:
@@ -138,10 +139,12 @@ def test_models_that_agree_get_the_values_of_rank_0(cast: Stage) -> None:
 
 def test_gradients_that_were_not_synchronised_are_found(cast: Stage) -> None:
     assert [part.code for part in cast.end(cast.play_all("gradients", 2))] == [0, 0]
-    finding = same_finding(cast.end(cast.play_all("gradients", 2, wrap=False)))
+    finding = same_finding(cast.end(cast.play_all("gradients", 2, synchronised=False)))
+    unused = same_finding(cast.end(cast.play_all("gradients", 3, synchronised=False, alike=True, unused_on=1)))
 
     assert (finding["code"], finding["stage"]) == ("RW124", "gradient")
     assert "0.weight" in finding["summary"]
+    assert (unused["code"], [culprit["rank"] for culprit in unused["culprits"]]) == ("RW215", [1])
 
 
 def test_the_backends_of_a_job_must_be_the_same_and_the_environment_whole(cast: Stage, tmp_path: Path) -> None:
@@ -156,3 +159,46 @@ def test_a_rank_that_does_not_make_the_call_is_named(cast: Stage) -> None:
 
     assert (parts[0].finding["code"], parts[0].finding["stage"]) == ("RW126", "parameters")
     assert [culprit["rank"] for culprit in parts[0].finding["culprits"]] == [1]
+
+
+@pytest.mark.skipif(not os.environ.get("RANKWISE_LONG"), reason="64 processes; RANKWISE_LONG=1 runs it")
+@pytest.mark.parametrize("missing", [(), (37,)])
+def test_64_ranks_start_and_each_of_them_names_the_one_that_is_missing(cast: Stage, missing: tuple[int, ...]) -> None:
+    parts = cast.end(cast.play_all("sum", 64, skip=missing, timeout_s=20.0), timeout_s=150)
+
+    if not missing:
+        assert [part.code for part in parts] == [0] * 64, parts[0].text
+        assert {part.told["sum"] for part in parts} == {63 * 64 / 2}
+    else:
+        finding = same_finding(parts)
+        assert (finding["code"], [culprit["rank"] for culprit in finding["culprits"]]) == ("RW101", [37])
+    print("slowest start", max(part.told["seconds"] for part in parts))
+
+
+def test_a_missing_rank_0_is_named_where_the_launcher_keeps_the_store(cast: Stage) -> None:
+    port = free_port()
+    keeper = cast.play("keep_store", {}, port=port)
+    cast.until(keeper, "open")
+    envs = [rank_env(rank, 3, port) | {"TORCHELASTIC_USE_AGENT_STORE": "True"} for rank in (1, 2)]
+    parts = cast.end([cast.play("sum", env, timeout_s=3.0) for env in envs])
+    cast.kill(keeper, signal.SIGKILL)
+    cast.end([keeper])
+
+    finding = same_finding(parts)
+    assert (finding["code"], [culprit["rank"] for culprit in finding["culprits"]]) == ("RW101", [0])
+
+
+def test_a_rank_that_is_killed_between_two_stages_is_named_by_the_others(cast: Stage) -> None:
+    parts = cast.end(cast.play_all("die", 3, rank=1))
+
+    finding = same_finding([parts[0], parts[2]])
+    assert (finding["code"], finding["stage"], [culprit["rank"] for culprit in finding["culprits"]]) == ("RW110", "parameters", [1])
+
+
+def test_a_rank_outside_its_world_is_told(cast: Stage) -> None:
+    port = free_port()
+    alone = cast.play("sum", rank_env(1, 1, port))
+    parts = cast.end([alone, *(cast.play("sum", rank_env(rank, 2, port)) for rank in (0, 2))])
+
+    assert [part.finding["code"] for part in parts] == ["RW112"] * 3
+    assert same_finding(parts[1:])["culprits"][0]["rank"] == 2

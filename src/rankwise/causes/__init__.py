@@ -6,6 +6,6 @@ is its title), `SEVERITY`, and `NEXT`, the steps every finding of that cause sug
 
 from __future__ import annotations
 
-from rankwise.causes._catalogue import Cause, all_causes, load_cause
+from rankwise.causes._catalogue import Cause, all_causes, is_cause, load_cause
 
-__all__ = ["Cause", "all_causes", "load_cause"]
+__all__ = ["Cause", "all_causes", "is_cause", "load_cause"]

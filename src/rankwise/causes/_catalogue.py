@@ -55,5 +55,9 @@ def load_cause(code: str) -> Cause:
     )
 
 
+def is_cause(code: str) -> bool:
+    return code in _modules()
+
+
 def all_causes() -> list[Cause]:
     return [load_cause(code) for code in sorted(_modules())]

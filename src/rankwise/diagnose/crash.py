@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import signal as signals
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from rankwise.causes import load_cause
+from rankwise.causes import is_cause, load_cause
 from rankwise.diagnose.models import model_difference
 from rankwise.diagnose.source import SourceBook
 from rankwise.diagnose.standing import Standings, ended_well, first_raised, has_failed, is_echo, place_of, wait_of
 from rankwise.diagnose.wording import at, size_text
+from rankwise.errors import read_start_error
 from rankwise.evidence.frames import is_user_file, user_frame
 from rankwise.evidence.records import Ended, Frame, JobEvidence, Raised, RankEvidence
 from rankwise.findings import Finding, Place, ranks_text
@@ -62,6 +63,8 @@ def find_crash(job: JobEvidence, stands: Standings, book: SourceBook) -> Finding
     if not ends:
         return None
     root = ends[0]
+    if (told := _told_by_session(ends)) is not None:
+        return told
     together = [end for end in ends if _same(root, end)]
     return _from_raise(job, stands, book, root, together) if root.raised else _from_end(job, stands, root)
 
@@ -141,6 +144,18 @@ def _from_raise(job: JobEvidence, stands: Standings, book: SourceBook, root: _En
         why=why,
         deadlock=True,
     )
+
+
+def _told_by_session(ends: list[_End]) -> Finding | None:
+    """`session()` found the cause itself, and each rank said so; who only missed a rank knows less than who knows what kept it away."""
+    if ends[0].raised is None or _bare(ends[0].raised.type) != "StartError":
+        return None
+    told = [read_start_error(end.raised.message) for end in ends if end.raised and _bare(end.raised.type) == "StartError"]
+    known = [finding for finding in told if finding is not None and is_cause(finding.code)]
+    if not known:
+        return None
+    best = min(known, key=lambda finding: finding.code in ("RW101", "RW111"))
+    return replace(best, name=load_cause(best.code).name, deadlock=True)
 
 
 def _interrupted(job: JobEvidence, together: list[_End]) -> Finding:

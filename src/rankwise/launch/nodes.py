@@ -24,6 +24,7 @@ from rankwise.launch.observe import Observer
 from rankwise.launch.parcels import Verdict, pack_job, pack_verdict, unpack_verdict
 from rankwise.launch.peers import Peer, lost_job, merge_jobs
 from rankwise.launch.plan import RunPlan
+from rankwise.launch.starting import joined_ranks
 
 _SILENT_S = 6.0  # a node that has not answered for so long is lost
 _ANSWER_S = 6.0
@@ -78,6 +79,10 @@ class OneNode:
         """This node's job has ended: the evidence of all nodes, waited for as long as it makes sense, or not at all."""
         return job
 
+    def elsewhere(self) -> list[Peer]:
+        """The other nodes that were heard of."""
+        return []
+
     def leave(self) -> None:
         """Let the others hear the last word, then go."""
 
@@ -117,6 +122,7 @@ class SeveralNodes(OneNode):
         self._answers: dict[int, int] = {}
         self._posts: dict[str, bytes] = {}
         self._ranks: dict[int, int] = {}  # of this node
+        self._joined: list[int] = []  # those of them that have called init_process_group
         self._restarted_ns = 0  # when these took the place of others
         self._counted_s = 0.0
         self._looked_s = 0.0
@@ -180,6 +186,9 @@ class SeveralNodes(OneNode):
         limit = 2.0 + 4 * poll_interval_s(len(self._peers))
         return {name for name, (heard_s, _) in self._channels.items() if time.monotonic() - heard_s < limit}
 
+    def elsewhere(self) -> list[Peer]:
+        return list(self._peers.values())
+
     # -- every look -----------------------------------------------------------------------------------------------------------
 
     def turn(self) -> None:
@@ -206,12 +215,14 @@ class SeveralNodes(OneNode):
         if ranks and self._ranks and not set(ranks.values()) & set(self._ranks.values()):
             self._restarted_ns = time.time_ns()
         self._ranks = ranks
+        self._joined = sorted(joined_ranks(self._observer))
 
     def _update_status(self) -> None:
         self._count_ranks()
         status = {
             "host": self._host,
             "ranks": self._ranks,
+            "joined": self._joined,
             "ask": self._ask,
             "depth": self._depth,
             "answers": self._answers,

@@ -87,14 +87,16 @@ class Pace:
         self._next_look_s = 0.0
         return (now_ns - self._essence_since) / 1e9 >= seconds
 
-    def status_line(self, observer: Observer, started_ns: int, now_ns: int, waiting: str) -> str:
-        """Elapsed, ranks alive, calls per second, and who waits for whom as far as the last look told."""
+    def status_line(self, observer: Observer, started_ns: int, now_ns: int, waiting: str, starting: str = "") -> str:
+        """Elapsed, ranks alive, calls per second, and who waits for whom as far as the last look told; while starting, how far it is."""
         ranks = observer.rank_pids()
         alive = sum(any(observer.is_alive(pid) for pid in pids) for pids in ranks.values())
         elapsed = int((now_ns - started_ns) / 1e9)
         parts = [f"rankwise {elapsed // 60}:{elapsed % 60:02d}", f"{alive} of {len(ranks)} ranks alive" if ranks else "starting"]
         quiet = self.quiet_s(now_ns)
-        if quiet < 2:
+        if starting:
+            parts[1:] = [starting]
+        elif quiet < 2:
             parts.append(f"{self._rate(observer, now_ns):.0f} calls/s")
         else:
             parts.append(f"quiet for {quiet:.0f} s" + (f": {waiting}" if waiting else ""))

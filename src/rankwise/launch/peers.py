@@ -18,6 +18,7 @@ class Peer:
     number: int
     host: str = ""
     ranks: dict[int, int] = field(default_factory=dict)  # rank: pid
+    joined: tuple[int, ...] = ()  # those of them that have called init_process_group
     serial: int = -1
     ask: int = 0
     depth: str = "flight"
@@ -65,6 +66,7 @@ def _read_status(facts: dict[str, Any]) -> dict[str, Any]:
     return {
         "host": str(facts.get("host", ""))[:255],
         "ranks": {int(rank): int(pid) for rank, pid in facts.get("ranks", {}).items()},
+        "joined": tuple(int(rank) for rank in facts.get("joined", ())),
         "ask": int(facts.get("ask", 0)),
         "depth": "deep" if facts.get("depth") == "deep" else "flight",
         "answers": {int(number): int(ask) for number, ask in facts.get("answers", {}).items()},

@@ -29,6 +29,7 @@ from rankwise.launch.pace import Pace
 from rankwise.launch.parcels import Verdict
 from rankwise.launch.plan import RunPlan
 from rankwise.launch.start import StartedJob
+from rankwise.launch.starting import find_seats, starting_text
 
 HUNG_EXIT_CODE = 70
 _TICK_S = 0.2
@@ -133,7 +134,8 @@ class Watch:
                     self._output.name_rank(pid, rank)
         self._pace.note(self._observer, now)
         if self._output.shows_status:
-            self._output.status(self._pace.status_line(self._observer, self._started_ns, now, self._waiting))
+            starting = starting_text(find_seats(self._observer, self._nodes.elsewhere()), now)
+            self._output.status(self._pace.status_line(self._observer, self._started_ns, now, self._waiting, starting))
         self._nodes.turn()
         if self._asked:  # ranks that end because the user ended the job are no finding
             return

@@ -16,6 +16,7 @@ from rankwise.findings import Finding
 from rankwise.report.places import WhereLine, where_lines
 from rankwise.report.verdict import findings_of, seconds_of
 from rankwise.report.wording import duration_text, one_line, printable
+from rankwise.stages import STAGE_NAMED
 
 _MARGIN = 7  # "where" and two spaces
 _WIDEST = 110  # on wider terminals "certain" would be out of sight
@@ -46,6 +47,8 @@ def verdict_text(verdict: dict[str, Any], *, folder: str | os.PathLike[str] | No
 
 def _finding_lines(finding: Finding, width: int) -> Iterator[Text]:
     yield from _headline(finding, width)
+    if stage := STAGE_NAMED.get(finding.stage):
+        yield from _labelled("stage", [Text(f"not passed: {stage}")], width)
     yield from _labelled("where", _where_texts(where_lines(finding), width), width)
     yield from _labelled("why", map(Text, printable(finding.why).splitlines()), width, indent=0)
     yield from _labelled("next", _packed_steps(finding.next, width - _MARGIN), width)

@@ -78,8 +78,9 @@ def find_different_models(many: int, theirs: Described, few: int, own: Described
 
 
 def find_different_gradients(many: int, theirs: Described, few: int, own: Described, notes: dict[str, list[int]]) -> Finding:
-    """The first gradient that is not the same on the two ranks: missing on one of them, or of another value."""
-    left, right = next((a, b) for a, b in zip(theirs, own) if a != b)
+    """The first gradient that is missing on one of the two ranks, which explains most, else the first of another value."""
+    different = [(a, b) for a, b in zip(theirs, own) if a != b]
+    left, right = next(((a, b) for a, b in different if (a[1] is None) != (b[1] is None)), different[0])
     if left[1] is None or right[1] is None:
         without, having = (many, few) if left[1] is None else (few, many)
         return load_cause("RW215").finding(
@@ -103,7 +104,7 @@ def broadcast_all(tensors: Iterable[torch.Tensor]) -> None:
     """Rank 0's values on every rank: tensors of one kind travel together, in buckets."""
     for bucket in _buckets(tensors):
         flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
-        dist.broadcast(flat, src=0)
+        dist.broadcast(flat.view(torch.uint8), src=0)  # as bytes: not every backend knows every dtype
         for tensor, values in zip(bucket, torch.split(flat, [tensor.numel() for tensor in bucket])):
             tensor.copy_(values.view_as(tensor))
 

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Any, NoReturn
 
+import psutil
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
@@ -24,7 +25,7 @@ from rankwise.causes import load_cause
 from rankwise.errors import StartError
 from rankwise.findings import Finding, Place, ranks_text
 from rankwise.ranks import MeetingPlace
-from rankwise.stages import REGISTRATION, Stage
+from rankwise.stages import REGISTRATION, STAGE_NAMED, Stage
 from rankwise.train.cards import Card
 from rankwise.train.rollcall import (
     find_contradiction,
@@ -44,6 +45,7 @@ _TELL_AFTER_S = 3.0
 _TELL_EVERY_S = 10.0
 _HEAR_S = 5.0  # how long those who can still report are waited for
 _LEAVE_S = 10.0
+_LOOK_EVERY_S = 0.7
 _SETTLE_S = 2.0  # how long ranks that are just arriving are waited for when it is already known that the job cannot start
 _GRACE_S = 5.0  # how much longer than its own deadline a rank waits for the leader's word
 
@@ -59,6 +61,7 @@ class Assembly:
         self.notes: list[Finding] = []  # what differs without being in the way
         self._stage: Stage = REGISTRATION
         self._is_over = False
+        self._looked_at, self._gone = 0.0, set[int]()
         self._num_present = 1  # those that can be told, this one included
 
     # -- roll-call ------------------------------------------------------------------------------------------------------------
@@ -182,10 +185,14 @@ class Assembly:
         with self._told_if_interrupted(base):
             pauses = _pauses()
             while True:
+                problem = problem or self._find_ended()
+                try:
+                    is_through = problem is None and is_done()
+                except StartError as error:
+                    problem = error.finding
                 if problem is not None:
                     self._publish(self._stopped(problem), base)
-                    problem = None
-                elif is_done() and not has_said:
+                elif is_through and not has_said:
                     has_said = True
                     self._say_through(base, note)
                 if (outcome := self._now(base)) is not None:
@@ -205,6 +212,26 @@ class Assembly:
             for rank in range(self._card.world_size) if note else ():
                 notes.setdefault(self._store.get(f"{base}/rank/{rank}").decode(), []).append(rank)
             self._publish({"notes": notes}, base)
+
+    def _find_ended(self) -> Finding | None:
+        """A rank of this host whose process is gone; it had a moment to say itself why, and that counts before this."""
+        now = time.monotonic()
+        if now - self._looked_at < _LOOK_EVERY_S:
+            return None
+        self._looked_at = now
+        neighbours = [card for card in self.cards if card.host == self._card.host and card.rank != self._card.rank]
+        gone = {card.pid for card in neighbours if not psutil.pid_exists(card.pid)}
+        ended, self._gone = [card for card in neighbours if card.pid in gone & self._gone], gone
+        if not ended:
+            return None
+        self._num_present = self._card.world_size - len(ended)
+        return load_cause("RW110").finding(
+            f"{ranks_text([card.rank for card in ended])} on {self._card.host} ended during start-up, after registering",
+            certain=True,
+            culprits=tuple(card.place for card in ended),
+            why="its process is gone and has told the others nothing: killed, out of memory, or crashed in native code",
+            stage=self._stage.name,
+        )
 
     def _late(self, stage: Stage, base: str, timeout_s: float) -> Finding:
         late = [card for card in self.cards if not self._store.check([f"{base}/rank/{card.rank}"])]
@@ -242,7 +269,8 @@ class Assembly:
     def _stop(self, finding: Finding, num_present: int) -> NoReturn:
         """Report here, say so, wait for those that can still report, and only then leave with the finding."""
         error = StartError(finding)
-        logger.error("start-up failed on rank %d (%s)\n%s", self._card.rank, self._card.host, error)
+        at = f"{self._card.rank} ({self._card.host})"
+        logger.error("rank %s: start-up failed, not passed: %s. %s %s", at, STAGE_NAMED[finding.stage].done, finding.code, finding.summary)
         try:
             heard = f"rankwise/{self._name}/heard"
             if int(self._store.add(heard, 1)) >= num_present:
@@ -289,10 +317,7 @@ class Assembly:
         """A rank that leaves by an exception of its own, or by Ctrl-C, says so to those that would wait for it."""
         try:
             yield
-        except StartError as error:
-            if not self._is_over and base:
-                outcome = self._publish(self._stopped(error.finding), base)
-                self._stop(Finding.from_dict(outcome["finding"]), outcome["present"])
+        except StartError:
             raise
         except BaseException as error:
             how = f"{type(error).__name__}: {error}".removesuffix(": ")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import warnings
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -50,22 +49,25 @@ def connect_backend(assembly: Assembly, card: Card, device: torch.device, collec
     store = assembly.connection
 
     def connect() -> None:
-        if device.type == "cuda":
-            torch.cuda.set_device(device)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # about devices that are still to be guessed: here they are set
-            dist.init_process_group(
-                card.backend,
-                store=store,
-                rank=card.rank,
-                world_size=card.world_size,
-                timeout=timedelta(seconds=limit_s),
-                device_id=device if device.type == "cuda" else None,
-            )
+        use_device(device)
+        dist.init_process_group(
+            card.backend,
+            store=store,
+            rank=card.rank,
+            world_size=card.world_size,
+            timeout=timedelta(seconds=limit_s),
+            device_id=device if card.uses_nccl else None,
+        )
 
     _together(assembly, BACKEND, Task(connect, "connect"), card, Mesh(assembly, card))
     _together(assembly, COLLECTIVE, Task(lambda: _first_collective(card, device), "collective"), card)
     _set_timeout(collective_timeout_s, store)
+
+
+def use_device(device: torch.device) -> None:
+    """In every thread anew: CUDA's current device is the thread's own, and the first GPU if nobody says otherwise."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
 
 
 def _together(assembly: Assembly, stage: Stage, task: Task, card: Card, mesh: Mesh | None = None) -> None:
@@ -85,7 +87,8 @@ def _together(assembly: Assembly, stage: Stage, task: Task, card: Card, mesh: Me
 
 def _first_collective(card: Card, device: torch.device) -> None:
     """A sum whose right answer every rank knows."""
-    total = torch.tensor([card.rank + 1.0], dtype=torch.float64, device=device)
+    use_device(device)
+    total = torch.tensor([card.rank + 1.0], dtype=torch.float64, device=device if card.uses_nccl else "cpu")
     dist.all_reduce(total)
     expected = card.world_size * (card.world_size + 1) / 2
     if total.item() != expected:

@@ -52,12 +52,16 @@ class Card:
         return Place(rank=self.rank, host=self.host, pid=self.pid)
 
     @property
+    def uses_nccl(self) -> bool:
+        return "nccl" in self.backend
+
+    @property
     def is_loopback(self) -> bool:
         return self.address.startswith("127.") or self.address == "::1"
 
     def dials(self, other: Card) -> bool:
         """Whether this rank's backend connects to the other's address: of two gloo ranks the higher address does; with NCCL both do."""
-        return self.backend != "gloo" or _as_bytes(self.address) >= _as_bytes(other.address)
+        return self.uses_nccl or _as_bytes(self.address) >= _as_bytes(other.address)
 
     def shortened(self) -> dict[str, Any]:
         """What every rank gets to know of every other."""

@@ -30,11 +30,11 @@ def claim_device(backend: str | None, local_rank: int, me: Place, environ: Mappi
     if missing := find_missing_interface(wanted, environ, me):
         return Claim(wanted, torch.device("cpu"), problem=missing)
     if not torch.cuda.is_available():
-        problem = _unusable(f"rank {me.rank} on {me.host} is to use nccl but sees no GPU", me) if wanted == "nccl" else None
+        problem = _unusable(f"rank {me.rank} on {me.host} is to use nccl but sees no GPU", me) if "nccl" in wanted else None
         return Claim(wanted, torch.device("cpu"), problem=problem)
     num_gpus = torch.cuda.device_count()
     if local_rank >= num_gpus:
-        if wanted != "nccl":
+        if "nccl" not in wanted:
             return Claim(wanted, torch.device("cpu"))
         seen = environ.get("CUDA_VISIBLE_DEVICES")
         limit = f" (CUDA_VISIBLE_DEVICES={seen})" if seen is not None else ""
@@ -47,19 +47,19 @@ def claim_device(backend: str | None, local_rank: int, me: Place, environ: Mappi
 
 def check_backend(backend: str | None) -> str | None:
     """What is wrong with a backend the user asked for; None if nothing is."""
-    if backend is None or dist.is_backend_available(backend):
-        return None
-    return f"this torch ({torch.__version__}) has no backend {backend!r}"
+    parts = [part.rpartition(":")[2] for part in (backend or "").split(",") if part]  # "cpu:gloo,cuda:nccl" is two
+    missing = [part for part in parts if not dist.is_backend_available(part)]
+    return f"this torch ({torch.__version__}) has no backend {' and no '.join(missing)}" if missing else None
 
 
 def find_missing_interface(backend: str, environ: Mapping[str, str], me: Place) -> Finding | None:
     """An interface that a variable names and this host does not have."""
-    variable = "GLOO_SOCKET_IFNAME" if backend == "gloo" else "NCCL_SOCKET_IFNAME"
+    variable = "NCCL_SOCKET_IFNAME" if "nccl" in backend else "GLOO_SOCKET_IFNAME"
     wanted = environ.get(variable, "")
     there = sorted(psutil.net_if_addrs())
-    if not wanted or (backend != "gloo" and (wanted.startswith("^") or _nccl_finds(wanted, there))):
+    if not wanted or ("nccl" in backend and (wanted.startswith("^") or _nccl_finds(wanted, there))):
         return None
-    if backend == "gloo" and all(name in there for name in wanted.split(",")):
+    if "nccl" not in backend and all(name in there for name in wanted.split(",")):
         return None
     return load_cause("RW108").finding(
         f"{variable}={wanted} on rank {me.rank}: there is no such network interface on {me.host} (there are {', '.join(there)})",

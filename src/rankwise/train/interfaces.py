@@ -14,10 +14,10 @@ def offered_address(backend: str, environ: Mapping[str, str]) -> str:
 
     NCCL chooses among the interfaces itself; the one that leads to the store is the best guess from outside.
     """
-    wanted = environ.get("GLOO_SOCKET_IFNAME" if backend == "gloo" else "NCCL_SOCKET_IFNAME", "")
+    wanted = environ.get("NCCL_SOCKET_IFNAME" if "nccl" in backend else "GLOO_SOCKET_IFNAME", "")
     if wanted:
         return address_of(wanted.split(",")[0].lstrip("=")) if not wanted.startswith("^") else ""
-    if backend != "gloo":
+    if "nccl" in backend:
         return ""
     own = own_addresses()
     with contextlib.suppress(OSError):

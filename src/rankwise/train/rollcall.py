@@ -63,7 +63,7 @@ def find_device_problem(cards: list[Card]) -> Finding | None:
 def find_unreachable_address(cards: list[Card]) -> Finding | None:
     """A rank that would tell the ranks of other hosts to connect to its own loopback."""
     hosts = {card.host for card in cards}
-    lost = [card for card in cards if card.is_loopback and card.backend == "gloo" and _is_dialled(card, cards)]
+    lost = [card for card in cards if card.is_loopback and not card.uses_nccl and _is_dialled(card, cards)]
     if len(hosts) < 2 or not lost:
         return None
     card = lost[0]

@@ -21,7 +21,7 @@ from rankwise.stages import ENVIRONMENT
 from rankwise.train.agreement import Agreement
 from rankwise.train.alone import start_alone
 from rankwise.train.assembly import Assembly
-from rankwise.train.backend import Task, connect_backend
+from rankwise.train.backend import Task, connect_backend, use_device
 from rankwise.train.cards import own_card
 from rankwise.train.devices import check_backend, claim_device
 from rankwise.train.store import open_store
@@ -87,7 +87,7 @@ def session(backend: str | None = None, timeout_s: float = 300.0, *, collective_
             assembly.note_failure(error)
         raise
     finally:
-        end(assembly)
+        end(assembly, job.device)
 
 
 def _start_alone(backend: str | None, told: RankEnv) -> Job:
@@ -108,7 +108,7 @@ def _start_together(backend: str | None, told: RankEnv, timeout_s: float, collec
         assembly.gather(max(1.0, deadline - time.monotonic()))
         connect_backend(assembly, card, claim.device, collective_timeout_s)
     except BaseException:
-        end(None)
+        end(None, claim.device)
         raise
     local_rank = told.local_rank if told.local_rank is not None else _counted_local_rank(assembly, rank, me.host)
     return Job(rank, world_size, local_rank, claim.device, claim.backend, tuple(assembly.notes), Agreement(assembly)), assembly
@@ -132,6 +132,15 @@ def read_place(told: RankEnv, environ: Mapping[str, str]) -> tuple[int, int, Mee
                 stage=ENVIRONMENT.name,
             )
         )
+    if told.world_size == 1:
+        raise StartError(
+            load_cause("RW112").finding(
+                f"rank {told.rank} is outside its world: WORLD_SIZE=1 has rank 0 alone",
+                certain=True,
+                culprits=(_here(told.rank),),
+                stage=ENVIRONMENT.name,
+            )
+        )
     return told.rank, told.world_size, place
 
 
@@ -148,10 +157,15 @@ def _here(rank: int | None) -> Place:
     return Place(rank=rank, host=socket.gethostname(), pid=os.getpid())
 
 
-def end(assembly: Assembly | None) -> None:
+def end(assembly: Assembly | None, device: torch.device) -> None:
     """Take the group down, whatever state it is in, and leave the store in turn; never waits long for ranks that are gone."""
+
+    def destroy() -> None:
+        use_device(device)
+        dist.destroy_process_group()
+
     if dist.is_initialized():
-        task = Task(dist.destroy_process_group, "destroy")
+        task = Task(destroy, "destroy")
         if not task.wait(_DESTROY_S):
             logger.warning("the process group could not be destroyed within %.0f s: other ranks no longer answer", _DESTROY_S)
     if assembly is not None:

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import psutil
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from rankwise.causes import load_cause
 from rankwise.errors import RankwiseError, UsageError, WorkerError
@@ -73,6 +72,8 @@ def check_picklable(fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
 
 def _open_store() -> Any:
     """Kept here, so that it outlives the workers; on loopback alone, on a port nobody else has."""
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # late: a worker may do without torch
+
     ear = socket.socket()
     ear.bind(("127.0.0.1", 0))
     ear.listen(4096)

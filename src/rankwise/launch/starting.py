@@ -1,0 +1,63 @@
+"""How far a job is that is still starting: who has registered, who is waited for, and where that one is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from rankwise.findings import ranks_text
+from rankwise.launch.observe import Observer
+from rankwise.stages import BACKEND
+
+
+class Elsewhere(Protocol):
+    """What is known of another node."""
+
+    host: str
+    ranks: dict[int, int]
+    joined: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Seats:
+    """Where the ranks are that are known of, which of them have called init_process_group, and since when one of them waits there."""
+
+    world_size: int = 0
+    hosts: dict[int, str] = field(default_factory=dict)
+    joined: frozenset[int] = frozenset()
+    waiting_since_ns: int | None = None  # None when nobody on this node waits
+
+
+def find_seats(observer: Observer, elsewhere: Iterable[Elsewhere]) -> Seats:
+    journals = [journal for pid, journal in observer.journals.items() if journal.inits and observer.is_alive(pid)]
+    waiting = [journal.inits[-1].started_ns for journal in journals if not journal.inits[-1].ended_ns]
+    hosts = dict.fromkeys(observer.rank_pids(), os.uname().nodename)
+    joined = joined_ranks(observer)
+    for node in elsewhere:
+        hosts |= dict.fromkeys(node.ranks, node.host)
+        joined |= set(node.joined)
+    world_size = max((journal.world_size or 0 for journal in journals), default=0)
+    return Seats(world_size, hosts, frozenset(joined), min(waiting, default=None))
+
+
+def joined_ranks(observer: Observer) -> set[int]:
+    """The ranks of this node that have called init_process_group."""
+    return {
+        rank
+        for rank, pids in observer.rank_pids().items()
+        if any(pid in observer.journals and observer.journals[pid].inits for pid in pids)
+    }
+
+
+def starting_text(seats: Seats, now_ns: int) -> str:
+    """`3 of 4 ranks registered, waiting for rank 2 on node-b, 14 s`; empty when nobody waits for the start."""
+    if seats.waiting_since_ns is None or not seats.world_size:
+        return ""
+    missing = [rank for rank in range(seats.world_size) if rank not in seats.joined]
+    hosts = {seats.hosts.get(rank) for rank in missing}
+    on = f" on {hosts.pop()}" if len(hosts) == 1 and None not in hosts else ""
+    awaited = f"waiting for {ranks_text(missing)}{on}" if missing else f"not yet: {BACKEND.done}"
+    registered = seats.world_size - len(missing)
+    return f"{registered} of {seats.world_size} ranks registered, {awaited}, {(now_ns - seats.waiting_since_ns) / 1e9:.0f} s"
