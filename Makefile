@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PACKAGES := $(VENV)/.packages
 
-.PHONY: help demo test check format docs bench-watch bench-scale bench-session soak-session clean
+.PHONY: help demo test check format docs lab bench-watch bench-scale bench-session soak-session clean
 
 help:
 	@echo "make demo         a training that works, the same one broken, and the verdict (about a minute)"
@@ -14,6 +14,7 @@ help:
 	@echo "make check        lint, format, types and the house rules"
 	@echo "make format       let ruff reformat and reorder"
 	@echo "make docs         write docs/causes/ from the causes' own doc blocks"
+	@echo "make lab          check between several hosts, all faults (minutes)"
 	@echo "make bench-watch  what watching a job costs it"
 	@echo "make bench-scale  a verdict over 4,096 ranks: seconds and memory"
 	@echo "make bench-session  what session() costs over init_process_group"
@@ -48,6 +49,11 @@ format: $(READY)
 docs: $(READY)
 	@echo "==> docs/causes"
 	@$(BIN)/python -m rankwise.causes.pages docs/causes
+	@$(BIN)/python -m rankwise.preflight.pages docs/checks
+
+lab: $(READY) $(PACKAGES)
+	@echo "==> check between four hosts (network namespaces; needs root)"
+	@RANKWISE_LONG=1 $(BIN)/python -m pytest tests/preflight/test_lab.py tests/preflight/test_lab_parity.py tests/preflight/test_lab_many.py
 
 bench-watch: $(READY)
 	@echo "==> step time with and without the watch"

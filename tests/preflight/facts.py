@@ -31,7 +31,7 @@ HEALTHY: dict[str, dict[str, Any]] = {
         "known": {"lo": ["127.0.0.1"], "eth0": ["10.0.0.2"], "docker0": ["172.17.0.1"]},
         "variables": {"GLOO_SOCKET_IFNAME": "", "NCCL_SOCKET_IFNAME": ""},
     },
-    "rendezvous-port": {"port": 29500, "opens": False, "free": True, "error": "", "holders": []},
+    "rendezvous-port": {"port": 29500, "opens": False, "free": True, "reached": "", "error": "", "holders": []},
     "memory": {"source": "machine", "limit": 64 * GIB, "left": 60 * GIB, "ranks": 2, "total": 64 * GIB},
     "cpu": {"cores": 16.0, "ranks": 2, "busy": 0.1, "steal": 0.0},
     "shared-memory": {"size": 32 * GIB, "free": 32 * GIB, "ranks": 2, "error": ""},

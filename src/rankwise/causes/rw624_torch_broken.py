@@ -7,7 +7,7 @@
 ## Why it happens
 
 It is not installed in this environment; a library it needs is missing or of another version; it was built for another
-processor; the memory limit is too small to load it; a file of your own is called `torch.py`.
+processor; the memory limit is too small to load it; `PYTHONPATH` leads to something else that is called `torch`.
 
 ## How to fix it
 

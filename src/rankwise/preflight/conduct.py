@@ -25,6 +25,7 @@ _SETTLE_S = 3.0  # where the hosts disagree about their number: so long after th
 _CLOCK_ASKS = 5
 _KNOCK_S, _LINK_S, _COLLECTIVE_S = 20.0, 20.0, 25.0
 _FACTS_LEAST_S = 30.0
+_NEED_KNOCKS = {"names", "ports", "links", "collectives"}
 
 Say = Callable[[str], None]
 
@@ -76,8 +77,7 @@ class Meeting:
         self._ask_for_facts()
         offsets = {member.name: found for member in self._members if (found := self._clock_of(member))}
         able = [member for member in self._members if member.offer]
-        self._say(f"knocking at the ports of {len(able)} hosts")
-        knocks = self._knock(able)
+        knocks = self._knock(able) if _NEED_KNOCKS & set(self._plan.only) else {}
         links = self._measure_links(able, knocks) if "links" in self._plan.only else []
         hosts = tuple(self._host(node, member) for node, member in enumerate(self._members))
         job = Job(self._plan, hosts, tuple(links), knocks, offsets, meeting=self._facts())
@@ -164,6 +164,7 @@ class Meeting:
         return best
 
     def _knock(self, able: list[Member]) -> dict[str, dict[str, Facts]]:
+        self._say(f"knocking at the ports of {len(able)} hosts")
         offers = {member.name: member.offer for member in able}
         commands = {
             name: {"do": "knock", "token": self._token, "peers": {other: offer for other, offer in offers.items() if other != name}}

@@ -29,16 +29,16 @@ def knock_at(peers: dict[str, dict[str, Any]], token: bytes) -> dict[str, Facts]
     """Try every peer's high port, and the one at the address gloo would offer; all at once."""
     answers: dict[str, Facts] = {name: {"high": False, "gloo": False, "how": "no answer"} for name in peers}
 
-    def knock(name: str, key: str, address: str, port: int) -> None:
+    def knock(name: str, keys: tuple[str, ...], address: str, port: int) -> None:
         is_open, how = _knock(address, port, token)
-        answers[name][key] = is_open
-        if key == "high" or not is_open:
-            answers[name]["how" if key == "high" else "gloo_how"] = how
+        answers[name] |= dict.fromkeys(keys, is_open) | ({"how": how} if "high" in keys else {})
 
     threads = []
     for name, peer in peers.items():
-        for key, address, port in (("high", peer["address"], peer["port"]), ("gloo", peer["gloo_address"], peer["gloo_port"])):
-            threads.append(threading.Thread(target=knock, args=(name, key, str(address), int(port)), daemon=True))
+        own, offered = (str(peer["address"]), int(peer["port"])), (str(peer["gloo_address"]), int(peer["gloo_port"]))
+        ways = {own: ("high", "gloo")} if own == offered else {own: ("high",), offered: ("gloo",)}
+        for place, keys in ways.items():
+            threads.append(threading.Thread(target=knock, args=(name, keys, *place), daemon=True))
             threads[-1].start()
     for thread in threads:
         thread.join(_CONNECT_S + 6.0)

@@ -17,7 +17,6 @@ def main() -> None:
     os.dup2(2, 1)
     commands: queue.Queue[dict[str, Any]] = queue.Queue()
     threading.Thread(target=_read_commands, args=(commands,), daemon=True).start()
-    sys.path.insert(0, os.getcwd())
     _say(answers, _versions())
     while True:
         command = commands.get()
@@ -29,6 +28,7 @@ def main() -> None:
             elif command["do"] == "fit":
                 from rankwise.preflight.torch_fit import find_fit
 
+                sys.path.insert(0, os.getcwd())
                 for step in find_fit(command["target"], command["limit_s"], command["memory"]):
                     _say(answers, step)
         except Exception as error:  # whatever it is, the asker wants to know

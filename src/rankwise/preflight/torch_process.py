@@ -32,7 +32,8 @@ class TorchProcess:
         """Begin importing, so that the answer is there when it is asked for."""
         with self._lock:
             if self._process is None:
-                command = [sys.executable, "-u", "-m", "rankwise.preflight.torch_child"]
+                # -P: a file of the user's that is called like a module must not come before it
+                command = [sys.executable, "-P", "-u", "-m", "rankwise.preflight.torch_child"]
                 self._process = subprocess.Popen(
                     command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=self._environ
                 )

@@ -18,6 +18,7 @@ from rankwise.report.wording import duration_text, one_line
 
 _STYLES = {"pass": "green", "warn": "yellow", "fail": "bold red", "not possible": "dim"}
 _MOST_COLUMNS = 4  # hosts side by side; more are listed below each other
+_MOST_CELLS = 12  # below each other, per check
 _MOST_FINDINGS = 12
 _CELL = 300
 
@@ -63,24 +64,25 @@ def _plain_lines(report: dict[str, Any]) -> Iterator[str]:
 
 
 def _cells(result: dict[str, Any], hosts: list[str]) -> list[tuple[str, str]]:
-    """What to show: once where all hosts have the same, else per host; why, where it was not possible."""
+    """What to show: once where all have the same, else per host or link, of many only the odd ones and a few; why it was not possible."""
     values = {name: one_line(text, _CELL) for name, text in result["values"].items()}
     listed = [(name, values[name]) for name in [*hosts, *(name for name in values if name not in hosts)] if name in values]
     if len(listed) > 1 and len({text for _, text in listed}) == 1 and not result["odd"]:
         listed = [("", f"{listed[0][1]} (all {len(listed)})")]
+    if len(listed) > _MOST_CELLS:
+        odd = [cell for cell in listed if any(name in cell[0].split(" – ") for name in result["odd"])]
+        shown = (odd + [cell for cell in listed if cell not in odd])[: max(_MOST_CELLS // 2, min(len(odd), _MOST_CELLS))]
+        listed = [*shown, ("", f"and {len(listed) - len(shown)} more (--json has them all)")]
     if result["why"]:
         listed.append(("", f"not possible: {one_line(result['why'], _CELL)}" if listed else one_line(result["why"], _CELL)))
     return listed
 
 
 def _table(report: dict[str, Any], colour: bool, width: int) -> str:
+    """A row per check; few hosts side by side. What was measured between hosts follows in a table of its own, a row per link."""
     hosts = [host["name"] for host in report["hosts"]]
     are_columns = 1 < len(hosts) <= _MOST_COLUMNS and width >= 40 + 24 * len(hosts)
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold", title_justify="left")
-    table.add_column("")
-    table.add_column("check")
-    for name in hosts if are_columns else ["seen"]:
-        table.add_column(Text(one_line(name, 60)), overflow="fold")
+    table = _new_table("", "check", *(hosts if are_columns else ["seen"]))
     group = ""
     for result in report["results"]:
         if group and result["group"] != group:
@@ -88,9 +90,32 @@ def _table(report: dict[str, Any], colour: bool, width: int) -> str:
         group = result["group"]
         cells = _columns(result, hosts) if are_columns else [_stacked(result, hosts)]
         table.add_row(Text(result["status"], _STYLES.get(result["status"], "")), Text(result["title"]), *cells)
+    return _drawn([table, *([_link_table(report)] if are_columns else [])], colour, width)
+
+
+def _link_table(report: dict[str, Any]) -> Table:
+    hosts = {host["name"] for host in report["hosts"]}
+    measured = [result for result in report["results"] if result["values"] and result["group"] == "links"]
+    table = _new_table("link", *(result["title"].removesuffix(" between hosts") for result in measured))
+    for pair in dict.fromkeys(name for result in measured for name in result["values"] if name not in hosts):
+        cells = [Text(one_line(result["values"].get(pair, ""), _CELL)) for result in measured]
+        table.add_row(Text(one_line(pair, 120)), *cells)
+    return table
+
+
+def _new_table(*titles: str) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    for title in titles:
+        table.add_column(Text(one_line(title, 60)), overflow="fold")
+    return table
+
+
+def _drawn(tables: list[Table], colour: bool, width: int) -> str:
     console = Console(file=io.StringIO(), force_terminal=colour, no_color=not colour, width=max(60, width), _environ={})
     with console.capture() as capture:
-        console.print(table)
+        for table in tables:
+            if table.row_count:
+                console.print(table)
     return "\n".join(line.rstrip() for line in capture.get().splitlines()).strip("\n")
 
 
@@ -101,8 +126,10 @@ def _columns(result: dict[str, Any], hosts: list[str]) -> list[Text]:
         is_odd = name in result["odd"]
         text = one_line(result["values"].get(name, ""), _CELL)
         cells.append(Text(f"{'* ' * is_odd}{text}", style if is_odd else ""))
-    if result["why"] and not any(cell.plain for cell in cells):
-        cells[0] = Text(one_line(result["why"], _CELL), "dim")
+    if not any(cell.plain.strip("* ") for cell in cells):
+        elsewhere = [f"{name}: {text}" for name, text in result["values"].items()]
+        told = "see below" if result["group"] == "links" and elsewhere else one_line("; ".join(elsewhere) or result["why"], _CELL)
+        cells[0] = Text(f"{cells[0].plain}{told}", "dim")
     return cells
 
 

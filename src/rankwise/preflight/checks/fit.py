@@ -55,10 +55,9 @@ def judge(job: Job) -> Seen:
     seen = Seen()
     sizes = {}
     for host, facts in seeing_hosts(job, "fit", seen):
-        largest, failing = facts["largest"], facts["first_failing"]
+        largest = facts["largest"]
         sizes[host.name] = str(largest)
-        end = f"first failing {failing}" if failing else f"at least; {facts['why']}"
-        seen.values[host.name] = f"{largest} on {facts['device'] or 'nothing'} ({end}, {bytes_text(facts['peak'])} at most)"
+        seen.values[host.name] = _fit_text(facts) if largest else "nothing"
         if facts["error"] or not largest:
             seen.findings.append(_nothing(host, facts))
     if differs := difference(sizes):
@@ -72,6 +71,13 @@ def judge(job: Job) -> Seen:
             )
         )
     return seen
+
+
+def _fit_text(facts: Facts) -> str:
+    """`4096 on cuda, first failing 4097, 61.0 GiB at most`."""
+    size, failing = facts["largest"], facts["first_failing"]
+    end = f"first failing {failing}" if failing else facts["why"]
+    return f"{size if failing else f'at least {size}'} on {facts['device']}, {end}, {bytes_text(facts['peak'])} at most"
 
 
 def _nothing(host: Host, facts: Facts) -> Finding:

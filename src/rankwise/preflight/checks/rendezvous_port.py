@@ -22,26 +22,40 @@ from rankwise.findings import Finding, Place
 from rankwise.preflight.here import Here
 from rankwise.preflight.job import Facts, Host, Job, Seen, seeing_hosts
 from rankwise.preflight.network import interfaces, is_own, resolve
+from rankwise.preflight.wire import connect
 
 GROUP = "ports"
+_CONNECT_S = 4.0
+_STATES = {"met": "reached", "foreign": "held by something else", "another host of the job": "another host of the job"}
+_ANSWERED = ("connected", "connection refused")
 
 
 def look(here: Here) -> Facts:
     plan = here.plan
     if plan.is_standalone:
-        return {"port": 0, "opens": False, "free": True, "error": "", "holders": []}
+        return {"port": 0, "opens": False, "free": True, "reached": "", "error": "", "holders": []}
     known = interfaces()
     addresses = resolve(plan.master).addresses if plan.master else ("127.0.0.1",)
     own = next((address for address in addresses if is_own(address, known)), "")
     opens = plan.node_rank in (0, None) and bool(own)
     error = _why_not_open(own, plan.port) if opens else None
+    reached = "" if opens or not plan.is_alone or not addresses else _reached(addresses[0], plan.port)
     return {
         "port": plan.port,
         "opens": opens,
         "free": error is None,
+        "reached": reached,
         "error": "" if error is None else errno.errorcode.get(error, str(error)),
         "holders": holders(plan.port) if opens and error == errno.EADDRINUSE else [],
     }
+
+
+def _reached(address: str, port: int) -> str:
+    """Alone on a host that is not the rendezvous host: refused is fine, as nobody listens before the job starts; silence is not."""
+    sock, how = connect(address, port, _CONNECT_S)
+    if sock is not None:
+        sock.close()
+    return how
 
 
 def holders(port: int) -> list[dict[str, Any]]:
@@ -58,8 +72,10 @@ def judge(job: Job) -> Seen:
     seen = Seen()
     for host, facts in seeing_hosts(job, "rendezvous-port", seen):
         if facts["opens"] or job.is_alone:
-            state = "torchrun picks one" if not facts["port"] else "free" if facts["free"] else facts["error"]
+            state = "torchrun picks one" if not facts["port"] else facts["reached"] or ("free" if facts["free"] else facts["error"])
             seen.values[host.name] = f"{facts['port'] or ''} {state}".strip()
+        if facts["reached"] and facts["reached"] not in _ANSWERED:
+            seen.findings.append(_blocked(job, host, facts["reached"], {}))
         if facts["opens"] and not facts["free"]:
             seen.findings += _not_free(host, facts)
     return _with_doors(job, seen)
@@ -115,19 +131,30 @@ def _with_doors(job: Job, seen: Seen) -> Seen:
     """What the other nodes saw when they knocked at it."""
     for host in job.hosts:
         tries = host.plan.get("tries") or {}
-        state = tries.get(str(job.plan.port))
-        if state is None:
+        state = tries.get(str(host.plan.get("port")))
+        if state is None or host.of("rendezvous-port").get("opens"):
             continue
-        seen.values[host.name] = "reached" if state == "met" else state
-        first = next((other for other in job.hosts if other.node == 0), None)
-        if state not in ("met", "foreign") and not (first and not first.of("rendezvous-port").get("free", True)):
+        seen.values[host.name] = _STATES.get(state, state)
+        is_held = any(other.node == 0 and not other.of("rendezvous-port").get("free", True) for other in job.hosts if other is not host)
+        if state == "foreign" and not is_held:
+            seen.findings.append(_foreign(host))
+        elif state not in _STATES and not is_held:
             seen.findings.append(_blocked(job, host, state, tries))
     return seen
 
 
+def _foreign(host: Host) -> Finding:
+    return load_cause("RW107").finding(
+        f"something that is no rankwise check answers {host.name} at the rendezvous port {host.plan.get('master')}:{host.plan.get('port')}",
+        certain=False,
+        culprits=(host.place,),
+        why="another job's store, or another program, holds it",
+    )
+
+
 def _blocked(job: Job, host: Host, state: str, tries: dict[str, str]) -> Finding:
     beside = next((port for port, how in tries.items() if how == "met"), "")
-    place = f"{job.plan.master}:{job.plan.port}"
+    place = f"{host.plan.get('master')}:{host.plan.get('port')}"
     return load_cause("RW111").finding(
         f"{host.name} cannot reach the rendezvous port {place}: {state}",
         certain=bool(beside),

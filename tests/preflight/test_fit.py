@@ -1,0 +1,84 @@
+"""`--fit` on the CPU: the largest batch is found under a memory limit, by trying; what goes wrong in the step is told."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+STEPS = """
+import os, signal
+import torch
+
+def megabytes(batch_size):  # a MiB per sample, written to, so that it is really there
+    torch.ones(batch_size << 18)
+
+def wrong(batch_size):
+    raise ValueError("no such column")
+
+def killed(batch_size):
+    if batch_size >= 8:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def slow(batch_size):
+    import time
+    time.sleep(0.2 * batch_size)
+
+def loud(batch_size):
+    print("{" * 100)
+    if batch_size > 5:
+        raise MemoryError
+"""
+
+
+def fit(folder: Path, step: str, *more: str, limit_kib: int = 0) -> tuple[int, dict[str, Any]]:
+    (folder / "steps.py").write_text(STEPS)
+    words = [sys.executable, "-m", "rankwise", "check", "--json", "--only", "fit", "--fit", f"steps:{step}", *more]
+    command = ["bash", "-c", f'ulimit -d {limit_kib}; exec "$@"', "bash", *words] if limit_kib else words
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=folder)
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+def text_of(report: dict[str, Any]) -> str:
+    return str(next(iter(report["results"][0]["values"].values())))
+
+
+def test_the_largest_batch_under_a_limit_is_found(tmp_path: Path) -> None:
+    code, report = fit(tmp_path, "megabytes", limit_kib=1 << 20)
+    text = text_of(report)
+
+    assert code == 0, report["findings"]
+    size = int(text.split()[0])
+    assert f"{size} on cpu, first failing {size + 1}" in text
+    assert 400 < size < 1024  # a GiB, less what torch needs and what is kept free
+
+
+def test_an_error_that_is_not_about_memory_is_told(tmp_path: Path) -> None:
+    code, report = fit(tmp_path, "wrong")
+
+    assert (code, report["findings"][0]["code"]) == (1, "RW640")
+    assert report["findings"][0]["why"] == "at size 1: ValueError: no such column"
+
+
+def test_a_step_that_gets_killed_ends_the_search_and_nothing_else(tmp_path: Path) -> None:
+    code, report = fit(tmp_path, "killed")
+
+    assert code == 0
+    assert "4 on cpu, first failing 8" in text_of(report)
+
+
+def test_a_slow_step_ends_with_the_time_limit(tmp_path: Path) -> None:
+    code, report = fit(tmp_path, "slow", "--time-limit", "12")
+
+    assert code == 0
+    assert text_of(report).startswith("at least ") and "time limit" in text_of(report)
+    assert report["seconds"] < 14
+
+
+def test_what_the_step_prints_does_not_matter(tmp_path: Path) -> None:
+    _, report = fit(tmp_path, "loud")
+
+    assert text_of(report).startswith("5 on cpu, first failing 6")
