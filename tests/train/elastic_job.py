@@ -1,0 +1,47 @@
+"""A small training that is killed and started again by the tests; it tells the folder in its first argument where it is."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.functional import mse_loss
+from torch.utils.data import TensorDataset
+
+from rankwise import train
+
+NUM_EPOCHS = 12
+
+
+def main(folder: Path) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    model = train.wrap(nn.Sequential(nn.Linear(6, 256), nn.Tanh(), nn.Dropout(0.1), nn.Linear(256, 3)), device="cpu")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    step = train.Step(model, optimizer, accumulate=2)
+    inputs = torch.randn(301, 6, generator=torch.Generator().manual_seed(1))
+    loader = train.Loader(TensorDataset(inputs, inputs[:, :3].sin()), global_batch_size=6, shuffle=True)
+    checkpoints = train.Checkpoints(
+        folder / "runs", model=model, optimizer=optimizer, step=step, loader=loader, asynchronous="--beside" in sys.argv
+    )
+    resumed = checkpoints.resume()
+    (folder / f"ready-{os.environ['TORCHELASTIC_RESTART_COUNT']}-{dist.get_rank()}").write_text(f"{os.getpid()} {resumed}")
+    for _ in loader.epochs(NUM_EPOCHS):
+        for x, y in step.over(loader):
+            with step:
+                loss = mse_loss(model(x), y)
+            if step.backward(loss) and step.count % 3 == 0:
+                checkpoints.save(step.count)
+    checkpoints.wait()
+    if dist.get_rank() == 0:
+        torch.save(train.unwrap(model).state_dict(), folder / "final.pt")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
