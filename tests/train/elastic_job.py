@@ -7,21 +7,24 @@ import sys
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.nn.functional import mse_loss
 from torch.utils.data import TensorDataset
 
+import rankwise
 from rankwise import train
 
 NUM_EPOCHS = 12
 
 
 def main(folder: Path) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    with rankwise.session(backend="gloo") as job:
+        learn(folder, job.rank, job.device)
+
+
+def learn(folder: Path, rank: int, device: torch.device) -> None:
     torch.manual_seed(0)
-    model = train.wrap(nn.Sequential(nn.Linear(6, 256), nn.Tanh(), nn.Dropout(0.1), nn.Linear(256, 3)), device="cpu")
+    model = train.wrap(nn.Sequential(nn.Linear(6, 256), nn.Tanh(), nn.Dropout(0.1), nn.Linear(256, 3)), device=device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     step = train.Step(model, optimizer, accumulate=2)
     inputs = torch.randn(301, 6, generator=torch.Generator().manual_seed(1))
@@ -30,7 +33,7 @@ def main(folder: Path) -> None:
         folder / "runs", model=model, optimizer=optimizer, step=step, loader=loader, asynchronous="--beside" in sys.argv
     )
     resumed = checkpoints.resume()
-    (folder / f"ready-{os.environ['TORCHELASTIC_RESTART_COUNT']}-{dist.get_rank()}").write_text(f"{os.getpid()} {resumed}")
+    (folder / f"ready-{os.environ['TORCHELASTIC_RESTART_COUNT']}-{rank}").write_text(f"{os.getpid()} {resumed}")
     for _ in loader.epochs(NUM_EPOCHS):
         for x, y in step.over(loader):
             with step:
@@ -38,9 +41,8 @@ def main(folder: Path) -> None:
             if step.backward(loss) and step.count % 3 == 0:
                 checkpoints.save(step.count)
     checkpoints.wait()
-    if dist.get_rank() == 0:
+    if rank == 0:
         torch.save(train.unwrap(model).state_dict(), folder / "final.pt")
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
