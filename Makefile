@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PACKAGES := $(VENV)/.packages
 
-.PHONY: help demo test check format docs bench-watch bench-scale clean
+.PHONY: help demo test check format docs bench-watch bench-scale bench-train soak-train clean
 
 help:
 	@echo "make demo         a training that works, the same one broken, and the verdict (about a minute)"
@@ -16,6 +16,8 @@ help:
 	@echo "make docs         write docs/causes/ from the causes' own doc blocks"
 	@echo "make bench-watch  what watching a job costs it"
 	@echo "make bench-scale  a verdict over 4,096 ranks: seconds and memory"
+	@echo "make bench-train  the same training by hand, with rankwise, Accelerate and Fabric"
+	@echo "make soak-train   30 ranks killed at random moments; about 6 minutes"
 	@echo "make clean        remove caches and $(VENV)"
 
 demo: $(READY)
@@ -54,6 +56,14 @@ bench-watch: $(READY)
 bench-scale: $(READY)
 	@echo "==> explaining 4,096 ranks with 2,000 collectives each"
 	@$(BIN)/python benchmarks/scale.py
+
+bench-train: $(READY)
+	@echo "==> training side by side: lines, step overhead, misuses caught"
+	@$(BIN)/python benchmarks/train_peers.py
+
+soak-train: $(READY)
+	@echo "==> kill -9 of a random rank, 30 times"
+	@RANKWISE_LONG=1 $(BIN)/python -m pytest -q -s tests/train/test_elastic.py
 
 clean:
 	@echo "==> removing caches and $(VENV)"

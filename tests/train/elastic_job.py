@@ -14,15 +14,13 @@ from torch.utils.data import TensorDataset
 import rankwise
 from rankwise import train
 
-NUM_EPOCHS = 12
 
-
-def main(folder: Path) -> None:
+def main(folder: Path, num_epochs: int) -> None:
     with rankwise.session(backend="gloo") as job:
-        learn(folder, job.rank, job.device)
+        learn(folder, num_epochs, job.device)
 
 
-def learn(folder: Path, rank: int, device: torch.device) -> None:
+def learn(folder: Path, num_epochs: int, device: torch.device | str = "cpu") -> None:
     torch.manual_seed(0)
     model = train.wrap(nn.Sequential(nn.Linear(6, 256), nn.Tanh(), nn.Dropout(0.1), nn.Linear(256, 3)), device=device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -33,17 +31,17 @@ def learn(folder: Path, rank: int, device: torch.device) -> None:
         folder / "runs", model=model, optimizer=optimizer, step=step, loader=loader, asynchronous="--beside" in sys.argv
     )
     resumed = checkpoints.resume()
-    (folder / f"ready-{os.environ['TORCHELASTIC_RESTART_COUNT']}-{rank}").write_text(f"{os.getpid()} {resumed}")
-    for _ in loader.epochs(NUM_EPOCHS):
+    (folder / f"ready-{os.environ.get('TORCHELASTIC_RESTART_COUNT')}-{train.group.rank()}").write_text(f"{os.getpid()} {resumed}")
+    for _ in loader.epochs(num_epochs):
         for x, y in step.over(loader):
             with step:
                 loss = mse_loss(model(x), y)
             if step.backward(loss) and step.count % 3 == 0:
                 checkpoints.save(step.count)
     checkpoints.wait()
-    if rank == 0:
+    if train.group.rank() == 0:
         torch.save(train.unwrap(model).state_dict(), folder / "final.pt")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), int(sys.argv[2]))
