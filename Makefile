@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PACKAGES := $(VENV)/.packages
 
-.PHONY: help demo test check format docs lab bench-watch bench-scale bench-session soak-session clean
+.PHONY: help demo test check format docs lab bench-watch bench-scale bench-session soak-session bench-train soak-train clean
 
 help:
 	@echo "make demo         a training that works, the same one broken, and the verdict (about a minute)"
@@ -19,6 +19,8 @@ help:
 	@echo "make bench-scale  a verdict over 4,096 ranks: seconds and memory"
 	@echo "make bench-session  what session() costs over init_process_group"
 	@echo "make soak-session   the long tests of session(): 64 ranks, every fault of the lab"
+	@echo "make bench-train  the same training by hand, with rankwise, Accelerate and Fabric"
+	@echo "make soak-train   30 ranks killed at random moments; about 6 minutes"
 	@echo "make clean        remove caches and $(VENV)"
 
 demo: $(READY)
@@ -70,6 +72,14 @@ bench-session: $(READY)
 soak-session: $(READY) $(PACKAGES)
 	@echo "==> session(): 64 ranks, and every fault of the lab"
 	@RANKWISE_LONG=1 $(BIN)/python -m pytest -q tests/train -k "session or spawn"
+
+bench-train: $(READY)
+	@echo "==> training side by side: lines, step overhead, misuses caught"
+	@$(BIN)/python benchmarks/train_peers.py
+
+soak-train: $(READY)
+	@echo "==> kill -9 of a random rank, 30 times"
+	@RANKWISE_LONG=1 $(BIN)/python -m pytest -q -s tests/train/test_elastic.py
 
 clean:
 	@echo "==> removing caches and $(VENV)"

@@ -4,10 +4,12 @@ Reading order: `session`, `plan` (who gets which sample), `loader`, `windows` (w
 `checkpoints`.
 """
 
+from rankwise.train.checkpoints import Checkpoints
 from rankwise.train.loader import Loader
 from rankwise.train.metrics import Means, Predictions
 from rankwise.train.rank_zero import rank_zero
 from rankwise.train.step import Step
 from rankwise.train.wrap import unwrap, wrap
+from rankwise.train.zero import sharded_optimizer
 
-__all__ = ["Loader", "Means", "Predictions", "Step", "rank_zero", "unwrap", "wrap"]
+__all__ = ["Checkpoints", "Loader", "Means", "Predictions", "Step", "rank_zero", "sharded_optimizer", "unwrap", "wrap"]

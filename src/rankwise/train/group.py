@@ -39,24 +39,6 @@ def gathered_numbers(numbers: list[int]) -> list[list[int]]:
     return [theirs.tolist() for theirs in everyone]
 
 
-def from_rank_zero(thing: Any) -> Any:
-    """What rank 0 has, on every rank."""
-    if world_size() == 1:
-        return thing
-    things = [thing]
-    dist.broadcast_object_list(things, src=0)
-    return things[0]
-
-
-def summed(numbers: list[float]) -> list[float]:
-    """Sums over all ranks, in double precision; the order of the ranks does not change them for counts."""
-    if world_size() == 1:
-        return numbers
-    totals = torch.tensor(numbers, dtype=torch.float64, device=traffic_device())
-    dist.all_reduce(totals)
-    return [float(total) for total in totals.tolist()]
-
-
 def traffic_device() -> torch.device:
     """Where a tensor has to be for the default group to carry it: NCCL knows only GPUs."""
     if is_distributed() and "nccl" in str(dist.get_backend()):

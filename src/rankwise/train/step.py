@@ -87,7 +87,7 @@ class Step:
                     raise _out_of_order("a batch was left out: no loss was given to `step.backward` for it")
         finally:
             if self._is_window_open:
-                log.warning("the loop was left inside a window; the gradients added so far are dropped")
+                log.debug("the loop was left inside a window; the gradients added so far are dropped")
                 self.optimizer.zero_grad(set_to_none=True)
             self._micro, self._is_window_open = None, False
 

@@ -1,0 +1,82 @@
+"""The state of a training, in plain tensors, numbers and containers, so that it loads with `weights_only=True`."""
+
+from __future__ import annotations
+
+import io
+import random
+from typing import Any
+
+import numpy as np
+import torch
+
+from rankwise.train.plan import mixed_seed
+
+
+def rng_state() -> dict[str, Any]:
+    """The random generators of this rank: torch's, the current GPU's, Python's and numpy's."""
+    name, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
+    state = {
+        "torch": torch.get_rng_state(),
+        "python": random.getstate(),
+        "numpy": (str(name), torch.from_numpy(np.asarray(keys).astype(np.int64)), int(position), int(has_gauss), float(gauss)),
+    }
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state()
+    return state
+
+
+def restore_rng(state: dict[str, Any]) -> None:
+    torch.set_rng_state(state["torch"].to(torch.uint8).cpu())
+    version, internal, gauss = state["python"]
+    random.setstate((version, tuple(internal), gauss))
+    name, keys, position, has_gauss, cached = state["numpy"]
+    np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, cached))
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"].cpu())
+
+
+def seed_rng(*numbers: int) -> None:
+    """For a rank that was not there when the checkpoint was written."""
+    seed = mixed_seed(*numbers)
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+
+
+def on_cpu(thing: Any, *, copy: bool, seen: dict[tuple[Any, ...], torch.Tensor] | None = None) -> Any:
+    """The same containers with tensors on the CPU, copied if asked; tensors that shared their memory share it again."""
+    seen = {} if seen is None else seen
+    if isinstance(thing, torch.Tensor):
+        key = (thing.device, thing.data_ptr(), thing.dtype, tuple(thing.shape), thing.stride())
+        if key not in seen or not thing.numel():
+            seen[key] = _alone(thing.detach(), copy)
+        return seen[key]
+    if isinstance(thing, dict):
+        return {key: on_cpu(value, copy=copy, seen=seen) for key, value in thing.items()}
+    if isinstance(thing, (list, tuple)):
+        return type(thing)(on_cpu(value, copy=copy, seen=seen) for value in thing)
+    return thing
+
+
+def check_plain(state: Any) -> None:
+    """Raise what `torch.load(weights_only=True)` would raise; tried without the tensors' bytes, so it costs nothing."""
+    buffer = io.BytesIO()
+    torch.save(_without_bytes(state), buffer)
+    buffer.seek(0)
+    torch.load(buffer, weights_only=True)
+
+
+def _alone(tensor: torch.Tensor, copy: bool) -> torch.Tensor:
+    """torch saves the whole memory a tensor is a part of, so a part is copied out."""
+    is_part = tensor.layout == torch.strided and tensor.untyped_storage().nbytes() != tensor.numel() * tensor.element_size()
+    return tensor.to("cpu", copy=True) if copy or is_part else tensor.cpu()
+
+
+def _without_bytes(thing: Any) -> Any:
+    if isinstance(thing, torch.Tensor):
+        return torch.empty(0, dtype=thing.dtype)
+    if isinstance(thing, dict):
+        return {key: _without_bytes(value) for key, value in thing.items()}
+    if isinstance(thing, (list, tuple)):
+        return type(thing)(_without_bytes(value) for value in thing)
+    return thing

@@ -1,0 +1,213 @@
+"""Checkpoints: save everything a training needs to go on, and go on, on the same number of ranks or another."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.optim import ZeroRedundancyOptimizer
+
+from rankwise.causes import load_cause
+from rankwise.errors import TrainError, UsageError
+from rankwise.findings import Finding
+from rankwise.train import committed, group
+from rankwise.train.captured import check_plain, on_cpu, restore_rng, rng_state, seed_rng
+from rankwise.train.committed import STATE, Saved
+from rankwise.train.fitting import find_misfit
+from rankwise.train.rank_zero import rank_zero
+from rankwise.train.sharded import load_sharded, save_sharded
+from rankwise.train.wrap import unwrap
+
+log = logging.getLogger("rankwise.train")
+
+_RESERVED = {"rng", "rankwise"}
+
+
+class Checkpoints:
+    """Saves and restores the things it is given: `model`, and whatever else has `state_dict` and `load_state_dict`.
+
+    ```python
+    checkpoints = train.Checkpoints("runs/a", model=model, optimizer=optimizer, loader=loader, step=step)
+    checkpoints.resume()
+    ...
+    if step.backward(loss) and step.count % 100 == 0:
+        checkpoints.save(step.count)
+    ```
+
+    All ranks call its methods; rank 0 writes. With `asynchronous=True` it writes beside the training, from a copy; `wait` (or leaving
+    `with`) makes sure of it. With `sharded=True` all ranks write their part with `torch.distributed.checkpoint`.
+    """
+
+    def __init__(self, folder: str | Path, *, keep: int = 3, asynchronous: bool = False, sharded: bool = False, **things: Any) -> None:
+        if "model" not in things:
+            raise UsageError("a checkpoint without model=", next=("Checkpoints(folder, model=model, optimizer=optimizer, …)",))
+        if wrong := [name for name, thing in things.items() if name in _RESERVED or not hasattr(thing, "load_state_dict")]:
+            raise UsageError(f"{', '.join(wrong)} cannot be saved", why="it has no state_dict and load_state_dict, or its name is taken")
+        if keep < 1 or (asynchronous and sharded):
+            raise UsageError("keep=0 keeps nothing" if keep < 1 else "sharded checkpoints are not written asynchronously")
+        self.folder, self.keep = Path(folder), keep
+        self.asynchronous, self.sharded = asynchronous, sharded
+        self.findings: list[Finding] = []  # checkpoints that could not be written, or not be read
+        self._things = things
+        self._is_first, self._has_resumed = True, False
+        self._writer: threading.Thread | None = None
+        self._problem: Finding | None = None  # of the writer
+
+    def resume(self) -> int:
+        """Restore the newest good checkpoint; returns its step, or 0 if there is none yet."""
+        self.wait()
+        saved, damaged = rank_zero(self._newest)
+        self._has_resumed = True
+        for finding in damaged:
+            self._tell(finding)
+        if saved is None:
+            return 0
+        self._check_visible(saved)
+        state = torch.load(saved.state, map_location="cpu", weights_only=True, mmap=True)
+        self._load(saved, state)
+        if group.rank() == 0:
+            log.info("resumed from %s", saved.path)
+        return saved.step
+
+    def save(self, step: int) -> bool:
+        """Write a checkpoint of this step; False, and a finding, if that failed. The training can go on in either case."""
+        self.wait()
+        own = self._collect(step)
+        if self._is_first:
+            rank_zero(lambda: self._check_first(own))
+            self._is_first = False
+        if self.sharded:
+            return self._settle(save_sharded(self.folder, step, self._things, own, self.keep))
+        if not self.asynchronous:
+            return self._settle(rank_zero(lambda: self._write(step, own)))
+        if group.rank() == 0:
+            self._writer = threading.Thread(target=self._write_beside, args=(step, own), name="rankwise-checkpoint")
+            self._writer.start()
+        return True
+
+    def wait(self) -> None:
+        """Until what `save` began is on the disk; all ranks wait for it."""
+        if self.asynchronous and not self._is_first:
+            self._settle(rank_zero(self._join))
+
+    def latest(self) -> Path | None:
+        """The newest checkpoint's file, for `rankwise.load_weights`."""
+        return next((saved.state for saved in committed.all_saved(self.folder)), None)
+
+    def __enter__(self) -> Checkpoints:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self.wait()
+        else:
+            self._settle(self._join())  # other ranks may never come to wait
+
+    def _collect(self, step: int) -> dict[str, Any]:
+        """What goes into the file, on rank 0; the other ranks send their random generators."""
+        for thing in self._things.values():
+            if isinstance(thing, ZeroRedundancyOptimizer):
+                thing.consolidate_state_dict(to=0)
+        generators = group.gathered(rng_state())
+        about = {"schema": 1, "step": step, "world_size": group.world_size()}
+        if group.rank() != 0:
+            return {}
+        things = {name: thing for name, thing in self._things.items() if not (self.sharded and name in ("model", "optimizer"))}
+        state = {name: (unwrap(thing) if isinstance(thing, nn.Module) else thing).state_dict() for name, thing in things.items()}
+        return {**on_cpu(state, copy=self.asynchronous), "rng": generators, "rankwise": about}
+
+    def _check_first(self, state: dict[str, Any]) -> None:
+        try:
+            check_plain(state)
+        except Exception as error:
+            why = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise TrainError(
+                load_cause("RW710").finding("the state to be saved could not be loaded again", certain=True, why=why)
+            ) from error
+        if not self._has_resumed and (there := committed.all_saved(self.folder)):
+            summary = f"{self.folder} holds checkpoints up to step {there[0].step}, and resume() was not called"
+            raise TrainError(load_cause("RW709").finding(summary, certain=True))
+
+    def _write(self, step: int, state: dict[str, Any]) -> Finding | None:
+        """Write and commit; what fails is told, not raised, and leaves nothing behind."""
+        partial: Path | None = None
+        try:
+            partial = committed.begin(self.folder, step)
+            line = committed.write_file(partial / STATE, lambda file: torch.save(state, file))
+            committed.commit(partial, step, {STATE: line}, {"world_size": group.world_size()})
+            committed.prune(self.folder, self.keep)
+        except OSError as error:
+            if partial is not None:
+                shutil.rmtree(partial, ignore_errors=True)
+            return not_written(self.folder, step, error)
+        return None
+
+    def _write_beside(self, step: int, state: dict[str, Any]) -> None:
+        self._problem = self._write(step, state)
+
+    def _join(self) -> Finding | None:
+        if self._writer is not None:
+            self._writer.join()
+            self._writer = None
+        problem, self._problem = self._problem, None
+        return problem
+
+    def _settle(self, finding: Finding | None) -> bool:
+        if finding is not None:
+            self._tell(finding)
+        return finding is None
+
+    def _tell(self, finding: Finding) -> None:
+        self.findings.append(finding)
+        if group.rank() == 0:
+            log.error("%s %s; %s", finding.code, finding.summary, finding.next[0])
+
+    def _newest(self) -> tuple[Saved | None, list[Finding]]:
+        """The newest checkpoint whose bytes are right, and what is wrong with those that are newer."""
+        damaged: list[Finding] = []
+        for saved in committed.all_saved(self.folder):
+            if (problem := committed.find_damage(saved)) is None:
+                return saved, damaged
+            damaged.append(load_cause("RW708").finding(f"the checkpoint of step {saved.step} is damaged: {problem}", certain=True))
+        if damaged:
+            raise TrainError(damaged[0])
+        return None, []
+
+    def _check_visible(self, saved: Saved) -> None:
+        blind = [rank for rank, sees in enumerate(group.gathered(saved.state.is_file())) if not sees]
+        if blind:
+            summary = f"rank {blind[0]} cannot see {saved.state}, rank 0 can"
+            raise TrainError(load_cause("RW710").finding(summary, certain=True, why="the folder has to be the same on all nodes"))
+
+    def _load(self, saved: Saved, state: dict[str, Any]) -> None:
+        is_sharded = (saved.path / "shards").is_dir()
+        if is_sharded:
+            load_sharded(saved.path, self._things)
+        for name, thing in self._things.items():
+            if is_sharded and name in ("model", "optimizer"):
+                continue
+            target = unwrap(thing) if isinstance(thing, nn.Module) else thing
+            if finding := find_misfit(name, target, state, saved.path):
+                raise TrainError(finding)
+            target.load_state_dict(on_cpu(state[name], copy=True))
+        generators = state["rng"]
+        if len(generators) == group.world_size():
+            restore_rng(generators[group.rank()])
+        else:
+            seed_rng(saved.step, group.rank(), group.world_size())
+
+
+def not_written(folder: Path, step: int, error: OSError) -> Finding:
+    there = committed.all_saved(folder)
+    try:
+        free = f", {shutil.disk_usage(folder).free / 2**20:.0f} MiB free"
+    except OSError:
+        free = ""
+    last = f"the last good one is of step {there[0].step}" if there else "there is no earlier one"
+    summary = f"the checkpoint of step {step} could not be written: {error.strerror or error}{free}; {last}"
+    return load_cause("RW707").finding(summary, certain=True, why=f"{folder}: {error}")

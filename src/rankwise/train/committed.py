@@ -1,0 +1,167 @@
+"""Folders that are there whole or not at all: written beside, flushed to the disk, named last.
+
+```
+runs/a/step-00000120/manifest.json      size and SHA-256 of each file; written last, so a folder that has it is whole
+                     state.pt
+runs/a/last.pt                          → the newest state.pt
+runs/a/.step-00000160.partial           what a crash leaves behind; never looked at, removed by the next writer
+```
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+MANIFEST, STATE, LAST = "manifest.json", "state.pt", "last.pt"
+_NAME = re.compile(r"step-(\d{8,})$")
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint that was committed; whether its bytes are still what they were is asked with `find_damage`."""
+
+    step: int
+    path: Path
+
+    @property
+    def state(self) -> Path:
+        return self.path / STATE
+
+
+def all_saved(folder: Path) -> list[Saved]:
+    """Committed checkpoints, newest first."""
+    found = [(match, path) for path in folder.glob("step-*") if (match := _NAME.match(path.name)) and (path / MANIFEST).is_file()]
+    return sorted((Saved(int(match[1]), path) for match, path in found), key=lambda saved: -saved.step)
+
+
+def begin(folder: Path, step: int) -> Path:
+    """A fresh folder to write into; its own files go away with it if it is never committed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in folder.glob(".step-*"):
+        shutil.rmtree(path, ignore_errors=True)
+    partial = folder / f".step-{step:08d}.partial"
+    partial.mkdir()
+    return partial
+
+
+def write_file(path: Path, write: Callable[[BinaryIO], object]) -> dict[str, Any]:
+    """Write a file through to the disk; returns its line for the manifest."""
+    with path.open("wb", buffering=_BLOCK) as raw:
+        file = _Hashed(raw)
+        try:
+            write(file)  # type: ignore[arg-type]
+        except RuntimeError as error:
+            # torch reports a failed write as a RuntimeError without a number; the reason is what the file itself said
+            raise (file.error or error) from error
+        raw.flush()
+        os.fsync(raw.fileno())
+    return {"bytes": file.num_bytes, "sha256": file.hash.hexdigest()}
+
+
+def hash_file(path: Path) -> dict[str, Any]:
+    """The line for the manifest of a file somebody else has written, which is flushed to the disk here."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+        os.fsync(file.fileno())
+        return {"bytes": file.tell(), "sha256": digest.hexdigest()}
+
+
+def commit(partial: Path, step: int, files: dict[str, dict[str, Any]], about: dict[str, Any]) -> Saved:
+    """Give the folder its name. Until this returns, the checkpoint before it is the newest one."""
+    folder = partial.parent
+    manifest = json.dumps({"schema": 1, "step": step, **about, "files": files}, indent=1)
+    write_file(partial / MANIFEST, lambda file: file.write(manifest.encode()))
+    for path in {partial, *((partial / name).parent for name in files)}:
+        _flush_folder(path)
+    target = folder / f"step-{step:08d}"
+    _remove(target)  # only a damaged one can be in the way
+    partial.rename(target)
+    _flush_folder(folder)
+    saved = Saved(step, target)
+    _point_to(folder / LAST, saved)
+    return saved
+
+
+def prune(folder: Path, keep: int) -> None:
+    """Remove all but the newest checkpoints."""
+    for saved in all_saved(folder)[keep:]:
+        _remove(saved.path)
+
+
+def find_damage(saved: Saved) -> str | None:
+    """What is wrong with the checkpoint's bytes; None if they are what was written."""
+    try:
+        manifest = json.loads((saved.path / MANIFEST).read_bytes())
+        for name, wanted in manifest["files"].items():
+            there = hash_file(saved.path / name)
+            if there["bytes"] != wanted["bytes"]:
+                return f"{name} has {there['bytes']} bytes, {wanted['bytes']} were written"
+            if there["sha256"] != wanted["sha256"]:
+                return f"{name} has other content than was written"
+    except OSError as error:
+        return f"{error.filename or saved.path}: {error.strerror}"
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return f"{MANIFEST} cannot be read"
+    return None
+
+
+class _Hashed:
+    """A file that is hashed while it is written, and remembers why a write failed."""
+
+    def __init__(self, raw: BinaryIO) -> None:
+        self.raw, self.hash, self.num_bytes = raw, hashlib.sha256(), 0
+        self.error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        try:
+            self.raw.write(data)
+        except OSError as error:
+            self.error = error
+            raise
+        self.hash.update(data)
+        self.num_bytes += len(data)
+        return len(data)
+
+    def flush(self) -> None:
+        self.raw.flush()
+
+
+def _remove(path: Path) -> None:
+    """Out of sight first: a folder that is only half removed must not look like a checkpoint."""
+    hidden = path.with_name(f".{path.name}.removed")
+    try:
+        path.rename(hidden)
+    except OSError as error:
+        if error.errno != errno.ENOENT:
+            raise
+    shutil.rmtree(hidden, ignore_errors=True)
+
+
+def _point_to(link: Path, saved: Saved) -> None:
+    beside = link.with_name(f".{link.name}")
+    try:
+        beside.unlink(missing_ok=True)
+        beside.symlink_to(Path(saved.path.name) / STATE)
+        beside.replace(link)
+    except OSError:  # a convenience; some file systems have no links
+        pass
+
+
+def _flush_folder(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,210 @@
+"""What the ranks of the farm do in the tests of checkpoints."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.functional import mse_loss
+
+from rankwise.train import Checkpoints, Loader, Step, committed, group, sharded_optimizer, wrap
+from rankwise.train.captured import seed_rng
+from tests.train.jobs import flat, regression_data
+
+
+def trained(
+    folder: Path | None = None,
+    until: int = 20,
+    every: int = 4,
+    stop_at: int | None = None,
+    zero: bool = False,
+    dropout: float = 0.0,
+    precision: str = "fp32",
+    killed: tuple[int, int, bool] | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Train until a step of the optimizer, saving on the way; `stop_at` leaves without a last checkpoint, like a crash.
+
+    `killed` is a rank, a number, and whether it dies at that call that touches the disk or at that batch.
+    """
+    torch.manual_seed(0)
+    model = wrap(nn.Sequential(nn.Linear(6, 16), Counting(), nn.Dropout(dropout), nn.Linear(16, 3)), device="cpu")
+    seed_rng(group.rank())
+    make = sharded_optimizer if zero else lambda kind, parameters, **kw: kind(parameters, **kw)
+    optimizer = make(torch.optim.AdamW, model.parameters(), lr=3e-3)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 40)
+    step = Step(model, optimizer, accumulate=2, scheduler=scheduler, precision=precision)
+    loader = Loader(regression_data(27), global_batch_size=4, shuffle=True, seed=5)
+    things = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "step": step, "loader": loader}
+    checkpoints = Checkpoints(folder, **things, **options) if folder else None
+    resumed = checkpoints.resume() if checkpoints else 0
+    rank, number, in_save = killed or (None, 0, False)
+    if rank == group.rank() and in_save:
+        KilledAt(number)
+    while step.count < until and step.count != stop_at:
+        for x, y in step.over(loader):
+            with step:
+                loss = mse_loss(model(x).float(), y)
+            number -= 1
+            if rank == group.rank() and not in_save and not number:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if step.backward(loss) and checkpoints and step.count % every == 0:
+                checkpoints.save(step.count)
+            if step.count in (until, stop_at):
+                break
+    if checkpoints:
+        checkpoints.wait()
+    return {
+        "weights": flat(model),
+        "resumed": resumed,
+        "lr": scheduler.get_last_lr(),
+        "draws": [torch.rand(()).item(), random.random(), float(np.random.rand())],
+        "findings": [finding.code for finding in checkpoints.findings] if checkpoints else [],
+        "scale": step.scaler.get_scale() if step.scaler else None,
+    }
+
+
+class Counting(nn.Module):
+    """A module with a buffer that changes in training, as BatchNorm's do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("num_forwards", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.num_forwards += 1
+        return torch.tanh(x + 0.001 * self.num_forwards)
+
+
+class KilledAt:
+    """Makes the process kill itself at the n-th call that touches the disk."""
+
+    NAMES = ("fsync", "rename", "replace", "mkdir", "unlink", "rmdir", "symlink", "open")
+
+    def __init__(self, number: int) -> None:
+        self.left = number
+        for name in self.NAMES:
+            setattr(os, name, self._counted(getattr(os, name)))
+
+    def _counted(self, original: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if not self.left:
+                os.kill(os.getpid(), signal.SIGKILL)
+            self.left -= 1
+            return original(*args, **kwargs)
+
+        return call
+
+
+def commit_and_die(folder: Path, step: int, number: int) -> int:
+    """Commit a small checkpoint, dying at the n-th call; returns how many calls were left."""
+    killed = KilledAt(number)
+    partial = committed.begin(folder, step)
+    line = committed.write_file(partial / "state.pt", lambda file: file.write(str(step).encode() * 1000))
+    committed.commit(partial, step, {"state.pt": line}, {})
+    committed.prune(folder, 2)
+    return killed.left
+
+
+def newest_committed(folder: Path) -> tuple[int, list[Any]]:
+    saved = committed.all_saved(folder)
+    return (saved[0].step if saved else 0), [committed.find_damage(one) for one in saved]
+
+
+def disk_that_is_full(folder: Path, limit: int, **options: Any) -> dict[str, Any]:
+    """Files may not grow beyond the limit for a while, as on a full disk; then they may again."""
+    model = wrap(nn.Linear(64, 64), device="cpu")
+    checkpoints = Checkpoints(folder, model=model, **options)
+    said = []
+    for step in (1, 2, 3):
+        if step == 2:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+        said.append(checkpoints.save(step))
+        checkpoints.wait()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    return {
+        "saved": [saved.step for saved in committed.all_saved(folder)],
+        "returned": said,
+        "findings": [(finding.code, finding.summary) for finding in checkpoints.findings],
+        "left": sorted(path.name for path in folder.iterdir() if path.name.startswith(".step")),
+    }
+
+
+def slow_disk(folder: Path, asynchronous: bool) -> tuple[float, float]:
+    """Seconds that `save` took, and that the whole took, on a disk that needs half a second to flush a file."""
+    model = wrap(nn.Linear(8, 8), device="cpu")
+    checkpoints = Checkpoints(folder, model=model, asynchronous=asynchronous)
+    original = os.fsync
+
+    def slow(fd: int) -> None:
+        time.sleep(0.25)
+        original(fd)
+
+    os.fsync = slow
+    began = time.monotonic()
+    checkpoints.save(1)
+    stalled = time.monotonic() - began
+    before = flat(model)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1.0)  # the training goes on; what is written must be from before
+    checkpoints.wait()
+    took = time.monotonic() - began
+    state = torch.load(checkpoints.latest(), weights_only=True)["model"]
+    assert torch.cat([tensor.flatten() for tensor in state.values()]).tolist() == before
+    assert threading.active_count() < 8
+    return stalled, took
+
+
+def loads_plainly(folder: Path) -> list[str]:
+    state = torch.load(folder / "last.pt", weights_only=True)
+    assert isinstance(state["model"], dict)
+    return list(state["model"])
+
+
+def misused_checkpoints(folder: Path, how: str) -> None:
+    model = wrap(nn.Linear(4, 4), device="cpu")
+    if how == "no resume":
+        Checkpoints(folder, model=model).save(2)
+    elif how == "other model":
+        Checkpoints(folder, model=wrap(nn.Linear(4, 5), device="cpu")).resume()
+    elif how == "other names":
+        Checkpoints(folder, model=wrap(nn.Sequential(nn.Linear(4, 4)), device="cpu")).resume()
+    elif how == "more things":
+        Checkpoints(folder, model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1)).resume()
+    elif how == "not plain":
+        Checkpoints(folder / "new", model=model, strange=Strange()).save(1)
+    elif how == "no model":
+        Checkpoints(folder, net=model)
+    elif how == "no state":
+        Checkpoints(folder, model=model, epoch=3)
+    else:
+        Checkpoints(folder, model=model).save(1)
+
+
+class Strange:
+    def state_dict(self) -> dict[str, Any]:
+        return {"self": self}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+def tied_and_cut(folder: Path) -> tuple[int, bool]:
+    """The size of a checkpoint of two layers with one weight, and of a buffer that is a small part of a large memory."""
+    net = nn.Sequential(nn.Linear(256, 256, bias=False), nn.Linear(256, 256, bias=False))
+    net[1].weight = net[0].weight
+    net.register_buffer("part", torch.zeros(1_000_000)[:4])
+    checkpoints = Checkpoints(folder, model=net, asynchronous=True)
+    checkpoints.save(1)
+    checkpoints.wait()
+    state = torch.load(checkpoints.latest(), weights_only=True)["model"]
+    return os.path.getsize(checkpoints.latest()), state["0.weight"].data_ptr() == state["1.weight"].data_ptr()

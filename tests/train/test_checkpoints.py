@@ -1,0 +1,163 @@
+"""Checkpoints: a training goes on as if nothing had happened, and a crash at any moment leaves the last good one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.train.farm import Farm
+
+JOBS = "tests.train.jobs_checkpoints"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"dropout": 0.3}, {"zero": True}, {"asynchronous": True, "dropout": 0.3}, {"sharded": True}, {"precision": "fp16"}],
+    ids=lambda options: "-".join(options) or "plain",
+)
+def test_a_resumed_training_ends_exactly_where_an_undisturbed_one_does(farm: Farm, tmp_path: Path, options: dict[str, Any]) -> None:
+    training = {name: value for name, value in options.items() if name in ("dropout", "zero", "precision")}
+    undisturbed = farm.run("trained", 2, jobs=JOBS, **training)
+    farm.run("trained", 2, jobs=JOBS, folder=tmp_path, stop_at=10, **options)
+
+    resumed = farm.run("trained", 2, jobs=JOBS, folder=tmp_path, **options)
+
+    for rank, other in zip(resumed, undisturbed):
+        assert rank["resumed"] == 8
+        assert {**rank, "resumed": 0} == other
+
+
+def test_a_training_killed_again_and_again_ends_where_an_undisturbed_one_does(farm: Farm, tmp_path: Path) -> None:
+    undisturbed = farm.run("trained", 2, jobs=JOBS, every=2, until=12, dropout=0.3)
+    dice = Random(4)
+    for number in range(8):
+        in_save = number % 2 == 0
+        killed = (0 if in_save else dice.randrange(2), dice.randrange(60) if in_save else dice.randrange(1, 12), in_save)
+        farm.ranks("trained", 2, jobs=JOBS, folder=tmp_path, every=2, until=12, dropout=0.3, killed=killed)
+
+    ranks = farm.run("trained", 2, jobs=JOBS, folder=tmp_path, every=2, until=12, dropout=0.3)
+
+    assert [{**rank, "resumed": 0} for rank in ranks] == undisturbed
+
+
+@pytest.mark.parametrize("options", [{}, {"zero": True}, {"sharded": True}], ids=lambda options: "-".join(options) or "plain")
+@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 1), (1, 2)])
+def test_a_training_resumes_on_another_number_of_ranks(
+    farm: Farm, tmp_path: Path, before: int, after: int, options: dict[str, Any]
+) -> None:
+    farm.run("trained", before, jobs=JOBS, folder=tmp_path, stop_at=10, **options)
+
+    resumed = farm.run("trained", after, jobs=JOBS, folder=tmp_path, **options)[0]
+
+    undisturbed = farm.run("trained", after, jobs=JOBS)[0]
+    assert resumed["resumed"] == 8
+    assert resumed["lr"] == undisturbed["lr"]
+    assert max(abs(a - b) for a, b in zip(resumed["weights"], undisturbed["weights"])) <= 1e-6
+
+
+def test_only_the_last_few_are_kept_and_the_newest_has_a_name(farm: Farm, tmp_path: Path) -> None:
+    farm.run("trained", 2, jobs=JOBS, folder=tmp_path, keep=2)
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["last.pt", "step-00000016", "step-00000020"]
+    assert farm.alone("loads_plainly", jobs=JOBS, folder=tmp_path)[0] == "0.weight"
+
+
+def test_death_at_any_call_leaves_the_checkpoint_before_or_the_new_one(farm: Farm, tmp_path: Path) -> None:
+    assert farm.alone("commit_and_die", jobs=JOBS, folder=tmp_path, step=1, number=10_000)
+    last, number = 1, 0
+    while True:
+        outcome = farm.ranks("commit_and_die", 0, jobs=JOBS, folder=tmp_path, step=last + 1, number=number)[0]
+        newest, damage = farm.alone("newest_committed", jobs=JOBS, folder=tmp_path)
+        assert newest in (last, last + 1), f"died at call {number}"
+        assert not any(damage)
+        last, number = newest, number + 1
+        if not outcome.status:
+            break
+        assert outcome.status == -9
+    assert number > 15
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_full_disk_is_told_and_the_training_goes_on(farm: Farm, tmp_path: Path, asynchronous: bool) -> None:
+    ranks = farm.run("disk_that_is_full", 2, jobs=JOBS, folder=tmp_path, limit=5000, asynchronous=asynchronous)
+
+    for rank in ranks:
+        assert rank["saved"] == [3, 1]
+        assert rank["left"] == []
+        ((code, summary),) = rank["findings"]
+        assert code == "RW707"
+        assert "step 2" in summary and "the last good one is of step 1" in summary
+    assert ranks[0]["returned"] == [True, asynchronous, True]
+
+
+def test_a_folder_that_cannot_be_made_is_told(farm: Farm, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    ranks = farm.run("trained", 2, jobs=JOBS, folder=tmp_path / "file" / "runs", until=4)
+
+    assert [rank["findings"] for rank in ranks] == [["RW707"], ["RW707"]]
+
+
+def test_asynchronous_writing_does_not_stall_the_step(farm: Farm, tmp_path: Path) -> None:
+    for stalled, took in farm.run("slow_disk", 2, jobs=JOBS, folder=tmp_path / "a", asynchronous=True):
+        assert stalled < 0.4 < 0.75 < took
+    for stalled, _ in farm.run("slow_disk", 2, jobs=JOBS, folder=tmp_path / "b", asynchronous=False):
+        assert stalled > 0.75
+
+
+@pytest.mark.parametrize("damage", ["flipped", "truncated", "missing", "manifest"])
+def test_a_damaged_checkpoint_is_passed_over_and_told(farm: Farm, tmp_path: Path, damage: str) -> None:
+    farm.run("trained", 2, jobs=JOBS, folder=tmp_path, stop_at=12)
+    path = tmp_path / "step-00000012" / ("manifest.json" if damage == "manifest" else "state.pt")
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data if damage == "flipped" else data[:-20])
+    if damage == "missing":
+        path.unlink()
+
+    ranks = farm.run("trained", 2, jobs=JOBS, folder=tmp_path)
+
+    assert [rank["resumed"] for rank in ranks] == [8, 8]
+    assert [rank["findings"] for rank in ranks] == [["RW708"], ["RW708"]]
+    assert [rank["weights"] for rank in ranks] == [rank["weights"] for rank in farm.run("trained", 2, jobs=JOBS)]
+
+
+def test_nothing_but_damaged_checkpoints_is_no_new_beginning(farm: Farm, tmp_path: Path) -> None:
+    farm.run("trained", 1, jobs=JOBS, folder=tmp_path, stop_at=4)
+    (tmp_path / "step-00000004" / "state.pt").write_bytes(b"")
+
+    outcomes = farm.ranks("trained", 2, jobs=JOBS, folder=tmp_path)
+
+    assert [outcome.code for outcome in outcomes] == ["RW708", "RW711"]
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "said"),
+    [
+        ("no resume", "RW709", "up to step 1"),
+        ("other model", "RW710", "(4, 4)"),
+        ("other names", "RW710", "0.weight"),
+        ("more things", "RW710", "no optimizer"),
+        ("not plain", "RW710", "loaded again"),
+        ("no model", "RW001", "without model="),
+        ("no state", "RW001", "epoch"),
+    ],
+)
+def test_what_could_not_be_restored_is_refused(farm: Farm, tmp_path: Path, how: str, code: str, said: str) -> None:
+    farm.run("misused_checkpoints", 1, jobs=JOBS, folder=tmp_path, how="nothing")
+
+    outcomes = farm.ranks("misused_checkpoints", 2, jobs=JOBS, folder=tmp_path, how=how)
+
+    assert outcomes[0].code == code, outcomes[0]
+    assert said in outcomes[0].error
+    assert outcomes[1].code in (code, "RW711"), outcomes[1]
+
+
+def test_tied_weights_are_written_once_and_parts_without_the_whole(farm: Farm, tmp_path: Path) -> None:
+    size, is_tied = farm.alone("tied_and_cut", jobs=JOBS, folder=tmp_path)
+
+    assert size < 256 * 256 * 4 + 20_000
+    assert is_tied
