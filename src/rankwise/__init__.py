@@ -11,8 +11,22 @@ __version__ = "0.1.0"
 _HOMES = {
     "Finding": "rankwise.findings",
     "RankwiseError": "rankwise.errors",
+    "Pool": "rankwise.pool",
+    "Model": "rankwise.pool",
+    "PoolFull": "rankwise.pool",
+    "DeadlineExceeded": "rankwise.pool",
+    "Quarantined": "rankwise.pool",
 }
-__all__ = ["Finding", "RankwiseError", "__version__"]
+__all__ = [
+    "Finding",
+    "RankwiseError",
+    "Pool",
+    "Model",
+    "PoolFull",
+    "DeadlineExceeded",
+    "Quarantined",
+    "__version__",
+]
 
 
 def __getattr__(name: str) -> Any:

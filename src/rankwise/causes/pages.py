@@ -15,6 +15,7 @@ FAMILIES = {
     "3": "A rank is stuck elsewhere",
     "4": "Crash",
     "5": "Healthy, but worth a note",
+    "8": "Inference: the pool",
     "9": "None of these",
 }
 
