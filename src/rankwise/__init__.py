@@ -13,11 +13,30 @@ _HOMES = {
     "RankwiseError": "rankwise.errors",
     "StartError": "rankwise.errors",
     "WorkerError": "rankwise.errors",
-    "load_weights": "rankwise.weights.loading",
     "session": "rankwise.train.session",
     "spawn": "rankwise.train.spawn",
+    "load_weights": "rankwise.weights.loading",
+    "Pool": "rankwise.pool",
+    "Model": "rankwise.pool",
+    "PoolFull": "rankwise.pool",
+    "DeadlineExceeded": "rankwise.pool",
+    "Quarantined": "rankwise.pool",
 }
-__all__ = ["Finding", "RankwiseError", "StartError", "WorkerError", "load_weights", "session", "spawn", "__version__"]
+__all__ = [
+    "Finding",
+    "RankwiseError",
+    "StartError",
+    "WorkerError",
+    "session",
+    "spawn",
+    "load_weights",
+    "Pool",
+    "Model",
+    "PoolFull",
+    "DeadlineExceeded",
+    "Quarantined",
+    "__version__",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "predict": FLOOR | {"pool"},
     "serve": FLOOR | {"pool"},
     "report": FLOOR | {"evidence", "causes"},
-    "cli": FLOOR | {"launch", "preflight", "lint", "predict", "serve", "report", "weights", "causes", "evidence", "diagnose"},
+    "cli": FLOOR | {"launch", "preflight", "lint", "predict", "serve", "report", "weights", "pool", "causes", "evidence", "diagnose"},
     "__init__": FLOOR | {"train", "weights", "pool"},
     "__main__": {"cli"},
 }

@@ -17,6 +17,7 @@ FAMILIES = {
     "5": "Healthy, but worth a note",
     "6": "Wrong before it starts (`rankwise check`)",
     "7": "Training and weights",
+    "8": "Inference: the pool",
     "9": "None of these",
 }
 

@@ -1,0 +1,150 @@
+"""The parent's lane: inputs are written here once, at submit, and every worker reads them in place.
+
+Workers map it privately, so that a model that writes to its input, or a worker gone wild, changes nobody else's and a task
+that has to run again finds its input untouched.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+from rankwise.pool.dtypes import CARRIED, NUMPY, torch_module
+from rankwise.pool.extents import Extents, rounded
+from rankwise.pool.parcel import carried
+from rankwise.pool.segments import Segment, copy_into
+
+FIRST_BYTES = 8 << 20
+GROWTH_BYTES = 64 << 20
+
+
+class Slot:
+    """Some pages of a segment; `refs` counts the tasks and arrays that still need them."""
+
+    __slots__ = ("offset", "refs", "room", "segment")
+
+    def __init__(self, segment: int, offset: int, room: int) -> None:
+        self.segment, self.offset, self.room, self.refs = segment, offset, room, 1
+
+
+class Arena:
+    """Segments, and who holds which pages. Safe for threads; `drop` also for finalizers."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.segments: list[Segment] = []
+        self._extents: list[Extents] = []
+        self._lock = threading.Lock()
+        self._dropped: deque[Slot] = deque()  # a finalizer may run anywhere, also while this thread holds the lock
+        self.lent: dict[int, Slot] = {}  # by address: what `pool.empty` gave away
+
+    def take(self, nbytes: int) -> Slot | None:
+        """Room for `nbytes`, or None where that would pass the limit."""
+        room = rounded(nbytes)
+        with self._lock:
+            self._collect()
+            for number, extents in enumerate(self._extents):
+                offset = extents.take(room) if extents.free_bytes >= room else None
+                if offset is not None:
+                    return Slot(number, offset, room)
+            return self._grow(room)
+
+    def hold(self, slot: Slot) -> None:
+        with self._lock:
+            slot.refs += 1
+
+    def drop(self, slot: Slot) -> None:
+        """One holder less. Takes effect at the next `take`."""
+        self._dropped.append(slot)
+
+    def write(self, array: np.ndarray[Any, Any]) -> Slot | None:
+        slot = self.take(array.nbytes)
+        if slot is not None:
+            raw = self.segments[slot.segment].view[slot.offset : slot.offset + array.nbytes]
+            copy_into(raw.view(array.dtype).reshape(array.shape), array)
+        return slot
+
+    def lend(self, shape: tuple[int, ...], dtype: str, as_tensor: bool) -> Any | None:
+        """An array in lane memory; a `submit` of it copies nothing."""
+        nbytes = int(np.prod(shape, dtype=np.int64)) * NUMPY[dtype].itemsize
+        slot = self.take(nbytes)
+        if slot is None:
+            return None
+        self.lent[self.address(slot)] = slot
+        return Lease(self, slot, nbytes).array(dtype, shape, as_tensor)
+
+    def lent_slot(self, array: np.ndarray[Any, Any]) -> Slot | None:
+        """The slot this array fills from its beginning, held once more; None for memory that is not ours."""
+        if not self.lent or not array.flags.c_contiguous:
+            return None
+        slot = self.lent.get(array.ctypes.data)
+        if slot is None or array.nbytes > slot.room:
+            return None
+        self.hold(slot)
+        return slot
+
+    def address(self, slot: Slot) -> int:
+        return self.segments[slot.segment].address + slot.offset
+
+    def used_bytes(self) -> int:
+        with self._lock:
+            self._collect()
+            return sum(extents.size - extents.free_bytes for extents in self._extents)
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(segment.size for segment in self.segments)
+
+    def close(self) -> None:
+        """Workers are gone; arrays the user still has keep their memory."""
+        with self._lock:
+            for segment in self.segments:
+                segment.close()
+
+    def _collect(self) -> None:
+        while self._dropped:
+            slot = self._dropped.popleft()
+            slot.refs -= 1
+            if slot.refs == 0:
+                self.lent.pop(self.address(slot), None)
+                self._extents[slot.segment].give(slot.offset, slot.room)
+
+    def _grow(self, room: int) -> Slot | None:
+        total = self.total_bytes
+        size = max(room, GROWTH_BYTES if self.segments else FIRST_BYTES)
+        if total + size > self.limit_bytes:
+            size = room
+        if total + size > self.limit_bytes:
+            return None
+        segment = Segment.create(size, "rankwise-inputs")
+        if not self.segments:
+            segment.fault_in(FIRST_BYTES // 4)
+        extents = Extents(size)
+        offset = extents.take(room)
+        assert offset is not None
+        self.segments.append(segment)
+        self._extents.append(extents)
+        return Slot(len(self.segments) - 1, offset, room)
+
+
+class Lease:
+    """Lane memory an array of the user's stands on; given back when the last such array is gone."""
+
+    __slots__ = ("__array_interface__", "_owner", "_slot")
+
+    def __init__(self, owner: Any, slot: Any, nbytes: int) -> None:
+        self._owner, self._slot = owner, slot
+        self.__array_interface__ = {"data": (owner.address(slot), False), "shape": (nbytes,), "typestr": "|u1", "version": 3}
+
+    def array(self, dtype: str, shape: tuple[int, ...], as_tensor: bool) -> Any:
+        array: np.ndarray[Any, Any] = np.asarray(self).view(NUMPY[dtype]).reshape(shape)
+        torch = torch_module() if as_tensor else None
+        if torch is None:
+            return array
+        return torch.from_numpy(array) if dtype not in CARRIED else carried(array, dtype, torch)
+
+    def __del__(self) -> None:
+        self._owner.drop(self._slot)

@@ -1,0 +1,116 @@
+"""Builds a model inside the worker that runs it, loads its weights, and says how large it is."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import importlib.util
+import os
+import pickle
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from rankwise.pool.child import main_module
+from rankwise.pool.segments import return_to_kernel
+
+
+@dataclass
+class Loaded:
+    """A model that is ready to run, where it runs, and what it takes."""
+
+    name: str
+    run: Callable[..., Any]
+    device: torch.device
+    nbytes: int
+    keeps_inputs: bool = False  # it was seen to hold on to an input; from then on it gets copies
+
+    @property
+    def is_plain(self) -> bool:
+        """Takes its inputs as they lie on the lane."""
+        return not self.keeps_inputs and self.device.type == "cpu"
+
+
+def load(spec: dict[str, Any]) -> Loaded:
+    """Everything that can go wrong here is the user's own: it passes through untouched."""
+    device = torch.device(spec["device"])
+    before = _footprint(device)
+    built = _build(spec)
+    if isinstance(built, torch.nn.Module):
+        if spec["weights"]:
+            load_weights(built, spec["weights"])
+        built = built.eval().to(device)
+    elif not callable(built):
+        raise TypeError(f"the build of {spec['name']!r} returned {type(built).__name__}, which cannot be called")
+    elif spec["weights"]:
+        raise TypeError(f"weights can only be loaded into an nn.Module; the build of {spec['name']!r} returned {type(built).__name__}")
+    if spec["warmup"] is not None:
+        _warm_up(built, pickle.loads(spec["warmup"]), device)
+    return Loaded(spec["name"], built, device, max(tensor_bytes(built), _footprint(device) - before if device.type == "cuda" else 0))
+
+
+def drop() -> None:
+    """Give the memory of what was just forgotten back to the machine."""
+    gc.collect()
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.empty_cache()
+    return_to_kernel()
+
+
+def load_weights(module: torch.nn.Module, path: str) -> None:
+    """Through `rankwise.weights`, which knows every wrapper a checkpoint may carry."""
+    if importlib.util.find_spec("rankwise.weights") is not None:
+        importlib.import_module("rankwise.weights").load_weights(module, path)
+        return
+    state = torch.load(path, map_location="cpu", weights_only=True)
+    module.load_state_dict(state)
+
+
+def tensor_bytes(built: Any) -> int:
+    """The bytes of a module's own tensors, those that share memory counted once."""
+    if not isinstance(built, torch.nn.Module):
+        return 0
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in [*built.parameters(), *built.buffers()]}
+    return sum(storages.values())
+
+
+def _build(spec: dict[str, Any]) -> Any:
+    for folder in reversed(spec["path"]):
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+    os.chdir(spec["cwd"])
+    if spec["program"]:
+        return torch.export.load(spec["program"]).module()
+    if spec["pickled"] is not None:
+        if spec["main"]:
+            main_module.become(spec["main"])
+        return pickle.loads(spec["pickled"])(*spec["args"], **spec["kwargs"])
+    module, _, name = spec["build"].partition(":")
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found(*spec["args"], **spec["kwargs"])
+
+
+def _warm_up(built: Callable[..., Any], inputs: Any, device: torch.device) -> None:
+    inputs = inputs if isinstance(inputs, tuple) else (inputs,)
+    with torch.inference_mode():
+        built(*[to_device(item, device) for item in inputs])
+
+
+def to_device(value: Any, device: torch.device) -> Any:
+    """Tensors anywhere in a nested value, on the device; numpy arrays become tensors."""
+    if isinstance(value, torch.Tensor):
+        return value.to(device, non_blocking=True)
+    if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
+        return type(value)([to_device(item, device) for item in value])
+    if type(value) is dict:
+        return {key: to_device(item, device) for key, item in value.items()}
+    return value
+
+
+def _footprint(device: torch.device) -> int:
+    return int(torch.cuda.memory_allocated(device)) if device.type == "cuda" else 0

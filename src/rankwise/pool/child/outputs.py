@@ -1,0 +1,85 @@
+"""The worker's lane: outputs are written here once, and the parent reads them in place."""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import Any
+
+import numpy as np
+
+from rankwise.pool.extents import Extents, rounded
+from rankwise.pool.segments import Segment, copy_into
+from rankwise.pool.status import SLOTS, StatusPage
+from rankwise.pool.wire import INLINE_BYTES, send
+
+_FIRST_BYTES, _GROWTH_BYTES = 8 << 20, 64 << 20
+_ALIAS_BYTES = 256 << 10  # below, a copy is cheaper than making sure that there need not be one
+_PATIENCE_S = 0.5
+
+
+class Outputs:
+    """Segments this worker made, and the slots the parent has not given back yet."""
+
+    def __init__(self, sock: socket.socket, page: StatusPage, soft_limit: int, alias: Any) -> None:
+        self._sock, self._page, self._soft_limit, self._alias = sock, page, soft_limit, alias
+        self._segments: list[Segment] = []
+        self._extents: list[Extents] = []
+        self._out: dict[int, tuple[int, int, int]] = {}  # slot: segment, offset, room
+        self._free = list(range(SLOTS))
+
+    def put(self, array: np.ndarray[Any, Any], owner: Any) -> Any:
+        """For `wrap`: the bytes themselves, the input it is, or a place in the lane."""
+        nbytes = array.nbytes
+        if nbytes <= INLINE_BYTES:
+            return array.tobytes()
+        if nbytes >= _ALIAS_BYTES and owner is not array and array.flags.c_contiguous:
+            place = self._alias(owner)
+            if place is not None:
+                return place
+        slot = self._take(rounded(nbytes))
+        number, offset, _ = self._out[slot]
+        raw = self._segments[number].view[offset : offset + nbytes]
+        copy_into(raw.view(array.dtype).reshape(array.shape), array)
+        return ("o", number, offset, nbytes, slot)
+
+    def undo(self, slots: list[int]) -> None:
+        for slot in slots:
+            self._page.mark(slot, False)
+
+    def _take(self, room: int) -> int:
+        started = time.monotonic()
+        while True:
+            self._collect()
+            if self._free:
+                for number, extents in enumerate(self._extents):
+                    offset = extents.take(room) if extents.free_bytes >= room else None
+                    if offset is not None:
+                        return self._mark(number, offset, room)
+                within = sum(segment.size for segment in self._segments) + room <= self._soft_limit
+                if within or time.monotonic() - started > _PATIENCE_S:  # the parent copies what it can, so this is a user who keeps it all
+                    return self._grow(room)
+            time.sleep(0.0005)
+
+    def _mark(self, number: int, offset: int, room: int) -> int:
+        slot = self._free.pop()
+        self._out[slot] = (number, offset, room)
+        self._page.mark(slot, True)
+        return slot
+
+    def _collect(self) -> None:
+        for slot in [slot for slot in self._out if not self._page.is_taken(slot)]:
+            number, offset, room = self._out.pop(slot)
+            self._extents[number].give(offset, room)
+            self._free.append(slot)
+
+    def _grow(self, room: int) -> int:
+        size = max(room, _GROWTH_BYTES if self._segments else _FIRST_BYTES)
+        segment, extents = Segment.create(size, "rankwise-outputs"), Extents(size)
+        offset = extents.take(room)
+        assert offset is not None
+        self._segments.append(segment)
+        self._extents.append(extents)
+        send(self._sock, ("segment", size), (segment.fd,), wait=True)
+        segment.close()
+        return self._mark(len(self._segments) - 1, offset, room)

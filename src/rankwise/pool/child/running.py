@@ -1,0 +1,150 @@
+"""Runs a model on what one order brought: one request, or the rows of several at once."""
+
+from __future__ import annotations
+
+import pickle
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from rankwise.pool.child.models import Loaded, to_device
+from rankwise.pool.child.staging import Staging
+
+_LONGEST = 20_000  # bytes of an exception, or of its traceback
+KEPT, UNBATCHABLE, HALVED = 1, 2, 4  # what an order's answer says besides its results
+
+
+class Unbatchable(Exception):
+    """The outputs of a batch cannot be told apart by rows."""
+
+
+class Runner:
+    """Gets inputs as tensors, gives outputs as (ok, value) in the same order."""
+
+    def __init__(self) -> None:
+        self.flags = 0
+        self._staging = Staging()
+
+    def run(self, model: Loaded, requests: list[tuple[Any, ...]], rows: list[int]) -> list[tuple[bool, Any]]:
+        """rows[i] is 0 for a request that stands for itself; otherwise its inputs are cut along the first dimension."""
+        self.flags = 0
+        return self._batch(model, requests, rows) if rows[0] else [self._alone(model, request) for request in requests]
+
+    def _alone(self, model: Loaded, inputs: tuple[Any, ...]) -> tuple[bool, Any]:
+        try:
+            return True, self._call(model, inputs)
+        except Exception as error:
+            return False, packed_error(error)
+
+    def _batch(self, model: Loaded, requests: list[tuple[Any, ...]], rows: list[int]) -> list[tuple[bool, Any]]:
+        try:
+            joined = requests[0] if len(requests) == 1 else join(requests)
+            return [(True, part) for part in cut(self._call(model, joined), rows)]
+        except Unbatchable:
+            self.flags |= UNBATCHABLE
+        except Exception as error:
+            if is_out_of_memory(error):
+                self.flags |= HALVED
+                release_memory()
+                if len(requests) == 1:
+                    return [self._halves(model, requests[0], rows[0], error)]
+                middle = len(requests) // 2
+                return [
+                    *self._batch(model, requests[:middle], rows[:middle]),
+                    *self._batch(model, requests[middle:], rows[middle:]),
+                ]
+            if len(requests) == 1:
+                return [(False, packed_error(error))]
+        return [self._alone(model, request) for request in requests]  # so that a row that fails does not fail its neighbours
+
+    def _halves(self, model: Loaded, inputs: tuple[Any, ...], rows: int, error: Exception) -> tuple[bool, Any]:
+        if rows < 2:
+            return False, packed_error(error)
+        outputs = []
+        for start, stop in ((0, rows // 2), (rows // 2, rows)):
+            ok, value = self._batch(model, [each_tensor(inputs, lambda t: t[start:stop])], [stop - start])[0]  # noqa: B023  (used at once)
+            if not ok:
+                return False, value
+            outputs.append((value,))
+        return True, join(outputs)[0]
+
+    def _call(self, model: Loaded, inputs: tuple[Any, ...]) -> Any:
+        if model.device.type == "cpu":
+            if model.keeps_inputs:
+                inputs = each_tensor(inputs, torch.Tensor.clone)
+            return model.run(*inputs)
+        return self._staging.fetch(model.run(*[to_device(self._staging.pin(item), model.device) for item in inputs]))
+
+
+def join(requests: list[tuple[Any, ...]]) -> tuple[Any, ...]:
+    """The rows of all requests in one; values that are not tensors are the same in all of them, or they would not be batched."""
+
+    def merge(values: list[Any]) -> Any:
+        first = values[0]
+        if isinstance(first, torch.Tensor):
+            return torch.cat(values)
+        if type(first) in (list, tuple):
+            return type(first)([merge([value[i] for value in values]) for i in range(len(first))])
+        if type(first) is dict:
+            return {key: merge([value[key] for value in values]) for key in first}
+        return first
+
+    return tuple([merge([request[i] for request in requests]) for i in range(len(requests[0]))])
+
+
+def cut(output: Any, rows: list[int]) -> list[Any]:
+    """A batch's output as one part per request. Raises Unbatchable where it has no rows to cut."""
+    total = sum(rows)
+    starts = [sum(rows[:i]) for i in range(len(rows))]
+
+    def check(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.dim() == 0 or tensor.shape[0] != total:
+            raise Unbatchable
+        return tensor
+
+    if not has_tensor(output):
+        raise Unbatchable
+    each_tensor(output, check)
+    return [each_tensor(output, lambda t: t[start : start + count]) for start, count in zip(starts, rows)]  # noqa: B023  (used at once)
+
+
+def each_tensor(value: Any, act: Callable[[torch.Tensor], Any]) -> Any:
+    if isinstance(value, torch.Tensor):
+        return act(value)
+    if type(value) in (list, tuple):
+        return type(value)([each_tensor(item, act) for item in value])
+    if type(value) is dict:
+        return {key: each_tensor(item, act) for key, item in value.items()}
+    return value
+
+
+def has_tensor(value: Any) -> bool:
+    found: list[bool] = []
+    each_tensor(value, lambda tensor: found.append(True))
+    return bool(found)
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """The GPU's own error, or the CPU allocator's, which is a plain RuntimeError."""
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (
+        isinstance(error, RuntimeError) and ("can't allocate memory" in str(error) or "out of memory" in str(error))
+    )
+
+
+def release_memory() -> None:
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.empty_cache()
+
+
+def packed_error(error: BaseException) -> tuple[bytes, str]:
+    """The exception as the caller will see it, if it can travel, and the worker's traceback in any case."""
+    text = "".join(traceback.format_exception(error))[-_LONGEST:]
+    error.__traceback__ = None
+    try:
+        data = pickle.dumps(error)
+        pickle.loads(data)
+    except Exception:  # whatever its __reduce__ does
+        data = b""
+    return (data if len(data) < _LONGEST else b""), text

@@ -1,0 +1,165 @@
+"""A worker: takes orders from its socket, runs them one after the other, answers in as few packets as it can."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import pickle
+import signal
+import socket
+import sys
+import time
+from typing import Any
+
+import torch
+
+from rankwise.pool.child.inputs import Inputs
+from rankwise.pool.child.models import Loaded, drop, load
+from rankwise.pool.child.outputs import Outputs
+from rankwise.pool.child.running import KEPT, Runner, packed_error
+from rankwise.pool.parcel import unwrap, wrap
+from rankwise.pool.segments import Segment
+from rankwise.pool.stack import STACK_SIGNAL
+from rankwise.pool.status import SIZE, StatusPage
+from rankwise.pool.wire import MAX_BYTES, Receiver, send
+
+_ANSWER_AFTER_NS = 200_000  # quick tasks share a packet, but nobody waits long for it
+
+
+def serve(orders: dict[str, Any], fds: list[int]) -> None:
+    """Never returns: a worker ends when its socket does."""
+    sock, page, crash = socket.socket(fileno=fds[0]), StatusPage(Segment(fds[1], SIZE)), fds[2]
+    faulthandler.enable(file=crash, all_threads=False)
+    faulthandler.register(STACK_SIGNAL, file=crash, all_threads=False)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(orders["threads"])
+    _set_title(orders["title"])
+    _note_suicide(page)
+    Worker(sock, page, orders["soft_limit"]).serve()
+    os._exit(0)
+
+
+class Worker:
+    def __init__(self, sock: socket.socket, page: StatusPage, soft_limit: int) -> None:
+        self._sock, self._page = sock, page
+        self._receiver = Receiver(sock)
+        self._inputs = Inputs()
+        self._outputs = Outputs(sock, page, soft_limit, self._inputs.alias)
+        self._models: dict[int, Loaded] = {}
+        self._runner = Runner()
+        self._answers: list[tuple[Any, ...]] = []
+        self._answers_bytes = 0
+        self._answered_ns = 0
+
+    def serve(self) -> None:
+        send(self._sock, ("ready", os.getpid()), wait=True)
+        while True:
+            message = self._receiver.receive(wait=True)
+            if message is None or message[0] == "stop":
+                return
+            getattr(self, f"_on_{message[0]}")(*message[1:])
+
+    def _on_segment(self, size: int) -> None:
+        self._inputs.add_segment(self._receiver.fds.pop(0), size)
+
+    def _on_load(self, serial: int, number: int, place: Any) -> None:
+        self._page.run(serial, time.monotonic_ns())
+        started = time.perf_counter()
+        try:
+            self._models[number] = model = load(pickle.loads(self._inputs.raw(place)))
+        except BaseException as error:  # SystemExit from a script without a main guard, say: nothing the user's code does ends the worker
+            drop()
+            send(self._sock, ("failed", serial, number, *packed_error(error)), wait=True)
+        else:
+            send(self._sock, ("loaded", serial, number, model.nbytes, time.perf_counter() - started), wait=True)
+        self._page.run(0, 0)
+
+    def _on_drop(self, number: int) -> None:
+        self._models.pop(number, None)
+        drop()
+        send(self._sock, ("dropped", number), wait=True)
+
+    def _on_run(self, orders: list[tuple[int, int, list[tuple[int, bytes]]]]) -> None:
+        self._answered_ns = time.monotonic_ns()
+        with torch.inference_mode():
+            for serial, number, parts in orders:
+                self._run(serial, number, parts)
+        self._page.run(0, 0)
+        self._answer()
+
+    def _run(self, serial: int, number: int, parts: list[tuple[int, bytes]]) -> None:
+        now = time.monotonic_ns()
+        self._page.run(serial, now)
+        if serial <= self._page.recalled:  # somebody else has it by now
+            self._add(("back", serial), 40)
+            return
+        model = self._models[number]
+        self._runner.flags = 0
+        results = self._results(model, parts)
+        flags = self._runner.flags
+        if self._inputs.finish():
+            model.keeps_inputs, flags = True, flags | KEPT
+        end = time.monotonic_ns()
+        self._add((serial, end - now, results, flags), sum(len(data) for _, data in results if type(data) is bytes) + 100)
+        if end - self._answered_ns > _ANSWER_AFTER_NS:
+            self._answer()
+
+    def _results(self, model: Loaded, parts: list[tuple[int, bytes]]) -> list[tuple[bool, Any]]:
+        try:
+            if len(parts) == 1 and not parts[0][0] and model.is_plain:  # the usual case, by the shortest way
+                return [(True, wrap(model.run(*unwrap(parts[0][1], self._inputs.get)), self._outputs.put))]
+        except Exception as error:
+            return [(False, packed_error(error))]
+        try:
+            requests = [unwrap(data, self._inputs.get) for _, data in parts]
+            found = self._runner.run(model, requests, [rows for rows, _ in parts])
+        except Exception as error:
+            found = [(False, packed_error(error))] * len(parts)
+        return [self._packed(ok, value) for ok, value in found]
+
+    def _packed(self, ok: bool, value: Any) -> tuple[bool, Any]:
+        try:
+            return (True, wrap(value, self._outputs.put)) if ok else (False, value)
+        except Exception as error:  # an output that cannot be pickled
+            return False, packed_error(error)
+
+    def _add(self, answer: tuple[Any, ...], nbytes: int) -> None:
+        if self._answers_bytes + nbytes > MAX_BYTES:
+            self._answer()
+        self._answers.append(answer)
+        self._answers_bytes += nbytes
+
+    def _answer(self) -> None:
+        if self._answers:
+            send(self._sock, ("done", self._answers), wait=True)
+            self._answers, self._answers_bytes = [], 0
+        self._answered_ns = time.monotonic_ns()
+
+
+def _set_title(title: str) -> None:
+    """What `ps` and `top` show: fifteen characters are all the kernel keeps."""
+    try:
+        with open("/proc/self/comm", "w") as file:
+            file.write(title[:15])
+    except OSError:
+        pass
+    sys.argv = [title]
+
+
+def _note_suicide(page: StatusPage) -> None:
+    """A signal that Python code sends to its own process looks like one from outside; leave a note first."""
+    kill, me = os.kill, os.getpid()
+
+    def noting_kill(pid: int, number: int) -> None:
+        if pid in (me, 0) and number:
+            page.note_own_doing()
+        kill(pid, number)
+
+    os.kill = noting_kill
+    abort = os.abort
+
+    def noting_abort() -> None:
+        page.note_own_doing()
+        abort()
+
+    os.abort = noting_abort  # type: ignore[assignment]

@@ -1,0 +1,119 @@
+"""A process that imports torch once and then only forks: workers start in milliseconds and share its memory.
+
+Forking after torch has run an operation with threads hangs the child. This process never runs one: it has one thread, and checks that.
+Started by `crew` with one argument, the descriptor of its control socket. When that socket closes, everything below it ends.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+from rankwise.pool.wire import Receiver, send
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    control = socket.socket(fileno=int(sys.argv[1]))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    import torch  # noqa: F401  (before the first fork, so that all workers share it)
+
+    import rankwise.pool.child.worker  # noqa: F401  (the same)
+
+    threads = len(os.listdir("/proc/self/task"))
+    gc.collect()
+    gc.freeze()  # what is here stays: a collection in a worker need not write to the pages it shares
+    send(control, ("ready", os.getpid(), threads), wait=True)
+    Zygote(control).serve()
+
+
+class Zygote:
+    """Forks on request, reports every end, and leaves nobody behind."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._receiver = Receiver(control)
+        self._children: dict[int, int] = {}  # pid: pidfd
+
+    def serve(self) -> None:
+        while True:
+            poll = select.poll()
+            poll.register(self._control, select.POLLIN)
+            for pidfd in self._children.values():
+                poll.register(pidfd, select.POLLIN)
+            ready = {fd for fd, _ in poll.poll()}
+            self._reap([pid for pid, pidfd in self._children.items() if pidfd in ready])
+            if self._control.fileno() in ready:
+                message = self._receiver.receive(wait=True)
+                if message is None:
+                    self._end()
+                else:
+                    self._fork(message[1])
+
+    def _fork(self, orders: dict[str, Any]) -> None:
+        fds, self._receiver.fds = self._receiver.fds, []
+        pid = os.fork()
+        if pid == 0:
+            try:
+                self._control.close()
+                for pidfd in self._children.values():
+                    os.close(pidfd)
+                become_worker(orders, fds)
+            except BaseException:
+                sys.excepthook(*sys.exc_info())
+            finally:
+                os._exit(1)
+        self._children[pid] = os.pidfd_open(pid)
+        for fd in fds:
+            os.close(fd)
+        self._tell(("born", orders["number"], pid))
+
+    def _reap(self, pids: list[int]) -> None:
+        for pid in pids:
+            _, status = os.waitpid(pid, 0)
+            os.close(self._children.pop(pid))
+            self._tell(("ended", pid, os.waitstatus_to_exitcode(status)))
+
+    def _tell(self, message: tuple[Any, ...]) -> None:
+        try:
+            send(self._control, message, wait=True)
+        except OSError:
+            self._end()
+
+    def _end(self) -> None:
+        for pidfd in self._children.values():
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        for pid in self._children:
+            os.waitpid(pid, 0)
+        os._exit(0)
+
+
+def become_worker(orders: dict[str, Any], fds: list[int]) -> None:
+    import ctypes
+
+    from rankwise.pool.child.worker import serve
+
+    zygote = os.getppid()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != zygote:  # it died in between
+        os._exit(1)
+    os.environ.update(orders["env"])
+    if orders["cpus"]:
+        os.sched_setaffinity(0, orders["cpus"])
+    try:  # where memory runs out, the kernel should take a worker rather than the program that waits for it
+        Path("/proc/self/oom_score_adj").write_text("500")
+    except OSError:
+        pass
+    gc.enable()
+    serve(orders, fds)
+
+
+if __name__ == "__main__":
+    main()

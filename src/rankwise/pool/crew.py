@@ -1,0 +1,157 @@
+"""Starts the process that workers are forked from, and asks it for workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rankwise.pool.faults import Death
+from rankwise.pool.segments import Segment
+from rankwise.pool.status import SIZE, StatusPage
+from rankwise.pool.wire import Receiver, pair, send
+
+# Read when torch, MKL, OpenBLAS or numexpr are loaded, so they are set before that.
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+
+
+@dataclass(frozen=True)
+class Seat:
+    """What a worker is given: its device, its share of the cores, and the cores themselves where it is pinned."""
+
+    device: str
+    threads: int
+    cpus: tuple[int, ...] = ()
+
+    @property
+    def env(self) -> dict[str, str]:
+        shown = self.device.split(":")[1] if ":" in self.device else ""
+        threads = {name: str(self.threads) for name in _THREAD_VARIABLES}
+        return {**threads, "CUDA_VISIBLE_DEVICES": shown}
+
+
+class Edge:
+    """Our end of one worker: its socket, its status page, and the notes it leaves if it crashes."""
+
+    def __init__(self, number: int, seat: Seat) -> None:
+        self.number, self.seat = number, seat
+        self.sock, self._theirs = pair()
+        self.receiver = Receiver(self.sock)
+        self.page = StatusPage(Segment.create(SIZE, "rankwise-status"))
+        self.crash = os.memfd_create("rankwise-crash", os.MFD_CLOEXEC)
+        self.pid = 0
+        self.pidfd = -1
+        self.known_segments = 0  # of the arena, that the worker has been given
+        self.segments: list[Segment] = []  # of its outputs
+        self.is_closed = False
+        self.is_gone = False  # its process has ended, or is about to
+        self.has_answered = False
+        self.is_armed = False  # the dispatcher's thread waits for its packets
+        self.reading = threading.Lock()  # held by the thread that reads its packets
+        self.reader: Any = None
+        self.oom_kills = 0  # of the machine, when it was hired
+        self.verdict: Death | None = None  # why we ended it ourselves
+
+    @property
+    def fds(self) -> tuple[int, ...]:
+        return (self._theirs.fileno(), self.page.segment.fd, self.crash)
+
+    def given_away(self) -> None:
+        self._theirs.close()
+
+    def born(self, pid: int) -> None:
+        self.pid = pid
+        try:
+            self.pidfd = os.pidfd_open(pid)
+        except OSError:  # dead already; its end will be reported
+            self.pidfd = -1
+
+    def kill(self) -> None:
+        if self.pidfd >= 0:
+            try:
+                signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+            except OSError:
+                pass
+
+    def add_segment(self, size: int) -> None:
+        self.segments.append(Segment(self.receiver.fds.pop(0), size))
+
+    def death(self, exit_code: int | None, out_of_memory: bool) -> Death:
+        if self.verdict is not None:
+            return replace(self.verdict, exit_code=exit_code)
+        killed = exit_code == -signal.SIGKILL
+        return Death(exit_code, killed and out_of_memory, own_doing=self.page.is_own_doing, stack=self.crash_notes())
+
+    def crash_notes(self) -> str:
+        """What faulthandler wrote when the worker crashed."""
+        try:
+            return os.pread(self.crash, 20_000, 0).decode(errors="replace")
+        except OSError:
+            return ""
+
+    def close(self) -> None:
+        if self.is_closed:
+            return
+        self.is_closed = True
+        self.sock.close()
+        self._theirs.close()
+        self.receiver.close()
+        self.page.segment.close()
+        for segment in self.segments:
+            segment.close()
+        os.close(self.crash)
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+
+
+class Crew:
+    """The process with torch in it. A new one is made where the old one has died."""
+
+    def __init__(self, threads: int) -> None:
+        self.control, theirs = pair()
+        self.receiver = Receiver(self.control)
+        self.is_ready = False
+        env = {**os.environ, **{name: str(threads) for name in _THREAD_VARIABLES}}
+        self.process = subprocess.Popen(
+            [sys.executable, *_interpreter_flags(), "-m", "rankwise.pool.child.zygote", str(theirs.fileno())],
+            pass_fds=(theirs.fileno(),),
+            env=env,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is for the user's program, which then closes the pool
+        )
+        theirs.close()
+
+    def ask_for(self, edge: Edge, soft_limit: int) -> None:
+        orders: dict[str, Any] = {
+            "number": edge.number,
+            "env": edge.seat.env,
+            "cpus": list(edge.seat.cpus),
+            "threads": edge.seat.threads,
+            "soft_limit": soft_limit,
+            "title": f"rankwise-w{edge.number}",
+        }
+        send(self.control, ("spawn", orders), edge.fds, wait=True)
+        edge.given_away()
+
+    def close(self) -> None:
+        """Closing the socket ends the process and all workers below it."""
+        try:
+            self.control.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+        self.control.close()
+        self.receiver.close()
+        try:
+            self.process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def _interpreter_flags() -> list[str]:
+    return list(subprocess._args_from_interpreter_flags())  # type: ignore[attr-defined]

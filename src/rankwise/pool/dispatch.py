@@ -1,0 +1,408 @@
+"""Between the callers' threads and the workers: queues tasks, sends what the scheduler decides, settles futures with the answers.
+
+One lock guards all state. Futures are settled after it is released, because their callbacks may submit again.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rankwise.pool.arena import Arena
+from rankwise.pool.crew import Edge, Seat
+from rankwise.pool.listen import Listener
+from rankwise.pool.results import raised
+from rankwise.pool.schedule import Action, Drop, Load, ModelState, Order, Run, Scheduler, WorkerState
+from rankwise.pool.staff import Staff
+from rankwise.pool.stats import Counters
+from rankwise.pool.supervise import Supervisor
+from rankwise.pool.tasks import Outcome, Task
+from rankwise.pool.verdicts import build_failed, deadline_exceeded, no_worker, pool_closed, pool_full, too_large
+from rankwise.pool.wire import INLINE_BYTES, send
+
+log = logging.getLogger("rankwise.pool")
+KEPT, UNBATCHABLE, HALVED = 1, 2, 4  # as child/running.py says it
+
+
+@dataclass(frozen=True)
+class Settings:
+    max_queue: int
+    lane_bytes: int
+    output_bytes: int
+    idle_s: float | None
+    seats: list[Seat]
+    budgets: dict[str, int]
+
+
+class Dispatcher:
+    def __init__(self, models: list[ModelState], specs: dict[int, bytes], settings: Settings) -> None:
+        self.lock = threading.Lock()
+        self.settings = settings
+        self.scheduler = Scheduler(models, settings.budgets)
+        self.arena = Arena(settings.lane_bytes)
+        self.counters = Counters([model.name for model in models])
+        self.is_closing = False  # takes no more tasks
+        self.is_closed = False
+        self._specs = specs
+        self._settled: list[tuple[Outcome, bool, Any]] = []
+        self._deadlines: list[tuple[float, int, Task]] = []
+        self._ticket = itertools.count()
+        self._all_done = threading.Condition(self.lock)
+        self.listener = Listener(self)
+        self.help = self.listener.help
+        self.staff = Staff(self, settings.seats)
+        self.supervisor = Supervisor(self)
+        self.staff.start()
+        self.listener.start()
+
+    # ---- for callers, from any thread
+
+    def submit(self, task: Task) -> None:
+        now = task.submitted
+        with self.lock:
+            self._check_room(task)
+            order = self.scheduler.shortcut(task)
+            if order is not None:
+                self._send_orders(order.worker, [order], now)
+            else:
+                self.scheduler.add(task, now)
+                # Workers that are busy get more when they answer, many at once.
+                if any(worker.is_ready and len(worker.inflight) < 2 for worker in self.scheduler.workers.values()):
+                    self._act(self.scheduler.plan(now), now)
+                self.listener.wake_by(self.scheduler.wake_at)
+            if task.deadline is not None:
+                heapq.heappush(self._deadlines, (task.deadline, next(self._ticket), task))
+                self.listener.wake_by(task.deadline)
+        self.settle()
+
+    def cancelled(self, task: Task) -> None:
+        """Its future was cancelled before it was sent to a worker: its place is free."""
+        with self.lock:
+            if not task.is_over:
+                if task.worker is None:
+                    task.model.queue.forget_one()
+                self.counters.of(task.model.name).cancelled += 1
+                self._over(task)
+
+    def forget(self, task: Task) -> None:
+        """A task that was never queued itself, because its parts were."""
+        with self.lock:
+            self._over(task)
+
+    def close(self, cancel: bool, timeout: float | None) -> None:
+        """No new tasks; wait for those that are there, or cancel the waiting ones; then end everything."""
+        end = None if timeout is None else time.monotonic() + timeout
+        with self.lock:
+            self.is_closing = True
+            if cancel:
+                self._fail_waiting()
+        self.settle()
+        with self.lock:
+            while self._has_open_tasks() and not self.is_closed and (end is None or time.monotonic() < end):
+                self._all_done.wait(0.05)
+            self.is_closed = True
+            self._fail_waiting()
+            for task in [task for worker in self.scheduler.workers.values() for order in worker.inflight.values() for task in order.tasks]:
+                if not task.is_over:
+                    self.fail(task, pool_closed())
+        self.settle()
+        self.listener.wake()
+        self.listener.join()
+
+    def forget_after_fork(self) -> None:
+        """In a forked child: let go of what belongs to the parent, so that its end is seen by those who watch for it."""
+        self.is_closed = self.is_closing = True
+        self.listener.close_after_fork()
+        self.staff.close_after_fork()
+
+    # ---- for the listener
+
+    def handle(self, worker: WorkerState, message: tuple[Any, ...] | None) -> None:
+        """One packet of a worker; None: it has closed its socket."""
+        now = time.monotonic()
+        with self.lock:
+            if message is None:
+                self.staff.lost_touch(worker)
+            elif message[0] == "done":
+                for answer in message[1]:
+                    self._answered(worker, answer, now)
+            elif message[0] == "segment":
+                worker.edge.add_segment(message[1])
+            elif message[0] == "loaded":
+                self._loaded(worker, message, now)
+            elif message[0] == "failed":
+                self._not_built(worker, message, now)
+            elif message[0] == "ready":
+                self.staff.ready(worker)
+            if self.scheduler.has_waiting:
+                self._act(self.scheduler.plan(now), now)
+            if self.is_closing:
+                self._all_done.notify_all()
+        self.settle()
+
+    def tick(self, now: float) -> None:
+        with self.lock:
+            if self.settings.idle_s is not None:
+                self._act(self.scheduler.idle_drops(now, self.settings.idle_s), now)
+            self._act(self.scheduler.plan(now), now)
+        self.supervisor.look(now)
+        self.settle()
+
+    def next_moment(self, latest: float) -> float:
+        """When there is something to do at the latest."""
+        with self.lock:
+            moments = [latest, self._deadlines[0][0] if self._deadlines else latest, self.scheduler.wake_at or latest]
+        return min(moments)
+
+    def on_time(self, now: float) -> None:
+        with self.lock:
+            while self._deadlines and self._deadlines[0][0] <= now:
+                self._expire(heapq.heappop(self._deadlines)[2])
+            if self.scheduler.wake_at is not None and now >= self.scheduler.wake_at:
+                self._act(self.scheduler.plan(now), now)
+        self.settle()
+
+    @property
+    def is_busy(self) -> bool:
+        return any(worker.inflight for worker in list(self.scheduler.workers.values()))
+
+    def settle(self) -> None:
+        """Set the futures' results; without the lock, because their callbacks are the user's."""
+        while self._settled:
+            with self.lock:
+                settled, self._settled = self._settled, []
+            for future, ok, value in settled:
+                try:
+                    if ok:
+                        future.set_result(value)
+                    elif future.running() or future.set_running_or_notify_cancel():
+                        future.set_exception(value)
+                except Exception:
+                    log.exception("a future could not be settled")
+
+    def give_up(self, why: str) -> None:
+        with self.lock:
+            self.break_all(why)
+        self.settle()
+
+    def tear_down(self) -> None:
+        with self.lock:
+            self.is_closed = self.is_closing = True
+        self.staff.close()
+        self.arena.close()
+        self.settle()
+
+    # ---- the lock is held from here on
+
+    def fail(self, task: Task, error: BaseException) -> None:
+        self.counters.of(task.model.name).failed += 1
+        self._conclude(task, False, error)
+
+    def break_model(self, model: ModelState, error: Exception) -> None:
+        """From now on, and for those that wait already: this error."""
+        model.broken = error
+        log.error("%s", error)
+        for task in model.queue.all():
+            model.queue.forget_one()
+            self.fail(task, error)
+
+    def break_all(self, why: str) -> None:
+        error = no_worker(why)
+        for model in self.scheduler.models.values():
+            self.break_model(model, error)
+
+    def _check_room(self, task: Task) -> None:
+        model: ModelState = task.model
+        error: BaseException | None = None
+        if self.is_closing:
+            error = pool_closed()
+        elif model.broken is not None:
+            error = model.broken
+        elif model.queue.waiting >= self.settings.max_queue:
+            self.counters.of(model.name).rejected += 1
+            error = pool_full(model.name, model.queue.waiting, "tasks")
+        if error is not None:
+            self._over(task)
+            raise error
+
+    def _answered(self, worker: WorkerState, answer: tuple[Any, ...], now: float) -> None:
+        worker.edge.has_answered = True
+        if answer[0] == "back":  # recalled before it began; it runs elsewhere by now
+            return
+        serial, nanoseconds, results, flags = answer
+        order = worker.inflight.pop(serial, None)
+        if order is None:  # nobody waits for it any more
+            self._throw_away(worker, results)
+            return
+        self.scheduler.take_back(worker, order, now)
+        self._learn(order, nanoseconds / 1e9, flags)
+        for task, (ok, data) in zip(order.tasks, results):
+            if task.is_over:
+                self._throw_away(worker, [(ok, data)])
+            else:
+                self._finish(worker, task, ok, data, now, flags)
+
+    def _finish(self, worker: WorkerState, task: Task, ok: bool, data: Any, now: float, flags: int) -> None:
+        counted = self.counters.of(task.model.name)
+        counted.latency.add(now - task.submitted)
+        value: Any
+        try:
+            value = worker.edge.reader.value(task, data) if ok else raised(data, task.model.name)
+        except Exception as error:  # a result that cannot be had here: a class that cannot be imported, say
+            ok, value = False, error
+        if ok:
+            counted.completed += 1
+        else:
+            counted.failed += 1
+        if flags & KEPT:  # the model still has its input: these pages are not used again
+            task.slots = []
+        self._conclude(task, ok, value)
+
+    def _learn(self, order: Order, seconds: float, flags: int) -> None:
+        model = order.model
+        rows = sum([task.rows for task in order.tasks])
+        model.ran(rows, seconds)
+        self.counters.of(model.name).ran(len(order.tasks), rows, seconds)
+        if flags & UNBATCHABLE and model.max_batch > 1:
+            model.max_batch = 1
+            log.warning("model %r is not batched any more: its output has no row for each row of its input", model.name)
+        if flags & HALVED:
+            model.max_batch = max(1, rows // 2)
+            log.warning("memory ran out for %d rows of model %r; from now on %d at once", rows, model.name, model.max_batch)
+
+    def _throw_away(self, worker: WorkerState, results: list[tuple[bool, Any]]) -> None:
+        """Read and forget, so that their room in the lane is free again."""
+        for ok, data in results:
+            if ok:
+                try:
+                    worker.edge.reader.value(_NOBODY, data)
+                except Exception:
+                    pass
+
+    def _loaded(self, worker: WorkerState, message: tuple[Any, ...], now: float) -> None:
+        _, serial, number, nbytes, seconds = message
+        model = self.scheduler.models[number]
+        self.scheduler.take_back(worker, worker.inflight.pop(serial), now)
+        self.counters.of(model.name).loads += 1
+        log.info("model %r loaded in worker %d: %.1f MB in %.2f s", model.name, worker.number, nbytes / 1e6, seconds)
+        self._act(self.scheduler.loaded(worker, model, nbytes, seconds, now), now)
+        limit = self.settings.budgets.get(worker.device)
+        if limit is not None and nbytes > limit:
+            self.break_model(model, too_large(model.name, nbytes, worker.device, limit))
+
+    def _not_built(self, worker: WorkerState, message: tuple[Any, ...], now: float) -> None:
+        """The build raised: it would do so again, so all its tasks get to know, once."""
+        _, serial, number, data, text = message
+        model = self.scheduler.models[number]
+        self.scheduler.take_back(worker, worker.inflight.pop(serial), now)
+        self.scheduler.not_loaded(worker, model)
+        error = build_failed(model.name, text, 1)
+        error.__cause__ = raised((data, text), model.name)
+        self.break_model(model, error)
+
+    def _act(self, actions: list[Action], now: float) -> None:
+        for action in actions:
+            if isinstance(action, Run):
+                self._send_orders(action.worker, action.orders, now)
+            elif isinstance(action, Load):
+                self._send_load(action.worker, action.model)
+            else:
+                self._send_drop(action)
+
+    def _send_orders(self, worker: WorkerState, orders: list[Order], now: float) -> None:
+        items = []
+        for order in orders:
+            order.tasks = [task for task in order.tasks if self._begins(task, now)]
+            if order.tasks:
+                items.append((order.serial, order.model.number, [(0 if task.alone else task.rows, task.data) for task in order.tasks]))
+            else:
+                del worker.inflight[order.serial]
+                self.scheduler.take_back(worker, order, now)
+        if items and not self._send(worker, ("run", items)):
+            for order in reversed([order for order in orders if order.serial in worker.inflight]):
+                del worker.inflight[order.serial]
+                self.scheduler.take_back(worker, order, now)
+                self.scheduler.add_again(order.tasks)
+
+    def _begins(self, task: Task, now: float) -> bool:
+        """A task that was cancelled, or whose deadline has passed, never starts."""
+        if task.is_over:
+            return False
+        if task.deadline is not None and now >= task.deadline:
+            self._expire(task)
+            return False
+        if not task.has_begun:
+            task.has_begun = True
+            if task.future is not None and not task.future.set_running_or_notify_cancel():
+                self.counters.of(task.model.name).cancelled += 1
+                self._over(task)
+                return False
+        return True
+
+    def _expire(self, task: Task) -> None:
+        if task.is_over or task.deadline is None:
+            return
+        was_running = task.has_begun
+        if task.worker is None:
+            task.model.queue.forget_one()
+        self.counters.of(task.model.name).expired += 1
+        self.fail(task, deadline_exceeded(task.model.name, task.deadline - task.submitted, was_running))
+
+    def _send_load(self, worker: WorkerState, model: ModelState) -> None:
+        serial = next(serial for serial, order in worker.inflight.items() if order.is_load and order.model is model)
+        spec = self._specs[model.number]
+        slot = self.arena.write(np.frombuffer(spec, np.uint8)) if len(spec) > INLINE_BYTES else None
+        place = (slot.segment, slot.offset, len(spec)) if slot is not None else spec
+        self._send(worker, ("load", serial, model.number, place), must=True)
+
+    def _send_drop(self, action: Drop) -> None:
+        self.counters.of(action.model.name).evictions += 1
+        log.info("model %r leaves worker %d", action.model.name, action.worker.number)
+        self._send(action.worker, ("drop", action.model.number), must=True)
+
+    def _send(self, worker: WorkerState, message: tuple[Any, ...], must: bool = False) -> bool:
+        """False where the worker's socket is full. A worker that is gone takes everything: its end gives it all back."""
+        edge: Edge = worker.edge
+        try:
+            while edge.known_segments < len(self.arena.segments):
+                segment = self.arena.segments[edge.known_segments]
+                if not send(edge.sock, ("segment", segment.size), (segment.fd,), wait=must):
+                    return False
+                edge.known_segments += 1
+            self.listener.expect(edge)
+            return send(edge.sock, message, wait=must)
+        except OSError:
+            return True
+
+    def _conclude(self, task: Task, ok: bool, value: Any) -> None:
+        if task.future is not None:
+            self._settled.append((task.future, ok, value))
+        self._over(task)
+
+    def _over(self, task: Task) -> None:
+        if not task.is_over:
+            task.is_over = True
+            task.future = None  # it knows its task: without this, results would wait for the garbage collector
+            for slot in task.slots:
+                self.arena.drop(slot)
+            task.slots = []
+
+    def _fail_waiting(self) -> None:
+        for model in self.scheduler.models.values():
+            for task in model.queue.all():
+                model.queue.forget_one()
+                self.fail(task, pool_closed())
+
+    def _has_open_tasks(self) -> bool:
+        orders = [order for worker in self.scheduler.workers.values() for order in worker.inflight.values()]
+        return self.scheduler.has_waiting or any(not task.is_over for order in orders for task in order.tasks)
+
+
+_NOBODY = Task(None, b"", None, 0.0)

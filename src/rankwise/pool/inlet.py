@@ -1,0 +1,127 @@
+"""From what the caller submits to a task: arrays go to the lane, the rest into the message, rows are counted and large requests cut."""
+
+from __future__ import annotations
+
+import marshal
+import threading
+from typing import Any
+
+import numpy as np
+
+from rankwise.pool.arena import Arena, Slot
+from rankwise.pool.dtypes import torch_module
+from rankwise.pool.parcel import Node, pack
+from rankwise.pool.schedule import ModelState
+from rankwise.pool.tasks import Task
+from rankwise.pool.verdicts import pool_full
+from rankwise.pool.wire import INLINE_BYTES
+
+_LONG = 32_000
+
+
+class Inlet:
+    """One per pool; `tasks` may be called from any thread."""
+
+    def __init__(self, arena: Arena) -> None:
+        self._arena = arena
+        self._local = threading.local()
+
+    def task(self, model: ModelState, inputs: tuple[Any, ...], now: float) -> tuple[Task, Node]:
+        """The task of a request, without a future yet, and the node of its inputs."""
+        slots: list[Slot] = []
+        self._local.slots, self._local.model = slots, model
+        try:
+            node = pack(inputs, self._put)
+            data = marshal.dumps(node, 2)
+            if len(data) > _LONG:
+                data = self._on_lane(data)
+        except BaseException:
+            for slot in slots:
+                self._arena.drop(slot)
+            raise
+        task = Task(model, data, None, now)
+        task.slots = slots
+        task.to_tensor = _wants_tensors(inputs)
+        if model.max_batch > 1:
+            task.rows, task.key = rows_and_key(node)
+        return task, node
+
+    def _put(self, array: np.ndarray[Any, Any], owner: Any) -> Any:
+        nbytes = array.nbytes
+        if nbytes <= INLINE_BYTES:
+            return array.tobytes()
+        slot = self._arena.lent_slot(array) or self._arena.write(array)
+        if slot is None:
+            model: ModelState = self._local.model
+            raise pool_full(model.name, self._arena.used_bytes() >> 20, "MB of inputs")
+        self._local.slots.append(slot)
+        return (slot.segment, slot.offset, nbytes)
+
+    def _on_lane(self, data: bytes) -> bytes:
+        array = np.frombuffer(data, np.uint8)
+        return marshal.dumps(("M", len(data), self._put(array, array)), 2)
+
+
+def rows_and_key(node: Node) -> tuple[int, Any]:
+    """The rows all arrays of a request share, and what else has to be the same for two requests to run together; (0, None) where
+    there is nothing to cut."""
+    rows: set[int] = set()
+
+    def outline(node: Node) -> Any:
+        tag = node[0]
+        if tag in ("T", "N"):
+            rows.add(node[2][0] if node[2] else 0)
+            return ("T", node[1], node[2][1:])
+        if tag in ("[", "("):
+            return (tag, *[outline(item) for item in node[1]])
+        if tag == "{":
+            return (tag, *node[1], *[outline(item) for item in node[2]])
+        return node
+
+    key = outline(node)
+    if len(rows) != 1 or 0 in rows:
+        return 0, None
+    return rows.pop(), key
+
+
+def cut(node: Node, start: int, stop: int) -> Node:
+    """Rows start to stop of a request, on the same memory."""
+    tag = node[0]
+    if tag in ("T", "N"):
+        _, dtype, shape, place = node
+        nbytes = len(place) if type(place) is bytes else place[2]
+        row = nbytes // shape[0]
+        part = place[start * row : stop * row] if type(place) is bytes else (place[0], place[1] + start * row, (stop - start) * row)
+        return (tag, dtype, (stop - start, *shape[1:]), part)
+    if tag in ("[", "("):
+        return (tag, [cut(item, start, stop) for item in node[1]])
+    if tag == "{":
+        return (tag, node[1], [cut(item, start, stop) for item in node[2]])
+    return node
+
+
+def join(parts: list[Any]) -> Any:
+    """The results of the parts of one request as one: arrays joined along their rows."""
+    first = parts[0]
+    if isinstance(first, np.ndarray):
+        return np.concatenate(parts)
+    torch = torch_module()
+    if torch is not None and isinstance(first, torch.Tensor):
+        return torch.cat(parts)
+    if type(first) in (list, tuple):
+        return type(first)([join([part[i] for part in parts]) for i in range(len(first))])
+    if type(first) is dict:
+        return {key: join([part[key] for part in parts]) for key in first}
+    return first
+
+
+def _wants_tensors(inputs: Any) -> bool:
+    """numpy in, numpy out; everything else gives tensors, where torch is there to make them."""
+    if type(inputs) is np.ndarray:
+        return False
+    if type(inputs) in (list, tuple):
+        kinds = [_wants_tensors(item) for item in inputs if isinstance(item, (list, tuple, dict, np.ndarray)) or hasattr(item, "dtype")]
+        return any(kinds) or not kinds
+    if type(inputs) is dict:
+        return _wants_tensors(list(inputs.values()))
+    return True

@@ -1,0 +1,192 @@
+"""Who reads a worker's packets: the caller that waits for one of its results, otherwise this thread, which also keeps the time.
+
+A caller that reads for itself saves two switches of threads. So this thread does not listen to a worker from the moment something
+is sent there; it gives the caller a moment to come, and takes over where nobody does.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from rankwise.pool.crew import Edge
+from rankwise.pool.schedule import WorkerState
+from rankwise.pool.tasks import Task
+from rankwise.pool.timer import Timer
+
+if TYPE_CHECKING:
+    from rankwise.pool.dispatch import Dispatcher
+
+log = logging.getLogger("rankwise.pool")
+BUSY_TICK_S, IDLE_TICK_S = 0.1, 0.5
+_GRACE_NS = 150_000
+_PACKETS = 64  # of one worker before the others are looked at
+
+
+class Listener:
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
+        self._epoll = select.epoll()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._grace = Timer()
+        self._epoll.register(self._wake, select.EPOLLIN)
+        self._epoll.register(self._grace.fd, select.EPOLLIN)
+        self._workers: dict[int, WorkerState] = {}  # by descriptor
+        self._crew_fd = -1
+        self._sleeps_until = 0.0
+        self._thread = threading.Thread(target=self._loop, name="rankwise-pool", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def add_crew(self, fd: int) -> None:
+        self._crew_fd = fd
+        self._epoll.register(fd, select.EPOLLIN)
+
+    def remove_crew(self) -> None:
+        self._epoll.unregister(self._crew_fd)
+        self._crew_fd = -1
+
+    def add(self, worker: WorkerState) -> None:
+        self._workers[worker.edge.sock.fileno()] = worker
+        self._arm(worker.edge)
+
+    def remove(self, worker: WorkerState) -> None:
+        self.disarm(worker.edge)
+        self._workers.pop(worker.edge.sock.fileno(), None)
+
+    def expect(self, edge: Edge) -> None:
+        """Something was sent to this worker: somebody has to read the answer."""
+        if not edge.is_armed:
+            self._grace.set(_GRACE_NS)
+
+    def wake_by(self, moment: float | None) -> None:
+        if moment is not None and moment < self._sleeps_until:
+            self.wake()
+
+    def wake(self) -> None:
+        try:
+            os.eventfd_write(self._wake, 1)
+        except OSError:  # closed
+            pass
+
+    def join(self) -> None:
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def help(self, task: Task, timeout: float | None) -> float | None:
+        """In the caller's thread: read what its worker says until the task is over. Returns what is left of the timeout."""
+        end = None if timeout is None else time.monotonic() + timeout
+        while not task.is_over:
+            worker = task.worker
+            if worker is None or not worker.edge.reading.acquire(blocking=False):
+                break
+            try:
+                self._read_until_over(worker, task, end)
+            finally:
+                worker.edge.reading.release()
+            if end is not None and time.monotonic() >= end:
+                break
+        return None if end is None else max(0.0, end - time.monotonic())
+
+    def disarm(self, edge: Edge) -> None:
+        if edge.is_armed:
+            edge.is_armed = False
+            try:
+                self._epoll.unregister(edge.sock.fileno())
+            except (OSError, ValueError):  # closed
+                pass
+
+    def close_after_fork(self) -> None:
+        self._epoll.close()
+        os.close(self._wake)
+        self._grace.close()
+
+    def _arm(self, edge: Edge) -> None:
+        if not edge.is_armed and not edge.is_gone and not self._dispatcher.is_closed:
+            edge.is_armed = True
+            self._epoll.register(edge.sock.fileno(), select.EPOLLIN)
+
+    def _read_until_over(self, worker: WorkerState, task: Task, end: float | None) -> None:
+        edge: Edge = worker.edge
+        self.disarm(edge)
+        try:
+            while not task.is_over and not edge.is_gone:
+                try:
+                    message = edge.receiver.receive(wait=True)
+                except BlockingIOError:  # nothing for a while: look whether there is still something to wait for
+                    if end is not None and time.monotonic() >= end:
+                        return
+                    continue
+                except OSError:
+                    message = None
+                self._dispatcher.handle(worker, message)
+                if message is None:
+                    return
+        finally:
+            if worker.inflight:
+                self._arm(edge)
+
+    def _loop(self) -> None:
+        dispatcher, next_tick = self._dispatcher, 0.0
+        try:
+            while not dispatcher.is_closed:
+                now = time.monotonic()
+                if now >= next_tick:
+                    dispatcher.tick(now)
+                    next_tick = now + (BUSY_TICK_S if dispatcher.is_busy else IDLE_TICK_S)
+                self._listen(next_tick)
+        except Exception:
+            log.exception("the pool's dispatcher failed")
+            dispatcher.give_up("its dispatcher failed, which is a fault of rankwise")
+        finally:
+            dispatcher.tear_down()
+            self.close_after_fork()
+
+    def _listen(self, next_tick: float) -> None:
+        self._sleeps_until = until = self._dispatcher.next_moment(next_tick)
+        for fd, _ in self._epoll.poll(max(0.0, until - time.monotonic())):
+            if fd == self._wake:
+                os.eventfd_read(self._wake)
+            elif fd == self._grace.fd:
+                self._grace.clear()
+                self._take_over()
+            elif fd == self._crew_fd:
+                self._dispatcher.staff.hear()
+            else:
+                self._read_some(fd)
+        self._dispatcher.on_time(time.monotonic())
+
+    def _take_over(self) -> None:
+        """Nobody has come for the answers of these."""
+        for worker in list(self._workers.values()):
+            edge: Edge = worker.edge
+            if worker.inflight and not edge.is_armed and edge.reading.acquire(blocking=False):
+                try:
+                    self._arm(edge)
+                finally:
+                    edge.reading.release()
+
+    def _read_some(self, fd: int) -> None:
+        worker = self._workers.get(fd)
+        if worker is None or not worker.edge.reading.acquire(blocking=False):
+            return
+        try:
+            for _ in range(_PACKETS):
+                message: Any = None
+                try:
+                    message = worker.edge.receiver.receive(wait=False)
+                except BlockingIOError:
+                    return
+                except OSError:
+                    pass
+                self._dispatcher.handle(worker, message)
+                if message is None or not worker.inflight:
+                    self.disarm(worker.edge)
+                    return
+        finally:
+            worker.edge.reading.release()

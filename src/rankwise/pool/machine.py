@@ -1,0 +1,108 @@
+"""What this machine offers a pool: cores it may use, memory, GPUs; and the plan for `workers="auto"`."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from rankwise.pool.crew import Seat
+
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True)
+class Machine:
+    cores: int  # that this process may use: affinity and the control group's quota considered
+    memory_bytes: int  # that may be used here
+    gpus: tuple[str, ...]  # what CUDA_VISIBLE_DEVICES would call them
+    why: str  # where the number of cores comes from
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Who sits where, and the sentence that explains it."""
+
+    seats: list[Seat]
+    why: str
+
+
+def look() -> Machine:
+    allowed = len(os.sched_getaffinity(0))
+    quota = cpu_quota()
+    cores = max(1, min(allowed, int(quota + 0.5) or 1)) if quota else allowed
+    why = f"a control group allows {quota:g} of {allowed} cores" if quota and cores < allowed else f"{cores} cores"
+    return Machine(cores, memory_bytes(), gpus(), why)
+
+
+def plan(machine: Machine, workers: int | str, wants_gpu: bool, threads: int | None, pin: bool) -> Plan:
+    """Workers with their share of the cores. One per core at most for models on the CPU; two per GPU, so that one computes while
+    the other prepares."""
+    devices = [f"cuda:{gpu}" for gpu in machine.gpus] if wants_gpu and machine.gpus else ["cpu"]
+    if workers == "auto":
+        count = 2 * len(devices) if devices != ["cpu"] else machine.cores
+        why = f"{machine.why}" + (f", {len(machine.gpus)} GPUs" if devices != ["cpu"] else "")
+    else:
+        count, why = int(workers), f"asked for {workers}; {machine.why}"
+    share = threads or max(1, machine.cores // count)
+    cpus = sorted(os.sched_getaffinity(0))
+    seats = []
+    for i in range(count):
+        own = tuple(cpus[(i * share + k) % len(cpus)] for k in range(share)) if pin else ()
+        seats.append(Seat(devices[i % len(devices)], share, own))
+    places = ", ".join(dict.fromkeys(seat.device for seat in seats))
+    return Plan(seats, f"{count} workers on {places} with {share} threads each ({why})")
+
+
+def cpu_quota() -> float | None:
+    """Cores the control group allows (v2, then v1); None where it does not say."""
+    try:
+        limit, period = (_CGROUP / "cpu.max").read_text().split()
+        return None if limit == "max" else int(limit) / int(period)
+    except (OSError, ValueError):
+        pass
+    try:
+        limit_us = int((_CGROUP / "cpu/cpu.cfs_quota_us").read_text())
+        return None if limit_us <= 0 else limit_us / int((_CGROUP / "cpu/cpu.cfs_period_us").read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def memory_bytes() -> int:
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        try:
+            return min(total, int((_CGROUP / name).read_text()))
+        except (OSError, ValueError):  # not there, or "max"
+            continue
+    return total
+
+
+def gpus() -> tuple[str, ...]:
+    """The cards CUDA would show this process, without starting CUDA."""
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if shown is not None:
+        return tuple(name.strip() for name in shown.split(",") if name.strip() and name.strip() != "-1")
+    if not Path("/dev/nvidiactl").exists():
+        return ()
+    try:
+        import pynvml  # type: ignore[import-untyped]
+
+        pynvml.nvmlInit()
+        try:
+            return tuple(str(i) for i in range(pynvml.nvmlDeviceGetCount()))
+        finally:
+            pynvml.nvmlShutdown()
+    except Exception:  # no driver, or one that does not answer
+        return ()
+
+
+def oom_kills() -> int:
+    """How many processes the kernel has ended for want of memory, here or on the whole machine."""
+    total = 0
+    for path, key in ((Path("/proc/vmstat"), "oom_kill "), (_CGROUP / "memory.events", "oom_kill ")):
+        try:
+            total += next((int(line.split()[1]) for line in path.read_text().splitlines() if line.startswith(key)), 0)
+        except (OSError, ValueError):
+            pass
+    return total

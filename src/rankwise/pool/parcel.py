@@ -1,0 +1,127 @@
+"""Nested inputs and outputs as nodes that `marshal` can carry, with the arrays' bytes put elsewhere.
+
+A node is a tuple whose first item says what it is:
+("T", dtype, shape, place) a tensor, ("N", dtype, shape, place) an array, ("=", value) a plain value, ("P", size, place) a pickled one,
+("M", size, place) a node too long for a message, ("[", nodes), ("(", nodes) and ("{", keys, nodes) the containers. A place is the
+bytes themselves, or what the packer's `put` returned.
+"""
+
+from __future__ import annotations
+
+import marshal
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from rankwise.pool.dtypes import CARRIED, NAME_OF_NUMPY, NUMPY, name_of_torch, torch_dtype, torch_module
+
+Node = tuple[Any, ...]
+# Checked by exact type: marshal would take a numpy scalar for a bytes object, because it offers a buffer.
+PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes))
+_LONG = 32_000  # bytes of a node; beyond, it goes where the arrays go
+
+Put = Callable[[Any, Any], Any]
+Get = Callable[[Any, str, tuple[int, ...], bool], Any]
+
+
+def wrap(value: Any, put: Put) -> bytes:
+    """A value as the bytes of its node."""
+    data = marshal.dumps(pack(value, put), 2)
+    if len(data) <= _LONG:
+        return data
+    array = np.frombuffer(data, np.uint8)
+    return marshal.dumps(("M", len(data), put(array, array)), 2)
+
+
+def unwrap(data: bytes, get: Get) -> Any:
+    return unpack(marshal.loads(data), get)
+
+
+def pack(value: Any, put: Put) -> Node:
+    """`put(array, owner)` stores a contiguous-or-not numpy array and returns its place; owner is the tensor or array it came from."""
+    kind = type(value)
+    if kind in PLAIN:
+        return ("=", value)
+    if kind is np.ndarray:
+        name = NAME_OF_NUMPY.get(value.dtype)
+        return ("N", name, value.shape, put(value, value)) if name else _pickled(value, put)
+    if kind is tuple or kind is list:
+        return ("(" if kind is tuple else "[", [pack(item, put) for item in value])
+    torch = torch_module()
+    if torch is not None and isinstance(value, torch.Tensor):
+        return _pack_tensor(value, put, torch)
+    if kind is dict and all(type(key) in PLAIN for key in value):
+        return ("{", list(value), [pack(item, put) for item in value.values()])
+    return _pickled(value, put)
+
+
+def unpack(node: Node, get: Get) -> Any:
+    """`get(place, dtype, shape, as_tensor)` gives the tensor or array that lies at a place."""
+    tag = node[0]
+    if tag == "T" or tag == "N":
+        return get(node[3], node[1], node[2], tag == "T")
+    if tag == "=":
+        return node[1]
+    if tag == "[":
+        return [unpack(item, get) for item in node[1]]
+    if tag == "(":
+        return tuple([unpack(item, get) for item in node[1]])
+    if tag == "{":
+        return {key: unpack(item, get) for key, item in zip(node[1], node[2])}
+    raw = get(node[2], "uint8", (node[1],), False)
+    return pickle.loads(raw) if tag == "P" else unpack(marshal.loads(raw), get)
+
+
+def as_array(data: Any, dtype: str, shape: tuple[int, ...], as_tensor: bool) -> Any:
+    """A tensor or array over `data`, which offers a writable buffer of exactly its bytes."""
+    array: np.ndarray[Any, Any] = np.ndarray(shape, NUMPY[dtype], data)
+    if as_tensor:
+        torch = torch_module()
+        if torch is not None:  # through numpy, because torch's own frombuffer and view take twice as long
+            return torch.from_numpy(array) if dtype not in CARRIED else carried(array, dtype, torch)
+    return widened(array, dtype) if dtype in CARRIED else array
+
+
+def carried(array: np.ndarray[Any, Any], dtype: str, torch: Any) -> Any:
+    """A tensor of a type numpy has no name for, over the integers that carry it."""
+    return torch.from_numpy(array.reshape(-1)).view(torch_dtype(dtype)).view(array.shape)
+
+
+def widened(array: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
+    """bfloat16 as float32, which holds every value of it; for a parent that has no torch."""
+    if dtype != "bfloat16":
+        raise TypeError(f"a result of type {dtype} needs torch: import it before using the pool")
+    return (array.astype(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+def _pack_tensor(tensor: Any, put: Put, torch: Any) -> Node:
+    try:  # refuses whatever is not plain memory of this process: gradients, devices, lazy conjugates, sparse and quantized tensors
+        array = tensor.numpy()
+    except (RuntimeError, TypeError):
+        return _pack_unusual(tensor, put, torch)
+    return ("T", NAME_OF_NUMPY[array.dtype], array.shape, put(array, tensor))
+
+
+def _pack_unusual(tensor: Any, put: Put, torch: Any) -> Node:
+    name = name_of_torch(tensor.dtype)
+    if not name or tensor.layout is not torch.strided:
+        return _pickled(tensor.detach().cpu(), put)
+    tensor = tensor.detach().cpu().resolve_conj().resolve_neg()
+    return ("T", name, tuple(tensor.shape), put(numpy_view(tensor, name, torch), tensor))
+
+
+def numpy_view(tensor: Any, name: str, torch: Any) -> np.ndarray[Any, Any]:
+    """The same memory as an array; types numpy does not know as integers of their width."""
+    if name not in CARRIED:
+        return tensor.numpy()  # type: ignore[no-any-return]
+    carrier = torch_dtype(CARRIED[name].name)
+    if tensor.dim() == 0:  # view(dtype) to another class of type is fine for the same width, also for 0-d
+        return tensor.reshape(1).view(carrier).reshape(()).numpy()  # type: ignore[no-any-return]
+    return tensor.view(carrier).numpy()  # type: ignore[no-any-return]
+
+
+def _pickled(value: Any, put: Put) -> Node:
+    array = np.frombuffer(pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL), np.uint8)
+    return ("P", len(array), put(array, array))

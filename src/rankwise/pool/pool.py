@@ -1,0 +1,329 @@
+"""`rankwise.Pool`: many models, many processes, one `submit`."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import marshal
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from typing import Any
+
+from rankwise.errors import UsageError
+from rankwise.pool import machine
+from rankwise.pool.dispatch import Dispatcher, Settings
+from rankwise.pool.dtypes import NAME_OF_NUMPY, NUMPY, name_of_torch
+from rankwise.pool.inlet import Inlet, cut, join
+from rankwise.pool.model import Model, parse_bytes
+from rankwise.pool.schedule import ModelState
+from rankwise.pool.snapshot import snapshot
+from rankwise.pool.tasks import Task, TaskFuture
+from rankwise.pool.verdicts import missing_main_guard, pool_full
+
+_LANE_SHARE = 4  # lanes may take this part of the memory
+_LIVE: weakref.WeakSet[Pool] = weakref.WeakSet()
+
+
+class Pool:
+    """Runs models in worker processes.
+
+    Usable from any thread and event loop; `with` closes it, after everything submitted is done.
+    """
+
+    def __init__(
+        self,
+        models: Mapping[str, Model | Any],
+        *,
+        workers: int | str = "auto",
+        memory: int | str | Mapping[str, int | str] | None = None,
+        max_queue: int = 10_000,
+        idle_s: float | None = None,
+        threads: int | None = None,
+        pin: bool = False,
+        lane_bytes: int | str | None = None,
+    ) -> None:
+        _check_not_importing_main()
+        self._models = _checked(models)
+        here = machine.look()
+        wants_gpu = any(model.device != "cpu" for model in self._models.values())
+        if not isinstance(workers, int) and workers != "auto":
+            raise UsageError(f'workers must be a number or "auto", not {workers!r}')
+        self.plan = machine.plan(here, workers, wants_gpu, threads, pin)
+        device = self.plan.seats[0].device.split(":")[0]
+        self._states = {
+            name: ModelState(
+                number=number,
+                name=name,
+                device=_device_of(name, model, device),
+                replicas=model.replicas,
+                max_batch=model.max_batch,
+                max_delay_s=model.max_delay_ms / 1000,
+                nbytes=model.expected_bytes,
+                limit_s=model.limit_s,
+            )
+            for number, (name, model) in enumerate(self._models.items())
+        }
+        specs = {state.number: self._models[name].spec(name, state.device) for name, state in self._states.items()}
+        lanes = parse_bytes(lane_bytes) if lane_bytes is not None else here.memory_bytes // _LANE_SHARE
+        seats = self.plan.seats
+        budgets = _budgets(memory, {seat.device for seat in seats})
+        settings = Settings(max_queue, lanes, max(64 << 20, lanes // (2 * len(seats))), idle_s, seats, budgets)
+        self._dispatcher = Dispatcher(list(self._states.values()), specs, settings)
+        self._inlet = Inlet(self._dispatcher.arena)
+        _LIVE.add(self)
+
+    def submit(self, model: str, *inputs: Any, deadline_s: float | None = None, priority: int = 0) -> TaskFuture:
+        """Run `model(*inputs)` in a worker. Raises PoolFull rather than wait."""
+        state = self._state(model)
+        now = time.monotonic()
+        task, node = self._inlet.task(state, inputs, now)
+        task.future = future = TaskFuture(task, self._dispatcher)
+        task.priority = priority
+        if deadline_s is not None:
+            task.deadline = now + deadline_s
+        if task.rows > state.max_batch > 1:
+            self._submit_parts(task, node, future)
+        else:
+            self._dispatcher.submit(task)
+        return future
+
+    def map(self, model: str, inputs: Iterable[Any], *, window: int | None = None, deadline_s: float | None = None) -> Iterator[Any]:
+        """Results in the order of `inputs`, which may be endless: at most `window` of them are under way at once.
+
+        A tuple among the inputs is several arguments.
+        """
+        window = window or max(64, 256 * len(self.plan.seats))
+        waiting: deque[TaskFuture] = deque()
+        source = iter(inputs)
+        try:
+            while True:
+                for item in source:
+                    waiting.append(self._submit_patiently(model, item, waiting, deadline_s))
+                    if len(waiting) >= window or waiting[0].done():
+                        break
+                if not waiting:
+                    return
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
+
+    async def asubmit(self, model: str, *inputs: Any, deadline_s: float | None = None, priority: int = 0) -> Any:
+        """`submit` for asyncio: awaits the result; cancelling the await cancels the task."""
+        return await asyncio.wrap_future(self.submit(model, *inputs, deadline_s=deadline_s, priority=priority))
+
+    async def amap(self, model: str, inputs: Iterable[Any], *, window: int = 64) -> AsyncIterator[Any]:
+        """`map` for asyncio."""
+        waiting: deque[asyncio.Future[Any]] = deque()
+        source = iter(inputs)
+        try:
+            while True:
+                for item in source:
+                    arguments = item if isinstance(item, tuple) else (item,)
+                    waiting.append(asyncio.wrap_future(self.submit(model, *arguments)))
+                    if len(waiting) >= window:
+                        break
+                if not waiting:
+                    return
+                yield await waiting.popleft()
+        finally:
+            for future in waiting:
+                future.cancel()
+
+    def empty(self, shape: int | tuple[int, ...], dtype: Any = "float32") -> Any:
+        """An array in lane memory (a tensor, if dtype is torch's): what is written there is submitted without a copy.
+
+        Not to be changed between `submit` and the result.
+        """
+        shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        name, as_tensor = _dtype_name(dtype)
+        array = self._dispatcher.arena.lend(shape, name, as_tensor)
+        if array is None:
+            raise pool_full("pool.empty", self._dispatcher.arena.used_bytes() >> 20, "MB of inputs")
+        return array
+
+    def stats(self) -> dict[str, Any]:
+        """Numbers of this moment: per model, per worker, and of the lanes."""
+        return snapshot(self._dispatcher, self.plan.why)
+
+    def close(self, cancel: bool = False, timeout: float | None = None) -> None:
+        """Finish what was submitted (or cancel what waits), then end all workers."""
+        self._dispatcher.close(cancel, timeout)
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close(cancel=kind is not None, timeout=None if kind is None else 5)
+
+    def __del__(self) -> None:
+        dispatcher = getattr(self, "_dispatcher", None)
+        if dispatcher is not None and not dispatcher.is_closed:
+            dispatcher.close(cancel=True, timeout=0)
+
+    def _state(self, model: str) -> ModelState:
+        state = self._states.get(model)
+        if state is None:
+            raise UsageError(f"the pool has no model {model!r}", why=f"it has {', '.join(self._states)}")
+        return state
+
+    def _submit_patiently(self, model: str, item: Any, waiting: deque[TaskFuture], deadline_s: float | None) -> TaskFuture:
+        """Where the queue or the lane is full, wait for one of our own tasks; nobody else's place is taken."""
+        from rankwise.pool.verdicts import PoolFull
+
+        arguments = item if isinstance(item, tuple) else (item,)
+        while True:
+            try:
+                return self.submit(model, *arguments, deadline_s=deadline_s)
+            except PoolFull:
+                unfinished = next((future for future in waiting if not future.done()), None)
+                if unfinished is None and not waiting:
+                    time.sleep(0.005)
+                elif unfinished is None:
+                    raise
+                else:
+                    unfinished.exception()
+
+    def _submit_parts(self, task: Task, node: Any, future: TaskFuture) -> None:
+        """A request with more rows than a batch may have runs as several."""
+        size = task.model.max_batch
+        edges = list(range(0, task.rows, size))
+        whole = Whole(future, len(edges), lambda: self._dispatcher.forget(task))
+        for i, start in enumerate(edges):
+            part_node = cut(node, start, min(start + size, task.rows))
+            part = Task(task.model, marshal.dumps(part_node, 2), PartFuture(whole, i), task.submitted)
+            part.rows, part.key = min(size, task.rows - start), task.key
+            part.deadline, part.priority, part.to_tensor = task.deadline, task.priority, task.to_tensor
+            for slot in task.slots:
+                self._dispatcher.arena.hold(slot)
+            part.slots = list(task.slots)
+            try:
+                self._dispatcher.submit(part)
+            except Exception as error:
+                whole.fail(error)
+                if i == 0:
+                    raise
+                return
+
+
+class Whole:
+    """Collects the parts of one request; the first failure is the request's."""
+
+    def __init__(self, future: TaskFuture, count: int, release: Any) -> None:
+        self._future, self._results, self._missing, self._release = future, [None] * count, count, release
+        self._lock = threading.Lock()
+
+    def begin(self) -> bool:
+        with self._lock:
+            if self._future.running() or self._future.done():
+                return not self._future.cancelled()
+            return self._future.set_running_or_notify_cancel()
+
+    def add(self, i: int, value: Any) -> None:
+        with self._lock:
+            self._results[i] = value
+            self._missing -= 1
+            if self._missing or self._future.done():
+                return
+        self._release()
+        try:
+            self._future.set_result(join(self._results))
+        except Exception as error:  # parts whose results cannot be joined
+            if not self._future.done():
+                self._future.set_exception(error)
+
+    def fail(self, error: BaseException) -> None:
+        with self._lock:
+            if self._future.done():
+                return
+            if not self._future.running():
+                self._future.set_running_or_notify_cancel()
+            self._future.set_exception(error)
+        self._release()
+
+
+class PartFuture:
+    """What the dispatcher settles for one part."""
+
+    def __init__(self, whole: Whole, i: int) -> None:
+        self._whole, self._i = whole, i
+
+    def set_running_or_notify_cancel(self) -> bool:
+        return self._whole.begin()
+
+    def running(self) -> bool:
+        return True
+
+    def set_result(self, result: Any) -> None:
+        self._whole.add(self._i, result)
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        self._whole.fail(exception or RuntimeError("a part of the request failed"))
+
+
+def _checked(models: Mapping[str, Any]) -> dict[str, Model]:
+    if not models:
+        raise UsageError("a pool needs at least one model", next=('Pool({"mlp": Model("my_models:build_mlp")})',))
+    found = {name: model if isinstance(model, Model) else Model(model) for name, model in models.items()}
+    for name, model in found.items():
+        model.check(name)
+    return found
+
+
+def _device_of(name: str, model: Model, kind: str) -> str:
+    wanted = model.device.split(":")[0]
+    if wanted == "cuda" and kind != "cuda":
+        raise UsageError(f"model {name!r} wants {model.device}, but this machine shows no GPU", next=('device="auto" takes what there is',))
+    return kind if wanted == "auto" else wanted
+
+
+def _budgets(memory: Any, devices: set[str]) -> dict[str, int]:
+    if memory is None:
+        return {}
+    if isinstance(memory, Mapping):
+        return {device: parse_bytes(size) for device, size in memory.items()}
+    return {device: parse_bytes(memory) for device in devices}
+
+
+def _dtype_name(dtype: Any) -> tuple[str, bool]:
+    if type(dtype).__module__ == "torch":
+        name = name_of_torch(dtype)
+        if name:
+            return name, True
+    else:
+        import numpy as np
+
+        try:
+            name = dtype if dtype in NUMPY else NAME_OF_NUMPY.get(np.dtype(dtype), "")
+        except TypeError:
+            name = ""
+        if name:
+            return name, name not in NAME_OF_NUMPY.values()
+    raise UsageError(f"{dtype!r} cannot lie in lane memory")
+
+
+def _check_not_importing_main() -> None:
+    import sys
+
+    module = sys.modules.get("rankwise.pool.child.main_module")
+    if module is not None and module.is_importing:
+        raise missing_main_guard()
+
+
+def _close_all() -> None:
+    for pool in list(_LIVE):
+        pool.close(cancel=True, timeout=0)
+
+
+def _forget_in_child() -> None:
+    for pool in list(_LIVE):
+        pool._dispatcher.forget_after_fork()
+    _LIVE.clear()
+
+
+atexit.register(_close_all)
+os.register_at_fork(after_in_child=_forget_in_child)

@@ -1,0 +1,315 @@
+"""Decides what each worker does next. Pure: no sockets, no clock; the dispatcher acts on what `plan` returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from rankwise.pool.batching import Arrivals, CostModel, Forming, wait_until
+from rankwise.pool.budget import Resident, can_ever_fit, evictions
+from rankwise.pool.tasks import Task, TaskQueue
+
+AHEAD_S = 0.005  # work that waits inside a worker, so that it need not wait for us; more would only be stuck behind a slow task
+AHEAD_ORDERS = 128
+AHEAD_BYTES = 60_000
+QUANTUM = 32  # orders of one model before the others get their turn
+UNKNOWN_S = AHEAD_S  # a model that has not run yet gets one task at a time
+LEAST_LOAD_S = 0.02
+
+
+@dataclass
+class ModelState:
+    """One model of the pool, wherever it is loaded."""
+
+    number: int
+    name: str
+    device: str  # "cpu" or "cuda": where it may run
+    replicas: int | None  # None: as many as the load asks for
+    max_batch: int
+    max_delay_s: float
+    nbytes: int  # declared, then measured
+    limit_s: float | None
+    queue: TaskQueue = field(default_factory=TaskQueue)
+    cost: CostModel = field(default_factory=CostModel)
+    arrivals: Arrivals = field(default_factory=Arrivals)
+    order_s: float | None = None  # the usual seconds of one order
+    load_s: float = 0.2
+    virtual_s: float = 0.0  # service received; the model with the least is next
+    broken: Any = None  # the finding that all its tasks fail with
+    build_failures: int = 0
+    not_before: float = 0.0  # a failed build is not tried again earlier
+    is_measured: bool = False
+
+    def ran(self, rows: int, seconds: float) -> None:
+        self.order_s = seconds if self.order_s is None else 0.8 * self.order_s + 0.2 * seconds
+        if rows:
+            self.cost.add(rows, seconds)
+
+
+@dataclass
+class Order:
+    """What was sent to a worker under one serial: a load, or tasks that run together."""
+
+    serial: int
+    model: ModelState
+    tasks: list[Task]
+    expected_s: float
+    worker: WorkerState
+    is_load: bool = False
+
+
+@dataclass
+class Holding:
+    """A model inside a worker."""
+
+    model: ModelState
+    nbytes: int
+    is_loading: bool = True
+    last_used: float = 0.0
+    orders: int = 0
+
+
+@dataclass
+class WorkerState:
+    number: int
+    device: str  # "cpu", "cuda:0", ...
+    is_ready: bool = False
+    holds: dict[int, Holding] = field(default_factory=dict)
+    inflight: dict[int, Order] = field(default_factory=dict)
+    ahead_s: float = 0.0
+    edge: Any = None  # the dispatcher's own end of it
+
+    @property
+    def is_loading(self) -> bool:
+        return any(holding.is_loading for holding in self.holds.values())
+
+    @property
+    def held_bytes(self) -> int:
+        return sum(holding.nbytes for holding in self.holds.values())
+
+
+@dataclass(frozen=True)
+class Load:
+    worker: WorkerState
+    model: ModelState
+
+
+@dataclass(frozen=True)
+class Drop:
+    worker: WorkerState
+    model: ModelState
+
+
+@dataclass(frozen=True)
+class Run:
+    worker: WorkerState
+    orders: list[Order]
+
+
+Action = Load | Drop | Run
+
+
+class Scheduler:
+    """Queues, workers and budgets; every method that needs the time is given it."""
+
+    def __init__(self, models: list[ModelState], budgets: dict[str, int]) -> None:
+        self.models = {model.number: model for model in models}
+        self.workers: dict[int, WorkerState] = {}
+        self.budgets = budgets
+        self.wake_at: float | None = None  # when a batch that waits for more rows has waited enough
+        self._serial = 0
+
+    def add(self, task: Task, now: float) -> None:
+        model: ModelState = task.model
+        if not model.queue.waiting:
+            active = [m.virtual_s for m in self.models.values() if m.queue.waiting]
+            if active:
+                model.virtual_s = max(model.virtual_s, min(active))  # no credit for time it did not ask for
+        if task.rows:
+            model.arrivals.add(now, task.rows)
+        model.queue.push(task)
+
+    def add_again(self, tasks: list[Task]) -> None:
+        """Tasks that were with a worker that is gone: to the front, in their old order."""
+        for task in reversed(tasks):
+            task.worker = None
+            task.model.queue.push(task, front=True)
+
+    def shortcut(self, task: Task) -> Order | None:
+        """The task's order where nobody waits and a worker that has its model is idle: what `plan` would say, only sooner."""
+        model: ModelState = task.model
+        if model.queue.waiting or task.rows:
+            return None
+        for worker in self.workers.values():
+            if not worker.inflight and worker.is_ready:
+                holding = worker.holds.get(model.number)
+                if holding is not None and not holding.is_loading:
+                    return self._order(worker, model, [task], model.order_s or UNKNOWN_S)
+        return None
+
+    @property
+    def has_waiting(self) -> bool:
+        return any(model.queue.waiting for model in self.models.values())
+
+    def plan(self, now: float) -> list[Action]:
+        """Fill every worker that has room; idle ones first."""
+        self.wake_at = None
+        actions: list[Action] = []
+        hungry = [worker for worker in self.workers.values() if self.is_hungry(worker)]
+        for worker in sorted(hungry, key=lambda w: (len(w.inflight), w.held_bytes, len(w.holds))):
+            actions += self._fill(worker, now)
+        return actions
+
+    def is_hungry(self, worker: WorkerState) -> bool:
+        return worker.is_ready and (not worker.inflight or (worker.ahead_s < AHEAD_S / 2 and len(worker.inflight) < AHEAD_ORDERS // 2))
+
+    def take_back(self, worker: WorkerState, order: Order, now: float) -> None:
+        """The order is over, however it ended."""
+        worker.ahead_s = max(0.0, worker.ahead_s - order.expected_s) if len(worker.inflight) > 0 else 0.0
+        holding = worker.holds.get(order.model.number)
+        if holding is not None:
+            holding.orders -= 1
+            holding.last_used = now
+
+    def loaded(self, worker: WorkerState, model: ModelState, nbytes: int, seconds: float, now: float) -> list[Action]:
+        """A load succeeded; its true size may ask for others to leave, or for itself where these are in use."""
+        holding = worker.holds[model.number]
+        holding.is_loading, holding.nbytes, holding.last_used = False, nbytes, now
+        model.load_s = max(LEAST_LOAD_S, seconds)
+        model.nbytes, model.is_measured, model.build_failures = nbytes, True, 0
+        limit = self.budgets.get(worker.device)
+        if not can_ever_fit(nbytes, limit):
+            return [self._drop(worker, model)]
+        others = [r for r in self._residents(worker.device) if (r.worker, r.model) != (worker.number, model.number)]
+        leaving = evictions(others, nbytes, limit)
+        if leaving is None:
+            return [self._drop(worker, model)]
+        return [self._drop(self.workers[r.worker], self.models[r.model]) for r in leaving]
+
+    def not_loaded(self, worker: WorkerState, model: ModelState) -> None:
+        worker.holds.pop(model.number, None)
+
+    def lost(self, worker: WorkerState) -> list[Order]:
+        """The worker is gone; what it had been given."""
+        self.workers.pop(worker.number, None)
+        orders = list(worker.inflight.values())
+        worker.inflight, worker.holds, worker.is_ready = {}, {}, False
+        return orders
+
+    def idle_drops(self, now: float, idle_s: float) -> list[Action]:
+        return [
+            self._drop(worker, holding.model)
+            for worker in self.workers.values()
+            for holding in list(worker.holds.values())
+            if not holding.is_loading and not holding.orders and not holding.model.queue.waiting and now - holding.last_used > idle_s
+        ]
+
+    def next_serial(self) -> int:
+        self._serial += 1
+        return self._serial
+
+    def _fill(self, worker: WorkerState, now: float) -> list[Action]:
+        actions: list[Action] = []
+        orders: list[Order] = []
+        nbytes = 0
+        for model in self._by_turn():
+            while model.queue.waiting and worker.ahead_s < AHEAD_S and nbytes < AHEAD_BYTES and len(worker.inflight) < AHEAD_ORDERS:
+                holding = worker.holds.get(model.number)
+                if holding is None:
+                    if not worker.inflight and not orders:
+                        actions += self._try_load(worker, model, now)
+                    break
+                if holding.is_loading:
+                    break
+                order = self._next_order(worker, model, now)
+                if order is None:
+                    break
+                orders.append(order)
+                nbytes += sum(len(task.data) + 40 for task in order.tasks)
+                if len(orders) % QUANTUM == 0:
+                    break
+            if actions:
+                break
+        if orders:
+            actions.append(Run(worker, orders))
+        return actions
+
+    def _by_turn(self) -> list[ModelState]:
+        waiting = [model for model in self.models.values() if model.queue.waiting]
+        if len(waiting) < 2:
+            return waiting
+
+        def turn(model: ModelState) -> tuple[int, float]:
+            head = model.queue.peek()
+            return (-(head.priority if head else 0), model.virtual_s)
+
+        return sorted(waiting, key=turn)
+
+    def _next_order(self, worker: WorkerState, model: ModelState, now: float) -> Order | None:
+        head = model.queue.peek()
+        if head is None:
+            return None
+        if head.rows and not head.alone and model.max_batch > 1 and self._should_wait(model, head, now):
+            return None
+        model.queue.pop()
+        tasks = model.queue.pop_like(head, model.max_batch) if head.rows else [head]
+        rows = sum(task.rows for task in tasks)
+        return self._order(worker, model, tasks, (model.cost.seconds(rows) if rows else model.order_s) or UNKNOWN_S)
+
+    def _order(self, worker: WorkerState, model: ModelState, tasks: list[Task], expected: float) -> Order:
+        order = Order(self.next_serial(), model, tasks, expected, worker)
+        worker.inflight[order.serial] = order
+        worker.ahead_s += expected
+        worker.holds[model.number].orders += 1
+        model.virtual_s += expected
+        for task in tasks:
+            task.worker, task.serial = worker, order.serial
+        return order
+
+    def _should_wait(self, model: ModelState, head: Task, now: float) -> bool:
+        rows = model.queue.rows_like(head, model.max_batch)
+        forming = Forming(rows, model.max_batch, head.submitted, head.deadline)
+        until = wait_until(forming, model.cost.fit(), model.arrivals.gap_s, model.max_delay_s)
+        if until <= now:
+            return False
+        self.wake_at = until if self.wake_at is None else min(self.wake_at, until)
+        return True
+
+    def _try_load(self, worker: WorkerState, model: ModelState, now: float) -> list[Action]:
+        if not self._should_load(worker, model, now):
+            return []
+        leaving = evictions(self._residents(worker.device), model.nbytes, self.budgets.get(worker.device))
+        if leaving is None:
+            return []
+        drops: list[Action] = [self._drop(self.workers[r.worker], self.models[r.model]) for r in leaving]
+        order = Order(self.next_serial(), model, [], model.load_s, worker, is_load=True)
+        worker.inflight[order.serial] = order
+        worker.ahead_s += order.expected_s
+        worker.holds[model.number] = Holding(model, model.nbytes, last_used=now, orders=1)
+        return [*drops, Load(worker, model)]
+
+    def _should_load(self, worker: WorkerState, model: ModelState, now: float) -> bool:
+        if worker.device.split(":")[0] != model.device or model.broken or now < model.not_before:
+            return False
+        holders = [w for w in self.workers.values() if model.number in w.holds]
+        if any(w.holds[model.number].is_loading for w in holders) and model.replicas is None:
+            return False
+        if len(holders) < (model.replicas or 1):
+            return True
+        if model.replicas is not None:
+            return False
+        # One more pays when what waits would keep the present ones busy for longer than the load takes.
+        backlog_s = model.queue.waiting * (model.order_s or UNKNOWN_S) / max(1, model.max_batch) / len(holders)
+        return backlog_s > max(model.load_s, LEAST_LOAD_S)
+
+    def _residents(self, device: str) -> list[Resident]:
+        return [
+            Resident(worker.number, holding.model.number, holding.nbytes, holding.last_used, holding.is_loading or holding.orders > 0)
+            for worker in self.workers.values()
+            if worker.device == device
+            for holding in worker.holds.values()
+        ]
+
+    def _drop(self, worker: WorkerState, model: ModelState) -> Drop:
+        worker.holds.pop(model.number, None)
+        return Drop(worker, model)

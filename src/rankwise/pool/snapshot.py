@@ -1,0 +1,56 @@
+"""The pool at one moment, as plain data: what `stats()`, the metrics and `rankwise top` show."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from rankwise.pool.schedule import WorkerState
+
+if TYPE_CHECKING:
+    from rankwise.pool.dispatch import Dispatcher
+
+
+def snapshot(dispatcher: Dispatcher, plan: str) -> dict[str, Any]:
+    scheduler = dispatcher.scheduler
+    with dispatcher.lock:
+        models = {
+            model.name: {
+                "queued": model.queue.waiting,
+                "running": sum(len(o.tasks) for w in scheduler.workers.values() for o in w.inflight.values() if o.model is model),
+                "replicas": sum(model.number in worker.holds for worker in scheduler.workers.values()),
+                "memory_bytes": model.nbytes if model.is_measured else None,
+                "max_batch": model.max_batch,
+                "batch_cost_s": model.cost.fit(),
+                "state": "failed" if model.broken is not None else "ok",
+                **dispatcher.counters.of(model.name).to_dict(),
+            }
+            for model in scheduler.models.values()
+        }
+        workers = [_worker(worker) for worker in scheduler.workers.values()]
+        restarts = dispatcher.counters.restarts
+    return {
+        "pid": os.getpid(),
+        "plan": plan,
+        "models": models,
+        "workers": workers,
+        "restarts": restarts,
+        "lanes": {"inputs_used_bytes": dispatcher.arena.used_bytes(), "inputs_bytes": dispatcher.arena.total_bytes},
+    }
+
+
+def _worker(worker: WorkerState) -> dict[str, Any]:
+    serial, since_ns = worker.edge.page.running
+    order = worker.inflight.get(serial)
+    return {
+        "number": worker.number,
+        "pid": worker.edge.pid,
+        "device": worker.device,
+        "ready": worker.is_ready,
+        "holds": [holding.model.name for holding in worker.holds.values()],
+        "memory_bytes": worker.held_bytes,
+        "inflight": sum(len(order.tasks) for order in worker.inflight.values()),
+        "running": order.model.name if order is not None else None,
+        "running_s": (time.monotonic_ns() - since_ns) / 1e9 if order is not None else None,
+    }

@@ -1,0 +1,77 @@
+"""What the pool counts about itself."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from typing import Any
+
+# Upper edges in seconds, from 50 µs to a minute.
+EDGES: tuple[float, ...] = (*[base * 10**power for power in range(-5, 2) for base in (1.0, 2.0, 5.0)][2:], 100.0)
+
+
+class Histogram:
+    """Counts per bucket; enough for percentiles and for Prometheus."""
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(EDGES) + 1)
+        self.total = 0
+        self.sum_s = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.counts[bisect_left(EDGES, seconds)] += 1
+        self.total += 1
+        self.sum_s += seconds
+
+    def quantile(self, q: float) -> float | None:
+        """The upper edge of the bucket in which the q-th part of all lies."""
+        if not self.total:
+            return None
+        seen = 0
+        for edge, count in zip((*EDGES, EDGES[-1]), self.counts):
+            seen += count
+            if seen >= q * self.total:
+                return edge
+        return EDGES[-1]
+
+
+@dataclass
+class ModelCounters:
+    completed: int = 0
+    failed: int = 0
+    rejected: int = 0
+    cancelled: int = 0
+    expired: int = 0
+    rerun: int = 0
+    quarantined: int = 0
+    loads: int = 0
+    evictions: int = 0
+    orders: int = 0
+    tasks: int = 0
+    rows: int = 0
+    busy_s: float = 0.0
+    latency: Histogram = field(default_factory=Histogram)
+
+    def ran(self, tasks: int, rows: int, seconds: float) -> None:
+        self.orders += 1
+        self.tasks += tasks
+        self.rows += rows or tasks
+        self.busy_s += seconds
+
+    def to_dict(self) -> dict[str, Any]:
+        numbers = {name: value for name, value in vars(self).items() if not isinstance(value, Histogram)}
+        return {
+            **numbers,
+            "mean_batch": round(self.rows / self.orders, 2) if self.orders else None,
+            "p50_s": self.latency.quantile(0.5),
+            "p99_s": self.latency.quantile(0.99),
+        }
+
+
+class Counters:
+    def __init__(self, names: list[str]) -> None:
+        self.models = {name: ModelCounters() for name in names}
+        self.restarts = 0
+
+    def of(self, name: str) -> ModelCounters:
+        return self.models[name]

@@ -1,0 +1,68 @@
+"""Looks after workers that do not answer: hung past a model's limit, or stopped by somebody. They are ended, and so replaced."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from rankwise.pool.crew import Edge
+from rankwise.pool.faults import Death
+from rankwise.pool.schedule import WorkerState
+from rankwise.pool.stack import stack_of
+
+if TYPE_CHECKING:
+    from rankwise.pool.dispatch import Dispatcher
+
+log = logging.getLogger("rankwise.pool")
+STOPPED_AFTER_S = 0.8  # a moment is allowed: somebody may only be looking
+RECALL_AFTER_S = 0.05  # a task that takes this long gives up what waits behind it to workers that are idle
+
+
+class Supervisor:
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
+        self._stopped_since: dict[int, float] = {}
+
+    def look(self, now: float) -> None:
+        """By the listener's thread, some times a second."""
+        for worker in list(self._dispatcher.staff.workers.values()):
+            edge: Edge = worker.edge
+            if not edge.pid or edge.verdict is not None:
+                continue
+            hung_s = self._hung_s(worker)
+            if hung_s is not None:
+                edge.verdict = Death(None, hung_s=hung_s)
+                threading.Thread(target=self._end_hung, args=(edge, hung_s), name="rankwise-look", daemon=True).start()
+            elif self._is_stopped(worker, now):
+                edge.verdict = Death(None, stopped=True)
+                log.warning("worker %d (pid %d) stands stopped; it is ended", worker.number, edge.pid)
+                edge.kill()
+
+    def _hung_s(self, worker: WorkerState) -> float | None:
+        serial, since_ns = worker.edge.page.running
+        order = worker.inflight.get(serial)
+        if order is None or order.model.limit_s is None:
+            return None
+        seconds = (time.monotonic_ns() - since_ns) / 1e9
+        return seconds if seconds > order.model.limit_s else None
+
+    def _end_hung(self, edge: Edge, hung_s: float) -> None:
+        stack = stack_of(edge)
+        edge.verdict = Death(None, hung_s=hung_s, stack=stack)
+        edge.kill()
+
+    def _is_stopped(self, worker: WorkerState, now: float) -> bool:
+        if _state(worker.edge.pid) != "T":
+            self._stopped_since.pop(worker.number, None)
+            return False
+        return now - self._stopped_since.setdefault(worker.number, now) > STOPPED_AFTER_S
+
+
+def _state(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rsplit(b")", 1)[1].split()[0].decode()
+    except (OSError, IndexError):
+        return ""

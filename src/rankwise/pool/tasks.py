@@ -1,0 +1,159 @@
+"""A task, and the future its caller holds."""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from rankwise.pool.dispatch import Dispatcher
+
+
+class TaskFuture(Future[Any]):
+    """A concurrent.futures.Future; whoever waits for it reads the worker's answer with its own hands, which saves a switch of threads."""
+
+    def __init__(self, task: Task, dispatcher: Dispatcher) -> None:
+        super().__init__()
+        self._task, self._dispatcher = task, dispatcher
+
+    def result(self, timeout: float | None = None) -> Any:
+        if not self._task.is_over:
+            timeout = self._dispatcher.help(self._task, timeout)
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        if not self._task.is_over:
+            timeout = self._dispatcher.help(self._task, timeout)
+        return super().exception(timeout)
+
+    def cancel(self) -> bool:
+        was_pending = super().cancel()
+        if was_pending:
+            self._dispatcher.cancelled(self._task)
+        return was_pending
+
+
+class Outcome(Protocol):
+    """What the dispatcher settles: a future, or a part of one."""
+
+    def set_running_or_notify_cancel(self) -> bool: ...
+    def running(self) -> bool: ...
+    def set_result(self, result: Any) -> None: ...
+    def set_exception(self, exception: BaseException | None) -> None: ...
+
+
+class Task:
+    """One request: its input on the lane, and how it has fared so far."""
+
+    __slots__ = (
+        "alone",
+        "data",
+        "deadline",
+        "future",
+        "has_begun",
+        "hits",
+        "is_over",
+        "key",
+        "model",
+        "priority",
+        "rows",
+        "serial",
+        "slots",
+        "strikes",
+        "submitted",
+        "to_tensor",
+        "worker",
+    )  # fmt: skip
+
+    def __init__(self, model: Any, data: bytes, future: Outcome | None, submitted: float) -> None:
+        self.model, self.data, self.future, self.submitted = model, data, future, submitted
+        self.slots: list[Any] = []  # of the arena, held until the task is over
+        self.deadline: float | None = None
+        self.priority = 0
+        self.rows = 0  # 0: stands for itself; otherwise it may share a batch with others of the same key
+        self.key: Any = None
+        self.strikes = 0  # workers that died by its doing, as far as can be told
+        self.hits = 0  # workers that died while it ran, for whatever reason
+        self.alone = False  # it was in a batch that failed its worker, and runs by itself now
+        self.is_over = False
+        self.to_tensor = True
+        self.worker: Any = None
+        self.serial = 0
+        self.has_begun = False
+
+
+class TaskQueue:
+    """Waiting tasks of one model: by priority, then in order of arrival; those that run again go to the front."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[int, deque[Task]] = {}
+        self._order: list[int] = []
+        self.waiting = 0
+
+    def push(self, task: Task, front: bool = False) -> None:
+        lane = self._lanes.get(task.priority)
+        if lane is None:
+            lane = self._lanes[task.priority] = deque()
+            self._order = sorted(self._lanes, reverse=True)
+        if front:
+            lane.appendleft(task)
+        else:
+            lane.append(task)
+        self.waiting += 1
+
+    def pop(self) -> Task | None:
+        task = self.peek()
+        if task is not None:
+            self._lanes[task.priority].popleft()
+            self.waiting -= 1
+        return task
+
+    def peek(self) -> Task | None:
+        """The next task; those that are over (cancelled, expired) fall out on the way."""
+        if not self.waiting:
+            return None
+        for priority in self._order:
+            lane = self._lanes[priority]
+            while lane:
+                if not lane[0].is_over:
+                    return lane[0]
+                lane.popleft()
+        return None
+
+    def forget_one(self) -> None:
+        """A waiting task has become over: it no longer takes up room."""
+        self.waiting -= 1
+
+    def pop_like(self, first: Task, max_rows: int, look: int = 256) -> list[Task]:
+        """`first`, which was just popped, and tasks that may share its batch, as many as fit."""
+        batch, rows = [first], first.rows
+        if first.alone or not first.rows:
+            return batch
+        lane, passed = self._lanes[first.priority], []
+        while lane and rows < max_rows and look:
+            look -= 1
+            task = lane.popleft()
+            if task.is_over:
+                continue
+            if task.key == first.key and not task.alone and rows + task.rows <= max_rows:
+                batch.append(task)
+                rows += task.rows
+                self.waiting -= 1
+            else:
+                passed.append(task)
+        lane.extendleft(reversed(passed))
+        return batch
+
+    def rows_like(self, first: Task, enough: int) -> int:
+        """Rows that wait and could run with `first`."""
+        rows = 0
+        for task in self._lanes[first.priority]:
+            if not task.is_over and task.key == first.key and not task.alone:
+                rows += task.rows
+                if rows >= enough:
+                    break
+        return rows
+
+    def all(self) -> list[Task]:
+        return [task for priority in self._order for task in self._lanes[priority] if not task.is_over]

@@ -1,0 +1,177 @@
+"""Models for the pool's tests: what a worker builds when a test names `tests.pool.models:…`."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+from typing import Any
+
+import torch
+
+EXIT, KILL, CRASH, HANG, RAISE = 9001.0, 9002.0, 9003.0, 9004.0, 9005.0
+
+
+class Odd(Exception):
+    """An exception that pickle cannot make again."""
+
+    def __init__(self, a: int, b: int) -> None:
+        super().__init__(f"{a} and {b}")
+
+
+class Moody(torch.nn.Module):
+    """Twice its input, unless the first number asks for something else."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.numel():
+            wish = float(x.flatten()[0])
+            if wish == EXIT:
+                os._exit(3)
+            if wish == KILL:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if wish == CRASH:
+                ctypes.string_at(0)
+            if wish == HANG:
+                time.sleep(60)
+            if wish == RAISE:
+                raise ValueError("this row is bad")
+        return x * 2
+
+
+class Rows(torch.nn.Module):
+    """Doubles each row, tells how many came together, and refuses rows that begin with RAISE."""
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        if (x[:, 0] == RAISE).any():
+            raise ValueError("this row is bad")
+        if (x[:, 0] == EXIT).any():
+            os._exit(3)
+        time.sleep(0.005)
+        return {"y": x * 2, "together": torch.full((len(x),), len(x))}
+
+
+class Hungry(torch.nn.Module):
+    """Runs out of memory for more than four rows."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if len(x) > 4:
+            raise RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory")
+        return x + 1
+
+
+class Sleeper(torch.nn.Module):
+    """Sleeps as long as its input says, and returns when it began and ended."""
+
+    def forward(self, seconds: float, tag: Any = None) -> tuple[float, float, Any]:
+        began = time.monotonic()
+        time.sleep(seconds)
+        return began, time.monotonic(), tag
+
+
+class Keeper(torch.nn.Module):
+    """Keeps its inputs, and says what became of the first one."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.__dict__.setdefault("kept", []).append(x)
+        return self.kept[0][:1].clone()
+
+
+class InPlace(torch.nn.Module):
+    """Changes its input, and returns it."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.add_(1)
+
+
+class Echo(torch.nn.Module):
+    def forward(self, *inputs: Any) -> Any:
+        return inputs[0] if len(inputs) == 1 else inputs
+
+
+class Facts(torch.nn.Module):
+    """What the worker knows about itself."""
+
+    def forward(self) -> dict[str, Any]:
+        return {
+            "pid": os.getpid(),
+            "threads": torch.get_num_threads(),
+            "omp": os.environ.get("OMP_NUM_THREADS"),
+            "gpu": os.environ.get("CUDA_VISIBLE_DEVICES"),
+            "cpus": sorted(os.sched_getaffinity(0)),
+            "training": self.training,
+        }
+
+
+class Weighty(torch.nn.Module):
+    def __init__(self, megabytes: int) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(megabytes * 250_000))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + float(self.weight[0])
+
+
+def moody() -> torch.nn.Module:
+    return Moody()
+
+
+def rows() -> torch.nn.Module:
+    return Rows()
+
+
+def hungry() -> torch.nn.Module:
+    return Hungry()
+
+
+def sleeper() -> torch.nn.Module:
+    return Sleeper()
+
+
+def keeper() -> torch.nn.Module:
+    return Keeper()
+
+
+def in_place() -> torch.nn.Module:
+    return InPlace()
+
+
+def echo() -> torch.nn.Module:
+    return Echo()
+
+
+def facts() -> torch.nn.Module:
+    return Facts()
+
+
+def weighty(megabytes: int = 1) -> torch.nn.Module:
+    return Weighty(megabytes)
+
+
+def linear(inputs: int = 10, outputs: int = 1) -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Linear(inputs, outputs)
+
+
+def odd_error() -> Any:
+    def run(x: torch.Tensor) -> torch.Tensor:
+        raise Odd(1, 2)
+
+    return run
+
+
+def plain_sum() -> Any:
+    """A batch of it has no rows."""
+    return lambda x: x.sum()
+
+
+def broken() -> torch.nn.Module:
+    raise RuntimeError("there is no such layer")
+
+
+def deadly() -> torch.nn.Module:
+    os._exit(4)
+
+
+def not_callable() -> Any:
+    return 3

@@ -1,0 +1,101 @@
+"""What happens to the tasks when workers die, hang, or cannot build a model; with real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from rankwise.errors import RankwiseError  # noqa: E402
+from rankwise.pool import Model, ModelUnavailable, Pool, Quarantined, TaskHung  # noqa: E402
+from tests.pool.models import CRASH, EXIT, HANG, KILL, RAISE  # noqa: E402
+
+HERE = "tests.pool.models"
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    models = {
+        "moody": Model(f"{HERE}:moody", limit_s=1.0),
+        "odd": Model(f"{HERE}:odd_error"),
+        "broken": Model(f"{HERE}:broken"),
+        "deadly": Model(f"{HERE}:deadly"),
+        "not_callable": Model(f"{HERE}:not_callable"),
+        "facts": Model(f"{HERE}:facts"),
+    }
+    with Pool(models, workers=2) as pool:
+        yield pool
+
+
+def wish(number: float) -> torch.Tensor:
+    return torch.tensor([number, 1.0])
+
+
+def code_of(error: BaseException) -> str:
+    assert isinstance(error, RankwiseError)
+    return error.finding.code
+
+
+@pytest.mark.parametrize("how", [EXIT, KILL, CRASH])
+def test_an_input_that_kills_workers_fails_alone(pool: Pool, how: float) -> None:
+    before = [pool.submit("moody", torch.full((2,), float(i))) for i in range(20)]
+    killer = pool.submit("moody", wish(how))
+    after = [pool.submit("moody", torch.full((2,), float(i))) for i in range(20)]
+
+    error = killer.exception(30)
+
+    assert isinstance(error, Quarantined) and code_of(error) == "RW804"
+    assert "float32[2]" in error.finding.summary
+    for futures in (before, after):
+        for i, future in enumerate(futures):
+            assert future.result(30).tolist() == [2.0 * i, 2.0 * i]
+
+
+def test_a_killed_worker_is_replaced_within_about_a_second(pool: Pool) -> None:
+    pid = pool.submit("facts").result(30)["pid"]
+    os.kill(pid, signal.SIGKILL)
+
+    began = time.monotonic()
+    pids = {pool.submit("facts").result(10)["pid"] for _ in range(5)}
+    assert time.monotonic() - began < 5  # about 0.1 s where the machine is free
+    assert pid not in pids
+
+
+def test_a_task_that_hangs_ends_with_its_stack(pool: Pool) -> None:
+    error = pool.submit("moody", wish(HANG)).exception(30)
+
+    assert isinstance(error, TaskHung) and code_of(error) == "RW806"
+    assert "models.py" in error.finding.why and "forward" in error.finding.why
+    assert pool.submit("moody", wish(4)).result(30).tolist() == [8.0, 2.0]
+
+
+def test_an_exception_in_the_model_arrives_as_itself_with_the_workers_traceback(pool: Pool) -> None:
+    error = pool.submit("moody", wish(RAISE)).exception(30)
+
+    assert type(error) is ValueError and str(error) == "this row is bad"
+    assert "models.py" in str(error.__cause__) and "forward" in str(error.__cause__)
+
+
+def test_an_exception_that_cannot_travel_arrives_as_text(pool: Pool) -> None:
+    error = pool.submit("odd", wish(1)).exception(30)
+
+    assert error is not None and code_of(error) == "RW805"
+    assert "1 and 2" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("name", "word"), [("broken", "there is no such layer"), ("deadly", "exit code 4"), ("not_callable", "cannot be called")]
+)
+def test_a_build_that_fails_is_reported_with_its_reason(pool: Pool, name: str, word: str) -> None:
+    error = pool.submit(name, wish(1)).exception(30)
+
+    assert isinstance(error, ModelUnavailable) and code_of(error) == "RW807"
+    assert word in error.finding.summary + error.finding.why
+    with pytest.raises(ModelUnavailable):
+        pool.submit(name, wish(1)).result(30)
+    assert pool.submit("moody", wish(3)).result(30).tolist() == [6.0, 2.0]
