@@ -15,10 +15,9 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import psutil
-import torch.distributed as dist
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
 from rankwise.causes import load_cause
@@ -26,6 +25,7 @@ from rankwise.errors import StartError
 from rankwise.findings import Finding, Place, ranks_text
 from rankwise.ranks import MeetingPlace
 from rankwise.stages import REGISTRATION, STAGE_NAMED, Stage
+from rankwise.train.board import BoardLost
 from rankwise.train.cards import Card
 from rankwise.train.rollcall import (
     find_contradiction,
@@ -38,6 +38,7 @@ from rankwise.train.rollcall import (
 from rankwise.train.store import OpenStore
 
 logger = logging.getLogger("rankwise.session")
+Answer = TypeVar("Answer")
 
 _FIRST_PAUSE_S = 0.0005
 _LONGEST_PAUSE_S = 0.05
@@ -55,7 +56,7 @@ class Assembly:
 
     def __init__(self, opened: OpenStore, place: MeetingPlace, card: Card) -> None:
         self._opened, self._place, self._card = opened, place, card
-        self._store = opened.store
+        self._board = opened.board
         self._name = ""  # of this gathering: the leader's id
         self.cards: list[Card] = []  # who is here, once the roll-call is over
         self.notes: list[Finding] = []  # what differs without being in the way
@@ -136,6 +137,8 @@ class Assembly:
         if "finding" in answer:
             return dict(answer)
         self._write_event({"here": self._card.id, "gathering": self._name})
+        if self._card.problem and self._card.problem["code"] == "RW608":  # the outcome, a large answer, would not arrive here
+            return {"finding": self._card.problem, "present": self._card.world_size}
         outcome = self._ask(f"rankwise/{self._name}/registration", deadline + _GRACE_S)
         return dict(json.loads(outcome)) if outcome else self._publish(self._leader_silent())
 
@@ -152,9 +155,8 @@ class Assembly:
     def _registered(self) -> list[Card]:
         """The cards on the table; a rank that its launcher started again counts once."""
         latest: dict[tuple[str, int, int], Card] = {}
-        for number in range(1, int(self._store.add("rankwise/events", 0)) + 1):
-            key = f"rankwise/event/{number}"
-            event = json.loads(self._store.get(key)) if self._store.check([key]) else {}
+        for number in range(1, self._call(lambda: self._board.add("rankwise/events", 0)) + 1):
+            event = json.loads(self._now(f"rankwise/event/{number}") or "{}")
             if "card" in event:
                 card = Card.from_dict(event["card"])
                 latest[card.host, card.launcher, card.rank] = card
@@ -206,11 +208,11 @@ class Assembly:
         return answer
 
     def _say_through(self, base: str, note: str) -> None:
-        self._store.set(f"{base}/rank/{self._card.rank}", note or "yes")
-        if int(self._store.add(f"{base}/count", 1)) == self._card.world_size:
+        self._call(lambda: self._board.put(f"{base}/rank/{self._card.rank}", note or "yes"))
+        if self._call(lambda: self._board.add(f"{base}/count", 1)) == self._card.world_size:
             notes: dict[str, list[int]] = {}
             for rank in range(self._card.world_size) if note else ():
-                notes.setdefault(self._store.get(f"{base}/rank/{rank}").decode(), []).append(rank)
+                notes.setdefault(self._now(f"{base}/rank/{rank}") or "", []).append(rank)
             self._publish({"notes": notes}, base)
 
     def _find_ended(self) -> Finding | None:
@@ -234,7 +236,7 @@ class Assembly:
         )
 
     def _late(self, stage: Stage, base: str, timeout_s: float) -> Finding:
-        late = [card for card in self.cards if not self._store.check([f"{base}/rank/{card.rank}"])]
+        late = [card for card in self.cards if self._now(f"{base}/rank/{card.rank}") is None]
         return load_cause("RW126").finding(
             f"{ranks_text([card.rank for card in late])} did not pass the stage {stage.done!r} within {timeout_s:.0f} s",
             certain=True,
@@ -253,7 +255,7 @@ class Assembly:
 
     def post(self, key: str, value: str) -> None:
         """Leave something for the others of this gathering."""
-        self._call(lambda: self._store.set(f"rankwise/{self._name}/{key}", value))
+        self._call(lambda: self._board.put(f"rankwise/{self._name}/{key}", value))
 
     def read(self, key: str, timeout_s: float) -> str | None:
         """What another rank has posted; None if it has not within the time."""
@@ -273,8 +275,8 @@ class Assembly:
         logger.error("rank %s: start-up failed, not passed: %s. %s %s", at, STAGE_NAMED[finding.stage].done, finding.code, finding.summary)
         try:
             heard = f"rankwise/{self._name}/heard"
-            if int(self._store.add(heard, 1)) >= num_present:
-                self._store.set(f"{heard}/all", "yes")
+            if self._call(lambda: self._board.add(heard, 1)) >= num_present:
+                self._call(lambda: self._board.put(f"{heard}/all", "yes"))
             self._ask(f"{heard}/all", time.monotonic() + _HEAR_S)
             self.leave(num_present)
         except StartError:
@@ -290,12 +292,12 @@ class Assembly:
         others = (num_present or self._num_present) - 1
         try:
             if not self._opened.is_ours:
-                self._store.add(key, 1)
+                self._board.add(key, 1)
                 return
             deadline, pauses = time.monotonic() + _LEAVE_S, _pauses()
-            while int(self._store.add(key, 0)) < others and time.monotonic() < deadline:
+            while self._board.add(key, 0) < others and time.monotonic() < deadline:
                 time.sleep(next(pauses))
-        except (dist.DistError, RuntimeError):
+        except BoardLost:
             pass
 
     def note_failure(self, error: BaseException) -> None:
@@ -303,13 +305,13 @@ class Assembly:
         error._rankwise_failed_at = time.monotonic()  # type: ignore[attr-defined]  # read by spawn
         key = f"rankwise/{self._name}/failed"
         try:
-            if int(self._store.add(key, 1)) == 1:
+            if self._board.add(key, 1) == 1:
                 last = traceback.extract_tb(error.__traceback__)[-1:]
                 at = f" at {last[0].filename}:{last[0].lineno}" if last else ""
-                self._store.set(f"{key}/first", f"rank {self._card.rank} on {self._card.host} with {type(error).__name__}: {error}{at}")
-            elif (first := self._now(f"{key}/first")) is not None:
+                self._board.put(f"{key}/first", f"rank {self._card.rank} on {self._card.host} with {type(error).__name__}: {error}{at}")
+            elif (first := self._board.look(f"{key}/first")) is not None:
                 error.add_note(f"rankwise: this is not where it began: {first} failed first")
-        except (StartError, dist.DistError, RuntimeError):
+        except BoardLost:
             pass  # the store went with the rank that failed first
 
     @contextmanager
@@ -342,17 +344,17 @@ class Assembly:
     # -- the store ------------------------------------------------------------------------------------------------------------
 
     def _write_event(self, event: dict[str, Any]) -> None:
-        number = int(self._call(lambda: self._store.add("rankwise/events", 1)))
-        self._call(lambda: self._store.set(f"rankwise/event/{number}", json.dumps(event)))
+        number = self._call(lambda: self._board.add("rankwise/events", 1))
+        self._call(lambda: self._board.put(f"rankwise/event/{number}", json.dumps(event)))
 
     def _write_letter(self, card: Card, letter: dict[str, Any]) -> None:
         """The first letter counts: two ranks that run out of time together must not contradict each other."""
-        self._call(lambda: self._store.compare_set(f"rankwise/letter/{card.id}", "", json.dumps(letter)))
+        self._call(lambda: self._board.put_first(f"rankwise/letter/{card.id}", json.dumps(letter)))
 
     def _publish(self, outcome: dict[str, Any], base: str = "") -> dict[str, Any]:
         """The first outcome counts, for everybody; returns it."""
         key = base or f"rankwise/{self._name}/registration"
-        return dict(json.loads(self._call(lambda: self._store.compare_set(key, "", json.dumps(outcome)))))
+        return dict(json.loads(self._call(lambda: self._board.put_first(key, json.dumps(outcome)))))
 
     def _ask(self, key: str, deadline: float, tell: Callable[[float], None] | None = None) -> str | None:
         """The key's value as soon as it is there; None when the time is over."""
@@ -369,23 +371,22 @@ class Assembly:
         return value
 
     def _now(self, key: str) -> str | None:
-        value: str | None = self._call(lambda: self._store.get(key).decode() if self._store.check([key]) else None)
-        return value
+        return self._call(lambda: self._board.look(key))
 
-    def _call(self, question: Callable[[], Any]) -> Any:
-        """Ask the store; a store that has gone away is a finding."""
+    def _call(self, question: Callable[[], Answer]) -> Answer:
+        """Ask the store; a store that has gone away, or fallen silent, is a finding."""
         try:
             return question()
-        except (dist.DistError, RuntimeError) as error:
+        except BoardLost as error:
             raise StartError(self._store_gone(str(error))) from None
 
     def _store_gone(self, said: str) -> Finding:
         keeper = "the launcher" if self._place.kept_by_launcher else "rank 0"
         return load_cause("RW111").finding(
-            f"rank {self._card.rank} on {self._card.host} lost the store at {self._place}: {keeper}, which keeps it, has ended",
+            f"rank {self._card.rank} on {self._card.host} lost the store at {self._place}, which {keeper} keeps",
             certain=True,
             culprits=() if self._place.kept_by_launcher else tuple(card.place for card in self.cards if card.rank == 0) or (Place(rank=0),),
-            why=f"the connection broke ({said.splitlines()[0][:160]}); the reason is in the output of {keeper}",
+            why=f"{said}: {keeper} has ended, and its output says why, or the network between them was lost",
             stage=self._stage.name,
         )
 
