@@ -126,7 +126,7 @@ def check(result: int) -> None:
 def act(role: dict[str, Any]) -> int:
     args = dict(role.get("args", {}))
     if role["act"] == "keep_store":
-        keep_store(args["port"])
+        keep_store(**args)
     if versions := args.pop("versions", None):  # the lowest level at which another version can be pretended
         original = cards.own_versions
         cards.own_versions = lambda backend: {**original(backend), **versions}
@@ -149,9 +149,10 @@ def act(role: dict[str, Any]) -> int:
     return 0
 
 
-def keep_store(port: int) -> None:
+def keep_store(port: int, num_lost: int = 0) -> None:
     """As torchrun's agent does: a store that outlives the ranks."""
     store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+    store.add("rankwise/events", num_lost)  # as ranks do that are killed before they have written
     print("open", store.port, flush=True)
     time.sleep(120)
 

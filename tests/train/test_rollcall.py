@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from rankwise.findings import Finding
-from rankwise.train.assembly import waiting_text
 from rankwise.train.cards import Card
 from rankwise.train.rollcall import (
     find_contradiction,
@@ -17,6 +16,7 @@ from rankwise.train.rollcall import (
     find_missing,
     find_unreachable_address,
     roll_text,
+    waiting_text,
 )
 
 

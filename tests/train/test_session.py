@@ -188,6 +188,18 @@ def test_a_missing_rank_0_is_named_where_the_launcher_keeps_the_store(cast: Stag
     assert (finding["code"], [culprit["rank"] for culprit in finding["culprits"]]) == ("RW101", [0])
 
 
+@pytest.mark.skipif(not os.environ.get("RANKWISE_LONG"), reason="waits some seconds; RANKWISE_LONG=1 runs it")
+def test_a_rank_of_an_earlier_attempt_that_was_killed_while_registering_is_not_waited_for(cast: Stage) -> None:
+    port = free_port()
+    keeper = cast.play("keep_store", {}, port=port, num_lost=1)
+    cast.until(keeper, "open")
+    parts = cast.end([cast.play("sum", rank_env(r, 2, port) | {"TORCHELASTIC_USE_AGENT_STORE": "True"}, timeout_s=20.0) for r in range(2)])
+    cast.kill(keeper, signal.SIGKILL)
+    cast.end([keeper])
+
+    assert [part.code for part in parts] == [0, 0], parts[0].text
+
+
 def test_a_rank_that_is_killed_between_two_stages_is_named_by_the_others(cast: Stage) -> None:
     parts = cast.end(cast.play_all("die", 3, rank=1))
 

@@ -94,6 +94,33 @@ def test_only_high_ports_are_blocked(cast: Stage, hosts: list[Host]) -> None:
     assert time.monotonic() - began < 20
 
 
+def test_large_packets_are_dropped_on_the_way_to_one_host(cast: Stage, hosts: list[Host]) -> None:
+    block(hosts[1], 'iifname "eth0" meta length > 1400')
+    parts = play(cast, hosts)
+
+    assert same(parts) == ("RW608", "store", [(1, "node-b")])
+    assert "large ones vanish" in parts[0].finding["summary"]
+
+
+@long
+def test_large_packets_are_dropped_between_two_hosts_that_both_reach_the_store(cast: Stage) -> None:
+    with lab(3) as hosts:
+        block(hosts[1], 'iifname "eth0" ip saddr 10.77.0.3 meta length > 1400')  # the way round that gloo's ring takes
+        parts = play(cast, hosts)
+
+    assert same(parts) == ("RW608", "collective", [(1, "node-b")])
+    assert "rank 2 on node-c reaches rank 1 on node-b" in parts[0].finding["summary"]
+
+
+@long
+def test_a_path_that_loses_packets_is_slow_and_not_accused(cast: Stage, hosts: list[Host]) -> None:
+    for host in hosts:
+        block(host, 'iifname "eth0" numgen random mod 100 < 15')
+    parts = play(cast, hosts)
+
+    assert [part.code for part in parts] == [0, 0], parts[0].text
+
+
 def test_an_interface_that_leads_nowhere(cast: Stage, hosts: list[Host]) -> None:
     for words in ("link add docker0 type veth peer name end0", "address add 10.9.0.1/16 dev docker0", "link set docker0 up"):
         subprocess.run(["ip", "-n", hosts[0].namespace, *words.split()], check=True)
@@ -128,6 +155,7 @@ def test_the_name_does_not_resolve_on_one_host(cast: Stage, hosts: list[Host]) -
     assert told(parts[0]) == ("RW101", "registration", [(1, None)])
 
 
+@long
 def test_two_different_masters(cast: Stage, hosts: list[Host]) -> None:
     parts = play(cast, hosts, timeout_s=3.0, envs={1: {"MASTER_ADDR": "node-b"}})
 
@@ -161,6 +189,7 @@ def test_a_host_is_missing(cast: Stage, hosts: list[Host]) -> None:
     assert "2 of 3 ranks registered, waiting for rank 2" in parts[0].text
 
 
+@long
 def test_a_host_is_late(cast: Stage, hosts: list[Host]) -> None:
     parts = play(cast, hosts, late_s={0: 0.0, 1: 4.0})
 

@@ -19,6 +19,8 @@ from rankwise.train.assembly import Assembly
 from rankwise.train.cards import Card
 from rankwise.train.mesh import Mesh
 
+_NUM_NUMBERS = 8192
+
 
 class Task:
     """Something of torch's that may block for minutes, with its end as a question instead."""
@@ -59,7 +61,7 @@ def connect_backend(assembly: Assembly, card: Card, device: torch.device, collec
             device_id=device if card.uses_nccl else None,
         )
 
-    _together(assembly, BACKEND, Task(connect, "connect"), card, Mesh(assembly, card))
+    _together(assembly, BACKEND, Task(connect, "connect"), card)
     _together(assembly, COLLECTIVE, Task(lambda: _first_collective(card, device), "collective"), card)
     _set_timeout(collective_timeout_s, store)
 
@@ -70,14 +72,15 @@ def use_device(device: torch.device) -> None:
         torch.cuda.set_device(device)
 
 
-def _together(assembly: Assembly, stage: Stage, task: Task, card: Card, mesh: Mesh | None = None) -> None:
+def _together(assembly: Assembly, stage: Stage, task: Task, card: Card) -> None:
     """Until all are through; where it takes too long or fails, the ranks first find out who cannot reach whom."""
+    mesh = Mesh(assembly, card, stage)
 
     def is_done() -> bool:
         has_failed = task.is_done() and task.error is not None
-        if mesh is not None and (finding := mesh.turn(has_failed)):
+        if finding := mesh.turn(has_failed):
             raise StartError(finding)
-        if has_failed and (mesh is None or mesh.is_over):
+        if has_failed and mesh.is_over:
             assert task.error is not None
             raise StartError(_failed(stage, card, task.error))
         return task.is_done() and not has_failed
@@ -86,13 +89,13 @@ def _together(assembly: Assembly, stage: Stage, task: Task, card: Card, mesh: Me
 
 
 def _first_collective(card: Card, device: torch.device) -> None:
-    """A sum whose right answer every rank knows."""
+    """A sum whose right answer every rank knows, of enough numbers to need packets of full size."""
     use_device(device)
-    total = torch.tensor([card.rank + 1.0], dtype=torch.float64, device=device if card.uses_nccl else "cpu")
+    total = torch.full((_NUM_NUMBERS,), card.rank + 1.0, dtype=torch.float64, device=device if card.uses_nccl else "cpu")
     dist.all_reduce(total)
     expected = card.world_size * (card.world_size + 1) / 2
-    if total.item() != expected:
-        raise RuntimeError(f"the first all_reduce gave {total.item():g}, but the ranks' numbers add up to {expected:g}")
+    if not bool((total == expected).all()):
+        raise RuntimeError(f"the first all_reduce gave {total[total != expected][0]:g}, but the ranks' numbers add up to {expected:g}")
 
 
 def _failed(stage: Stage, card: Card, error: BaseException) -> Finding:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import socket
+import struct
+import termios
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +15,7 @@ from dataclasses import dataclass
 
 from rankwise.causes import load_cause
 from rankwise.findings import Finding
-from rankwise.stages import BACKEND
+from rankwise.stages import Stage
 from rankwise.train.assembly import Assembly
 from rankwise.train.cards import Card
 from rankwise.train.store import try_connect
@@ -20,7 +23,12 @@ from rankwise.train.store import try_connect
 _PATIENCE_S = 4.0  # a healthy backend connects in a fraction of this
 _LOOK_EVERY_S = 0.2
 _EARS_S = 3.0
-_CONNECT_S = 2.0
+_CONNECT_S = 1.5
+_NUM_TRIES = 3  # a path that loses every third packet is no closed door
+_TRY_S = _NUM_TRIES * _CONNECT_S
+_BULK_S = 5.0
+_BULK = bytes(16384)  # several packets of the largest size
+_SWALLOWED = "small packets arrive, large ones vanish"
 _MAX_PEERS = 16  # each tries so many; with more hosts each tries the next ones in the ring
 
 
@@ -37,8 +45,9 @@ class Path:
 class Mesh:
     """One rank's part in the test; asked again and again while the backend is being connected."""
 
-    def __init__(self, assembly: Assembly, card: Card) -> None:
-        self._assembly, self._card = assembly, card
+    def __init__(self, assembly: Assembly, card: Card, stage: Stage) -> None:
+        self._assembly, self._card, self._stage = assembly, card, stage
+        self._key = f"mesh/{stage.name}"
         self._began = self._looked = time.monotonic()
         self._is_tested = False
         self.is_over = False  # the test was made and showed nothing
@@ -50,13 +59,13 @@ class Mesh:
             return None
         self._looked = now
         if has_failed or now - self._began > _PATIENCE_S:
-            self._assembly.post("mesh/ask", "yes")
-        elif self._assembly.read("mesh/ask", 0.0) is None:
+            self._assembly.post(f"{self._key}/ask", "yes")
+        elif self._assembly.read(f"{self._key}/ask", 0.0) is None:
             return None
         if not self._is_tested:
             self._is_tested = True
             return self._test()
-        self.is_over = self._assembly.read("mesh/none", 0.0) is not None
+        self.is_over = self._assembly.read(f"{self._key}/none", 0.0) is not None
         return None
 
     def _test(self) -> Finding | None:
@@ -67,10 +76,11 @@ class Mesh:
             self._speak(speakers)
         if self._card.rank != 0:
             return None
-        deadline = time.monotonic() + _EARS_S + _CONNECT_S + 1.0
-        told = [self._assembly.read(f"mesh/paths/{speaker.rank}", max(0.0, deadline - time.monotonic())) for speaker in speakers]
+        deadline = time.monotonic() + _EARS_S + _TRY_S + _BULK_S + 1.0
+        told = [self._assembly.read(f"{self._key}/paths/{speaker.rank}", max(0.0, deadline - time.monotonic())) for speaker in speakers]
         paths = [Path(**path) for rows in told if rows for path in json.loads(rows)]
-        return self._concluded(find_broken_paths(paths, self._assembly.cards))
+        silent = [speaker for speaker, rows in zip(speakers, told) if not rows]
+        return self._concluded(find_broken_paths(paths, self._assembly.cards, self._stage) or find_silent(silent, self._stage))
 
     def _speak(self, speakers: list[Card]) -> None:
         """Listen, tell where, try the others. The kernel completes a connection that nobody accepts yet, so listening is enough."""
@@ -80,22 +90,47 @@ class Mesh:
             with contextlib.suppress(OSError):
                 ear.bind((own.address, 0))
                 ear.listen(len(speakers))
-            self._assembly.post(f"mesh/ear/{own.rank}", str(ear.getsockname()[1]))
+            self._assembly.post(f"{self._key}/ear/{own.rank}", str(ear.getsockname()[1]))
             with ThreadPoolExecutor(_MAX_PEERS) as pool:
                 paths = list(pool.map(lambda peer: self._try(own, peer), peers_of(own, speakers)))
-            self._assembly.post(f"mesh/paths/{own.rank}", json.dumps([vars(path) for path in paths]))
+            self._assembly.post(f"{self._key}/paths/{own.rank}", json.dumps([vars(path) for path in paths]))
             for speaker in speakers:  # the ear stays open until all have tried it
-                self._assembly.read(f"mesh/paths/{speaker.rank}", _EARS_S + _CONNECT_S)
+                self._assembly.read(f"{self._key}/paths/{speaker.rank}", _EARS_S + _TRY_S + _BULK_S)
 
     def _try(self, own: Card, peer: Card) -> Path:
-        port = self._assembly.read(f"mesh/ear/{peer.rank}", _EARS_S)
-        outcome = try_connect(peer.address, int(port), _CONNECT_S) if port else "it opened no port"
+        port = self._assembly.read(f"{self._key}/ear/{peer.rank}", _EARS_S)
+        outcome = "it opened no port"
+        for _ in range(_NUM_TRIES if port else 0):
+            outcome = try_connect(peer.address, int(port or 0), _CONNECT_S)
+            if not outcome:
+                outcome = try_bulk(peer.address, int(port or 0))
+                break
         return Path(own.rank, peer.rank, f"{peer.address}:{port}", outcome)
 
     def _concluded(self, finding: Finding | None) -> Finding | None:
         if finding is None and self._card.rank == 0:
-            self._assembly.post("mesh/none", "yes")
+            self._assembly.post(f"{self._key}/none", "yes")
         return finding
+
+
+def try_bulk(address: str, port: int) -> str:
+    """Empty unless the other side's kernel acknowledges a byte but not full packets; nobody needs to read them there."""
+    with contextlib.suppress(OSError), socket.create_connection((address, port), _CONNECT_S) as line:
+        line.sendall(b"x")
+        if _is_acknowledged(line):
+            line.sendall(_BULK)
+            return "" if _is_acknowledged(line, len(_BULK) - 1) else _SWALLOWED  # one that arrives will do: the rest may just be lost
+    return ""
+
+
+def _is_acknowledged(line: socket.socket, at_most: int = 0) -> bool:
+    """Whether the other side has confirmed all but so many bytes."""
+    deadline = time.monotonic() + _BULK_S
+    while time.monotonic() < deadline:
+        if struct.unpack("i", fcntl.ioctl(line, termios.TIOCOUTQ, bytes(4)))[0] <= at_most:
+            return True
+        time.sleep(0.02)
+    return False
 
 
 def speakers_of(cards: list[Card]) -> list[Card]:
@@ -112,25 +147,40 @@ def peers_of(own: Card, speakers: list[Card]) -> list[Card]:
     return (speakers[index + 1 :] + speakers[:index])[:_MAX_PEERS]
 
 
-def find_broken_paths(paths: list[Path], cards: list[Card]) -> Finding | None:
+def find_broken_paths(paths: list[Path], cards: list[Card], stage: Stage) -> Finding | None:
     """The host that most broken paths have in common: as target first, because a closed door is at the house it belongs to."""
     by_rank = {card.rank: card for card in cards}
-    broken = [path for path in paths if path.outcome and by_rank[path.source].dials(by_rank[path.target])]
+    is_used = {path: path.outcome == _SWALLOWED or by_rank[path.source].dials(by_rank[path.target]) for path in paths}
+    broken = [path for path in paths if path.outcome and is_used[path]]
     if not broken:
         return None
     named = _common_end(broken)
     first = next(path for path in broken if named & {path.source, path.target})
     source, target = by_rank[first.source], by_rank[first.target]
     more = f", and {len(broken) - 1} more such paths" if len(broken) > 1 else ""
-    ends = f"rank {source.rank} on {source.host} cannot connect to rank {target.rank} on {target.host}"
+    verb = "reaches" if first.outcome == _SWALLOWED else "cannot connect to"
+    ends = f"rank {source.rank} on {source.host} {verb} rank {target.rank} on {target.host}"
     is_elsewhere = bool(target.route) and target.address != target.route
-    return load_cause("RW114").finding(
+    return load_cause("RW608" if first.outcome == _SWALLOWED else "RW114").finding(
         f"{ends} at {first.address}: {first.outcome}{more}",
-        certain=True,
+        certain=first.outcome != _SWALLOWED,
         culprits=tuple(card.place for card in cards if by_rank[card.rank].host in {by_rank[rank].host for rank in named})[:64],
-        why=_wrong_interface(target) if is_elsewhere else _closed(target, first.outcome),
+        why=_wrong_interface(target) if is_elsewhere and first.outcome != _SWALLOWED else _closed(target, first.outcome),
         next=(f"on {target.host}: export GLOO_SOCKET_IFNAME={target.route_interface}",) if is_elsewhere and target.route_interface else (),
-        stage=BACKEND.name,
+        stage=stage.name,
+    )
+
+
+def find_silent(silent: list[Card], stage: Stage) -> Finding | None:
+    """Hosts whose ranks registered, but did not take part in the test."""
+    if not silent:
+        return None
+    return load_cause("RW126").finding(
+        f"rank {silent[0].rank} on {silent[0].host} registered and then fell silent",
+        certain=False,
+        culprits=tuple(card.place for card in silent[:64]),
+        why="it no longer answers through the store: its process ended or is stopped, or its host lost the network",
+        stage=stage.name,
     )
 
 
@@ -152,6 +202,11 @@ def _wrong_interface(target: Card) -> str:
 
 
 def _closed(target: Card, outcome: str) -> str:
+    if outcome == _SWALLOWED:
+        return (
+            f"something on the way to {target.host} drops packets beyond a size without a word: an MTU that differs between the hosts, "
+            "a tunnel or VPN, a firewall that drops ICMP. Connecting works, the first real collective hangs"
+        )
     if outcome == "no answer":
         return (
             f"the store's port is open, and so all ranks could register, but a firewall on or before {target.host} drops the other ports: "

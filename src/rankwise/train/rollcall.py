@@ -94,6 +94,15 @@ def roll_text(cards: Iterable[Card]) -> str:
     return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown) or "none"
 
 
+def waiting_text(cards: list[Card], world_size: int, waited_s: float) -> str:
+    """`3 of 4 ranks registered, waiting for rank 2 on node-b, 14 s`."""
+    present = {card.rank for card in cards}
+    missing = [rank for rank in range(world_size) if rank not in present]
+    hosts = {likely_host(rank, cards) for rank in missing}
+    on = f" on {hosts.pop()}" if len(hosts) == 1 and None not in hosts else ""
+    return f"{len(present)} of {world_size} ranks registered, waiting for {ranks_text(missing)}{on}, {waited_s:.0f} s"
+
+
 def likely_host(rank: int, cards: list[Card]) -> str | None:
     """Where a missing rank should be: launchers number a host's ranks one after the other, so its neighbours tell; None if they do not."""
     by_rank = {card.rank: card for card in cards}

@@ -8,7 +8,7 @@ import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 import torch.distributed as dist
@@ -102,6 +102,7 @@ def _start_together(backend: str | None, told: RankEnv, timeout_s: float, collec
     me = _here(rank)
     opened = open_store(place, me, timeout_s)
     claim = claim_device(backend, local_rank_of(told), me, os.environ)
+    claim = replace(claim, problem=opened.problem or claim.problem)
     card = own_card(rank, world_size, told.local_rank, claim, opened.address, os.environ)
     assembly = Assembly(opened, place, card)
     try:

@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -23,6 +23,7 @@ from rankwise.errors import StartError
 from rankwise.findings import Finding, Place
 from rankwise.ranks import MeetingPlace
 from rankwise.stages import ADDRESS, STORE
+from rankwise.train.board import Board
 from rankwise.train.interfaces import own_addresses
 
 logger = logging.getLogger("rankwise.session")
@@ -31,6 +32,8 @@ _CALL_TIMEOUT = timedelta(seconds=30)  # of single questions to the store; waiti
 _CONNECT_S = 3.0
 _ANSWER_S = 5.0
 _ATTEMPTS = 3
+_BULK_S = 5.0
+_BULK_TRIES = 2
 _SILENT = "it has not answered for"
 _PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 1.0
@@ -39,12 +42,13 @@ _TELL_EVERY_S = 10.0
 
 @dataclass(frozen=True)
 class OpenStore:
-    """A store, how to get a second connection to it, and whether it lives in this process."""
+    """The board in a store, how to get a second connection to that store, and whether it lives in this process."""
 
-    store: Store
+    board: Board
     connect: Callable[[], Store]
     address: str
     is_ours: bool
+    problem: Finding | None = None  # the store can be reached, but not everything gets through
 
 
 def open_store(place: MeetingPlace, me: Place, timeout_s: float) -> OpenStore:
@@ -53,12 +57,12 @@ def open_store(place: MeetingPlace, me: Place, timeout_s: float) -> OpenStore:
     addresses = resolve(place, me, deadline)
     if me.rank == 0 and not place.kept_by_launcher:
         store = _opened(place, addresses, me)
-        return OpenStore(store, partial(_client, "127.0.0.1", place.port), addresses[0], is_ours=True)
+        return OpenStore(Board(store), partial(_client, "127.0.0.1", place.port), addresses[0], is_ours=True)
     for attempt in range(_ATTEMPTS):
         address = reach(place, addresses, me, deadline)
         answering, said = _answered(address, place.port)
         if answering is not None:
-            return OpenStore(answering, partial(_client, address, place.port), address, is_ours=False)
+            return _with_bulk_tried(OpenStore(Board(answering), partial(_client, address, place.port), address, is_ours=False), place, me)
         if _SILENT in said:
             break
         time.sleep(_LONGEST_PAUSE_S * (attempt + 1) / _ATTEMPTS)  # the store of a job that is just ending hangs up too
@@ -255,6 +259,27 @@ def _answered(address: str, port: int) -> tuple[Store | None, str]:
     if result and isinstance(result[0], Store):
         return result[0], ""
     return None, f"it hung up ({str(result[0]).splitlines()[0][:120]})" if result else f"{_SILENT} {_ANSWER_S:.0f} s"
+
+
+def _with_bulk_tried(opened: OpenStore, place: MeetingPlace, me: Place) -> OpenStore:
+    """Small packets made the connection; only large ones show a path that swallows them. It is stuck then, so a new one takes its place."""
+    if opened.address.startswith("127.") or opened.address == "::1":
+        return opened
+    for _ in range(_BULK_TRIES):
+        if opened.board.carries_bulk(f"rankwise/bulk/{me.host}/{me.pid}", _BULK_S):
+            return opened
+        opened = replace(opened, board=Board(opened.connect()))
+    return replace(opened, problem=_swallowed(place, me))
+
+
+def _swallowed(place: MeetingPlace, me: Place) -> Finding:
+    return load_cause("RW608").finding(
+        f"rank {me.rank} on {me.host} reaches the store at {place} with small packets only: large ones vanish on the way",
+        certain=False,
+        culprits=(me,),
+        why=f"8 KiB to the store and back did not arrive in {_BULK_TRIES} times {_BULK_S:.0f} s, while short questions were answered",
+        stage=STORE.name,
+    )
 
 
 def _not_a_store(place: MeetingPlace, address: str, me: Place, said: str) -> Finding:
