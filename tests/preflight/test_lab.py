@@ -139,10 +139,11 @@ def test_a_host_missing(hosts: list[Host]) -> None:
     assert "waiting for node 1" in told["node-a"].stderr
 
 
-def test_a_host_late(hosts: list[Host]) -> None:
-    one = same_everywhere(check_on(hosts, only="names", b=Start(delay_s=6.0)))
+@pytest.mark.parametrize("late", ["a", "b"])
+def test_a_host_late(hosts: list[Host], late: str) -> None:
+    one = same_everywhere(check_on(hosts, only="names", **{late: Start(delay_s=7.0)}))
 
-    assert one.codes == ["RW601"] and one.hosts_of("RW601") == {"node-b"}
+    assert one.codes == ["RW601"] and one.hosts_of("RW601") == {f"node-{late}"}
     assert one.code == 0  # late is not wrong
 
 
