@@ -21,7 +21,7 @@ from rankwise.causes import load_cause
 from rankwise.findings import Finding, Place
 from rankwise.preflight.here import Here
 from rankwise.preflight.job import Facts, Host, Job, Seen, seeing_hosts
-from rankwise.preflight.network import interfaces, is_own, resolve
+from rankwise.preflight.network import interfaces, own_addresses, resolve
 from rankwise.preflight.odd import hosts_text
 from rankwise.preflight.wire import connect
 
@@ -35,9 +35,8 @@ def look(here: Here) -> Facts:
     plan = here.plan
     if plan.is_standalone:
         return {"port": 0, "opens": False, "free": True, "reached": "", "error": "", "holders": []}
-    known = interfaces()
     addresses = resolve(plan.master).addresses if plan.master else ("127.0.0.1",)
-    own = next((address for address in addresses if is_own(address, known)), "")
+    own = next(iter(own_addresses(plan.master or "127.0.0.1", addresses, interfaces())), "")
     opens = plan.node_rank in (0, None) and bool(own)
     error = _why_not_open(own, plan.port) if opens else None
     reached = "" if opens or not plan.is_alone or not addresses else _reached(addresses[0], plan.port)

@@ -18,6 +18,7 @@ from rankwise.preflight.odd import difference, hosts_text
 from rankwise.preflight.sizes import seconds_text
 
 GROUP = "names"
+ALWAYS = True  # with several nodes, whatever else was asked for
 _LATE_S = 5.0
 
 
@@ -33,9 +34,27 @@ def judge(job: Job) -> Seen:
         )
     if not job.meeting.get("is_host", True):
         seen.blind[""] = str(job.meeting.get("why") or "the others could not be met")
+        seen.findings += _unmet(job, job.hosts[0])
         return seen
     seen.findings += [*_duplicates(job), *_sizes(job), *_strangers(job), *_missing(job), *_gone(job), *_late(job)]
     return seen
+
+
+def _unmet(job: Job, host: Host) -> Iterator[Finding]:
+    """This host could not take part; said here where no other check says why."""
+    place = f"{job.plan.master}:{job.plan.port}"
+    if job.meeting.get("refusal"):
+        yield load_cause("RW103").finding(
+            f"the host at {place} belongs to another job",
+            certain=True,
+            culprits=(host.place,),
+            why=str(job.meeting["refusal"]),
+            next=("give every node the same --rdzv-id",),
+        )
+    elif job.meeting.get("is_broken"):
+        yield load_cause("RW101").finding(f"the host of the meeting at {place} fell silent during the check", certain=True)
+    elif not {"names", "ports"} <= set(job.plan.only):
+        yield load_cause("RW101").finding(f"{host.name} met nobody", certain=True, why=str(job.meeting.get("why", "")))
 
 
 def _duplicates(job: Job) -> Iterator[Finding]:
