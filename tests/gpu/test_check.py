@@ -78,7 +78,7 @@ def test_more_ranks_than_gpus_is_a_finding(tmp_path: Path) -> None:
     code, report = check("--only", "gpus", "--nproc-per-node", str(gpu_count() + 1), cwd=tmp_path)
 
     assert code == 1
-    assert report["findings"][0]["code"] == "RW630"
+    assert report["findings"][0]["code"] == "RW122"
     assert f"{gpu_count()} usable GPU" in report["findings"][0]["summary"]
 
 
@@ -86,7 +86,7 @@ def test_hidden_gpus_are_told_with_the_variable(tmp_path: Path) -> None:
     code, report = check("--only", "gpus", cwd=tmp_path, env={"CUDA_VISIBLE_DEVICES": ""})
 
     assert code == 1
-    assert "CUDA_VISIBLE_DEVICES=" in next(f for f in report["findings"] if f["code"] == "RW630")["why"]
+    assert "CUDA_VISIBLE_DEVICES=" in next(f for f in report["findings"] if f["code"] == "RW122")["why"]
 
 
 def test_nproc_gpu_counts_them(tmp_path: Path) -> None:

@@ -139,6 +139,19 @@ def other_interface_first(host: Host) -> Iterator[str]:
 
 
 @contextlib.contextmanager
+def name_means(host: Host, name: str, address: str) -> Iterator[None]:
+    """On this host, the name means another address than on the others."""
+    hosts_file = _FILES / host.namespace / "hosts"
+    before = hosts_file.read_text()
+    others = [line for line in before.splitlines(keepends=True) if not line.rstrip().endswith(name)]
+    hosts_file.write_text(f"{address} {name}\n" + "".join(others))
+    try:
+        yield
+    finally:
+        hosts_file.write_text(before)
+
+
+@contextlib.contextmanager
 def name_unknown(host: Host, name: str) -> Iterator[None]:
     """This host's /etc/hosts does not have the name, and there is no other resolver."""
     hosts_file = _FILES / host.namespace / "hosts"

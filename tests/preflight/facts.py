@@ -106,6 +106,11 @@ def job_of(num_hosts: int, **more: Any) -> Job:
         )
         for i, name in enumerate(names)
     )
+    for i, host in enumerate(hosts):
+        address = f"10.0.0.{i + 1}"
+        host.facts["interface"]["known"]["eth0"] = [address]
+        host.facts["interface"] |= {"source": address, "gloo": {"name": "eth0", "address": address, "why": "the host name resolves so"}}
+        host.facts["address"]["own"] = i == 0
     links = tuple(Link(a, b, dict(GOOD_LINK)) for i, a in enumerate(names) for b in names[i + 1 :])
     knocks = {a: {b: {"high": True, "gloo": True} for b in names if b != a} for a in names} if num_hosts > 1 else {}
     offsets = dict.fromkeys(names, (0.0, 0.001))

@@ -72,21 +72,21 @@ FAULTS: dict[str, tuple[Change, str, str, str, str]] = {
         ),
         "leftovers", "warn", "RW617", "1 process of an earlier job still runs on node-b",
     ),
-    "torch version": (lambda job: facts_of(job, 1, "versions").update(torch="2.12.0"), "versions", "fail", "RW620", "2.12.0 on node-b, 2.13.0 on node-a and node-c"),
-    "python patch": (lambda job: facts_of(job, 1, "versions").update(python="3.12.2"), "versions", "warn", "RW620", "3.12.2"),
-    "python minor": (lambda job: facts_of(job, 1, "versions").update(python="3.11.2"), "versions", "fail", "RW620", "3.11.2"),
-    "nccl plugin": (lambda job: facts_of(job, 1, "versions").update(nccl_net="libnccl-net.so"), "versions", "fail", "RW620", "libnccl-net"),
+    "torch version": (lambda job: facts_of(job, 1, "versions").update(torch="2.12.0"), "versions", "fail", "RW123", "2.12.0 on node-b, 2.13.0 on node-a and node-c"),
+    "python patch": (lambda job: facts_of(job, 1, "versions").update(python="3.12.2"), "versions", "warn", "RW123", "3.12.2"),
+    "python minor": (lambda job: facts_of(job, 1, "versions").update(python="3.11.2"), "versions", "fail", "RW123", "3.11.2"),
+    "nccl plugin": (lambda job: facts_of(job, 1, "versions").update(nccl_net="libnccl-net.so"), "versions", "fail", "RW123", "libnccl-net"),
     "torch broken": (
         lambda job: facts_of(job, 1, "versions").update(error="ImportError: no libcudart", cuda="none", nccl="none", gloo="none"),
         "versions", "fail", "RW624", "torch cannot be imported on node-b",
     ),
-    "nccl variable": (lambda job: facts_of(job, 1, "variables")["variables"].update(NCCL_PROTO="LL"), "variables", "fail", "RW621", "NCCL_PROTO"),
-    "own variable": (lambda job: facts_of(job, 1, "variables")["variables"].update(CUDA_VISIBLE_DEVICES="1"), "variables", "warn", "RW621", "not set on"),
+    "nccl variable": (lambda job: facts_of(job, 1, "variables")["variables"].update(NCCL_PROTO="LL"), "variables", "fail", "RW125", "NCCL_PROTO"),
+    "own variable": (lambda job: facts_of(job, 1, "variables")["variables"].update(CUDA_VISIBLE_DEVICES="1"), "variables", "warn", "RW125", "not set on"),
     "code": (lambda job: facts_of(job, 1, "code")["files"].update({"model.py": "cc"}), "code", "fail", "RW622", "model.py differs"),
     "file missing": (lambda job: facts_of(job, 1, "code")["files"].pop("model.py"), "code", "fail", "RW622", "not there on node-b"),
     "kernel": (lambda job: facts_of(job, 1, "platforms").update(cpu="Xeon"), "platforms", "warn", "RW623", "Xeon on node-b"),
-    "too few GPUs": (lambda job: facts_of(job, 1, "gpu-count").update(seen_by_torch=1), "gpu-count", "fail", "RW630", "1 usable GPU for 2 ranks"),
-    "no GPU at all": (lambda job: facts_of(job, 1, "gpu-count").update(present=0, seen_by_torch=0, names=[]), "gpu-count", "fail", "RW630", "0 usable"),
+    "too few GPUs": (lambda job: facts_of(job, 1, "gpu-count").update(seen_by_torch=1), "gpu-count", "fail", "RW122", "1 usable GPU for 2 ranks"),
+    "no GPU at all": (lambda job: facts_of(job, 1, "gpu-count").update(present=0, seen_by_torch=0, names=[]), "gpu-count", "fail", "RW122", "0 usable"),
     "GPU memory": (lambda job: facts_of(job, 1, "gpu-memory").update(gpus=[GPU, GPU | {"used": 100 * GIB}]), "gpu-memory", "fail", "RW631", "GPU 1 of node-b"),
     "some GPU memory": (lambda job: facts_of(job, 1, "gpu-memory").update(gpus=[GPU | {"used": 2 * GIB}]), "gpu-memory", "warn", "RW631", "2.0 GiB"),
     "ECC": (lambda job: facts_of(job, 1, "gpu-health").update(gpus=[GPU | {"ecc": 3}]), "gpu-health", "fail", "RW632", "3 uncorrected"),
@@ -165,6 +165,6 @@ def test_values_of_secrets_are_compared_but_never_shown() -> None:
         facts_of(job, node, "variables")["variables"]["NCCL_API_KEY"] = _shown("NCCL_API_KEY", secret, "job")
     result = result_of(job, "variables")
 
-    assert (result.status, result.findings[0].code) == ("fail", "RW621")
+    assert (result.status, result.findings[0].code) == ("fail", "RW125")
     assert "hidden value A on node-a" in result.findings[0].summary
     assert "hunter" not in str(result.to_dict()) and "hunter" not in str(job.hosts)

@@ -82,6 +82,17 @@ def test_wrong_interface_first(hosts: list[Host]) -> None:
     assert "export GLOO_SOCKET_IFNAME=eth0" in one.finding("RW114")["next"]
 
 
+def test_a_host_that_takes_itself_for_loopback(hosts: list[Host]) -> None:
+    """127.0.1.1, as many systems write it into /etc/hosts: the hosts meet, and gloo would offer an address nobody can reach."""
+    unset = Start(env={"GLOO_SOCKET_IFNAME": ""})
+    with faults.name_means(hosts[0], "node-a", "127.0.1.1"):
+        one = same_everywhere(check_on(hosts, a=unset, b=unset))
+
+    assert one.codes == ["RW114"] and one.hosts_of("RW114") == {"node-a"}
+    assert "gloo on node-a offers 127.0.1.1 (lo), which node-b cannot reach" in one.finding("RW114")["summary"]
+    assert "export GLOO_SOCKET_IFNAME=eth0" in one.finding("RW114")["next"]
+
+
 def test_name_unresolvable_on_one_host(hosts: list[Host]) -> None:
     with faults.name_unknown(hosts[1], "node-a"):
         told = check_on(hosts, "--wait", "4")
@@ -112,7 +123,7 @@ def test_another_job_id_is_told_on_both_sides(hosts: list[Host]) -> None:
     told = check_on(hosts, "--wait", "4", b=Start(["--rdzv-id", "other"]))
 
     assert told["node-a"].codes[0] == "RW103" and told["node-a"].hosts_of("RW103") == {"node-b"}
-    assert "--rdzv-id" in told["node-b"].report["note"]
+    assert told["node-b"].codes == ["RW103"] and told["node-b"].code == 1
 
 
 def test_port_held_by_another_program(hosts: list[Host]) -> None:
@@ -131,6 +142,21 @@ def test_port_held_by_another_program(hosts: list[Host]) -> None:
     assert f"pid {squatter.pid}" in one.finding("RW107")["summary"] and "user root" in one.finding("RW107")["summary"]
 
 
+def test_no_permission_for_the_port(hosts: list[Host]) -> None:
+    without = ["setpriv", "--bounding-set=-net_bind_service"]
+    one = same_everywhere(check_on(hosts, "--master-port", "1022", only="names,ports", a=Start(before=without)))
+
+    assert one.codes == ["RW602"] and one.hosts_of("RW602") == {"node-a"}
+
+
+def test_ranks_that_torchrun_hands_out(hosts: list[Host]) -> None:
+    """c10d: no node ranks; who has the rendezvous address leads, wherever it stands in the list."""
+    one = same_everywhere(check_on(hosts, "--rdzv-backend", "c10d", "--rdzv-endpoint", f"node-b:{PORT}", only="names,ports"))
+
+    assert one.codes == [] and one.code == 0
+    assert [host["name"] for host in one.report["hosts"]] == ["node-b", "node-a"]
+
+
 def test_a_host_missing(hosts: list[Host]) -> None:
     told = check_on(hosts, "--wait", "2", b=Start(is_absent=True))
 
@@ -139,10 +165,11 @@ def test_a_host_missing(hosts: list[Host]) -> None:
     assert "waiting for node 1" in told["node-a"].stderr
 
 
-def test_a_host_late(hosts: list[Host]) -> None:
-    one = same_everywhere(check_on(hosts, only="names", b=Start(delay_s=6.0)))
+@pytest.mark.parametrize("late", ["a", "b"])
+def test_a_host_late(hosts: list[Host], late: str) -> None:
+    one = same_everywhere(check_on(hosts, only="names", **{late: Start(delay_s=7.0)}))
 
-    assert one.codes == ["RW601"] and one.hosts_of("RW601") == {"node-b"}
+    assert one.codes == ["RW601"] and one.hosts_of("RW601") == {f"node-{late}"}
     assert one.code == 0  # late is not wrong
 
 

@@ -37,7 +37,7 @@ def probes() -> Iterator[Probes]:
 
 @pytest.fixture
 def door(free_port: int) -> Iterator[Door]:
-    found = Door("127.0.0.1", free_port, lambda hello, address: None)
+    found = Door(["127.0.0.1"], free_port, lambda hello, address: None)
     yield found
     found.close()
     for guest in found.guests():
@@ -169,6 +169,22 @@ class TestTwoNodesOnOneMachine:
 
         assert host.returncode == 1
         assert "RW101" in [finding["code"] for finding in report["findings"]]
+
+    def test_a_host_that_is_killed_does_not_keep_the_guest(self, free_port: int, tmp_path: Path) -> None:
+        host = self.start(free_port, tmp_path, 0, "--nnodes", "3")
+        guest = self.start(free_port, tmp_path, 1, "--nnodes", "3")
+        assert guest.stderr is not None
+        seen = ""
+        while "2 of 3" not in seen:
+            seen += guest.stderr.readline()
+        host.kill()
+        host.communicate()
+        report = json.loads(guest.communicate(timeout=60)[0])
+
+        assert guest.returncode == 1
+        assert [finding["summary"] for finding in report["findings"]] == [
+            f"the host of the meeting at 127.0.0.1:{free_port} fell silent during the check"
+        ]
 
     def test_ctrl_c_ends_it_at_once_and_leaves_nothing(self, free_port: int, tmp_path: Path) -> None:
         waiting = self.start(free_port, tmp_path, 0)

@@ -25,6 +25,7 @@ class Check:
     group: str
     look: Callable[[Here], Facts] | None
     judge: Callable[[Job], Seen]
+    is_always: bool = False  # judged with several nodes even where its group was not asked for
 
 
 @cache
@@ -39,7 +40,8 @@ def all_checks() -> tuple[Check, ...]:
 def _load(name: str) -> Check:
     module = importlib.import_module(f"rankwise.preflight.checks.{name}")
     page = (module.__doc__ or "").strip()
-    return Check(name.replace("_", "-"), page.splitlines()[0], page, module.GROUP, getattr(module, "look", None), module.judge)
+    look, is_always = getattr(module, "look", None), getattr(module, "ALWAYS", False)
+    return Check(name.replace("_", "-"), page.splitlines()[0], page, module.GROUP, look, module.judge, is_always)
 
 
 def look_around(here: Here, say: Callable[[str], None], already: Mapping[str, Facts] | None = None) -> dict[str, Facts]:
@@ -59,7 +61,7 @@ def look_around(here: Here, say: Callable[[str], None], already: Mapping[str, Fa
 
 def judge_all(job: Job) -> list[Result]:
     """Every check of the groups asked for; pure, so that the same facts give the same report anywhere."""
-    return [_judge(check, job) for check in all_checks() if check.group in job.plan.only]
+    return [_judge(check, job) for check in all_checks() if check.group in job.plan.only or (check.is_always and not job.is_alone)]
 
 
 def _look(check: Check, here: Here, facts: dict[str, Facts]) -> None:

@@ -55,7 +55,7 @@ class Guest:
 class Door:
     """Open from the first to `close`. `greet` decides on each hello: None lets it in, a message is the answer to who may not."""
 
-    def __init__(self, address: str, first_port: int, greet: Callable[[Message, str], Message | None]) -> None:
+    def __init__(self, addresses: list[str], first_port: int, greet: Callable[[Message, str], Message | None]) -> None:
         self._greet = greet
         self._lock = threading.Lock()
         self._guests: list[Guest] = []
@@ -63,8 +63,9 @@ class Door:
         self._listeners: list[socket.socket] = []
         self.ports: list[int] = []
         for port in range(first_port, min(first_port + DOORS, 65536)):
-            with contextlib.suppress(OSError):
-                self._open(address, port)
+            for address in addresses:
+                with contextlib.suppress(OSError):
+                    self._open(address, port)
 
     def guests(self) -> list[Guest]:
         with self._lock:
@@ -89,7 +90,7 @@ class Door:
             listener.close()
             raise
         self._listeners.append(listener)
-        self.ports.append(port)
+        self.ports = sorted({*self.ports, port})
         threading.Thread(target=self._accept, args=(listener,), daemon=True, name="door").start()
 
     def _accept(self, listener: socket.socket) -> None:

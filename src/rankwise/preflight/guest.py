@@ -28,28 +28,37 @@ class Search:
     refusal: str = ""
 
 
+@dataclass(frozen=True)
+class Try:
+    """One try at one door: the connection where it opened, how it went, what was answered."""
+
+    sock: socket.socket | None
+    how: str
+    answer: Message = field(default_factory=dict)
+
+
 def find_meeting(addresses: list[str], port: int, hello: Message, deadline: float, say: Callable[[str], None]) -> Search:
     """Try the rendezvous port and the doors next to it, again and again, until one opens or the time is over."""
     search = Search()
     started = time.monotonic()
-    hello = dict(hello)
+    hello = {**hello, "since": started}
     places = [(address, port, True) for address in addresses]
     signposts = 0
     while not search.refusal:
         for address, first, is_told in list(places):
             for door in range(first, min(first + DOORS, 65536)):
-                sock, how, answer = _try(address, door, {**hello, "tries": search.tries}, deadline)
+                tried = _try(address, door, first, {**hello, "tries": search.tries}, deadline)
                 if is_told:
-                    search.tries[str(door)] = how
-                if sock is not None:
-                    search.sock = sock
+                    search.tries[str(door)] = tried.how
+                if tried.sock is not None:
+                    search.sock = tried.sock
                     return search
-                if "refusal" in answer:
-                    search.refusal = str(answer["refusal"])[:300]
+                if "refusal" in tried.answer:
+                    search.refusal = str(tried.answer["refusal"])[:300]
                     return search
-                if "elsewhere" in answer and signposts < _MOST_SIGNPOSTS:
+                if "elsewhere" in tried.answer and signposts < _MOST_SIGNPOSTS:
                     signposts += 1
-                    places += _places_of(answer["elsewhere"])
+                    places += _places_of(tried.answer["elsewhere"])
                 if time.monotonic() > deadline:
                     return search
         say(f"waiting for the host of the meeting, {time.monotonic() - started:.0f} s")
@@ -59,9 +68,9 @@ def find_meeting(addresses: list[str], port: int, hello: Message, deadline: floa
 
 def is_led(addresses: list[str], port: int, hello: Message) -> bool:
     """Whether a meeting of this job is already led from one of these addresses."""
-    question = {**hello, "tries": {}, "is_question": True}
+    question = {**hello, "tries": {}, "is_question": True, "since": time.monotonic()}
     doors = [(address, door) for address in addresses for door in range(port, min(port + DOORS, 65536))]
-    return any(_try(address, door, question, time.monotonic() + 1.0)[2].get("is_led") for address, door in doors)
+    return any(_try(address, door, door, question, time.monotonic() + 1.0).answer.get("is_led") for address, door in doors)
 
 
 def attend(sock: socket.socket, agent: Agent, say: Callable[[str], None]) -> Message:
@@ -83,26 +92,44 @@ def attend(sock: socket.socket, agent: Agent, say: Callable[[str], None]) -> Mes
             send_message(sock, agent.do(message), 10.0)
 
 
-def _try(address: str, port: int, hello: Message, deadline: float) -> tuple[socket.socket | None, str, Message]:
+def _try(address: str, door: int, first: int, hello: Message, deadline: float) -> Try:
+    """One try at one door."""
     left = deadline - time.monotonic()
-    sock, how = connect(address, port, max(0.5, min(_CONNECT_S, left)), small=True)
+    sock, how = _greeted(address, door, max(0.5, min(_CONNECT_S, left)))
     if sock is None:
-        return None, how, {}
+        return Try(None, how)
+    tries = {**hello["tries"], str(door): "met"}
+    if door != first:
+        # The meeting may have been opened between our try at the rendezvous port and this one: only a second try there tells.
+        again, tries[str(first)] = _greeted(address, first, _CONNECT_S)
+        if again is not None:
+            again.close()
     try:
-        if receive_exactly(sock, len(GREETING), time.monotonic() + _GREET_S) != GREETING:
-            raise Gone("not one of us")
         sock.sendall(GREETING)
-        send_message(sock, {**hello, "tries": {**hello["tries"], str(port): "met"}}, _GREET_S)
+        send_message(sock, {**hello, "tries": tries, "searched_s": time.monotonic() - float(hello["since"])}, _GREET_S)
         answer = receive_message(sock, _GREET_S)
     except (Gone, OSError) as error:
         sock.close()
-        is_foreign = "not one of us" in str(error) or "closed" in str(error) or "in time" in str(error)
-        return None, "foreign" if is_foreign else str(error)[:100], {}
+        return Try(None, str(error)[:100])
     if answer.get("in"):
-        return sock, "met", answer
+        return Try(sock, "met", answer)
     with contextlib.suppress(OSError):
         sock.close()
-    return None, "met" if "refusal" in answer else "another host of the job", answer
+    return Try(None, "another host of the job" if "elsewhere" in answer else "met", answer)
+
+
+def _greeted(address: str, port: int, timeout_s: float) -> tuple[socket.socket | None, str]:
+    """A connection to somebody who greets as a check does; else None and what happened."""
+    sock, how = connect(address, port, timeout_s, small=True)
+    if sock is None:
+        return None, how
+    try:
+        if receive_exactly(sock, len(GREETING), time.monotonic() + _GREET_S) == GREETING:
+            return sock, "met"
+    except Gone:
+        pass
+    sock.close()
+    return None, "foreign"
 
 
 def _places_of(elsewhere: Any) -> list[tuple[str, int, bool]]:

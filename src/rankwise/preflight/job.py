@@ -20,7 +20,7 @@ class Host:
     node: int
     facts: Mapping[str, Facts] = field(default_factory=dict)
     plan: Mapping[str, Any] = field(default_factory=dict)  # what this host was told: nnodes, node_rank, nproc, master, port
-    arrived_s: float = 0.0
+    started_s: float = 0.0
     address: str = ""
 
     def of(self, check: str) -> Facts:

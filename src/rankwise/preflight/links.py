@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from rankwise.preflight.job import Facts
+from rankwise.preflight.measured import has_swallowed
 from rankwise.preflight.probes import TALLY, TOKEN_BYTES, UDP_HEAD, forbid_fragments, receive_bulk, send_bulk
 from rankwise.preflight.wire import Gone, connect, receive_exactly
 
@@ -67,6 +68,9 @@ def measure_link(peer: dict[str, Any], token: bytes, mtu: int) -> Facts:
         facts |= _measure_packets(address, int(peer["udp_port"]), token)
         if facts["lost_out"] is not None:
             facts |= _measure_sizes(address, int(peer["udp_port"]), token, min(mtu or 1500, int(peer.get("mtu") or 1500), _LARGEST_MTU))
+        if has_swallowed(facts):  # a transfer would only stand still
+            facts["error"] = "large packets vanish there"
+            return facts
         facts |= _measure_bulk(address, int(peer["port"]), token)
     except OSError as error:
         facts["error"] = error.strerror or str(error)

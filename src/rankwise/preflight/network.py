@@ -83,6 +83,19 @@ def is_own(address: str, known: list[Interface]) -> bool:
     return is_loopback(address) or interface_of(address, known) is not None
 
 
+def own_addresses(name: str, addresses: tuple[str, ...], known: list[Interface]) -> list[str]:
+    """Those of a name's addresses at which this host can be found; empty where it is another host's name.
+
+    Many systems resolve their own name to 127.0.1.1, where nobody else would find them: then it means any address they have.
+    """
+    own = [address for address in addresses if is_own(address, known)]
+    outside = [address for address in own if not is_loopback(address)]
+    if outside or not own or name in ("localhost", *own):
+        return outside or own
+    usable = [address for interface in known if interface.is_up for address in interface.addresses]
+    return [address for address in usable if not is_loopback(address) and not address.startswith("fe80")] + own
+
+
 def is_loopback(address: str) -> bool:
     with contextlib.suppress(ValueError):
         return ipaddress.ip_address(address).is_loopback

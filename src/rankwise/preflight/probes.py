@@ -20,6 +20,7 @@ CHUNK = 1 << 18
 UDP_HEAD = struct.Struct(f"!{TOKEN_BYTES}sII")  # token, run, number; the answer has how many came so far in place of the run
 TALLY = struct.Struct("!Qd")  # bytes that arrived, seconds they took
 _ASK_S = 5.0
+_STALL_S = 2.5  # without a byte for so long, a transfer has failed
 _MAX_RUNS = 256
 _MAX_GUESTS = 64
 _PMTUDISC, _PROBE = 10, 3  # IP_MTU_DISCOVER, IP_PMTUDISC_PROBE: "do not fragment", and no opinion of our own about the path
@@ -140,7 +141,7 @@ class Probes:
 def receive_bulk(sock: socket.socket) -> tuple[int, float]:
     """Bytes that arrive within BULK_S of the first one, and the seconds they took."""
     buffer = bytearray(1 << 20)
-    sock.settimeout(_ASK_S)
+    sock.settimeout(_STALL_S)
     total = sock.recv_into(buffer)
     started = time.perf_counter()
     spent = 0.0
@@ -162,7 +163,7 @@ def receive_bulk(sock: socket.socket) -> tuple[int, float]:
 def send_bulk(sock: socket.socket, is_enough: Callable[[], bool]) -> None:
     """Send for a little longer than the other side counts, or until it is enough; then drop what is still on its way."""
     chunk = os.urandom(1 << 12) * (CHUNK >> 12)  # nothing on the way shall compress it
-    deadline = time.monotonic() + BULK_S + _ASK_S
+    deadline = time.monotonic() + BULK_S + _STALL_S
     sock.setblocking(False)
     try:
         while not is_enough() and (left := deadline - time.monotonic()) > 0:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from rankwise.preflight.agent import Agent
@@ -16,9 +17,9 @@ from rankwise.preflight.conduct import Meeting, greet_guests
 from rankwise.preflight.door import Door, signpost
 from rankwise.preflight.guest import attend, find_meeting, is_led
 from rankwise.preflight.here import Here
-from rankwise.preflight.job import Host, Job
+from rankwise.preflight.job import Facts, Host, Job
 from rankwise.preflight.local_collective import local_collective
-from rankwise.preflight.network import gloo_interface, interfaces, is_own, resolve, source_address
+from rankwise.preflight.network import gloo_interface, interfaces, own_addresses, resolve, source_address
 from rankwise.preflight.plan import CheckPlan
 from rankwise.preflight.probes import Probes
 from rankwise.preflight.results import report_dict
@@ -52,54 +53,72 @@ def _alone(here: Here, say: Say) -> Job:
     return Job(here.plan, (Host(here.name, 0, facts, _told(here)),), collective=collective)
 
 
+@dataclass(frozen=True)
+class Way:
+    """Where the meeting is: the addresses of its host, our own if that is us, and how its port looked before anybody opened it."""
+
+    addresses: list[str]
+    own: list[str]
+    port_facts: Facts
+
+
 def _with_others(here: Here, say: Say, started: float) -> dict[str, Any]:
-    """Be the meeting's host where the rendezvous address is ours, else go there; where nobody is met, tell what this host alone sees."""
-    addresses = list(resolve(here.plan.master).addresses)
-    known = interfaces()
-    own = [address for address in addresses if is_own(address, known)]
-    # The door will hold the rendezvous port itself, so whether it is free has to be seen before.
-    port_facts = rendezvous_port.look(here)
-    looked = {"rendezvous-port": port_facts} if "ports" in here.plan.only else {}
-    with _probes(here, addresses, own) as probes:
+    """Lead the meeting where the rendezvous address is ours, else go there."""
+    addresses = resolve(here.plan.master).addresses
+    way = Way(list(addresses), own_addresses(here.plan.master, addresses, interfaces()), rendezvous_port.look(here))
+    looked = {"rendezvous-port": way.port_facts} if "ports" in here.plan.only else {}
+    with _probes(here, way) as probes:
         agent = Agent(here, probes, lambda: look_around(here, say, looked))
-        if own and here.plan.node_rank in (0, None) and not (here.plan.node_rank is None and is_led(own, here.plan.port, _hello(here))):
+        if _may_lead(here, way):
             strangers: list[dict[str, str]] = []
-            door = Door(own[0], here.plan.port, greet_guests(here.plan.job_id, strangers))
+            door = Door(way.own, here.plan.port, greet_guests(here.plan.job_id, strangers))
             if door.ports:
-                meeting = Meeting(agent, _told(here), door, strangers, say)
                 with contextlib.closing(door):
-                    meeting.gather(started)
-                    report = _report(meeting.measure(), started)
-                    meeting.tell(report)
-                return report
-        return _as_guest(here, agent, addresses, own, say, started)
+                    return _lead(Meeting(agent, _told(here), door, strangers, say), started)
+        return _attend(here, agent, way, say, started)
 
 
-def _as_guest(here: Here, agent: Agent, addresses: list[str], own: list[str], say: Say, started: float) -> dict[str, Any]:
-    told = _told(here)
-    why = f"{here.plan.master} does not resolve here"
-    if addresses:
+def _may_lead(here: Here, way: Way) -> bool:
+    """Node 0 does; where torchrun hands out the ranks, who is first at the rendezvous address."""
+    if here.plan.node_rank is not None:
+        return bool(way.own) and here.plan.node_rank == 0
+    return bool(way.own) and not is_led(way.own, here.plan.port, _hello(here))
+
+
+def _lead(meeting: Meeting, started: float) -> dict[str, Any]:
+    meeting.gather(started)
+    report = _report(meeting.measure(), started)
+    meeting.tell(report)
+    return report
+
+
+def _attend(here: Here, agent: Agent, way: Way, say: Say, started: float) -> dict[str, Any]:
+    """Go to the meeting; where there is none, tell what this host alone sees."""
+    told, meeting = _told(here), {"is_host": False, "why": f"{here.plan.master} does not resolve here", "refusal": "", "is_broken": False}
+    if way.addresses:
         deadline = min(started + here.plan.wait_s, here.deadline - _QUICK_S)
-        with _signs(here, agent, addresses, own):
-            search = find_meeting(addresses, here.plan.port, _hello(here), deadline, say)
-            told["tries"] = search.tries
+        with _signs(here, agent, way):
+            search = find_meeting(way.addresses, here.plan.port, _hello(here), deadline, say)
             if search.sock is not None:
+                way.port_facts["opens"] = False  # who leads, perhaps on this machine, holds the port for good reason
                 try:
                     return attend(search.sock, agent, say)
                 except Gone as error:
-                    why = f"the meeting broke off: {error}"
+                    meeting |= {"is_broken": True, "why": f"the meeting broke off: {error}"}
             else:
-                why = search.refusal or f"nobody was met at {here.plan.master}:{here.plan.port} within {time.monotonic() - started:.0f} s"
+                nobody = f"nobody was met at {here.plan.master}:{here.plan.port} within {time.monotonic() - started:.0f} s"
+                meeting |= {"refusal": search.refusal, "why": search.refusal or nobody}
+        told["tries"] = search.tries
     told["nproc"] = here.ranks
     host = Host(here.name, here.plan.node_rank or 0, agent.facts(), told)
-    job = Job(here.plan, (host,), meeting={"is_host": False, "why": why}, collective={"blind": why})
-    return _report(job, started, note=f"this host alone: {why}")
+    job = Job(here.plan, (host,), meeting=meeting, collective={"blind": meeting["why"]})
+    return _report(job, started, note=f"this host alone: {meeting['why']}")
 
 
 @contextlib.contextmanager
-def _probes(here: Here, addresses: list[str], own: list[str]) -> Iterator[Probes | None]:
+def _probes(here: Here, way: Way) -> Iterator[Probes | None]:
     """Open at the address that leads to the meeting; None where there is none."""
-    address = here.plan.local_addr or (own[0] if own else next(filter(None, map(source_address, addresses)), ""))
+    address = here.plan.local_addr or (way.own[0] if way.own else next(filter(None, map(source_address, way.addresses)), ""))
     gloo = gloo_interface(here.environ, here.name, interfaces())[1]
     probes = Probes(address, gloo) if address else None
     try:
@@ -116,12 +135,12 @@ def _probes(here: Here, addresses: list[str], own: list[str]) -> Iterator[Probes
 
 
 @contextlib.contextmanager
-def _signs(here: Here, agent: Agent, addresses: list[str], own: list[str]) -> Iterator[None]:
+def _signs(here: Here, agent: Agent, way: Way) -> Iterator[None]:
     """While we look for the meeting, send those on who take us for it; not where the meeting is on this very machine."""
-    if own or agent.probes is None:
+    if way.own or agent.probes is None:
         yield
         return
-    door = Door(agent.probes.address, here.plan.port, signpost(_told(here), here.name, addresses))
+    door = Door([agent.probes.address], here.plan.port, signpost(_told(here), here.name, way.addresses))
     with contextlib.closing(door):
         yield
 

@@ -68,10 +68,12 @@ def _different_places(job: Job) -> Iterator[Finding]:
             return  # two names of one machine
         yield _finding(job, differs.odd, f"the hosts were given different meeting places: {differs.text()}")
         return
+    leader = next((host for host in job.hosts if host.node == 0), None)
+    its_own = {address for some in leader.of("interface").get("known", {}).values() for address in some} if leader else set()
     firsts = {host.name: host.of("address")["addresses"][0] for host in job.hosts if host.of("address").get("addresses")}
-    real = {host: address for host, address in firsts.items() if not is_loopback(address)}
-    if not any(host.of("address").get("own") for host in job.hosts if host.name in real) and (differs := difference(real)):
-        yield _finding(job, differs.odd, f"the rendezvous address is another machine on some hosts: {differs.text()}")
+    strays = {host: address for host, address in firsts.items() if address not in its_own and not is_loopback(address)}
+    if its_own and strays and (differs := difference(firsts)):
+        yield _finding(job, strays, f"the rendezvous address is another machine on some hosts: {differs.text()}")
 
 
 def _own_loopback(job: Job) -> Iterator[Finding]:
@@ -94,7 +96,7 @@ def _own_loopback(job: Job) -> Iterator[Finding]:
 
 def _shares_machine(job: Job, host: Host) -> bool:
     """Two nodes on one machine, as in a rehearsal: node 0 is here as well and was met."""
-    return any(other is not host and other.node == 0 for other in job.hosts)
+    return bool(job.meeting.get("is_broken")) or any(other is not host and other.node == 0 for other in job.hosts)
 
 
 def _finding(job: Job, odd: dict[str, str], summary: str) -> Finding:

@@ -2,7 +2,7 @@
 
 Does each rank of this host find a GPU of its own? Counted as torch sees them, after `CUDA_VISIBLE_DEVICES`; and the same kind on every host?
 
-Fails with RW630 where there are fewer than ranks, or where one host has none while others have; warns where torch is built without CUDA
+Fails with RW122 where there are fewer than ranks, or where one host has none while others have; warns where torch is built without CUDA
 although there are GPUs, and where the kinds differ.
 """
 
@@ -69,7 +69,7 @@ def _too_few(host: Host, facts: Facts) -> Iterator[Finding]:
         facts["error"] or facts["why_none"],
     ]
     is_plain_cpu_job = not facts["cuda_build"] and facts["present"] > 0
-    yield load_cause("RW630").finding(
+    yield load_cause("RW122").finding(
         f"{host.name} has {usable} usable GPU{'s' * (usable != 1)} for {ranks} rank{'s' * (ranks != 1)}",
         certain=True,
         severity="warning" if is_plain_cpu_job else "error",

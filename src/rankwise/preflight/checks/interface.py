@@ -23,6 +23,7 @@ from rankwise.preflight.network import (
     is_loopback,
     nccl_interface,
     nccl_matches,
+    own_addresses,
     resolve,
     source_address,
 )
@@ -34,7 +35,8 @@ def look(here: Here) -> Facts:
     known = interfaces()
     # Without a rendezvous address: the way to the world outside. The address is reserved for documentation, and nothing is sent.
     addresses = resolve(here.plan.master).addresses if here.plan.master else ("192.0.2.1",)
-    source = here.plan.local_addr or next((found for address in addresses if (found := source_address(address))), "")
+    own = own_addresses(here.plan.master, tuple(addresses), known)
+    source = here.plan.local_addr or next((found for address in own or addresses if (found := source_address(address))), "")
     route = interface_of(source, known)
     gloo, gloo_address, gloo_why = gloo_interface(here.environ, here.name, known)
     nccl, nccl_address, nccl_why = nccl_interface(here.environ, known)

@@ -21,7 +21,8 @@ from rankwise.causes import load_cause
 from rankwise.findings import Finding, Place
 from rankwise.preflight.here import Here
 from rankwise.preflight.job import Facts, Host, Job, Seen, seeing_hosts
-from rankwise.preflight.network import interfaces, is_own, resolve
+from rankwise.preflight.network import interfaces, own_addresses, resolve
+from rankwise.preflight.odd import hosts_text
 from rankwise.preflight.wire import connect
 
 GROUP = "ports"
@@ -34,9 +35,8 @@ def look(here: Here) -> Facts:
     plan = here.plan
     if plan.is_standalone:
         return {"port": 0, "opens": False, "free": True, "reached": "", "error": "", "holders": []}
-    known = interfaces()
     addresses = resolve(plan.master).addresses if plan.master else ("127.0.0.1",)
-    own = next((address for address in addresses if is_own(address, known)), "")
+    own = next(iter(own_addresses(plan.master or "127.0.0.1", addresses, interfaces())), "")
     opens = plan.node_rank in (0, None) and bool(own)
     error = _why_not_open(own, plan.port) if opens else None
     reached = "" if opens or not plan.is_alone or not addresses else _reached(addresses[0], plan.port)
@@ -75,7 +75,7 @@ def judge(job: Job) -> Seen:
             state = "torchrun picks one" if not facts["port"] else facts["reached"] or ("free" if facts["free"] else facts["error"])
             seen.values[host.name] = f"{facts['port'] or ''} {state}".strip()
         if facts["reached"] and facts["reached"] not in _ANSWERED:
-            seen.findings.append(_blocked(job, host, facts["reached"], {}))
+            seen.findings.append(_blocked(facts["reached"], [host]))
         if facts["opens"] and not facts["free"]:
             seen.findings += _not_free(host, facts)
     return _with_doors(job, seen)
@@ -129,17 +129,18 @@ def _holder_text(holder: dict[str, Any]) -> str:
 
 def _with_doors(job: Job, seen: Seen) -> Seen:
     """What the other nodes saw when they knocked at it."""
+    is_held = any(host.of("rendezvous-port").get("opens") and not host.of("rendezvous-port").get("free", True) for host in job.hosts)
+    blocked: dict[str, list[Host]] = {}
     for host in job.hosts:
-        tries = host.plan.get("tries") or {}
-        state = tries.get(str(host.plan.get("port")))
+        state = (host.plan.get("tries") or {}).get(str(host.plan.get("port")))
         if state is None or host.of("rendezvous-port").get("opens"):
             continue
         seen.values[host.name] = _STATES.get(state, state)
-        is_held = any(other.node == 0 and not other.of("rendezvous-port").get("free", True) for other in job.hosts if other is not host)
         if state == "foreign" and not is_held:
             seen.findings.append(_foreign(host))
         elif state not in _STATES and not is_held:
-            seen.findings.append(_blocked(job, host, state, tries))
+            blocked.setdefault(state, []).append(host)
+    seen.findings += [_blocked(state, hosts) for state, hosts in blocked.items()]
     return seen
 
 
@@ -152,12 +153,12 @@ def _foreign(host: Host) -> Finding:
     )
 
 
-def _blocked(job: Job, host: Host, state: str, tries: dict[str, str]) -> Finding:
-    beside = next((port for port, how in tries.items() if how == "met"), "")
-    place = f"{host.plan.get('master')}:{host.plan.get('port')}"
+def _blocked(state: str, hosts: list[Host]) -> Finding:
+    port = hosts[0].plan.get("port")
+    beside = next((door for host in hosts for door, how in (host.plan.get("tries") or {}).items() if how == "met"), "")
     return load_cause("RW111").finding(
-        f"{host.name} cannot reach the rendezvous port {place}: {state}",
+        f"{hosts_text([host.name for host in hosts])} cannot reach the rendezvous port {hosts[0].plan.get('master')}:{port}: {state}",
         certain=bool(beside),
-        culprits=(host.place,),
-        why=f"port {beside} of the same host answers, so a firewall between them holds back port {job.plan.port}" if beside else "",
+        culprits=tuple(host.place for host in hosts),
+        why=f"port {beside} of the same host answers, so a firewall between them holds back port {port}" if beside else "",
     )

@@ -1,10 +1,10 @@
 """hosts of the job
 
-Who came to the meeting, when, and what each was told about the job: its node rank, the number of nodes, ranks per node.
+Who came to the meeting, when each was started, and what each was told about the job: its node rank, the number of nodes, ranks per node.
 
 Fails with RW101 where a host is missing, with RW102 where two claim the same node rank, with RW112 where they disagree about the
-number of nodes, with RW103 where somebody of another job (`--rdzv-id`) knocked. Warns with RW601 where one came more than 5 s after the
-first, and with RW112 where the number of ranks differs between hosts.
+number of nodes, with RW103 where somebody of another job (`--rdzv-id`) knocked. Warns with RW601 where one was started more than 5 s after
+the first, and with RW112 where the number of ranks differs between hosts.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from rankwise.preflight.odd import difference, hosts_text
 from rankwise.preflight.sizes import seconds_text
 
 GROUP = "names"
+ALWAYS = True  # with several nodes, whatever else was asked for
 _LATE_S = 5.0
 
 
@@ -28,12 +29,32 @@ def judge(job: Job) -> Seen:
     for host in job.hosts:
         rank = host.plan.get("node_rank")
         who = f"node {rank}" if rank is not None else f"node {host.node} (by arrival)"
-        seen.values[host.name] = f"{who} of {host.plan.get('nnodes')}, {host.plan.get('nproc')} ranks, came at {host.arrived_s:.1f} s"
+        seen.values[host.name] = (
+            f"{who} of {host.plan.get('nnodes')}, {host.plan.get('nproc')} rank{'s' * (host.plan.get('nproc') != 1)}, started at {host.started_s:.1f} s"
+        )
     if not job.meeting.get("is_host", True):
         seen.blind[""] = str(job.meeting.get("why") or "the others could not be met")
+        seen.findings += _unmet(job, job.hosts[0])
         return seen
-    seen.findings += [*_duplicates(job), *_sizes(job), *_strangers(job), *_missing(job), *_late(job)]
+    seen.findings += [*_duplicates(job), *_sizes(job), *_strangers(job), *_missing(job), *_gone(job), *_late(job)]
     return seen
+
+
+def _unmet(job: Job, host: Host) -> Iterator[Finding]:
+    """This host could not take part; said here where no other check says why."""
+    place = f"{job.plan.master}:{job.plan.port}"
+    if job.meeting.get("refusal"):
+        yield load_cause("RW103").finding(
+            f"the host at {place} belongs to another job",
+            certain=True,
+            culprits=(host.place,),
+            why=str(job.meeting["refusal"]),
+            next=("give every node the same --rdzv-id",),
+        )
+    elif job.meeting.get("is_broken"):
+        yield load_cause("RW101").finding(f"the host of the meeting at {place} fell silent during the check", certain=True)
+    elif not {"names", "ports"} <= set(job.plan.only):
+        yield load_cause("RW101").finding(f"{host.name} met nobody", certain=True, why=str(job.meeting.get("why", "")))
 
 
 def _duplicates(job: Job) -> Iterator[Finding]:
@@ -103,10 +124,20 @@ def _missing(job: Job) -> Iterator[Finding]:
     )
 
 
+def _gone(job: Job) -> Iterator[Finding]:
+    for name in job.meeting.get("gone", ()):
+        yield load_cause("RW101").finding(
+            f"{name} came, but fell silent during the check",
+            certain=True,
+            culprits=(Place(host=name),),
+            why="it was ended there, or its connection to the meeting broke off",
+        )
+
+
 def _late(job: Job) -> Iterator[Finding]:
-    first = min(host.arrived_s for host in job.hosts)
+    first = min(host.started_s for host in job.hosts)
     for host in job.hosts:
-        if host.arrived_s - first > _LATE_S:
+        if host.started_s - first > _LATE_S:
             yield load_cause("RW601").finding(
-                f"{host.name} came {seconds_text(host.arrived_s - first)} after the first host", certain=True, culprits=(host.place,)
+                f"{host.name} was started {seconds_text(host.started_s - first)} after the first host", certain=True, culprits=(host.place,)
             )

@@ -3,7 +3,7 @@
 Every variable that begins with `NCCL_`, `GLOO_`, `TORCH_`, `OMP_`, `CUDA_` (and `MKL_`, `PYTORCH_`), compared between hosts. Values of variables
 whose name speaks of a key, token, secret or password are never shown: only a fingerprint leaves the host, to be compared.
 
-Fails with RW621 where one that all ranks must agree on differs; warns where a difference can be meant (which interface, which GPUs, how
+Fails with RW125 where one that all ranks must agree on differs; warns where a difference can be meant (which interface, which GPUs, how
 many threads, where logs go).
 """
 
@@ -50,7 +50,7 @@ def judge(job: Job) -> Seen:
         differs = difference(_speakable({name: str(variables.get(variable, "not set")) for name, variables in facts_of.items()}))
         if differs is not None:
             seen.findings.append(
-                load_cause("RW621").finding(
+                load_cause("RW125").finding(
                     f"{variable} differs between hosts: {differs.text()}",
                     certain=True,
                     severity="warning" if _OWN.search(variable) else "error",

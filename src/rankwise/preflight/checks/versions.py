@@ -3,7 +3,7 @@
 Python, torch, the CUDA torch was built for, the driver, NCCL and its network plugin (`libnccl-net`), gloo: the same on every host?
 Alone on one host: can torch be imported at all?
 
-Fails with RW620 where they differ (the patch level of Python and the driver only warn), with RW624 where torch cannot be imported.
+Fails with RW123 where they differ (the patch level of Python and the driver only warn), with RW624 where torch cannot be imported.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _differing(job: Job, key: str, title: str, values: dict[str, str]) -> list[F
         return []
     only_patch = key == "python" and len({value.rpartition(".")[0] for value in values.values()}) == 1
     return [
-        load_cause("RW620").finding(
+        load_cause("RW123").finding(
             f"{title} differs between hosts: {differs.text()}",
             certain=True,
             severity="warning" if key in _MINOR or only_patch else "error",

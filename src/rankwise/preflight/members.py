@@ -1,0 +1,88 @@
+"""The hosts of a meeting, seated: asked one by one or all at once, here or elsewhere alike."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rankwise.preflight.agent import Agent
+from rankwise.preflight.door import Guest
+from rankwise.preflight.job import Facts, Host
+from rankwise.preflight.wire import Message
+
+_GRACE_S = 5.0
+
+
+@dataclass
+class Member:
+    """One host: what it was told about the job, when it was started, and how to ask it."""
+
+    name: str
+    told: dict[str, Any]
+    started_s: float
+    ask: Callable[[Message, float], Message | None]
+    guest: Guest | None = None  # None for the meeting's own host
+    facts: dict[str, Facts] = field(default_factory=dict)
+    offer: dict[str, Any] = field(default_factory=dict)
+
+    def as_host(self, node: int) -> Host:
+        return Host(self.name, node, self.facts, self.told, self.started_s, str(self.offer.get("address", "")))
+
+
+def seated(agent: Agent, told: dict[str, Any], guests: list[Guest], began: float) -> list[Member]:
+    """The meeting's host first, then by node rank, then by arrival; hosts of the same name get a number."""
+    members = [Member(agent.here.name, told, 0.0, lambda message, _: agent.do(message))]
+    for guest in sorted(guests, key=_seat):
+        tries = guest.hello.get("tries")
+        its_plan = {**guest.hello["told"], "tries": tries if isinstance(tries, dict) else {}}
+        members.append(Member(str(guest.hello["name"])[:100], its_plan, _started_s(guest, began), guest.ask, guest))
+    earliest = min(member.started_s for member in members)
+    names = [member.name for member in members]
+    for i, member in enumerate(members):
+        member.started_s -= earliest
+        if names.count(member.name) > 1:
+            member.name = f"{member.name}#{i}"
+    return members
+
+
+def _seat(guest: Guest) -> tuple[int, float]:
+    rank = guest.hello["told"].get("node_rank")
+    return (rank if isinstance(rank, int) else 1 << 30, guest.arrived_at)
+
+
+def _started_s(guest: Guest, began: float) -> float:
+    """When it began to look for the meeting, by our clock: a blocked port makes it come late, but it did not start late."""
+    searched = guest.hello.get("searched_s")
+    return guest.arrived_at - began - (searched if isinstance(searched, int | float) else 0.0)
+
+
+class Circle:
+    """All members; who does not answer in time is gone, and is not asked again."""
+
+    def __init__(self, members: list[Member], seconds_left: Callable[[], float], say: Callable[[str], None]) -> None:
+        self.members, self._seconds_left, self._say_here = members, seconds_left, say
+
+    def say(self, text: str) -> None:
+        self._say_here(text)
+        for member in self.members:
+            if member.guest is not None:
+                member.guest.tell({"progress": text})
+
+    def ask_all(self, commands: Mapping[str, Message], timeout_s: float) -> dict[str, Message]:
+        """Everybody named, at once; no entry for who did not answer. An answer may be an `error`."""
+        limit_s = max(1.0, min(timeout_s, self._seconds_left()))
+        answers: dict[str, Message] = {}
+
+        def ask(member: Member) -> None:
+            answer = member.ask(commands[member.name], limit_s)
+            if answer is not None:
+                answers[member.name] = answer
+
+        threads = [threading.Thread(target=ask, args=(member,), daemon=True) for member in self.members if member.name in commands]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(limit_s + _GRACE_S)
+        return dict(answers)

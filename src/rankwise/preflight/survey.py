@@ -1,0 +1,145 @@
+"""The steps that take more than one host: facts, clocks, knocking, links, collectives. Who does not answer is left out of what follows."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import statistics
+import time
+
+from rankwise.preflight.job import Facts, Job, Link
+from rankwise.preflight.measured import is_explained
+from rankwise.preflight.members import Circle, Member
+from rankwise.preflight.pairing import Pair, rounds_for, second_look
+from rankwise.preflight.probes import TOKEN_BYTES
+
+_CLOCK_ASKS = 5
+_CLOCK_S, _KNOCK_S, _LINK_S, _COLLECTIVE_S = 10.0, 20.0, 20.0, 25.0
+_FACTS_S = 3600.0  # as long as the time limit allows: --fit may take all of it
+
+Knocks = dict[str, dict[str, Facts]]
+
+
+class Survey:
+    """One survey of a circle of hosts; its token opens their probes."""
+
+    def __init__(self, circle: Circle) -> None:
+        self._circle = circle
+        self._token = secrets.token_hex(TOKEN_BYTES)
+
+    def ask_for_facts(self) -> None:
+        self._circle.say("gathering what each host sees of itself")
+        command = {"do": "facts", "token": self._token}
+        answers = self._circle.ask_all({member.name: command for member in self._circle.members}, _FACTS_S)
+        for member in self._circle.members:
+            answer = answers.get(member.name, {})
+            facts, offer = answer.get("facts"), answer.get("offer")
+            member.facts = {str(name): found for name, found in facts.items() if isinstance(found, dict)} if isinstance(facts, dict) else {}
+            member.offer = {**offer, "mtu": member.facts.get("interface", {}).get("mtu")} if isinstance(offer, dict) and offer else {}
+            member.told["nproc"] = answer.get("ranks", member.told.get("nproc"))
+
+    def clocks(self) -> dict[str, tuple[float, float]]:
+        """Each host's clock against ours, and the error of that."""
+        return {member.name: found for member in self._circle.members if (found := _clock_of(member))}
+
+    def knock(self) -> Knocks:
+        """Every host at every other host's ports; all at once."""
+        offers = self._offers()
+        self._circle.say(f"knocking at the ports of {len(offers)} hosts")
+        commands = {
+            name: {"do": "knock", "token": self._token, "peers": {other: offer for other, offer in offers.items() if other != name}}
+            for name in offers
+        }
+        answers = self._circle.ask_all(commands, _KNOCK_S) if len(offers) > 1 else {}
+        return {name: answer["answers"] for name, answer in answers.items() if isinstance(answer.get("answers"), dict)}
+
+    def measure_links(self, knocks: Knocks) -> list[Link]:
+        """Round by round, pairs that share no host at once; then, where not all pairs were measured, the suspects once more."""
+        names = list(self._offers())
+        rounds = rounds_for(names) if len(names) > 1 else []
+        links: list[Link] = []
+        for number, pairs in enumerate(rounds, 1):
+            self._circle.say(f"measuring links, round {number} of {len(rounds)}")
+            links += self._measure_round(pairs, knocks)
+        if sum(map(len, rounds)) < len(names) * (len(names) - 1) // 2:
+            bad = [link for link in links if _is_suspicious(link.facts, links)]
+            good = [(link.source, link.target) for link in links if link not in bad]
+            for pairs in second_look(names, good, [(link.source, link.target) for link in bad]):
+                self._circle.say("measuring the suspects once more, with other partners")
+                links += self._measure_round(pairs, knocks)
+        return links
+
+    def collective(self, job: Job) -> Facts:
+        """One rank per host, if nothing that was seen so far makes it fail anyway."""
+        if why := _why_no_collective(job):
+            return {"blind": why}
+        found: Facts = {}
+        for backend in ("gloo", "nccl"):
+            if backend == "nccl" and not all(host.of("gpu-count").get("seen_by_torch") for host in job.hosts):
+                continue
+            self._circle.say(f"trying collectives on {backend}")
+            command = {"do": "collective", "backend": backend, "world_size": len(job.hosts), "limit_s": _COLLECTIVE_S}
+            command |= {"host": job.hosts[0].address, "port": _free_port(job.hosts[0].address)}
+            answers = self._circle.ask_all({host.name: {**command, "rank": rank} for rank, host in enumerate(job.hosts)}, 2 * _COLLECTIVE_S)
+            found[backend] = {host.name: answers.get(host.name) or {"error": "no answer"} for host in job.hosts}
+        return found
+
+    def _offers(self) -> dict[str, dict[str, object]]:
+        return {member.name: member.offer for member in self._circle.members if member.offer}
+
+    def _measure_round(self, pairs: list[Pair], knocks: Knocks) -> list[Link]:
+        offers = self._offers()
+        directed = [pair for pair in (_open_way(pair, knocks) for pair in pairs) if pair is not None]
+        commands = {source: {"do": "link", "token": self._token, "peer": offers[target]} for source, target in directed}
+        answers = self._circle.ask_all(commands, _LINK_S)
+        return [Link(source, target, answers[source]["facts"]) for source, target in directed if "facts" in answers.get(source, {})]
+
+
+def _clock_of(member: Member) -> tuple[float, float] | None:
+    """Offset against this host's clock, and the error of that: half of the quickest round trip."""
+    best: tuple[float, float] | None = None
+    for _ in range(_CLOCK_ASKS):
+        before = time.time()
+        answer = member.ask({"do": "clock"}, _CLOCK_S)
+        after = time.time()
+        if answer is None or not isinstance(answer.get("now"), int | float):
+            return None
+        offset, error = float(answer["now"]) - (before + after) / 2, (after - before) / 2
+        if best is None or error < best[1]:
+            best = (offset, error)
+    return best
+
+
+def _is_suspicious(facts: Facts, links: list[Link]) -> bool:
+    rates = [min(link.facts["up"], link.facts["down"]) for link in links if link.facts.get("up") is not None]
+    if not facts.get("connected") or is_explained(facts) or facts.get("up") is None:
+        return True
+    return bool(min(facts["up"], facts["down"]) < statistics.median(rates) / 4)
+
+
+def _open_way(pair: Pair, knocks: Knocks) -> Pair | None:
+    """The direction in which a connection can be opened; None where there is none."""
+    for source, target in (pair, pair[::-1]):
+        if knocks.get(source, {}).get(target, {}).get("high"):
+            return source, target
+    return None
+
+
+def _why_no_collective(job: Job) -> str:
+    """What was seen already, and would only be seen again."""
+    answers = [answer for row in job.knocks.values() for answer in row.values()]
+    reasons = (
+        (len(job.hosts) < 2, "there is no other host"),
+        (not all(host.address for host in job.hosts), "not all hosts could be measured"),
+        (not all(answer.get("high") for answer in answers), "not all hosts reach each other's high ports"),
+        (not all(answer.get("gloo") for answer in answers), "not all hosts reach the address that gloo offers"),
+        (any(is_explained(link.facts) for link in job.links), "a link is in such a state that it would only show that"),
+        (any(host.of("versions").get("error") for host in job.hosts), "torch cannot be imported on every host"),
+    )
+    return next((why for is_so, why in reasons if is_so), "")
+
+
+def _free_port(address: str) -> int:
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
+        probe.bind((address, 0))
+        return int(probe.getsockname()[1])
