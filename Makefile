@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PACKAGES := $(VENV)/.packages
 
-.PHONY: help demo test check format docs lab bench-watch bench-scale bench-session soak-session bench-train soak-train clean
+.PHONY: help demo test check format docs lab bench-watch bench-scale bench-session soak-session bench-train soak-train soak-predict clean
 
 help:
 	@echo "make demo         a training that works, the same one broken, and the verdict (about a minute)"
@@ -21,6 +21,7 @@ help:
 	@echo "make soak-session   the long tests of session(): 64 ranks, every fault of the lab"
 	@echo "make bench-train  the same training by hand, with rankwise, Accelerate and Fabric"
 	@echo "make soak-train   30 ranks killed at random moments; about 6 minutes"
+	@echo "make soak-predict  predict killed at 40 random moments, resumed to the same bytes"
 	@echo "make clean        remove caches and $(VENV)"
 
 demo: $(READY)
@@ -80,6 +81,10 @@ bench-train: $(READY)
 soak-train: $(READY)
 	@echo "==> kill -9 of a random rank, 30 times"
 	@RANKWISE_LONG=1 $(BIN)/python -m pytest -q -s tests/train/test_elastic.py
+
+soak-predict: $(READY)
+	@echo "==> predict, killed at 40 random moments"
+	@RANKWISE_LONG=1 $(BIN)/python -m pytest -q tests/predict/test_kills.py tests/predict/test_gathering.py
 
 clean:
 	@echo "==> removing caches and $(VENV)"

@@ -21,6 +21,8 @@ _HOMES = {
     "PoolFull": "rankwise.pool",
     "DeadlineExceeded": "rankwise.pool",
     "Quarantined": "rankwise.pool",
+    "predict": "rankwise.predict.running",
+    "gather_predictions": "rankwise.predict.gathering",
 }
 __all__ = [
     "Finding",
@@ -35,6 +37,8 @@ __all__ = [
     "PoolFull",
     "DeadlineExceeded",
     "Quarantined",
+    "predict",
+    "gather_predictions",
     "__version__",
 ]
 

@@ -15,6 +15,25 @@ FROZEN = {
     "run": {"--help", "--out", "--stall-after", "--on-stall"},  # and torchrun's, which are torch's promise
     "check": {"--help", "--json", "--script", "--fit", "--checkpoints", "--only", "--wait", "--time-limit"},  # and torchrun's
     "explain": {"--help", "--json"},
+    "predict": {
+        "--help",
+        "--build",
+        "--weights",
+        "--input",
+        "--output",
+        "--columns",
+        "--keep",
+        "--load",
+        "--separate",
+        "--device",
+        "--workers",
+        "--batch",
+        "--max-errors",
+        "--errors",
+        "--restart",
+        "--overwrite",
+        "--json",
+    },
     "weights": {"--help"},
     "weights inspect": {"--help", "--all", "--verify", "--json"},
     "weights convert": {

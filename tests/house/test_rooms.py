@@ -25,16 +25,22 @@ MAY_IMPORT = {
     "train": FLOOR | {"causes"},
     "weights": FLOOR | {"causes"},
     "pool": FLOOR | {"weights"},
-    "predict": FLOOR | {"pool"},
+    "predict": FLOOR | {"pool", "weights", "causes"},
     "serve": FLOOR | {"pool"},
     "report": FLOOR | {"evidence", "causes"},
     "cli": FLOOR | {"launch", "preflight", "lint", "predict", "serve", "report", "weights", "pool", "causes", "evidence", "diagnose"},
-    "__init__": FLOOR | {"train", "weights", "pool"},
+    "__init__": FLOOR | {"train", "weights", "pool", "predict"},
     "__main__": {"cli"},
 }
 # Files outside these rooms must work, and answer --help, without loading torch.
 TORCH_ROOMS = {"probe", "train", "weights"}
-TORCH_FILES = {"preflight/torch_", "pool/child", "launch/courier.py"}  # these run in processes of their own
+TORCH_FILES = {
+    "preflight/torch_",
+    "pool/child",
+    "predict/child.py",
+    "predict/gathering.py",
+    "launch/courier.py",
+}  # these run in processes of their own
 
 RELATIVE = [str(path.relative_to(SRC)) for path in source_files()]
 

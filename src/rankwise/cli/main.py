@@ -15,6 +15,7 @@ COMMANDS = {
     "run": "launch a script as torchrun would, or any command after --, and watch it",
     "check": "find what would keep a job from starting, on this host or on all hosts of the job",
     "explain": "the page of a cause, or the verdict of an earlier run",
+    "predict": "offline inference: any input through a model, in order, exactly once, resumable",
     "weights": "what is in a checkpoint; any checkpoint to plain weights or a program",
     "demo": "the tour: a training that works, the same one broken, and its verdict",
 }

@@ -1,0 +1,159 @@
+"""Runs batches, in this process or in a pool, and gives the results back in order."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from rankwise.errors import RankwiseError, UsageError
+from rankwise.predict.batches import Batch, joined, taken
+from rankwise.predict.parts import Results
+
+_AHEAD = 3  # batches under way per worker: one runs, one waits on the lane, one is being read
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How the model is made, and where it runs."""
+
+    build: Any
+    weights: str = ""
+    load: str = ""
+    stack: bool = True
+    device: str = "auto"
+    workers: int | str = "auto"
+    limit_s: float | None = None
+
+
+class Executor(Protocol):
+    """Something that runs batches. `halved` turns true when memory ran out on one."""
+
+    halved: bool
+
+    def run(self, batches: Iterable[Batch]) -> Iterator[Results]: ...
+    def close(self) -> None: ...
+
+
+def start(recipe: Recipe) -> Executor:
+    return InProcess(recipe) if recipe.workers == 0 else InPool(recipe)
+
+
+class InProcess:
+    """The model in this process: no start-up beyond torch's, nothing is copied, a crash of the model is ours."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        from rankwise.predict.child import best_device, build_runner
+
+        self.halved = False
+        self._runner = build_runner(recipe.build, recipe.weights, recipe.load, recipe.stack)
+        self._runner.to(best_device(recipe.device))
+
+    def run(self, batches: Iterable[Batch]) -> Iterator[Results]:
+        for batch in batches:
+            good, rows = _readable(batch)
+            outcome = self._runner(good, len(rows)) if rows else _NOTHING
+            self.halved |= outcome["halved"]
+            yield _results(batch, rows, outcome)
+
+    def close(self) -> None:
+        pass
+
+
+class InPool:
+    """The model in worker processes. A batch that ends its worker is halved until the row that does it stands alone."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        from rankwise.pool import Model, Pool
+
+        options = {"build": recipe.build, "weights": recipe.weights, "load": recipe.load, "stack": recipe.stack}
+        model = Model("rankwise.predict.child:build_runner", kwargs=options, device=recipe.device, limit_s=recipe.limit_s)
+        self.halved = False
+        self._pool = Pool({"model": model}, workers=recipe.workers)
+        self._ahead = _AHEAD * len(self._pool.plan.seats)
+
+    def run(self, batches: Iterable[Batch]) -> Iterator[Results]:
+        waiting: deque[tuple[Batch, list[int], Any]] = deque()
+        source = iter(batches)
+        try:
+            while True:
+                while len(waiting) < self._ahead and (batch := next(source, None)) is not None:
+                    waiting.append(self._submit(batch))
+                if not waiting:
+                    return
+                batch, rows, future = waiting.popleft()
+                yield _results(batch, rows, self._outcome(batch, rows, future))
+        finally:
+            for _, _, future in waiting:
+                if future is not None:
+                    future.cancel()
+
+    def _submit(self, batch: Batch) -> tuple[Batch, list[int], Any]:
+        good, rows = _readable(batch)
+        return batch, rows, self._pool.submit("model", good, len(rows)) if rows else None
+
+    def _outcome(self, batch: Batch, rows: list[int], future: Any) -> dict[str, Any]:
+        if future is None:
+            return _NOTHING
+        try:
+            outcome: dict[str, Any] = future.result()
+        except RankwiseError as error:
+            if error.finding.code not in _BY_INPUT:
+                raise
+            return self._by_halves(batch, rows, error)
+        self.halved |= outcome["halved"]
+        return outcome
+
+    def _by_halves(self, batch: Batch, rows: list[int], error: RankwiseError) -> dict[str, Any]:
+        """The batch ended its worker, or ran past its limit: find out which row it is."""
+        if len(rows) == 1:
+            return {**_NOTHING, "errors": [[0, error.finding.name, error.finding.summary]]}
+        whole: dict[str, Any] = {"rows": [], "pieces": [], "errors": [], "halved": False}
+        good, _ = _readable(batch)
+        for start, stop in ((0, len(rows) // 2), (len(rows) // 2, len(rows))):
+            columns = {name: column[start:stop] for name, column in good.items()}
+            part = Batch(batch.first_row, columns, stop - start)
+            outcome = self._outcome(part, list(range(stop - start)), self._pool.submit("model", columns, stop - start))
+            whole["rows"] += [row + start for row in outcome["rows"]]
+            whole["pieces"] += outcome["pieces"]
+            whole["errors"] += [[row + start, *rest] for row, *rest in outcome["errors"]]
+        return whole
+
+    def close(self) -> None:
+        self._pool.close(cancel=True, timeout=5)
+
+
+_NOTHING: dict[str, Any] = {"rows": [], "pieces": [], "errors": [], "halved": False}
+_BY_INPUT = {"RW804", "RW806"}  # an input that ends workers, one that runs past the limit
+
+
+def _readable(batch: Batch) -> tuple[dict[str, Any], list[int]]:
+    """The columns without the rows that could not be read, and the rows that are left."""
+    rows = [row for row in range(batch.length) if row not in batch.broken]
+    return (taken(batch.columns, rows) if batch.broken else batch.columns), rows
+
+
+def _results(batch: Batch, rows: list[int], outcome: dict[str, Any]) -> Results:
+    """From row numbers within what was run to row numbers of the input."""
+    worked = [rows[row] for row in outcome["rows"]]
+    names = list(outcome["pieces"][0]) if worked else []
+    kept = taken(batch.kept, worked) if worked else {}
+    if clash := kept.keys() & set(names):
+        raise UsageError(f"the model returns a column {min(clash)!r}, and one of that name is kept from the input")
+    errors = [{"row": batch.first_row + row, "error": "unreadable", "message": why} for row, why in batch.broken.items()]
+    errors += [{"row": batch.first_row + rows[row], "error": kind, "message": message} for row, kind, message in outcome["errors"]]
+    return Results(
+        rows=[batch.first_row + row for row in worked],
+        columns={**kept, **{name: _own(joined([piece[name] for piece in outcome["pieces"]])) for name in names}},
+        errors=sorted(errors, key=lambda error: error["row"]),
+        first_row=batch.first_row,
+        length=batch.length,
+    )
+
+
+def _own(column: Any) -> Any:
+    """A copy, where the column still stands on a worker's lane: results wait here longer than a lane should be held."""
+    return np.array(column) if isinstance(column, np.ndarray) else column

@@ -1,0 +1,66 @@
+"""What a reader is, and which one an input wants."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+from rankwise.errors import UnreadableInput, UsageError
+from rankwise.predict.batches import Batch, Selection
+
+_KNOWN = ".parquet, .arrow, .jsonl, .csv, .tsv, .npy, .safetensors and folders of files"
+
+
+class Source(Protocol):
+    """Rows of an input. `total` is None where counting would mean reading everything."""
+
+    total: int | None
+    identity: dict[str, Any]  # what tells this input from another one, or from itself after a change
+
+    def batches(self, size: int, first_row: int = 0, position: int | None = None) -> Iterator[Batch]:
+        """Batches of `size` rows from `first_row` on; `position` is what an earlier batch said, where the reader gave one."""
+        ...
+
+
+def open_source(given: Any, selection: Selection) -> Source:
+    """The reader for a path, or for a dataset."""
+    if not isinstance(given, (str, os.PathLike)):
+        from rankwise.predict.sources.dataset import DatasetSource
+
+        return DatasetSource(given, selection)
+    path = Path(given)
+    if path.is_dir():
+        from rankwise.predict.sources.folder import FolderSource
+
+        return FolderSource(path)
+    if not path.is_file():
+        raise UnreadableInput(f"there is no input {path}", next=("check the path",))
+    try:
+        return _of_file(path, selection)
+    except (OSError, ValueError, KeyError) as error:  # pyarrow's and numpy's errors are among these
+        raise UnreadableInput(f"{path} cannot be read", why=f"{type(error).__name__}: {str(error)[:300]}") from error
+
+
+def file_identity(path: Path) -> dict[str, Any]:
+    """By path, size and time of change: reading terabytes once more to be sure would cost more than the job."""
+    facts = path.stat()
+    return {"path": str(path.resolve()), "bytes": facts.st_size, "changed_ns": facts.st_mtime_ns}
+
+
+def _of_file(path: Path, selection: Selection) -> Source:
+    suffix = path.suffix.lower()
+    if suffix in (".parquet", ".pq", ".arrow", ".feather", ".ipc"):
+        from rankwise.predict.sources.tables import ArrowSource, ParquetSource
+
+        return (ParquetSource if suffix in (".parquet", ".pq") else ArrowSource)(path, selection)
+    if suffix in (".jsonl", ".ndjson", ".csv", ".tsv"):
+        from rankwise.predict.sources.lines import CsvSource, JsonLinesSource
+
+        return (JsonLinesSource if suffix in (".jsonl", ".ndjson") else CsvSource)(path, selection)
+    if suffix in (".npy", ".safetensors"):
+        from rankwise.predict.sources.arrays import NpySource, SafetensorsSource
+
+        return NpySource(path) if suffix == ".npy" else SafetensorsSource(path, selection)
+    raise UsageError(f"no reader for {path.name}", why=f"known are {_KNOWN}")
