@@ -94,7 +94,12 @@ class Loader:
 
     def indices_at(self, positions: range) -> list[int]:
         """Which samples of the dataset stand at these positions of the epoch; of a stream it is the positions themselves."""
-        return list(positions) if self.is_stream else [int(self._order[position % self.length]) for position in positions]
+        if self.is_stream:
+            return list(positions)
+        if positions.stop > self.length:  # beyond the end samples are repeated
+            return [int(self._order[position % self.length]) for position in positions]
+        part = self._order[positions.start : positions.stop]
+        return part.tolist() if isinstance(part, torch.Tensor) else list(part)
 
     def state_dict(self) -> dict[str, Any]:
         done = self._resume_at if self._resume_at is not None else self._done()
