@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -83,8 +82,8 @@ class Loader:
         self._plan, self._num_taken = self._plan_after(done), 0
         for portion in self._streamed() if self.is_stream else self._planned():
             self._num_taken += 1
-            self.current = portion = replace(portion, batch=batches.moved(portion.batch, self.device))
-            yield portion
+            self.current = portion if self.device is None else portion._replace(batch=batches.moved(portion.batch, self.device))
+            yield self.current
         self._begin(epoch + 1)
 
     @property
