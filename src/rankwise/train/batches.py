@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 
-def moved(batch: Any, device: torch.device | None) -> Any:
+def moved(batch: Any, device: torch.device) -> Any:
     """The batch with its tensors on the device."""
-    return batch if device is None else _mapped(batch, lambda tensor: tensor.to(device, non_blocking=True))
+    return _mapped(batch, lambda tensor: tensor.to(device, non_blocking=True))
 
 
 def emptied(batch: Any) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -83,8 +82,8 @@ class Loader:
         self._plan, self._num_taken = self._plan_after(done), 0
         for portion in self._streamed() if self.is_stream else self._planned():
             self._num_taken += 1
-            self.current = portion = replace(portion, batch=batches.moved(portion.batch, self.device))
-            yield portion
+            self.current = portion if self.device is None else portion._replace(batch=batches.moved(portion.batch, self.device))
+            yield self.current
         self._begin(epoch + 1)
 
     @property
@@ -94,7 +93,12 @@ class Loader:
 
     def indices_at(self, positions: range) -> list[int]:
         """Which samples of the dataset stand at these positions of the epoch; of a stream it is the positions themselves."""
-        return list(positions) if self.is_stream else [int(self._order[position % self.length]) for position in positions]
+        if self.is_stream:
+            return list(positions)
+        if positions.stop > self.length:  # beyond the end samples are repeated
+            return [int(self._order[position % self.length]) for position in positions]
+        part = self._order[positions.start : positions.stop]
+        return part.tolist() if isinstance(part, torch.Tensor) else list(part)
 
     def state_dict(self) -> dict[str, Any]:
         done = self._resume_at if self._resume_at is not None else self._done()

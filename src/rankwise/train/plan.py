@@ -7,6 +7,7 @@ behind us is counted in samples of that order; that number means the same on any
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache, cached_property
 from typing import Literal
 
 import torch
@@ -38,7 +39,7 @@ class Plan:
     uneven: Uneven
     done: int = 0
 
-    @property
+    @cached_property
     def end(self) -> int:
         """Where the last step ends in the epoch's order; beyond `length` where samples are repeated."""
         rest = (self.length - self.done) % self.global_batch
@@ -48,7 +49,7 @@ class Plan:
             return self.length + -rest % self.world_size
         return self.length
 
-    @property
+    @cached_property
     def num_steps(self) -> int:
         return -(-max(0, self.end - self.done) // self.global_batch)
 
@@ -62,7 +63,7 @@ class Plan:
 
     def step_size(self, step: int) -> int:
         """How many samples count in this step, over all ranks."""
-        return self.counted_after(step + 1) - self.counted_after(step)
+        return min(self.global_batch, self.end - self.done - step * self.global_batch)
 
     def share(self, step: int, rank: int) -> Share:
         first = self.done + step * self.global_batch
@@ -72,6 +73,7 @@ class Plan:
         return Share(range(first + begin, first + end), end - begin)
 
 
+@cache
 def even_part(total: int, num_parts: int, part: int) -> tuple[int, int]:
     """Begin and end of one of several consecutive parts whose sizes differ by at most one, the larger ones first."""
     size, larger = divmod(total, num_parts)

@@ -24,6 +24,7 @@ log = logging.getLogger("rankwise.train")
 
 Precision = Literal["fp32", "bf16", "fp16"]
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_NOTHING: AbstractContextManager[Any] = nullcontext()
 MAX_SKIPS_IN_A_ROW = 25  # fp16 begins with a loss scale that is too high and needs about ten to come down
 
 
@@ -67,6 +68,8 @@ class Step:
         self._micro: Micro | None = None  # the batch whose loss is awaited
         self._is_window_open = False
         self._is_first = True
+        self._can_wait = hasattr(model, "no_sync")
+        self._is_static = getattr(model, "static_graph", False)
         self._skips_in_a_row = 0
         self._open_no_sync: AbstractContextManager[Any] | None = None
         check_synchronised(model)
@@ -149,9 +152,8 @@ class Step:
 
         A static graph is learned in the first backward, which must exchange them; doing so early changes no sum.
         """
-        is_learning = self._is_first and getattr(self.model, "static_graph", False)
-        if micro.closes or is_learning or not hasattr(self.model, "no_sync"):
-            return nullcontext()
+        if micro.closes or not self._can_wait or (self._is_first and self._is_static):
+            return _NOTHING
         return self.model.no_sync()  # type: ignore[no-any-return,operator]
 
     def _close_window(self) -> None:
@@ -204,4 +206,4 @@ def _out_of_order(summary: str) -> TrainError:
 
 
 def _autocast(device_type: str, precision: Precision) -> AbstractContextManager[Any]:
-    return torch.autocast(device_type, DTYPES[precision]) if precision in DTYPES else nullcontext()
+    return torch.autocast(device_type, DTYPES[precision]) if precision in DTYPES else _NOTHING

@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, cycle, islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch.utils.data import IterableDataset, get_worker_info
 
 from rankwise.train.plan import Plan, Uneven
 
 
-@dataclass(frozen=True)
-class Portion:
+class Portion(NamedTuple):
     """A batch of one rank, how many samples in it count, how many count on all ranks together, and where its first one stands."""
 
     batch: Any

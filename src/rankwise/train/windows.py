@@ -7,9 +7,8 @@ samples, therefore has the weight n · ranks / N: the sum over all batches and r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from rankwise.causes import load_cause
 from rankwise.errors import TrainError
@@ -21,8 +20,7 @@ from rankwise.train.plan import Plan
 Count = Callable[[Any], int]
 
 
-@dataclass(frozen=True)
-class Micro:
+class Micro(NamedTuple):
     """One batch, how many of its samples count, its weight in the window, and whether the window ends with it."""
 
     batch: Any

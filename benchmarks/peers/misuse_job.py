@@ -1,0 +1,193 @@
+"""Two ranks that hold one library wrong in one way; each rank prints what it came to."""
+
+import copy
+import os
+import signal
+import sys
+import threading
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from loops import LOOPS
+from torch import nn
+from torch.nn.functional import mse_loss
+from torch.utils.data import TensorDataset
+
+LENGTH = 37
+
+
+def main(library: str, misuse: str, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    said = MISUSES[misuse](LOOPS[library], folder)
+    print(f"SAID {dist.get_rank()} {said}", flush=True)
+    sys.stdout.flush()
+    time.sleep(0.5)
+    os._exit(0)
+
+
+def data(length: int = LENGTH) -> TensorDataset:
+    x = torch.randn(length, 6, generator=torch.Generator().manual_seed(1))
+    return TensorDataset(x, torch.sin(x[:, :3]), torch.arange(length))
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
+
+
+def loss_of(model: nn.Module, batch: Any) -> torch.Tensor:
+    return mse_loss(model(batch[0]), batch[1])
+
+
+def made(loop: Any, length: int = LENGTH, accumulate: int = 4) -> tuple[nn.Sequential, Any]:
+    net = network()
+    return net, loop(net, torch.optim.SGD(net.parameters(), lr=0.1), data(length), 4, accumulate)
+
+
+def drift(net: nn.Module) -> float:
+    """How far the ranks' weights are apart."""
+    mine = torch.cat([p.detach().flatten() for p in net.parameters()])
+    everyone = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(everyone, mine)
+    return float((everyone[0] - everyone[1]).abs().max())
+
+
+def uneven_data(loop: Any, folder: str) -> str:
+    """One epoch as one step: whatever the order, the result must be that of one process with all samples."""
+    net, training = made(loop, accumulate=64)
+    training.epoch(loss_of)
+    alone = network()
+    optimizer = torch.optim.SGD(alone.parameters(), lr=0.1)
+    x, y, _ = data().tensors
+    mse_loss(alone(x), y).backward()
+    nn.utils.clip_grad_norm_(alone.parameters(), 1.0)
+    optimizer.step()
+    before = torch.cat([p.detach().flatten() for p in network().parameters()])
+    now, right = (torch.cat([p.detach().flatten() for p in model.parameters()]) for model in (net, alone))
+    off = float((now - right).norm() / (right - before).norm())
+    return "RIGHT" if off < 1e-4 else f"WRONG the step is off by {off:.0%}"
+
+
+def evaluation(loop: Any, folder: str) -> str:
+    _, training = made(loop)
+    seen = training.predictions(data())
+    if seen == list(range(LENGTH)):
+        return "RIGHT"
+    extra = len(seen) - len(set(seen))
+    order = "in order" if seen == sorted(seen) else "out of order"
+    return f"WRONG {len(seen)} rows for {LENGTH} samples, {extra} twice, {order}"
+
+
+def reshuffling(loop: Any, folder: str) -> str:
+    _, training = made(loop)
+    orders: list[list[int]] = [[], []]
+    for order in orders:
+        training.epoch(lambda model, batch, order=order: order.extend(batch[2].tolist()) or loss_of(model, batch))
+    return "RIGHT" if orders[0] != orders[1] else "WRONG the same order in every epoch"
+
+
+def replaced_layer(loop: Any, folder: str) -> str:
+    net, training = made(loop)
+    torch.manual_seed(5)
+    net[2] = nn.Linear(16, 3)
+    training.optimizer.param_groups[0]["params"] = list(net.parameters())
+    for _ in range(3):
+        training.epoch(loss_of)
+    far = drift(net)
+    return f"WRONG the ranks' weights are {far:.2g} apart" if far > 1e-6 else "RIGHT"
+
+
+def other_optimizer(loop: Any, folder: str) -> str:
+    net = network()
+    training = loop(net, torch.optim.SGD(copy.deepcopy(net).parameters(), lr=0.1), data(), 4, 4)
+    before = [p.detach().clone() for p in net.parameters()]
+    training.epoch(loss_of)
+    return "WRONG nothing is trained" if all(torch.equal(a, b) for a, b in zip(before, net.parameters())) else "RIGHT"
+
+
+def bare_model(loop: Any, folder: str) -> str:
+    net, training = made(loop)
+    training.epoch(loss_of, model=net)
+    far = drift(net)
+    return f"WRONG the ranks' weights are {far:.2g} apart" if far > 1e-6 else "RIGHT"
+
+
+def skipped_batch(loop: Any, folder: str) -> str:
+    """Rank 1 leaves out one batch that it does not like."""
+    net, training = made(loop, length=64)
+    number = [0]
+
+    def sometimes(model: nn.Module, batch: Any) -> torch.Tensor | None:
+        number[0] += 1
+        return None if number[0] == 4 and dist.get_rank() == 1 else loss_of(model, batch)
+
+    for _ in range(2):
+        training.epoch(sometimes)
+    far = drift(net)
+    return f"WRONG the ranks' weights are {far:.2g} apart" if far > 1e-6 else "WRONG gradients of different steps were averaged"
+
+
+def different_lengths(loop: Any, folder: str) -> str:
+    """Rank 1 has found fewer files."""
+    _, training = made(loop, length=LENGTH if dist.get_rank() == 0 else 20, accumulate=1)
+    for _ in range(2):
+        training.epoch(loss_of)
+    return "WRONG the ranks trained on different datasets"
+
+
+def not_finite(loop: Any, folder: str) -> str:
+    net, training = made(loop, accumulate=1)
+    number = [0]
+
+    def broken(model: nn.Module, batch: Any) -> torch.Tensor:
+        number[0] += 1
+        return loss_of(model, batch) * (float("inf") if number[0] == 2 and dist.get_rank() == 1 else 1.0)
+
+    training.epoch(broken)
+    finite = all(p.isfinite().all() for p in net.parameters())
+    return "RIGHT" if finite else "WRONG every weight is not a number"
+
+
+def killed_while_saving(loop: Any, folder: str) -> str:
+    """A good checkpoint, then rank 0 is killed while it writes the next one; can the training still be resumed?"""
+    path = os.path.join(folder, "saved")
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 4096), nn.Linear(4096, 4096), nn.Linear(4096, 3))
+    training = loop(net, torch.optim.SGD(net.parameters(), lr=0.1), data(), 4, 1)
+    if os.path.exists(path + ".marker"):
+        training.resume(path)
+        return "RIGHT"
+    training.save(path)
+    began = time.monotonic()
+    training.save(path)
+    took = time.monotonic() - began
+    dist.barrier()
+    if dist.get_rank() == 0:
+        open(path + ".marker", "w").close()
+        threading.Timer(took * 0.5, os.kill, (os.getpid(), signal.SIGKILL)).start()
+    training.save(path)
+    time.sleep(took)
+    return "the kill came too late"
+
+
+MISUSES = {
+    name: globals()[name]
+    for name in (
+        "uneven_data",
+        "evaluation",
+        "reshuffling",
+        "replaced_layer",
+        "other_optimizer",
+        "bare_model",
+        "skipped_batch",
+        "different_lengths",
+        "not_finite",
+        "killed_while_saving",
+    )
+}
+
+if __name__ == "__main__":
+    main(*sys.argv[1:4])
