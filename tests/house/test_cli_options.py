@@ -14,6 +14,7 @@ FROZEN = {
     "": {"--help", "--version"},
     "run": {"--help", "--out", "--stall-after", "--on-stall"},  # and torchrun's, which are torch's promise
     "explain": {"--help", "--json"},
+    "top": {"--help", "--pid", "--interval", "--once", "--json"},
     "demo": {"--help"},
 }
 

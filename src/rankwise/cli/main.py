@@ -14,6 +14,7 @@ from rankwise.errors import RankwiseError, UsageError
 COMMANDS = {
     "run": "launch a script as torchrun would, or any command after --, and watch it",
     "explain": "the page of a cause, or the verdict of an earlier run",
+    "top": "a live table of the inference pools on this machine",
     "demo": "the tour: a training that works, the same one broken, and its verdict",
 }
 
