@@ -49,6 +49,7 @@ FROZEN = {
         "--overwrite",
         "--json",
     },
+    "top": {"--help", "--pid", "--interval", "--once", "--json"},
     "demo": {"--help"},
 }
 

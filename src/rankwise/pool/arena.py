@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from rankwise.pool.dtypes import CARRIED, NUMPY, torch_module
+from rankwise.pool.dtypes import NUMPY
 from rankwise.pool.extents import Extents, rounded
-from rankwise.pool.parcel import carried
+from rankwise.pool.lease import leased, to_tensor
 from rankwise.pool.segments import Segment, copy_into
 
 FIRST_BYTES = 8 << 20
@@ -74,7 +74,8 @@ class Arena:
         if slot is None:
             return None
         self.lent[self.address(slot)] = slot
-        return Lease(self, slot, nbytes).array(dtype, shape, as_tensor)
+        array = leased(self.segments[slot.segment], slot.offset, dtype, shape, self.drop, slot)
+        return to_tensor(array, dtype) if as_tensor else array
 
     def lent_slot(self, array: np.ndarray[Any, Any]) -> Slot | None:
         """The slot this array fills from its beginning, held once more; None for memory that is not ours."""
@@ -103,9 +104,10 @@ class Arena:
         with self._lock:
             for segment in self.segments:
                 segment.close()
+            self.segments, self._extents, self.lent = [], [], {}
 
     def _collect(self) -> None:
-        while self._dropped:
+        while self._dropped and self.segments:
             slot = self._dropped.popleft()
             slot.refs -= 1
             if slot.refs == 0:
@@ -128,23 +130,3 @@ class Arena:
         self.segments.append(segment)
         self._extents.append(extents)
         return Slot(len(self.segments) - 1, offset, room)
-
-
-class Lease:
-    """Lane memory an array of the user's stands on; given back when the last such array is gone."""
-
-    __slots__ = ("__array_interface__", "_owner", "_slot")
-
-    def __init__(self, owner: Any, slot: Any, nbytes: int) -> None:
-        self._owner, self._slot = owner, slot
-        self.__array_interface__ = {"data": (owner.address(slot), False), "shape": (nbytes,), "typestr": "|u1", "version": 3}
-
-    def array(self, dtype: str, shape: tuple[int, ...], as_tensor: bool) -> Any:
-        array: np.ndarray[Any, Any] = np.asarray(self).view(NUMPY[dtype]).reshape(shape)
-        torch = torch_module() if as_tensor else None
-        if torch is None:
-            return array
-        return torch.from_numpy(array) if dtype not in CARRIED else carried(array, dtype, torch)
-
-    def __del__(self) -> None:
-        self._owner.drop(self._slot)

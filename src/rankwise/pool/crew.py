@@ -98,6 +98,7 @@ class Edge:
         if self.is_closed:
             return
         self.is_closed = True
+        self.reader = None  # it knows us as well; a mapping keeps its file open until nobody does
         self.sock.close()
         self._theirs.close()
         self.receiver.close()

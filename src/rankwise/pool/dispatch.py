@@ -17,13 +17,15 @@ import numpy as np
 
 from rankwise.pool.arena import Arena
 from rankwise.pool.crew import Edge, Seat
+from rankwise.pool.dtypes import torch_module
+from rankwise.pool.inlet import Inlet, wants_tensors
 from rankwise.pool.listen import Listener
 from rankwise.pool.results import raised
 from rankwise.pool.schedule import Action, Drop, Load, ModelState, Order, Run, Scheduler, WorkerState
 from rankwise.pool.staff import Staff
 from rankwise.pool.stats import Counters
 from rankwise.pool.supervise import Supervisor
-from rankwise.pool.tasks import Outcome, Task
+from rankwise.pool.tasks import Outcome, Task, TaskFuture
 from rankwise.pool.verdicts import build_failed, deadline_exceeded, no_worker, pool_closed, pool_full, too_large
 from rankwise.pool.wire import INLINE_BYTES, send
 
@@ -39,6 +41,7 @@ class Settings:
     idle_s: float | None
     seats: list[Seat]
     budgets: dict[str, int]
+    plan: str = ""  # why there are so many workers
 
 
 class Dispatcher:
@@ -68,19 +71,40 @@ class Dispatcher:
         now = task.submitted
         with self.lock:
             self._check_room(task)
-            order = self.scheduler.shortcut(task)
-            if order is not None:
-                self._send_orders(order.worker, [order], now)
-            else:
-                self.scheduler.add(task, now)
-                # Workers that are busy get more when they answer, many at once.
-                if any(worker.is_ready and len(worker.inflight) < 2 for worker in self.scheduler.workers.values()):
-                    self._act(self.scheduler.plan(now), now)
-                self.listener.wake_by(self.scheduler.wake_at)
+            self.scheduler.add(task, now)
+            # Workers that are busy get more when they answer, many at once.
+            if any(worker.is_ready and len(worker.inflight) < 2 for worker in self.scheduler.workers.values()):
+                self._act(self.scheduler.plan(now), now)
+            self.listener.wake_by(self.scheduler.wake_at)
             if task.deadline is not None:
                 heapq.heappush(self._deadlines, (task.deadline, next(self._ticket), task))
                 self.listener.wake_by(task.deadline)
         self.settle()
+
+    def express(self, model: ModelState, inputs: tuple[Any, ...], inlet: Inlet) -> TaskFuture | None:
+        """The short way, where nobody waits and a worker with the model is idle; None where that is not so.
+
+        The packet is sent as early as can be: everything else is done while the worker is busy with it.
+        """
+        if self.scheduler.idle_holder(model) is None:
+            return None
+        data, slots, _ = inlet.parcel(model, inputs)
+        with self.lock:
+            worker = self.scheduler.idle_holder(model)
+            serial = self.scheduler.next_serial()
+            is_sent = worker is not None and not self.is_closing and self._send(worker, ("one", serial, model.number, data))
+            task = Task(model, data, None, time.monotonic())
+            task.slots = slots
+            task.future = future = TaskFuture(task, self)
+            if torch_module() is None or not wants_tensors(inputs):
+                task.to_tensor = False
+            if is_sent and worker is not None:
+                future.set_running_or_notify_cancel()
+                task.has_begun = True
+                self.scheduler.began(worker, model, task, serial)
+                return future
+        self.submit(task)
+        return future
 
     def cancelled(self, task: Task) -> None:
         """Its future was cancelled before it was sent to a worker: its place is free."""
@@ -130,6 +154,8 @@ class Dispatcher:
         with self.lock:
             if message is None:
                 self.staff.lost_touch(worker)
+            elif message[0] == "one":
+                self._answered_one(worker, message, now)
             elif message[0] == "done":
                 for answer in message[1]:
                     self._answered(worker, answer, now)
@@ -196,6 +222,8 @@ class Dispatcher:
         with self.lock:
             self.is_closed = self.is_closing = True
         self.staff.close()
+        self.scheduler.workers.clear()
+        self.staff.workers.clear()
         self.arena.close()
         self.settle()
 
@@ -249,11 +277,30 @@ class Dispatcher:
             else:
                 self._finish(worker, task, ok, data, now, flags)
 
+    def _answered_one(self, worker: WorkerState, message: tuple[Any, ...], now: float) -> None:
+        """`_answered` for the one order a worker had."""
+        _, serial, nanoseconds, ok, data, flags = message
+        order = worker.inflight.get(serial)
+        if order is None or flags or not ok or order.tasks[0].is_over:
+            self._answered(worker, (serial, nanoseconds, ((ok, data),), flags), now)
+            return
+        task = order.tasks[0]
+        self._conclude(task, True, worker.edge.reader.value(task, data))
+        del worker.inflight[serial]
+        worker.edge.has_answered = True
+        self.scheduler.take_back(worker, order, now)
+        model, seconds = order.model, nanoseconds / 1e9
+        model.ran(0, seconds)
+        self.counters.of(model.name).did_one(now - task.submitted, seconds)
+
     def _finish(self, worker: WorkerState, task: Task, ok: bool, data: Any, now: float, flags: int) -> None:
         counted = self.counters.of(task.model.name)
-        counted.latency.add(now - task.submitted)
+        counted.took(now - task.submitted)
         value: Any
         try:
+            if not ok and data is None:  # its deadline had passed when its turn came
+                self._expire(task)
+                return
             value = worker.edge.reader.value(task, data) if ok else raised(data, task.model.name)
         except Exception as error:  # a result that cannot be had here: a class that cannot be imported, say
             ok, value = False, error
@@ -270,6 +317,8 @@ class Dispatcher:
         rows = sum([task.rows for task in order.tasks])
         model.ran(rows, seconds)
         self.counters.of(model.name).ran(len(order.tasks), rows, seconds)
+        if not flags:
+            return
         if flags & UNBATCHABLE and model.max_batch > 1:
             model.max_batch = 1
             log.warning("model %r is not batched any more: its output has no row for each row of its input", model.name)
@@ -321,7 +370,8 @@ class Dispatcher:
         for order in orders:
             order.tasks = [task for task in order.tasks if self._begins(task, now)]
             if order.tasks:
-                items.append((order.serial, order.model.number, [(0 if task.alone else task.rows, task.data) for task in order.tasks]))
+                parts = [(0 if task.alone else task.rows, task.data, task.deadline) for task in order.tasks]
+                items.append((order.serial, order.model.number, parts))
             else:
                 del worker.inflight[order.serial]
                 self.scheduler.take_back(worker, order, now)
@@ -349,9 +399,12 @@ class Dispatcher:
     def _expire(self, task: Task) -> None:
         if task.is_over or task.deadline is None:
             return
-        was_running = task.has_begun
+        was_running = False
         if task.worker is None:
             task.model.queue.forget_one()
+        else:
+            order = task.worker.inflight.get(task.worker.edge.page.running[0])
+            was_running = order is not None and task in order.tasks
         self.counters.of(task.model.name).expired += 1
         self.fail(task, deadline_exceeded(task.model.name, task.deadline - task.submitted, was_running))
 
@@ -376,8 +429,9 @@ class Dispatcher:
                 if not send(edge.sock, ("segment", segment.size), (segment.fd,), wait=must):
                     return False
                 edge.known_segments += 1
+            is_sent = send(edge.sock, message, wait=must)
             self.listener.expect(edge)
-            return send(edge.sock, message, wait=must)
+            return is_sent
         except OSError:
             return True
 
@@ -389,7 +443,7 @@ class Dispatcher:
     def _over(self, task: Task) -> None:
         if not task.is_over:
             task.is_over = True
-            task.future = None  # it knows its task: without this, results would wait for the garbage collector
+            task.future = task.worker = None  # they know the task, too: results and lanes would wait for the garbage collector
             for slot in task.slots:
                 self.arena.drop(slot)
             task.slots = []

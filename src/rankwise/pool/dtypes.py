@@ -22,7 +22,9 @@ CARRIED: dict[str, np.dtype[Any]] = {
     "float8_e4m3fnuz": np.dtype("int8"),
     "float8_e5m2fnuz": np.dtype("int8"),
 }
-NUMPY: dict[str, np.dtype[Any]] = {name: np.dtype(name) for name in SHARED} | CARRIED
+NUMPY: dict[str, np.dtype[Any]] = (
+    {name: np.dtype(name) for name in SHARED} | CARRIED | {"raw": np.dtype("uint8")}
+)  # bytes that are no array
 NAME_OF_NUMPY: dict[np.dtype[Any], str] = {np.dtype(name): name for name in SHARED}
 
 

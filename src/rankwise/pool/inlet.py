@@ -28,23 +28,27 @@ class Inlet:
 
     def task(self, model: ModelState, inputs: tuple[Any, ...], now: float) -> tuple[Task, Node]:
         """The task of a request, without a future yet, and the node of its inputs."""
+        data, slots, node = self.parcel(model, inputs)
+        task = Task(model, data, None, now)
+        task.slots = slots
+        if torch_module() is None or not wants_tensors(inputs):
+            task.to_tensor = False
+        if model.max_batch > 1:
+            task.rows, task.key = rows_and_key(node)
+        return task, node
+
+    def parcel(self, model: ModelState, inputs: tuple[Any, ...]) -> tuple[bytes, list[Slot], Node]:
+        """The inputs as bytes for the message, and what they hold of the lane."""
         slots: list[Slot] = []
         self._local.slots, self._local.model = slots, model
         try:
             node = pack(inputs, self._put)
             data = marshal.dumps(node, 2)
-            if len(data) > _LONG:
-                data = self._on_lane(data)
+            return (data if len(data) <= _LONG else self._on_lane(data)), slots, node
         except BaseException:
             for slot in slots:
                 self._arena.drop(slot)
             raise
-        task = Task(model, data, None, now)
-        task.slots = slots
-        task.to_tensor = _wants_tensors(inputs)
-        if model.max_batch > 1:
-            task.rows, task.key = rows_and_key(node)
-        return task, node
 
     def _put(self, array: np.ndarray[Any, Any], owner: Any) -> Any:
         nbytes = array.nbytes
@@ -115,13 +119,20 @@ def join(parts: list[Any]) -> Any:
     return first
 
 
-def _wants_tensors(inputs: Any) -> bool:
+def wants_tensors(inputs: tuple[Any, ...]) -> bool:
     """numpy in, numpy out; everything else gives tensors, where torch is there to make them."""
-    if type(inputs) is np.ndarray:
-        return False
-    if type(inputs) in (list, tuple):
-        kinds = [_wants_tensors(item) for item in inputs if isinstance(item, (list, tuple, dict, np.ndarray)) or hasattr(item, "dtype")]
-        return any(kinds) or not kinds
-    if type(inputs) is dict:
-        return _wants_tensors(list(inputs.values()))
-    return True
+    kinds = [type(item) for item in inputs]
+    if list in kinds or tuple in kinds or dict in kinds:
+        found = [_has_arrays_only(item) for item in inputs]
+        return False in found or True not in found
+    return not (np.ndarray in kinds and all(kind is np.ndarray or not hasattr(kind, "dtype") for kind in kinds))
+
+
+def _has_arrays_only(value: Any) -> bool | None:
+    """True for numpy arrays, False as soon as there is a tensor, None where there is neither."""
+    if type(value) is np.ndarray:
+        return True
+    if type(value) in (list, tuple, dict):
+        found = [_has_arrays_only(item) for item in (value.values() if type(value) is dict else value)]
+        return False if False in found else True if True in found else None
+    return False if hasattr(value, "dtype") and not isinstance(value, np.generic) else None

@@ -6,6 +6,7 @@ is sent there; it gives the caller a moment to come, and takes over where nobody
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import select
@@ -15,15 +16,19 @@ from typing import TYPE_CHECKING, Any
 
 from rankwise.pool.crew import Edge
 from rankwise.pool.schedule import WorkerState
+from rankwise.pool.snapshot import snapshot
 from rankwise.pool.tasks import Task
 from rankwise.pool.timer import Timer
+from rankwise.pool.window import answer, open_window
 
 if TYPE_CHECKING:
     from rankwise.pool.dispatch import Dispatcher
 
 log = logging.getLogger("rankwise.pool")
 BUSY_TICK_S, IDLE_TICK_S = 0.1, 0.5
-_GRACE_NS = 150_000
+# How long callers are waited for: where they came the last time, and where they did not (callbacks, asyncio).
+_LONG_GRACE_NS, _SHORT_GRACE_NS = 2_000_000, 20_000
+_WINDOWS = itertools.count(1)
 _PACKETS = 64  # of one worker before the others are looked at
 
 
@@ -35,9 +40,13 @@ class Listener:
         self._grace = Timer()
         self._epoll.register(self._wake, select.EPOLLIN)
         self._epoll.register(self._grace.fd, select.EPOLLIN)
+        self._window = open_window(next(_WINDOWS))
+        if self._window is not None:
+            self._epoll.register(self._window.fileno(), select.EPOLLIN)
         self._workers: dict[int, WorkerState] = {}  # by descriptor
         self._crew_fd = -1
         self._sleeps_until = 0.0
+        self._grace_ns = _LONG_GRACE_NS
         self._thread = threading.Thread(target=self._loop, name="rankwise-pool", daemon=True)
 
     def start(self) -> None:
@@ -62,7 +71,7 @@ class Listener:
     def expect(self, edge: Edge) -> None:
         """Something was sent to this worker: somebody has to read the answer."""
         if not edge.is_armed:
-            self._grace.set(_GRACE_NS)
+            self._grace.set(self._grace_ns)
 
     def wake_by(self, moment: float | None) -> None:
         if moment is not None and moment < self._sleeps_until:
@@ -102,9 +111,12 @@ class Listener:
                 pass
 
     def close_after_fork(self) -> None:
+        self._workers = {}
         self._epoll.close()
         os.close(self._wake)
         self._grace.close()
+        if self._window is not None:
+            self._window.close()
 
     def _arm(self, edge: Edge) -> None:
         if not edge.is_armed and not edge.is_gone and not self._dispatcher.is_closed:
@@ -113,7 +125,9 @@ class Listener:
 
     def _read_until_over(self, worker: WorkerState, task: Task, end: float | None) -> None:
         edge: Edge = worker.edge
-        self.disarm(edge)
+        self._grace_ns = _LONG_GRACE_NS
+        if edge.is_armed:
+            self.disarm(edge)
         try:
             while not task.is_over and not edge.is_gone:
                 try:
@@ -155,6 +169,8 @@ class Listener:
             elif fd == self._grace.fd:
                 self._grace.clear()
                 self._take_over()
+            elif self._window is not None and fd == self._window.fileno():
+                answer(self._window, snapshot(self._dispatcher))
             elif fd == self._crew_fd:
                 self._dispatcher.staff.hear()
             else:
@@ -166,6 +182,7 @@ class Listener:
         for worker in list(self._workers.values()):
             edge: Edge = worker.edge
             if worker.inflight and not edge.is_armed and edge.reading.acquire(blocking=False):
+                self._grace_ns = _SHORT_GRACE_NS
                 try:
                     self._arm(edge)
                 finally:

@@ -50,7 +50,7 @@ def pack(value: Any, put: Put) -> Node:
     if kind is tuple or kind is list:
         return ("(" if kind is tuple else "[", [pack(item, put) for item in value])
     torch = torch_module()
-    if torch is not None and isinstance(value, torch.Tensor):
+    if torch is not None and (kind is torch.Tensor or isinstance(value, torch.Tensor)):
         return _pack_tensor(value, put, torch)
     if kind is dict and all(type(key) in PLAIN for key in value):
         return ("{", list(value), [pack(item, put) for item in value.values()])
@@ -70,7 +70,7 @@ def unpack(node: Node, get: Get) -> Any:
         return tuple([unpack(item, get) for item in node[1]])
     if tag == "{":
         return {key: unpack(item, get) for key, item in zip(node[1], node[2])}
-    raw = get(node[2], "uint8", (node[1],), False)
+    raw = get(node[2], "raw", (node[1],), False)
     return pickle.loads(raw) if tag == "P" else unpack(marshal.loads(raw), get)
 
 

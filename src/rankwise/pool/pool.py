@@ -10,14 +10,17 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from typing import Any
 
 from rankwise.errors import UsageError
 from rankwise.pool import machine
+from rankwise.pool.combine import Combine, Ensemble, Router, Split
 from rankwise.pool.dispatch import Dispatcher, Settings
 from rankwise.pool.dtypes import NAME_OF_NUMPY, NUMPY, name_of_torch
 from rankwise.pool.inlet import Inlet, cut, join
+from rankwise.pool.metrics import PoolCollector
 from rankwise.pool.model import Model, parse_bytes
 from rankwise.pool.schedule import ModelState
 from rankwise.pool.snapshot import snapshot
@@ -52,7 +55,7 @@ class Pool:
         wants_gpu = any(model.device != "cpu" for model in self._models.values())
         if not isinstance(workers, int) and workers != "auto":
             raise UsageError(f'workers must be a number or "auto", not {workers!r}')
-        self.plan = machine.plan(here, workers, wants_gpu, threads, pin)
+        self.plan = machine.plan(here, workers or 1, wants_gpu, threads, pin)
         device = self.plan.seats[0].device.split(":")[0]
         self._states = {
             name: ModelState(
@@ -68,17 +71,29 @@ class Pool:
             for number, (name, model) in enumerate(self._models.items())
         }
         specs = {state.number: self._models[name].spec(name, state.device) for name, state in self._states.items()}
+        self._local: Any = None
+        if workers == 0:
+            from rankwise.pool.child.inprocess import InProcess
+
+            self._local = InProcess({name: specs[state.number] for name, state in self._states.items()})
+            return
         lanes = parse_bytes(lane_bytes) if lane_bytes is not None else here.memory_bytes // _LANE_SHARE
         seats = self.plan.seats
         budgets = _budgets(memory, {seat.device for seat in seats})
-        settings = Settings(max_queue, lanes, max(64 << 20, lanes // (2 * len(seats))), idle_s, seats, budgets)
+        settings = Settings(max_queue, lanes, max(64 << 20, lanes // (2 * len(seats))), idle_s, seats, budgets, self.plan.why)
         self._dispatcher = Dispatcher(list(self._states.values()), specs, settings)
         self._inlet = Inlet(self._dispatcher.arena)
         _LIVE.add(self)
 
-    def submit(self, model: str, *inputs: Any, deadline_s: float | None = None, priority: int = 0) -> TaskFuture:
+    def submit(self, model: str, *inputs: Any, deadline_s: float | None = None, priority: int = 0) -> Future[Any]:
         """Run `model(*inputs)` in a worker. Raises PoolFull rather than wait."""
-        state = self._state(model)
+        state = self._states.get(model) or self._state(model)
+        if self._local is not None:
+            return self._local.submit(model, inputs, deadline_s)  # type: ignore[no-any-return]
+        if deadline_s is None and state.max_batch == 1 and not priority:
+            express = self._dispatcher.express(state, inputs, self._inlet)
+            if express is not None:
+                return express
         now = time.monotonic()
         task, node = self._inlet.task(state, inputs, now)
         task.future = future = TaskFuture(task, self._dispatcher)
@@ -97,7 +112,7 @@ class Pool:
         A tuple among the inputs is several arguments.
         """
         window = window or max(64, 256 * len(self.plan.seats))
-        waiting: deque[TaskFuture] = deque()
+        waiting: deque[Future[Any]] = deque()
         source = iter(inputs)
         try:
             while True:
@@ -141,6 +156,8 @@ class Pool:
         """
         shape = (shape,) if isinstance(shape, int) else tuple(shape)
         name, as_tensor = _dtype_name(dtype)
+        if self._local is not None:
+            return self._local.empty(shape, name, as_tensor)
         array = self._dispatcher.arena.lend(shape, name, as_tensor)
         if array is None:
             raise pool_full("pool.empty", self._dispatcher.arena.used_bytes() >> 20, "MB of inputs")
@@ -148,11 +165,40 @@ class Pool:
 
     def stats(self) -> dict[str, Any]:
         """Numbers of this moment: per model, per worker, and of the lanes."""
-        return snapshot(self._dispatcher, self.plan.why)
+        if self._local is not None:
+            models = {name: counted.to_dict() for name, counted in self._local.counters.models.items()}
+            return {"pid": os.getpid(), "plan": "in this process", "models": models, "workers": [], "restarts": 0}
+        return snapshot(self._dispatcher)
+
+    def ensemble(self, models: Iterable[str], combine: Combine = "mean") -> Ensemble:
+        """All of these models on each input; outputs combined by "mean", "vote" or a callable that gets the list of them."""
+        return Ensemble(self, models, combine)
+
+    def split(self, weights: Mapping[str, float]) -> Split:
+        """One of these models by weight, as in an A/B test; the same key always gets the same one."""
+        return Split(self, weights)
+
+    def router(self, choose: Callable[..., str]) -> Router:
+        """The model that `choose(*inputs)` names."""
+        return Router(self, choose)
+
+    def register_metrics(self, registry: Any = None) -> None:
+        """Show the pool's numbers to Prometheus: in this registry of prometheus_client, or its usual one."""
+        if registry is None:
+            from prometheus_client import REGISTRY as registry
+        counters = (self._local or self._dispatcher).counters
+        registry.register(PoolCollector(self.stats, counters))
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        return tuple(self._states)
 
     def close(self, cancel: bool = False, timeout: float | None = None) -> None:
         """Finish what was submitted (or cancel what waits), then end all workers."""
-        self._dispatcher.close(cancel, timeout)
+        if self._local is not None:
+            self._local.close()
+        else:
+            self._dispatcher.close(cancel, timeout)
 
     def __enter__(self) -> Pool:
         return self
@@ -171,7 +217,7 @@ class Pool:
             raise UsageError(f"the pool has no model {model!r}", why=f"it has {', '.join(self._states)}")
         return state
 
-    def _submit_patiently(self, model: str, item: Any, waiting: deque[TaskFuture], deadline_s: float | None) -> TaskFuture:
+    def _submit_patiently(self, model: str, item: Any, waiting: deque[Future[Any]], deadline_s: float | None) -> Future[Any]:
         """Where the queue or the lane is full, wait for one of our own tasks; nobody else's place is taken."""
         from rankwise.pool.verdicts import PoolFull
 
@@ -320,7 +366,7 @@ def _close_all() -> None:
 
 
 def _forget_in_child() -> None:
-    for pool in list(_LIVE):
+    for pool in list(_LIVE):  # only those with workers are there
         pool._dispatcher.forget_after_fork()
     _LIVE.clear()
 

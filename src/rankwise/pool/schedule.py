@@ -46,16 +46,13 @@ class ModelState:
             self.cost.add(rows, seconds)
 
 
-@dataclass
 class Order:
     """What was sent to a worker under one serial: a load, or tasks that run together."""
 
-    serial: int
-    model: ModelState
-    tasks: list[Task]
-    expected_s: float
-    worker: WorkerState
-    is_load: bool = False
+    __slots__ = ("expected_s", "is_load", "model", "serial", "tasks", "worker")
+
+    def __init__(self, serial: int, model: ModelState, tasks: list[Task], expected_s: float, worker: WorkerState, is_load: bool = False):
+        self.serial, self.model, self.tasks, self.expected_s, self.worker, self.is_load = serial, model, tasks, expected_s, worker, is_load
 
 
 @dataclass
@@ -135,17 +132,24 @@ class Scheduler:
             task.worker = None
             task.model.queue.push(task, front=True)
 
-    def shortcut(self, task: Task) -> Order | None:
-        """The task's order where nobody waits and a worker that has its model is idle: what `plan` would say, only sooner."""
-        model: ModelState = task.model
-        if model.queue.waiting or task.rows:
-            return None
-        for worker in self.workers.values():
-            if not worker.inflight and worker.is_ready:
-                holding = worker.holds.get(model.number)
-                if holding is not None and not holding.is_loading:
-                    return self._order(worker, model, [task], model.order_s or UNKNOWN_S)
+    def idle_holder(self, model: ModelState) -> WorkerState | None:
+        """A worker that has the model and nothing to do, where nobody waits for the model."""
+        if not model.queue.waiting and model.broken is None:
+            for worker in list(self.workers.values()):
+                if not worker.inflight and worker.is_ready:
+                    holding = worker.holds.get(model.number)
+                    if holding is not None and not holding.is_loading:
+                        return worker
         return None
+
+    def began(self, worker: WorkerState, model: ModelState, task: Task, serial: int) -> None:
+        """A task was sent to an idle worker without being planned."""
+        expected = model.order_s or UNKNOWN_S
+        worker.inflight[serial] = Order(serial, model, [task], expected, worker)
+        worker.ahead_s += expected
+        worker.holds[model.number].orders += 1
+        model.virtual_s += expected
+        task.worker = worker
 
     @property
     def has_waiting(self) -> bool:
@@ -165,7 +169,7 @@ class Scheduler:
 
     def take_back(self, worker: WorkerState, order: Order, now: float) -> None:
         """The order is over, however it ended."""
-        worker.ahead_s = max(0.0, worker.ahead_s - order.expected_s) if len(worker.inflight) > 0 else 0.0
+        worker.ahead_s = max(0.0, worker.ahead_s - order.expected_s) if worker.inflight else 0.0
         holding = worker.holds.get(order.model.number)
         if holding is not None:
             holding.orders -= 1
@@ -195,6 +199,13 @@ class Scheduler:
         orders = list(worker.inflight.values())
         worker.inflight, worker.holds, worker.is_ready = {}, {}, False
         return orders
+
+    def recall(self, worker: WorkerState, orders: list[Order], now: float) -> None:
+        """Orders the worker has not begun and will not begin wait again."""
+        for order in reversed(orders):
+            del worker.inflight[order.serial]
+            self.take_back(worker, order, now)
+            self.add_again([task for task in order.tasks if not task.is_over])
 
     def idle_drops(self, now: float, idle_s: float) -> list[Action]:
         return [
@@ -263,7 +274,7 @@ class Scheduler:
         worker.holds[model.number].orders += 1
         model.virtual_s += expected
         for task in tasks:
-            task.worker, task.serial = worker, order.serial
+            task.worker = worker
         return order
 
     def _should_wait(self, model: ModelState, head: Task, now: float) -> bool:

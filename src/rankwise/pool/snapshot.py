@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rankwise.pool.dispatch import Dispatcher
 
 
-def snapshot(dispatcher: Dispatcher, plan: str) -> dict[str, Any]:
+def snapshot(dispatcher: Dispatcher) -> dict[str, Any]:
     scheduler = dispatcher.scheduler
     with dispatcher.lock:
         models = {
@@ -32,7 +32,7 @@ def snapshot(dispatcher: Dispatcher, plan: str) -> dict[str, Any]:
         restarts = dispatcher.counters.restarts
     return {
         "pid": os.getpid(),
-        "plan": plan,
+        "plan": dispatcher.settings.plan,
         "models": models,
         "workers": workers,
         "restarts": restarts,

@@ -51,6 +51,7 @@ class ModelCounters:
     rows: int = 0
     busy_s: float = 0.0
     latency: Histogram = field(default_factory=Histogram)
+    waiting: list[float] = field(default_factory=list)  # latencies not yet in the histogram: nobody may look for a long while
 
     def ran(self, tasks: int, rows: int, seconds: float) -> None:
         self.orders += 1
@@ -58,8 +59,24 @@ class ModelCounters:
         self.rows += rows or tasks
         self.busy_s += seconds
 
+    def did_one(self, latency_s: float, seconds: float) -> None:
+        self.completed += 1
+        self.ran(1, 1, seconds)
+        self.took(latency_s)
+
+    def took(self, seconds: float) -> None:
+        self.waiting.append(seconds)
+        if len(self.waiting) > 1000:
+            self.sort_in()
+
+    def sort_in(self) -> None:
+        for seconds in self.waiting:
+            self.latency.add(seconds)
+        self.waiting = []
+
     def to_dict(self) -> dict[str, Any]:
-        numbers = {name: value for name, value in vars(self).items() if not isinstance(value, Histogram)}
+        self.sort_in()
+        numbers = {name: value for name, value in vars(self).items() if isinstance(value, (int, float))}
         return {
             **numbers,
             "mean_batch": round(self.rows / self.orders, 2) if self.orders else None,

@@ -31,6 +31,7 @@ class Supervisor:
             edge: Edge = worker.edge
             if not edge.pid or edge.verdict is not None:
                 continue
+            self._recall(worker)
             hung_s = self._hung_s(worker)
             if hung_s is not None:
                 edge.verdict = Death(None, hung_s=hung_s)
@@ -39,6 +40,21 @@ class Supervisor:
                 edge.verdict = Death(None, stopped=True)
                 log.warning("worker %d (pid %d) stands stopped; it is ended", worker.number, edge.pid)
                 edge.kill()
+
+    def _recall(self, worker: WorkerState) -> None:
+        """What waits behind a slow task goes to somebody who has time."""
+        dispatcher, edge = self._dispatcher, worker.edge
+        serial, since_ns = edge.page.running
+        if len(worker.inflight) < 2 or (time.monotonic_ns() - since_ns) / 1e9 < RECALL_AFTER_S:
+            return
+        with dispatcher.lock:
+            others = [w for w in dispatcher.scheduler.workers.values() if w is not worker and w.is_ready and not w.inflight]
+            behind = [order for order in worker.inflight.values() if order.serial > serial and not order.is_load]
+            if serial not in worker.inflight or not others or not behind:
+                return
+            edge.page.recall(max(order.serial for order in behind))
+            if edge.page.running[0] == serial:  # it has seen none of them yet, and will not begin them
+                dispatcher.scheduler.recall(worker, behind, time.monotonic())
 
     def _hung_s(self, worker: WorkerState) -> float | None:
         serial, since_ns = worker.edge.page.running

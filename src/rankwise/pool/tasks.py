@@ -44,43 +44,23 @@ class Outcome(Protocol):
 
 
 class Task:
-    """One request: its input on the lane, and how it has fared so far."""
+    """One request: its input on the lane, and how it has fared so far. What most tasks never need stands here once for all."""
 
-    __slots__ = (
-        "alone",
-        "data",
-        "deadline",
-        "future",
-        "has_begun",
-        "hits",
-        "is_over",
-        "key",
-        "model",
-        "priority",
-        "rows",
-        "serial",
-        "slots",
-        "strikes",
-        "submitted",
-        "to_tensor",
-        "worker",
-    )  # fmt: skip
+    priority = 0
+    deadline: float | None = None
+    rows = 0  # 0: stands for itself; otherwise it may share a batch with others of the same key
+    key: Any = None
+    strikes = 0  # workers that died by its doing, as far as can be told
+    hits = 0  # workers that died while it ran, for whatever reason
+    alone = False  # it was in a batch that ended its worker, and runs by itself now
+    is_over = False
+    has_begun = False
+    to_tensor = True
+    worker: Any = None
 
     def __init__(self, model: Any, data: bytes, future: Outcome | None, submitted: float) -> None:
         self.model, self.data, self.future, self.submitted = model, data, future, submitted
         self.slots: list[Any] = []  # of the arena, held until the task is over
-        self.deadline: float | None = None
-        self.priority = 0
-        self.rows = 0  # 0: stands for itself; otherwise it may share a batch with others of the same key
-        self.key: Any = None
-        self.strikes = 0  # workers that died by its doing, as far as can be told
-        self.hits = 0  # workers that died while it ran, for whatever reason
-        self.alone = False  # it was in a batch that failed its worker, and runs by itself now
-        self.is_over = False
-        self.to_tensor = True
-        self.worker: Any = None
-        self.serial = 0
-        self.has_begun = False
 
 
 class TaskQueue:

@@ -27,11 +27,7 @@ class Loaded:
     device: torch.device
     nbytes: int
     keeps_inputs: bool = False  # it was seen to hold on to an input; from then on it gets copies
-
-    @property
-    def is_plain(self) -> bool:
-        """Takes its inputs as they lie on the lane."""
-        return not self.keeps_inputs and self.device.type == "cpu"
+    is_plain: bool = True  # takes its inputs as they lie on the lane
 
 
 def load(spec: dict[str, Any]) -> Loaded:
@@ -42,14 +38,15 @@ def load(spec: dict[str, Any]) -> Loaded:
     if isinstance(built, torch.nn.Module):
         if spec["weights"]:
             load_weights(built, spec["weights"])
-        built = built.eval().to(device)
+        built = built.to(device) if spec["program"] else built.eval().to(device)  # a program is what it was exported as
     elif not callable(built):
         raise TypeError(f"the build of {spec['name']!r} returned {type(built).__name__}, which cannot be called")
     elif spec["weights"]:
         raise TypeError(f"weights can only be loaded into an nn.Module; the build of {spec['name']!r} returned {type(built).__name__}")
     if spec["warmup"] is not None:
         _warm_up(built, pickle.loads(spec["warmup"]), device)
-    return Loaded(spec["name"], built, device, max(tensor_bytes(built), _footprint(device) - before if device.type == "cuda" else 0))
+    nbytes = max(tensor_bytes(built), _footprint(device) - before)
+    return Loaded(spec["name"], built, device, nbytes, is_plain=device.type == "cpu")
 
 
 def drop() -> None:

@@ -23,6 +23,7 @@ from rankwise.pool.stack import STACK_SIGNAL
 from rankwise.pool.status import SIZE, StatusPage
 from rankwise.pool.wire import MAX_BYTES, Receiver, send
 
+Part = tuple[int, bytes, float | None]  # rows (0: stands for itself), inputs, deadline on the machine's monotonic clock
 _ANSWER_AFTER_NS = 200_000  # quick tasks share a packet, but nobody waits long for it
 
 
@@ -53,11 +54,16 @@ class Worker:
 
     def serve(self) -> None:
         send(self._sock, ("ready", os.getpid()), wait=True)
+        self._inference = torch.inference_mode()
+        self._inference.__enter__()  # once: entering it for each task would take longer than a small model
         while True:
             message = self._receiver.receive(wait=True)
-            if message is None or message[0] == "stop":
+            if message is None:
                 return
-            getattr(self, f"_on_{message[0]}")(*message[1:])
+            if message[0] == "one":
+                self._on_one(message)
+            else:
+                getattr(self, f"_on_{message[0]}")(*message[1:])
 
     def _on_segment(self, size: int) -> None:
         self._inputs.add_segment(self._receiver.fds.pop(0), size)
@@ -65,6 +71,7 @@ class Worker:
     def _on_load(self, serial: int, number: int, place: Any) -> None:
         self._page.run(serial, time.monotonic_ns())
         started = time.perf_counter()
+        self._inference.__exit__(None, None, None)  # parameters made inside it could never be trained or changed in place
         try:
             self._models[number] = model = load(pickle.loads(self._inputs.raw(place)))
         except BaseException as error:  # SystemExit from a script without a main guard, say: nothing the user's code does ends the worker
@@ -72,6 +79,7 @@ class Worker:
             send(self._sock, ("failed", serial, number, *packed_error(error)), wait=True)
         else:
             send(self._sock, ("loaded", serial, number, model.nbytes, time.perf_counter() - started), wait=True)
+        self._inference.__enter__()
         self._page.run(0, 0)
 
     def _on_drop(self, number: int) -> None:
@@ -79,43 +87,76 @@ class Worker:
         drop()
         send(self._sock, ("dropped", number), wait=True)
 
-    def _on_run(self, orders: list[tuple[int, int, list[tuple[int, bytes]]]]) -> None:
+    def _on_one(self, message: tuple[str, int, int, bytes]) -> None:
+        """One task for an idle worker: by the shortest way, because somebody waits for just this."""
+        _, serial, number, data = message
+        model = self._models[number]
+        if not model.is_plain:
+            self._on_run([(serial, number, [(0, data, None)])])
+            return
+        now = time.monotonic_ns()
+        self._page.run(serial, now)
+        ok, flags = True, 0
+        answer: Any
+        try:
+            answer = wrap(model.run(*unwrap(data, self._inputs.get)), self._outputs.put)
+        except Exception as error:
+            ok, answer = False, packed_error(error)
+        if self._inputs.in_use and self._inputs.is_kept():
+            model.is_plain, model.keeps_inputs, flags = False, True, KEPT
+        send(self._sock, ("one", serial, time.monotonic_ns() - now, ok, answer, flags), wait=True)
+        self._page.run(0, 0)
+        self._inputs.finish()
+
+    def _on_run(self, orders: list[tuple[int, int, list[Part]]]) -> None:
         self._answered_ns = time.monotonic_ns()
-        with torch.inference_mode():
-            for serial, number, parts in orders:
-                self._run(serial, number, parts)
+        for serial, number, parts in orders:
+            self._run(serial, number, parts)
         self._page.run(0, 0)
         self._answer()
 
-    def _run(self, serial: int, number: int, parts: list[tuple[int, bytes]]) -> None:
+    def _run(self, serial: int, number: int, parts: list[Part]) -> None:
         now = time.monotonic_ns()
         self._page.run(serial, now)
         if serial <= self._page.recalled:  # somebody else has it by now
             self._add(("back", serial), 40)
             return
         model = self._models[number]
-        self._runner.flags = 0
-        results = self._results(model, parts)
-        flags = self._runner.flags
-        if self._inputs.finish():
-            model.keeps_inputs, flags = True, flags | KEPT
+        flags = 0
+        if len(parts) == 1 and not parts[0][0] and parts[0][2] is None and model.is_plain:  # the usual case, by the shortest way
+            results = [self._plain_result(model.run, parts[0][1])]
+        else:
+            results = self._results(model, parts)
+            flags = self._runner.flags
+        if self._inputs.in_use:
+            if self._inputs.is_kept():
+                model.is_plain, model.keeps_inputs, flags = False, True, flags | KEPT
+            self._inputs.finish()
         end = time.monotonic_ns()
-        self._add((serial, end - now, results, flags), sum(len(data) for _, data in results if type(data) is bytes) + 100)
+        self._add((serial, end - now, results, flags), 100 + sum([len(data) for ok, data in results if ok]))
         if end - self._answered_ns > _ANSWER_AFTER_NS:
             self._answer()
 
-    def _results(self, model: Loaded, parts: list[tuple[int, bytes]]) -> list[tuple[bool, Any]]:
+    def _plain_result(self, run: Any, data: bytes) -> tuple[bool, Any]:
         try:
-            if len(parts) == 1 and not parts[0][0] and model.is_plain:  # the usual case, by the shortest way
-                return [(True, wrap(model.run(*unwrap(parts[0][1], self._inputs.get)), self._outputs.put))]
+            return True, wrap(run(*unwrap(data, self._inputs.get)), self._outputs.put)
         except Exception as error:
-            return [(False, packed_error(error))]
-        try:
-            requests = [unwrap(data, self._inputs.get) for _, data in parts]
-            found = self._runner.run(model, requests, [rows for rows, _ in parts])
-        except Exception as error:
-            found = [(False, packed_error(error))] * len(parts)
-        return [self._packed(ok, value) for ok, value in found]
+            return False, packed_error(error)
+
+    def _results(self, model: Loaded, parts: list[Part]) -> list[tuple[bool, Any]]:
+        """In order; (False, None) for those whose deadline has passed meanwhile, which do not run."""
+        self._runner.flags = 0
+        now = time.monotonic()
+        timely = [part for part in parts if part[2] is None or now < part[2]]
+        found: list[tuple[bool, Any]] = []
+        if timely:
+            try:
+                requests = [unwrap(data, self._inputs.get) for _, data, _ in timely]
+                found = self._runner.run(model, requests, [rows for rows, _, _ in timely])
+            except Exception as error:
+                found = [(False, packed_error(error))] * len(timely)
+        results = iter([self._packed(ok, value) for ok, value in found])
+        return [next(results) if part[2] is None or now < part[2] else (False, None) for part in parts]
 
     def _packed(self, ok: bool, value: Any) -> tuple[bool, Any]:
         try:

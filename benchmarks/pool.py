@@ -1,0 +1,306 @@
+"""The pool against ProcessPoolExecutor, loky and joblib with cached models: round trips, tiny tasks, compute, start, memory."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the peers' workers; the pool sets its own
+
+import multiprocessing
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import joblib
+import loky
+import numpy as np
+import pool_models
+import psutil
+import torch
+from chart import bars
+from machine import machine_facts
+
+from rankwise.pool import Model, Pool
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results"
+SIZES = {4_000: ("4 KB", 101, 4.0), 400_000: ("400 KB", 51, 6.0), 4_000_000: ("4 MB", 21, 4.0), 40_000_000: ("40 MB", 11, 3.5)}
+WORKERS = 2
+
+
+@dataclass
+class Line:
+    """One line of the table: what was measured, ours, the best peer's, the ratio and what is required of it."""
+
+    what: str
+    ours: str
+    peer: str
+    ratio: float | None
+    required: float | None
+
+    @property
+    def is_met(self) -> bool | None:
+        return None if self.ratio is None or self.required is None else self.ratio >= self.required
+
+    def __str__(self) -> str:
+        ratio = "" if self.ratio is None else f"{self.ratio:.2f}"
+        required = "" if self.required is None else f"≥ {self.required:g} {'yes' if self.is_met else 'no'}"
+        return f"| {self.what} | {self.ours} | {self.peer} | {ratio} | {required} |"
+
+
+def main() -> int:
+    wanted = sys.argv[1:] or ["trips", "tiny", "compute", "start", "local", "threads"]
+    lines: list[Line] = []
+    groups: list[tuple[str, list[tuple[str, float, str]]]] = []
+    for name in wanted:
+        print(f"-- {name}", flush=True)
+        for line in SECTIONS[name](groups):
+            print(line, flush=True)
+            lines.append(line)
+    if not sys.argv[1:]:
+        write(lines, groups)
+    return 0 if all(line.is_met is not False for line in lines) else 1
+
+
+def round_trips(groups: list[Any]) -> list[Line]:
+    models = {"identity": Model(pool_models.identity)}
+    lines = []
+    with Pool(models, workers=WORKERS) as pool, executor() as ppe:
+        other = loky.get_reusable_executor(WORKERS)
+        ways: dict[str, Callable[[torch.Tensor], Any]] = {
+            "rankwise": lambda x: pool.submit("identity", x).result(),
+            "rankwise, numpy": lambda x: pool.submit("identity", x.numpy()).result(),
+            "ProcessPool, torch": lambda x: ppe.submit(pool_models.peer_torch, "identity", x).result(),
+            "ProcessPool, numpy": lambda x: ppe.submit(pool_models.peer_numpy, "identity", x.numpy()).result(),
+            "loky, numpy": lambda x: other.submit(pool_models.peer_numpy, "identity", x.numpy()).result(),
+        }
+        for nbytes, (size, repeats, required) in SIZES.items():
+            times = interleaved(ways, lambda n=nbytes: torch.rand(n // 4), repeats)
+            copies = two_copies(nbytes, repeats)
+            best = min(times[name] for name in ways if not name.startswith("rankwise"))
+            lines.append(Line(f"round trip, {size}", ms(times["rankwise"]), ms(best), best / times["rankwise"], required))
+            lines.append(
+                Line(f"the same from numpy, {size}", ms(times["rankwise, numpy"]), ms(best), best / times["rankwise, numpy"], None)
+            )
+            groups.append((f"round trip, {size} (ms)", [(name, 1e3 * value, f"{1e3 * value:.3f}") for name, value in times.items()]))
+            if nbytes == 40_000_000:
+                lines.append(
+                    Line("two warm copies / round trip, 40 MB", ms(times["rankwise"]), ms(copies), copies / times["rankwise"], 1 / 1.5)
+                )
+                lines.append(empty_trip(pool, nbytes, best))
+        other.shutdown()
+    return lines
+
+
+def empty_trip(pool: Pool, nbytes: int, best: float) -> Line:
+    x = pool.empty((nbytes // 4,), torch.float32)
+    x.fill_(1.0)
+    seconds = []
+    for _ in range(11):
+        started = time.perf_counter()
+        y = pool.submit("identity", x).result()
+        seconds.append(time.perf_counter() - started)
+        assert y[0] == 1
+        del y
+    ours = statistics.median(seconds)
+    return Line("the same from pool.empty, 40 MB", ms(ours), ms(best), best / ours, 8.0)
+
+
+def tiny_tasks(groups: list[Any]) -> list[Line]:
+    names = [f"tiny{i}" for i in range(10)]
+    inputs = [(names[i % 10], np.random.rand(1, 10).astype(np.float32)) for i in range(2000)]
+    with Pool({name: Model(pool_models.tiny) for name in names}, workers=WORKERS) as pool, executor() as ppe:
+        other = loky.get_reusable_executor(WORKERS)
+        parallel = joblib.Parallel(n_jobs=WORKERS)
+
+        def with_pool() -> None:
+            futures = [pool.submit(name, x) for name, x in inputs]
+            for future in futures:
+                future.result()
+
+        def with_joblib() -> None:
+            parallel(joblib.delayed(pool_models.peer_numpy)(*pair) for pair in inputs)
+
+        ways = {
+            "rankwise": with_pool,
+            "ProcessPool": lambda: list(ppe.map(pool_models.peer_numpy_pair, inputs)),
+            "loky": lambda: list(other.map(pool_models.peer_numpy_pair, inputs)),
+            "joblib": with_joblib,
+        }
+        rates = {name: len(inputs) / seconds for name, seconds in interleaved_calls(ways, 7).items()}
+        other.shutdown()
+    best = max(rate for name, rate in rates.items() if name != "rankwise")
+    groups.append(("tiny tasks (per second)", [(name, rate, f"{rate:,.0f}") for name, rate in rates.items()]))
+    return [Line("tiny tasks streamed, 10 models", f"{rates['rankwise']:,.0f}/s", f"{best:,.0f}/s", rates["rankwise"] / best, 8.0)]
+
+
+def compute(groups: list[Any]) -> list[Line]:
+    lines = []
+    for name in ("mlp", "cnn", "transformer"):
+        model = pool_models.BUILDERS[name]
+        inputs = [np.random.rand(*pool_models.INPUTS[name]).astype(np.float32) for _ in range(300)]
+        models = {name: Model(model, replicas=2)}
+        if name == "mlp":
+            models["batched"] = Model(model, replicas=2, max_batch=32)
+        with Pool(models, workers=WORKERS, threads=1) as pool, executor() as ppe:
+            ways: dict[str, Callable[[], Any]] = {
+                "one thread": lambda n=name, xs=inputs: [pool_models.peer_numpy(n, x) for x in xs],
+                "rankwise": lambda n=name, xs=inputs: list(pool.map(n, xs)),
+                "ProcessPool": lambda n=name, xs=inputs: list(ppe.map(pool_models.peer_numpy_pair, [(n, x) for x in xs])),
+            }
+            if name == "mlp":
+                ways["rankwise, batched"] = lambda xs=inputs: list(pool.map("batched", xs))
+            torch.set_num_threads(1)
+            rates = {way: len(inputs) / seconds for way, seconds in interleaved_calls(ways, 7).items()}
+        one, ours, peer = rates["one thread"], rates["rankwise"], rates["ProcessPool"]
+        lines.append(Line(f"{name}: share of twice one thread's rate", f"{ours:,.0f}/s", f"2 x {one:,.0f}/s", ours / (2 * one), 0.95))
+        lines.append(Line(f"{name}: against ProcessPool", f"{ours:,.0f}/s", f"{peer:,.0f}/s", ours / peer, 1.0))
+        if name == "mlp":
+            batched = rates["rankwise, batched"]
+            lines.append(Line("mlp: batched against not", f"{batched:,.0f}/s", f"{ours:,.0f}/s", batched / ours, 2.0))
+        groups.append((f"{name} (per second)", [(way, rate, f"{rate:,.0f}") for way, rate in rates.items()]))
+    return lines
+
+
+def start_and_memory(groups: list[Any]) -> list[Line]:
+    names = ["mlp", "cnn", "transformer"]
+    inputs = {name: np.zeros(pool_models.INPUTS[name], np.float32) for name in names}
+    ours, theirs, memory = [], [], {}
+    for _ in range(3):
+        started = time.perf_counter()
+        with Pool({name: Model(pool_models.BUILDERS[name]) for name in names}, workers=WORKERS) as pool:
+            for future in [pool.submit(name, inputs[name]) for name in names]:
+                future.result()
+            ours.append(time.perf_counter() - started)
+            memory = pss_mb(psutil.Process())
+        started = time.perf_counter()
+        with executor() as ppe:
+            for future in [ppe.submit(pool_models.peer_numpy, name, inputs[name]) for name in names]:
+                future.result()
+            theirs.append(time.perf_counter() - started)
+    total = sum(memory.values())
+    workers = [value for name, value in memory.items() if "rankwise-w" in name]
+    mine, peer = statistics.median(ours), statistics.median(theirs)
+    return [
+        Line("start, until 3 models have answered", f"{mine:.2f} s", f"{peer:.2f} s", peer / mine, 1.0),
+        Line("memory of all processes, 3 models (PSS)", f"{total:.0f} MB", "350 MB", 350 / total, 1.0),
+        Line("memory of one more worker (PSS)", f"{statistics.mean(workers):.0f} MB", "", None, None),
+    ]
+
+
+def in_process(groups: list[Any]) -> list[Line]:
+    x = torch.rand(1, 1024)
+    model = pool_models.mlp().eval()
+    torch.set_num_threads(1)
+    with Pool({"mlp": Model(pool_models.mlp)}, workers=0) as pool, torch.inference_mode():
+        ways = {"bare": lambda _: model(x), "rankwise": lambda _: pool.submit("mlp", x).result()}
+        times = interleaved(ways, lambda: None, 201)
+    return [
+        Line(
+            "batch 1 in process: bare forward / rankwise", ms(times["rankwise"]), ms(times["bare"]), times["bare"] / times["rankwise"], 0.95
+        )
+    ]
+
+
+def thread_defaults(groups: list[Any]) -> list[Line]:
+    lines, inputs = [], [np.random.rand(1, 1024).astype(np.float32) for _ in range(200)]
+    for workers in (2, 4, 8):
+        models = {"mlp": Model(pool_models.mlp, replicas=workers)}
+        with Pool(models, workers=workers) as default, Pool(models, workers=workers, threads=1) as by_hand:
+            ways = {"default": lambda p=default: list(p.map("mlp", inputs)), "by hand": lambda p=by_hand: list(p.map("mlp", inputs))}
+            times = interleaved_calls(ways, 7)
+        lines.append(
+            Line(
+                f"{workers} workers: default threads against 1 by hand",
+                f"{200 / times['default']:,.0f}/s",
+                f"{200 / times['by hand']:,.0f}/s",
+                times["by hand"] / times["default"],
+                0.9,
+            )
+        )
+    return lines
+
+
+SECTIONS = {
+    "trips": round_trips,
+    "tiny": tiny_tasks,
+    "compute": compute,
+    "start": start_and_memory,
+    "local": in_process,
+    "threads": thread_defaults,
+}
+
+
+def executor() -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(WORKERS, mp_context=multiprocessing.get_context("spawn"))
+
+
+def interleaved(ways: dict[str, Callable[[Any], Any]], make: Callable[[], Any], repeats: int) -> dict[str, float]:
+    """The median seconds of each way: all ways take turns, each with an input of its own."""
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for act in ways.values():
+        for _ in range(3):
+            act(make())
+    for _ in range(repeats):
+        for name, act in ways.items():
+            x = make()
+            started = time.perf_counter()
+            y = act(x)
+            seconds[name].append(time.perf_counter() - started)
+            del y
+    return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def interleaved_calls(ways: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
+    return interleaved({name: lambda _, act=act: act() for name, act in ways.items()}, lambda: None, repeats)
+
+
+def two_copies(nbytes: int, repeats: int) -> float:
+    a, b = np.ones(nbytes, np.uint8), np.ones(nbytes, np.uint8)
+    seconds = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        np.copyto(a, b)
+        np.copyto(b, a)
+        seconds.append(time.perf_counter() - started)
+    return statistics.median(seconds)
+
+
+def pss_mb(process: psutil.Process) -> dict[str, float]:
+    """Of the process and all below it: each page counted once, shared by those who map it."""
+    found = {}
+    for each in [process, *process.children(recursive=True)]:
+        found[f"{each.pid} {each.name()}"] = each.memory_full_info().pss / 1e6
+    return found
+
+
+def ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.3f} ms"
+
+
+def write(lines: list[Line], groups: list[Any]) -> None:
+    RESULTS.mkdir(exist_ok=True)
+    parts = [
+        "# The pool against its peers",
+        "",
+        "Peers keep their models in their workers, one thread each. All ways take turns in one run; medians of 7 to 201. Round trips take",
+        "a fresh tensor each time; the peer is the fastest of ProcessPoolExecutor fed tensors, fed arrays, and loky fed arrays.",
+        "A ratio over 1 is in favour of rankwise.",
+        "",
+        "| what | rankwise | against | ratio | required |",
+        "|---|---|---|---|---|",
+        *[str(line) for line in lines],
+        "",
+        f"![chart](pool.svg)\n\n{machine_facts()}. Written by `benchmarks/pool.py`.",
+    ]
+    (RESULTS / "pool.md").write_text("\n".join(parts) + "\n")
+    (RESULTS / "pool.svg").write_text(bars("The pool against its peers", groups))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
