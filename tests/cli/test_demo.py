@@ -23,9 +23,12 @@ def test_the_tour_trains_breaks_and_explains(run_rankwise: Callable[..., Any], t
     ran = run_rankwise("demo", cwd=tmp_path, timeout_s=300)
 
     assert ran.code == 0, ran.text
-    losses = [float(loss) for loss in re.findall(r"epoch \d: loss ([\d.]+)", ran.stdout)]
+    first, *_, last = ran.stdout.split("train_ddp.py")
+    losses = [float(loss) for loss in re.findall(r"epoch \d: loss ([\d.]+)", first)]
     assert len(losses) == 5 and losses[-1] < losses[0] / 3
     assert "Exit code 70 after" in ran.stdout
+    shares = [float(share) for share in re.findall(r"([\d.]+)% of 360 digits", last)]
+    assert len(shares) == 2 and min(shares) > 95 and shares[0] == shares[1]  # trained, then the same from the pool
     assert "$ rankwise explain RW201" in ran.stdout
 
     [folder] = (tmp_path / "rankwise-runs").iterdir()
@@ -55,7 +58,9 @@ def test_a_tour_that_goes_wrong_ends_with_one_and_says_where(
 def test_the_scripts_of_the_tour_are_the_examples() -> None:
     shipped = {path.stem: path.read_text() for path in TOUR.iterdir()}
 
-    assert shipped == {name: (ROOT / "examples" / name).read_text() for name in ("train.py", "train_broken.py")}
+    assert shipped == {
+        name: (ROOT / "examples" / name).read_text() for name in ("train.py", "train_broken.py", "train_ddp.py", "predict_digits.py")
+    }
 
 
 def test_the_broken_example_is_the_healthy_one_and_three_lines_more(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.gauntlet.arena import Case, all_cases, find_problems, run_case, why_not_here
 
 RUN_ALL = os.environ.get("RANKWISE_GAUNTLET") == "all"
-# Every kind of fault, both ways to launch, healthy jobs of all sorts; as many as a build has time for. RANKWISE_GAUNTLET=all runs everything.
+# Every kind of fault, both ways to launch, healthy jobs of all sorts; as many as CI has time for. RANKWISE_GAUNTLET=all runs all.
 USUAL = frozenset((Path(__file__).parent / "usual.txt").read_text().split())
 
 

@@ -1,12 +1,15 @@
-"""`rankwise demo`: the tour. Trains on two ranks, breaks the training, and shows the verdict; no network, no GPU."""
+"""`rankwise demo`: the tour. Trains on two ranks, breaks the training, shows the verdict, trains with the helpers, and predicts."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
 import difflib
+import importlib.util
 import json
 import os
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -36,6 +39,7 @@ def main(argv: list[str]) -> int:
             _copy_scripts(Path(folder))
             _train()
             verdict = _break(out)
+            _train_with_helpers()
     except _OffCourse as error:
         _say("", f"The tour did not go as planned: {error}.")
         return 1
@@ -44,7 +48,7 @@ def main(argv: list[str]) -> int:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.description = "A two-rank training on the CPU that works, then the same with a real fault, then its verdict."
+    parser.description = "A training on two ranks that works, the same with a real fault, its verdict; then the helpers, and inference."
 
 
 def _copy_scripts(folder: Path) -> None:
@@ -74,11 +78,31 @@ def _break(out: Path) -> dict[str, Any]:
     return verdict
 
 
+def _train_with_helpers() -> None:
+    if importlib.util.find_spec("sklearn") is None:
+        _say("", "3. Training with rankwise's helpers, and inference: left out, since it needs scikit-learn's digits.")
+        return
+    _say("", "3. The helpers: train_ddp.py learns digits, with steps, sharding and checkpoints that cannot be held wrong.", "")
+    code, seconds = _run("train_ddp.py", Path("digits"))
+    if code != 0:
+        raise _OffCourse(f"train_ddp.py should have ended with exit code 0, not {code}")
+    _say(
+        "",
+        f"Exit code 0 after {seconds:.0f} s.",
+        "",
+        "4. The checkpoint goes into inference without DDP: one pool, two worker processes.",
+        "",
+    )
+    _say("   $ python predict_digits.py", "")
+    if (code := subprocess.run([sys.executable, "predict_digits.py"]).returncode) != 0:
+        raise _OffCourse(f"predict_digits.py should have ended with exit code 0, not {code}")
+
+
 def _look_closer(out: Path, verdict: dict[str, Any]) -> None:
     folder = os.path.relpath(out)
     _say(
         "",
-        "3. What is left to look at:",
+        "What is left to look at:",
         "",
         f"   {folder}/verdict.json   the verdict, for programs",
         f"   {folder}/report.html    the same as a page, with every rank and its last collectives: open it in a browser",

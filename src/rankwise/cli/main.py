@@ -18,7 +18,7 @@ COMMANDS = {
     "predict": "offline inference: any input through a model, in order, exactly once, resumable",
     "weights": "what is in a checkpoint; any checkpoint to plain weights or a program",
     "top": "a live table of the inference pools on this machine",
-    "demo": "the tour: a training that works, the same one broken, and its verdict",
+    "demo": "the tour: trains, breaks, explains, trains with the helpers, predicts",
 }
 
 
