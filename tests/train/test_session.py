@@ -7,7 +7,6 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -147,7 +146,14 @@ def test_gradients_that_were_not_synchronised_are_found(cast: Stage) -> None:
     assert (unused["code"], [culprit["rank"] for culprit in unused["culprits"]]) == ("RW215", [1])
 
 
-def test_the_backends_of_a_job_must_be_the_same_and_the_environment_whole(cast: Stage, tmp_path: Path) -> None:
+def test_wrong_arguments_are_told_before_anything_is_touched(cast: Stage) -> None:
+    parts = cast.end([cast.play("sum", {}, timeout_s=0.0), cast.play("sum", {}, backend="glooo")])
+
+    assert [part.finding["code"] for part in parts] == ["RW001", "RW001"]
+    assert "glooo" in parts[1].finding["summary"]
+
+
+def test_the_environment_must_be_whole(cast: Stage) -> None:
     (part,) = cast.end([cast.play("sum", {"WORLD_SIZE": "2", "RANK": "1"})])
 
     assert (part.finding["code"], part.finding["stage"]) == ("RW120", "environment")

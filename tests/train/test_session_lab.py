@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -94,6 +95,7 @@ def test_only_high_ports_are_blocked(cast: Stage, hosts: list[Host]) -> None:
     assert time.monotonic() - began < 20
 
 
+@long
 def test_large_packets_are_dropped_on_the_way_to_one_host(cast: Stage, hosts: list[Host]) -> None:
     block(hosts[1], 'iifname "eth0" meta length > 1400')
     parts = play(cast, hosts)
@@ -229,3 +231,18 @@ def test_the_world_size_is_one_more_on_one_host(cast: Stage, hosts: list[Host], 
     code, at, culprits = same(parts)
     assert (code, at) == ("RW112", "registration") and (rank, hosts[rank].name) in culprits
     assert "WORLD_SIZE=3 on rank" in parts[0].finding["summary"]
+
+
+@long
+def test_ctrl_c_while_the_backend_cannot_connect_is_heard_at_once_and_told_to_the_others(cast: Stage, hosts: list[Host]) -> None:
+    block(hosts[0], f'iifname "eth0" tcp dport != {PORT} tcp flags & (syn | ack) == syn')
+    envs = [rank_env(rank, 2, PORT, "node-a", local_rank=0) | {"GLOO_SOCKET_IFNAME": "eth0"} for rank in range(2)]
+    parts = [cast.play("sum", env, host=host) for env, host in zip(envs, hosts)]
+    time.sleep(2.0)  # connected to the store, and stuck in torch
+    began = time.monotonic()
+    cast.kill(parts[1], signal.SIGINT)
+    cast.end(parts)
+
+    assert "KeyboardInterrupt" in parts[1].text
+    assert told(parts[0]) == ("RW110", "backend", [(1, "node-b")])
+    assert time.monotonic() - began < 5

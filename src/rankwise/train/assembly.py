@@ -199,6 +199,8 @@ class Assembly:
 
     def note_failure(self, error: BaseException) -> None:
         """Which rank failed first: told to the others while their own errors, which follow from it, are still on their way."""
+        if isinstance(error, SystemExit) and not error.code:
+            return
         error._rankwise_failed_at = time.monotonic()  # type: ignore[attr-defined]  # read by spawn
         key = f"rankwise/{self._name}/failed"
         try:

@@ -41,8 +41,12 @@ def claim_device(backend: str | None, local_rank: int, me: Place, environ: Mappi
         text = f"rank {me.rank} on {me.host} is to use GPU {local_rank}, but only {num_gpus} can be seen there{limit}"
         return Claim(wanted, torch.device("cpu"), problem=_unusable(text, me))
     device = torch.device("cuda", local_rank)
-    torch.cuda.set_device(device)
-    return Claim(wanted, device, gpu=str(torch.cuda.get_device_properties(device).uuid))
+    try:
+        torch.cuda.set_device(device)
+        return Claim(wanted, device, gpu=str(torch.cuda.get_device_properties(device).uuid))
+    except RuntimeError as error:  # in exclusive use by another process, fallen off the bus, driver and library do not fit
+        said = str(error).strip().splitlines()[0][:200]
+        return Claim(wanted, torch.device("cpu"), problem=_unusable(f"rank {me.rank} on {me.host} cannot use GPU {local_rank}: {said}", me))
 
 
 def check_backend(backend: str | None) -> str | None:

@@ -64,7 +64,7 @@ def session(backend: str | None = None, timeout_s: float = 300.0, *, collective_
     collective_timeout_s: how long a collective may take later on; by default torch's own (10 min on NCCL, 30 min on gloo).
     Raises StartError, the same on every rank that can be told.
     """
-    if timeout_s <= 0:
+    if not timeout_s > 0:
         raise UsageError(f"timeout_s must be more than 0, not {timeout_s:g}")
     if dist.is_initialized():
         raise UsageError("this process already has a process group", next=("remove init_process_group: session() makes the group",))
@@ -92,6 +92,8 @@ def session(backend: str | None = None, timeout_s: float = 300.0, *, collective_
 
 def _start_alone(backend: str | None, told: RankEnv) -> Job:
     claim = claim_device(backend or ("gloo" if not torch.cuda.is_available() else None), told.local_rank or 0, _here(0), {})
+    if claim.problem:
+        raise StartError(claim.problem)
     start_alone()
     return Job(0, 1, told.local_rank or 0, claim.device, "none")
 
