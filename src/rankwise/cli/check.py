@@ -12,6 +12,7 @@ import time
 from typing import Any
 
 from rankwise.cli.options import Parser
+from rankwise.errors import UnreadableInput
 from rankwise.launch.plan import TORCHRUN_FLAGS, TORCHRUN_VALUES
 from rankwise.preflight.plan import GROUPS, CheckPlan, plan_check
 
@@ -46,8 +47,15 @@ def main(argv: list[str]) -> int:
         options.setdefault("script", given["rest"][0])
     plan = plan_check(options, os.environ, standalone=bool(given["standalone"]))
     report = _checked(plan)
-    _show(report, given["json"])
-    return 1 if report["outcome"] == "fail" else 0
+    try:
+        text = json.dumps(report, indent=2) if given["json"] else _text(report)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:  # it may come from another host, with another version
+        why = f"{type(error).__name__}: {error}"[:200]
+        raise UnreadableInput(
+            "the report of the meeting's host cannot be read", why=why, next=("use the same rankwise everywhere",)
+        ) from error
+    print(text)
+    return 1 if report.get("outcome") == "fail" else 0
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -125,12 +133,9 @@ class Progress:
         return shutil.get_terminal_size((80, 24)).columns - 1
 
 
-def _show(report: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(report, indent=2))
-        return
+def _text(report: dict[str, Any]) -> str:
     from rankwise.report.checks import report_text
 
     is_tty = sys.stdout.isatty()
     width = shutil.get_terminal_size((120, 24)).columns if is_tty else 120
-    print(report_text(report, is_table=is_tty, colour=is_tty and not os.environ.get("NO_COLOR"), width=width))
+    return report_text(report, is_table=is_tty, colour=is_tty and not os.environ.get("NO_COLOR"), width=width)
