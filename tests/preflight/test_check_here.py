@@ -26,6 +26,7 @@ def codes(report: dict[str, Any]) -> list[str]:
     return [finding["code"] for finding in report["findings"]]
 
 
+@pytest.mark.serial
 def test_one_host_is_checked_whole_and_quickly(run_rankwise: Callable[..., Any], tmp_path: Path, free_port: int) -> None:
     ran, report = check(run_rankwise, "--master-port", str(free_port), cwd=tmp_path)
 
@@ -98,7 +99,7 @@ def test_a_torch_that_does_not_answer_ends_with_the_time_limit(run_rankwise: Cal
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     ran, report = check(run_rankwise, "--only", "parity,resources", "--time-limit", "3", cwd=tmp_path, env={"PYTHONPATH": path})
 
-    assert ran.seconds < 10
+    assert ran.seconds < 30
     assert next(result["status"] for result in report["results"] if result["check"] == "versions") in ("fail", "not possible")
     assert [result["status"] for result in report["results"] if result["check"] == "disk"] == ["pass"]
 

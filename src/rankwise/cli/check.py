@@ -50,9 +50,10 @@ def main(argv: list[str]) -> int:
     try:
         text = json.dumps(report, indent=2) if given["json"] else _text(report)
     except (KeyError, TypeError, ValueError, AttributeError) as error:  # it may come from another host, with another version
-        why = f"{type(error).__name__}: {error}"[:200]
         raise UnreadableInput(
-            "the report of the meeting's host cannot be read", why=why, next=("use the same rankwise everywhere",)
+            "the report of the meeting's host cannot be read",
+            why=f"{type(error).__name__}: {error}"[:200],
+            next=("use the same version of rankwise on every host",),
         ) from error
     print(text)
     return 1 if report.get("outcome") == "fail" else 0
