@@ -76,7 +76,7 @@ def _look(check: Check, here: Here, facts: dict[str, Facts]) -> None:
 def _judge(check: Check, job: Job) -> Result:
     try:
         seen = check.judge(job)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, ZeroDivisionError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError) as error:
         # Facts come from other hosts too, perhaps from another version of rankwise.
         seen = Seen(blind={"": f"the facts cannot be read: {type(error).__name__}: {error}"[:300]})
     return result_of(check.name, check.group, check.title, seen)
