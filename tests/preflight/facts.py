@@ -28,6 +28,7 @@ HEALTHY: dict[str, dict[str, Any]] = {
         "mtu": 1500,
         "gloo": {"name": "eth0", "address": "10.0.0.2", "why": "the host name resolves so"},
         "nccl": {"name": "eth0", "address": "10.0.0.2", "why": "the first that is up"},
+        "is_lost": False,
         "known": {"lo": ["127.0.0.1"], "eth0": ["10.0.0.2"], "docker0": ["172.17.0.1"]},
         "variables": {"GLOO_SOCKET_IFNAME": "", "NCCL_SOCKET_IFNAME": ""},
     },

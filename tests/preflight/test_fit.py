@@ -19,17 +19,13 @@ def wrong(batch_size):
     raise ValueError("no such column")
 
 def killed(batch_size):
+    print("{" * 100)  # must not come between the answers
     if batch_size >= 8:
         os.kill(os.getpid(), signal.SIGKILL)
 
 def slow(batch_size):
     import time
     time.sleep(0.2 * batch_size)
-
-def loud(batch_size):
-    print("{" * 100)
-    if batch_size > 5:
-        raise MemoryError
 """
 
 
@@ -71,14 +67,8 @@ def test_a_step_that_gets_killed_ends_the_search_and_nothing_else(tmp_path: Path
 
 
 def test_a_slow_step_ends_with_the_time_limit(tmp_path: Path) -> None:
-    code, report = fit(tmp_path, "slow", "--time-limit", "12")
+    code, report = fit(tmp_path, "slow", "--time-limit", "15")
 
     assert code == 0
     assert text_of(report).startswith("at least ") and "time limit" in text_of(report)
-    assert report["seconds"] < 14
-
-
-def test_what_the_step_prints_does_not_matter(tmp_path: Path) -> None:
-    _, report = fit(tmp_path, "loud")
-
-    assert text_of(report).startswith("5 on cpu, first failing 6")
+    assert report["seconds"] < 17

@@ -36,6 +36,10 @@ FAULTS: dict[str, tuple[Change, str, str, str, str]] = {
         lambda job: facts_of(job, 1, "interface")["variables"].update(NCCL_SOCKET_IFNAME="=eth"),
         "interface", "fail", "RW108", "NCCL_SOCKET_IFNAME==eth fits no interface of node-b",
     ),
+    "local address of somebody else": (
+        lambda job: facts_of(job, 1, "interface").update(is_lost=True, route="", source="10.9.9.9"),
+        "interface", "fail", "RW108", "--local-addr 10.9.9.9 is no address of node-b",
+    ),
     "nccl takes another interface": (
         lambda job: facts_of(job, 1, "interface")["nccl"].update(name="eth1", address="192.168.0.2"),
         "interface", "warn", "RW114", "NCCL on node-b would use eth1, but eth0",

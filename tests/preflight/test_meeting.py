@@ -18,10 +18,11 @@ from typing import Any
 import psutil
 import pytest
 
+from rankwise.preflight.conduct import greet_guests
 from rankwise.preflight.door import DOORS, Door
 from rankwise.preflight.links import knock_at, measure_link
 from rankwise.preflight.probes import TOKEN_BYTES, Probes
-from rankwise.preflight.wire import GREETING, Gone, connect, receive_message, send_message
+from rankwise.preflight.wire import GREETING, Gone, connect, receive_message, send_message, token_of
 
 TOKEN = bytes(range(TOKEN_BYTES))
 
@@ -205,6 +206,53 @@ class TestTwoNodesOnOneMachine:
         assert time.monotonic() - started < 20
         assert [finding["code"] for finding in report["findings"]][-1] == "RW111"
         assert report["note"].startswith("this host alone: nobody was met")
+
+
+ODD_MEMORY = {"left": 10**400, "ranks": [], "source": {}, "limit": None}
+NONSENSE: dict[str, Any] = {
+    "nothing": {},
+    "wrong kinds": {"facts": [1], "offer": "x", "ranks": {}, "now": "late", "answers": {"vm": 7}},
+    "wrong facts": {"facts": {"memory": ODD_MEMORY}, "offer": {"address": 5, "port": "x"}, "ranks": None},
+    "an error": {"error": "I would rather not"},
+}
+
+
+@pytest.mark.parametrize("answer", NONSENSE.values(), ids=NONSENSE)
+def test_a_guest_that_answers_nonsense_spoils_only_its_own_part(free_port: int, tmp_path: Path, answer: dict[str, Any]) -> None:
+    meeting = ["--nnodes", "2", "--node-rank", "0", "--master-addr", "127.0.0.1", "--master-port", str(free_port)]
+    command = [sys.executable, "-m", "rankwise", "check", "--json", "--only", "names,ports,links,resources", *meeting]
+    host = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    guest = None
+    while guest is None and host.poll() is None:
+        guest, _ = connect("127.0.0.1", free_port, 1.0)
+    assert guest is not None
+    told = {"nnodes": 2, "node_rank": 1, "nproc": "1", "master": "127.0.0.1", "port": free_port}
+    with guest:
+        guest.recv(len(GREETING), socket.MSG_WAITALL)
+        guest.sendall(GREETING)
+        send_message(guest, {"name": "odd\x1b[31m", "told": told, "token": token_of("none"), "tries": []}, 5)
+        try:
+            while "report" not in (message := receive_message(guest, 30)):
+                if "do" in message:
+                    send_message(guest, answer, 5)
+        except Gone:
+            pass  # shown the door: also an answer
+    out, err = host.communicate(timeout=60)
+
+    assert "Traceback" not in err, err
+    report = json.loads(out)
+    assert report["nodes"] == {"expected": 2, "present": 2}
+    own = next(result for result in report["results"] if result["check"] == "disk")
+    assert socket.gethostname() in own["values"]
+
+
+@pytest.mark.parametrize(
+    "told", [None, [], {}, {"nnodes": "2"}, {"nnodes": 2, "node_rank": [], "nproc": "1", "master": "x", "port": 1}], ids=str
+)
+def test_a_hello_that_makes_no_sense_is_refused(told: Any) -> None:
+    greet = greet_guests("none", [])
+
+    assert "refusal" in (greet({"name": "x", "told": told, "token": token_of("none")}, "10.0.0.1") or {})
 
 
 def test_somebody_elses_server_at_the_rendezvous_port_is_named(free_port: int, tmp_path: Path) -> None:

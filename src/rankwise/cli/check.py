@@ -12,6 +12,7 @@ import time
 from typing import Any
 
 from rankwise.cli.options import Parser
+from rankwise.errors import UnreadableInput
 from rankwise.launch.plan import TORCHRUN_FLAGS, TORCHRUN_VALUES
 from rankwise.preflight.plan import GROUPS, CheckPlan, plan_check
 
@@ -34,6 +35,7 @@ _OWN = {
 }
 _READ = {"nnodes", "nproc-per-node", "node-rank", "master-addr", "master-port", "local-addr"}
 _READ |= {"rdzv-backend", "rdzv-endpoint", "rdzv-id"}
+_SHORT = {"--module": ("-m",), "--redirects": ("-r",), "--tee": ("-t",)}
 _GRACE_S = 15.0
 
 
@@ -42,12 +44,20 @@ def main(argv: list[str]) -> int:
     add_options(parser)
     given = vars(parser.parse_args(_with_dashes(argv)))
     options = {name.replace("_", "-"): value for name, value in given.items() if isinstance(value, str)}
-    if given["rest"]:
+    if given["rest"] and not given["module"] and not given["no_python"]:
         options.setdefault("script", given["rest"][0])
     plan = plan_check(options, os.environ, standalone=bool(given["standalone"]))
     report = _checked(plan)
-    _show(report, given["json"])
-    return 1 if report["outcome"] == "fail" else 0
+    try:
+        text = json.dumps(report, indent=2) if given["json"] else _text(report)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:  # it may come from another host, with another version
+        raise UnreadableInput(
+            "the report of the meeting's host cannot be read",
+            why=f"{type(error).__name__}: {error}"[:200],
+            next=("use the same version of rankwise on every host",),
+        ) from error
+    print(text)
+    return 1 if report.get("outcome") == "fail" else 0
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -59,9 +69,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         own.add_argument(f"--{name}", metavar=metavar, help=text)
     torchrun = parser.add_argument_group("options of torchrun: those that say where the hosts meet are read, the others have no effect")
     for name, text in TORCHRUN_VALUES.items():
-        torchrun.add_argument(name, metavar="X", help=text if name.removeprefix("--") in _READ else argparse.SUPPRESS)
+        shown = text if name.removeprefix("--") in _READ else argparse.SUPPRESS
+        torchrun.add_argument(*_SHORT.get(name, ()), name, metavar="X", help=shown)
     for name, text in TORCHRUN_FLAGS.items():
-        torchrun.add_argument(name, action="store_true", help=text if name == "--standalone" else argparse.SUPPRESS)
+        shown = text if name == "--standalone" else argparse.SUPPRESS
+        torchrun.add_argument(*_SHORT.get(name, ()), name, action="store_true", help=shown)
     parser.add_argument("rest", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
 
 
@@ -71,7 +83,7 @@ def _with_dashes(argv: list[str]) -> list[str]:
     for i, word in enumerate(argv):
         name, equals, value = word.partition("=")
         words.append(name.replace("_", "-") + equals + value if name.startswith("--") else word)
-        if word.endswith(".py") and not argv[max(0, i - 1)].startswith("--"):
+        if word.endswith(".py") and not word.startswith("-") and not argv[max(0, i - 1)].startswith("--"):
             return words + argv[i + 1 :]
     return words
 
@@ -125,12 +137,9 @@ class Progress:
         return shutil.get_terminal_size((80, 24)).columns - 1
 
 
-def _show(report: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(report, indent=2))
-        return
+def _text(report: dict[str, Any]) -> str:
     from rankwise.report.checks import report_text
 
     is_tty = sys.stdout.isatty()
     width = shutil.get_terminal_size((120, 24)).columns if is_tty else 120
-    print(report_text(report, is_table=is_tty, colour=is_tty and not os.environ.get("NO_COLOR"), width=width))
+    return report_text(report, is_table=is_tty, colour=is_tty and not os.environ.get("NO_COLOR"), width=width)

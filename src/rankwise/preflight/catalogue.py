@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -47,6 +48,7 @@ def _load(name: str) -> Check:
 def look_around(here: Here, say: Callable[[str], None], already: Mapping[str, Facts] | None = None) -> dict[str, Facts]:
     """All looks at once, each for as long as there is time; one that does not come back is left behind, and called blind."""
     facts: dict[str, Facts] = dict(already or {})
+    until = time.monotonic() + (here.seconds_left() if "fit" in here.plan.only else here.patience_s())
     threads = {}
     for check in all_checks():
         if check.look is not None and check.group in here.plan.only and check.name not in facts:
@@ -54,7 +56,7 @@ def look_around(here: Here, say: Callable[[str], None], already: Mapping[str, Fa
             threads[check.name].start()
     for name, thread in threads.items():
         say(f"looking at this host: {name}")
-        thread.join(max(0.0, here.seconds_left()))
+        thread.join(max(0.0, until - time.monotonic()))
     late = {name: {"blind": "it did not answer within the time limit"} for name in threads if name not in facts}
     return facts | late
 
@@ -74,7 +76,7 @@ def _look(check: Check, here: Here, facts: dict[str, Facts]) -> None:
 def _judge(check: Check, job: Job) -> Result:
     try:
         seen = check.judge(job)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, ZeroDivisionError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError) as error:
         # Facts come from other hosts too, perhaps from another version of rankwise.
         seen = Seen(blind={"": f"the facts cannot be read: {type(error).__name__}: {error}"[:300]})
     return result_of(check.name, check.group, check.title, seen)

@@ -92,7 +92,7 @@ def greet_guests(job_id: str, strangers: list[dict[str, str]]) -> Callable[[Mess
     token = token_of(job_id)
 
     def greet(hello: Message, address: str) -> Message | None:
-        if not isinstance(hello.get("told"), dict) or not isinstance(hello.get("name"), str):
+        if not isinstance(hello.get("name"), str) or not _is_sound(hello.get("told")):
             return {"refusal": "the hello was not understood: is it the same version of rankwise?"}
         if hello.get("token") != token:
             strangers.append({"name": hello["name"][:100], "address": address})
@@ -100,3 +100,11 @@ def greet_guests(job_id: str, strangers: list[dict[str, str]]) -> Callable[[Mess
         return {"is_led": True} if hello.get("is_question") else None
 
     return greet
+
+
+def _is_sound(told: object) -> bool:
+    """What a host says it was told, as far as we rely on it."""
+    if not isinstance(told, dict):
+        return False
+    kinds = {"nnodes": int, "node_rank": int | None, "master": str, "port": int, "nproc": str}
+    return all(isinstance(told.get(key), kind) for key, kind in kinds.items())

@@ -27,6 +27,10 @@ class Here:
     def seconds_left(self) -> float:
         return self.deadline - time.monotonic()
 
+    def patience_s(self) -> float:
+        """For one look: half of what is left, so that a host that is stuck leaves the others time to measure."""
+        return max(0.0, self.seconds_left() / 2)
+
     @cached_property
     def name(self) -> str:
         return socket.gethostname()
@@ -36,7 +40,7 @@ class Here:
         """Ranks this host is to run: `--nproc-per-node`, with torchrun's words for it resolved."""
         if self.plan.nproc.isdecimal():
             return int(self.plan.nproc)
-        gpus = int(self.torch.facts(self.seconds_left()).get("gpus", 0))
+        gpus = int(self.torch.facts(self.patience_s()).get("gpus", 0))
         return gpus if self.plan.nproc == "gpu" or (self.plan.nproc == "auto" and gpus) else os.cpu_count() or 1
 
     @cached_property

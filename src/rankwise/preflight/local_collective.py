@@ -17,7 +17,7 @@ _LIMIT_S = 15.0
 def local_collective(here: Here, say: Callable[[str], None]) -> Facts:
     if here.ranks < 2:
         return {"blind": "one rank has nobody to reduce with"}
-    first = here.torch.facts(here.seconds_left())
+    first = here.torch.facts(here.patience_s())
     if "error" in first:
         return {"blind": "torch cannot be imported"}
     second = TorchProcess(here.environ)

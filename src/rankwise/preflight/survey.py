@@ -17,6 +17,8 @@ _CLOCK_ASKS = 5
 _CLOCK_S, _KNOCK_S, _LINK_S, _COLLECTIVE_S = 10.0, 20.0, 20.0, 25.0
 _FACTS_S = 3600.0  # as long as the time limit allows: --fit may take all of it
 
+_LINK_NUMBERS = ("rtt_s", "sent", "echoes", "lost_out", "lost_back", "largest", "wanted", "up", "down")
+
 Knocks = dict[str, dict[str, Facts]]
 
 
@@ -51,7 +53,7 @@ class Survey:
             for name in offers
         }
         answers = self._circle.ask_all(commands, _KNOCK_S) if len(offers) > 1 else {}
-        return {name: answer["answers"] for name, answer in answers.items() if isinstance(answer.get("answers"), dict)}
+        return {name: _sound_knocks(answer["answers"]) for name, answer in answers.items() if isinstance(answer.get("answers"), dict)}
 
     def measure_links(self, knocks: Knocks) -> list[Link]:
         """Round by round, pairs that share no host at once; then, where not all pairs were measured, the suspects once more."""
@@ -92,7 +94,20 @@ class Survey:
         directed = [pair for pair in (_open_way(pair, knocks) for pair in pairs) if pair is not None]
         commands = {source: {"do": "link", "token": self._token, "peer": offers[target]} for source, target in directed}
         answers = self._circle.ask_all(commands, _LINK_S)
-        return [Link(source, target, answers[source]["facts"]) for source, target in directed if "facts" in answers.get(source, {})]
+        found = ((source, target, answers.get(source, {}).get("facts")) for source, target in directed)
+        return [Link(source, target, _sound_link(facts)) for source, target, facts in found if isinstance(facts, dict)]
+
+
+def _sound_knocks(answers: Facts) -> dict[str, Facts]:
+    return {str(name): answer for name, answer in answers.items() if isinstance(answer, dict) and "high" in answer}
+
+
+def _sound_link(facts: Facts) -> Facts:
+    """The numbers that are numbers; what another host says may be anything."""
+    numbers = {key: value for key in _LINK_NUMBERS if isinstance(value := facts.get(key), int | float)}
+    together = ({"lost_out", "lost_back"}, {"largest", "wanted"}, {"up", "down"})
+    whole = {key: value for key, value in numbers.items() if all(key not in group or group <= numbers.keys() for group in together)}
+    return whole | {"connected": facts.get("connected") is True, "error": str(facts.get("error", ""))[:200]}
 
 
 def _clock_of(member: Member) -> tuple[float, float] | None:

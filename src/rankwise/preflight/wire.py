@@ -52,12 +52,16 @@ def receive_message(sock: socket.socket, timeout_s: float, largest: int = MAX_ME
     if size > largest:
         raise Gone(f"a message of {size} bytes was announced")
     try:
-        message = json.loads(receive_exactly(sock, size, deadline))
+        message = json.loads(receive_exactly(sock, size, deadline), parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
         raise Gone("what came was no message") from error
     if not isinstance(message, dict):
         raise Gone("what came was no message")
     return message
+
+
+def _refuse(constant: str) -> float:
+    raise ValueError(f"{constant} is no number")
 
 
 def receive_exactly(sock: socket.socket, size: int, deadline: float) -> bytes:

@@ -20,7 +20,7 @@ GROUP = "gpus"
 
 
 def look(here: Here) -> Facts:
-    driver, torch = here.gpus, here.torch.facts(here.seconds_left())
+    driver, torch = here.gpus, here.torch.facts(here.patience_s())
     return {
         "present": len(driver.get("gpus", ())),
         "names": sorted(gpu["name"] for gpu in driver.get("gpus", ())),

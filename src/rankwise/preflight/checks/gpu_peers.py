@@ -15,7 +15,7 @@ GROUP = "gpus"
 
 
 def look(here: Here) -> Facts:
-    torch = here.torch.facts(here.seconds_left())
+    torch = here.torch.facts(here.patience_s())
     if "error" in torch:
         return {"blind": str(torch["error"])}
     if torch.get("gpus", 0) < 2:

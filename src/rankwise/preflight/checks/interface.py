@@ -46,6 +46,7 @@ def look(here: Here) -> Facts:
         "mtu": route.mtu if route else 0,
         "gloo": {"name": gloo, "address": gloo_address, "why": gloo_why},
         "nccl": {"name": nccl, "address": nccl_address, "why": nccl_why},
+        "is_lost": bool(here.plan.local_addr) and route is None,
         "known": {interface.name: list(interface.addresses) for interface in known},
         "variables": {name: here.environ.get(name, "") for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")},
     }
@@ -72,6 +73,8 @@ def exports(host: Host) -> list[str]:
 
 def _missing(host: Host, facts: Facts) -> Iterator[Finding]:
     names = list(facts["known"])
+    if facts["is_lost"]:
+        yield _no_such(host, f"--local-addr {facts['source']} is no address of {host.name}", facts)
     gloo, nccl = facts["variables"]["GLOO_SOCKET_IFNAME"], facts["variables"]["NCCL_SOCKET_IFNAME"]
     lost = [word for word in gloo.split(",") if word and word not in names]
     if lost:

@@ -36,7 +36,7 @@ _MINOR = {"driver", "rankwise"}
 
 
 def look(here: Here) -> Facts:
-    asked = here.torch.facts(here.seconds_left())
+    asked = here.torch.facts(here.patience_s())
     return {
         "python": platform.python_version(),
         "torch": str(asked.get("torch") or _installed("torch")),
