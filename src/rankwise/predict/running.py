@@ -20,7 +20,7 @@ from rankwise.predict.workspace import PredictError, Workspace, cannot_write, fo
 _FIRST_TRY = 256  # rows of a batch, where nobody said
 _TRY_BYTES = 64 << 20
 _PART_S = 2.0  # what a crash may cost, in seconds of work
-_PART_BYTES = 64 << 20
+_PART_BYTES = 16 << 20
 
 OnProgress = Callable[[int, int, int | None], None]  # rows done, rows failed, rows in all (if known)
 
