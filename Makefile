@@ -84,7 +84,7 @@ soak-train: $(READY)
 
 soak-predict: $(READY)
 	@echo "==> predict, killed at 40 random moments"
-	@RANKWISE_LONG=1 $(BIN)/python -m pytest -q tests/predict/test_kills.py tests/predict/test_gathering.py
+	@RANKWISE_LONG=1 $(BIN)/python -m pytest -q tests/predict/test_kills.py tests/predict/test_gathering.py tests/predict/test_memory.py
 
 clean:
 	@echo "==> removing caches and $(VENV)"

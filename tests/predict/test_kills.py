@@ -98,7 +98,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_bytes(tmp_path: Path) ->
 
 def test_a_row_that_ends_its_worker_is_found_and_set_aside(tmp_path: Path) -> None:
     path, _ = write(tmp_path, "npy", 64)
-    words = ["--build", "tests.predict.nets:deadly", "--input", str(path), "--output", str(tmp_path / "out.jsonl"), "--batch", "64"]
+    words = ["--build", "tests.predict.nets:deadly", "--input", str(path), "--output", str(tmp_path / "out.jsonl"), "--batch", "8"]
     done = subprocess.run(
         [sys.executable, "-m", "rankwise", "predict", *words, "--workers", "1", "--json"],
         capture_output=True, text=True, timeout=PATIENCE_S, env=environment(), cwd=ROOT,

@@ -180,6 +180,23 @@ def test_an_output_of_somebody_else_is_not_overwritten(tmp_path: Path) -> None:
     assert len(np.load(tmp_path / "out.npy")) == COUNT
 
 
+def test_the_list_of_failed_rows_does_not_replace_another_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREDICT_PAUSE_S", "0")
+    first = run(tmp_path, "a.npy", model="slow")
+    listed = (tmp_path / "errors.jsonl").read_text()
+    second = run(tmp_path, "b.npy", model="slow", batch=8)
+
+    assert (Path(first.errors).name, Path(second.errors).name) == ("errors.jsonl", "b.npy.errors.jsonl")
+    assert (tmp_path / "errors.jsonl").read_text() == listed == (tmp_path / "b.npy.errors.jsonl").read_text()
+
+
+def test_a_job_that_never_began_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(UsageError):
+        run(tmp_path, model="nothing_of_that_name")
+
+    assert [path.name for path in tmp_path.iterdir()] == ["x.npy"]
+
+
 class Killed(BaseException):
     """Stands for SIGKILL: nothing may catch it and go on."""
 

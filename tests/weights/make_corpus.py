@@ -19,6 +19,7 @@ from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_st
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
+from rankwise.train import Checkpoints
 from tests.weights.nets import Net, Tied
 
 warnings.simplefilter("ignore")
@@ -52,6 +53,10 @@ def by_both_ranks(folder: Path) -> None:
     weights, moments = get_state_dict(sharded, optimizer)
     dcp.save({"model": weights, "optim": moments}, checkpoint_id=folder / "dcp_fsdp2")
     dcp.save(get_model_state_dict(sharded), checkpoint_id=folder / "dcp_fsdp2_bare")
+    ours = DDP(trained())
+    for is_sharded, name in ((False, "rankwise_train"), (True, "rankwise_train_sharded")):
+        things = {"model": ours, "optimizer": torch.optim.AdamW(ours.parameters())}
+        assert Checkpoints(folder / name, sharded=is_sharded, **things).save(7)
     wrapped = FSDP(trained(), device_id=torch.device("cpu"))
     with FSDP.state_dict_type(wrapped, StateDictType.SHARDED_STATE_DICT):
         dcp.save({"state_dict": wrapped.state_dict()}, checkpoint_id=folder / "dcp_fsdp1")

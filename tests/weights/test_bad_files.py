@@ -56,8 +56,8 @@ def test_none_takes_memory_or_time(tried: dict[str, Any]) -> None:
 
 
 def test_a_bomb_would_have_gone_off(tried: dict[str, Any]) -> None:
-    """The same file, unpickled as torch.load does without weights_only: the corpus is not harmless by accident."""
-    code = "import sys, torch; torch.load(sys.argv[1], weights_only=False)"
+    """The same file, unpickled as others do: the corpus is not harmless by accident."""
+    code = "import pickle, sys, zipfile; pickle.loads(zipfile.ZipFile(sys.argv[1]).read('x/data.pkl'))"
     subprocess.run([sys.executable, "-c", code, str(tried["folder"] / "bomb_system.pt")], capture_output=True, timeout=60)
 
     assert Path(marker(tried["folder"])).exists()

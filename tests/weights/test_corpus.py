@@ -45,6 +45,12 @@ PLAIN: dict[str, tuple[dict[str, Any], str]] = {
     "accelerate.bin": ({}, "torch zip"),
     "lightning.ckpt": ({}, "Lightning"),
     "fabric.ckpt": ({}, "torch zip"),
+    "rankwise_train": ({}, "rankwise.train checkpoint"),
+    "rankwise_train/last.pt": ({}, "rankwise.train checkpoint"),
+    "rankwise_train/step-00000007": ({}, "rankwise.train checkpoint"),
+    "rankwise_train_sharded/step-00000007": ({}, "torch.distributed.checkpoint"),
+    "rankwise_train_sharded": ({}, "torch.distributed.checkpoint"),
+    "rankwise_train_sharded/last.pt": ({}, "torch.distributed.checkpoint"),
     "dcp_ddp": ({}, "torch.distributed.checkpoint"),
     "dcp_fsdp1": ({}, "torch.distributed.checkpoint"),
     "dcp_fsdp2": ({}, "optimizer"),
@@ -143,12 +149,12 @@ def test_the_weights_in_training_are_taken_and_the_average_is_told(corpus: Path)
     assert (report.key, report.also_found) == ("model", ("ema",))
 
 
-def test_a_wrapped_model_takes_a_plain_checkpoint(corpus: Path) -> None:
-    model = torch.nn.DataParallel(torch.compile(Net()))
+def test_a_wrapped_model_takes_a_checkpoint_that_was_wrapped_otherwise(corpus: Path) -> None:
+    model = torch.nn.DataParallel(torch.nn.DataParallel(Net()))
 
-    rankwise.load_weights(model, corpus / "expected.pt")
+    rankwise.load_weights(model, corpus / "compiled.pt")
 
-    assert_same(model.module._orig_mod, expected(corpus))
+    assert_same(model.module.module, expected(corpus))
 
 
 def test_every_kind_computes_the_same(corpus: Path) -> None:

@@ -167,12 +167,9 @@ def test_a_key_that_is_not_there_lists_those_that_are(tmp_path: Path) -> None:
 
 
 def test_only_an_optimizer_is_no_weights(tmp_path: Path) -> None:
-    model = Net()
-    optimizer = torch.optim.AdamW(model.parameters())
-    model(Net.example()).sum().backward()
-    optimizer.step()
+    moments = {0: {"step": torch.tensor(1.0), "exp_avg": torch.zeros(16, 4), "exp_avg_sq": torch.zeros(16, 4)}}
 
-    assert refused(Net(), save(tmp_path / "last.pt", {"optimizer": optimizer.state_dict()})).code == "RW735"
+    assert refused(Net(), save(tmp_path / "last.pt", {"optimizer": {"state": moments, "param_groups": []}})).code == "RW735"
 
 
 def test_tied_in_the_model_and_different_in_the_checkpoint(tmp_path: Path) -> None:

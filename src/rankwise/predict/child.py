@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from rankwise.errors import RankwiseError
 from rankwise.weights.building import import_callable
 from rankwise.weights.loading import load_weights
 
@@ -25,6 +27,15 @@ def build_runner(build: Any, weights: str, load: str, stack: bool) -> Runner:
     if isinstance(model, torch.nn.Module):
         model.eval()
     return Runner(model, load, stack)
+
+
+def build_in_worker(**recipe: Any) -> Any:
+    """The same for a pool. A finding (weights that do not fit) comes back as the answer to the first batch, not as a traceback."""
+    try:
+        return build_runner(**recipe)
+    except RankwiseError as error:
+        finding = error.finding.to_dict()
+        return lambda columns, length: {"refused": json.dumps(finding)}
 
 
 class Runner(torch.nn.Module):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from rankwise.errors import RankwiseError, UsageError
+from rankwise.findings import Finding
 from rankwise.predict.batches import Batch, joined, taken
 from rankwise.predict.parts import Results
 
@@ -70,7 +72,7 @@ class InPool:
         from rankwise.pool import Model, Pool
 
         options = {"build": recipe.build, "weights": recipe.weights, "load": recipe.load, "stack": recipe.stack}
-        model = Model("rankwise.predict.child:build_runner", kwargs=options, device=recipe.device, limit_s=recipe.limit_s)
+        model = Model("rankwise.predict.child:build_in_worker", kwargs=options, device=recipe.device, limit_s=recipe.limit_s)
         self.halved = False
         self._pool = Pool({"model": model}, workers=recipe.workers)
         self._ahead = _AHEAD * len(self._pool.plan.seats)
@@ -104,6 +106,8 @@ class InPool:
             if error.finding.code not in _BY_INPUT:
                 raise
             return self._by_halves(batch, rows, error)
+        if "refused" in outcome:
+            raise RankwiseError(Finding.from_dict(json.loads(outcome["refused"])))
         self.halved |= outcome["halved"]
         return outcome
 

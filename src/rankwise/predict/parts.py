@@ -21,19 +21,22 @@ _ALIGN = 64
 class Results:
     """Results of consecutive rows: columns for the rows that worked, in order, and the reasons of those that did not."""
 
-    rows: list[int] = field(default_factory=list)  # of the columns
+    rows: Any = ()  # of the columns; an array of row numbers once it is made
     columns: dict[str, Column] = field(default_factory=dict)
     errors: list[dict[str, Any]] = field(default_factory=list)
     first_row: int = 0
     length: int = 0  # rows it stands for, failed ones included
 
+    def __post_init__(self) -> None:
+        self.rows = np.asarray(self.rows, np.int64)
+
 
 def join(pieces: list[Results]) -> Results:
     """Consecutive results as one."""
-    filled = [piece for piece in pieces if piece.rows]
+    filled = [piece for piece in pieces if len(piece.rows)]
     names = list(filled[0].columns) if filled else []
     return Results(
-        rows=[row for piece in filled for row in piece.rows],
+        rows=np.concatenate([piece.rows for piece in filled]) if filled else (),
         columns={name: joined([piece.columns[name] for piece in filled]) for name in names},
         errors=[error for piece in pieces for error in piece.errors],
         first_row=pieces[0].first_row,
@@ -43,16 +46,17 @@ def join(pieces: list[Results]) -> Results:
 
 def write_part(path: Path, results: Results) -> dict[str, int]:
     """Write through to the disk under a name that appears when it is complete; returns size and checksum for the journal."""
-    described, arrays, at = {}, [], 0
-    for name, column in results.columns.items():
+    described: list[dict[str, Any]] = []  # the row numbers, then the columns
+    arrays: list[np.ndarray[Any, Any]] = []
+    at = 0
+    for name, column in [("", results.rows), *results.columns.items()]:
         if isinstance(column, np.ndarray):
-            array = np.ascontiguousarray(column)
-            described[name] = {"dtype": array.dtype.str, "shape": list(array.shape), "at": at}
-            arrays.append(array)
-            at += -(-array.nbytes // _ALIGN) * _ALIGN
+            arrays.append(np.ascontiguousarray(column))
+            described.append({"name": name, "dtype": column.dtype.str, "shape": list(column.shape), "at": at})
+            at += -(-column.nbytes // _ALIGN) * _ALIGN
         else:
-            described[name] = {"values": list(column)}
-    head = {"first_row": results.first_row, "length": results.length, "rows": results.rows, "errors": results.errors, "columns": described}
+            described.append({"name": name, "values": list(column)})
+    head = {"first_row": results.first_row, "length": results.length, "errors": results.errors, "columns": described}
     text = json.dumps(head, separators=(",", ":")).encode()
     text += b" " * (-(len(text) + 8) % _ALIGN)
     temporary = path.with_suffix(".tmp")
@@ -89,16 +93,16 @@ def read_part(path: Path) -> Results:
     data = np.memmap(path, dtype=np.uint8, mode="r")
     length = int.from_bytes(data[:8].tobytes(), "little")
     head = json.loads(data[8 : 8 + length].tobytes())
-    columns: dict[str, Column] = {}
-    for name, entry in head["columns"].items():
-        if "values" in entry:
-            columns[name] = entry["values"]
-            continue
-        dtype, shape = np.dtype(entry["dtype"]), tuple(entry["shape"])
-        begin = 8 + length + entry["at"]
-        nbytes = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
-        columns[name] = np.frombuffer(data[begin : begin + nbytes].tobytes(), dtype).reshape(shape)
-    return Results(head["rows"], columns, head["errors"], head["first_row"], head["length"])
+    rows, *columns = ((entry["name"], _column(data, 8 + length, entry)) for entry in head["columns"])
+    return Results(rows[1], dict(columns), head["errors"], head["first_row"], head["length"])
+
+
+def _column(data: Any, start: int, entry: dict[str, Any]) -> Column:
+    if "values" in entry:
+        return entry["values"]
+    dtype, shape, begin = np.dtype(entry["dtype"]), tuple(entry["shape"]), start + entry["at"]
+    nbytes = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+    return np.frombuffer(data[begin : begin + nbytes].tobytes(), dtype).reshape(shape)
 
 
 def _padded(arrays: list[np.ndarray[Any, Any]]) -> Iterator[bytes]:

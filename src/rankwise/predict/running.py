@@ -20,7 +20,7 @@ from rankwise.predict.workspace import PredictError, Workspace, cannot_write, fo
 _FIRST_TRY = 256  # rows of a batch, where nobody said
 _TRY_BYTES = 64 << 20
 _PART_S = 2.0  # what a crash may cost, in seconds of work
-_PART_BYTES = 64 << 20
+_PART_BYTES = 16 << 20
 
 OnProgress = Callable[[int, int, int | None], None]  # rows done, rows failed, rows in all (if known)
 
@@ -87,6 +87,10 @@ def predict(
     workspace = Workspace(target, identity, options.restart)
     try:
         return _Job(source, recipe, options, workspace, on_progress).run(identity)
+    except BaseException:
+        if not workspace.done_rows:
+            workspace.remove()
+        raise
     finally:
         workspace.close()
 
@@ -179,13 +183,25 @@ class _Job:
 
     def _write(self) -> str | None:
         output = self._space.output
-        path = Path(self._options.errors) if self._options.errors else output.with_name("errors.jsonl")
+        path = self._errors_path()
         try:
+            self._space.begin_writing(path.name)
             failed = write_errors(path, self._space.results()) if self._space.failed_rows else 0
             write_output(output, self._space.results, self._space.done_rows)
         except OSError as error:
             raise cannot_write(output, error) from error
         return str(path) if failed else None
+
+    def _errors_path(self) -> Path:
+        """errors.jsonl beside the output, unless that lists the rows of another job; decided once for all runs of this one."""
+        output = self._space.output
+        if self._options.errors:
+            return Path(self._options.errors)
+        if self._space.errors_name is not None:
+            return output.with_name(self._space.errors_name)
+        usual = output.with_name("errors.jsonl")
+        is_ours = read_marker(output).get("predicted", {}).get("errors") == str(usual)
+        return output.with_name(f"{output.name}.errors.jsonl") if usual.exists() and not is_ours else usual
 
 
 def _check(target: Path, options: Options, weights: Any) -> None:

@@ -46,11 +46,9 @@ class Workspace:
     def _begin(self, identity: dict[str, Any], restart: bool) -> None:
         identity = json.loads(json.dumps(identity))  # as it will be read back
         known = self._journal.records[0].get("job") if self._journal.records else None
-        if known is not None and known != identity:
-            if not restart:
-                raise _another_job(self.output, known, identity)
-            known = None
-        if known is None or restart:
+        if known is not None and known != identity and self._parts and not restart:
+            raise _another_job(self.output, known, identity)
+        if known != identity or restart:
             self._journal.keep(0)
             self._append({"job": identity})
         self._drop_unfinished()
@@ -94,6 +92,15 @@ class Workspace:
         """All rows are there; what is left is to write the output."""
         if not self.is_complete:
             self._append({"end": self.done_rows})
+
+    @property
+    def errors_name(self) -> str | None:
+        """What the list of failed rows is called, once that was decided."""
+        return next((record["errors"] for record in self._journal.records if "errors" in record), None)
+
+    def begin_writing(self, errors_name: str) -> None:
+        if self.errors_name is None:
+            self._append({"errors": errors_name})
 
     def results(self) -> Any:
         """All parts, in order, one at a time."""

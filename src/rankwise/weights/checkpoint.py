@@ -46,6 +46,9 @@ def damaged(path: Path, error: Damaged) -> CheckpointError:
 
 
 def _read_file(path: Path) -> Content:
+    shards = path.resolve().parent / "shards"
+    if path.resolve().name == "state.pt" and (shards / METADATA).is_file():
+        return read_dcp(shards)  # rankwise.train with sharded=True: state.pt, and last.pt that points to it, hold all but the weights
     data = map_file(path)
     head = bytes(data[:64])
     if not head:
@@ -100,8 +103,8 @@ def _read_folder(folder: Path) -> Content:
         names = sorted(entry.name for entry in os.scandir(folder))
     except OSError as error:
         raise _foreign(folder, f"a folder that cannot be listed ({error.strerror})") from error
-    # Accelerate with FSDP keeps the model in a folder of its own beside the optimizer's, rankwise.train the shards in one beside the rest
-    inner = [name for name in names if name.startswith(("pytorch_model", "shards")) and (folder / name / METADATA).is_file()]
+    # Accelerate with FSDP keeps the model in a folder of its own beside the optimizer's
+    inner = [name for name in names if name.startswith("pytorch_model") and (folder / name / METADATA).is_file()]
     if len(inner) == 1:
         return read_dcp(folder / inner[0])
     for suffix in _SUFFIXES:

@@ -66,8 +66,8 @@ def _blocks(results: Results, name: str, like: Array) -> Iterator[bytes]:
         yield _checked(results, name, like).tobytes()
         return
     whole = np.full((results.length, *like.shape[1:]), np.nan if like.dtype.kind in "fc" else 0, like.dtype)
-    if results.rows:
-        whole[np.asarray(results.rows) - results.first_row] = _checked(results, name, like)
+    if len(results.rows):
+        whole[results.rows - results.first_row] = _checked(results, name, like)
     yield whole.tobytes()
 
 

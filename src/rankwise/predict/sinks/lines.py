@@ -46,7 +46,7 @@ def write_csv(parts: Parts, total: int, path: Path) -> None:
 def _rows(parts: Iterable[Results]) -> Iterator[dict[str, Any]]:
     for results in parts:
         columns = {name: column.tolist() if isinstance(column, np.ndarray) else column for name, column in results.columns.items()}
-        for i, row in enumerate(results.rows):
+        for i, row in enumerate(results.rows.tolist()):
             yield {"row": row, **{name: _plain(column[i]) for name, column in columns.items()}}
 
 

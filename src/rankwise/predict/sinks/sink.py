@@ -82,4 +82,4 @@ def _remove(path: Path) -> None:
 
 def first_columns(parts: Iterable[Results]) -> dict[str, Any]:
     """The columns of the first rows that worked; none if no row did."""
-    return next((results.columns for results in parts if results.rows), {})
+    return next((results.columns for results in parts if len(results.rows)), {})

@@ -42,7 +42,7 @@ def regrouped(parts: Iterable[Results]) -> Iterator[Results]:
     held: list[Results] = []
     count, size = 0, 0
     for part in parts:
-        if not part.rows:
+        if not len(part.rows):
             continue
         size = size or _group_rows(part)
         held.append(part)
@@ -51,7 +51,7 @@ def regrouped(parts: Iterable[Results]) -> Iterator[Results]:
             whole = join(held)
             yield _rows_of(whole, 0, size)
             rest = _rows_of(whole, size, count)
-            held, count = ([rest] if rest.rows else []), count - size
+            held, count = ([rest] if len(rest.rows) else []), count - size
     if held:
         yield join(held)
 
