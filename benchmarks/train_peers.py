@@ -18,7 +18,7 @@ PEERS = Path(__file__).with_name("peers")
 RESULT = Path(__file__).parent / "results" / "train.md"
 NAMES = {"by_hand": "DDP by hand", "with_rankwise": "rankwise", "with_accelerate": "Accelerate", "with_fabric": "Fabric"}
 MISUSES = {
-    "uneven_data": "37 samples, 2 ranks, a short last window",
+    "uneven_data": "37 samples, 2 ranks, 5 batches in a window of 8",
     "evaluation": "predictions for 37 samples on 2 ranks",
     "reshuffling": "nobody calls `set_epoch`",
     "replaced_layer": "a layer is replaced after wrapping",
@@ -27,7 +27,7 @@ MISUSES = {
     "skipped_batch": "one rank leaves out a batch",
     "different_lengths": "one rank has fewer samples",
     "not_finite": "one batch gives infinite gradients",
-    "killed_while_saving": "rank 0 is killed while saving over the last checkpoint",
+    "killed_while_saving": "rank 0 is killed while saving, at 5 moments; the worst",
 }
 
 
