@@ -20,8 +20,8 @@ help:
 	@echo "make bench-session  what session() costs over init_process_group"
 	@echo "make soak-session   the long tests of session(): 64 ranks, every fault of the lab"
 	@echo "make bench-train  the same training by hand, with rankwise, Accelerate and Fabric"
-	@echo "make soak-train   30 ranks killed at random moments; about 6 minutes"
 	@echo "make soak-predict  predict killed at 40 random moments, resumed to the same bytes"
+	@echo "make soak-train   30 ranks killed at random moments, and more sizes of everything; about 8 minutes"
 	@echo "make clean        remove caches and $(VENV)"
 
 demo: $(READY)
@@ -80,7 +80,7 @@ bench-train: $(READY)
 
 soak-train: $(READY)
 	@echo "==> kill -9 of a random rank, 30 times"
-	@RANKWISE_LONG=1 $(BIN)/python -m pytest -q -s tests/train/test_elastic.py
+	@RANKWISE_LONG=1 $(BIN)/python -m pytest -q -s tests/train/test_elastic.py tests/train/test_equality.py
 
 soak-predict: $(READY)
 	@echo "==> predict, killed at 40 random moments"

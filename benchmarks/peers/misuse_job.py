@@ -1,11 +1,15 @@
-"""Two ranks that hold one library wrong in one way; each rank prints what it came to."""
+"""Holds each library wrong in each way, on two ranks, and prints what they came to."""
 
 import copy
+import json
 import os
 import signal
+import socket
 import sys
+import tempfile
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,15 +20,88 @@ from torch.nn.functional import mse_loss
 from torch.utils.data import TensorDataset
 
 LENGTH = 37
+TIMEOUT_S = 30.0  # after the ranks were forked; what ends takes a second or two
+GRACE_S = 8.0
 
 
-def main(library: str, misuse: str, folder: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    said = MISUSES[misuse](LOOPS[library], folder)
-    print(f"SAID {dist.get_rank()} {said}", flush=True)
-    sys.stdout.flush()
-    time.sleep(0.5)
+def main() -> None:
+    """Try every misuse with every library: two forked ranks each, from one process that has imported everything once."""
+    import accelerate  # noqa: F401  imported here, so that a rank pays nothing for it
+    import lightning_fabric  # noqa: F401
+    import torch._dynamo.utils  # noqa: F401
+
+    import rankwise.train  # noqa: F401
+
+    results: dict[str, dict[str, list[str]]] = {}
+    for misuse in MISUSES:
+        for library in LOOPS:
+            said = killed_and_resumed(library) if misuse == "killed_while_saving" else tried(library, misuse)
+            results.setdefault(misuse, {})[library] = said
+            print(misuse, library, said, file=sys.stderr, flush=True)
+    print("RESULT " + json.dumps(results), flush=True)
+
+
+def tried(library: str, misuse: str) -> list[str]:
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        return attempt(library, misuse, folder)
+
+
+def killed_and_resumed(library: str) -> list[str]:
+    """Killed at several moments of a save, each followed by an attempt to resume; the worst of them."""
+    worst = ["RIGHT", "RIGHT"]
+    for moment in (0.1, 0.3, 0.5, 0.7, 0.9):
+        with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+            os.environ["BENCH_MOMENT"] = str(moment)
+            if attempt(library, "killed_while_saving", folder)[0] != "NOTHING":
+                continue  # rank 0 had finished
+            said = attempt(library, "killed_while_saving", folder)
+            worst = said if said != ["RIGHT", "RIGHT"] else worst
+    return worst
+
+
+def attempt(library: str, misuse: str, folder: str) -> list[str]:
+    """What each of two ranks said last; a rank that said nothing until the timeout hangs, if the other one is not to blame for it."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    for name in ("said-0", "said-1"):
+        Path(folder, name).unlink(missing_ok=True)
+    pids = [fork(library, misuse, folder, rank, port) for rank in (0, 1)]
+    deadline = time.monotonic() + TIMEOUT_S
+    left = set(pids)
+    while left:
+        for pid in list(left):
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                left.discard(pid)
+                deadline = min(deadline, time.monotonic() + GRACE_S)  # a launcher would end the other one soon
+            elif time.monotonic() > deadline:
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
+    files = [Path(folder, f"said-{rank}") for rank in (0, 1)]
+    return [file.read_text() if file.exists() else "NOTHING" for file in files]
+
+
+def fork(library: str, misuse: str, folder: str, rank: int, port: int) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "GROUP_RANK": 0, "MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in numbers.items()})
+    os.environ.update({"MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_RUN_ID": "bench"})  # what torchrun sets
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    os.dup2(1, 2)
+    try:
+        torch.set_num_threads(1)
+        dist.init_process_group("gloo")
+        said = MISUSES[misuse](LOOPS[library], folder)
+    except BaseException as error:
+        said = f"ERROR {type(error).__name__}: {error}"
+    partial = Path(folder, f"partial-{rank}")
+    partial.write_text(said)
+    partial.rename(Path(folder, f"said-{rank}"))
+    until = time.monotonic() + GRACE_S
+    while not Path(folder, f"said-{1 - rank}").exists() and time.monotonic() < until:
+        time.sleep(0.02)  # leaving at once would be an error for the other one
     os._exit(0)
 
 
@@ -57,7 +134,7 @@ def drift(net: nn.Module) -> float:
 
 def uneven_data(loop: Any, folder: str) -> str:
     """One epoch as one step: whatever the order, the result must be that of one process with all samples."""
-    net, training = made(loop, accumulate=64)
+    net, training = made(loop, accumulate=8)
     training.epoch(loss_of)
     alone = network()
     optimizer = torch.optim.SGD(alone.parameters(), lr=0.1)
@@ -167,7 +244,7 @@ def killed_while_saving(loop: Any, folder: str) -> str:
     dist.barrier()
     if dist.get_rank() == 0:
         open(path + ".marker", "w").close()
-        threading.Timer(took * 0.5, os.kill, (os.getpid(), signal.SIGKILL)).start()
+        threading.Timer(took * float(os.environ["BENCH_MOMENT"]), os.kill, (os.getpid(), signal.SIGKILL)).start()
     training.save(path)
     time.sleep(took)
     return "the kill came too late"
@@ -190,4 +267,4 @@ MISUSES = {
 }
 
 if __name__ == "__main__":
-    main(*sys.argv[1:4])
+    main()

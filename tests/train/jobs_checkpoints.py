@@ -191,6 +191,17 @@ def misused_checkpoints(folder: Path, how: str) -> None:
         Checkpoints(folder, model=model).save(1)
 
 
+def saved_twice(folder: Path, **options: Any) -> tuple[bool, list[str]]:
+    """A second checkpoint of the same step must not take the place of the first, which is good."""
+    model = wrap(nn.Linear(2, 2), device="cpu")
+    checkpoints = Checkpoints(folder, model=model, **options)
+    checkpoints.save(1)
+    began = [path.stat().st_mtime_ns for path in sorted(folder.glob("step-*/*"))]
+    checkpoints.save(1)
+    after = [path.stat().st_mtime_ns for path in sorted(folder.glob("step-*/*"))]
+    return began == after, sorted(path.name for path in folder.iterdir())
+
+
 class Strange:
     def state_dict(self) -> dict[str, Any]:
         return {"self": self}

@@ -156,6 +156,11 @@ def test_what_could_not_be_restored_is_refused(farm: Farm, tmp_path: Path, how: 
     assert outcomes[1].code in (code, "RW711"), outcomes[1]
 
 
+@pytest.mark.parametrize("options", [{}, {"sharded": True}], ids=str)
+def test_a_good_checkpoint_is_never_replaced(farm: Farm, tmp_path: Path, options: dict[str, Any]) -> None:
+    assert farm.run("saved_twice", 2, jobs=JOBS, folder=tmp_path, **options) == [(True, ["last.pt", "step-00000001"])] * 2
+
+
 def test_tied_weights_are_written_once_and_parts_without_the_whole(farm: Farm, tmp_path: Path) -> None:
     size, is_tied = farm.alone("tied_and_cut", jobs=JOBS, folder=tmp_path)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 from tests.train.farm import Farm
 
 TOLERANCE = 1e-6
-GRID: dict[str, Any] = {"lengths": [37, 61], "accumulates": [1, 3, 4], "optimizers": ["sgd", "adamw"]}
+is_long = os.environ.get("RANKWISE_LONG") == "1"
+GRID: dict[str, Any] = {"lengths": [37, 61, 64] if is_long else [37], "accumulates": [1, 3, 4], "optimizers": ["sgd", "adamw"]}
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +47,7 @@ example = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=8, deadline=None, derandomize=True)
+@settings(max_examples=100 if is_long else 6, deadline=None, derandomize=True)
 @given(st.integers(2, 4), st.lists(example, min_size=4, max_size=4))
 def test_any_window_batch_and_dataset_size_ends_where_one_process_ends(farm: Farm, world_size: int, examples: list[dict[str, Any]]) -> None:
     ranks = farm.run("examples_against_one_process", world_size, examples=examples)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable
 from pathlib import Path
 
 from tests.conftest import Ran
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "train_ddp.py"
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "train_ddp.py"
 
 
 def test_the_example_reaches_the_accuracy_it_states(run_rankwise: Callable[..., Ran], tmp_path: Path) -> None:
@@ -20,6 +22,15 @@ def test_the_example_reaches_the_accuracy_it_states(run_rankwise: Callable[..., 
     assert stated and reached, ran.text
     assert float(reached[1]) > float(stated[1])
     assert (tmp_path / "digits" / "last.pt").is_file()
+
+
+def test_the_page_that_shows_the_diff_is_up_to_date() -> None:
+    peers = ROOT / "benchmarks" / "peers"
+    before, after = ((peers / name).read_text().splitlines(keepends=True) for name in ("by_hand.py", "with_rankwise.py"))
+
+    diff = "".join(difflib.unified_diff(before, after, "by_hand.py", "with_rankwise.py", n=2))
+
+    assert f"```diff\n{diff}```" in (ROOT / "docs" / "train-from-ddp.md").read_text()
 
 
 def test_the_example_is_short() -> None:

@@ -137,6 +137,8 @@ class Checkpoints:
         """Write and commit; what fails is told, not raised, and leaves nothing behind."""
         partial: Path | None = None
         try:
+            if committed.is_whole(self.folder, step):
+                return None
             partial = committed.begin(self.folder, step)
             line = committed.write_file(partial / STATE, lambda file: torch.save(state, file))
             committed.commit(partial, step, {STATE: line}, {"world_size": group.world_size()})

@@ -44,6 +44,11 @@ def all_saved(folder: Path) -> list[Saved]:
     return sorted((Saved(int(match[1]), path) for match, path in found), key=lambda saved: -saved.step)
 
 
+def is_whole(folder: Path, step: int) -> bool:
+    """Whether a good checkpoint of this step is there already: then nothing may be put in its place, not even for a moment."""
+    return any(saved.step == step and find_damage(saved) is None for saved in all_saved(folder))
+
+
 def begin(folder: Path, step: int) -> Path:
     """A fresh folder to write into; its own files go away with it if it is never committed."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -24,6 +24,8 @@ def save_sharded(folder: Path, step: int, things: dict[str, Any], rest: dict[str
     """All ranks write; rank 0 commits when everybody has."""
     problem = ""
     partial = rank_zero(lambda: _begin(folder, step))
+    if partial is None:
+        return None
     if isinstance(partial, Path):
         try:
             dcp_saver.save(_weights(things), checkpoint_id=partial / SHARDS)
@@ -57,9 +59,10 @@ def _weights(things: dict[str, Any]) -> dict[str, Any]:
     return {"model": model, "optimizer": optimizer} if "optimizer" in things else {"model": model}
 
 
-def _begin(folder: Path, step: int) -> Path | str:
+def _begin(folder: Path, step: int) -> Path | str | None:
+    """Where to write; None if this checkpoint is there already, or why nothing can be written."""
     try:
-        return committed.begin(folder, step)
+        return None if committed.is_whole(folder, step) else committed.begin(folder, step)
     except OSError as error:
         return str(error)
 
