@@ -114,7 +114,7 @@ def empty_trip(pool: Pool, nbytes: int, best: float) -> Line:
 def tiny_tasks(groups: list[Any]) -> list[Line]:
     names = [f"tiny{i}" for i in range(10)]
     inputs = [(names[i % 10], np.random.rand(1, 10).astype(np.float32)) for i in range(2000)]
-    with Pool({name: Model(pool_models.tiny) for name in names}, workers=WORKERS) as pool, executor() as ppe:
+    with Pool({name: Model(pool_models.tiny, max_batch=256) for name in names}, workers=WORKERS) as pool, executor() as ppe:
         other = loky.get_reusable_executor(WORKERS)
         parallel = joblib.Parallel(n_jobs=WORKERS)
 

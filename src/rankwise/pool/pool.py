@@ -243,6 +243,7 @@ class Pool:
             part_node = cut(node, start, min(start + size, task.rows))
             part = Task(task.model, marshal.dumps(part_node, 2), PartFuture(whole, i), task.submitted)
             part.rows, part.key = min(size, task.rows - start), task.key
+            part.node = part_node if task.node is not None else None
             part.deadline, part.priority, part.to_tensor = task.deadline, task.priority, task.to_tensor
             for slot in task.slots:
                 self._dispatcher.arena.hold(slot)

@@ -56,6 +56,7 @@ class Task:
     is_over = False
     has_begun = False
     to_tensor = True
+    node: Any = None  # of its inputs, where they can be joined with others'
     worker: Any = None
 
     def __init__(self, model: Any, data: bytes, future: Outcome | None, submitted: float) -> None:
