@@ -155,9 +155,9 @@ def report(rows: list[str]) -> str:
     parts = [
         "# The same requests, four ways",
         "",
-        f"A small MLP with batch norm; medians of {REPEATS}, all ways take turns, one thread per process. The last column is the time as a",
-        "multiple of rankwise's. Under `no_grad`, DDP does not broadcast buffers in each forward: what it costs is that every rank waits for",
-        "every other in each gather, and that all of them get all results.",
+        f"A small MLP with batch norm; medians of {REPEATS}, all ways take turns, one thread per process. The last column is the time as",
+        "a multiple of rankwise's. Under `no_grad`, DDP does not broadcast buffers in each forward: what it costs is that every rank waits",
+        "for every other in each gather, and that all of them get all results.",
         "",
         "| what | way | median | x rankwise |",
         "|---|---|---|---|",

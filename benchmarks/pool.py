@@ -6,8 +6,10 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the peers' workers; the pool sets its own
 
+import json
 import multiprocessing
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -20,7 +22,6 @@ import joblib
 import loky
 import numpy as np
 import pool_models
-import psutil
 import torch
 from chart import bars
 from machine import machine_facts
@@ -170,27 +171,33 @@ def compute(groups: list[Any]) -> list[Line]:
 def start_and_memory(groups: list[Any]) -> list[Line]:
     names = ["mlp", "cnn", "transformer"]
     inputs = {name: np.zeros(pool_models.INPUTS[name], np.float32) for name in names}
-    ours, theirs, memory = [], [], {}
+    ours, theirs = [], []
     for _ in range(3):
         started = time.perf_counter()
         with Pool({name: Model(pool_models.BUILDERS[name]) for name in names}, workers=WORKERS) as pool:
             for future in [pool.submit(name, inputs[name]) for name in names]:
                 future.result()
             ours.append(time.perf_counter() - started)
-            memory = pss_mb(psutil.Process())
         started = time.perf_counter()
         with executor() as ppe:
             for future in [ppe.submit(pool_models.peer_numpy, name, inputs[name]) for name in names]:
                 future.result()
             theirs.append(time.perf_counter() - started)
-    total = sum(memory.values())
-    workers = [value for name, value in memory.items() if "rankwise-w" in name]
     mine, peer = statistics.median(ours), statistics.median(theirs)
+    plain, with_torch = memory_mb(), memory_mb("--torch")
     return [
         Line("start, until 3 models have answered", f"{mine:.2f} s", f"{peer:.2f} s", peer / mine, 1.0),
-        Line("memory of all processes, 3 models (PSS)", f"{total:.0f} MB", "350 MB", 350 / total, 1.0),
-        Line("memory of one more worker (PSS)", f"{statistics.mean(workers):.0f} MB", "", None, None),
+        Line("memory of all processes, 3 small models (PSS)", f"{plain['total']:.0f} MB", "350 MB", 350 / plain["total"], 1.0),
+        Line(
+            "the same where the parent imports torch", f"{with_torch['total']:.0f} MB", f"{with_torch['parent']:.0f} MB parent", None, None
+        ),
+        Line("memory of one more worker (PSS)", f"{statistics.mean(plain['workers']):.0f} MB", "", None, None),
     ]
+
+
+def memory_mb(*options: str) -> dict[str, Any]:
+    command = [sys.executable, str(HERE / "pool_memory.py"), *options]
+    return dict(json.loads(subprocess.run(command, capture_output=True, text=True, check=True, cwd=HERE).stdout))
 
 
 def in_process(groups: list[Any]) -> list[Line]:
@@ -269,14 +276,6 @@ def two_copies(nbytes: int, repeats: int) -> float:
         np.copyto(b, a)
         seconds.append(time.perf_counter() - started)
     return statistics.median(seconds)
-
-
-def pss_mb(process: psutil.Process) -> dict[str, float]:
-    """Of the process and all below it: each page counted once, shared by those who map it."""
-    found = {}
-    for each in [process, *process.children(recursive=True)]:
-        found[f"{each.pid} {each.name()}"] = each.memory_full_info().pss / 1e6
-    return found
 
 
 def ms(seconds: float) -> str:

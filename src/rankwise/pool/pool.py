@@ -18,7 +18,7 @@ from rankwise.errors import UsageError
 from rankwise.pool import machine
 from rankwise.pool.combine import Combine, Ensemble, Router, Split
 from rankwise.pool.dispatch import Dispatcher, Settings
-from rankwise.pool.dtypes import NAME_OF_NUMPY, NUMPY, name_of_torch
+from rankwise.pool.dtypes import NUMPY, SHARED, name_of_numpy, name_of_torch
 from rankwise.pool.inlet import Inlet, cut, join
 from rankwise.pool.metrics import PoolCollector
 from rankwise.pool.model import Model, parse_bytes
@@ -345,11 +345,11 @@ def _dtype_name(dtype: Any) -> tuple[str, bool]:
         import numpy as np
 
         try:
-            name = dtype if dtype in NUMPY else NAME_OF_NUMPY.get(np.dtype(dtype), "")
+            name = dtype if dtype in NUMPY else name_of_numpy(np.dtype(dtype))
         except TypeError:
             name = ""
         if name:
-            return name, name not in NAME_OF_NUMPY.values()
+            return name, name not in SHARED
     raise UsageError(f"{dtype!r} cannot lie in lane memory")
 
 
