@@ -104,7 +104,7 @@ class Dispatcher:
             if torch_module() is None or not wants_tensors(inputs):
                 task.to_tensor = False
             if is_sent and worker is not None:
-                future.set_running_or_notify_cancel()
+                future.begin()
                 task.has_begun = True
                 self.scheduler.began(worker, model, task, serial)
                 return future
