@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PACKAGES := $(VENV)/.packages
 
-.PHONY: help demo test check format docs lab bench-watch bench-scale bench-session soak-session bench-train soak-train soak-predict clean
+.PHONY: help demo test check format docs lab bench-watch bench-scale bench-session soak-session bench-train soak-train soak-predict bench-pool soak clean
 
 help:
 	@echo "make demo         a training that works, the same one broken, and the verdict (about a minute)"
@@ -22,6 +22,8 @@ help:
 	@echo "make bench-train  the same training by hand, with rankwise, Accelerate and Fabric"
 	@echo "make soak-predict  predict killed at 40 random moments, resumed to the same bytes"
 	@echo "make soak-train   30 ranks killed at random moments, and more sizes of everything; about 8 minutes"
+	@echo "make bench-pool   the inference pool against its peers, and against DDP"
+	@echo "make soak         ten minutes of load on the pool while its workers die"
 	@echo "make clean        remove caches and $(VENV)"
 
 demo: $(READY)
@@ -85,6 +87,14 @@ soak-train: $(READY)
 soak-predict: $(READY)
 	@echo "==> predict, killed at 40 random moments"
 	@RANKWISE_LONG=1 $(BIN)/python -m pytest -q tests/predict/test_kills.py tests/predict/test_gathering.py tests/predict/test_memory.py
+
+bench-pool: $(READY)
+	@echo "==> the pool against ProcessPoolExecutor, loky and joblib"
+	@$(BIN)/python benchmarks/pool.py; code=$$?; $(BIN)/python benchmarks/inference_ways.py && exit $$code
+
+soak: $(READY)
+	@echo "==> ten minutes of load while workers die"
+	@RANKWISE_SOAK_S=600 $(BIN)/python -m pytest -q -n 1 tests/pool/test_load.py
 
 clean:
 	@echo "==> removing caches and $(VENV)"

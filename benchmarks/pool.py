@@ -6,8 +6,10 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the peers' workers; the pool sets its own
 
+import json
 import multiprocessing
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -20,7 +22,6 @@ import joblib
 import loky
 import numpy as np
 import pool_models
-import psutil
 import torch
 from chart import bars
 from machine import machine_facts
@@ -113,8 +114,8 @@ def empty_trip(pool: Pool, nbytes: int, best: float) -> Line:
 
 def tiny_tasks(groups: list[Any]) -> list[Line]:
     names = [f"tiny{i}" for i in range(10)]
-    inputs = [(names[i % 10], np.random.rand(1, 10).astype(np.float32)) for i in range(2000)]
-    with Pool({name: Model(pool_models.tiny) for name in names}, workers=WORKERS) as pool, executor() as ppe:
+    inputs = [(names[i % 10], np.random.rand(1, 10).astype(np.float32)) for i in range(1000)]
+    with Pool({name: Model(pool_models.tiny, max_batch=256) for name in names}, workers=WORKERS) as pool, executor() as ppe:
         other = loky.get_reusable_executor(WORKERS)
         parallel = joblib.Parallel(n_jobs=WORKERS)
 
@@ -170,27 +171,33 @@ def compute(groups: list[Any]) -> list[Line]:
 def start_and_memory(groups: list[Any]) -> list[Line]:
     names = ["mlp", "cnn", "transformer"]
     inputs = {name: np.zeros(pool_models.INPUTS[name], np.float32) for name in names}
-    ours, theirs, memory = [], [], {}
+    ours, theirs = [], []
     for _ in range(3):
         started = time.perf_counter()
         with Pool({name: Model(pool_models.BUILDERS[name]) for name in names}, workers=WORKERS) as pool:
             for future in [pool.submit(name, inputs[name]) for name in names]:
                 future.result()
             ours.append(time.perf_counter() - started)
-            memory = pss_mb(psutil.Process())
         started = time.perf_counter()
         with executor() as ppe:
             for future in [ppe.submit(pool_models.peer_numpy, name, inputs[name]) for name in names]:
                 future.result()
             theirs.append(time.perf_counter() - started)
-    total = sum(memory.values())
-    workers = [value for name, value in memory.items() if "rankwise-w" in name]
     mine, peer = statistics.median(ours), statistics.median(theirs)
+    plain, with_torch = memory_mb(), memory_mb("--torch")
     return [
         Line("start, until 3 models have answered", f"{mine:.2f} s", f"{peer:.2f} s", peer / mine, 1.0),
-        Line("memory of all processes, 3 models (PSS)", f"{total:.0f} MB", "350 MB", 350 / total, 1.0),
-        Line("memory of one more worker (PSS)", f"{statistics.mean(workers):.0f} MB", "", None, None),
+        Line("memory of all processes, 3 small models (PSS)", f"{plain['total']:.0f} MB", "350 MB", 350 / plain["total"], 1.0),
+        Line(
+            "the same where the parent imports torch", f"{with_torch['total']:.0f} MB", f"{with_torch['parent']:.0f} MB parent", None, None
+        ),
+        Line("memory of one more worker (PSS)", f"{statistics.mean(plain['workers']):.0f} MB", "", None, None),
     ]
+
+
+def memory_mb(*options: str) -> dict[str, Any]:
+    command = [sys.executable, str(HERE / "pool_memory.py"), *options]
+    return dict(json.loads(subprocess.run(command, capture_output=True, text=True, check=True, cwd=HERE).stdout))
 
 
 def in_process(groups: list[Any]) -> list[Line]:
@@ -248,6 +255,7 @@ def interleaved(ways: dict[str, Callable[[Any], Any]], make: Callable[[], Any], 
             act(make())
     for _ in range(repeats):
         for name, act in ways.items():
+            act(make())  # none of them shall pay for what the one before left in the caches
             x = make()
             started = time.perf_counter()
             y = act(x)
@@ -271,14 +279,6 @@ def two_copies(nbytes: int, repeats: int) -> float:
     return statistics.median(seconds)
 
 
-def pss_mb(process: psutil.Process) -> dict[str, float]:
-    """Of the process and all below it: each page counted once, shared by those who map it."""
-    found = {}
-    for each in [process, *process.children(recursive=True)]:
-        found[f"{each.pid} {each.name()}"] = each.memory_full_info().pss / 1e6
-    return found
-
-
 def ms(seconds: float) -> str:
     return f"{1e3 * seconds:.3f} ms"
 
@@ -288,7 +288,8 @@ def write(lines: list[Line], groups: list[Any]) -> None:
     parts = [
         "# The pool against its peers",
         "",
-        "Peers keep their models in their workers, one thread each. All ways take turns in one run; medians of 7 to 201. Round trips take",
+        "Peers keep their models in their workers, one thread each. All ways take turns in one run, each after one turn that does not",
+        "count; medians of 7 to 201. Round trips take",
         "a fresh tensor each time; the peer is the fastest of ProcessPoolExecutor fed tensors, fed arrays, and loky fed arrays.",
         "A ratio over 1 is in favour of rankwise.",
         "",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import logging
+import marshal
 import threading
 import time
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ import numpy as np
 from rankwise.pool.arena import Arena
 from rankwise.pool.crew import Edge, Seat
 from rankwise.pool.dtypes import torch_module
-from rankwise.pool.inlet import Inlet, wants_tensors
+from rankwise.pool.inlet import Inlet, cut_value, join_nodes, wants_tensors
 from rankwise.pool.listen import Listener
 from rankwise.pool.results import raised
 from rankwise.pool.schedule import Action, Drop, Load, ModelState, Order, Run, Scheduler, WorkerState
@@ -60,6 +61,10 @@ class Dispatcher:
         self._all_done = threading.Condition(self.lock)
         self.listener = Listener(self)
         self.help = self.listener.help
+        for model in models:
+            limits = [limit for device, limit in settings.budgets.items() if device.split(":")[0] == model.device]
+            if limits and model.nbytes > max(limits):
+                model.broken = too_large(model.name, model.nbytes, model.device, max(limits))
         self.staff = Staff(self, settings.seats)
         self.supervisor = Supervisor(self)
         self.staff.start()
@@ -99,7 +104,7 @@ class Dispatcher:
             if torch_module() is None or not wants_tensors(inputs):
                 task.to_tensor = False
             if is_sent and worker is not None:
-                future.set_running_or_notify_cancel()
+                future.begin()
                 task.has_begun = True
                 self.scheduler.began(worker, model, task, serial)
                 return future
@@ -271,6 +276,9 @@ class Dispatcher:
             return
         self.scheduler.take_back(worker, order, now)
         self._learn(order, nanoseconds / 1e9, flags)
+        if order.is_joined:
+            self._answered_joined(worker, order, results[0], flags, now)
+            return
         for task, (ok, data) in zip(order.tasks, results):
             if task.is_over:
                 self._throw_away(worker, [(ok, data)])
@@ -292,6 +300,25 @@ class Dispatcher:
         model, seconds = order.model, nanoseconds / 1e9
         model.ran(0, seconds)
         self.counters.of(model.name).did_one(now - task.submitted, seconds)
+
+    def _answered_joined(self, worker: WorkerState, order: Order, result: tuple[bool, Any], flags: int, now: float) -> None:
+        """Each task gets its rows. Where one of them spoilt it for all, each runs by itself."""
+        ok, data = result
+        value = worker.edge.reader.value(order.tasks[0], data) if ok else None
+        if not ok or flags & UNBATCHABLE:
+            for task in order.tasks:
+                task.alone = True
+            self.scheduler.add_again([task for task in order.tasks if not task.is_over])
+            return
+        counted = self.counters.of(order.model.name)
+        start = 0
+        for task in order.tasks:
+            stop = start + task.rows
+            if not task.is_over:
+                counted.completed += 1
+                counted.took(now - task.submitted)
+                self._conclude(task, True, cut_value(value, start, stop))
+            start = stop
 
     def _finish(self, worker: WorkerState, task: Task, ok: bool, data: Any, now: float, flags: int) -> None:
         counted = self.counters.of(task.model.name)
@@ -370,8 +397,7 @@ class Dispatcher:
         for order in orders:
             order.tasks = [task for task in order.tasks if self._begins(task, now)]
             if order.tasks:
-                parts = [(0 if task.alone else task.rows, task.data, task.deadline) for task in order.tasks]
-                items.append((order.serial, order.model.number, parts))
+                items.append((order.serial, order.model.number, self._parts(order)))
             else:
                 del worker.inflight[order.serial]
                 self.scheduler.take_back(worker, order, now)
@@ -380,6 +406,16 @@ class Dispatcher:
                 del worker.inflight[order.serial]
                 self.scheduler.take_back(worker, order, now)
                 self.scheduler.add_again(order.tasks)
+
+    def _parts(self, order: Order) -> list[tuple[int, bytes, float | None]]:
+        """What the worker gets: each task by itself, or small ones as if they were one."""
+        tasks = order.tasks
+        if len(tasks) > 1 and all(task.node is not None and task.deadline is None for task in tasks):
+            data = marshal.dumps(join_nodes([task.node for task in tasks]), 2)
+            if len(data) < INLINE_BYTES * 4:
+                order.is_joined = True
+                return [(sum([task.rows for task in tasks]), data, None)]
+        return [(0 if task.alone else task.rows, task.data, task.deadline) for task in tasks]
 
     def _begins(self, task: Task, now: float) -> bool:
         """A task that was cancelled, or whose deadline has passed, never starts."""

@@ -34,7 +34,10 @@ class Inlet:
         if torch_module() is None or not wants_tensors(inputs):
             task.to_tensor = False
         if model.max_batch > 1:
-            task.rows, task.key = rows_and_key(node)
+            task.rows, key = rows_and_key(node)
+            task.key = (task.to_tensor, key)
+            if task.rows and not slots:
+                task.node = node  # small enough to be sent in one piece with others
         return task, node
 
     def parcel(self, model: ModelState, inputs: tuple[Any, ...]) -> tuple[bytes, list[Slot], Node]:
@@ -69,6 +72,9 @@ class Inlet:
 def rows_and_key(node: Node) -> tuple[int, Any]:
     """The rows all arrays of a request share, and what else has to be the same for two requests to run together; (0, None) where
     there is nothing to cut."""
+    if len(node[1]) == 1 and node[1][0][0] in ("T", "N"):
+        _, dtype, shape, _ = node[1][0]
+        return (shape[0], (dtype, shape[1:])) if shape and shape[0] else (0, None)
     rows: set[int] = set()
 
     def outline(node: Node) -> Any:
@@ -104,6 +110,28 @@ def cut(node: Node, start: int, stop: int) -> Node:
     return node
 
 
+def join_nodes(nodes: list[Node]) -> Node:
+    """Requests of the same key whose arrays lie in the message: their rows in one."""
+    first = nodes[0]
+    tag = first[0]
+    if tag in ("T", "N"):
+        return (tag, first[1], (sum([node[2][0] for node in nodes]), *first[2][1:]), b"".join([node[3] for node in nodes]))
+    if tag in ("[", "("):
+        return (tag, [join_nodes([node[1][i] for node in nodes]) for i in range(len(first[1]))])
+    if tag == "{":
+        return (tag, first[1], [join_nodes([node[2][i] for node in nodes]) for i in range(len(first[2]))])
+    return first
+
+
+def cut_value(value: Any, start: int, stop: int) -> Any:
+    """Rows start to stop of a result."""
+    if type(value) in (list, tuple):
+        return type(value)([cut_value(item, start, stop) for item in value])
+    if type(value) is dict:
+        return {key: cut_value(item, start, stop) for key, item in value.items()}
+    return value[start:stop] if hasattr(value, "shape") else value
+
+
 def join(parts: list[Any]) -> Any:
     """The results of the parts of one request as one: arrays joined along their rows."""
     first = parts[0]
@@ -121,6 +149,8 @@ def join(parts: list[Any]) -> Any:
 
 def wants_tensors(inputs: tuple[Any, ...]) -> bool:
     """numpy in, numpy out; everything else gives tensors, where torch is there to make them."""
+    if len(inputs) == 1 and type(inputs[0]) is np.ndarray:
+        return False
     kinds = [type(item) for item in inputs]
     if list in kinds or tuple in kinds or dict in kinds:
         found = [_has_arrays_only(item) for item in inputs]

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from rankwise.pool.dtypes import CARRIED, NAME_OF_NUMPY, NUMPY, name_of_torch, torch_dtype, torch_module
+from rankwise.pool.dtypes import CARRIED, NUMPY, name_of_numpy, name_of_torch, torch_dtype, torch_module
 
 Node = tuple[Any, ...]
 # Checked by exact type: marshal would take a numpy scalar for a bytes object, because it offers a buffer.
@@ -45,7 +45,7 @@ def pack(value: Any, put: Put) -> Node:
     if kind in PLAIN:
         return ("=", value)
     if kind is np.ndarray:
-        name = NAME_OF_NUMPY.get(value.dtype)
+        name = name_of_numpy(value.dtype)
         return ("N", name, value.shape, put(value, value)) if name else _pickled(value, put)
     if kind is tuple or kind is list:
         return ("(" if kind is tuple else "[", [pack(item, put) for item in value])
@@ -101,7 +101,7 @@ def _pack_tensor(tensor: Any, put: Put, torch: Any) -> Node:
         array = tensor.numpy()
     except (RuntimeError, TypeError):
         return _pack_unusual(tensor, put, torch)
-    return ("T", NAME_OF_NUMPY[array.dtype], array.shape, put(array, tensor))
+    return ("T", name_of_numpy(array.dtype), array.shape, put(array, tensor))
 
 
 def _pack_unusual(tensor: Any, put: Put, torch: Any) -> Node:

@@ -18,7 +18,7 @@ from rankwise.errors import UsageError
 from rankwise.pool import machine
 from rankwise.pool.combine import Combine, Ensemble, Router, Split
 from rankwise.pool.dispatch import Dispatcher, Settings
-from rankwise.pool.dtypes import NAME_OF_NUMPY, NUMPY, name_of_torch
+from rankwise.pool.dtypes import NUMPY, SHARED, name_of_numpy, name_of_torch
 from rankwise.pool.inlet import Inlet, cut, join
 from rankwise.pool.metrics import PoolCollector
 from rankwise.pool.model import Model, parse_bytes
@@ -243,6 +243,7 @@ class Pool:
             part_node = cut(node, start, min(start + size, task.rows))
             part = Task(task.model, marshal.dumps(part_node, 2), PartFuture(whole, i), task.submitted)
             part.rows, part.key = min(size, task.rows - start), task.key
+            part.node = part_node if task.node is not None else None
             part.deadline, part.priority, part.to_tensor = task.deadline, task.priority, task.to_tensor
             for slot in task.slots:
                 self._dispatcher.arena.hold(slot)
@@ -344,11 +345,11 @@ def _dtype_name(dtype: Any) -> tuple[str, bool]:
         import numpy as np
 
         try:
-            name = dtype if dtype in NUMPY else NAME_OF_NUMPY.get(np.dtype(dtype), "")
+            name = dtype if dtype in NUMPY else name_of_numpy(np.dtype(dtype))
         except TypeError:
             name = ""
         if name:
-            return name, name not in NAME_OF_NUMPY.values()
+            return name, name not in SHARED
     raise UsageError(f"{dtype!r} cannot lie in lane memory")
 
 

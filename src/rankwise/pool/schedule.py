@@ -49,10 +49,11 @@ class ModelState:
 class Order:
     """What was sent to a worker under one serial: a load, or tasks that run together."""
 
-    __slots__ = ("expected_s", "is_load", "model", "serial", "tasks", "worker")
+    __slots__ = ("expected_s", "is_joined", "is_load", "model", "serial", "tasks", "worker")
 
     def __init__(self, serial: int, model: ModelState, tasks: list[Task], expected_s: float, worker: WorkerState, is_load: bool = False):
         self.serial, self.model, self.tasks, self.expected_s, self.worker, self.is_load = serial, model, tasks, expected_s, worker, is_load
+        self.is_joined = False  # its tasks were sent as one request, and come back as one
 
 
 @dataclass
@@ -222,13 +223,15 @@ class Scheduler:
     def _fill(self, worker: WorkerState, now: float) -> list[Action]:
         actions: list[Action] = []
         orders: list[Order] = []
-        nbytes = 0
+        nbytes, is_its_turn = 0, False
         for model in self._by_turn():
             while model.queue.waiting and worker.ahead_s < AHEAD_S and nbytes < AHEAD_BYTES and len(worker.inflight) < AHEAD_ORDERS:
                 holding = worker.holds.get(model.number)
                 if holding is None:
-                    if not worker.inflight and not orders:
-                        actions += self._try_load(worker, model, now)
+                    if self._should_load(worker, model, now):
+                        if not worker.inflight and not orders:
+                            actions += self._load(worker, model, now)
+                        is_its_turn = True  # nothing more for those behind it, or the worker would never be free to load it
                     break
                 if holding.is_loading:
                     break
@@ -239,7 +242,7 @@ class Scheduler:
                 nbytes += sum(len(task.data) + 40 for task in order.tasks)
                 if len(orders) % QUANTUM == 0:
                     break
-            if actions:
+            if is_its_turn:
                 break
         if orders:
             actions.append(Run(worker, orders))
@@ -286,9 +289,8 @@ class Scheduler:
         self.wake_at = until if self.wake_at is None else min(self.wake_at, until)
         return True
 
-    def _try_load(self, worker: WorkerState, model: ModelState, now: float) -> list[Action]:
-        if not self._should_load(worker, model, now):
-            return []
+    def _load(self, worker: WorkerState, model: ModelState, now: float) -> list[Action]:
+        """Load it, after those that have to leave; nothing where what would have to leave is in use."""
         leaving = evictions(self._residents(worker.device), model.nbytes, self.budgets.get(worker.device))
         if leaving is None:
             return []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol
@@ -10,17 +11,61 @@ if TYPE_CHECKING:
     from rankwise.pool.dispatch import Dispatcher
 
 
+_making = threading.Lock()
+
+
 class TaskFuture(Future[Any]):
-    """A concurrent.futures.Future; whoever waits for it reads the worker's answer with its own hands, which saves a switch of threads."""
+    """A concurrent.futures.Future; whoever waits for it reads the worker's answer with its own hands, which saves a switch of threads.
+
+    Most are fetched by the thread that submitted them and never need the condition that all others are made with: it is made when somebody
+    asks for it. Whoever asks does so before looking at the state, and the state is set before looking whether somebody has asked, so one of
+    the two always sees the other.
+    """
 
     def __init__(self, task: Task, dispatcher: Dispatcher) -> None:
-        super().__init__()
         self._task, self._dispatcher = task, dispatcher
+        self._made: threading.Condition | None = None
+        self._state, self._result, self._exception = "PENDING", None, None
+        self._waiters: list[Any] = []
+        self._done_callbacks: list[Any] = []
+
+    @property
+    def _condition(self) -> threading.Condition:  # type: ignore[override]
+        if self._made is None:
+            with _making:
+                if self._made is None:
+                    self._made = threading.Condition()
+        return self._made
+
+    def _is_watched(self) -> bool:
+        return self._made is not None
+
+    def begin(self) -> None:
+        """As set_running_or_notify_cancel, for a future nobody has seen yet."""
+        self._state = "RUNNING"
+
+    def set_result(self, result: Any) -> None:
+        if self._state != "RUNNING" or self._is_watched():
+            super().set_result(result)
+            return
+        self._result = result
+        self._state = "FINISHED"
+        if self._is_watched():  # since this very moment
+            with self._condition:
+                for waiter in self._waiters:
+                    waiter.add_result(self)
+                self._condition.notify_all()
+            self._invoke_callbacks()  # type: ignore[attr-defined]
 
     def result(self, timeout: float | None = None) -> Any:
         if not self._task.is_over:
             timeout = self._dispatcher.help(self._task, timeout)
-        return super().result(timeout)
+        if self._state == "FINISHED" and self._exception is None:
+            return self._result
+        try:
+            return super().result(timeout)
+        finally:
+            del self  # the exception's traceback holds this frame: it must not hold the future, which holds the exception
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         if not self._task.is_over:
@@ -56,6 +101,7 @@ class Task:
     is_over = False
     has_begun = False
     to_tensor = True
+    node: Any = None  # of its inputs, where they can be joined with others'
     worker: Any = None
 
     def __init__(self, model: Any, data: bytes, future: Outcome | None, submitted: float) -> None:

@@ -16,6 +16,19 @@ from rankwise.pool.child.models import Loaded, load, to_device
 from rankwise.pool.stats import Counters
 from rankwise.pool.verdicts import build_failed, deadline_exceeded, pool_closed
 
+_no_one_waits = threading.Condition()
+
+
+class Done(Future[Any]):
+    """A future that was never pending, so nobody can ever wait for it: all of them share one condition."""
+
+    def __init__(self, result: Any, error: BaseException | None) -> None:
+        self._condition = _no_one_waits
+        self._state = "FINISHED"
+        self._result, self._exception = result, error
+        self._waiters: list[Any] = []
+        self._done_callbacks: list[Any] = []
+
 
 class InProcess:
     """Runs each task in the thread that submits it, one at a time."""
@@ -31,23 +44,18 @@ class InProcess:
     def submit(self, model: str, inputs: tuple[Any, ...], deadline_s: float | None = None) -> Future[Any]:
         if self.is_closed:
             raise pool_closed()
-        future: Future[Any] = Future()
-        future.set_running_or_notify_cancel()
         started = time.monotonic()
         with self._lock:
             try:
                 result = self._run(self._models.get(model) or self._load(model), inputs)
             except Exception as error:
                 self.counters.of(model).failed += 1
-                future.set_exception(error)
-                return future
+                return Done(None, error)
         seconds = time.monotonic() - started
         if deadline_s is not None and seconds > deadline_s:
-            future.set_exception(deadline_exceeded(model, deadline_s, was_running=True))
-            return future
+            return Done(None, deadline_exceeded(model, deadline_s, was_running=True))
         self.counters.of(model).did_one(seconds, seconds)
-        future.set_result(result)
-        return future
+        return Done(result, None)
 
     def empty(self, shape: tuple[int, ...], dtype: str, as_tensor: bool) -> Any:
         """Ordinary memory: there is no lane here."""
@@ -58,6 +66,9 @@ class InProcess:
         self._models.clear()
 
     def _run(self, model: Loaded, inputs: tuple[Any, ...]) -> Any:
+        if len(inputs) == 1 and type(inputs[0]) is torch.Tensor and model.device.type == "cpu":
+            with torch.inference_mode():
+                return model.run(inputs[0])
         wants_arrays = False
         if any(type(item) is not torch.Tensor for item in inputs):
             wants_arrays = any(type(item) is np.ndarray for item in inputs)

@@ -1,0 +1,53 @@
+"""Models for tests/gpu/test_pool.py."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+
+def mlp() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(*[layer for _ in range(4) for layer in (torch.nn.Linear(512, 512), torch.nn.ReLU())])
+
+
+def cnn() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Conv2d(3, 32, 3), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())
+
+
+class Where(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> dict[str, Any]:
+        return {"device": str(x.device), "visible": os.environ["CUDA_VISIBLE_DEVICES"], "count": torch.cuda.device_count()}
+
+
+class Hungry(torch.nn.Module):
+    """Needs more memory than any card has for more than eight rows."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if len(x) > 8:
+            torch.empty(1 << 50, dtype=torch.uint8, device=x.device)
+        return x + 1
+
+
+class Weighty(torch.nn.Module):
+    def __init__(self, megabytes: int) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(megabytes * 250_000))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.weight[0]
+
+
+def where() -> torch.nn.Module:
+    return Where()
+
+
+def hungry() -> torch.nn.Module:
+    return Hungry()
+
+
+def weighty(megabytes: int) -> torch.nn.Module:
+    return Weighty(megabytes)

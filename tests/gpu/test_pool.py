@@ -1,0 +1,119 @@
+"""The pool on a real card: several models at once, eviction by a budget of GPU memory, batching, recovery from out of memory."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from rankwise.pool import Model, Pool  # noqa: E402
+
+
+def has_gpu() -> bool:
+    return Path("/proc/driver/nvidia/version").exists() or Path("/dev/nvidia0").exists()
+
+
+pytestmark = [pytest.mark.skipif(not has_gpu(), reason="no NVIDIA GPU here"), pytest.mark.timeout(300)]
+HERE = "tests.gpu.pool_models"
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    models = {
+        "mlp": Model(f"{HERE}:mlp", max_batch=64),
+        "cnn": Model(f"{HERE}:cnn"),
+        "where": Model(f"{HERE}:where"),
+        "hungry": Model(f"{HERE}:hungry", max_batch=64),
+    }
+    with Pool(models, workers=2) as pool:
+        yield pool
+
+
+def test_workers_see_their_card_only_and_models_run_on_it(pool: Pool) -> None:
+    facts = pool.submit("where", torch.ones(1)).result(120)
+
+    assert facts["device"] == "cuda:0" and facts["visible"] == pool.plan.seats[0].device.split(":")[1] and facts["count"] == 1
+    assert "cuda" in pool.plan.why
+
+
+def test_several_models_at_once_give_what_they_give_alone(pool: Pool) -> None:
+    from tests.gpu.pool_models import cnn, mlp
+
+    with torch.inference_mode():
+        alone = {"mlp": mlp().eval(), "cnn": cnn().eval()}
+        inputs = {"mlp": torch.rand(3, 512), "cnn": torch.rand(2, 3, 64, 64)}
+        expected = {name: model(inputs[name]) for name, model in alone.items()}
+    futures = [(name, pool.submit(name, inputs[name])) for _ in range(30) for name in alone]
+
+    for name, future in futures:
+        y = future.result(120)
+        assert y.device.type == "cpu"
+        torch.testing.assert_close(y, expected[name], rtol=1e-2, atol=1e-2)
+
+
+def test_large_inputs_pass_through_pinned_memory(pool: Pool) -> None:
+    x = torch.rand(4096, 512)
+    y = pool.submit("mlp", x).result(120)
+    assert y.shape == (4096, 512) and bool(y.isfinite().all())
+
+
+def test_rows_are_batched(pool: Pool) -> None:
+    futures = [pool.submit("mlp", torch.rand(1, 512)) for _ in range(500)]
+    for future in futures:
+        future.result(120)
+    assert pool.stats()["models"]["mlp"]["mean_batch"] > 2
+
+
+def test_out_of_memory_halves_the_batch_and_goes_on(pool: Pool) -> None:
+    x = torch.arange(64.0).view(64, 1)
+    assert pool.submit("hungry", x).result(240).equal(x + 1)
+    assert pool.stats()["models"]["hungry"]["max_batch"] < 64
+
+
+def test_models_are_evicted_by_the_budget_of_the_card() -> None:
+    sizes = {"a": 400, "b": 400, "c": 400}
+    models = {name: Model(f"{HERE}:weighty", args=(megabytes,)) for name, megabytes in sizes.items()}
+    with Pool(models, workers=1, memory="1GB") as pool:
+        for name in ("a", "b", "c", "a", "c", "b"):
+            assert pool.submit(name, torch.ones(2)).result(120).tolist() == [1.0, 1.0]
+        stats = pool.stats()
+        assert sum(model["evictions"] for model in stats["models"].values()) >= 2
+        assert sum(worker["memory_bytes"] for worker in stats["workers"]) <= 1e9
+
+
+def test_throughput_against_a_plain_loop_and_one_process_per_model(capsys: Any) -> None:
+    """Prints the numbers for docs/gpu.md; asserts only what must hold: batching makes the pool ahead of the plain loop."""
+    from tests.gpu.pool_models import mlp
+
+    xs = [torch.rand(1, 512) for _ in range(2000)]
+    model = mlp().eval().cuda()
+    with torch.inference_mode():
+        for x in xs[:50]:
+            model(x.cuda()).cpu()
+        started = time.perf_counter()
+        for x in xs:
+            model(x.cuda()).cpu()
+        loop_s = time.perf_counter() - started
+    rates = {"plain loop": len(xs) / loop_s}
+    ways = {"pool, one process per model": 1, "pool, batched": 64}
+    for way, max_batch in ways.items():
+        names = [f"m{i}" for i in range(4)]
+        with Pool(
+            {name: Model(f"{HERE}:mlp", max_batch=max_batch, replicas=1) for name in names}, workers=4 if max_batch == 1 else 2
+        ) as pool:
+            for name in names:
+                pool.submit(name, xs[0]).result(120)
+            started = time.perf_counter()
+            futures = [pool.submit(names[i % 4], x) for i, x in enumerate(xs)]
+            for future in futures:
+                future.result(120)
+            rates[way] = len(xs) / (time.perf_counter() - started)
+    with capsys.disabled():
+        print("\n" + "\n".join(f"{way}: {rate:,.0f}/s" for way, rate in rates.items()), os.linesep)
+    assert rates["pool, batched"] > rates["plain loop"]
