@@ -9,7 +9,7 @@ PACKAGES := $(VENV)/.packages
 .PHONY: help demo test check format docs lab bench-watch bench-scale bench-session soak-session bench-train soak-train soak-predict bench-pool soak clean
 
 help:
-	@echo "make demo         a training that works, the same one broken, and the verdict (about a minute)"
+	@echo "make demo         the tour: trains, breaks, explains, trains with the helpers, predicts (about a minute)"
 	@echo "make test         all tests, $(WORKERS) at a time (WORKERS=n changes it)"
 	@echo "make check        lint, format, types and the house rules"
 	@echo "make format       let ruff reformat and reorder"
