@@ -65,6 +65,8 @@ class Edge:
         self._theirs.close()
 
     def born(self, pid: int) -> None:
+        if self.pid:
+            return
         self.pid = pid
         try:
             self.pidfd = os.pidfd_open(pid)

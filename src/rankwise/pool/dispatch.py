@@ -171,7 +171,7 @@ class Dispatcher:
             elif message[0] == "failed":
                 self._not_built(worker, message, now)
             elif message[0] == "ready":
-                self.staff.ready(worker)
+                self.staff.ready(worker, message[1])
             if self.scheduler.has_waiting:
                 self._act(self.scheduler.plan(now), now)
             if self.is_closing:

@@ -61,8 +61,9 @@ class Staff:
             for worker in [worker for worker in self.workers.values() if worker.edge.pid == message[1]]:
                 self._bury(worker, message[2])
 
-    def ready(self, worker: WorkerState) -> None:
+    def ready(self, worker: WorkerState, pid: int) -> None:
         worker.is_ready = True
+        worker.edge.born(pid)  # it may be quicker to say so than the one that made it
         self._early_deaths = 0
 
     def lost_touch(self, worker: WorkerState) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import importlib
-import importlib.util
 import os
 import pickle
 import sys
@@ -37,6 +36,8 @@ def load(spec: dict[str, Any]) -> Loaded:
     built = _build(spec)
     if isinstance(built, torch.nn.Module):
         if spec["weights"]:
+            from rankwise.weights import load_weights  # knows every wrapper a checkpoint may carry
+
             load_weights(built, spec["weights"])
         built = built.to(device) if spec["program"] else built.eval().to(device)  # a program is what it was exported as
     elif not callable(built):
@@ -55,15 +56,6 @@ def drop() -> None:
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.empty_cache()
     return_to_kernel()
-
-
-def load_weights(module: torch.nn.Module, path: str) -> None:
-    """Through `rankwise.weights`, which knows every wrapper a checkpoint may carry."""
-    if importlib.util.find_spec("rankwise.weights") is not None:
-        importlib.import_module("rankwise.weights").load_weights(module, path)
-        return
-    state = torch.load(path, map_location="cpu", weights_only=True)
-    module.load_state_dict(state)
 
 
 def tensor_bytes(built: Any) -> int:
