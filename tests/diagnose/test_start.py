@@ -489,3 +489,11 @@ def test_of_two_missing_ranks_one_failure_names_neither() -> None:
     dead = helper(77, 1, "agent.py:7 read", raised=failure, ended=Ended("exception", NOW_NS, code=1))
 
     assert root(job(in_init(0), in_init(2), launchers=(dead,), world_size=4)).code == "RW101"
+
+
+def test_rw112_worlds_of_different_size_that_met_all_the_same() -> None:
+    waiting_there = [waiting(r, after=[], world_size=2 if r == 1 else 3) for r in range(3)]
+
+    found = root(job(*waiting_there, world_size=3))
+
+    expect(found, "RW112", [1], "world size")

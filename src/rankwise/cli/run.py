@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import os
 import re
+import signal
 import time
 from pathlib import Path
 
@@ -32,8 +33,9 @@ def main(argv: list[str]) -> int:
         return 0 if argv else 2
     plan = plan_run(argv)
     folder = _make_folder(plan)
-    from rankwise.launch.start import start_job
+    from rankwise.launch.start import SIGNALS, start_job
 
+    before = {number: signal.getsignal(number) for number in SIGNALS}
     job = start_job(plan, folder)
     # Only now, beside the job's own start, what takes a while to load.
     from rankwise.cli.telling import Telling
@@ -46,6 +48,9 @@ def main(argv: list[str]) -> int:
             with contextlib.suppress(OSError):
                 place.rmdir()
         raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -76,7 +76,7 @@ def find_root(job: JobEvidence, stands: Standings, book: SourceBook) -> list[Fin
 
 def _explains(disagreement: Finding, crash: Finding) -> bool:
     """A mismatch of sizes makes gloo abort a rank, a mismatch of models makes the DDP constructor fail: the crash is its echo."""
-    if disagreement.code not in ("RW204", "RW205") or crash.code not in ("RW405", "RW401"):
+    if disagreement.code not in ("RW204", "RW205") or crash.code not in ("RW405", "RW401", "RW204"):
         return False
     sites = {(place.file, place.line) for place in disagreement.culprits} | {(wait.file, wait.line) for wait in disagreement.waiting}
     return any((place.file, place.line) in sites for place in crash.culprits)

@@ -24,7 +24,7 @@ def find_start_problem(job: JobEvidence, stands: Standings, book: SourceBook) ->
     in_init = sorted(rank for rank, standing in stands.items() if standing.kind == "init")
     failed = sorted(rank for rank, evidence in job.ranks.items() if not evidence.alive and _failed_in_init(evidence))
     if not in_init and not failed:
-        return None
+        return _met_in_different_worlds(job, stands, book)
     for explain in (
         _port_taken, _interface_missing, _unresolvable, _duplicates, _different_world_sizes, _different_methods, _different_ports,
         _different_backends, _stale_store, _died_before, _slow_before, _died_nameless, _missing, _different_names, _unreachable,
@@ -33,6 +33,14 @@ def find_start_problem(job: JobEvidence, stands: Standings, book: SourceBook) ->
         if finding is not None:
             return replace(finding, stage=STAGE_OF_CAUSE[finding.code].name)
     return None
+
+
+def _met_in_different_worlds(job: JobEvidence, stands: Standings, book: SourceBook) -> Finding | None:
+    """A smaller world fits into a larger one's store: all ranks pass their init, and stand still in the first collective."""
+    living = [rank for rank, evidence in sorted(job.ranks.items()) if evidence.alive]
+    if not living or any(stands[rank].kind != "waiting" for rank in living):
+        return None
+    return _different_world_sizes(job, stands, book, living)
 
 
 def _failed_in_init(evidence: RankEvidence) -> bool:

@@ -6,9 +6,11 @@ import contextlib
 import ctypes
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from dataclasses import dataclass
 from importlib.util import cache_from_source
@@ -20,6 +22,7 @@ from rankwise.launch.plan import RunPlan
 from rankwise.launch.tags import tagging_environment
 
 _LIVE_ROOM = 32 << 20
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PROBE = Path(__file__).parent.parent / "probe"
 
 
@@ -33,11 +36,13 @@ class StartedJob:
     control: int  # a word here ends the job; so does closing it
     status: int  # the guardian's reports
     started_ns: int
+    asked: list[int]  # signals that came in, noted from before the start on: none may end us while the job is ours
 
 
 def start_job(plan: RunPlan, folder: Path) -> StartedJob:
     """Start the command of a plan, with the probe in its environment and its output in our hands."""
     started_ns = time.time_ns()
+    asked = _note_signals()
     _compile_probe()
     live = _make_live_folder()
     (folder / "logs").mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -60,7 +65,17 @@ def start_job(plan: RunPlan, folder: Path) -> StartedJob:
     os.close(control_read)
     os.close(status_write)
     output.start()
-    return StartedJob(live, output, guardian, control, status, started_ns)
+    return StartedJob(live, output, guardian, control, status, started_ns, asked)
+
+
+def _note_signals() -> list[int]:
+    """From now on the signals that would end us are only written down; what was ignored (nohup) stays so."""
+    asked: list[int] = []
+    if threading.current_thread() is threading.main_thread():
+        for number in SIGNALS:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, lambda n, _: asked.append(n))
+    return asked
 
 
 def _compile_probe() -> None:

@@ -6,11 +6,9 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import subprocess
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,7 +34,6 @@ _TICK_S = 0.2
 _LOOK_EVERY_NS = 1_000_000_000
 _END_GRACE_S = 5.0
 _CRASH_GRACE_S = 3.5
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
@@ -63,7 +60,7 @@ class Watch:
         self._output, self._started_ns = job.output, job.started_ns
         self._code: int | None = None
         self._main_pid = 0
-        self._asked: list[int] = []
+        self._asked = job.asked
         self._told: list[Finding] = []
         self._told_job: JobEvidence | None = None
         self._verdict_at: float | None = None
@@ -75,11 +72,10 @@ class Watch:
         """Run the job to its end and return the exit code of `rankwise run`."""
         self._join()
         try:
-            with self._signals_noted():
-                while self._code is None:
-                    self._read_events(_TICK_S)
-                    self._pass_on_signals()
-                    self._look()
+            while self._code is None:
+                self._read_events(_TICK_S)
+                self._pass_on_signals()
+                self._look()
             return self._finish()
         finally:
             self._clean_up()
@@ -249,19 +245,6 @@ class Watch:
         shutil.rmtree(self._job.live, ignore_errors=True)
 
     # -- signals --------------------------------------------------------------------------------------------------------------
-
-    @contextlib.contextmanager
-    def _signals_noted(self) -> Iterator[None]:
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        wanted = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # nohup stays nohup
-        before = {number: signal.signal(number, lambda n, _: self._asked.append(n)) for number in wanted}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
     def _pass_on_signals(self) -> None:
         """The first signal goes to the command, which may end in its own way; the second, or 10 s later, ends everything."""
