@@ -56,6 +56,7 @@ dist.barrier()
 dist.destroy_process_group()
 """
 LINES = {line.rpartition("# ")[2]: number for number, line in enumerate(SCRIPT.splitlines(), 1) if "  # " in line}
+LONG = pytest.mark.skipif(not os.environ.get("RANKWISE_LONG"), reason="the same on the other node; RANKWISE_LONG=1 runs it")
 PATIENCE_S = 120.0  # for a loaded machine; a quiet one needs a tenth
 
 
@@ -136,7 +137,7 @@ class TestTwoNodes:
         check_culprit(job.root(hosts[0]), {"RW201"}, culprit, hosts[culprit], LINES["skip"])
         assert [wait["rank"] for wait in job.root(hosts[0])["waiting"]] == [1 - culprit]
 
-    @pytest.mark.parametrize("culprit", [0, 1], ids=["on-a", "on-b"])
+    @pytest.mark.parametrize("culprit", [0, pytest.param(1, marks=LONG)], ids=["on-a", "on-b"])
     def test_a_rank_stuck_elsewhere_is_named_on_both(self, hosts: list[Host], tmp_path: Path, culprit: int) -> None:
         job = Job(hosts, tmp_path, "stuck", culprit)
         job.wait(lambda: all(job.root(host).get("code") == "RW305" for host in hosts), "the verdict on both")
@@ -149,7 +150,7 @@ class TestTwoNodes:
         job.codes()
 
     # On node A the exception takes the rendezvous store with it: the nodes must have another way to talk.
-    @pytest.mark.parametrize("culprit", [0, 1], ids=["on-a", "on-b"])
+    @pytest.mark.parametrize("culprit", [0, pytest.param(1, marks=LONG)], ids=["on-a", "on-b"])
     def test_an_exception_is_the_root_cause_on_both(self, hosts: list[Host], tmp_path: Path, culprit: int) -> None:
         job = Job(hosts, tmp_path, "raise", culprit)
 
@@ -160,7 +161,7 @@ class TestTwoNodes:
             assert "ValueError: bad sample" in job.root(host)["summary"]
             assert "RW401" in job.text(host)
 
-    @pytest.mark.parametrize(("victim", "num_ranks"), [(0, 1), (1, 2)], ids=["a", "b"])
+    @pytest.mark.parametrize(("victim", "num_ranks"), [pytest.param(0, 1, marks=LONG), (1, 2)], ids=["a", "b"])
     def test_a_node_without_power_is_named_on_the_other(self, hosts: list[Host], tmp_path: Path, victim: int, num_ranks: int) -> None:
         job = Job(hosts, tmp_path, "none, for ever", 0, num_ranks)
         job.wait_until_running()
