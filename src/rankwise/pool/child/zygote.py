@@ -1,6 +1,6 @@
 """A process that imports torch once and then only forks: workers start in milliseconds and share its memory.
 
-Forking after torch has run an operation with threads hangs the child. This process never runs one, and reports how many threads it has (one).
+Forking after torch has run an operation with threads hangs the child. This process never runs one, and says how many threads it has.
 Started by `crew` with one argument, the descriptor of its control socket. When that socket closes, everything below it ends.
 """
 
