@@ -24,6 +24,7 @@ MARK = "PYTEST_LEFTOVER_MARK"
 SETTLE_S = 3.0  # how long what is on its way out may take
 SHARED_FOLDERS = (Path("/tmp"), Path("/dev/shm"))
 NAMESPACES = Path("/run/netns")
+PURE = {"causes", "diagnose", "house"}  # folders of thousands of tests that start nothing: to look for leftovers would only cost time
 
 
 @dataclass(frozen=True)
@@ -77,9 +78,12 @@ def free_port() -> int:
 
 
 @pytest.fixture(autouse=True)
-def leaves_nothing_behind() -> Iterator[str]:
+def leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[str]:
     """Fails a test that leaves a process, a listening port, a network namespace or a temporary file of ours behind."""
     mark = uuid.uuid4().hex
+    if request.path.parent.name in PURE:
+        yield mark
+        return
     # Short, because unix sockets live below it and their paths may not exceed 107 characters.
     folder = Path("/tmp") / f"rwt-{mark[:8]}"
     folder.mkdir()

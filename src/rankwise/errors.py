@@ -11,6 +11,7 @@ RankwiseError
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from rankwise.findings import Finding, Place
 from rankwise.stages import STAGE_NAMED
@@ -44,13 +45,10 @@ class StartError(RankwiseError):
     def __str__(self) -> str:
         finding = self.finding
         stage = STAGE_NAMED.get(finding.stage)
-        lines = [f"{finding.code} {finding.summary}"]
-        lines += [f"stage  not passed: {stage}"] if stage else []
+        lines = [f"stage  not passed: {stage}"] if stage else []
         lines += [f"where  {_where(place)}" for place in finding.culprits[:_MAX_PLACES]]
         lines += [f"       and {left} more"] if (left := len(finding.culprits) - _MAX_PLACES) > 0 else []
-        lines += [f"why    {finding.why}"] if finding.why else []
-        lines += [f"next   {step}" for step in finding.next]
-        return "\n".join(lines)
+        return _whole_text(finding, lines)
 
 
 def read_start_error(text: str) -> Finding | None:
@@ -68,6 +66,13 @@ def read_start_error(text: str) -> Finding | None:
     return Finding(head[1], "", "error", True, head[2], culprits=places, why=why, next=tuple(said.get("next", ())), stage=stage)
 
 
+class TrainError(RankwiseError):
+    """The training would have gone wrong, now or silently; its text is the whole finding, because it is seen in a traceback."""
+
+    def __str__(self) -> str:
+        return _whole_text(self.finding)
+
+
 class WorkerError(RankwiseError):
     """A worker that `spawn` started has failed; the worker's own traceback comes first."""
 
@@ -80,6 +85,12 @@ class WorkerError(RankwiseError):
 
 
 _MAX_PLACES = 8
+
+
+def _whole_text(finding: Finding, between: Sequence[str] = ()) -> str:
+    """A finding as the text of an exception: what, then whatever tells where, why, next."""
+    why = [f"why    {finding.why}"] if finding.why else []
+    return "\n".join([f"{finding.code} {finding.summary}", *between, *why, *(f"next   {step}" for step in finding.next)])
 
 
 def _where(place: Place) -> str:
@@ -97,13 +108,3 @@ def _read_place(words: str) -> Place:
     if found is None:
         return Place()
     return Place(rank=int(found[1]) if found[1] else None, host=found[2], pid=int(found[3]) if found[3] else None)
-
-
-class TrainError(RankwiseError):
-    """The training would have gone wrong, now or silently; its text is the whole finding, because it is seen in a traceback."""
-
-    def __str__(self) -> str:
-        finding = self.finding
-        lines = [f"{finding.code} {finding.summary}"]
-        lines += [f"why    {finding.why}"] if finding.why else []
-        return "\n".join(lines + [f"next   {step}" for step in finding.next])

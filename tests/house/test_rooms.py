@@ -9,11 +9,12 @@ import pytest
 
 from tests.house.imports import SRC, imported_names, packages_imported_by, room_of, rooms_imported_by, source_files
 
-FLOOR = {"errors", "findings", "ranks", "stages"}
+FLOOR = {"errors", "findings", "ranks", "sizes", "stages"}
 MAY_IMPORT = {
     "errors": {"findings", "stages"},
     "findings": set(),
     "ranks": set(),
+    "sizes": set(),
     "stages": set(),
     "causes": FLOOR,
     "evidence": FLOOR,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rankwise.report.wording import bytes_text, duration_text, one_line, printable
+from rankwise.report.wording import duration_text, one_line, printable
+from rankwise.sizes import bytes_text
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ FAMILIES = {
     "5": "Healthy, but worth a note",
     "6": "Wrong before it starts (`rankwise check`)",
     "7": "Training and weights",
-    "8": "Inference: the pool",
+    "8": "Inference: the pool and `predict`",
     "9": "None of these",
 }
 
@@ -25,7 +25,11 @@ FAMILIES = {
 def write_pages(folder: Path) -> list[Path]:
     """Write one page per cause and an index; pages of causes that are gone are removed."""
     causes = all_causes()
-    pages = {f"{cause.code}.md": page_of(cause) for cause in causes} | {"index.md": index_page(causes)}
+    return keep_pages(folder, {f"{cause.code}.md": page_of(cause) for cause in causes} | {"index.md": index_page(causes)})
+
+
+def keep_pages(folder: Path, pages: dict[str, str]) -> list[Path]:
+    """Make the Markdown files of a folder these and no others."""
     folder.mkdir(parents=True, exist_ok=True)
     for stale in {path.name for path in folder.glob("*.md")} - pages.keys():
         (folder / stale).unlink()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from rankwise.causes.pages import keep_pages
 from rankwise.preflight.catalogue import Check, all_checks
 from rankwise.preflight.plan import GROUPS
 
@@ -30,13 +31,7 @@ def index_page() -> str:
 
 def write_pages(folder: Path) -> list[Path]:
     """Write one page per check and an index; pages of checks that are gone are removed."""
-    pages = {f"{check.name}.md": page_of(check) for check in all_checks()} | {"index.md": index_page()}
-    folder.mkdir(parents=True, exist_ok=True)
-    for stale in {path.name for path in folder.glob("*.md")} - pages.keys():
-        (folder / stale).unlink()
-    for name, text in pages.items():
-        (folder / name).write_text(text)
-    return [folder / name for name in pages]
+    return keep_pages(folder, {f"{check.name}.md": page_of(check) for check in all_checks()} | {"index.md": index_page()})
 
 
 def _with_links(text: str) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from rankwise.report.wording import bytes_text, one_line
+from rankwise.report.wording import one_line
+from rankwise.sizes import bytes_text
 
 _SHOWN = 40  # tensors of one set of weights, unless all are wanted
 

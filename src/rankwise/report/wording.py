@@ -31,15 +31,6 @@ def duration_text(seconds: float) -> str:
     return f"{hours:,} h {minutes} min"
 
 
-def bytes_text(count: float) -> str:
-    """`812 MiB`, `1.4 GiB`."""
-    for unit in ("B", "KiB", "MiB"):
-        if count < 1023.5:
-            return f"{count:.0f} {unit}"
-        count /= 1024
-    return f"{count:,.1f} GiB"
-
-
 def _escape(match: re.Match[str]) -> str:
     code = ord(match[0])
     return "\n" if code == 0x0D else f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

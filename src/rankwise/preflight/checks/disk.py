@@ -14,7 +14,7 @@ from pathlib import Path
 from rankwise.causes import load_cause
 from rankwise.preflight.here import Here
 from rankwise.preflight.job import Facts, Job, Seen, seeing_hosts
-from rankwise.preflight.sizes import bytes_text
+from rankwise.sizes import bytes_text
 
 GROUP = "resources"
 _LEAST = 1 << 30

@@ -15,7 +15,7 @@ from rankwise.preflight.here import Here
 from rankwise.preflight.job import Facts, Host, Job, Seen, seeing_hosts
 from rankwise.preflight.limits import memory_limits
 from rankwise.preflight.odd import difference
-from rankwise.preflight.sizes import bytes_text
+from rankwise.sizes import bytes_text
 
 GROUP = "fit"
 _KEPT = 0.9  # of what is free: the rest of the system wants to live too

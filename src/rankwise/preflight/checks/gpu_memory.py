@@ -13,7 +13,7 @@ from rankwise.causes import load_cause
 from rankwise.findings import Place
 from rankwise.preflight.here import Here
 from rankwise.preflight.job import Facts, Job, Seen, seeing_hosts
-from rankwise.preflight.sizes import bytes_text
+from rankwise.sizes import bytes_text
 
 GROUP = "gpus"
 _NOTABLE, _NOTABLE_SHARE, _WRONG_SHARE = 1 << 30, 0.05, 0.5

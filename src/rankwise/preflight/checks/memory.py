@@ -15,7 +15,7 @@ from rankwise.causes import load_cause
 from rankwise.preflight.here import Here
 from rankwise.preflight.job import Facts, Job, Seen, seeing_hosts
 from rankwise.preflight.limits import memory_limits
-from rankwise.preflight.sizes import bytes_text
+from rankwise.sizes import bytes_text
 
 GROUP = "resources"
 _LEAST = 512 << 20

@@ -12,7 +12,7 @@ import os
 from rankwise.causes import load_cause
 from rankwise.preflight.here import Here
 from rankwise.preflight.job import Facts, Job, Seen, seeing_hosts
-from rankwise.preflight.sizes import bytes_text
+from rankwise.sizes import bytes_text
 
 GROUP = "resources"
 _FOLDER = "/dev/shm"

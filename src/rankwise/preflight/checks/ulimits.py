@@ -16,7 +16,7 @@ from rankwise.causes import load_cause
 from rankwise.findings import Finding
 from rankwise.preflight.here import Here
 from rankwise.preflight.job import Facts, Host, Job, Seen, seeing_hosts
-from rankwise.preflight.sizes import bytes_text
+from rankwise.sizes import bytes_text
 
 GROUP = "resources"
 _COMFORT = 4096

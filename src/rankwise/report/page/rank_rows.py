@@ -8,7 +8,8 @@ from rankwise.report.page.markup import Html, classes, joined, tag
 from rankwise.report.page.rank_state import RankState, state_mark
 from rankwise.report.page.scene import Scene
 from rankwise.report.places import short_ranks
-from rankwise.report.wording import bytes_text, duration_text
+from rankwise.report.wording import duration_text
+from rankwise.sizes import bytes_text
 
 _MERGE_ABOVE = 16  # ranks; up to here everyone has a row
 _MAX_ROWS = 48
