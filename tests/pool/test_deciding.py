@@ -115,7 +115,7 @@ def scheduler(models: list[ModelState], workers: int = 2, budget: int | None = N
 def give(made: Scheduler, model: ModelState, count: int, **facts: Any) -> list[Task]:
     tasks = []
     for _ in range(count):
-        task = Task(model, b"x", None, 0.0)
+        task = Task(model, (("=", 1), 1, (), True), 0.0)
         for name, value in facts.items():
             setattr(task, name, value)
         made.add(task, 0.0)
@@ -209,12 +209,12 @@ def test_batches_hold_rows_of_one_kind_and_no_more_than_they_may() -> None:
 
 def test_queues_go_by_priority_then_age_and_forget_the_cancelled() -> None:
     queue, model = TaskQueue(), state(1)
-    tasks = [Task(model, b"", None, 0.0) for _ in range(4)]
+    tasks = [Task(model, (("=", 1), 1, (), True), 0.0) for _ in range(4)]
     tasks[2].priority = 3
     for task in tasks:
         queue.push(task)
     tasks[0].is_over = True
-    queue.forget_one()
+    queue.forget(tasks[0])
 
     assert queue.waiting == 3
     assert [queue.pop() for _ in range(4)] == [tasks[2], tasks[1], tasks[3], None]

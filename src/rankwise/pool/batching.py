@@ -40,17 +40,21 @@ class CostModel:
 
 
 class Arrivals:
-    """The usual time between two rows."""
+    """The usual time between two rows. Rows are only counted when they come: whoever decides about a batch works it out."""
 
     def __init__(self) -> None:
-        self._last: float | None = None
-        self.gap_s: float | None = None
+        self.rows = 0  # since the last look
+        self._looked: float | None = None
+        self._gap_s: float | None = None
 
-    def add(self, now: float, rows: int) -> None:
-        if self._last is not None:
-            gap = (now - self._last) / max(1, rows)
-            self.gap_s = gap if self.gap_s is None else 0.9 * self.gap_s + 0.1 * min(gap, 1.0)
-        self._last = now
+    def gap_s(self, now: float) -> float | None:
+        if self.rows:
+            if self._looked is not None:
+                gap_s = min(1.0, (now - self._looked) / self.rows)
+                before = 0.9**self.rows
+                self._gap_s = gap_s if self._gap_s is None else before * self._gap_s + (1 - before) * gap_s
+            self._looked, self.rows = now, 0
+        return self._gap_s
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ class Edge:
     def __init__(self, number: int, seat: Seat) -> None:
         self.number, self.seat = number, seat
         self.sock, self._theirs = pair()
+        self.send = self.sock.send  # looked up once
         self.receiver = Receiver(self.sock)
         self.page = StatusPage(Segment.create(SIZE, "rankwise-status"))
         self.crash = os.memfd_create("rankwise-crash", os.MFD_CLOEXEC)

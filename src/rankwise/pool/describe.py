@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import marshal
 from typing import Any
 
 from rankwise.pool.tasks import Task
 
 
 def described(task: Task) -> str:
-    node = marshal.loads(task.data)
+    node = task.node
     return _shape(node) + (f" (first bytes {_first_bytes(node)})" if _first_bytes(node) else "")
 
 

@@ -8,19 +8,19 @@ from __future__ import annotations
 import heapq
 import itertools
 import logging
-import marshal
 import threading
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from rankwise.pool.arena import Arena
 from rankwise.pool.crew import Edge, Seat
-from rankwise.pool.dtypes import torch_module
-from rankwise.pool.inlet import Inlet, cut_value, join_nodes, wants_tensors
+from rankwise.pool.express import Express
+from rankwise.pool.inlet import cut_value, join_nodes
 from rankwise.pool.listen import Listener
+from rankwise.pool.parcel import Node
 from rankwise.pool.results import raised
 from rankwise.pool.schedule import Action, Drop, Load, ModelState, Order, Run, Scheduler, WorkerState
 from rankwise.pool.staff import Staff
@@ -52,6 +52,8 @@ class Dispatcher:
         self.scheduler = Scheduler(models, settings.budgets)
         self.arena = Arena(settings.lane_bytes)
         self.counters = Counters([model.name for model in models])
+        for model in models:
+            model.counted = self.counters.of(model.name)
         self.is_closing = False  # takes no more tasks
         self.is_closed = False
         self._specs = specs
@@ -59,6 +61,7 @@ class Dispatcher:
         self._deadlines: list[tuple[float, int, Task]] = []
         self._ticket = itertools.count()
         self._all_done = threading.Condition(self.lock)
+        self.express = Express(self)
         self.listener = Listener(self)
         self.help = self.listener.help
         for model in models:
@@ -73,50 +76,29 @@ class Dispatcher:
     # ---- for callers, from any thread
 
     def submit(self, task: Task) -> None:
-        now = task.submitted
+        model, now = task.model, task.submitted
         with self.lock:
-            self._check_room(task)
+            if self.is_closing or model.broken is not None or model.queue.waiting >= self.settings.max_queue:
+                self._refuse(task)
             self.scheduler.add(task, now)
-            # Workers that are busy get more when they answer, many at once.
-            if any(worker.is_ready and len(worker.inflight) < 2 for worker in self.scheduler.workers.values()):
-                self._act(self.scheduler.plan(now), now)
-            self.listener.wake_by(self.scheduler.wake_at)
             if task.deadline is not None:
                 heapq.heappush(self._deadlines, (task.deadline, next(self._ticket), task))
                 self.listener.wake_by(task.deadline)
-        self.settle()
+            elif now < model.held_until and model.queue.rows_like(task) < model.max_batch:
+                return  # a batch that waits for more rows
+            for worker in self.scheduler.workers.values():
+                if len(worker.inflight) < 2 and worker.is_ready:  # those that are busy get more when they answer, many at once
+                    self._act(self.scheduler.plan(now), now)
+                    self.listener.wake_by(self.scheduler.wake_at)
+                    break
+        if self._settled:
+            self.settle()
 
-    def express(self, model: ModelState, inputs: tuple[Any, ...], inlet: Inlet) -> TaskFuture | None:
-        """The short way, where nobody waits and a worker with the model is idle; None where that is not so.
-
-        The packet is sent as early as can be: everything else is done while the worker is busy with it.
-        """
-        if self.scheduler.idle_holder(model) is None:
-            return None
-        data, slots, _ = inlet.parcel(model, inputs)
+    def withdraw(self, task: Task) -> None:
+        """Its future is about to be cancelled: if it has not begun, it never will, and its place is free."""
         with self.lock:
-            worker = self.scheduler.idle_holder(model)
-            serial = self.scheduler.next_serial()
-            is_sent = worker is not None and not self.is_closing and self._send(worker, ("one", serial, model.number, data))
-            task = Task(model, data, None, time.monotonic())
-            task.slots = slots
-            task.future = future = TaskFuture(task, self)
-            if torch_module() is None or not wants_tensors(inputs):
-                task.to_tensor = False
-            if is_sent and worker is not None:
-                future.begin()
-                task.has_begun = True
-                self.scheduler.began(worker, model, task, serial)
-                return future
-        self.submit(task)
-        return future
-
-    def cancelled(self, task: Task) -> None:
-        """Its future was cancelled before it was sent to a worker: its place is free."""
-        with self.lock:
-            if not task.is_over:
-                if task.worker is None:
-                    task.model.queue.forget_one()
+            if not task.is_over and not task.has_begun:
+                task.model.queue.forget(task)
                 self.counters.of(task.model.name).cancelled += 1
                 self._over(task)
 
@@ -160,7 +142,8 @@ class Dispatcher:
             if message is None:
                 self.staff.lost_touch(worker)
             elif message[0] == "one":
-                self._answered_one(worker, message, now)
+                _, serial, nanoseconds, ok, node, flags = message
+                self._answered(worker, (serial, nanoseconds, ((ok, node),), flags), now)
             elif message[0] == "done":
                 for answer in message[1]:
                     self._answered(worker, answer, now)
@@ -172,10 +155,13 @@ class Dispatcher:
                 self._not_built(worker, message, now)
             elif message[0] == "ready":
                 self.staff.ready(worker, message[1])
-            if self.scheduler.has_waiting:
-                self._act(self.scheduler.plan(now), now)
-            if self.is_closing:
-                self._all_done.notify_all()
+            self._go_on(now)
+        self.settle()
+
+    def go_on(self, now: float) -> None:
+        """Somebody has time again."""
+        with self.lock:
+            self._go_on(now)
         self.settle()
 
     def tick(self, now: float) -> None:
@@ -211,7 +197,9 @@ class Dispatcher:
                 settled, self._settled = self._settled, []
             for future, ok, value in settled:
                 try:
-                    if ok:
+                    if ok and type(future) is TaskFuture:
+                        future.announce()
+                    elif ok:
                         future.set_result(value)
                     elif future.running() or future.set_running_or_notify_cancel():
                         future.set_exception(value)
@@ -234,6 +222,11 @@ class Dispatcher:
 
     # ---- the lock is held from here on
 
+    def let_go(self, task: Task) -> None:
+        for slot in task.slots:
+            self.arena.drop(slot)
+        task.slots = ()
+
     def fail(self, task: Task, error: BaseException) -> None:
         self.counters.of(task.model.name).failed += 1
         self._conclude(task, False, error)
@@ -243,7 +236,7 @@ class Dispatcher:
         model.broken = error
         log.error("%s", error)
         for task in model.queue.all():
-            model.queue.forget_one()
+            model.queue.forget(task)
             self.fail(task, error)
 
     def break_all(self, why: str) -> None:
@@ -251,19 +244,15 @@ class Dispatcher:
         for model in self.scheduler.models.values():
             self.break_model(model, error)
 
-    def _check_room(self, task: Task) -> None:
+    def _refuse(self, task: Task) -> NoReturn:
         model: ModelState = task.model
-        error: BaseException | None = None
+        self._over(task)
         if self.is_closing:
-            error = pool_closed()
-        elif model.broken is not None:
-            error = model.broken
-        elif model.queue.waiting >= self.settings.max_queue:
-            self.counters.of(model.name).rejected += 1
-            error = pool_full(model.name, model.queue.waiting, "tasks")
-        if error is not None:
-            self._over(task)
-            raise error
+            raise pool_closed()
+        if model.broken is not None:
+            raise model.broken
+        self.counters.of(model.name).rejected += 1
+        raise pool_full(model.name, model.queue.waiting, "tasks")
 
     def _answered(self, worker: WorkerState, answer: tuple[Any, ...], now: float) -> None:
         worker.edge.has_answered = True
@@ -285,40 +274,24 @@ class Dispatcher:
             else:
                 self._finish(worker, task, ok, data, now, flags)
 
-    def _answered_one(self, worker: WorkerState, message: tuple[Any, ...], now: float) -> None:
-        """`_answered` for the one order a worker had."""
-        _, serial, nanoseconds, ok, data, flags = message
-        order = worker.inflight.get(serial)
-        if order is None or flags or not ok or order.tasks[0].is_over:
-            self._answered(worker, (serial, nanoseconds, ((ok, data),), flags), now)
-            return
-        task = order.tasks[0]
-        self._conclude(task, True, worker.edge.reader.value(task, data))
-        del worker.inflight[serial]
-        worker.edge.has_answered = True
-        self.scheduler.take_back(worker, order, now)
-        model, seconds = order.model, nanoseconds / 1e9
-        model.ran(0, seconds)
-        self.counters.of(model.name).did_one(now - task.submitted, seconds)
-
     def _answered_joined(self, worker: WorkerState, order: Order, result: tuple[bool, Any], flags: int, now: float) -> None:
         """Each task gets its rows. Where one of them spoilt it for all, each runs by itself."""
-        ok, data = result
-        value = worker.edge.reader.value(order.tasks[0], data) if ok else None
+        ok, node = result
+        value: Any = worker.edge.reader.value(order.tasks[0], node) if ok else None
         if not ok or flags & UNBATCHABLE:
             for task in order.tasks:
                 task.alone = True
             self.scheduler.add_again([task for task in order.tasks if not task.is_over])
             return
-        counted = self.counters.of(order.model.name)
-        start = 0
+        is_array = hasattr(value, "shape")
+        start, latencies = 0, []
         for task in order.tasks:
             stop = start + task.rows
             if not task.is_over:
-                counted.completed += 1
-                counted.took(now - task.submitted)
-                self._conclude(task, True, cut_value(value, start, stop))
+                latencies.append(now - task.submitted)
+                self._done(task, value[start:stop] if is_array else cut_value(value, start, stop))
             start = stop
+        self.counters.of(order.model.name).completed_many(latencies)
 
     def _finish(self, worker: WorkerState, task: Task, ok: bool, data: Any, now: float, flags: int) -> None:
         counted = self.counters.of(task.model.name)
@@ -401,21 +374,22 @@ class Dispatcher:
             else:
                 del worker.inflight[order.serial]
                 self.scheduler.take_back(worker, order, now)
-        if items and not self._send(worker, ("run", items)):
+        if not items:
+            return
+        if not self._send(worker, ("run", items)):
             for order in reversed([order for order in orders if order.serial in worker.inflight]):
                 del worker.inflight[order.serial]
                 self.scheduler.take_back(worker, order, now)
                 self.scheduler.add_again(order.tasks)
 
-    def _parts(self, order: Order) -> list[tuple[int, bytes, float | None]]:
+    def _parts(self, order: Order) -> list[tuple[int, Node, float | None]]:
         """What the worker gets: each task by itself, or small ones as if they were one."""
         tasks = order.tasks
-        if len(tasks) > 1 and all(task.node is not None and task.deadline is None for task in tasks):
-            data = marshal.dumps(join_nodes([task.node for task in tasks]), 2)
-            if len(data) < INLINE_BYTES * 4:
-                order.is_joined = True
-                return [(sum([task.rows for task in tasks]), data, None)]
-        return [(0 if task.alone else task.rows, task.data, task.deadline) for task in tasks]
+        is_small = len(tasks) > 1 and sum([task.size for task in tasks]) < INLINE_BYTES * 4
+        if is_small and not any(task.slots or task.deadline is not None for task in tasks):
+            order.is_joined = True
+            return [(sum([task.rows for task in tasks]), join_nodes([task.node for task in tasks]), None)]
+        return [(0 if task.alone else task.rows, task.node, task.deadline) for task in tasks]
 
     def _begins(self, task: Task, now: float) -> bool:
         """A task that was cancelled, or whose deadline has passed, never starts."""
@@ -426,8 +400,8 @@ class Dispatcher:
             return False
         if not task.has_begun:
             task.has_begun = True
-            if task.future is not None and not task.future.set_running_or_notify_cancel():
-                self.counters.of(task.model.name).cancelled += 1
+            outcome = task.outcome
+            if outcome is not None and not outcome.begin():  # a part of a request that was cancelled
                 self._over(task)
                 return False
         return True
@@ -437,7 +411,7 @@ class Dispatcher:
             return
         was_running = False
         if task.worker is None:
-            task.model.queue.forget_one()
+            task.model.queue.forget(task)
         else:
             order = task.worker.inflight.get(task.worker.edge.page.running[0])
             was_running = order is not None and task in order.tasks
@@ -459,35 +433,52 @@ class Dispatcher:
     def _send(self, worker: WorkerState, message: tuple[Any, ...], must: bool = False) -> bool:
         """False where the worker's socket is full. A worker that is gone takes everything: its end gives it all back."""
         edge: Edge = worker.edge
+        self.listener.expect(edge)
         try:
             while edge.known_segments < len(self.arena.segments):
                 segment = self.arena.segments[edge.known_segments]
                 if not send(edge.sock, ("segment", segment.size), (segment.fd,), wait=must):
                     return False
                 edge.known_segments += 1
-            is_sent = send(edge.sock, message, wait=must)
-            self.listener.expect(edge)
-            return is_sent
+            return send(edge.sock, message, wait=must)
         except OSError:
             return True
 
+    def _go_on(self, now: float) -> None:
+        if self.scheduler.has_waiting:
+            self._act(self.scheduler.plan(now), now)
+        if self.is_closing:
+            self._all_done.notify_all()
+
     def _conclude(self, task: Task, ok: bool, value: Any) -> None:
-        if task.future is not None:
-            self._settled.append((task.future, ok, value))
+        if ok:
+            self._done(task, value)
+            return
+        if task.outcome is not None:
+            self._settled.append((task.outcome, False, value))
+        self._over(task)
+
+    def _done(self, task: Task, value: Any) -> None:
+        """Where nobody has looked at the future yet, there is nobody to tell: its result is all there is to set."""
+        if type(task) is TaskFuture:
+            if task.slots:
+                self.let_go(task)
+            if not task.finish(value):
+                self._settled.append((task, True, value))
+            return
+        if task.part is not None:
+            self._settled.append((task.part, True, value))
         self._over(task)
 
     def _over(self, task: Task) -> None:
         if not task.is_over:
-            task.is_over = True
-            task.future = task.worker = None  # they know the task, too: results and lanes would wait for the garbage collector
-            for slot in task.slots:
-                self.arena.drop(slot)
-            task.slots = []
+            self.let_go(task)
+            task.end()  # it knows its worker, and so its lanes: they would wait for the garbage collector
 
     def _fail_waiting(self) -> None:
         for model in self.scheduler.models.values():
             for task in model.queue.all():
-                model.queue.forget_one()
+                model.queue.forget(task)
                 self.fail(task, pool_closed())
 
     def _has_open_tasks(self) -> bool:
@@ -495,4 +486,4 @@ class Dispatcher:
         return self.scheduler.has_waiting or any(not task.is_over for order in orders for task in order.tasks)
 
 
-_NOBODY = Task(None, b"", None, 0.0)
+_NOBODY = Task(None, (None, 0, (), True), 0.0)

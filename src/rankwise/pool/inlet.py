@@ -2,71 +2,70 @@
 
 from __future__ import annotations
 
-import marshal
-import threading
+from sys import modules
 from typing import Any
 
 import numpy as np
 
 from rankwise.pool.arena import Arena, Slot
-from rankwise.pool.dtypes import torch_module
-from rankwise.pool.parcel import Node, pack
+from rankwise.pool.dtypes import name_of_numpy, torch_module
+from rankwise.pool.parcel import Node, folded, pack
 from rankwise.pool.schedule import ModelState
-from rankwise.pool.tasks import Task
+from rankwise.pool.tasks import Parcel
 from rankwise.pool.verdicts import pool_full
 from rankwise.pool.wire import INLINE_BYTES
 
-_LONG = 32_000
-
 
 class Inlet:
-    """One per pool; `tasks` may be called from any thread."""
+    """One per pool; may be called from any thread."""
 
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
-        self._local = threading.local()
 
-    def task(self, model: ModelState, inputs: tuple[Any, ...], now: float) -> tuple[Task, Node]:
-        """The task of a request, without a future yet, and the node of its inputs."""
-        data, slots, node = self.parcel(model, inputs)
-        task = Task(model, data, None, now)
-        task.slots = slots
-        if torch_module() is None or not wants_tensors(inputs):
-            task.to_tensor = False
-        if model.max_batch > 1:
-            task.rows, key = rows_and_key(node)
-            task.key = (task.to_tensor, key)
-            if task.rows and not slots:
-                task.node = node  # small enough to be sent in one piece with others
-        return task, node
+    def parcel(self, model: ModelState, inputs: tuple[Any, ...]) -> Parcel:
+        """The inputs as a node for the message, its size, what it holds of the lane, and whether tensors are wanted back."""
+        if len(inputs) != 1:
+            return self._nested(model, inputs)
+        value, tag = inputs[0], "N"  # what most requests are, by the shortest way
+        if type(value) is not np.ndarray:
+            torch = modules.get("torch")
+            if torch is None or type(value) is not torch.Tensor:
+                return self._nested(model, inputs)
+            try:
+                value, tag = value.numpy(), "T"
+            except (RuntimeError, TypeError):
+                return self._nested(model, inputs)
+        name = name_of_numpy(value.dtype)
+        if not name:
+            return self._nested(model, inputs)
+        if value.nbytes <= INLINE_BYTES:
+            data = value.tobytes()
+            return ("(", ((tag, name, value.shape, data),)), len(data), (), tag == "T"
+        slot = self._on_lane(model, value)
+        return ("(", ((tag, name, value.shape, (slot.segment, slot.offset, value.nbytes)),)), 100, (slot,), tag == "T"
 
-    def parcel(self, model: ModelState, inputs: tuple[Any, ...]) -> tuple[bytes, list[Slot], Node]:
-        """The inputs as bytes for the message, and what they hold of the lane."""
+    def _nested(self, model: ModelState, inputs: tuple[Any, ...]) -> Parcel:
         slots: list[Slot] = []
-        self._local.slots, self._local.model = slots, model
+
+        def put(array: np.ndarray[Any, Any], owner: Any) -> Any:
+            if array.nbytes <= INLINE_BYTES:
+                return array.tobytes()
+            slots.append(slot := self._on_lane(model, array))
+            return (slot.segment, slot.offset, array.nbytes)
+
         try:
-            node = pack(inputs, self._put)
-            data = marshal.dumps(node, 2)
-            return (data if len(data) <= _LONG else self._on_lane(data)), slots, node
+            node, size = folded(pack(inputs, put), put)
         except BaseException:
             for slot in slots:
                 self._arena.drop(slot)
             raise
+        return node, size, slots, torch_module() is not None and wants_tensors(inputs)
 
-    def _put(self, array: np.ndarray[Any, Any], owner: Any) -> Any:
-        nbytes = array.nbytes
-        if nbytes <= INLINE_BYTES:
-            return array.tobytes()
+    def _on_lane(self, model: ModelState, array: np.ndarray[Any, Any]) -> Slot:
         slot = self._arena.lent_slot(array) or self._arena.write(array)
         if slot is None:
-            model: ModelState = self._local.model
             raise pool_full(model.name, self._arena.used_bytes() >> 20, "MB of inputs")
-        self._local.slots.append(slot)
-        return (slot.segment, slot.offset, nbytes)
-
-    def _on_lane(self, data: bytes) -> bytes:
-        array = np.frombuffer(data, np.uint8)
-        return marshal.dumps(("M", len(data), self._put(array, array)), 2)
+        return slot
 
 
 def rows_and_key(node: Node) -> tuple[int, Any]:

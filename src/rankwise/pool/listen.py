@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from rankwise.pool.crew import Edge
 from rankwise.pool.schedule import WorkerState
 from rankwise.pool.snapshot import snapshot
+from rankwise.pool.status import WATCH_NS, current_cpu
 from rankwise.pool.tasks import Task
 from rankwise.pool.timer import Timer
 from rankwise.pool.window import answer, open_window
@@ -34,7 +35,7 @@ _PACKETS = 64  # of one worker before the others are looked at
 
 class Listener:
     def __init__(self, dispatcher: Dispatcher) -> None:
-        self._dispatcher = dispatcher
+        self._dispatcher, self._finish = dispatcher, dispatcher.express.finish
         self._epoll = select.epoll()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._grace = Timer()
@@ -128,6 +129,8 @@ class Listener:
         self._grace_ns = _LONG_GRACE_NS
         if edge.is_armed:
             self.disarm(edge)
+        if task.brisk:
+            edge.page.watch_for_answer(task.brisk, current_cpu(), time.monotonic_ns() + WATCH_NS)
         try:
             while not task.is_over and not edge.is_gone:
                 try:
@@ -138,7 +141,8 @@ class Listener:
                     continue
                 except OSError:
                     message = None
-                self._dispatcher.handle(worker, message)
+                if message is None or message[0] != "one" or not self._finish(worker, message):
+                    self._dispatcher.handle(worker, message)
                 if message is None:
                     return
         finally:
@@ -201,7 +205,8 @@ class Listener:
                     return
                 except OSError:
                     pass
-                self._dispatcher.handle(worker, message)
+                if message is None or message[0] != "one" or not self._finish(worker, message):
+                    self._dispatcher.handle(worker, message)
                 if message is None or not worker.inflight:
                     self.disarm(worker.edge)
                     return

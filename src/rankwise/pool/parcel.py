@@ -11,11 +11,12 @@ from __future__ import annotations
 import marshal
 import pickle
 from collections.abc import Callable
+from sys import modules
 from typing import Any
 
 import numpy as np
 
-from rankwise.pool.dtypes import CARRIED, NUMPY, name_of_numpy, name_of_torch, torch_dtype, torch_module
+from rankwise.pool.dtypes import CARRIED, NUMPY, name_of_numpy, name_of_torch, torch_dtype
 
 Node = tuple[Any, ...]
 # Checked by exact type: marshal would take a numpy scalar for a bytes object, because it offers a buffer.
@@ -26,22 +27,24 @@ Put = Callable[[Any, Any], Any]
 Get = Callable[[Any, str, tuple[int, ...], bool], Any]
 
 
-def wrap(value: Any, put: Put) -> bytes:
-    """A value as the bytes of its node."""
-    data = marshal.dumps(pack(value, put), 2)
+def folded(node: Node, put: Put) -> tuple[Node, int]:
+    """A node that fits a message, and about how many bytes it takes there: where there are too many, they go where the arrays go."""
+    items = node[1] if node[0] == "(" else (node,)
+    if len(items) == 1 and items[0][0] in ("T", "N"):
+        place = items[0][3]
+        return node, len(place) if type(place) is bytes else 100
+    data = marshal.dumps(node, 2)
     if len(data) <= _LONG:
-        return data
+        return node, len(data)
     array = np.frombuffer(data, np.uint8)
-    return marshal.dumps(("M", len(data), put(array, array)), 2)
-
-
-def unwrap(data: bytes, get: Get) -> Any:
-    return unpack(marshal.loads(data), get)
+    return ("M", len(data), put(array, array)), 100
 
 
 def pack(value: Any, put: Put) -> Node:
     """`put(array, owner)` stores a contiguous-or-not numpy array and returns its place; owner is the tensor or array it came from."""
-    kind = type(value)
+    kind, torch = type(value), modules.get("torch")
+    if torch is not None and kind is torch.Tensor:
+        return _pack_tensor(value, put, torch)
     if kind in PLAIN:
         return ("=", value)
     if kind is np.ndarray:
@@ -49,8 +52,7 @@ def pack(value: Any, put: Put) -> Node:
         return ("N", name, value.shape, put(value, value)) if name else _pickled(value, put)
     if kind is tuple or kind is list:
         return ("(" if kind is tuple else "[", [pack(item, put) for item in value])
-    torch = torch_module()
-    if torch is not None and (kind is torch.Tensor or isinstance(value, torch.Tensor)):
+    if torch is not None and isinstance(value, torch.Tensor):  # a Parameter, say
         return _pack_tensor(value, put, torch)
     if kind is dict and all(type(key) in PLAIN for key in value):
         return ("{", list(value), [pack(item, put) for item in value.values()])
@@ -62,12 +64,13 @@ def unpack(node: Node, get: Get) -> Any:
     tag = node[0]
     if tag == "T" or tag == "N":
         return get(node[3], node[1], node[2], tag == "T")
+    if tag == "(":
+        items = node[1]
+        return (unpack(items[0], get),) if len(items) == 1 else tuple([unpack(item, get) for item in items])
     if tag == "=":
         return node[1]
     if tag == "[":
         return [unpack(item, get) for item in node[1]]
-    if tag == "(":
-        return tuple([unpack(item, get) for item in node[1]])
     if tag == "{":
         return {key: unpack(item, get) for key, item in zip(node[1], node[2])}
     raw = get(node[2], "raw", (node[1],), False)
@@ -78,7 +81,7 @@ def as_array(data: Any, dtype: str, shape: tuple[int, ...], as_tensor: bool) -> 
     """A tensor or array over `data`, which offers a writable buffer of exactly its bytes."""
     array: np.ndarray[Any, Any] = np.ndarray(shape, NUMPY[dtype], data)
     if as_tensor:
-        torch = torch_module()
+        torch = modules.get("torch")
         if torch is not None:  # through numpy, because torch's own frombuffer and view take twice as long
             return torch.from_numpy(array) if dtype not in CARRIED else carried(array, dtype, torch)
     return widened(array, dtype) if dtype in CARRIED else array

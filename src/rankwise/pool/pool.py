@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import marshal
 import os
 import threading
 import time
@@ -19,7 +18,7 @@ from rankwise.pool import machine
 from rankwise.pool.combine import Combine, Ensemble, Router, Split
 from rankwise.pool.dispatch import Dispatcher, Settings
 from rankwise.pool.dtypes import NUMPY, SHARED, name_of_numpy, name_of_torch
-from rankwise.pool.inlet import Inlet, cut, join
+from rankwise.pool.inlet import Inlet, cut, join, rows_and_key
 from rankwise.pool.metrics import PoolCollector
 from rankwise.pool.model import Model, parse_bytes
 from rankwise.pool.schedule import ModelState
@@ -82,7 +81,7 @@ class Pool:
         budgets = _budgets(memory, {seat.device for seat in seats})
         settings = Settings(max_queue, lanes, max(64 << 20, lanes // (2 * len(seats))), idle_s, seats, budgets, self.plan.why)
         self._dispatcher = Dispatcher(list(self._states.values()), specs, settings)
-        self._inlet = Inlet(self._dispatcher.arena)
+        self._inlet, self._express = Inlet(self._dispatcher.arena), self._dispatcher.express.send
         _LIVE.add(self)
 
     def submit(self, model: str, *inputs: Any, deadline_s: float | None = None, priority: int = 0) -> Future[Any]:
@@ -90,20 +89,24 @@ class Pool:
         state = self._states.get(model) or self._state(model)
         if self._local is not None:
             return self._local.submit(model, inputs, deadline_s)  # type: ignore[no-any-return]
+        parcel = self._inlet.parcel(state, inputs)
         if deadline_s is None and state.max_batch == 1 and not priority:
-            express = self._dispatcher.express(state, inputs, self._inlet)
+            express = self._express(state, parcel)
             if express is not None:
                 return express
         now = time.monotonic()
-        task, node = self._inlet.task(state, inputs, now)
-        task.future = future = TaskFuture(task, self._dispatcher)
-        task.priority = priority
+        future = TaskFuture(state, parcel, now, self._dispatcher)
+        if priority:
+            future.priority = priority
         if deadline_s is not None:
-            task.deadline = now + deadline_s
-        if task.rows > state.max_batch > 1:
-            self._submit_parts(task, node, future)
-        else:
-            self._dispatcher.submit(task)
+            future.deadline = now + deadline_s
+        if state.max_batch > 1:
+            future.rows, key = rows_and_key(parcel[0])
+            future.key = (future.to_tensor, key)
+            if future.rows > state.max_batch:
+                self._submit_parts(future)
+                return future
+        self._dispatcher.submit(future)
         return future
 
     def map(self, model: str, inputs: Iterable[Any], *, window: int | None = None, deadline_s: float | None = None) -> Iterator[Any]:
@@ -234,20 +237,20 @@ class Pool:
                 else:
                     unfinished.exception()
 
-    def _submit_parts(self, task: Task, node: Any, future: TaskFuture) -> None:
+    def _submit_parts(self, task: TaskFuture) -> None:
         """A request with more rows than a batch may have runs as several."""
         size = task.model.max_batch
         edges = list(range(0, task.rows, size))
-        whole = Whole(future, len(edges), lambda: self._dispatcher.forget(task))
+        whole = Whole(task, len(edges), self._dispatcher)
+        node, slots = task.node, task.slots
         for i, start in enumerate(edges):
             part_node = cut(node, start, min(start + size, task.rows))
-            part = Task(task.model, marshal.dumps(part_node, 2), PartFuture(whole, i), task.submitted)
-            part.rows, part.key = min(size, task.rows - start), task.key
-            part.node = part_node if task.node is not None else None
-            part.deadline, part.priority, part.to_tensor = task.deadline, task.priority, task.to_tensor
-            for slot in task.slots:
+            for slot in slots:
                 self._dispatcher.arena.hold(slot)
-            part.slots = list(task.slots)
+            part = Task(task.model, (part_node, task.size // len(edges), slots, task.to_tensor), task.submitted)
+            part.part = PartFuture(whole, i)
+            part.rows, part.key = min(size, task.rows - start), task.key
+            part.deadline, part.priority = task.deadline, task.priority
             try:
                 self._dispatcher.submit(part)
             except Exception as error:
@@ -260,15 +263,15 @@ class Pool:
 class Whole:
     """Collects the parts of one request; the first failure is the request's."""
 
-    def __init__(self, future: TaskFuture, count: int, release: Any) -> None:
-        self._future, self._results, self._missing, self._release = future, [None] * count, count, release
+    def __init__(self, future: TaskFuture, count: int, dispatcher: Dispatcher) -> None:
+        self._future, self._results, self._missing, self._dispatcher = future, [None] * count, count, dispatcher
         self._lock = threading.Lock()
 
     def begin(self) -> bool:
-        with self._lock:
-            if self._future.running() or self._future.done():
-                return not self._future.cancelled()
-            return self._future.set_running_or_notify_cancel()
+        """By the dispatcher, which holds its lock: a part is about to run."""
+        if not self._future.has_begun:
+            self._future.has_begun = not self._future.is_over and self._future.begin()
+        return self._future.has_begun
 
     def add(self, i: int, value: Any) -> None:
         with self._lock:
@@ -276,7 +279,7 @@ class Whole:
             self._missing -= 1
             if self._missing or self._future.done():
                 return
-        self._release()
+        self._dispatcher.forget(self._future)
         try:
             self._future.set_result(join(self._results))
         except Exception as error:  # parts whose results cannot be joined
@@ -287,10 +290,9 @@ class Whole:
         with self._lock:
             if self._future.done():
                 return
-            if not self._future.running():
-                self._future.set_running_or_notify_cancel()
-            self._future.set_exception(error)
-        self._release()
+            if self._future.running() or self._future.set_running_or_notify_cancel():
+                self._future.set_exception(error)
+        self._dispatcher.forget(self._future)
 
 
 class PartFuture:
@@ -299,8 +301,11 @@ class PartFuture:
     def __init__(self, whole: Whole, i: int) -> None:
         self._whole, self._i = whole, i
 
-    def set_running_or_notify_cancel(self) -> bool:
+    def begin(self) -> bool:
         return self._whole.begin()
+
+    def set_running_or_notify_cancel(self) -> bool:
+        return True
 
     def running(self) -> bool:
         return True

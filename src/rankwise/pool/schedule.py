@@ -34,14 +34,16 @@ class ModelState:
     arrivals: Arrivals = field(default_factory=Arrivals)
     order_s: float | None = None  # the usual seconds of one order
     load_s: float = 0.2
+    held_until: float = 0.0  # a batch of it waits for more rows until then
     virtual_s: float = 0.0  # service received; the model with the least is next
     broken: Any = None  # the finding that all its tasks fail with
     build_failures: int = 0
     not_before: float = 0.0  # a failed build is not tried again earlier
     is_measured: bool = False
+    counted: Any = None  # its numbers in the pool's statistics
 
     def ran(self, rows: int, seconds: float) -> None:
-        self.order_s = seconds if self.order_s is None else 0.8 * self.order_s + 0.2 * seconds
+        self.order_s = 0.8 * self.order_s + 0.2 * seconds if self.order_s is not None else seconds
         if rows:
             self.cost.add(rows, seconds)
 
@@ -115,7 +117,7 @@ class Scheduler:
         self.workers: dict[int, WorkerState] = {}
         self.budgets = budgets
         self.wake_at: float | None = None  # when a batch that waits for more rows has waited enough
-        self._serial = 0
+        self.serial = 0  # of the latest order
 
     def add(self, task: Task, now: float) -> None:
         model: ModelState = task.model
@@ -123,8 +125,7 @@ class Scheduler:
             active = [m.virtual_s for m in self.models.values() if m.queue.waiting]
             if active:
                 model.virtual_s = max(model.virtual_s, min(active))  # no credit for time it did not ask for
-        if task.rows:
-            model.arrivals.add(now, task.rows)
+        model.arrivals.rows += task.rows
         model.queue.push(task)
 
     def add_again(self, tasks: list[Task]) -> None:
@@ -136,7 +137,7 @@ class Scheduler:
     def idle_holder(self, model: ModelState) -> WorkerState | None:
         """A worker that has the model and nothing to do, where nobody waits for the model."""
         if not model.queue.waiting and model.broken is None:
-            for worker in list(self.workers.values()):
+            for worker in self.workers.values():
                 if not worker.inflight and worker.is_ready:
                     holding = worker.holds.get(model.number)
                     if holding is not None and not holding.is_loading:
@@ -154,7 +155,10 @@ class Scheduler:
 
     @property
     def has_waiting(self) -> bool:
-        return any(model.queue.waiting for model in self.models.values())
+        for model in self.models.values():  # noqa: SIM110  (any() makes a generator, which takes longer than all else here)
+            if model.queue.waiting:
+                return True
+        return False
 
     def plan(self, now: float) -> list[Action]:
         """Fill every worker that has room; idle ones first."""
@@ -217,8 +221,8 @@ class Scheduler:
         ]
 
     def next_serial(self) -> int:
-        self._serial += 1
-        return self._serial
+        self.serial += 1
+        return self.serial
 
     def _fill(self, worker: WorkerState, now: float) -> list[Action]:
         actions: list[Action] = []
@@ -239,7 +243,7 @@ class Scheduler:
                 if order is None:
                     break
                 orders.append(order)
-                nbytes += sum(len(task.data) + 40 for task in order.tasks)
+                nbytes += sum([task.size + 40 for task in order.tasks])
                 if len(orders) % QUANTUM == 0:
                     break
             if is_its_turn:
@@ -265,6 +269,7 @@ class Scheduler:
             return None
         if head.rows and not head.alone and model.max_batch > 1 and self._should_wait(model, head, now):
             return None
+        model.held_until = 0.0
         model.queue.pop()
         tasks = model.queue.pop_like(head, model.max_batch) if head.rows else [head]
         rows = sum(task.rows for task in tasks)
@@ -281,11 +286,12 @@ class Scheduler:
         return order
 
     def _should_wait(self, model: ModelState, head: Task, now: float) -> bool:
-        rows = model.queue.rows_like(head, model.max_batch)
+        rows = model.queue.rows_like(head)
         forming = Forming(rows, model.max_batch, head.submitted, head.deadline)
-        until = wait_until(forming, model.cost.fit(), model.arrivals.gap_s, model.max_delay_s)
+        until = wait_until(forming, model.cost.fit(), model.arrivals.gap_s(now), model.max_delay_s)
         if until <= now:
             return False
+        model.held_until = until
         self.wake_at = until if self.wake_at is None else min(self.wake_at, until)
         return True
 

@@ -51,6 +51,7 @@ class ModelCounters:
     rows: int = 0
     busy_s: float = 0.0
     latency: Histogram = field(default_factory=Histogram)
+    ones: list[tuple[float, int]] = field(default_factory=list)  # tasks that ran by themselves, not yet counted: latency, nanoseconds
     waiting: list[float] = field(default_factory=list)  # latencies not yet in the histogram: nobody may look for a long while
 
     def ran(self, tasks: int, rows: int, seconds: float) -> None:
@@ -59,10 +60,16 @@ class ModelCounters:
         self.rows += rows or tasks
         self.busy_s += seconds
 
-    def did_one(self, latency_s: float, seconds: float) -> None:
-        self.completed += 1
-        self.ran(1, 1, seconds)
-        self.took(latency_s)
+    def did_one(self, latency_s: float, nanoseconds: int) -> None:
+        self.ones.append((latency_s, nanoseconds))
+        if len(self.ones) > 1000:
+            self.sort_in()
+
+    def completed_many(self, latencies_s: list[float]) -> None:
+        self.completed += len(latencies_s)
+        self.waiting += latencies_s
+        if len(self.waiting) > 1000:
+            self.sort_in()
 
     def took(self, seconds: float) -> None:
         self.waiting.append(seconds)
@@ -70,6 +77,13 @@ class ModelCounters:
             self.sort_in()
 
     def sort_in(self) -> None:
+        ones, self.ones = self.ones, []
+        self.completed += len(ones)
+        self.orders += len(ones)
+        self.tasks += len(ones)
+        self.rows += len(ones)
+        self.busy_s += sum([nanoseconds for _, nanoseconds in ones]) / 1e9
+        self.waiting += [latency_s for latency_s, _ in ones]
         for seconds in self.waiting:
             self.latency.add(seconds)
         self.waiting = []

@@ -4,86 +4,24 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from rankwise.pool.dispatch import Dispatcher
 
+Parcel = tuple[Any, int, Sequence[Any], bool]  # the node of the inputs, its bytes, what it holds of the arena, whether tensors come back
 
 _making = threading.Lock()
-
-
-class TaskFuture(Future[Any]):
-    """A concurrent.futures.Future; whoever waits for it reads the worker's answer with its own hands, which saves a switch of threads.
-
-    Most are fetched by the thread that submitted them and never need the condition that all others are made with: it is made when somebody
-    asks for it. Whoever asks does so before looking at the state, and the state is set before looking whether somebody has asked, so one of
-    the two always sees the other.
-    """
-
-    def __init__(self, task: Task, dispatcher: Dispatcher) -> None:
-        self._task, self._dispatcher = task, dispatcher
-        self._made: threading.Condition | None = None
-        self._state, self._result, self._exception = "PENDING", None, None
-        self._waiters: list[Any] = []
-        self._done_callbacks: list[Any] = []
-
-    @property
-    def _condition(self) -> threading.Condition:  # type: ignore[override]
-        if self._made is None:
-            with _making:
-                if self._made is None:
-                    self._made = threading.Condition()
-        return self._made
-
-    def _is_watched(self) -> bool:
-        return self._made is not None
-
-    def begin(self) -> None:
-        """As set_running_or_notify_cancel, for a future nobody has seen yet."""
-        self._state = "RUNNING"
-
-    def set_result(self, result: Any) -> None:
-        if self._state != "RUNNING" or self._is_watched():
-            super().set_result(result)
-            return
-        self._result = result
-        self._state = "FINISHED"
-        if self._is_watched():  # since this very moment
-            with self._condition:
-                for waiter in self._waiters:
-                    waiter.add_result(self)
-                self._condition.notify_all()
-            self._invoke_callbacks()  # type: ignore[attr-defined]
-
-    def result(self, timeout: float | None = None) -> Any:
-        if not self._task.is_over:
-            timeout = self._dispatcher.help(self._task, timeout)
-        if self._state == "FINISHED" and self._exception is None:
-            return self._result
-        try:
-            return super().result(timeout)
-        finally:
-            del self  # the exception's traceback holds this frame: it must not hold the future, which holds the exception
-
-    def exception(self, timeout: float | None = None) -> BaseException | None:
-        if not self._task.is_over:
-            timeout = self._dispatcher.help(self._task, timeout)
-        return super().exception(timeout)
-
-    def cancel(self) -> bool:
-        was_pending = super().cancel()
-        if was_pending:
-            self._dispatcher.cancelled(self._task)
-        return was_pending
 
 
 class Outcome(Protocol):
     """What the dispatcher settles: a future, or a part of one."""
 
-    def set_running_or_notify_cancel(self) -> bool: ...
+    def begin(self) -> bool: ...
     def running(self) -> bool: ...
+    def set_running_or_notify_cancel(self) -> bool: ...
     def set_result(self, result: Any) -> None: ...
     def set_exception(self, exception: BaseException | None) -> None: ...
 
@@ -99,14 +37,104 @@ class Task:
     hits = 0  # workers that died while it ran, for whatever reason
     alone = False  # it was in a batch that ended its worker, and runs by itself now
     is_over = False
+    is_queued = False
     has_begun = False
     to_tensor = True
-    node: Any = None  # of its inputs, where they can be joined with others'
     worker: Any = None
+    slots: Sequence[Any] = ()  # of the arena, held until the task is over
+    brisk = 0  # its serial, where its answer may well come before falling asleep and waking up would be over
+    part: Outcome | None = None  # where its result goes, if it is not a future itself
 
-    def __init__(self, model: Any, data: bytes, future: Outcome | None, submitted: float) -> None:
-        self.model, self.data, self.future, self.submitted = model, data, future, submitted
-        self.slots: list[Any] = []  # of the arena, held until the task is over
+    def __init__(self, model: Any, parcel: Parcel, submitted: float) -> None:
+        self.model, self.submitted = model, submitted
+        self.node, self.size, self.slots, self.to_tensor = parcel
+
+    @property
+    def outcome(self) -> Outcome | None:
+        return self.part
+
+    def end(self) -> None:
+        """It is over: let go of its input, which the caller would keep otherwise for as long as the future."""
+        self.is_over = True
+        self.node = self.worker = self.part = None
+        self.slots = ()
+
+
+class TaskFuture(Task, Future[Any]):
+    """A task that is its own future. Whoever waits for it reads the worker's answer with its own hands, which saves a switch of threads.
+
+    Most are fetched by the thread that submitted them and never need the condition that all others are made with: it is made when somebody
+    asks for it, and the lists that are only used under it as well. Whoever asks does so before looking at the state, and the state is set
+    before looking whether somebody has asked, so one of the two always sees the other. That a task begins and that it is cancelled exclude
+    each other by the dispatcher's lock.
+    """
+
+    _made: threading.Condition | None = None
+    _state, _result, _exception = "PENDING", None, None
+    _waiters: Any = ()
+    _done_callbacks: Any = ()
+
+    def __init__(self, model: Any, parcel: Parcel, submitted: float, dispatcher: Dispatcher) -> None:
+        self.model, self.submitted, self._dispatcher = model, submitted, dispatcher
+        self.node, self.size, self.slots, self.to_tensor = parcel
+
+    @property
+    def _condition(self) -> threading.Condition:  # type: ignore[override]
+        if self._made is None:
+            with _making:
+                if self._made is None:
+                    self._waiters, self._done_callbacks = [], []
+                    self._made = threading.Condition()
+        return self._made
+
+    @property
+    def outcome(self) -> Outcome | None:
+        return self
+
+    def begin(self) -> bool:
+        """As set_running_or_notify_cancel, under the dispatcher's lock, where nobody can cancel it."""
+        self._state = "RUNNING"
+        return True
+
+    def finish(self, result: Any) -> bool:
+        """The result of a running task, which is over with it; False where somebody has to be told of it, with `announce`."""
+        self._result = result
+        self._state = "FINISHED"
+        self.is_over = True
+        self.node = self.worker = None
+        return self._made is None
+
+    def announce(self) -> None:
+        with self._condition:
+            for waiter in self._waiters:
+                waiter.add_result(self)
+            self._condition.notify_all()
+        self._invoke_callbacks()  # type: ignore[attr-defined]
+
+    def set_result(self, result: Any) -> None:
+        if self._state != "RUNNING":
+            super().set_result(result)
+        elif not self.finish(result):
+            self.announce()
+
+    def result(self, timeout: float | None = None) -> Any:
+        if not self.is_over:
+            timeout = self._dispatcher.help(self, timeout)
+        if self._state == "FINISHED" and self._exception is None:
+            return self._result
+        try:
+            return super().result(timeout)
+        finally:
+            del self  # the exception's traceback holds this frame: it must not hold the future, which holds the exception
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        if not self.is_over:
+            timeout = self._dispatcher.help(self, timeout)
+        return super().exception(timeout)
+
+    def cancel(self) -> bool:
+        self._dispatcher.withdraw(self)
+        return super().cancel()
 
 
 class TaskQueue:
@@ -115,6 +143,7 @@ class TaskQueue:
     def __init__(self) -> None:
         self._lanes: dict[int, deque[Task]] = {}
         self._order: list[int] = []
+        self._rows: dict[Any, int] = {}  # that wait, by key
         self.waiting = 0
 
     def push(self, task: Task, front: bool = False) -> None:
@@ -126,13 +155,16 @@ class TaskQueue:
             lane.appendleft(task)
         else:
             lane.append(task)
+        task.is_queued = True
         self.waiting += 1
+        if task.rows:
+            self._rows[task.key] = self._rows.get(task.key, 0) + task.rows
 
     def pop(self) -> Task | None:
         task = self.peek()
         if task is not None:
             self._lanes[task.priority].popleft()
-            self.waiting -= 1
+            self.forget(task)
         return task
 
     def peek(self) -> Task | None:
@@ -147,9 +179,17 @@ class TaskQueue:
                 lane.popleft()
         return None
 
-    def forget_one(self) -> None:
-        """A waiting task has become over: it no longer takes up room."""
-        self.waiting -= 1
+    def forget(self, task: Task) -> None:
+        """It waits no longer: it no longer takes up room, even where it has not fallen out yet."""
+        if task.is_queued:
+            task.is_queued = False
+            self.waiting -= 1
+            if task.rows:
+                left = self._rows[task.key] - task.rows
+                if left:
+                    self._rows[task.key] = left
+                else:
+                    del self._rows[task.key]  # there may be any number of shapes in the long run
 
     def pop_like(self, first: Task, max_rows: int, look: int = 256) -> list[Task]:
         """`first`, which was just popped, and tasks that may share its batch, as many as fit."""
@@ -165,21 +205,15 @@ class TaskQueue:
             if task.key == first.key and not task.alone and rows + task.rows <= max_rows:
                 batch.append(task)
                 rows += task.rows
-                self.waiting -= 1
+                self.forget(task)
             else:
                 passed.append(task)
         lane.extendleft(reversed(passed))
         return batch
 
-    def rows_like(self, first: Task, enough: int) -> int:
+    def rows_like(self, first: Task) -> int:
         """Rows that wait and could run with `first`."""
-        rows = 0
-        for task in self._lanes[first.priority]:
-            if not task.is_over and task.key == first.key and not task.alone:
-                rows += task.rows
-                if rows >= enough:
-                    break
-        return rows
+        return self._rows.get(first.key, 0)
 
     def all(self) -> list[Task]:
         return [task for priority in self._order for task in self._lanes[priority] if not task.is_over]

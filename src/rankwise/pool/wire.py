@@ -12,7 +12,7 @@ MAX_BYTES = 120_000  # the smallest default socket buffer is 208 KiB, and the ke
 INLINE_BYTES = 8192  # up to here, an array travels in the message: cheaper than the page faults of a lane
 _FD = array.array("i").itemsize
 # Plain numbers: joining the flags anew for each packet would take longer than sending it.
-_SEND, _SEND_NOW = int(socket.MSG_NOSIGNAL), int(socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
+SEND, SEND_NOW = int(socket.MSG_NOSIGNAL), int(socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
 _RECEIVE, _RECEIVE_NOW = int(socket.MSG_CMSG_CLOEXEC), int(socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT)
 _ANCILLARY = socket.CMSG_SPACE(4 * _FD)
 
@@ -24,7 +24,7 @@ def pair() -> tuple[socket.socket, socket.socket]:
 def send(sock: socket.socket, message: Any, fds: tuple[int, ...] = (), wait: bool = False) -> bool:
     """False where the packet does not fit right now. Raises OSError where nobody is left to read it."""
     data = marshal.dumps(message, 2)
-    flags = _SEND if wait else _SEND_NOW
+    flags = SEND if wait else SEND_NOW
     try:
         if fds:
             socket.send_fds(sock, [data], list(fds), flags)

@@ -54,7 +54,7 @@ class InProcess:
         seconds = time.monotonic() - started
         if deadline_s is not None and seconds > deadline_s:
             return Done(None, deadline_exceeded(model, deadline_s, was_running=True))
-        self.counters.of(model).did_one(seconds, seconds)
+        self.counters.of(model).did_one(seconds, int(1e9 * seconds))
         return Done(result, None)
 
     def empty(self, shape: tuple[int, ...], dtype: str, as_tensor: bool) -> Any:

@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 import time
+from marshal import dumps
 from typing import Any
 
 import torch
@@ -17,13 +18,13 @@ from rankwise.pool.child.inputs import Inputs
 from rankwise.pool.child.models import Loaded, drop, load
 from rankwise.pool.child.outputs import Outputs
 from rankwise.pool.child.running import KEPT, Runner, packed_error
-from rankwise.pool.parcel import unwrap, wrap
+from rankwise.pool.parcel import Node, folded, pack, unpack
 from rankwise.pool.segments import Segment
 from rankwise.pool.stack import STACK_SIGNAL
-from rankwise.pool.status import SIZE, StatusPage
-from rankwise.pool.wire import MAX_BYTES, Receiver, send
+from rankwise.pool.status import BRISK_NS, SIZE, WATCH_NS, StatusPage, current_cpu
+from rankwise.pool.wire import MAX_BYTES, SEND, Receiver, send
 
-Part = tuple[int, bytes, float | None]  # rows (0: stands for itself), inputs, deadline on the machine's monotonic clock
+Part = tuple[int, Node, float | None]  # rows (0: stands for itself), inputs, deadline on the machine's monotonic clock
 _ANSWER_AFTER_NS = 200_000  # quick tasks share a packet, but nobody waits long for it
 
 
@@ -51,12 +52,16 @@ class Worker:
         self._answers: list[tuple[Any, ...]] = []
         self._answers_bytes = 0
         self._answered_ns = 0
+        self._brisk = 0  # the serial of a quick task that has just been answered
 
     def serve(self) -> None:
         send(self._sock, ("ready", os.getpid()), wait=True)
         self._inference = torch.inference_mode()
         self._inference.__enter__()  # once: entering it for each task would take longer than a small model
         while True:
+            if self._brisk:  # it was called for something quick, so the next may come before falling asleep and waking up would be over
+                self._page.watch_for_post(self._brisk, time.monotonic_ns() + WATCH_NS)
+                self._brisk = 0
             message = self._receiver.receive(wait=True)
             if message is None:
                 return
@@ -87,26 +92,33 @@ class Worker:
         drop()
         send(self._sock, ("dropped", number), wait=True)
 
-    def _on_one(self, message: tuple[str, int, int, bytes]) -> None:
+    def _on_one(self, message: tuple[str, int, int, Node]) -> None:
         """One task for an idle worker: by the shortest way, because somebody waits for just this."""
-        _, serial, number, data = message
+        _, serial, number, node = message
         model = self._models[number]
         if not model.is_plain:
-            self._on_run([(serial, number, [(0, data, None)])])
+            self._on_run([(serial, number, [(0, node, None)])])
             return
         now = time.monotonic_ns()
         self._page.run(serial, now)
         ok, flags = True, 0
         answer: Any
         try:
-            answer = wrap(model.run(*unwrap(data, self._inputs.get)), self._outputs.put)
+            answer = pack(model.run(*unpack(node, self._inputs.get)), self._outputs.put)
+            if answer[0] != "T":
+                answer = folded(answer, self._outputs.put)[0]
         except Exception as error:
             ok, answer = False, packed_error(error)
         if self._inputs.in_use and self._inputs.is_kept():
             model.is_plain, model.keeps_inputs, flags = False, True, KEPT
-        send(self._sock, ("one", serial, time.monotonic_ns() - now, ok, answer, flags), wait=True)
+        took = time.monotonic_ns() - now
+        self._sock.send(dumps(("one", serial, took, ok, answer, flags), 2), SEND)
         self._page.run(0, 0)
-        self._inputs.finish()
+        if took < BRISK_NS:
+            self._page.answer(serial, current_cpu())
+            self._brisk = serial
+        if self._inputs.in_use:
+            self._inputs.finish()
 
     def _on_run(self, orders: list[tuple[int, int, list[Part]]]) -> None:
         self._answered_ns = time.monotonic_ns()
@@ -124,45 +136,49 @@ class Worker:
         model = self._models[number]
         flags = 0
         if len(parts) == 1 and not parts[0][0] and parts[0][2] is None and model.is_plain:  # the usual case, by the shortest way
-            results = [self._plain_result(model.run, parts[0][1])]
+            results, size = self._plain_result(model.run, parts[0][1])
         else:
-            results = self._results(model, parts)
+            results, size = self._results(model, parts)
             flags = self._runner.flags
         if self._inputs.in_use:
             if self._inputs.is_kept():
                 model.is_plain, model.keeps_inputs, flags = False, True, flags | KEPT
             self._inputs.finish()
         end = time.monotonic_ns()
-        self._add((serial, end - now, results, flags), 100 + sum([len(data) for ok, data in results if ok]))
+        self._add((serial, end - now, results, flags), 100 + size)
         if end - self._answered_ns > _ANSWER_AFTER_NS:
             self._answer()
 
-    def _plain_result(self, run: Any, data: bytes) -> tuple[bool, Any]:
+    def _plain_result(self, run: Any, node: Node) -> tuple[list[tuple[bool, Any]], int]:
         try:
-            return True, wrap(run(*unwrap(data, self._inputs.get)), self._outputs.put)
+            answer, size = folded(pack(run(*unpack(node, self._inputs.get)), self._outputs.put), self._outputs.put)
         except Exception as error:
-            return False, packed_error(error)
+            return [(False, packed_error(error))], 0
+        return [(True, answer)], size
 
-    def _results(self, model: Loaded, parts: list[Part]) -> list[tuple[bool, Any]]:
-        """In order; (False, None) for those whose deadline has passed meanwhile, which do not run."""
+    def _results(self, model: Loaded, parts: list[Part]) -> tuple[list[tuple[bool, Any]], int]:
+        """In order, with the bytes they take; (False, None) for those whose deadline has passed meanwhile, which do not run."""
         self._runner.flags = 0
         now = time.monotonic()
         timely = [part for part in parts if part[2] is None or now < part[2]]
         found: list[tuple[bool, Any]] = []
         if timely:
             try:
-                requests = [unwrap(data, self._inputs.get) for _, data, _ in timely]
+                requests = [unpack(node, self._inputs.get) for _, node, _ in timely]
                 found = self._runner.run(model, requests, [rows for rows, _, _ in timely])
             except Exception as error:
                 found = [(False, packed_error(error))] * len(timely)
-        results = iter([self._packed(ok, value) for ok, value in found])
-        return [next(results) if part[2] is None or now < part[2] else (False, None) for part in parts]
+        packed = [self._packed(ok, value) for ok, value in found]
+        results = iter([(ok, answer) for ok, answer, _ in packed])
+        return [next(results) if part[2] is None or now < part[2] else (False, None) for part in parts], sum(
+            [size for _, _, size in packed]
+        )
 
-    def _packed(self, ok: bool, value: Any) -> tuple[bool, Any]:
+    def _packed(self, ok: bool, value: Any) -> tuple[bool, Any, int]:
         try:
-            return (True, wrap(value, self._outputs.put)) if ok else (False, value)
+            return (True, *folded(pack(value, self._outputs.put), self._outputs.put)) if ok else (False, value, 0)
         except Exception as error:  # an output that cannot be pickled
-            return False, packed_error(error)
+            return False, packed_error(error), 0
 
     def _add(self, answer: tuple[Any, ...], nbytes: int) -> None:
         if self._answers_bytes + nbytes > MAX_BYTES:
