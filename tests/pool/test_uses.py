@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 
 from prometheus_client import CollectorRegistry, generate_latest  # noqa: E402
 
-from rankwise.errors import UsageError  # noqa: E402
+from rankwise.errors import RankwiseError, UsageError  # noqa: E402
 from rankwise.pool import Model, Pool  # noqa: E402
 from tests.pool.models import EXIT, RAISE  # noqa: E402
 
@@ -59,6 +59,61 @@ def test_map_raises_where_the_failing_input_stands(pool: Pool) -> None:
     assert next(results).item() == 2.0
     with pytest.raises(ValueError, match="bad"):
         next(results)
+
+
+def test_a_stream_over_several_models_keeps_its_order_whatever_is_bunched(pool: Pool) -> None:
+    requests: list[tuple[Any, ...]] = []
+    expected: list[Any] = []
+    for i in range(600):
+        rows, width = 1 + i % 3, 2 + i % 2  # of shapes that go together, and others
+        x = np.full((rows, width), float(i), np.float32)
+        model = ("rows", "sum", "double", "echo")[i % 4]
+        requests.append((model, torch.from_numpy(x) if i % 5 else x))
+        expected.append(x.sum() if model == "sum" else x if model == "echo" else 2 * x)
+
+    results = list(pool.stream(iter(requests)))
+
+    assert len(results) == len(requests)
+    for (model, given), result, right in zip(requests, results, expected):
+        value = result["y"] if model == "rows" else result
+        assert isinstance(value, np.ndarray | np.generic) == isinstance(given, np.ndarray) and np.array_equal(np.asarray(value), right), (
+            model
+        )
+
+
+def test_a_row_that_fails_or_kills_does_not_fail_its_bunch(pool: Pool) -> None:
+    inputs = [torch.full((1, 2), float(i)) for i in range(40)]
+    inputs[7], inputs[23] = torch.full((1, 2), RAISE), torch.full((1, 2), EXIT)
+    results = pool.map("rows", inputs)
+
+    for i in range(7):
+        assert next(results)["y"][0, 0] == 2 * i
+    with pytest.raises(ValueError, match="bad"):
+        next(results)
+    rest = pool.map("rows", inputs[8:])
+    for i in range(8, 23):
+        assert next(rest)["y"][0, 0] == 2 * i
+    with pytest.raises(RankwiseError, match="ended 2 workers"):
+        next(rest)
+    assert [y["y"][0, 0] for y in pool.map("rows", inputs[24:])] == [2 * i for i in range(24, 40)]
+
+
+def test_a_slow_source_does_not_hold_up_what_it_gave(pool: Pool) -> None:
+    """Each result comes out while the source has given only a few more."""
+    given = 0
+
+    def slowly() -> Iterator[Any]:
+        nonlocal given
+        for i in range(30):
+            time.sleep(0.02)
+            given += 1
+            yield torch.full((1, 2), float(i))
+
+    ahead = []
+    for i, result in enumerate(pool.map("rows", slowly())):
+        assert result["y"][0, 0] == 2 * i
+        ahead.append(given - i)
+    assert len(ahead) == 30 and sorted(ahead)[15] < 12, ahead
 
 
 def test_several_threads_and_event_loops_at_once(pool: Pool) -> None:

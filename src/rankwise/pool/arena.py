@@ -63,8 +63,7 @@ class Arena:
     def write(self, array: np.ndarray[Any, Any]) -> Slot | None:
         slot = self.take(array.nbytes)
         if slot is not None:
-            raw = self.segments[slot.segment].view[slot.offset : slot.offset + array.nbytes]
-            copy_into(raw.view(array.dtype).reshape(array.shape), array)
+            copy_into(np.ndarray(array.shape, array.dtype, self.segments[slot.segment].map, slot.offset), array)
         return slot
 
     def lend(self, shape: tuple[int, ...], dtype: str, as_tensor: bool) -> Any | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rankwise.pool.crew import Edge
 from rankwise.pool.schedule import ModelState, WorkerState
-from rankwise.pool.status import BRISK_NS
+from rankwise.pool.status import BRISK_NS, current_cpu
 from rankwise.pool.tasks import Parcel, TaskFuture
 from rankwise.pool.wire import SEND_NOW
 
@@ -44,7 +44,7 @@ class Express:
                 return None
             except OSError:  # it is gone, which will be noticed; then its tasks run again
                 pass
-            edge.page.post(serial)
+            edge.page.post(serial, current_cpu())
             task = TaskFuture(model, parcel, time.monotonic(), dispatcher)
             if model.order_s is not None and model.order_s < BRISK_S:
                 task.brisk = serial

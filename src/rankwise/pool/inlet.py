@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from sys import modules
 from typing import Any
 
@@ -22,7 +23,7 @@ class Inlet:
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
 
-    def parcel(self, model: ModelState, inputs: tuple[Any, ...]) -> Parcel:
+    def parcel(self, model: ModelState, inputs: Sequence[Any]) -> Parcel:
         """The inputs as a node for the message, its size, what it holds of the lane, and whether tensors are wanted back."""
         if len(inputs) != 1:
             return self._nested(model, inputs)
@@ -44,7 +45,7 @@ class Inlet:
         slot = self._on_lane(model, value)
         return ("(", ((tag, name, value.shape, (slot.segment, slot.offset, value.nbytes)),)), 100, (slot,), tag == "T"
 
-    def _nested(self, model: ModelState, inputs: tuple[Any, ...]) -> Parcel:
+    def _nested(self, model: ModelState, inputs: Sequence[Any]) -> Parcel:
         slots: list[Slot] = []
 
         def put(array: np.ndarray[Any, Any], owner: Any) -> Any:
@@ -54,7 +55,7 @@ class Inlet:
             return (slot.segment, slot.offset, array.nbytes)
 
         try:
-            node, size = folded(pack(inputs, put), put)
+            node, size = folded(pack(tuple(inputs), put), put)
         except BaseException:
             for slot in slots:
                 self._arena.drop(slot)
@@ -68,10 +69,15 @@ class Inlet:
         return slot
 
 
+def is_one_array(node: Node) -> bool:
+    """A request of one tensor or array."""
+    return node[0] == "(" and len(node[1]) == 1 and node[1][0][0] in ("T", "N")
+
+
 def rows_and_key(node: Node) -> tuple[int, Any]:
     """The rows all arrays of a request share, and what else has to be the same for two requests to run together; (0, None) where
     there is nothing to cut."""
-    if len(node[1]) == 1 and node[1][0][0] in ("T", "N"):
+    if is_one_array(node):
         _, dtype, shape, _ = node[1][0]
         return (shape[0], (dtype, shape[1:])) if shape and shape[0] else (0, None)
     rows: set[int] = set()
@@ -146,7 +152,7 @@ def join(parts: list[Any]) -> Any:
     return first
 
 
-def wants_tensors(inputs: tuple[Any, ...]) -> bool:
+def wants_tensors(inputs: Sequence[Any]) -> bool:
     """numpy in, numpy out; everything else gives tensors, where torch is there to make them."""
     if len(inputs) == 1 and type(inputs[0]) is np.ndarray:
         return False

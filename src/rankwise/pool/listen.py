@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from rankwise.pool.crew import Edge
 from rankwise.pool.schedule import WorkerState
 from rankwise.pool.snapshot import snapshot
-from rankwise.pool.status import WATCH_NS, current_cpu
 from rankwise.pool.tasks import Task
 from rankwise.pool.timer import Timer
 from rankwise.pool.window import answer, open_window
@@ -130,7 +129,7 @@ class Listener:
         if edge.is_armed:
             self.disarm(edge)
         if task.brisk:
-            edge.page.watch_for_answer(task.brisk, current_cpu(), time.monotonic_ns() + WATCH_NS)
+            edge.page.watch_for_answer(task.brisk, time.monotonic_ns())
         try:
             while not task.is_over and not edge.is_gone:
                 try:

@@ -9,7 +9,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -23,7 +23,8 @@ from rankwise.pool.metrics import PoolCollector
 from rankwise.pool.model import Model, parse_bytes
 from rankwise.pool.schedule import ModelState
 from rankwise.pool.snapshot import snapshot
-from rankwise.pool.tasks import Task, TaskFuture
+from rankwise.pool.stream import Stream
+from rankwise.pool.tasks import Parcel, Task, TaskFuture
 from rankwise.pool.verdicts import missing_main_guard, pool_full
 
 _LANE_SHARE = 4  # lanes may take this part of the memory
@@ -89,46 +90,19 @@ class Pool:
         state = self._states.get(model) or self._state(model)
         if self._local is not None:
             return self._local.submit(model, inputs, deadline_s)  # type: ignore[no-any-return]
-        parcel = self._inlet.parcel(state, inputs)
-        if deadline_s is None and state.max_batch == 1 and not priority:
-            express = self._express(state, parcel)
-            if express is not None:
-                return express
-        now = time.monotonic()
-        future = TaskFuture(state, parcel, now, self._dispatcher)
-        if priority:
-            future.priority = priority
-        if deadline_s is not None:
-            future.deadline = now + deadline_s
-        if state.max_batch > 1:
-            future.rows, key = rows_and_key(parcel[0])
-            future.key = (future.to_tensor, key)
-            if future.rows > state.max_batch:
-                self._submit_parts(future)
-                return future
-        self._dispatcher.submit(future)
-        return future
+        return self.submit_parcel(state, self.parcel(state, inputs), deadline_s, priority)
 
     def map(self, model: str, inputs: Iterable[Any], *, window: int | None = None, deadline_s: float | None = None) -> Iterator[Any]:
         """Results in the order of `inputs`, which may be endless: at most `window` of them are under way at once.
 
         A tuple among the inputs is several arguments.
         """
-        window = window or max(64, 256 * len(self.plan.seats))
-        waiting: deque[Future[Any]] = deque()
-        source = iter(inputs)
-        try:
-            while True:
-                for item in source:
-                    waiting.append(self._submit_patiently(model, item, waiting, deadline_s))
-                    if len(waiting) >= window or waiting[0].done():
-                        break
-                if not waiting:
-                    return
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
+        state = self._states.get(model) or self._state(model)
+        return self._stream(((state, item if isinstance(item, tuple) else (item,)) for item in inputs), window, deadline_s)
+
+    def stream(self, requests: Iterable[tuple[Any, ...]], *, window: int | None = None, deadline_s: float | None = None) -> Iterator[Any]:
+        """`map` over several models: each request is a tuple of the model's name and its inputs."""
+        return self._stream(((self._states.get(model) or self._state(model), inputs) for model, *inputs in requests), window, deadline_s)
 
     async def asubmit(self, model: str, *inputs: Any, deadline_s: float | None = None, priority: int = 0) -> Any:
         """`submit` for asyncio: awaits the result; cancelling the await cancels the task."""
@@ -220,22 +194,34 @@ class Pool:
             raise UsageError(f"the pool has no model {model!r}", why=f"it has {', '.join(self._states)}")
         return state
 
-    def _submit_patiently(self, model: str, item: Any, waiting: deque[Future[Any]], deadline_s: float | None) -> Future[Any]:
-        """Where the queue or the lane is full, wait for one of our own tasks; nobody else's place is taken."""
-        from rankwise.pool.verdicts import PoolFull
+    def parcel(self, model: ModelState, inputs: Sequence[Any]) -> Parcel:
+        """The inputs as they travel."""
+        return self._inlet.parcel(model, inputs)
 
-        arguments = item if isinstance(item, tuple) else (item,)
-        while True:
-            try:
-                return self.submit(model, *arguments, deadline_s=deadline_s)
-            except PoolFull:
-                unfinished = next((future for future in waiting if not future.done()), None)
-                if unfinished is None and not waiting:
-                    time.sleep(0.005)
-                elif unfinished is None:
-                    raise
-                else:
-                    unfinished.exception()
+    def submit_parcel(self, model: ModelState, parcel: Parcel, deadline_s: float | None = None, priority: int = 0) -> Future[Any]:
+        if deadline_s is None and model.max_batch == 1 and not priority:
+            express = self._express(model, parcel)
+            if express is not None:
+                return express
+        now = time.monotonic()
+        future = TaskFuture(model, parcel, now, self._dispatcher)
+        if priority:
+            future.priority = priority
+        if deadline_s is not None:
+            future.deadline = now + deadline_s
+        if model.max_batch > 1:
+            future.rows, key = rows_and_key(parcel[0])
+            future.key = (future.to_tensor, key)
+            if future.rows > model.max_batch:
+                self._submit_parts(future)
+                return future
+        self._dispatcher.submit(future)
+        return future
+
+    def _stream(self, requests: Iterator[tuple[ModelState, Sequence[Any]]], window: int | None, deadline_s: float | None) -> Iterator[Any]:
+        if self._local is not None:
+            return (self._local.submit(model.name, tuple(inputs), deadline_s).result() for model, inputs in requests)
+        return Stream(self, window).results(requests, deadline_s)
 
     def _submit_parts(self, task: TaskFuture) -> None:
         """A request with more rows than a batch may have runs as several."""

@@ -13,12 +13,12 @@ import time
 from rankwise.pool.segments import Segment
 
 SLOTS = 4096
-_POSTED, _ANSWERED, _CPU = 4, 5, 6  # words of eight bytes
+_POSTED, _ANSWERED, _POSTED_FROM, _RUNS_ON = 4, 5, 6, 7  # words of eight bytes
 _FLAGS = 4096
 SIZE = _FLAGS + SLOTS
 _RUNNING, _RECALLED = struct.Struct("<QQ"), struct.Struct("<Q")
 # Who has just answered something quick, or waits for it, watches for this long before going to sleep; others on the core go first.
-BRISK_NS, WATCH_NS = 100_000, 500_000
+BRISK_NS, BEGIN_NS, WATCH_NS = 100_000, 40_000, 500_000
 _RECALLED_AT, _OWN_DOING_AT = 16, 24
 
 current_cpu = ctypes.PyDLL(None).sched_getcpu  # keeps the GIL: giving it away would take longer than the call
@@ -30,6 +30,11 @@ class StatusPage:
         self._map = segment.map
         self._words = memoryview(segment.map)[:_FLAGS].cast("Q")
 
+    def run_here(self, serial: int, now_ns: int) -> None:
+        """As `run`, for a parent that may be watching."""
+        self._words[_RUNS_ON] = current_cpu()
+        _RUNNING.pack_into(self._map, 0, serial, now_ns)
+
     def run(self, serial: int, now_ns: int) -> None:
         """Worker: this is what I do now; serial 0 is nothing."""
         _RUNNING.pack_into(self._map, 0, serial, now_ns)
@@ -40,26 +45,33 @@ class StatusPage:
         serial, since = _RUNNING.unpack_from(self._map, 0)
         return serial, since
 
-    def post(self, serial: int) -> None:
-        """Parent: there is a packet for a worker that may be watching."""
+    def post(self, serial: int, cpu: int) -> None:
+        """Parent, from this core: there is a packet for a worker that may be watching."""
+        self._words[_POSTED_FROM] = cpu
         self._words[_POSTED] = serial
 
-    def answer(self, serial: int, cpu: int) -> None:
-        """Worker, from this core: there is an answer for a parent that may be watching."""
-        self._words[_CPU] = cpu
-        self._words[_ANSWERED] = serial
+    @property
+    def is_posted_from_here(self) -> bool:
+        """Whether the last packet came from the core that the worker is on."""
+        return bool(self._words[_POSTED_FROM] == current_cpu())
 
     def watch_for_post(self, last: int, until_ns: int) -> None:
         words = self._words
         while words[_POSTED] == last and time.monotonic_ns() < until_ns:
             os.sched_yield()
 
-    def watch_for_answer(self, serial: int, cpu: int, until_ns: int) -> None:
-        """Not where the worker was last seen on this very core: then it cannot answer before we sleep."""
-        words = self._words
-        if words[_CPU] != cpu:
-            while words[_ANSWERED] != serial and time.monotonic_ns() < until_ns:
-                os.sched_yield()
+    def answer(self, serial: int) -> None:
+        """Worker: there is an answer for a parent that may be watching."""
+        self._words[_ANSWERED] = serial
+
+    def watch_for_answer(self, serial: int, now_ns: int) -> None:
+        """Not for long where the worker does not begin, or runs on this very core, which it would only get when we sleep."""
+        words, soon_ns, until_ns = self._words, now_ns + BEGIN_NS, now_ns + WATCH_NS
+        while words[_ANSWERED] != serial:
+            now_ns = time.monotonic_ns()
+            if now_ns > until_ns or (now_ns > soon_ns and (words[0] != serial or words[_RUNS_ON] == current_cpu())):
+                return
+            os.sched_yield()
 
     def recall(self, serial: int) -> None:
         """Parent: whatever was sent up to this serial and has not begun shall not begin."""

@@ -117,6 +117,9 @@ class TaskFuture(Task, Future[Any]):
         elif not self.finish(result):
             self.announce()
 
+    def done(self) -> bool:
+        return self._state not in ("PENDING", "RUNNING")
+
     def result(self, timeout: float | None = None) -> Any:
         if not self.is_over:
             timeout = self._dispatcher.help(self, timeout)

@@ -39,8 +39,7 @@ class Outputs:
                 return place
         slot = self._take(rounded(nbytes))
         number, offset, _ = self._out[slot]
-        raw = self._segments[number].view[offset : offset + nbytes]
-        copy_into(raw.view(array.dtype).reshape(array.shape), array)
+        copy_into(np.ndarray(array.shape, array.dtype, self._segments[number].map, offset), array)
         return ("o", number, offset, nbytes, slot)
 
     def undo(self, slots: list[int]) -> None:

@@ -25,6 +25,7 @@ from rankwise.pool.status import BRISK_NS, SIZE, WATCH_NS, StatusPage, current_c
 from rankwise.pool.wire import MAX_BYTES, SEND, Receiver, send
 
 Part = tuple[int, Node, float | None]  # rows (0: stands for itself), inputs, deadline on the machine's monotonic clock
+_STREAK, _CLOSE_NS = 3, 3_000_000  # so many quick tasks, with less time between them, follow each other closely
 _ANSWER_AFTER_NS = 200_000  # quick tasks share a packet, but nobody waits long for it
 
 
@@ -53,6 +54,7 @@ class Worker:
         self._answers_bytes = 0
         self._answered_ns = 0
         self._brisk = 0  # the serial of a quick task that has just been answered
+        self._streak = self._watched_ns = 0
 
     def serve(self) -> None:
         send(self._sock, ("ready", os.getpid()), wait=True)
@@ -60,8 +62,7 @@ class Worker:
         self._inference.__enter__()  # once: entering it for each task would take longer than a small model
         while True:
             if self._brisk:  # it was called for something quick, so the next may come before falling asleep and waking up would be over
-                self._page.watch_for_post(self._brisk, time.monotonic_ns() + WATCH_NS)
-                self._brisk = 0
+                self._watch()
             message = self._receiver.receive(wait=True)
             if message is None:
                 return
@@ -69,6 +70,27 @@ class Worker:
                 self._on_one(message)
             else:
                 getattr(self, f"_on_{message[0]}")(*message[1:])
+
+    def _watch(self) -> None:
+        """Only on another core than the caller's. A kernel that likes to keep two that talk to each other on one core leaves them there
+        for good: where quick tasks follow each other closely, this one moves away."""
+        now = time.monotonic_ns()
+        self._streak = self._streak + 1 if now - self._watched_ns < _CLOSE_NS else 0
+        is_alone = not self._page.is_posted_from_here
+        if not is_alone and self._streak >= _STREAK:
+            self._streak, is_alone = 0, self._move()
+        if is_alone:
+            self._page.watch_for_post(self._brisk, now + WATCH_NS)
+        self._watched_ns, self._brisk = time.monotonic_ns(), 0
+
+    def _move(self) -> bool:
+        """To another core; where it may run stays as it was."""
+        allowed = os.sched_getaffinity(0)
+        others = allowed - {current_cpu()}
+        if others:
+            os.sched_setaffinity(0, others)
+            os.sched_setaffinity(0, allowed)
+        return bool(others)
 
     def _on_segment(self, size: int) -> None:
         self._inputs.add_segment(self._receiver.fds.pop(0), size)
@@ -100,7 +122,7 @@ class Worker:
             self._on_run([(serial, number, [(0, node, None)])])
             return
         now = time.monotonic_ns()
-        self._page.run(serial, now)
+        self._page.run_here(serial, now)
         ok, flags = True, 0
         answer: Any
         try:
@@ -115,7 +137,7 @@ class Worker:
         self._sock.send(dumps(("one", serial, took, ok, answer, flags), 2), SEND)
         self._page.run(0, 0)
         if took < BRISK_NS:
-            self._page.answer(serial, current_cpu())
+            self._page.answer(serial)
             self._brisk = serial
         if self._inputs.in_use:
             self._inputs.finish()

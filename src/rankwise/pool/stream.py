@@ -1,0 +1,200 @@
+"""Many requests one after the other, results in the same order: small ones that may share a batch travel together from the start.
+
+A future for each of them would cost more than a small model does. So rows of the same model and shape are bunched here, before they
+are tasks; a bunch is one request, whose result is cut up again. Where a bunch fails, each of its requests runs by itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from rankwise.pool.inlet import cut_value, is_one_array
+from rankwise.pool.schedule import ModelState
+from rankwise.pool.tasks import Parcel
+from rankwise.pool.verdicts import PoolClosed, PoolFull
+from rankwise.pool.wire import INLINE_BYTES
+
+if TYPE_CHECKING:
+    from rankwise.pool.pool import Pool
+
+T = TypeVar("T")
+_MOST, _MOST_FUTURES = 8192, 512  # requests under way, and futures for them, where nobody said
+_FIRST, _LARGEST = 8, 256  # requests of a bunch: few at first, so that the workers have something to do soon
+_LOOK = 16  # requests of a quick source between two looks whether a result is there
+_SLOW_S = 0.0005  # a source that takes this long for one request is not bunched: what it gave would only wait for more
+
+
+class Bunch:
+    """Requests of one model that are sent as one."""
+
+    def __init__(self, model: ModelState, kind: tuple[Any, ...]) -> None:
+        self.model, self.kind = model, kind  # what they have in common: model, tag, dtype, shape of a row, whether tensors come back
+        self.data: list[bytes] = []
+        self.edges = [0]  # rows before each request, and after the last
+        self.rows = self.size = 0
+        self.future: Future[Any] | None = None
+        self.is_here = False
+        self._value: Any = None
+        self._is_array = self._is_spoilt = False
+
+    def parcel(self, start: int = 0, stop: int | None = None) -> Parcel:
+        """All of it, or some of its requests, as one."""
+        _, tag, dtype, row, to_tensor = self.kind
+        rows = self.edges[len(self.data) if stop is None else stop] - self.edges[start]
+        data = b"".join(self.data[start:stop])
+        return ("(", ((tag, dtype, (rows, *row), data),)), len(data), (), to_tensor
+
+    def wait(self) -> None:
+        assert self.future is not None
+        try:
+            self._value = self.future.result()
+            self._is_array = hasattr(self._value, "shape")
+            self._is_spoilt = not _has_rows(self._value, self.rows)
+        except PoolClosed:
+            raise
+        except Exception:  # of one of them, perhaps
+            self._is_spoilt = True
+        self.is_here = True
+
+    def result(self, pool: Pool, i: int) -> Any:
+        """Of its i-th request."""
+        if self._is_spoilt:
+            return pool.submit_parcel(self.model, self.parcel(i, i + 1)).result()
+        start, stop = self.edges[i], self.edges[i + 1]
+        return self._value[start:stop] if self._is_array else cut_value(self._value, start, stop)
+
+
+class Stream:
+    """One pass over a source of requests; at most `window` of them are under way, or as many bunches where nobody said."""
+
+    def __init__(self, pool: Pool, window: int | None) -> None:
+        self._pool = pool
+        self._most, self._most_futures = window or _MOST, window or _MOST_FUTURES
+        self._waiting: deque[tuple[Bunch, int] | Future[Any]] = deque()
+        self._num_futures = 0  # of those that wait
+        self._open: dict[Any, Bunch] = {}
+        self._limit = _FIRST
+
+    def results(self, requests: Iterable[tuple[ModelState, Sequence[Any]]], deadline_s: float | None) -> Iterator[Any]:
+        source, waiting, monotonic = iter(requests), self._waiting, time.monotonic
+        last = monotonic()
+        try:
+            while True:
+                for model, inputs in source:
+                    now = monotonic()
+                    if now - last > _SLOW_S:
+                        self._limit = 1
+                        self._send_all()
+                    last = now
+                    self._take(model, inputs, deadline_s)
+                    if len(waiting) >= self._most or self._num_futures >= self._most_futures:
+                        break
+                    if (self._limit == 1 or not len(waiting) % _LOOK) and self._is_first_done():
+                        break
+                else:
+                    self._send_all()
+                if not waiting:
+                    return
+                yield self._next()
+                while waiting and self._is_first_done():  # what is here already, before the source is asked for more
+                    yield self._next()
+                last = monotonic()
+        finally:
+            for future in self._futures():
+                future.cancel()
+
+    def _take(self, model: ModelState, inputs: Sequence[Any], deadline_s: float | None) -> None:
+        try:
+            parcel = self._pool.parcel(model, inputs)
+        except PoolFull:
+            parcel = self._patiently(lambda: self._pool.parcel(model, inputs))
+        node, _, slots, to_tensor = parcel
+        if model.max_batch > 1 and self._limit > 1 and deadline_s is None and not slots and is_one_array(node):
+            tag, dtype, shape, data = node[1][0]
+            if shape and 0 < shape[0] < model.max_batch:
+                self._bunch(model, (model.number, tag, dtype, shape[1:], to_tensor), shape[0], data)
+                return
+        if self._limit < _LARGEST:
+            self._limit *= 2  # as far as can be seen, the source is quick
+        self._num_futures += 1
+        self._waiting.append(self._patiently(lambda: self._pool.submit_parcel(model, parcel, deadline_s)))
+
+    def _bunch(self, model: ModelState, kind: tuple[Any, ...], rows: int, data: bytes) -> None:
+        bunch = self._open.get(kind)
+        if bunch is not None and (bunch.rows + rows > model.max_batch or bunch.size + len(data) > 4 * INLINE_BYTES):
+            self._send(bunch)
+            bunch = None
+        if bunch is None:
+            bunch = self._open[kind] = Bunch(model, kind)
+            self._num_futures += 1
+        self._waiting.append((bunch, len(bunch.data)))
+        bunch.data.append(data)
+        bunch.rows += rows
+        bunch.edges.append(bunch.rows)
+        bunch.size += len(data)
+        if len(bunch.data) >= self._limit:
+            self._send(bunch)
+            self._limit = min(_LARGEST, 2 * self._limit)
+
+    def _send_all(self) -> None:
+        for bunch in list(self._open.values()):
+            self._send(bunch)
+
+    def _send(self, bunch: Bunch) -> None:
+        del self._open[bunch.kind]
+        bunch.future = self._patiently(lambda: self._pool.submit_parcel(bunch.model, bunch.parcel()))
+
+    def _next(self) -> Any:
+        head = self._waiting.popleft()
+        if type(head) is not tuple:
+            self._num_futures -= 1
+            return head.result()  # type: ignore[union-attr]
+        bunch, i = head
+        if not bunch.is_here:
+            if bunch.future is None:
+                self._send(bunch)
+            bunch.wait()
+            self._num_futures -= 1
+        return bunch.result(self._pool, i)
+
+    def _is_first_done(self) -> bool:
+        head = self._waiting[0]
+        future = head[0].future if type(head) is tuple else head
+        return future is not None and future.done()  # type: ignore[union-attr]
+
+    def _futures(self) -> list[Future[Any]]:
+        heads = [head[0].future if type(head) is tuple else head for head in self._waiting]
+        return [future for future in heads if future is not None]  # type: ignore[misc]
+
+    def _patiently(self, act: Callable[[], T]) -> T:
+        """Where the queue or the lane is full, wait for one of our own; nobody else's place is taken."""
+        while True:
+            try:
+                return act()
+            except PoolFull:
+                unfinished = next((future for future in self._futures() if not future.done()), None)
+                if unfinished is not None:
+                    unfinished.exception()
+                elif not self._waiting:
+                    time.sleep(0.005)
+                else:
+                    raise
+
+
+def _has_rows(value: Any, rows: int) -> bool:
+    """Whether there are arrays in a result, and each has a row for each row that went in."""
+    arrays: list[Any] = []
+
+    def collect(value: Any) -> None:
+        if type(value) in (list, tuple, dict):
+            for item in value.values() if type(value) is dict else value:
+                collect(item)
+        elif hasattr(value, "shape"):
+            arrays.append(value)
+
+    collect(value)
+    return bool(arrays) and all(len(array.shape) > 0 and array.shape[0] == rows for array in arrays)
