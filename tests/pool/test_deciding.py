@@ -253,3 +253,20 @@ def test_quantiles_of_a_histogram() -> None:
     for i in range(100):
         histogram.add(0.0009 if i < 90 else 0.3)
     assert histogram.quantile(0.5) == pytest.approx(0.001) and histogram.quantile(0.99) == pytest.approx(0.5)
+
+
+def test_a_model_runs_where_it_was_asked_to_and_takes_memory_there() -> None:
+    on_any, on_second, on_cpu = state(1), state(2), state(3)
+    on_any.device, on_second.device, on_cpu.device = "cuda", "cuda:1", "cpu"
+
+    assert [on_any.may_run_on(device) for device in ("cpu", "cuda:0", "cuda:1")] == [False, True, True]
+    assert [on_second.may_run_on(device) for device in ("cpu", "cuda:0", "cuda:1")] == [False, False, True]
+    assert all(on_cpu.may_run_on(device) for device in ("cpu", "cuda:0"))
+    assert on_cpu.place_on("cuda:0") == "cpu" and on_any.place_on("cuda:1") == "cuda:1"
+
+    made = Scheduler([on_second, on_cpu], {"cuda:0": 10, "cuda:1": 10})
+    for number in (0, 1):
+        made.workers[number] = WorkerState(number, f"cuda:{number}", is_ready=True)
+    give(made, on_second, 1)
+    loads = [action for action in made.plan(0.0) if isinstance(action, Load)]
+    assert [(load.worker.device, load.model) for load in loads] == [("cuda:1", on_second)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import threading
 import time
 from collections import Counter
@@ -114,6 +115,14 @@ def test_a_slow_source_does_not_hold_up_what_it_gave(pool: Pool) -> None:
         assert result["y"][0, 0] == 2 * i
         ahead.append(given - i)
     assert len(ahead) == 30 and sorted(ahead)[15] < 12, ahead
+
+
+def test_a_worker_that_moved_between_cores_may_still_run_on_all(pool: Pool) -> None:
+    """Quick tasks that follow each other closely make it move to a core of its own."""
+    for i in range(300):
+        assert pool.submit("echo", torch.tensor([float(i)])).result(60).item() == i
+    for worker in pool.stats()["workers"]:
+        assert os.sched_getaffinity(worker["pid"]) == os.sched_getaffinity(0)
 
 
 def test_several_threads_and_event_loops_at_once(pool: Pool) -> None:

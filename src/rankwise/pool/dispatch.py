@@ -65,7 +65,7 @@ class Dispatcher:
         self.listener = Listener(self)
         self.help = self.listener.help
         for model in models:
-            limits = [limit for device, limit in settings.budgets.items() if device.split(":")[0] == model.device]
+            limits = [limit for device, limit in settings.budgets.items() if model.device in (device, device.split(":")[0])]
             if limits and model.nbytes > max(limits):
                 model.broken = too_large(model.name, model.nbytes, model.device, max(limits))
         self.staff = Staff(self, settings.seats)
@@ -342,9 +342,10 @@ class Dispatcher:
         self.counters.of(model.name).loads += 1
         log.info("model %r loaded in worker %d: %.1f MB in %.2f s", model.name, worker.number, nbytes / 1e6, seconds)
         self._act(self.scheduler.loaded(worker, model, nbytes, seconds, now), now)
-        limit = self.settings.budgets.get(worker.device)
+        place = model.place_on(worker.device)
+        limit = self.settings.budgets.get(place)
         if limit is not None and nbytes > limit:
-            self.break_model(model, too_large(model.name, nbytes, worker.device, limit))
+            self.break_model(model, too_large(model.name, nbytes, place, limit))
 
     def _not_built(self, worker: WorkerState, message: tuple[Any, ...], now: float) -> None:
         """The build raised: it would do so again, so all its tasks get to know, once."""
@@ -440,7 +441,9 @@ class Dispatcher:
                 if not send(edge.sock, ("segment", segment.size), (segment.fd,), wait=must):
                     return False
                 edge.known_segments += 1
-            return send(edge.sock, message, wait=must)
+            is_sent = send(edge.sock, message, wait=must)
+            edge.page.nudge()
+            return is_sent
         except OSError:
             return True
 

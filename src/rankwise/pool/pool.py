@@ -56,12 +56,11 @@ class Pool:
         if not isinstance(workers, int) and workers != "auto":
             raise UsageError(f'workers must be a number or "auto", not {workers!r}')
         self.plan = machine.plan(here, workers or 1, wants_gpu, threads, pin)
-        device = self.plan.seats[0].device.split(":")[0]
         self._states = {
             name: ModelState(
                 number=number,
                 name=name,
-                device=_device_of(name, model, device),
+                device=_device_of(name, model, here.gpus),
                 replicas=model.replicas,
                 max_batch=model.max_batch,
                 max_delay_s=model.max_delay_ms / 1000,
@@ -70,13 +69,16 @@ class Pool:
             )
             for number, (name, model) in enumerate(self._models.items())
         }
-        specs = {state.number: self._models[name].spec(name, state.device) for name, state in self._states.items()}
         self._local: Any = None
         if workers == 0:
             from rankwise.pool.child.inprocess import InProcess
 
-            self._local = InProcess({name: specs[state.number] for name, state in self._states.items()})
+            devices = {name: model.device if ":" in model.device else self._states[name].device for name, model in self._models.items()}
+            self._local = InProcess({name: model.spec(name, devices[name]) for name, model in self._models.items()})
             return
+        _check_seats(self._states.values(), self.plan)
+        # A worker sees only its own GPU, whichever that is.
+        specs = {state.number: self._models[name].spec(name, state.device.split(":")[0]) for name, state in self._states.items()}
         lanes = parse_bytes(lane_bytes) if lane_bytes is not None else here.memory_bytes // _LANE_SHARE
         seats = self.plan.seats
         budgets = _budgets(memory, {seat.device for seat in seats})
@@ -312,11 +314,25 @@ def _checked(models: Mapping[str, Any]) -> dict[str, Model]:
     return found
 
 
-def _device_of(name: str, model: Model, kind: str) -> str:
-    wanted = model.device.split(":")[0]
-    if wanted == "cuda" and kind != "cuda":
-        raise UsageError(f"model {name!r} wants {model.device}, but this machine shows no GPU", next=('device="auto" takes what there is',))
-    return kind if wanted == "auto" else wanted
+def _device_of(name: str, model: Model, gpus: tuple[str, ...]) -> str:
+    """Where it may run: "cpu", "cuda" for any GPU, or one of them by the name that a worker is given it by."""
+    kind, _, number = model.device.partition(":")
+    if kind == "auto":
+        return "cuda" if gpus else "cpu"
+    if kind == "cuda" and int(number or 0) >= len(gpus):
+        shown = f"{len(gpus)} GPUs" if gpus else "no GPU"
+        raise UsageError(
+            f"model {name!r} wants {model.device}, but this machine shows {shown}", next=('device="auto" takes what there is',)
+        )
+    return f"cuda:{gpus[int(number)]}" if number else kind
+
+
+def _check_seats(states: Iterable[ModelState], plan: machine.Plan) -> None:
+    for state in states:
+        if not any(state.may_run_on(seat.device) for seat in plan.seats):
+            raise UsageError(
+                f"no worker has the device of model {state.name!r}, {state.device}", why=plan.why, next=("ask for more workers",)
+            )
 
 
 def _budgets(memory: Any, devices: set[str]) -> dict[str, int]:

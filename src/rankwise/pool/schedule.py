@@ -23,7 +23,7 @@ class ModelState:
 
     number: int
     name: str
-    device: str  # "cpu" or "cuda": where it may run
+    device: str  # where it may run: "cpu" (any worker's), "cuda" (any GPU), "cuda:1" (this one)
     replicas: int | None  # None: as many as the load asks for
     max_batch: int
     max_delay_s: float
@@ -41,6 +41,13 @@ class ModelState:
     not_before: float = 0.0  # a failed build is not tried again earlier
     is_measured: bool = False
     counted: Any = None  # its numbers in the pool's statistics
+
+    def may_run_on(self, device: str) -> bool:
+        return self.device in ("cpu", device, device.split(":")[0])
+
+    def place_on(self, device: str) -> str:
+        """Whose memory it takes, in a worker of this device."""
+        return "cpu" if self.device == "cpu" else device
 
     def ran(self, rows: int, seconds: float) -> None:
         self.order_s = 0.8 * self.order_s + 0.2 * seconds if self.order_s is not None else seconds
@@ -186,10 +193,11 @@ class Scheduler:
         holding.is_loading, holding.nbytes, holding.last_used = False, nbytes, now
         model.load_s = max(LEAST_LOAD_S, seconds)
         model.nbytes, model.is_measured, model.build_failures = nbytes, True, 0
-        limit = self.budgets.get(worker.device)
+        place = model.place_on(worker.device)
+        limit = self.budgets.get(place)
         if not can_ever_fit(nbytes, limit):
             return [self._drop(worker, model)]
-        others = [r for r in self._residents(worker.device) if (r.worker, r.model) != (worker.number, model.number)]
+        others = [r for r in self._residents(place) if (r.worker, r.model) != (worker.number, model.number)]
         leaving = evictions(others, nbytes, limit)
         if leaving is None:
             return [self._drop(worker, model)]
@@ -297,7 +305,8 @@ class Scheduler:
 
     def _load(self, worker: WorkerState, model: ModelState, now: float) -> list[Action]:
         """Load it, after those that have to leave; nothing where what would have to leave is in use."""
-        leaving = evictions(self._residents(worker.device), model.nbytes, self.budgets.get(worker.device))
+        place = model.place_on(worker.device)
+        leaving = evictions(self._residents(place), model.nbytes, self.budgets.get(place))
         if leaving is None:
             return []
         drops: list[Action] = [self._drop(self.workers[r.worker], self.models[r.model]) for r in leaving]
@@ -308,7 +317,7 @@ class Scheduler:
         return [*drops, Load(worker, model)]
 
     def _should_load(self, worker: WorkerState, model: ModelState, now: float) -> bool:
-        if worker.device.split(":")[0] != model.device or model.broken or now < model.not_before:
+        if not model.may_run_on(worker.device) or model.broken or now < model.not_before:
             return False
         holders = [w for w in self.workers.values() if model.number in w.holds]
         if any(w.holds[model.number].is_loading for w in holders) and model.replicas is None:
@@ -325,8 +334,8 @@ class Scheduler:
         return [
             Resident(worker.number, holding.model.number, holding.nbytes, holding.last_used, holding.is_loading or holding.orders > 0)
             for worker in self.workers.values()
-            if worker.device == device
             for holding in worker.holds.values()
+            if holding.model.place_on(worker.device) == device
         ]
 
     def _drop(self, worker: WorkerState, model: ModelState) -> Drop:

@@ -17,8 +17,8 @@ _POSTED, _ANSWERED, _POSTED_FROM, _RUNS_ON = 4, 5, 6, 7  # words of eight bytes
 _FLAGS = 4096
 SIZE = _FLAGS + SLOTS
 _RUNNING, _RECALLED = struct.Struct("<QQ"), struct.Struct("<Q")
-# Who has just answered something quick, or waits for it, watches for this long before going to sleep; others on the core go first.
-BRISK_NS, BEGIN_NS, WATCH_NS = 100_000, 40_000, 500_000
+# What takes less is quick. Who waits for it watches for so long before going to sleep, but less where the worker does not even begin.
+BRISK_NS, _WATCH_NS, _BEGIN_NS = 100_000, 500_000, 40_000
 _RECALLED_AT, _OWN_DOING_AT = 16, 24
 
 current_cpu = ctypes.PyDLL(None).sched_getcpu  # keeps the GIL: giving it away would take longer than the call
@@ -50,6 +50,10 @@ class StatusPage:
         self._words[_POSTED_FROM] = cpu
         self._words[_POSTED] = serial
 
+    def nudge(self) -> None:
+        """Parent: there is a packet of another kind."""
+        self._words[_POSTED] = 0
+
     @property
     def is_posted_from_here(self) -> bool:
         """Whether the last packet came from the core that the worker is on."""
@@ -66,7 +70,7 @@ class StatusPage:
 
     def watch_for_answer(self, serial: int, now_ns: int) -> None:
         """Not for long where the worker does not begin, or runs on this very core, which it would only get when we sleep."""
-        words, soon_ns, until_ns = self._words, now_ns + BEGIN_NS, now_ns + WATCH_NS
+        words, soon_ns, until_ns = self._words, now_ns + _BEGIN_NS, now_ns + _WATCH_NS
         while words[_ANSWERED] != serial:
             now_ns = time.monotonic_ns()
             if now_ns > until_ns or (now_ns > soon_ns and (words[0] != serial or words[_RUNS_ON] == current_cpu())):

@@ -21,11 +21,12 @@ from rankwise.pool.child.running import KEPT, Runner, packed_error
 from rankwise.pool.parcel import Node, folded, pack, unpack
 from rankwise.pool.segments import Segment
 from rankwise.pool.stack import STACK_SIGNAL
-from rankwise.pool.status import BRISK_NS, SIZE, WATCH_NS, StatusPage, current_cpu
+from rankwise.pool.status import BRISK_NS, SIZE, StatusPage, current_cpu
 from rankwise.pool.wire import MAX_BYTES, SEND, Receiver, send
 
 Part = tuple[int, Node, float | None]  # rows (0: stands for itself), inputs, deadline on the machine's monotonic clock
-_STREAK, _CLOSE_NS = 3, 3_000_000  # so many quick tasks, with less time between them, follow each other closely
+_CLOSE_NS, _STREAK = 3_000_000, 3  # quick tasks with less time between them follow each other closely; so many of them are some
+_WATCH_NS = 1_000_000
 _ANSWER_AFTER_NS = 200_000  # quick tasks share a packet, but nobody waits long for it
 
 
@@ -72,15 +73,16 @@ class Worker:
                 getattr(self, f"_on_{message[0]}")(*message[1:])
 
     def _watch(self) -> None:
-        """Only on another core than the caller's. A kernel that likes to keep two that talk to each other on one core leaves them there
-        for good: where quick tasks follow each other closely, this one moves away."""
+        """Where quick tasks follow each other closely, and only on another core than the caller's. A kernel that likes to keep two that
+        talk to each other on one core leaves them there for good, so after some of them this one moves away."""
         now = time.monotonic_ns()
         self._streak = self._streak + 1 if now - self._watched_ns < _CLOSE_NS else 0
-        is_alone = not self._page.is_posted_from_here
-        if not is_alone and self._streak >= _STREAK:
-            self._streak, is_alone = 0, self._move()
-        if is_alone:
-            self._page.watch_for_post(self._brisk, now + WATCH_NS)
+        if self._streak:
+            is_alone = not self._page.is_posted_from_here
+            if not is_alone and self._streak >= _STREAK:
+                self._streak, is_alone = 1, self._move()
+            if is_alone:
+                self._page.watch_for_post(self._brisk, now + _WATCH_NS)
         self._watched_ns, self._brisk = time.monotonic_ns(), 0
 
     def _move(self) -> bool:
