@@ -36,16 +36,15 @@ def read_metadata(folder: Path) -> Metadata:
     """What the folder holds. Raises Refused for what would run, and ValueError or OSError for what cannot be read."""
     data = (folder / METADATA).read_bytes()
     try:
-        metadata = _Unpickler(data).load()
+        metadata: Metadata = _Unpickler(data).load()
+        names = {str(info.relative_path) for info in metadata.storage_data.values()}
+        metadata.state_dict_metadata.items()
     except Refused:
         raise
     except Exception as error:  # bytes that are no whole pickle fail in many ways
-        raise ValueError(f"{METADATA} cannot be read ({type(error).__name__}: {error})") from error
-    if not isinstance(metadata, Metadata) or not isinstance(metadata.storage_data, dict):
-        raise ValueError(f"{METADATA} is not what torch.distributed.checkpoint writes")
-    for name in {info.relative_path for info in metadata.storage_data.values()}:
-        if not isinstance(name, str) or Path(name).name != name:
-            raise ValueError(f"{METADATA} names {str(name)[:_ROOM]!r}, which is not a file beside it")
+        raise ValueError(f"{METADATA} is not what torch.distributed.checkpoint writes ({type(error).__name__}: {error})") from error
+    if outside := [name for name in names if Path(name).name != name]:
+        raise ValueError(f"{METADATA} names {outside[0][:_ROOM]!r}, which is not a file beside it")
     return metadata
 
 

@@ -67,8 +67,10 @@ def load_sharded(path: Path, things: dict[str, Any]) -> None:
 
 
 def _read_alike(folder: Path, state: dict[str, Any]) -> Metadata:
+    """The metadata, if it is harmless and fits on every rank."""
+    finding: Finding | None
     try:
-        metadata, finding = read_metadata(folder), None
+        metadata = read_metadata(folder)
         finding = _find_misfit(folder, state, metadata)
     except Refused as refused:
         finding = unsafe(folder / METADATA, str(refused))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from fnmatch import fnmatch
 from functools import partial
 from typing import Any
@@ -167,5 +167,20 @@ def _recompute(module: nn.Module) -> None:
 def _compiled(model: nn.Module, options: bool | dict[str, Any]) -> nn.Module:
     """In place and before DDP: the whole model becomes one graph, and `_orig_mod.` appears in no checkpoint."""
     if options is not False:
-        model.compile(**(options if isinstance(options, dict) else {}))
+        chosen = options if isinstance(options, dict) else {}
+        if type(model).forward.__module__.startswith("torch.nn."):
+            model._compiled_call_impl = torch.compile(_own_frame(model), **chosen)
+        else:
+            model.compile(**chosen)
     return model
+
+
+def _own_frame(model: nn.Module) -> Callable[..., Any]:
+    """torch compiles no frame of its own files where it meets one first: `nn.Sequential(…).compile()` compiles nothing, silently."""
+    call: Callable[..., Any] = model._call_impl
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return call(*args, **kwargs)
+
+    forward.__code__ = forward.__code__.replace()  # torch counts recompilations by code object, which two models must not share
+    return forward
