@@ -233,6 +233,8 @@ def misused_checkpoints(folder: Path, how: str, sharded: bool = False) -> None:
     elif how == "optimizer not plain":
         optimizer = torch.optim.SGD([{"params": model.parameters(), "note": Strange()}], lr=0.1)
         Checkpoints(folder / "new", model=model, optimizer=optimizer, sharded=sharded).save(1)
+    elif how == "no step":
+        Checkpoints(folder / "new", model=model).save(-1)
     elif how == "no model":
         Checkpoints(folder, net=model)
     elif how == "no state":

@@ -159,6 +159,8 @@ def wrap_something_wrong(how: str) -> None:
         wrap(nn.LazyLinear(2), device="cpu")
     elif how == "no such module":
         wrap(small_model(), device="cpu", recompute="layers.*")
+    elif how == "no such option":
+        wrap(small_model(), device="cpu", find_unused=True)
     elif how == "meta":
         net = small_model()
         net[0].weight = nn.Parameter(torch.empty(16, 6, device="meta"))

@@ -143,6 +143,7 @@ def test_nothing_but_damaged_checkpoints_is_no_new_beginning(farm: Farm, tmp_pat
         ("more things", "RW710", "no optimizer"),
         ("not plain", "RW710", "loaded again"),
         ("no model", "RW001", "without model="),
+        ("no step", "RW001", "step -1"),
         ("no state", "RW001", "epoch"),
     ],
 )

@@ -111,6 +111,7 @@ def test_a_parameter_moved_after_wrapping_is_found() -> None:
         ("plain list", "RW713", "layers"),
         ("lazy", "RW001", "no shape yet"),
         ("no such module", "RW001", "layers.*"),
+        ("no such option", "RW001", "find_unused"),
         ("meta", "RW701", "0.weight is on meta"),
     ],
 )

@@ -6,6 +6,7 @@ import logging
 import pickle
 import shutil
 import threading
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,8 @@ class Checkpoints:
 
     def save(self, step: int) -> bool:
         """Write a checkpoint of this step; False, and a finding, if that failed. The training can go on in either case."""
+        if not isinstance(step, Integral) or step < 0:
+            raise UsageError(f"a checkpoint of step {step!r}", next=("give the number of the step: checkpoints.save(step.count)",))
         self.wait()
         own = self._collect(step)
         if self._is_first:

@@ -70,7 +70,9 @@ def check_example(model: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
     except Exception as error:
         given = ", ".join(f"{value.dtype}{list(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)[:80] for value in inputs)
         why = f"{type(error).__name__}: {error}".splitlines()[0][:600]
-        raise UsageError(f"the model cannot take the example {given}", why=why, next=("give --example the dtypes and sizes that forward takes",)) from error
+        raise UsageError(
+            f"the model cannot take the example {given}", why=why, next=("give --example the dtypes and sizes that forward takes",)
+        ) from error
 
 
 def _dynamic(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
