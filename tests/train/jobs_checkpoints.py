@@ -233,6 +233,9 @@ def misused_checkpoints(folder: Path, how: str, sharded: bool = False) -> None:
     elif how == "optimizer not plain":
         optimizer = torch.optim.SGD([{"params": model.parameters(), "note": Strange()}], lr=0.1)
         Checkpoints(folder / "new", model=model, optimizer=optimizer, sharded=sharded).save(1)
+    elif how == "zero sharded":
+        optimizer = sharded_optimizer(torch.optim.SGD, model.parameters(), lr=0.1)
+        Checkpoints(folder / "new", model=model, optimizer=optimizer, sharded=True)
     elif how == "no step":
         Checkpoints(folder / "new", model=model).save(-1)
     elif how == "no model":

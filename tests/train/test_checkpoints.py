@@ -144,6 +144,7 @@ def test_nothing_but_damaged_checkpoints_is_no_new_beginning(farm: Farm, tmp_pat
         ("not plain", "RW710", "loaded again"),
         ("no model", "RW001", "without model="),
         ("no step", "RW001", "step -1"),
+        ("zero sharded", "RW001", "sharded_optimizer"),
         ("no state", "RW001", "epoch"),
     ],
 )

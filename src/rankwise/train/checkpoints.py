@@ -6,7 +6,6 @@ import logging
 import pickle
 import shutil
 import threading
-from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +53,9 @@ class Checkpoints:
             raise UsageError(f"{', '.join(wrong)} cannot be saved", why="it has no state_dict and load_state_dict, or its name is taken")
         if keep < 1 or (asynchronous and sharded):
             raise UsageError("keep=0 keeps nothing" if keep < 1 else "sharded checkpoints are not written asynchronously")
+        if sharded and any(isinstance(thing, ZeroRedundancyOptimizer) for thing in things.values()):
+            why = "ZeroRedundancyOptimizer can be saved only from one rank, which it sends everything to"
+            raise UsageError("sharded checkpoints cannot hold a sharded_optimizer", why=why, next=("leave out sharded=True",))
         self.folder, self.keep = Path(folder), keep
         self.asynchronous, self.sharded = asynchronous, sharded
         self.findings: list[Finding] = []  # checkpoints that could not be written, or not be read
@@ -79,7 +81,7 @@ class Checkpoints:
 
     def save(self, step: int) -> bool:
         """Write a checkpoint of this step; False, and a finding, if that failed. The training can go on in either case."""
-        if not isinstance(step, Integral) or step < 0:
+        if not isinstance(step, int) or step < 0:
             raise UsageError(f"a checkpoint of step {step!r}", next=("give the number of the step: checkpoints.save(step.count)",))
         self.wait()
         own = self._collect(step)

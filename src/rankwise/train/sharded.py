@@ -31,9 +31,10 @@ def save_sharded(folder: Path, step: int, things: dict[str, Any], rest: dict[str
     partial = rank_zero(lambda: _begin(folder, step))
     if partial is None:
         return None
+    state = _weights(things)  # what it raises is the caller's to hear; from dcp.save on, the ranks must fail together
     if isinstance(partial, Path):
         try:
-            dcp_saver.save(_weights(things), checkpoint_id=partial / SHARDS)
+            dcp_saver.save(state, checkpoint_id=partial / SHARDS)
             # each rank its own files, so that no rank reads everything; what belongs to all of them is rank 0's
             own = [path for path in (partial / SHARDS).iterdir() if _writer_of(path) == group.rank()]
             lines = {f"{SHARDS}/{path.name}": committed.hash_file(path) for path in own}
