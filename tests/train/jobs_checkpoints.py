@@ -119,6 +119,21 @@ def commit_and_die(folder: Path, step: int, number: int) -> int:
     return killed.left
 
 
+def two_writers(folder: Path) -> tuple[str, list[int]]:
+    """A writer that was thought dead goes on when another has begun the same checkpoint; what that came to, and what is there."""
+    first = committed.begin(folder, 4)
+    line = committed.write_file(first / "state.pt", lambda file: file.write(b"old" * 1000))
+    second = committed.begin(folder, 4)
+    try:
+        committed.commit(first, 4, {"state.pt": line}, {})
+        said = "committed"
+    except OSError as error:
+        said = type(error).__name__
+    line = committed.write_file(second / "state.pt", lambda file: file.write(b"new" * 1000))
+    committed.commit(second, 4, {"state.pt": line}, {})
+    return said, [saved.step for saved in committed.all_saved(folder) if committed.find_damage(saved) is None]
+
+
 def newest_committed(folder: Path) -> tuple[int, list[Any]]:
     saved = committed.all_saved(folder)
     return (saved[0].step if saved else 0), [committed.find_damage(one) for one in saved]

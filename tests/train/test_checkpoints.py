@@ -80,6 +80,10 @@ def test_death_at_any_call_leaves_the_checkpoint_before_or_the_new_one(farm: Far
     assert number > 15
 
 
+def test_a_writer_that_was_thought_dead_does_no_harm(farm: Farm, tmp_path: Path) -> None:
+    assert farm.alone("two_writers", jobs=JOBS, folder=tmp_path) == ("FileNotFoundError", [4])
+
+
 @pytest.mark.parametrize("options", [{}, {"asynchronous": True}, {"sharded": True}], ids=lambda options: "-".join(options) or "plain")
 def test_a_full_disk_is_told_and_the_training_goes_on(farm: Farm, tmp_path: Path, options: dict[str, bool]) -> None:
     ranks = farm.run("disk_that_is_full", 2, jobs=JOBS, folder=tmp_path, limit=5000, **options)

@@ -27,25 +27,22 @@ SHARDS = "shards"
 
 def save_sharded(folder: Path, step: int, things: dict[str, Any], rest: dict[str, Any], keep: int) -> Finding | None:
     """All ranks write; rank 0 commits when everybody has."""
-    problem = ""
     partial = rank_zero(lambda: _begin(folder, step))
-    if partial is None:
-        return None
+    if not isinstance(partial, Path):
+        return partial
     state = _weights(things)  # what it raises is the caller's to hear; from dcp.save on, the ranks must fail together
-    if isinstance(partial, Path):
-        try:
-            dcp_saver.save(state, checkpoint_id=partial / SHARDS)
-            # each rank its own files, so that no rank reads everything; what belongs to all of them is rank 0's
-            own = [path for path in (partial / SHARDS).iterdir() if _writer_of(path) == group.rank()]
-            lines = {f"{SHARDS}/{path.name}": committed.hash_file(path) for path in own}
-        except (Exception, CheckpointException) as error:
-            problem, lines = _said(error), {}
-    else:
-        problem, lines = str(partial), {}
+    problem, lines = "", {}
+    try:
+        dcp_saver.save(state, checkpoint_id=partial / SHARDS)
+        # each rank its own files, so that no rank reads everything; what belongs to all of them is rank 0's
+        own = [path for path in (partial / SHARDS).iterdir() if _writer_of(path) == group.rank()]
+        lines = {f"{SHARDS}/{path.name}": committed.hash_file(path) for path in own}
+    except (Exception, CheckpointException) as error:
+        problem = _said(error)
     everyone = group.gathered((problem, lines))
     problems = [said for said, _ in everyone if said]
     files = {name: line for _, theirs in everyone for name, line in theirs.items()}
-    return rank_zero(lambda: _finish(folder, step, problems, files, rest, keep))
+    return rank_zero(lambda: _finish(partial, step, problems, files, rest, keep))
 
 
 def load_sharded(path: Path, things: dict[str, Any]) -> None:
@@ -107,16 +104,16 @@ def _weights(things: dict[str, Any]) -> dict[str, Any]:
     return {"model": model, "optimizer": optimizer} if "optimizer" in things else {"model": model}
 
 
-def _begin(folder: Path, step: int) -> Path | str | None:
+def _begin(folder: Path, step: int) -> Path | Finding | None:
     """Where to write; None if this checkpoint is there already, or why nothing can be written."""
     try:
         return None if committed.is_whole(folder, step) else committed.begin(folder, step)
     except OSError as error:
-        return str(error)
+        return not_written(folder, step, error)
 
 
-def _finish(folder: Path, step: int, problems: list[str], files: dict[str, Any], rest: dict[str, Any], keep: int) -> Finding | None:
-    partial = folder / f".step-{step:08d}.partial"
+def _finish(partial: Path, step: int, problems: list[str], files: dict[str, Any], rest: dict[str, Any], keep: int) -> Finding | None:
+    folder = partial.parent
     try:
         if problems:
             raise OSError(problems[0])
