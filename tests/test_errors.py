@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import traceback
+
 import pytest
 
 from rankwise.causes import load_cause
-from rankwise.errors import RankwiseError, StartError, UnreadableInput, UsageError, WorkerError, read_start_error
+from rankwise.errors import RankwiseError, StartError, UnreadableInput, UsageError, WorkerError, headline, read_start_error
 from rankwise.findings import Finding, Place
 from rankwise.stages import STAGES
 
@@ -19,6 +21,17 @@ def test_each_error_holds_a_finding_of_its_own_cause(kind: type[RankwiseError], 
     assert (error.finding.certain, error.finding.deadlock) == (True, False)
     assert (error.finding.why, error.finding.next) == ("it was moved", ("look for it",))
     assert str(error) == error.finding.summary == "no such folder: runs/a"
+
+
+def test_a_traceback_shows_the_rest_of_the_finding_and_the_headline_is_found_above_it() -> None:
+    try:
+        raise UsageError("no such module", why="there are\nfirst and\nsecond", next=("look there",))
+    except UsageError:
+        shown = traceback.format_exc()
+
+    assert shown.endswith("why    there are\n       first and\n       second\nnext   look there\n")
+    assert headline(shown) == "rankwise.errors.UsageError: no such module"
+    assert headline("") == ""
 
 
 def test_the_base_takes_any_finding() -> None:

@@ -24,12 +24,18 @@ class RankwiseError(Exception):
         super().__init__(finding.summary)
         self.finding = finding
 
+    def show_rest(self) -> None:
+        """Have a traceback show why and next below the message; for errors of the library, where nobody else would print them."""
+        for line in _rest(self.finding):
+            self.add_note(line)
+
 
 class UsageError(RankwiseError):
     """The command line or an argument is wrong."""
 
     def __init__(self, summary: str, *, why: str = "", next: tuple[str, ...] = ()) -> None:
         super().__init__(Finding("RW001", "wrong-usage", "error", True, summary, why=why, next=next))
+        self.show_rest()
 
 
 class UnreadableInput(RankwiseError):
@@ -37,6 +43,7 @@ class UnreadableInput(RankwiseError):
 
     def __init__(self, summary: str, *, why: str = "", next: tuple[str, ...] = ()) -> None:
         super().__init__(Finding("RW002", "unreadable-input", "error", True, summary, why=why, next=next))
+        self.show_rest()
 
 
 class StartError(RankwiseError):
@@ -84,13 +91,25 @@ class WorkerError(RankwiseError):
         return f"{self.finding.summary}\n\n{self.traceback.rstrip()}" if self.traceback else self.finding.summary
 
 
+def headline(traceback: str) -> str:
+    """The line of a traceback that says what was raised; below it a finding may have gone on, and notes may stand."""
+    lines = [line for line in traceback.strip().splitlines() if line and not line.startswith(_BELOW)]
+    return lines[-1] if lines else ""
+
+
 _MAX_PLACES = 8
+_BELOW = (" ", "stage  ", "where  ", "why    ", "next   ")  # how the lines below a finding's first one begin
 
 
 def _whole_text(finding: Finding, between: Sequence[str] = ()) -> str:
     """A finding as the text of an exception: what, then whatever tells where, why, next."""
-    why = [f"why    {finding.why}"] if finding.why else []
-    return "\n".join([f"{finding.code} {finding.summary}", *between, *why, *(f"next   {step}" for step in finding.next)])
+    return "\n".join([f"{finding.code} {finding.summary}", *between, *_rest(finding)])
+
+
+def _rest(finding: Finding) -> list[str]:
+    """Below the summary; what goes over several lines is set in, so that only an exception's own line begins at the left."""
+    why = ["why    " + finding.why.replace("\n", "\n       ")] if finding.why else []
+    return [*why, *(f"next   {step}" for step in finding.next)]
 
 
 def _where(place: Place) -> str:

@@ -42,6 +42,7 @@ class Outcome:
     error: str = ""
     code: str | None = None
     status: int = 0
+    whole: str = ""  # all that a finding says
 
 
 class Farm:
@@ -149,6 +150,6 @@ def _call(request: Request, rank: int) -> Outcome:
             dist.barrier()
         return Outcome(value)
     except RankwiseError as error:
-        return Outcome(error=error.finding.summary, code=error.finding.code)
+        return Outcome(error=error.finding.summary, code=error.finding.code, whole=str(error))
     except BaseException:
         return Outcome(error=traceback.format_exc())

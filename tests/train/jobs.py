@@ -323,7 +323,9 @@ def misuse_step(how: str) -> None:
         optimizer = optimizer_of("sgd", model)
     if how == "other parameters":
         optimizer = optimizer_of("sgd", small_model())
-    step = Step(model, optimizer, accumulate=2)
+    if how == "no optimizer":
+        optimizer = None
+    step = Step(model, optimizer, accumulate=2, clip_norm=0 if how == "clipped to nothing" else None)
     if how == "with outside":
         with step:
             return
@@ -333,7 +335,7 @@ def misuse_step(how: str) -> None:
             continue
         with step:
             loss = mse_loss(model(x), y, reduction="none" if how == "no mean" else "mean")
-        step.backward(loss.detach() if how == "no gradient" else loss)
+        step.backward({"no gradient": loss.detach(), "no tensor": 0.5}.get(how, loss))
         if how == "backward twice":
             step.backward(loss)
         if how == "save inside":

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
+import json
 import os
+import pickle
 import random
 import resource
 import signal
@@ -115,6 +119,21 @@ def commit_and_die(folder: Path, step: int, number: int) -> int:
     return killed.left
 
 
+def two_writers(folder: Path) -> tuple[str, list[int]]:
+    """A writer that was thought dead goes on when another has begun the same checkpoint; what that came to, and what is there."""
+    first = committed.begin(folder, 4)
+    line = committed.write_file(first / "state.pt", lambda file: file.write(b"old" * 1000))
+    second = committed.begin(folder, 4)
+    try:
+        committed.commit(first, 4, {"state.pt": line}, {})
+        said = "committed"
+    except OSError as error:
+        said = type(error).__name__
+    line = committed.write_file(second / "state.pt", lambda file: file.write(b"new" * 1000))
+    committed.commit(second, 4, {"state.pt": line}, {})
+    return said, [saved.step for saved in committed.all_saved(folder) if committed.find_damage(saved) is None]
+
+
 def newest_committed(folder: Path) -> tuple[int, list[Any]]:
     saved = committed.all_saved(folder)
     return (saved[0].step if saved else 0), [committed.find_damage(one) for one in saved]
@@ -171,7 +190,50 @@ def loads_plainly(folder: Path) -> list[str]:
     return list(state["model"])
 
 
-def misused_checkpoints(folder: Path, how: str) -> None:
+class Bomb:
+    """Unpickled, it writes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.system, (f"touch {self.path}",)
+
+
+def tamper(folder: Path, where: str, exploded: Path) -> None:
+    """Put a bomb into a sharded checkpoint, as somebody would who also corrects its manifest."""
+    bomb, shards = Bomb(exploded), folder / "shards"
+    path = folder / "state.pt" if where == "state" else shards / ".metadata"
+    metadata = pickle.loads((shards / ".metadata").read_bytes())
+    if where == "metadata":
+        path.write_bytes(pickle.dumps(bomb))
+    elif where == "inside":
+        metadata.planner_data = bomb
+        path.write_bytes(pickle.dumps(metadata))
+    elif where == "state":
+        torch.save({"model": {}, "rng": bomb}, path)
+    elif where == "value":
+        index = next(index for index in metadata.storage_data if index.fqn.endswith(".lr"))
+        torch.save(bomb, buffer := io.BytesIO())
+        info = metadata.storage_data[index]
+        data = (shards / info.relative_path).read_bytes()
+        (shards / info.relative_path).write_bytes(data + buffer.getvalue())
+        info.offset, info.length = len(data), len(buffer.getvalue())
+        path.write_bytes(pickle.dumps(metadata))
+    elif where == "elsewhere":
+        for info in metadata.storage_data.values():
+            info.relative_path = "../../other"
+        path.write_bytes(pickle.dumps(metadata))
+    elif where == "cut":
+        path.write_bytes(path.read_bytes()[:-20])
+    manifest = json.loads((folder / "manifest.json").read_text())
+    for name in manifest["files"]:
+        data = (folder / name).read_bytes()
+        manifest["files"][name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+def misused_checkpoints(folder: Path, how: str, sharded: bool = False) -> None:
     model = wrap(nn.Linear(4, 4), device="cpu")
     if how == "no resume":
         Checkpoints(folder, model=model).save(2)
@@ -183,12 +245,20 @@ def misused_checkpoints(folder: Path, how: str) -> None:
         Checkpoints(folder, model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1)).resume()
     elif how == "not plain":
         Checkpoints(folder / "new", model=model, strange=Strange()).save(1)
+    elif how == "optimizer not plain":
+        optimizer = torch.optim.SGD([{"params": model.parameters(), "note": Strange()}], lr=0.1)
+        Checkpoints(folder / "new", model=model, optimizer=optimizer, sharded=sharded).save(1)
+    elif how == "zero sharded":
+        optimizer = sharded_optimizer(torch.optim.SGD, model.parameters(), lr=0.1)
+        Checkpoints(folder / "new", model=model, optimizer=optimizer, sharded=True)
+    elif how == "no step":
+        Checkpoints(folder / "new", model=model).save(-1)
     elif how == "no model":
         Checkpoints(folder, net=model)
     elif how == "no state":
         Checkpoints(folder, model=model, epoch=3)
     else:
-        Checkpoints(folder, model=model).save(1)
+        Checkpoints(folder, model=model, sharded=sharded).save(1)
 
 
 def saved_twice(folder: Path, **options: Any) -> tuple[bool, list[str]]:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import logging
+import os
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from torch._dynamo.utils import counters
+from torch._inductor import config as inductor
 from torch.nn.functional import mse_loss
 from torch.utils.checkpoint import checkpoint
 
-from rankwise.train import Loader, Step, group, unwrap, wrap
+from rankwise.train import Checkpoints, Loader, Step, group, unwrap, wrap
 from tests.train.jobs import flat, regression_data, small_model
 
 
@@ -93,12 +97,23 @@ def chosen(kind: str) -> dict[str, Any]:
     return result
 
 
-def train_wrapped(**options: Any) -> dict[str, Any]:
+def train_wrapped(folder: Path | None = None, **options: Any) -> dict[str, Any]:
+    """Train; with a folder, the names are those in a checkpoint there, and it takes what torch.compile builds."""
+    if folder:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "compiled")
+        inductor.cpp_cache_precompile_headers = False  # pays off for many kernels; here it takes longer than all of them
+        inductor.cpp.simdlen = 1  # the same for trying out what the processor can do
     torch.manual_seed(0)
     net = nn.Sequential(nn.Sequential(nn.Linear(6, 16), nn.Tanh()), nn.Sequential(nn.Linear(16, 3)))
     wrapped = wrap(net, device="cpu", **options)
-    names = list(unwrap(wrapped).state_dict())
-    return {"names": names, "weights": train_a_little(wrapped), "same": unwrap(wrapped) is net}
+    weights = train_a_little(wrapped)
+    state = unwrap(wrapped).state_dict()
+    if folder:
+        Checkpoints(folder, model=wrapped).save(1)
+        state = torch.load(folder / "last.pt", weights_only=True)["model"]
+    native = bool(list(folder.rglob("*.so"))) if folder else False
+    graphs = counters["stats"]["unique_graphs"]
+    return {"names": list(state), "weights": weights, "same": unwrap(wrapped) is net, "graphs": graphs, "native": native}
 
 
 def recomputed_forwards() -> int:
@@ -144,6 +159,8 @@ def wrap_something_wrong(how: str) -> None:
         wrap(nn.LazyLinear(2), device="cpu")
     elif how == "no such module":
         wrap(small_model(), device="cpu", recompute="layers.*")
+    elif how == "no such option":
+        wrap(small_model(), device="cpu", find_unused=True)
     elif how == "meta":
         net = small_model()
         net[0].weight = nn.Parameter(torch.empty(16, 6, device="meta"))

@@ -80,9 +80,13 @@ def test_death_at_any_call_leaves_the_checkpoint_before_or_the_new_one(farm: Far
     assert number > 15
 
 
-@pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_full_disk_is_told_and_the_training_goes_on(farm: Farm, tmp_path: Path, asynchronous: bool) -> None:
-    ranks = farm.run("disk_that_is_full", 2, jobs=JOBS, folder=tmp_path, limit=5000, asynchronous=asynchronous)
+def test_a_writer_that_was_thought_dead_does_no_harm(farm: Farm, tmp_path: Path) -> None:
+    assert farm.alone("two_writers", jobs=JOBS, folder=tmp_path) == ("FileNotFoundError", [4])
+
+
+@pytest.mark.parametrize("options", [{}, {"asynchronous": True}, {"sharded": True}], ids=lambda options: "-".join(options) or "plain")
+def test_a_full_disk_is_told_and_the_training_goes_on(farm: Farm, tmp_path: Path, options: dict[str, bool]) -> None:
+    ranks = farm.run("disk_that_is_full", 2, jobs=JOBS, folder=tmp_path, limit=5000, **options)
 
     for rank in ranks:
         assert rank["saved"] == [3, 1]
@@ -90,7 +94,7 @@ def test_a_full_disk_is_told_and_the_training_goes_on(farm: Farm, tmp_path: Path
         ((code, summary),) = rank["findings"]
         assert code == "RW707"
         assert "step 2" in summary and "the last good one is of step 1" in summary
-    assert ranks[0]["returned"] == [True, asynchronous, True]
+    assert ranks[0]["returned"] == [True, "asynchronous" in options, True]
 
 
 def test_a_folder_that_cannot_be_made_is_told(farm: Farm, tmp_path: Path) -> None:
@@ -143,6 +147,8 @@ def test_nothing_but_damaged_checkpoints_is_no_new_beginning(farm: Farm, tmp_pat
         ("more things", "RW710", "no optimizer"),
         ("not plain", "RW710", "loaded again"),
         ("no model", "RW001", "without model="),
+        ("no step", "RW001", "step -1"),
+        ("zero sharded", "RW001", "sharded_optimizer"),
         ("no state", "RW001", "epoch"),
     ],
 )
@@ -154,6 +160,47 @@ def test_what_could_not_be_restored_is_refused(farm: Farm, tmp_path: Path, how: 
     assert outcomes[0].code == code, outcomes[0]
     assert said in outcomes[0].error
     assert outcomes[1].code in (code, "RW711"), outcomes[1]
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("other model", "(4, 4)"),
+        ("other names", "without 0.weight"),
+        ("more things", "no optimizer"),
+        ("optimizer not plain", "loaded again"),
+    ],
+)
+def test_what_does_not_fit_a_sharded_checkpoint_is_refused_too(farm: Farm, tmp_path: Path, how: str, said: str) -> None:
+    farm.run("misused_checkpoints", 2, jobs=JOBS, folder=tmp_path, how="nothing", sharded=True)
+
+    outcomes = farm.ranks("misused_checkpoints", 2, jobs=JOBS, folder=tmp_path, how=how, sharded=True)
+
+    assert outcomes[0].code == "RW710", outcomes[0]
+    assert said in outcomes[0].error.replace("model.", "")
+    assert outcomes[1].code in ("RW710", "RW711"), outcomes[1]
+
+
+@pytest.mark.parametrize(
+    ("where", "code", "said"),
+    [
+        ("metadata", "RW731", "posix.system('touch "),
+        ("inside", "RW731", "posix.system('touch "),
+        ("value", "RW731", "posix.system, for optimizer.param_groups."),
+        ("state", "RW731", "posix.system"),
+        ("elsewhere", "RW708", "../../other"),
+        ("cut", "RW708", ".metadata"),
+    ],
+)
+def test_a_tampered_checkpoint_runs_nothing_and_is_refused(farm: Farm, tmp_path: Path, where: str, code: str, said: str) -> None:
+    farm.run("trained", 2, jobs=JOBS, folder=tmp_path, stop_at=4, sharded=True)
+    farm.alone("tamper", jobs=JOBS, folder=tmp_path / "step-00000004", where=where, exploded=tmp_path / "exploded")
+
+    outcomes = farm.ranks("trained", 2, jobs=JOBS, folder=tmp_path, sharded=True)
+
+    assert [outcome.code for outcome in outcomes] == [code, code], outcomes
+    assert said in outcomes[0].whole
+    assert not (tmp_path / "exploded").exists()
 
 
 @pytest.mark.parametrize("options", [{}, {"sharded": True}], ids=str)

@@ -104,6 +104,7 @@ def test_a_position_in_another_dataset_is_refused(farm: Farm) -> None:
         ({}, "batch_size"),
         ({"batch_size": 2, "global_batch_size": 4}, "one of them"),
         ({"batch_size": 0}, "at least one sample"),
+        ({"batch_size": "4"}, "batch_size='4'"),
         ({"batch_size": 2, "uneven": "maybe"}, "maybe"),
         ({"batch_size": 2, "sampler": None}, "sampler"),
         ({"batch_size": 2, "stream": True, "shuffle": True}, "shuffled"),

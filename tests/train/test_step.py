@@ -53,6 +53,9 @@ def test_what_the_optimizer_is_given_is_unscaled_and_clipped(farm: Farm, precisi
         ("save inside", "RW705", "inside a window"),
         ("no mean", "RW001", "shape"),
         ("no gradient", "RW001", "no gradient"),
+        ("no tensor", "RW001", "is a float"),
+        ("no optimizer", "RW001", "is a NoneType"),
+        ("clipped to nothing", "RW001", "clip_norm=0"),
     ],
 )
 def test_misuse_is_refused_on_every_rank(farm: Farm, how: str, code: str, said: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,7 +54,19 @@ def test_recomputing_and_compiling_change_neither_names_nor_results(farm: Farm, 
 
     assert other["names"] == plain["names"] == ["0.0.weight", "0.0.bias", "1.0.weight", "1.0.bias"]
     assert other["same"]
+    assert other["graphs"] == ("compile" in options)
     assert other["weights"] == pytest.approx(plain["weights"], abs=1e-6)
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile's default backend needs g++, which is not installed")
+def test_a_model_compiled_to_native_code_trains_and_is_saved_like_the_plain_one(farm: Farm, tmp_path: Path) -> None:
+    plain = farm.run("train_wrapped", 2, jobs=JOBS)
+
+    compiled = farm.run("train_wrapped", 2, jobs=JOBS, folder=tmp_path, compile=True, timeout_s=120)
+
+    assert [rank["graphs"] for rank in compiled] == [1, 1] and compiled[0]["native"]
+    assert compiled[0]["names"] == plain[0]["names"]
+    assert compiled[0]["weights"] == compiled[1]["weights"] == pytest.approx(plain[0]["weights"], abs=1e-5)
 
 
 def test_a_recomputed_module_runs_twice(farm: Farm) -> None:
@@ -97,6 +111,7 @@ def test_a_parameter_moved_after_wrapping_is_found() -> None:
         ("plain list", "RW713", "layers"),
         ("lazy", "RW001", "no shape yet"),
         ("no such module", "RW001", "layers.*"),
+        ("no such option", "RW001", "find_unused"),
         ("meta", "RW701", "0.weight is on meta"),
     ],
 )

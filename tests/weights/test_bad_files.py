@@ -6,6 +6,7 @@ import json
 import random
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,41 @@ def test_a_whole_model_is_refused_by_its_classes(tmp_path: Path) -> None:
 
     assert caught.value.finding.code == "RW731"
     assert "tests.weights.nets.Net" in caught.value.finding.why
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_a_whole_models_tensors_can_be_read_without_building_it(tmp_path: Path, legacy: bool) -> None:
+    saved = Net()
+    torch.save(saved, tmp_path / "whole.pt", _use_new_zipfile_serialization=not legacy)
+    model = Net()
+
+    with pytest.raises(CheckpointError) as caught:
+        rankwise.load_weights(model, tmp_path / "whole.pt")
+    rankwise.load_weights(model, tmp_path / "whole.pt", tensors_only=True)
+
+    assert "tensors_only" in caught.value.finding.next[0]
+    assert_same(model, saved.state_dict())
+
+
+def test_modules_that_hold_each_other_again_and_again_are_damage(tmp_path: Path) -> None:
+    net: torch.nn.Module = torch.nn.Linear(1, 1)
+    for _ in range(40):
+        net = torch.nn.Sequential(net, net)
+    torch.save(net, tmp_path / "laughs.pt")
+
+    with pytest.raises(CheckpointError) as caught:
+        rankwise.load_weights(Net(), tmp_path / "laughs.pt", tensors_only=True)
+
+    assert caught.value.finding.code == "RW732"
+
+
+def test_a_traceback_shows_why_and_what_next(tmp_path: Path, corpus: Path) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        rankwise.load_weights(torch.nn.Linear(2, 2), corpus / "expected.pt")
+
+    shown = "".join(traceback.format_exception(caught.value))
+    assert "does not fit the model" in shown and "\nwhy    model" in shown
+    assert shown.rstrip().endswith("next   rankwise explain RW734")
 
 
 def test_tensors_beside_objects_can_be_read_without_building_these(tmp_path: Path, corpus: Path) -> None:

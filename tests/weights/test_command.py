@@ -35,6 +35,9 @@ def noisy():
             return super().forward(x) + torch.rand(())
     return Noisy()
 
+def broken():
+    raise RuntimeError("no such luck")
+
 not_a_model = 3
 """
 
@@ -161,6 +164,13 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "no such callable": (["weights", "convert", "ddp.pt", "out.pt2", "--build", "my_nets:nothing", "--example", "float32[5,4]"], "RW001"),
     "no callable": (["weights", "convert", "ddp.pt", "out.pt2", "--build", "my_nets:not_a_model", "--example", "float32[5,4]"], "RW001"),
     "no model": (["weights", "convert", "ddp.pt", "out.pt2", "--build", "os:getcwd", "--example", "float32[5,4]"], "RW001"),
+    "build fails": (["weights", "convert", "ddp.pt", "out.pt2", "--build", "my_nets:broken", "--example", "float32[5,4]"], "RW001"),
+    "import fails": (["weights", "convert", "ddp.pt", "out.pt2", "--build", "bad_nets:build", "--example", "float32[5,4]"], "RW001"),
+    "wrong example": (["weights", "convert", "ddp.pt", "out.pt2", "--build", "my_nets:build", "--example", "float32[5,3]"], "RW001"),
+    "wrong example for both": (
+        ["weights", "convert", "ddp.pt", "out.safetensors", "--build", "my_nets:build", "--example", "float32[5,3]"],
+        "RW001",
+    ),
     "no example": (["weights", "convert", "ddp.pt", "out.pt2", "--build", "my_nets:build", "--example", "float3[5"], "RW001"),
     "no folder": (["weights", "convert", "ddp.pt", "gone/out.safetensors"], "RW001"),
     "already there": (["weights", "convert", "ddp.pt", "ddp.safetensors"], "RW001"),
@@ -175,6 +185,7 @@ def test_wrong_usage_is_a_finding_and_leaves_nothing(corpus: Path, folder: Path,
     argv, code = WRONG[case]
     (folder / "ddp.pt").symlink_to(corpus / "ddp.pt")
     (folder / "ddp.safetensors").write_text("mine")
+    (folder / "bad_nets.py").write_text("import nowhere_to_be_found")
     before = sorted(path.name for path in folder.iterdir())
 
     assert main(argv) == 2

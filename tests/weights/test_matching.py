@@ -269,3 +269,12 @@ def test_a_model_that_loads_in_its_own_way_is_asked_to(tmp_path: Path) -> None:
 )
 def test_the_nearest_name(name: str, candidates: list[str], wanted: str | None) -> None:
     assert nearest(name, candidates) == wanted
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "said"),
+    [("last.pt", {}, "is a str"), (Net(), {"dtype": "float3"}, "'float3'"), (Net(), {"device": "gpu"}, "'gpu'")],
+)
+def test_wrong_arguments_are_told_before_the_file_is_looked_at(model: object, options: dict[str, str], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        rankwise.load_weights(model, "nowhere.pt", **options)

@@ -84,13 +84,13 @@ def _convert(options: argparse.Namespace) -> int:
 
     path, output = Path(options.path), Path(options.output)
     if output.suffix not in (".safetensors", ".pt2"):
-        raise UsageError(f"{output} ends neither in .safetensors nor in .pt2")
+        raise UsageError(f"{output} ends neither in .safetensors nor in .pt2", next=(f"{output.with_suffix('.safetensors')}",))
     if output.exists() and not options.overwrite:
         raise UsageError(f"{output} is already there", next=("give another name, or --overwrite",))
     if options.dtype is not None and not (options.dtype in ITEM_SIZES and options.dtype.startswith(("float", "bfloat"))):
         raise UsageError(f"--dtype {options.dtype} is no floating-point dtype of torch", next=("--dtype bfloat16",))
     if not output.parent.is_dir():
-        raise UsageError(f"there is no folder {output.parent}")
+        raise UsageError(f"there is no folder {output.parent}", next=(f"mkdir -p {output.parent}",))
     facts = _to_program(options, path, output) if output.suffix == ".pt2" else _to_safetensors(options, path, output)
     print(json.dumps(facts, indent=2, ensure_ascii=False) if options.json else _told(facts))
     return 0

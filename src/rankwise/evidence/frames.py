@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from rankwise.evidence.records import Frame, Stack
 
 _LIBRARY_MARKS = ("/site-packages/", "/dist-packages/", "/lib/python3", "/lib64/python3", "rankwise/probe/")
+_OWN = f"{Path(__file__).parents[1]}/"  # where it is installed in a way that none of the marks shows
 
 
 def is_user_file(file: str) -> bool:
     """True for the user's own code; `<string>` counts, since `python -c` is the user's own."""
     if file in ("<string>", "<stdin>"):
         return True
-    return not file.startswith("<") and not any(mark in file for mark in _LIBRARY_MARKS)
+    return not file.startswith("<") and not file.startswith(_OWN) and not any(mark in file for mark in _LIBRARY_MARKS)
 
 
 def is_torch_file(file: str) -> bool:

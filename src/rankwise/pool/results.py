@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rankwise.errors import RankwiseError
+from rankwise.errors import RankwiseError, headline
 from rankwise.findings import Finding
 from rankwise.pool.arena import Arena
 from rankwise.pool.crew import Edge
@@ -107,7 +107,7 @@ def raised(payload: tuple[bytes, str], model: str) -> BaseException:
     except Exception:  # its class cannot be had here
         pass
     if error is None:
-        last = text.strip().splitlines()[-1] if text.strip() else "an exception"
+        last = headline(text) or "an exception"
         error = ModelError(Finding("RW805", "model-error", "error", True, f"model {model!r} raised {last}", why=text))
     error.__cause__ = RemoteTraceback(text)
     return error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rankwise.errors import RankwiseError
+from rankwise.errors import RankwiseError, headline
 from rankwise.findings import Finding
 from rankwise.pool.faults import Death
 
@@ -86,7 +86,7 @@ def task_hung(model: str, described: str, limit_s: float, death: Death) -> TaskH
 
 
 def build_failed(model: str, text: str, attempts: int) -> ModelUnavailable:
-    last = text.strip().splitlines()[-1] if text.strip() else "its worker died"
+    last = headline(text) or "its worker died"
     times = f" ({attempts} times)" if attempts > 1 else ""
     return ModelUnavailable(
         Finding(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import pickle
 import shutil
 import threading
 from pathlib import Path
@@ -18,9 +19,11 @@ from rankwise.findings import Finding
 from rankwise.train import committed, group
 from rankwise.train.captured import check_plain, on_cpu, restore_rng, rng_state, seed_rng
 from rankwise.train.committed import STATE, Saved
+from rankwise.train.distcp import asked_for
 from rankwise.train.fitting import find_misfit
 from rankwise.train.rank_zero import rank_zero
 from rankwise.train.sharded import load_sharded, save_sharded
+from rankwise.train.telling import not_written, unsafe
 from rankwise.train.wrap import unwrap
 
 log = logging.getLogger("rankwise.train")
@@ -50,6 +53,9 @@ class Checkpoints:
             raise UsageError(f"{', '.join(wrong)} cannot be saved", why="it has no state_dict and load_state_dict, or its name is taken")
         if keep < 1 or (asynchronous and sharded):
             raise UsageError("keep=0 keeps nothing" if keep < 1 else "sharded checkpoints are not written asynchronously")
+        if sharded and any(isinstance(thing, ZeroRedundancyOptimizer) for thing in things.values()):
+            why = "ZeroRedundancyOptimizer can be saved only from one rank, which it sends everything to"
+            raise UsageError("sharded checkpoints cannot hold a sharded_optimizer", why=why, next=("leave out sharded=True",))
         self.folder, self.keep = Path(folder), keep
         self.asynchronous, self.sharded = asynchronous, sharded
         self.findings: list[Finding] = []  # checkpoints that could not be written, or not be read
@@ -68,18 +74,19 @@ class Checkpoints:
         if saved is None:
             return 0
         self._check_visible(saved)
-        state = torch.load(saved.state, map_location="cpu", weights_only=True, mmap=True)
-        self._load(saved, state)
+        self._load(saved, _read(saved.state))
         if group.rank() == 0:
             log.info("resumed from %s", saved.path)
         return saved.step
 
     def save(self, step: int) -> bool:
         """Write a checkpoint of this step; False, and a finding, if that failed. The training can go on in either case."""
+        if not isinstance(step, int) or step < 0:
+            raise UsageError(f"a checkpoint of step {step!r}", next=("give the number of the step: checkpoints.save(step.count)",))
         self.wait()
         own = self._collect(step)
         if self._is_first:
-            rank_zero(lambda: self._check_first(own))
+            rank_zero(lambda: self._check_first({**own, **self._beside()}))
             self._is_first = False
         if self.sharded:
             return self._settle(save_sharded(self.folder, step, self._things, own, self.keep))
@@ -120,6 +127,10 @@ class Checkpoints:
         things = {name: thing for name, thing in self._things.items() if not (self.sharded and name in ("model", "optimizer"))}
         state = {name: (unwrap(thing) if isinstance(thing, nn.Module) else thing).state_dict() for name, thing in things.items()}
         return {**on_cpu(state, copy=self.asynchronous), "rng": generators, "rankwise": about}
+
+    def _beside(self) -> dict[str, Any]:
+        """What a sharded checkpoint keeps elsewhere, as far as it could be something that cannot be loaded again."""
+        return {"optimizer": self._things["optimizer"].state_dict()} if self.sharded and "optimizer" in self._things else {}
 
     def _check_first(self, state: dict[str, Any]) -> None:
         try:
@@ -204,12 +215,9 @@ class Checkpoints:
             seed_rng(saved.step, group.rank(), group.world_size())
 
 
-def not_written(folder: Path, step: int, error: OSError) -> Finding:
-    there = committed.all_saved(folder)
+def _read(path: Path) -> dict[str, Any]:
+    """All but what is sharded; raises if it holds anything but tensors and plain values."""
     try:
-        free = f", {shutil.disk_usage(folder).free / 2**20:.0f} MiB free"
-    except OSError:
-        free = ""
-    last = f"the last good one is of step {there[0].step}" if there else "there is no earlier one"
-    summary = f"the checkpoint of step {step} could not be written: {error.strerror or error}{free}; {last}"
-    return load_cause("RW707").finding(summary, certain=True, why=f"{folder}: {error}")
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)  # type: ignore[no-any-return]
+    except pickle.UnpicklingError as error:
+        raise TrainError(unsafe(path, asked_for(error))) from None

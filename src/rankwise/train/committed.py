@@ -4,7 +4,7 @@
 runs/a/step-00000120/manifest.json      size and SHA-256 of each file; written last, so a folder that has it is whole
                      state.pt
 runs/a/last.pt                          → the newest state.pt
-runs/a/.step-00000160.partial           what a crash leaves behind; never looked at, removed by the next writer
+runs/a/.step-00000160.1f3c0a92.partial  what a crash leaves behind; never looked at, removed by the next writer
 ```
 """
 
@@ -16,6 +16,7 @@ import json
 import os
 import re
 import shutil
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,11 +51,14 @@ def is_whole(folder: Path, step: int) -> bool:
 
 
 def begin(folder: Path, step: int) -> Path:
-    """A fresh folder to write into; its own files go away with it if it is never committed."""
+    """A fresh folder to write into; its own files go away with it if it is never committed.
+
+    Nobody else has its name: a writer that was thought dead, and is not, must not add its files to it or commit it half-written.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     for path in folder.glob(".step-*"):
         shutil.rmtree(path, ignore_errors=True)
-    partial = folder / f".step-{step:08d}.partial"
+    partial = folder / f".step-{step:08d}.{uuid.uuid4().hex[:8]}.partial"
     partial.mkdir()
     return partial
 

@@ -222,5 +222,6 @@ def _global_batch(batch_size: int | None, global_batch_size: int | None, world_s
         raise UsageError("give batch_size (of one rank) or global_batch_size (of all ranks together), one of them")
     size = batch_size * world_size if batch_size is not None else global_batch_size
     if not isinstance(size, int) or size < 1:
-        raise UsageError(f"a batch needs at least one sample, not {batch_size if batch_size is not None else global_batch_size}")
+        given = f"batch_size={batch_size!r}" if batch_size is not None else f"global_batch_size={global_batch_size!r}"
+        raise UsageError(f"{given}: a batch needs at least one sample")
     return size

@@ -9,42 +9,53 @@ from typing import Any
 import torch
 import torch.distributed.checkpoint.state_dict_loader as dcp_loader
 import torch.distributed.checkpoint.state_dict_saver as dcp_saver
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
-from rankwise.causes import load_cause
+from rankwise.errors import TrainError
 from rankwise.findings import Finding
 from rankwise.train import committed, group
 from rankwise.train.committed import STATE
+from rankwise.train.distcp import METADATA, Planner, Reader, Refused, read_metadata
+from rankwise.train.fitting import find_names_misfit, misfit
 from rankwise.train.rank_zero import rank_zero
+from rankwise.train.telling import damaged, not_written, unsafe
 
 SHARDS = "shards"
 
 
 def save_sharded(folder: Path, step: int, things: dict[str, Any], rest: dict[str, Any], keep: int) -> Finding | None:
     """All ranks write; rank 0 commits when everybody has."""
-    problem = ""
     partial = rank_zero(lambda: _begin(folder, step))
-    if partial is None:
-        return None
-    if isinstance(partial, Path):
-        try:
-            dcp_saver.save(_weights(things), checkpoint_id=partial / SHARDS)
-            # each rank its own files, so that no rank reads everything; what belongs to all of them is rank 0's
-            own = [path for path in (partial / SHARDS).iterdir() if _writer_of(path) == group.rank()]
-            lines = {f"{SHARDS}/{path.name}": committed.hash_file(path) for path in own}
-        except Exception as error:  # dcp gathers what failed on any rank into one exception of its own
-            problem, lines = f"{type(error).__name__}: {error}", {}
-    else:
-        problem, lines = str(partial), {}
+    if not isinstance(partial, Path):
+        return partial
+    state = _weights(things)  # what it raises is the caller's to hear; from dcp.save on, the ranks must fail together
+    problem, lines = "", {}
+    try:
+        dcp_saver.save(state, checkpoint_id=partial / SHARDS)
+        # each rank its own files, so that no rank reads everything; what belongs to all of them is rank 0's
+        own = [path for path in (partial / SHARDS).iterdir() if _writer_of(path) == group.rank()]
+        lines = {f"{SHARDS}/{path.name}": committed.hash_file(path) for path in own}
+    except (Exception, CheckpointException) as error:
+        problem = _said(error)
     everyone = group.gathered((problem, lines))
     problems = [said for said, _ in everyone if said]
     files = {name: line for _, theirs in everyone for name, line in theirs.items()}
-    return rank_zero(lambda: _finish(folder, step, problems, files, rest, keep))
+    return rank_zero(lambda: _finish(partial, step, problems, files, rest, keep))
 
 
 def load_sharded(path: Path, things: dict[str, Any]) -> None:
+    """Every rank reads its part. What is wrong with the folder is found before that, and raised by all ranks alike."""
     state = _weights(things)
-    dcp_loader.load(state, checkpoint_id=path / SHARDS)
+    metadata = _read_alike(path / SHARDS, state)
+    try:
+        dcp_loader.load(state, storage_reader=Reader(path / SHARDS, metadata), planner=Planner())
+    except CheckpointException as error:
+        failed = [failure for failure, _ in error.failures.values()]
+        refused = [failure for failure in failed if isinstance(failure, Refused)]
+        finding = unsafe(path / SHARDS, str(refused[0])) if refused else misfit(f"{path} does not fit: {_said(error)}")
+        raise TrainError(finding) from None
     set_state_dict(
         things["model"],
         things.get("optimizer", ()),
@@ -53,22 +64,56 @@ def load_sharded(path: Path, things: dict[str, Any]) -> None:
     )
 
 
+def _read_alike(folder: Path, state: dict[str, Any]) -> Metadata:
+    """The metadata, if it is harmless and fits on every rank."""
+    finding: Finding | None
+    try:
+        metadata = read_metadata(folder)
+        finding = _find_misfit(folder, state, metadata)
+    except Refused as refused:
+        finding = unsafe(folder / METADATA, str(refused))
+    except (OSError, ValueError) as error:
+        finding = damaged(folder, str(error))
+    if found := [one for one in group.gathered(finding) if one]:
+        raise TrainError(found[0])
+    return metadata
+
+
+def _find_misfit(folder: Path, state: dict[str, Any], metadata: Metadata) -> Finding | None:
+    """torch would leave out what the model has no place for, without a word."""
+    names = metadata.state_dict_metadata
+    if absent := [name for name in state if not any(saved.startswith(f"{name}.") for saved in names)]:
+        return misfit(f"{folder} holds no {absent[0]}")
+    own = {f"model.{name}": value for name, value in state["model"].items() if isinstance(value, torch.Tensor)}
+    others = tuple(f"model.{name}" for name in state["model"] if f"model.{name}" not in own)  # what get_extra_state gave, of any shape
+    tensors = {name: entry.size for name, entry in names.items() if isinstance(entry, TensorStorageMetadata)}
+    shapes = {name: size for name, size in tensors.items() if name.startswith("model.") and not name.startswith(others)}
+    return find_names_misfit(own, shapes, folder)
+
+
+def _said(error: BaseException) -> str:
+    """One line; dcp gathers what failed on any rank into one exception, with their tracebacks."""
+    if isinstance(error, CheckpointException):
+        error = next(failure for failure, _ in error.failures.values())
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
 def _weights(things: dict[str, Any]) -> dict[str, Any]:
     """Under the names the plain model has; the optimizer's state too goes by names, so that it can be cut anew."""
     model, optimizer = get_state_dict(things["model"], things.get("optimizer", ()))
     return {"model": model, "optimizer": optimizer} if "optimizer" in things else {"model": model}
 
 
-def _begin(folder: Path, step: int) -> Path | str | None:
+def _begin(folder: Path, step: int) -> Path | Finding | None:
     """Where to write; None if this checkpoint is there already, or why nothing can be written."""
     try:
         return None if committed.is_whole(folder, step) else committed.begin(folder, step)
     except OSError as error:
-        return str(error)
+        return not_written(folder, step, error)
 
 
-def _finish(folder: Path, step: int, problems: list[str], files: dict[str, Any], rest: dict[str, Any], keep: int) -> Finding | None:
-    partial = folder / f".step-{step:08d}.partial"
+def _finish(partial: Path, step: int, problems: list[str], files: dict[str, Any], rest: dict[str, Any], keep: int) -> Finding | None:
+    folder = partial.parent
     try:
         if problems:
             raise OSError(problems[0])
@@ -77,7 +122,7 @@ def _finish(folder: Path, step: int, problems: list[str], files: dict[str, Any],
         committed.prune(folder, keep)
     except OSError as error:
         shutil.rmtree(partial, ignore_errors=True)
-        return load_cause("RW707").finding(f"the checkpoint of step {step} could not be written: {error}", certain=True)
+        return not_written(folder, step, error)
     return None
 
 

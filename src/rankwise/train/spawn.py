@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 
 from rankwise.causes import load_cause
-from rankwise.errors import RankwiseError, UsageError, WorkerError
+from rankwise.errors import RankwiseError, UsageError, WorkerError, headline
 from rankwise.findings import Finding, Place
 
 _END_GRACE_S = 5.0
@@ -169,7 +169,7 @@ def _failure(worker: Worker, text: str, finding: dict[str, Any] | None) -> Findi
         return Finding.from_dict(finding)
     place = Place(rank=worker.rank, host=socket.gethostname(), pid=worker.process.pid)
     if text:
-        last = text.strip().splitlines()[-1]
+        last = headline(text)
         return load_cause("RW401").finding(f"rank {worker.rank} raised {last[:300]}", certain=True, culprits=(place,))
     code = worker.process.exitcode
     how = f"by signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"with exit code {code}"

@@ -52,17 +52,13 @@ class Step:
         clip_norm: float | None = None,
         scheduler: Any = None,
     ) -> None:
-        if accumulate < 1:
-            raise UsageError(f"accumulate={accumulate}: a window has at least one batch")
-        if precision not in ("fp32", *DTYPES):
-            raise UsageError(f"precision={precision!r}", next=(f"one of 'fp32', {', '.join(map(repr, DTYPES))}",))
+        device = check_options(model, optimizer, accumulate, precision, clip_norm)
         self.model, self.optimizer, self.scheduler = model, optimizer, scheduler
         self.accumulate, self.clip_norm = accumulate, clip_norm
         self.count = 0  # steps of the optimizer
         self.num_skipped = 0  # windows whose gradients were not finite
         self.num_samples = 0  # of this rank's batch that count: 0 for one that only keeps the ranks in step
         self.grad_norm = math.nan  # of the last window, before clipping
-        device = next(model.parameters()).device
         self._autocast = _autocast(device.type, precision)
         self.scaler = torch.amp.GradScaler(device.type) if precision == "fp16" else None
         self._micro: Micro | None = None  # the batch whose loss is awaited
@@ -140,6 +136,8 @@ class Step:
     def _awaited(self, loss: torch.Tensor) -> Micro:
         if self._micro is None:
             raise _out_of_order("`step.backward` without a batch from `step.over` that still waits for its loss")
+        if not isinstance(loss, torch.Tensor):
+            raise UsageError(f"the loss is a {type(loss).__name__}, not a tensor", next=("give the tensor itself, without .item()",))
         if loss.numel() != 1:
             raise UsageError(f"the loss has shape {tuple(loss.shape)}", next=("take its mean over the batch",))
         if not loss.requires_grad:
@@ -192,6 +190,22 @@ class Step:
             raise TrainError(finding)
         if group.rank() == 0:
             log.log(logging.DEBUG if self.scaler else logging.WARNING, "%s %s", finding.code, summary)
+
+
+def check_options(model: nn.Module, optimizer: Any, accumulate: int, precision: str, clip_norm: float | None) -> torch.device:
+    """Raise for what would fail later, in other words; the model's device if all is well."""
+    if accumulate < 1:
+        raise UsageError(f"accumulate={accumulate}: a window has at least one batch")
+    if precision not in ("fp32", *DTYPES):
+        raise UsageError(f"precision={precision!r}", next=(f"one of 'fp32', {', '.join(map(repr, DTYPES))}",))
+    if clip_norm is not None and not clip_norm > 0:
+        raise UsageError(f"clip_norm={clip_norm}: gradients are clipped to a norm above zero", next=("clip_norm=None does not clip",))
+    if not hasattr(optimizer, "param_groups"):
+        usual = "train.Step(model, torch.optim.AdamW(model.parameters()))"
+        raise UsageError(f"the optimizer is a {type(optimizer).__name__}, without parameters to step", next=(usual,))
+    if (first := next(model.parameters(), None)) is None:
+        raise UsageError(f"{type(model).__name__} has no parameters, so there is nothing to train")
+    return first.device
 
 
 def check_synchronised(model: nn.Module) -> None:

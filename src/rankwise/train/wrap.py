@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
 from fnmatch import fnmatch
 from functools import partial
+from inspect import signature
 from typing import Any
 
 import torch
@@ -40,6 +42,9 @@ def wrap(
     goes to the log `rankwise.train`. `recompute` names modules (`"layers.*"`) whose activations are computed again in the backward pass
     instead of kept. `compile` compiles the model (a dict holds options for `torch.compile`) without changing its parameters' names.
     """
+    if unknown := [name for name in ddp_options if name not in signature(DistributedDataParallel).parameters]:
+        near = get_close_matches(unknown[0], signature(DistributedDataParallel).parameters, 3)
+        raise UsageError(f"{unknown[0]} is no option of wrap or of DistributedDataParallel", next=tuple(f"{name}=" for name in near))
     device = own_device() if device is None else torch.device(device)
     model.to(device)
     for name in matching_modules(model, [recompute] if isinstance(recompute, str) else recompute):
@@ -138,7 +143,7 @@ def matching_modules(model: nn.Module, patterns: Iterable[str]) -> list[str]:
     found: list[str] = []
     for pattern in patterns:
         if not (matches := [name for name in names if fnmatch(name, pattern)]):
-            raise UsageError(f"no module is called {pattern!r}", why=f"the model's modules: {listed(names)}")
+            raise UsageError(f"no module is called {pattern!r}", why=f"the model's modules: {listed(names) or 'it has no parts'}")
         found += [name for name in matches if not any(name == other or name.startswith(f"{other}.") for other in found)]
     return found
 
@@ -167,5 +172,20 @@ def _recompute(module: nn.Module) -> None:
 def _compiled(model: nn.Module, options: bool | dict[str, Any]) -> nn.Module:
     """In place and before DDP: the whole model becomes one graph, and `_orig_mod.` appears in no checkpoint."""
     if options is not False:
-        model.compile(**(options if isinstance(options, dict) else {}))
+        chosen = options if isinstance(options, dict) else {}
+        if type(model).forward.__module__.startswith("torch.nn."):
+            model._compiled_call_impl = torch.compile(_own_frame(model), **chosen)
+        else:
+            model.compile(**chosen)
     return model
+
+
+def _own_frame(model: nn.Module) -> Callable[..., Any]:
+    """torch compiles no frame of its own files where it meets one first: `nn.Sequential(…).compile()` compiles nothing, silently."""
+    call: Callable[..., Any] = model._call_impl
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return call(*args, **kwargs)
+
+    forward.__code__ = forward.__code__.replace()  # torch counts recompilations by code object, which two models must not share
+    return forward

@@ -6,6 +6,7 @@ import importlib
 import inspect
 import re
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,11 @@ def import_callable(path: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or not (module_name == error.name or module_name.startswith(f"{error.name}.")):
             raise  # the user's module is there; what it imports is not, and its own traceback says so best
-        raise UsageError(f"there is no module {module_name!r}", why=f"looked in {Path.cwd()} and the rest of sys.path") from error
+        raise UsageError(
+            f"there is no module {module_name!r}",
+            why=f"looked in {Path.cwd()} and the rest of sys.path",
+            next=(f"go to the folder of {module_name.split('.')[0]}.py, or put it into PYTHONPATH",),
+        ) from error
     for part in attribute.split("."):
         if not hasattr(found, part):
             raise UsageError(f"{module_name!r} has no {attribute!r}", next=(f"it has {', '.join(_callables(found)[:8])}",))
@@ -41,7 +46,7 @@ def import_callable(path: str) -> Any:
 
 
 def build_model(path: str) -> torch.nn.Module:
-    model = import_callable(path)()
+    model = _called(path)
     if not isinstance(model, torch.nn.Module):
         raise UsageError(f"{path} returned a {type(model).__name__}, not a torch.nn.Module")
     return model.eval()
@@ -50,10 +55,23 @@ def build_model(path: str) -> torch.nn.Module:
 def example_inputs(specs: list[str]) -> tuple[Any, ...]:
     """Inputs from `float32[8,784]`, one spec each, or from one callable that returns them."""
     if len(specs) == 1 and ":" in specs[0]:
-        made = import_callable(specs[0])()
+        made = _called(specs[0])
         return tuple(made) if isinstance(made, (tuple, list)) else (made,)
     generator = torch.Generator().manual_seed(0)
     return tuple(_random_input(spec, generator) for spec in specs)
+
+
+def _called(path: str) -> Any:
+    """What the callable returns; an exception of the user's own code is told with its place, as the command line tells everything."""
+    try:
+        return import_callable(path)()
+    except UsageError:
+        raise
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        module, _, name = path.partition(":")
+        why = f"{place.filename}:{place.lineno} {place.name}(): {type(error).__name__}: {error}"
+        raise UsageError(f"{path} failed", why=why, next=(f'python -c "import {module}; {module}.{name}()" shows all of it',)) from error
 
 
 def _random_input(spec: str, generator: torch.Generator) -> torch.Tensor:

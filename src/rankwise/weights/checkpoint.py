@@ -68,7 +68,7 @@ def _read_file(path: Path) -> Content:
         return _read_bare_pickle(path, data)
     if not head.strip(b"\0"):
         raise Damaged("it begins with zeros, as a file does whose writing was cut off")
-    raise _foreign(path, "none of the formats that are known")
+    raise _foreign(path, f"none of the formats that are known; it begins with {head[:16]!r}")
 
 
 def _read_zip(path: Path, data: Any) -> Content:

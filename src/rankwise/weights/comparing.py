@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from rankwise.weights.building import build_model, example_inputs
-from rankwise.weights.exporting import largest_difference
+from rankwise.weights.exporting import check_example, largest_difference
 from rankwise.weights.loading import load_weights
 
 
@@ -32,5 +32,6 @@ def compare_outputs(build: str, examples: list[str], path: Path, output: Path, k
         load_weights(model, file, key=key_there, tensors_only=True)
         seconds.append(time.perf_counter() - started)
         with torch.no_grad():
+            check_example(model, inputs)
             results.append(model(*inputs))
     return Compared(largest_difference(results[0], results[1], tolerance), *seconds)

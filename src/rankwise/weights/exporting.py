@@ -42,6 +42,7 @@ def export_program(
     os.close(handle)
     try:
         with torch.no_grad():
+            check_example(model, inputs)
             program = torch.export.export(model, inputs, dynamic_shapes=_dynamic(inputs) if dynamic_batch else None)
             torch.export.save(program, temporary)
             run = torch.export.load(temporary).module()
@@ -60,6 +61,18 @@ def export_program(
     finally:
         Path(temporary).unlink(missing_ok=True)
     return Exported(str(output), output.stat().st_size, apart, model_ms, program_ms)
+
+
+def check_example(model: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
+    """Raise if the model cannot take the inputs, rather than let torch.export say so in fifty lines."""
+    try:
+        model(*inputs)
+    except Exception as error:
+        given = ", ".join(f"{value.dtype}{list(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)[:80] for value in inputs)
+        why = f"{type(error).__name__}: {error}".splitlines()[0][:600]
+        raise UsageError(
+            f"the model cannot take the example {given}", why=why, next=("give --example the dtypes and sizes that forward takes",)
+        ) from error
 
 
 def _dynamic(inputs: tuple[Any, ...]) -> tuple[Any, ...]:

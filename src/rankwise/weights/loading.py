@@ -17,7 +17,7 @@ from rankwise.weights.matching import Rules
 from rankwise.weights.names import wrappers_in
 from rankwise.weights.refusing import check_harmless
 from rankwise.weights.state_dicts import find_state_dicts, looks_like
-from rankwise.weights.tensors import TensorReader, torch_dtype
+from rankwise.weights.tensors import TensorReader
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,12 @@ def load_weights(
     `allow_unexpected` name what may stay without a partner. `tensors_only` reads the tensors of a checkpoint that also holds
     objects of Python classes, which are left out.
     """
+    if not isinstance(model, torch.nn.Module):
+        raise UsageError(f"the model is a {type(model).__name__}, not a torch.nn.Module", next=("load_weights(model, path)",))
+    wanted, where = _dtype(dtype), _device(device)
     content = open_checkpoint(path)
     check_harmless(content, Path(path), tensors_only)
-    target = Target(model, torch_dtype(dtype) if isinstance(dtype, str) else dtype, torch.device(device) if device else None)
+    target = Target(model, wanted, where)
     states = find_state_dicts(content)
     rules = Rules(prefix, _patterns(allow_missing), _patterns(allow_unexpected))
     choice = choose(Path(path), states, target.slots(), key, rules)
@@ -79,6 +82,20 @@ def load_weights(
         converted=converted,
         also_found=choice.also,
     )
+
+
+def _dtype(wanted: torch.dtype | str | None) -> torch.dtype | None:
+    dtype = getattr(torch, wanted, None) if isinstance(wanted, str) else wanted
+    if wanted is not None and not isinstance(dtype, torch.dtype):
+        raise UsageError(f"dtype={wanted!r} is no dtype of torch", next=('dtype="bfloat16"',))
+    return dtype
+
+
+def _device(wanted: torch.device | str | None) -> torch.device | None:
+    try:
+        return torch.device(wanted) if wanted else None
+    except RuntimeError as error:
+        raise UsageError(f"device={wanted!r} is no device of torch", next=('device="cuda"', 'device="cpu"')) from error
 
 
 def _patterns(names: Sequence[str]) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ STORAGE_DTYPES = {
     "BoolStorage": "bool", "ComplexDoubleStorage": "complex128", "ComplexFloatStorage": "complex64", "UntypedStorage": "uint8",
 }  # fmt: skip
 _MAX_DEPTH = 64
+_MAX_NAMED = 5_000_000
 
 # key, dtype, bytes the pickle declares → where they are
 FindStorage = Callable[[str, str, int], Extent]
@@ -28,6 +29,7 @@ def plain_tree(value: Any, find_storage: FindStorage) -> Any:
 class _Rebuilder:
     def __init__(self, find_storage: FindStorage) -> None:
         self._find_storage = find_storage
+        self._num_named = 0  # names made so far, of modules that were saved whole
         self._done: dict[int, Any] = {}  # what was seen once is not walked again, so that shared parts cost nothing
 
     def plain(self, value: Any, depth: int) -> Any:
@@ -49,8 +51,22 @@ class _Rebuilder:
         if isinstance(value, Call):
             if value.items and str(value.target).startswith("collections."):
                 return {self._key(key): self.plain(item, depth) for key, item in zip(value.items[::2], value.items[1::2])}
-            return self.tensor(value)
+            return self._module(value.state, depth) if _is_module(value.state) else self.tensor(value)
         return None
+
+    def _module(self, state: dict[str, Any], depth: int) -> dict[str, Any]:
+        """The state dict of a module that was saved whole: its own tensors and those of its parts, by their dotted names."""
+        passing = state.get("_non_persistent_buffers_set") or ()
+        own = {**state["_parameters"], **{name: buffer for name, buffer in state["_buffers"].items() if name not in passing}}
+        named = {str(name): self.plain(tensor, depth) for name, tensor in own.items() if tensor is not None}
+        for name, part in state["_modules"].items():
+            inner = self.plain(part, depth)
+            inner = inner if isinstance(inner, dict) else {}
+            self._num_named += len(inner)
+            if self._num_named > _MAX_NAMED:
+                raise Damaged(f"its modules have more than {_MAX_NAMED:,} tensors")
+            named |= {f"{name}.{theirs}": tensor for theirs, tensor in inner.items()}
+        return named
 
     def _key(self, key: Any) -> Any:
         return key if isinstance(key, (str, int, float, bool, bytes, type(None))) else str(type(key).__name__)
@@ -97,6 +113,10 @@ class _Rebuilder:
         if view and view[0] is not None:
             raise Damaged("it holds views of storages, as torch 0.1 wrote them")
         return dtype, self._find_storage(key, dtype, count * ITEM_SIZES[dtype])
+
+
+def _is_module(state: Any) -> bool:
+    return isinstance(state, dict) and all(isinstance(state.get(part), dict) for part in ("_parameters", "_buffers", "_modules"))
 
 
 def check_bounds(record: TensorRecord) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rankwise.weights.records import CheckpointError, Content
+from rankwise.weights.state_dicts import find_state_dicts
 
 _SHOWN = 8
 
@@ -13,7 +14,7 @@ _SHOWN = 8
 def check_harmless(content: Content, path: Path, tensors_only: bool) -> None:
     """Raise if the checkpoint asks for more than tensors. Nothing of what it asks for was, or will be, run."""
     if content.would_run and not (tensors_only and content.tree):
-        raise refusal(path, content.would_run, has_tensors=bool(content.tree))
+        raise refusal(path, content.would_run, has_tensors=bool(find_state_dicts(content)))
 
 
 def refusal(path: Path, would_run: Sequence[str], has_tensors: bool) -> CheckpointError:
