@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import time
 from collections.abc import Iterator
@@ -12,7 +13,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from rankwise.errors import UsageError  # noqa: E402
 from rankwise.pool import Model, Pool  # noqa: E402
+from tests.gpu.pool_models import serve_mlp  # noqa: E402
 
 
 def has_gpu() -> bool:
@@ -87,8 +90,39 @@ def test_models_are_evicted_by_the_budget_of_the_card() -> None:
         assert sum(worker["memory_bytes"] for worker in stats["workers"]) <= 1e9
 
 
+def test_a_model_on_the_cpu_runs_beside_one_on_the_card_and_a_card_that_is_not_there_is_refused() -> None:
+    models = {"card": Model(f"{HERE}:where"), "first": Model(f"{HERE}:where", device="cuda:0"), "cpu": Model(f"{HERE}:where", device="cpu")}
+    with Pool(models, workers=1) as pool:
+        devices = {name: pool.submit(name, torch.ones(1)).result(120)["device"] for name in models}
+    assert devices == {"card": "cuda:0", "first": "cuda:0", "cpu": "cpu"}
+    with pytest.raises(UsageError, match="wants cuda:97"):
+        Pool({"far": Model(f"{HERE}:where", device="cuda:97")})
+
+
+def by_hand(names: list[str], xs: list[Any]) -> float:
+    """Tasks per second with a process and two queues per model, as people write it."""
+    context = multiprocessing.get_context("spawn")
+    queues = [(context.Queue(), context.Queue()) for _ in names]
+    processes = [context.Process(target=serve_mlp, args=pair, daemon=True) for pair in queues]
+    for process in processes:
+        process.start()
+    for tasks, results in queues:
+        tasks.put(xs[0].numpy())
+        results.get(timeout=120)
+    started = time.perf_counter()
+    for i, x in enumerate(xs):
+        queues[i % len(names)][0].put(x.numpy())
+    for i in range(len(xs)):
+        queues[i % len(names)][1].get(timeout=120)
+    rate = len(xs) / (time.perf_counter() - started)
+    for process in processes:
+        process.terminate()
+        process.join()
+    return rate
+
+
 def test_throughput_against_a_plain_loop_and_one_process_per_model(capsys: Any) -> None:
-    """Prints the numbers for docs/gpu.md; asserts only what must hold: batching makes the pool ahead of the plain loop."""
+    """Prints the numbers for docs/gpu.md; asserts only what must hold: batching makes the pool ahead of both."""
     from tests.gpu.pool_models import mlp
 
     xs = [torch.rand(1, 512) for _ in range(2000)]
@@ -100,7 +134,7 @@ def test_throughput_against_a_plain_loop_and_one_process_per_model(capsys: Any) 
         for x in xs:
             model(x.cuda()).cpu()
         loop_s = time.perf_counter() - started
-    rates = {"plain loop": len(xs) / loop_s}
+    rates = {"plain loop": len(xs) / loop_s, "one process per model, by hand": by_hand(["a", "b", "c", "d"], xs)}
     ways = {"pool, one process per model": 1, "pool, batched": 64}
     for way, max_batch in ways.items():
         names = [f"m{i}" for i in range(4)]
@@ -116,4 +150,15 @@ def test_throughput_against_a_plain_loop_and_one_process_per_model(capsys: Any) 
             rates[way] = len(xs) / (time.perf_counter() - started)
     with capsys.disabled():
         print("\n" + "\n".join(f"{way}: {rate:,.0f}/s" for way, rate in rates.items()), os.linesep)
-    assert rates["pool, batched"] > rates["plain loop"]
+        print(f"pool, streamed: {streamed(xs):,.0f}/s")
+    assert rates["pool, batched"] > max(rates["plain loop"], rates["one process per model, by hand"])
+
+
+def streamed(xs: list[Any]) -> float:
+    names = [f"m{i}" for i in range(4)]
+    with Pool({name: Model(f"{HERE}:mlp", max_batch=64, replicas=1) for name in names}, workers=2) as pool:
+        for name in names:
+            pool.submit(name, xs[0]).result(120)
+        started = time.perf_counter()
+        assert len(list(pool.stream((names[i % 4], x) for i, x in enumerate(xs)))) == len(xs)
+        return len(xs) / (time.perf_counter() - started)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -67,6 +68,15 @@ def test_a_training_on_nccl_resumes_exactly(tmp_path: Path, options: dict[str, A
 
     assert resumed[0]["resumed"] == 6
     assert distance(resumed[0]["weights"], undisturbed[0]["weights"]) <= 1e-6
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="torch.compile needs a C compiler, and there is none")
+def test_a_compiled_model_ends_where_the_plain_one_ends(tmp_path: Path) -> None:
+    plain = ranks(2, tmp_path / "plain")[0]
+    first, second = ranks(2, tmp_path / "compiled", compiled=True)
+
+    assert first["weights"] == second["weights"]
+    assert distance(first["weights"], plain["weights"]) <= 1e-4 * max(map(abs, plain["weights"]))
 
 
 def test_batchnorm_is_synchronised_on_request(tmp_path: Path) -> None:

@@ -34,14 +34,14 @@ def learn(
     stop_at: int | None = None,
     zero: bool = False,
     sync_batchnorm: bool = False,
+    compiled: bool = False,
     **saving: bool,
 ) -> dict[str, Any]:
     torch.manual_seed(0)
     norm = nn.BatchNorm1d(32) if sync_batchnorm else nn.LayerNorm(32)
     net = nn.Sequential(nn.Linear(6, 32), norm, nn.Tanh(), nn.Linear(32, 3))
-    model = train.wrap(
-        net, device=device, sample=torch.randn(4, 6, generator=torch.Generator().manual_seed(1)), sync_batchnorm=sync_batchnorm
-    )
+    sample = torch.randn(4, 6, generator=torch.Generator().manual_seed(1))
+    model = train.wrap(net, device=device, sample=sample, sync_batchnorm=sync_batchnorm, compile=compiled)
     make = train.sharded_optimizer if zero else (lambda kind, parameters, **kw: kind(parameters, **kw))
     optimizer = make(torch.optim.AdamW, model.parameters(), lr=1e-3)
     step = train.Step(model, optimizer, accumulate=2, precision=precision, clip_norm=1.0)
