@@ -120,6 +120,8 @@ def _told(done: dict[str, Any]) -> str:
 
     resumed = f", {done['resumed_rows']:,} of them by an earlier run" if done["resumed_rows"] else ""
     lines = [f"{done['output']}: {done['rows']:,} rows{resumed}, in batches of {done['batch']}, {duration_text(done['seconds'])}"]
+    if done["batch_why"]:
+        lines.append(f"batches of {done['batch']:,}: {done['batch_why']}")
     if done["failed"]:
         lines.append(f"{done['failed']:,} rows failed; see {done['errors']}")
     return "\n".join(lines)

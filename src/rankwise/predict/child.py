@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,8 @@ class Runner(torch.nn.Module):
         """`rows` are those that worked, `columns` their outputs, `errors` the others; `halved` if memory ran out on the way."""
         done = _Done()
         self._run(columns, 0, length, done)
-        return {"rows": done.rows, "pieces": done.pieces, "errors": done.errors, "halved": done.halved}
+        peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+        return {"rows": done.rows, "pieces": done.pieces, "errors": done.errors, "halved": done.halved, "peak_bytes": peak_bytes}
 
     def _run(self, columns: dict[str, Any], start: int, stop: int, done: _Done) -> None:
         """All rows at once; if that fails, both halves, so that one bad row costs itself and no other."""

@@ -14,11 +14,10 @@ from rankwise.predict.batches import Batch, Selection
 from rankwise.predict.executing import Executor, Recipe, start
 from rankwise.predict.parts import Results, join
 from rankwise.predict.sinks.sink import write_errors, write_output, writer_for
+from rankwise.predict.sizing import UNTRIED, Choice, Trials, find_size
 from rankwise.predict.sources.source import Source, file_identity, open_source
 from rankwise.predict.workspace import PredictError, Workspace, cannot_write, folder_of, read_marker, write_marker
 
-_FIRST_TRY = 256  # rows of a batch, where nobody said
-_TRY_BYTES = 64 << 20
 _PART_S = 2.0  # what a crash may cost, in seconds of work
 _PART_BYTES = 16 << 20
 
@@ -48,6 +47,7 @@ class Predicted:
     batch: int
     seconds: float
     errors: str | None = None
+    batch_why: str = ""  # how the batch size was found, where it was left to us
 
 
 def predict(
@@ -117,36 +117,24 @@ class _Job:
             self._space.finish()
         errors = self._write()
         seconds = round(time.monotonic() - started, 3)
-        done = Predicted(str(self._space.output), self._space.done_rows, self._space.failed_rows, resumed, batch, seconds, errors)
+        why = str((self._space.plan or {}).get("why", ""))
+        done = Predicted(str(self._space.output), self._space.done_rows, self._space.failed_rows, resumed, batch, seconds, errors, why)
         size = self._space.output.stat().st_size
         write_marker(self._space.output, {"job": identity, "bytes": size, "predicted": {**vars(done)}})
         self._space.remove()
         return done
 
     def _find_batch(self, executor: Executor) -> int:
-        """The batch size that was asked for, or the first of 256, 128, … that fits into memory; the same in every run of this job."""
+        """The size that was asked for, or is found by trying; written down, for every run of this job has to cut at the same rows."""
         asked = self._options.batch
-        size = asked if isinstance(asked, int) else _FIRST_TRY
-        if asked == "auto" and not getattr(self._source, "is_one_shot", False):
-            size = self._try_sizes(executor)
-        self._space.decide({"batch": size})
-        return size
-
-    def _try_sizes(self, executor: Executor) -> int:
-        first = next(self._source.batches(_FIRST_TRY), None)
-        if first is None:
-            return _FIRST_TRY
-        size = _FIRST_TRY
-        while size > 1 and size * _row_bytes(first) > _TRY_BYTES:
-            size //= 2
-        while size > 1:
-            executor.halved = False
-            for _ in executor.run([first.cut(0, min(size, first.length))]):
-                pass
-            if not executor.halved:
-                break
-            size //= 2
-        return size
+        if isinstance(asked, int):
+            choice = Choice(asked, "")
+        elif getattr(self._source, "is_one_shot", False):
+            choice = Choice(UNTRIED, "nothing was tried: this input can be read only once")
+        else:
+            choice = find_size(Trials(self._source, executor).measure)
+        self._space.decide({"batch": choice.size, "why": choice.why})
+        return choice.size
 
     def _compute(self, executor: Executor, batch: int) -> None:
         """From the first row that is not done to the last, a part every few seconds."""
@@ -237,8 +225,3 @@ def _identity(recipe: Recipe, source: Source, selection: Selection, options: Opt
 
 def _is_done(target: Path, marker: dict[str, Any], identity: dict[str, Any]) -> bool:
     return target.exists() and marker.get("job") == identity and marker.get("bytes") == target.stat().st_size
-
-
-def _row_bytes(batch: Batch) -> int:
-    total = sum(int(getattr(column, "nbytes", 1024 * batch.length)) for column in batch.columns.values())
-    return max(1, total // max(1, batch.length))
