@@ -12,10 +12,9 @@ import numpy as np
 import torch
 
 from rankwise.errors import RankwiseError
+from rankwise.pool.child.running import is_out_of_memory
 from rankwise.weights.building import import_callable
 from rankwise.weights.loading import load_weights
-
-_OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "unable to allocate", "not enough memory")
 
 
 def build_runner(build: Any, weights: str, load: str, stack: bool) -> Runner:
@@ -128,10 +127,6 @@ def load_file(path: str) -> Any:
 
 def best_device(wanted: str) -> str:
     return wanted if wanted != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(words in str(error).lower() for words in _OUT_OF_MEMORY)
 
 
 def is_numeric(value: Any) -> bool:

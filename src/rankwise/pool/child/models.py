@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from rankwise.errors import RankwiseError, whole_text
 from rankwise.pool.child import main_module
 from rankwise.pool.segments import return_to_kernel
 
@@ -30,7 +31,15 @@ class Loaded:
 
 
 def load(spec: dict[str, Any]) -> Loaded:
-    """Everything that can go wrong here is the user's own: it passes through untouched."""
+    """Everything that can go wrong here is the user's own: it passes through untouched, with the rest of its finding if it has one."""
+    try:
+        return _loaded(spec)
+    except RankwiseError as error:
+        error.add_note(whole_text(error.finding))  # a traceback would tell only what, not why and what to do
+        raise
+
+
+def _loaded(spec: dict[str, Any]) -> Loaded:
     device = torch.device(spec["device"])
     before = _footprint(device)
     built = _build(spec)
