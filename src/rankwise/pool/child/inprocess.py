@@ -85,7 +85,7 @@ class InProcess:
         if name in self._broken:
             raise self._broken[name]
         try:
-            self._models[name] = model = load(pickle.loads(self._specs[name]))
+            self._models[name] = model = load(pickle.loads(self._specs[name]), is_worker=False)
         except Exception as error:
             text = whole_text(error.finding) if isinstance(error, RankwiseError) else f"{type(error).__name__}: {error}"
             self._broken[name] = build_failed(name, text, 1)
