@@ -21,7 +21,7 @@ class Line:
 
     def __str__(self) -> str:
         ratio = "" if self.ratio is None else f"{self.ratio:.2f}"
-        required = "" if self.required is None else f"≥ {self.required:g} {'yes' if self.is_met else 'no'}"
+        required = "" if self.required is None else f"≥ {self.required:.3g} {'yes' if self.is_met else 'no'}"
         return f"| {self.what} | {self.ours} | {self.against} | {ratio} | {required} |"
 
 

@@ -17,9 +17,10 @@ BUILD = ["--build", "tests.predict.nets:build", "--workers", "0"]
 
 def test_the_summary_in_words_and_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, _ = write(tmp_path, "csv", 40)
-    chosen = ["--columns", "a,b,c,d,e,f", "--keep", "id"]
+    chosen = ["--columns", "a,b,c,d,e,f"]
+    keep = ["--keep", "id"]
 
-    assert main(["predict", *BUILD, "--input", str(path), "--output", str(tmp_path / "a.csv"), *chosen, "--batch", "16"]) == 0
+    assert main(["predict", *BUILD, "--input", str(path), "--output", str(tmp_path / "a.csv"), *chosen, *keep, "--batch", "16"]) == 0
     words = capsys.readouterr().out
     assert main(["predict", *BUILD, "--input", str(path), "--output", str(tmp_path / "b.npy"), *chosen, "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)

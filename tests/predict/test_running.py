@@ -42,7 +42,9 @@ def expected(x: np.ndarray, size: int = 16) -> np.ndarray:
 def run(folder: Path, output: str = "out.npy", kind: str = "npy", model: str = "build", count: int = COUNT, **options: Any) -> Any:
     source = folder / f"x.{kind}"
     named = {"columns": ("x",), "keep": ("id",)} if kind in ("parquet", "jsonl") else {}
-    chosen = named if source.exists() else write(folder, kind, count)[1]
+    chosen = dict(named if source.exists() else write(folder, kind, count)[1])
+    if output.endswith(".npy"):  # which has no place for it
+        chosen.pop("keep", None)
     return rankwise.predict(f"tests.predict.nets:{model}", source, folder / output, **{**chosen, **JOB, **options})
 
 

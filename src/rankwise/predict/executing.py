@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import traceback
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import numpy as np
 
 from rankwise.errors import RankwiseError, UsageError
 from rankwise.findings import Finding
+from rankwise.pool.verdicts import build_failed
 from rankwise.predict.batches import Batch, joined, taken
 from rankwise.predict.parts import Results
 
@@ -53,8 +55,13 @@ class InProcess:
         from rankwise.predict.child import best_device, build_runner
 
         self.workers, self.ran_out, self.peak_bytes = 1, False, 0
-        self._runner = build_runner(recipe.build, recipe.weights, recipe.load, recipe.stack)
-        self._runner.to(best_device(recipe.device))
+        try:
+            self._runner = build_runner(recipe.build, recipe.weights, recipe.load, recipe.stack)
+            self._runner.to(best_device(recipe.device))
+        except RankwiseError:
+            raise
+        except Exception as error:  # as a pool's worker tells it
+            raise build_failed("model", "".join(traceback.format_exception(error)), 1) from error
 
     def run(self, batches: Iterable[Batch]) -> Iterator[Results]:
         for batch in batches:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from rankwise.pool.machine import memory_bytes
 from rankwise.predict.batches import Batch
 from rankwise.predict.executing import Executor
-from rankwise.predict.sources.source import Source
+from rankwise.predict.sources.source import Source, batches_of
 
 SIZES = (1, 4, 16, 64, 256, 1024, 4096)
 UNTRIED = 256  # where nothing can be tried
@@ -68,23 +68,24 @@ class Trials:
     def __init__(self, source: Source, executor: Executor) -> None:
         self._source, self._executor = source, executor
         self._failing: dict[int, str] = {}  # rows that failed in a trial are left out of the next: halving is no measure of speed
-        self._started = time.monotonic()
+        self._started: float | None = None  # when the model was ready
         self._peak_at_first = 0
 
     def measure(self, size: int) -> Trial | str:
         total, workers = self._source.total, self._executor.workers
         if total is not None and workers > 1 and size > max(1, total // (_SHARE * workers)):
             return f"{size:,} would leave {workers} workers too few batches of {total:,} rows"
-        if (reason := self._too_much(size)) is not None:
+        self._started = self._started or time.monotonic()
+        if (reason := self._too_much(size, self._started)) is not None:
             return reason
-        batch = next(self._source.batches(size), None)
+        batch = next(batches_of(self._source, size), None)
         if batch is None or batch.length < size:
             return f"the input has {batch.length if batch else 0} rows"
         if size * _row_bytes(batch) > _INPUT_BYTES:
             return f"{size:,} rows are more than {_INPUT_BYTES >> 20} MB"
         if size == 1:
             self._run(batch)  # builds the model, and does whatever is done once
-            self._peak_at_first = self._executor.peak_bytes
+            self._started, self._peak_at_first = time.monotonic(), self._executor.peak_bytes
         return self._timed(batch)
 
     def _timed(self, batch: Batch) -> Trial | str:
@@ -113,12 +114,12 @@ class Trials:
             self._failing.update({error["row"]: error["message"] for error in results.errors if error["row"] not in batch.broken})
         return worked, max(1e-9, time.perf_counter() - started)
 
-    def _too_much(self, size: int) -> str | None:
+    def _too_much(self, size: int, started: float) -> str | None:
         """Before it is tried: the kernel ends processes that take more memory than there is, and not always the right one."""
         grown = self._executor.peak_bytes - self._peak_at_first if size > SIZES[1] else 0
         if grown * (SIZES[1] // SIZES[0]) * self._executor.workers > memory_bytes() // _SHARE:
             return f"{size:,} might take {4 * grown >> 20:,} MB for each of {self._executor.workers} workers"
-        if time.monotonic() - self._started > _TRIAL_S:
+        if time.monotonic() - started > _TRIAL_S:
             return f"{_TRIAL_S:g} s of trying are enough"
         return None
 
