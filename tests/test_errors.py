@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import traceback
 
 import pytest
@@ -38,6 +39,24 @@ def test_the_base_takes_any_finding() -> None:
     finding = Finding("RW900", "unknown-cause", "warning", False, "no idea")
 
     assert RankwiseError(finding).finding is finding
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        UsageError("bad option", why="typo", next=("look",)),
+        StartError(Finding("RW101", "", "error", True, "no rank 2", culprits=(Place(rank=2),))),
+        WorkerError(Finding("RW900", "unknown-cause", "error", True, "it failed"), "Traceback …"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_errors_go_whole_from_process_to_process(error: RankwiseError) -> None:
+    error.add_note("seen in a worker")
+
+    arrived = pickle.loads(pickle.dumps(error))
+
+    assert type(arrived) is type(error) and str(arrived) == str(error)
+    assert vars(arrived) == vars(error) and arrived.finding == error.finding
 
 
 def test_one_except_catches_them_all() -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from rankwise.findings import Finding, Place
 from rankwise.stages import STAGE_NAMED
@@ -28,6 +29,16 @@ class RankwiseError(Exception):
         """Have a traceback show why and next below the message; for errors of the library, where nobody else would print them."""
         for line in _rest(self.finding):
             self.add_note(line)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Whole through a pickle, whatever a subclass wants to be made of: pools and `spawn` send errors between processes."""
+        return _made_again, (type(self), self.args, self.__dict__)
+
+
+def _made_again(kind: type[RankwiseError], args: tuple[Any, ...], state: dict[str, Any]) -> RankwiseError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(state)
+    return error
 
 
 class UsageError(RankwiseError):
@@ -55,7 +66,7 @@ class StartError(RankwiseError):
         lines = [f"stage  not passed: {stage}"] if stage else []
         lines += [f"where  {_where(place)}" for place in finding.culprits[:_MAX_PLACES]]
         lines += [f"       and {left} more"] if (left := len(finding.culprits) - _MAX_PLACES) > 0 else []
-        return _whole_text(finding, lines)
+        return whole_text(finding, lines)
 
 
 def read_start_error(text: str) -> Finding | None:
@@ -77,7 +88,7 @@ class TrainError(RankwiseError):
     """The training would have gone wrong, now or silently; its text is the whole finding, because it is seen in a traceback."""
 
     def __str__(self) -> str:
-        return _whole_text(self.finding)
+        return whole_text(self.finding)
 
 
 class WorkerError(RankwiseError):
@@ -101,7 +112,7 @@ _MAX_PLACES = 8
 _BELOW = (" ", "stage  ", "where  ", "why    ", "next   ")  # how the lines below a finding's first one begin
 
 
-def _whole_text(finding: Finding, between: Sequence[str] = ()) -> str:
+def whole_text(finding: Finding, between: Sequence[str] = ()) -> str:
     """A finding as the text of an exception: what, then whatever tells where, why, next."""
     return "\n".join([f"{finding.code} {finding.summary}", *between, *_rest(finding)])
 

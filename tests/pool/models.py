@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-EXIT, KILL, CRASH, HANG, RAISE = 9001.0, 9002.0, 9003.0, 9004.0, 9005.0
+EXIT, KILL, CRASH, HANG, RAISE, TOO_MUCH, FLOOD = 9001.0, 9002.0, 9003.0, 9004.0, 9005.0, 9006.0, 9007.0
+FLOOD_BYTES = 512 << 20
 
 
 class Odd(Exception):
@@ -36,6 +37,10 @@ class Moody(torch.nn.Module):
                 time.sleep(60)
             if wish == RAISE:
                 raise ValueError("this row is bad")
+            if wish == TOO_MUCH:
+                torch.empty(1 << 46)  # more than there are addresses: torch's own error
+            if wish == FLOOD:
+                torch.ones(FLOOD_BYTES // 4)  # every page of it is written to
         return x * 2
 
 
@@ -56,7 +61,7 @@ class Hungry(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if len(x) > 4:
-            raise RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory")
+            torch.empty(1 << 46)
         return x + 1
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +14,9 @@ torch = pytest.importorskip("torch")
 
 from rankwise.errors import RankwiseError  # noqa: E402
 from rankwise.pool import Model, ModelUnavailable, Pool, Quarantined, TaskHung  # noqa: E402
-from tests.pool.models import CRASH, EXIT, HANG, KILL, RAISE  # noqa: E402
+from rankwise.pool.child.running import is_out_of_memory  # noqa: E402
+from rankwise.weights import load_weights  # noqa: E402
+from tests.pool.models import CRASH, EXIT, HANG, KILL, RAISE, TOO_MUCH, linear  # noqa: E402
 
 HERE = "tests.pool.models"
 
@@ -99,3 +102,28 @@ def test_a_build_that_fails_is_reported_with_its_reason(pool: Pool, name: str, w
     with pytest.raises(ModelUnavailable):
         pool.submit(name, wish(1)).result(30)
     assert pool.submit("moody", wish(3)).result(30).tolist() == [6.0, 2.0]
+
+
+def test_a_task_that_asks_for_too_much_memory_gets_torchs_own_error(pool: Pool) -> None:
+    error = pool.submit("moody", wish(TOO_MUCH)).exception(30)
+
+    assert type(error) is RuntimeError and is_out_of_memory(error)
+    assert pool.submit("moody", wish(3)).result(30).tolist() == [6.0, 2.0]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_finding_of_a_build_is_told_whole(tmp_path: Path, workers: int) -> None:
+    torch.save({"weight": torch.zeros(3, 7)}, tmp_path / "other.pt")
+    with pytest.raises(RankwiseError) as caught:
+        load_weights(linear(), tmp_path / "other.pt")
+    told = caught.value.finding
+
+    with Pool({"linear": Model(f"{HERE}:linear", weights=str(tmp_path / "other.pt"))}, workers=workers) as pool:
+        error = pool.submit("linear", torch.zeros(1, 10)).exception(60)
+
+    assert isinstance(error, ModelUnavailable) and code_of(error) == "RW807"
+    assert f"{told.code} {told.summary}" in error.finding.summary
+    assert told.why in error.finding.why and "Traceback" not in error.finding.why
+    assert error.finding.next == told.next and f"rankwise explain {told.code}" in told.next
+    assert told.code in str(error) and all(step in str(error) for step in told.next)
+    assert isinstance(error.__cause__, RankwiseError) and error.__cause__.finding == told

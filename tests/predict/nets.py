@@ -101,3 +101,11 @@ def load_doubled(path: str) -> torch.Tensor:
     import numpy as np
 
     return torch.from_numpy(np.load(path)) * 2
+
+
+def raising() -> nn.Module:
+    raise RuntimeError("no such layer")
+
+
+def number() -> int:
+    return 3

@@ -57,6 +57,8 @@ def main(argv: list[str]) -> int:
     finally:
         shown.clear()
     print(json.dumps(asdict(done), indent=2) if options.json else _told(asdict(done)))
+    if done.failed and done.failed == done.rows:
+        _warn_of_nothing(done.failed, _first_error(done.errors))
     return 0
 
 
@@ -120,9 +122,30 @@ def _told(done: dict[str, Any]) -> str:
 
     resumed = f", {done['resumed_rows']:,} of them by an earlier run" if done["resumed_rows"] else ""
     lines = [f"{done['output']}: {done['rows']:,} rows{resumed}, in batches of {done['batch']}, {duration_text(done['seconds'])}"]
+    if done["batch_why"] and done["rows"]:
+        lines.append(f"batches of {done['batch']:,}: {done['batch_why']}")
     if done["failed"]:
-        lines.append(f"{done['failed']:,} rows failed; see {done['errors']}")
+        count = "1 row" if done["failed"] == 1 else f"{done['failed']:,} rows"
+        lines.append(f"{count} failed; see {done['errors']}; {_first_error(done['errors'])}")
     return "\n".join(lines)
+
+
+def _first_error(path: str | None) -> str:
+    """So that nobody has to open the list for the first look."""
+    try:
+        with open(str(path), encoding="utf-8") as file:
+            error = json.loads(file.readline())
+        return f"row {error['row']:,}: {error['error']}: {str(error['message'])[:200]}"
+    except (OSError, ValueError, KeyError):  # it was moved meanwhile
+        return "the list is not there any more"
+
+
+def _warn_of_nothing(failed: int, example: str) -> None:
+    from rankwise.cli.terminal import print_finding
+    from rankwise.predict.workspace import PredictError
+
+    steps = ("see what the model takes, and choose it with --columns a,b (and --separate)", "then the same command with --overwrite")
+    print_finding(PredictError("RW833", f"none of the {failed:,} rows worked", why=example, next=steps).finding)
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from rankwise.pool.crew import Seat
 
 _CGROUP = Path("/sys/fs/cgroup")
+_NODES = Path("/sys/devices/system/node")
 
 
 @dataclass(frozen=True)
@@ -45,13 +46,44 @@ def plan(machine: Machine, workers: int | str, wants_gpu: bool, threads: int | N
     else:
         count, why = int(workers), f"asked for {workers}; {machine.why}"
     share = threads or max(1, machine.cores // count)
-    cpus = sorted(os.sched_getaffinity(0))
-    seats = []
-    for i in range(count):
-        own = tuple(cpus[(i * share + k) % len(cpus)] for k in range(share)) if pin else ()
-        seats.append(Seat(devices[i % len(devices)], share, own))
+    own = cores_of_workers(count, share, numa_nodes(os.sched_getaffinity(0))) if pin else [()] * count
+    seats = [Seat(devices[i % len(devices)], share, own[i]) for i in range(count)]
     places = ", ".join(dict.fromkeys(seat.device for seat in seats))
     return Plan(seats, f"{count} workers on {places} with {share} threads each ({why})")
+
+
+def cores_of_workers(count: int, share: int, nodes: list[list[int]]) -> list[tuple[int, ...]]:
+    """`share` cores for each worker, all on one NUMA node as long as one has that many left: memory of another is further away."""
+    free: list[list[int]] = []
+    taken = []
+    for _ in range(count):
+        if sum(map(len, free)) < share:  # more threads than cores: they have to take turns
+            free = [list(node) for node in nodes]
+        roomiest = max(free, key=len)  # so that workers spread over the nodes, each of which has its own way to the memory
+        if len(roomiest) < share:
+            roomiest = [core for node in free for core in node]
+        own = [roomiest[k % len(roomiest)] for k in range(share)]
+        free = [[core for core in node if core not in own] for node in free]
+        taken.append(tuple(own))
+    return taken
+
+
+def numa_nodes(allowed: set[int], folder: Path = _NODES) -> list[list[int]]:
+    """The cores that may be used, node by node; all of them as one where the kernel does not say."""
+    nodes: list[list[int]] = []
+    for path in sorted(folder.glob("node[0-9]*"), key=lambda path: int(path.name[4:])):
+        try:
+            nodes.append(sorted(allowed & _parse_cores((path / "cpulist").read_text())))
+        except (OSError, ValueError):
+            return [sorted(allowed)]
+    known = {core for node in nodes for core in node}
+    return [node for node in (*nodes, sorted(allowed - known)) if node]
+
+
+def _parse_cores(text: str) -> set[int]:
+    """`0-3,8` as the kernel writes it; a node may have memory and no cores."""
+    spans = [span.partition("-") for span in text.strip().split(",") if span]
+    return {core for first, _, last in spans for core in range(int(first), int(last or first) + 1)}
 
 
 def cpu_quota() -> float | None:

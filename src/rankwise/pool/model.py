@@ -76,9 +76,8 @@ class Model:
 
     def spec(self, name: str, device: str) -> bytes:
         """All a worker needs to know, pickled."""
-        pickled, main = None, ""
-        if callable(self.build):
-            pickled, main = _pickled_callable(name, self.build)
+        pickled, main = _pickled(name, "build", self.build) if callable(self.build) else (None, "")
+        given, main_of_given = _pickled(name, "args, kwargs or warmup", (self.args, self.kwargs, self.warmup))
         folder = os.getcwd()
         return pickle.dumps(
             {
@@ -86,12 +85,10 @@ class Model:
                 "build": "" if callable(self.build) or self._is_program else str(self.build),
                 "program": os.path.abspath(str(self.build)) if self._is_program else "",
                 "pickled": pickled,
-                "main": main,
+                "main": main or main_of_given,
+                "given": given,
                 "weights": os.path.abspath(self.weights) if self.weights is not None else "",
                 "device": device,
-                "warmup": None if self.warmup is None else pickle.dumps(self.warmup),
-                "args": self.args,
-                "kwargs": self.kwargs,
                 "path": [folder, *[path for path in sys.path if path]],
                 "cwd": folder,
             }
@@ -108,30 +105,39 @@ def parse_bytes(size: int | str) -> int:
     return int(float(match[1]) * _UNITS[match[2].upper()])
 
 
-def _pickled_callable(name: str, build: Callable[..., Any]) -> tuple[bytes, str]:
-    """The callable, and the script a worker has to run to find it."""
+def _pickled(name: str, what: str, value: Any) -> tuple[bytes, str]:
+    """A callable or arguments, and the script a worker has to run to find what they name."""
     file = getattr(sys.modules.get("__main__"), "__file__", None)
     try:
-        pickled = pickle.dumps(build)
+        pickled = pickle.dumps(value)
         if b"__main__" not in pickled:
             return pickled, ""
         if file:
             return pickled, os.path.abspath(file)
-        return _pickled_by_value(name, build), ""  # a notebook or a prompt: nothing a worker could import
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise UsageError(
-            f"model {name!r}: its build cannot be sent to a worker",
-            why=str(error),
-            next=("define it at the top of a module", 'or give an import path: Model("my_models:build")'),
-        ) from None
+        if file:
+            raise _not_sent(name, what, error) from None
+    return _pickled_by_value(name, what, value), ""  # a notebook or a prompt: nothing a worker could import
 
 
-def _pickled_by_value(name: str, build: Callable[..., Any]) -> bytes:
+def _pickled_by_value(name: str, what: str, value: Any) -> bytes:
+    """The code itself, with whatever it uses of the other cells as it is now."""
     try:
         import cloudpickle  # type: ignore[import-untyped,unused-ignore]
     except ImportError:
         raise UsageError(
-            f"model {name!r}: its build is defined in a notebook or at a prompt, where workers cannot import it",
-            next=('put it into a file and give its import path: Model("my_models:build")', "or install cloudpickle"),
+            f"model {name!r}: its {what} is defined in a notebook or at a prompt, where workers cannot import it",
+            next=('put it into a file and give its import path: Model("my_models:build")', 'or: pip install "rankwise[notebook]"'),
         ) from None
-    return bytes(cloudpickle.dumps(build))
+    try:
+        return bytes(cloudpickle.dumps(value))
+    except (pickle.PicklingError, AttributeError, TypeError, RuntimeError) as error:  # it uses an open file, a lock, a pool
+        raise _not_sent(name, what, error) from None
+
+
+def _not_sent(name: str, what: str, error: Exception) -> UsageError:
+    return UsageError(
+        f"model {name!r}: its {what} cannot be sent to a worker",
+        why=str(error),
+        next=("define it at the top of a module", 'or give an import path: Model("my_models:build")'),
+    )

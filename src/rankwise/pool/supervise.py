@@ -43,18 +43,19 @@ class Supervisor:
 
     def _recall(self, worker: WorkerState) -> None:
         """What waits behind a slow task goes to somebody who has time."""
-        dispatcher, edge = self._dispatcher, worker.edge
-        serial, since_ns = edge.page.running
-        if len(worker.inflight) < 2 or (time.monotonic_ns() - since_ns) / 1e9 < RECALL_AFTER_S:
+        dispatcher, page = self._dispatcher, worker.edge.page
+        if len(worker.inflight) < 2 or (time.monotonic_ns() - page.running[1]) / 1e9 < RECALL_AFTER_S:
             return
         with dispatcher.lock:
+            serial, _ = page.running
             others = [w for w in dispatcher.scheduler.workers.values() if w is not worker and w.is_ready and not w.inflight]
             behind = [order for order in worker.inflight.values() if order.serial > serial and not order.is_load]
             if serial not in worker.inflight or not others or not behind:
                 return
-            edge.page.recall(max(order.serial for order in behind))
-            if edge.page.running[0] == serial:  # it has seen none of them yet, and will not begin them
-                dispatcher.scheduler.recall(worker, behind, time.monotonic())
+            page.recall(max(order.serial for order in behind))
+            # It begins none of them any more. The first it may have begun this very moment: then that runs twice, and the answer that
+            # nobody waits for is thrown away. To leave it there would be wrong: whether it has begun, or seen the note, cannot be told.
+            dispatcher.scheduler.recall(worker, behind, time.monotonic())
 
     def _hung_s(self, worker: WorkerState) -> float | None:
         serial, since_ns = worker.edge.page.running

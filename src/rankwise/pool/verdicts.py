@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from rankwise.errors import RankwiseError, headline
+import re
+
+from rankwise.errors import RankwiseError, headline, whole_text
 from rankwise.findings import Finding
 from rankwise.pool.faults import Death
 
@@ -32,7 +34,10 @@ class TaskHung(PoolError, TimeoutError):
 
 
 class ModelUnavailable(PoolError):
-    """The model cannot be built, or does not fit."""
+    """The model cannot be built, or does not fit; its text is the whole finding, because a traceback is often all that is seen of it."""
+
+    def __str__(self) -> str:
+        return whole_text(self.finding)
 
 
 class MissingMainGuard(PoolError):
@@ -86,14 +91,22 @@ def task_hung(model: str, described: str, limit_s: float, death: Death) -> TaskH
 
 
 def build_failed(model: str, text: str, attempts: int) -> ModelUnavailable:
+    """`text` is the worker's traceback. Where it ends in a finding (weights that do not fit), that is what there is to say."""
     last = headline(text) or "its worker died"
     times = f" ({attempts} times)" if attempts > 1 else ""
-    return ModelUnavailable(
-        Finding(
-            "RW807", "build-failed", "error", True, f"model {model!r} could not be built{times}: {last}",
-            why=text, next=("the traceback is that of your build or of its weights",),
-        )
-    )  # fmt: skip
+    why, steps = text, ("the traceback is that of your build or of its weights",)
+    if told := _TOLD.search(text):
+        last, why = f"{told['code']} {told['summary']}", told["why"] or ""
+        steps = tuple(re.findall(r"^next   (.+)$", told["steps"], re.MULTILINE))
+    finding = Finding("RW807", "build-failed", "error", True, f"model {model!r} could not be built{times}: {last}", why=why, next=steps)
+    return ModelUnavailable(finding)
+
+
+# What `whole_text` makes of a finding, at the end of a traceback.
+_TOLD = re.compile(
+    r"^(?P<code>RW\d{3}) (?P<summary>(?:(?!^why    |^next   |^RW\d{3} ).)+?)(?:\nwhy    (?P<why>.*?))?(?P<steps>(?:\nnext   [^\n]*)*)\s*\Z",
+    re.MULTILINE | re.DOTALL,
+)
 
 
 def too_large(model: str, nbytes: int, device: str, limit: int) -> ModelUnavailable:

@@ -41,7 +41,9 @@ class Selection:
         """Both lists, for a file that has these columns; UsageError for one it has not."""
         missing = [name for name in (*self.columns, *self.keep) if name not in names]
         if missing:
-            raise UsageError(f"{where} has no column {missing[0]!r}", why=f"it has {', '.join(names[:20])}")
+            raise UsageError(
+                f"{where} has no column {missing[0]!r}", why=f"it has {', '.join(names[:20])}" if names else "there is no row in it"
+            )
         return list(self.columns) or [name for name in names if name not in self.keep], list(self.keep)
 
 

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import json
 import os
+import resource
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from rankwise.errors import RankwiseError
+from rankwise.errors import RankwiseError, UnreadableInput, UsageError
+from rankwise.pool.child.running import is_out_of_memory
+from rankwise.predict.batches import as_column
 from rankwise.weights.building import import_callable
 from rankwise.weights.loading import load_weights
-
-_OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "unable to allocate", "not enough memory")
 
 
 def build_runner(build: Any, weights: str, load: str, stack: bool) -> Runner:
     """The model with its weights, ready to take batches."""
     if isinstance(build, str) and build.endswith(".pt2"):
-        return Runner(torch.export.load(build).module(), load, stack)
+        return Runner(_program(build), load, stack)
     model = (import_callable(build) if isinstance(build, str) else build)()
+    if not callable(model):
+        raise UsageError(f"{build} returned a {type(model).__name__}, where a model is wanted", next=("return the model from it",))
     if weights:
         load_weights(model, weights)
     if isinstance(model, torch.nn.Module):
@@ -55,32 +59,41 @@ class Runner(torch.nn.Module):
         """`rows` are those that worked, `columns` their outputs, `errors` the others; `halved` if memory ran out on the way."""
         done = _Done()
         self._run(columns, 0, length, done)
-        return {"rows": done.rows, "pieces": done.pieces, "errors": done.errors, "halved": done.halved}
+        peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+        return {"rows": done.rows, "pieces": done.pieces, "errors": done.errors, "halved": done.halved, "peak_bytes": peak_bytes}
 
-    def _run(self, columns: dict[str, Any], start: int, stop: int, done: _Done) -> None:
-        """All rows at once; if that fails, both halves, so that one bad row costs itself and no other."""
+    def _run(self, columns: dict[str, Any], start: int, stop: int, done: _Done, tightly: bool = False) -> None:
+        """All rows at once; if that fails, both halves, so that one bad row costs itself and no other.
+
+        One row of another length, or a missing one, makes lists of what are arrays without it. So where lists fail, the model gets
+        arrays wherever they can be made (`tightly`).
+        """
         try:
             with torch.inference_mode():
-                outputs = self._hidden[0](*self._arguments(columns, start, stop))
+                outputs = self._hidden[0](*self._arguments(columns, start, stop, tightly))
             piece = as_columns(outputs, stop - start)
         except Exception as error:
             ran_out = is_out_of_memory(error)
             done.halved |= ran_out
-            if stop - start > 1:
+            if not tightly and not ran_out and any(isinstance(column, list) for column in columns.values()):
+                self._run(columns, start, stop, done, tightly=True)
+            elif stop - start > 1:
                 middle = (start + stop) // 2
-                self._run(columns, start, middle, done)
-                self._run(columns, middle, stop, done)
+                self._run(columns, start, middle, done, tightly)
+                self._run(columns, middle, stop, done, tightly)
             else:
                 done.errors.append([start, type(error).__name__, str(error)[:2000]])
             return
         done.rows += range(start, stop)
         done.pieces.append(piece)
 
-    def _arguments(self, columns: dict[str, Any], start: int, stop: int) -> list[Any]:
+    def _arguments(self, columns: dict[str, Any], start: int, stop: int, tightly: bool) -> list[Any]:
         if "__file__" in columns:
             loaded = [self._load(path) for path in columns["__file__"][start:stop]]
             return [self._tensor(np.stack(loaded)) if all(isinstance(item, np.ndarray) for item in loaded) else _stacked(loaded)]
         values = [column[start:stop] for column in columns.values()]
+        if tightly:
+            values = [as_column(value) if isinstance(value, list) else value for value in values]
         if self._stack and len(values) > 1 and all(is_numeric(value) and np.ndim(value) == 1 for value in values):
             return [self._tensor(np.stack([np.asarray(value) for value in values], axis=1))]
         return [self._tensor(value) if is_numeric(value) else list(value) for value in values]
@@ -115,6 +128,17 @@ def as_columns(outputs: Any, length: int) -> dict[str, Any]:
     return columns
 
 
+def _program(path: str) -> Any:
+    if not zipfile.is_zipfile(path):  # torch would print a traceback of its own
+        what = "is not a program" if os.path.exists(path) else "is not there"
+        raise UnreadableInput(f"{path} {what}", next=("check the path; rankwise weights convert makes a program",))
+    try:
+        return torch.export.load(path).module()
+    except Exception as error:  # whatever torch raises for a file that is none
+        why = f"{type(error).__name__}: {str(error)[:300]}"
+        raise UnreadableInput(f"{path} cannot be read as a program", why=why, next=("rankwise weights convert makes one",)) from error
+
+
 def load_file(path: str) -> Any:
     """What a file of a folder holds: an array of a .npy file, otherwise its bytes."""
     if path.endswith(".npy"):
@@ -126,10 +150,6 @@ def load_file(path: str) -> Any:
 
 def best_device(wanted: str) -> str:
     return wanted if wanted != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(words in str(error).lower() for words in _OUT_OF_MEMORY)
 
 
 def is_numeric(value: Any) -> bool:

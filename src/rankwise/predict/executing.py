@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import traceback
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import numpy as np
 
 from rankwise.errors import RankwiseError, UsageError
 from rankwise.findings import Finding
+from rankwise.pool.verdicts import build_failed
 from rankwise.predict.batches import Batch, joined, taken
 from rankwise.predict.parts import Results
 
@@ -32,9 +34,11 @@ class Recipe:
 
 
 class Executor(Protocol):
-    """Something that runs batches. `halved` turns true when memory ran out on one."""
+    """Something that runs batches."""
 
-    halved: bool
+    workers: int
+    ran_out: bool  # turns true when a batch was too large for the memory and was halved
+    peak_bytes: int  # the most memory that a process running the model has been seen to take
 
     def run(self, batches: Iterable[Batch]) -> Iterator[Results]: ...
     def close(self) -> None: ...
@@ -50,15 +54,21 @@ class InProcess:
     def __init__(self, recipe: Recipe) -> None:
         from rankwise.predict.child import best_device, build_runner
 
-        self.halved = False
-        self._runner = build_runner(recipe.build, recipe.weights, recipe.load, recipe.stack)
-        self._runner.to(best_device(recipe.device))
+        self.workers, self.ran_out, self.peak_bytes = 1, False, 0
+        try:
+            self._runner = build_runner(recipe.build, recipe.weights, recipe.load, recipe.stack)
+            self._runner.to(best_device(recipe.device))
+        except RankwiseError:
+            raise
+        except Exception as error:  # as a pool's worker tells it
+            raise build_failed("model", "".join(traceback.format_exception(error)), 1) from error
 
     def run(self, batches: Iterable[Batch]) -> Iterator[Results]:
         for batch in batches:
             good, rows = _readable(batch)
             outcome = self._runner(good, len(rows)) if rows else _NOTHING
-            self.halved |= outcome["halved"]
+            self.ran_out |= outcome["halved"]
+            self.peak_bytes = max(self.peak_bytes, outcome["peak_bytes"])
             yield _results(batch, rows, outcome)
 
     def close(self) -> None:
@@ -73,9 +83,9 @@ class InPool:
 
         options = {"build": recipe.build, "weights": recipe.weights, "load": recipe.load, "stack": recipe.stack}
         model = Model("rankwise.predict.child:build_in_worker", kwargs=options, device=recipe.device, limit_s=recipe.limit_s)
-        self.halved = False
         self._pool = Pool({"model": model}, workers=recipe.workers)
-        self._ahead = _AHEAD * len(self._pool.plan.seats)
+        self.workers, self.ran_out, self.peak_bytes = len(self._pool.plan.seats), False, 0
+        self._ahead = _AHEAD * self.workers
 
     def run(self, batches: Iterable[Batch]) -> Iterator[Results]:
         waiting: deque[tuple[Batch, list[int], Any]] = deque()
@@ -108,14 +118,15 @@ class InPool:
             return self._by_halves(batch, rows, error)
         if "refused" in outcome:
             raise RankwiseError(Finding.from_dict(json.loads(outcome["refused"])))
-        self.halved |= outcome["halved"]
+        self.ran_out |= outcome["halved"]
+        self.peak_bytes = max(self.peak_bytes, outcome["peak_bytes"])
         return outcome
 
     def _by_halves(self, batch: Batch, rows: list[int], error: RankwiseError) -> dict[str, Any]:
         """The batch ended its worker, or ran past its limit: find out which row it is."""
         if len(rows) == 1:
             return {**_NOTHING, "errors": [[0, error.finding.name, error.finding.summary]]}
-        whole: dict[str, Any] = {"rows": [], "pieces": [], "errors": [], "halved": False}
+        whole: dict[str, Any] = {"rows": [], "pieces": [], "errors": []}
         good, _ = _readable(batch)
         for start, stop in ((0, len(rows) // 2), (len(rows) // 2, len(rows))):
             columns = {name: column[start:stop] for name, column in good.items()}
@@ -124,13 +135,14 @@ class InPool:
             whole["rows"] += [row + start for row in outcome["rows"]]
             whole["pieces"] += outcome["pieces"]
             whole["errors"] += [[row + start, *rest] for row, *rest in outcome["errors"]]
+        self.ran_out |= not whole["errors"]  # no row of it is to blame: together they were too much
         return whole
 
     def close(self) -> None:
         self._pool.close(cancel=True, timeout=5)
 
 
-_NOTHING: dict[str, Any] = {"rows": [], "pieces": [], "errors": [], "halved": False}
+_NOTHING: dict[str, Any] = {"rows": [], "pieces": [], "errors": [], "halved": False, "peak_bytes": 0}
 _BY_INPUT = {"RW804", "RW806"}  # an input that ends workers, one that runs past the limit
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,11 +15,10 @@ from rankwise.predict.batches import Batch, Selection
 from rankwise.predict.executing import Executor, Recipe, start
 from rankwise.predict.parts import Results, join
 from rankwise.predict.sinks.sink import write_errors, write_output, writer_for
-from rankwise.predict.sources.source import Source, file_identity, open_source
+from rankwise.predict.sizing import UNTRIED, Choice, Trials, find_size
+from rankwise.predict.sources.source import Source, batches_of, file_identity, open_source
 from rankwise.predict.workspace import PredictError, Workspace, cannot_write, folder_of, read_marker, write_marker
 
-_FIRST_TRY = 256  # rows of a batch, where nobody said
-_TRY_BYTES = 64 << 20
 _PART_S = 2.0  # what a crash may cost, in seconds of work
 _PART_BYTES = 16 << 20
 
@@ -48,6 +48,7 @@ class Predicted:
     batch: int
     seconds: float
     errors: str | None = None
+    batch_why: str = ""  # how the batch size was found, where it was left to us
 
 
 def predict(
@@ -74,6 +75,9 @@ def predict(
     target = Path(output)
     selection = Selection(tuple(columns), tuple(keep))
     _check(target, options, weights)
+    _check_kinds(target, keep, device)
+    if isinstance(input, (str, os.PathLike)):
+        _check_apart(Path(input), target, options)
     source = open_source(input, selection)
     recipe = Recipe(build, str(weights or ""), load, stack, device, options.workers)
     identity = _identity(recipe, source, selection, options)
@@ -117,42 +121,30 @@ class _Job:
             self._space.finish()
         errors = self._write()
         seconds = round(time.monotonic() - started, 3)
-        done = Predicted(str(self._space.output), self._space.done_rows, self._space.failed_rows, resumed, batch, seconds, errors)
+        why = str((self._space.plan or {}).get("why", ""))
+        done = Predicted(str(self._space.output), self._space.done_rows, self._space.failed_rows, resumed, batch, seconds, errors, why)
         size = self._space.output.stat().st_size
         write_marker(self._space.output, {"job": identity, "bytes": size, "predicted": {**vars(done)}})
         self._space.remove()
         return done
 
     def _find_batch(self, executor: Executor) -> int:
-        """The batch size that was asked for, or the first of 256, 128, … that fits into memory; the same in every run of this job."""
+        """The size that was asked for, or is found by trying; written down, for every run of this job has to cut at the same rows."""
         asked = self._options.batch
-        size = asked if isinstance(asked, int) else _FIRST_TRY
-        if asked == "auto" and not getattr(self._source, "is_one_shot", False):
-            size = self._try_sizes(executor)
-        self._space.decide({"batch": size})
-        return size
-
-    def _try_sizes(self, executor: Executor) -> int:
-        first = next(self._source.batches(_FIRST_TRY), None)
-        if first is None:
-            return _FIRST_TRY
-        size = _FIRST_TRY
-        while size > 1 and size * _row_bytes(first) > _TRY_BYTES:
-            size //= 2
-        while size > 1:
-            executor.halved = False
-            for _ in executor.run([first.cut(0, min(size, first.length))]):
-                pass
-            if not executor.halved:
-                break
-            size //= 2
-        return size
+        if isinstance(asked, int):
+            choice = Choice(asked, "")
+        elif getattr(self._source, "is_one_shot", False):
+            choice = Choice(UNTRIED, "nothing was tried: this input can be read only once")
+        else:
+            choice = find_size(Trials(self._source, executor).measure)
+        self._space.decide({"batch": choice.size, "why": choice.why})
+        return choice.size
 
     def _compute(self, executor: Executor, batch: int) -> None:
         """From the first row that is not done to the last, a part every few seconds."""
         held: list[Results] = []
         flushed, nbytes, done, failed = time.monotonic(), 0, self._space.done_rows, self._space.failed_rows
-        for results in executor.run(self._noted(self._source.batches(batch, done, self._space.position))):
+        for results in executor.run(self._noted(batches_of(self._source, batch, done, self._space.position))):
             held.append(results)
             done, failed = done + results.length, failed + len(results.errors)
             nbytes += sum(getattr(column, "nbytes", 64 * results.length) for column in results.columns.values())
@@ -208,13 +200,31 @@ def _check(target: Path, options: Options, weights: Any) -> None:
     """What can be seen to be wrong before anything starts."""
     writer_for(target)
     if not target.parent.is_dir():
-        raise UsageError(f"there is no folder {target.parent}")
+        raise UsageError(f"there is no folder {target.parent}", next=(f"mkdir -p {target.parent}",))
     if options.batch != "auto" and (not isinstance(options.batch, int) or options.batch < 1):
         raise UsageError(f'batch must be "auto" or a number of rows, not {options.batch!r}')
     if options.workers != "auto" and (not isinstance(options.workers, int) or options.workers < 0):
         raise UsageError(f'workers must be "auto" or a number, not {options.workers!r}')
+    if options.errors and not Path(options.errors).parent.is_dir():
+        raise UsageError(f"there is no folder {Path(options.errors).parent} for the list of failed rows", next=("make it first",))
     if weights and not Path(weights).exists():
-        raise UsageError(f"there are no weights at {weights}")
+        raise UsageError(f"there are no weights at {weights}", next=("check the path",))
+
+
+def _check_kinds(target: Path, keep: Sequence[str], device: str) -> None:
+    if keep and target.suffix.lower() == ".npy":
+        raise UsageError(f".npy holds one array, so {keep[0]!r} cannot be kept in {target}", next=("write .parquet, .jsonl or .csv",))
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
+        raise UsageError(f"there is no device {device!r}", next=("auto, cpu, cuda or cuda:0",))
+
+
+def _check_apart(source: Path, target: Path, options: Options) -> None:
+    """What is written must not replace what is read."""
+    given = source.resolve()
+    for path in [target, *([options.errors] if options.errors else [])]:
+        written = Path(path).resolve()
+        if written == given or written in given.parents:
+            raise UsageError(f"{path} is the input, or holds it, and would be replaced", next=("give another --output",))
 
 
 def _identity(recipe: Recipe, source: Source, selection: Selection, options: Options) -> dict[str, Any]:
@@ -237,8 +247,3 @@ def _identity(recipe: Recipe, source: Source, selection: Selection, options: Opt
 
 def _is_done(target: Path, marker: dict[str, Any], identity: dict[str, Any]) -> bool:
     return target.exists() and marker.get("job") == identity and marker.get("bytes") == target.stat().st_size
-
-
-def _row_bytes(batch: Batch) -> int:
-    total = sum(int(getattr(column, "nbytes", 1024 * batch.length)) for column in batch.columns.values())
-    return max(1, total // max(1, batch.length))

@@ -165,7 +165,8 @@ def read_marker(output: Path) -> dict[str, Any]:
 def cannot_write(output: Path, error: OSError) -> PredictError:
     is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     what = "the disk is full" if is_full else error.strerror or str(error)
-    why, steps = "what is done so far is kept", ("make room and give the same command again",)
+    why = "what is done so far is kept"
+    steps = ("make room and give the same command again",) if is_full else ("see who may write there, and give the same command again",)
     return PredictError("RW741", f"{output} cannot be written: {what}", why=why, next=steps)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from rankwise.errors import RankwiseError, whole_text
 from rankwise.pool.child.models import Loaded, load, to_device
 from rankwise.pool.stats import Counters
 from rankwise.pool.verdicts import build_failed, deadline_exceeded, pool_closed
@@ -84,9 +85,10 @@ class InProcess:
         if name in self._broken:
             raise self._broken[name]
         try:
-            self._models[name] = model = load(pickle.loads(self._specs[name]))
+            self._models[name] = model = load(pickle.loads(self._specs[name]), is_worker=False)
         except Exception as error:
-            self._broken[name] = build_failed(name, f"{type(error).__name__}: {error}", 1)
+            text = whole_text(error.finding) if isinstance(error, RankwiseError) else f"{type(error).__name__}: {error}"
+            self._broken[name] = build_failed(name, text, 1)
             raise self._broken[name] from error
         self.counters.of(name).loads += 1
         return model

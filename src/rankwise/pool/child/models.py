@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from rankwise.errors import RankwiseError, whole_text
 from rankwise.pool.child import main_module
 from rankwise.pool.segments import return_to_kernel
 
@@ -29,11 +30,22 @@ class Loaded:
     is_plain: bool = True  # takes its inputs as they lie on the lane
 
 
-def load(spec: dict[str, Any]) -> Loaded:
-    """Everything that can go wrong here is the user's own: it passes through untouched."""
+def load(spec: dict[str, Any], is_worker: bool = True) -> Loaded:
+    """Everything that can go wrong here is the user's own: it passes through untouched, with the rest of its finding if it has one."""
+    try:
+        if is_worker:
+            _become_like_the_caller(spec)
+        return _loaded(spec)
+    except RankwiseError as error:
+        error.add_note(whole_text(error.finding))  # a traceback would tell only what, not why and what to do
+        raise
+
+
+def _loaded(spec: dict[str, Any]) -> Loaded:
     device = torch.device(spec["device"])
     before = _footprint(device)
-    built = _build(spec)
+    args, kwargs, warmup = pickle.loads(spec["given"])
+    built = _build(spec, args, kwargs)
     if isinstance(built, torch.nn.Module):
         if spec["weights"]:
             from rankwise.weights import load_weights  # knows every wrapper a checkpoint may carry
@@ -44,8 +56,8 @@ def load(spec: dict[str, Any]) -> Loaded:
         raise TypeError(f"the build of {spec['name']!r} returned {type(built).__name__}, which cannot be called")
     elif spec["weights"]:
         raise TypeError(f"weights can only be loaded into an nn.Module; the build of {spec['name']!r} returned {type(built).__name__}")
-    if spec["warmup"] is not None:
-        _warm_up(built, pickle.loads(spec["warmup"]), device)
+    if warmup is not None:
+        _warm_up(built, warmup, device)
     nbytes = max(tensor_bytes(built), _footprint(device) - before)
     return Loaded(spec["name"], built, device, nbytes, is_plain=device.type == "cpu")
 
@@ -66,22 +78,26 @@ def tensor_bytes(built: Any) -> int:
     return sum(storages.values())
 
 
-def _build(spec: dict[str, Any]) -> Any:
+def _become_like_the_caller(spec: dict[str, Any]) -> None:
+    """Imports find here what they find where the pool is. In that process itself nothing of it is wanted: scripts would run twice."""
     for folder in reversed(spec["path"]):
         if folder not in sys.path:
             sys.path.insert(0, folder)
     os.chdir(spec["cwd"])
+    if spec["main"]:
+        main_module.become(spec["main"])
+
+
+def _build(spec: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if spec["program"]:
         return torch.export.load(spec["program"]).module()
     if spec["pickled"] is not None:
-        if spec["main"]:
-            main_module.become(spec["main"])
-        return pickle.loads(spec["pickled"])(*spec["args"], **spec["kwargs"])
+        return pickle.loads(spec["pickled"])(*args, **kwargs)
     module, _, name = spec["build"].partition(":")
     found: Any = importlib.import_module(module)
     for part in name.split("."):
         found = getattr(found, part)
-    return found(*spec["args"], **spec["kwargs"])
+    return found(*args, **kwargs)
 
 
 def _warm_up(built: Callable[..., Any], inputs: Any, device: torch.device) -> None:

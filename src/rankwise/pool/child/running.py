@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import pickle
 import traceback
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from rankwise.pool.child.models import Loaded, to_device
 from rankwise.pool.child.staging import Staging
 
 _LONGEST = 20_000  # bytes of an exception, or of its traceback
+_NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")  # the allocator's words differ from one system to the next
 KEPT, UNBATCHABLE, HALVED = 1, 2, 4  # what an order's answer says besides its results
 
 
@@ -126,11 +128,13 @@ def has_tensor(value: Any) -> bool:
     return bool(found)
 
 
-def is_out_of_memory(error: Exception) -> bool:
-    """The GPU's own error, or the CPU allocator's, which is a plain RuntimeError."""
-    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (
-        isinstance(error, RuntimeError) and ("can't allocate memory" in str(error) or "out of memory" in str(error))
-    )
+def is_out_of_memory(error: BaseException) -> bool:
+    """Python's and the GPU's own errors, the kernel's, or the CPU allocator's, which is a plain RuntimeError."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in _NO_MEMORY)
 
 
 def release_memory() -> None:

@@ -45,7 +45,7 @@ class JsonLinesSource:
 
 
 class CsvSource:
-    """Rows under a header line. Numbers are numbers where the first rows of a column are; `.tsv` has tabs."""
+    """Rows under a header line. Numbers are numbers where most of the first rows of a column are; `.tsv` has tabs."""
 
     def __init__(self, path: Path, selection: Selection) -> None:
         self._path = path
@@ -91,14 +91,17 @@ class CsvSource:
     def _typed(self, fields: list[str]) -> Row:
         if len(fields) != len(self._header):
             return f"{len(fields)} fields, the header has {len(self._header)}"
-        try:
-            return {name: kind(text) for name, kind, text in zip(self._header, self._kinds, fields)}
-        except ValueError as error:
-            return str(error)
+        row: dict[str, Any] = {}
+        for name, kind, text in zip(self._header, self._kinds, fields):
+            try:
+                row[name] = kind(text)
+            except ValueError:
+                return f"{text[:100]!r} in column {name!r}, where numbers are"
+        return row
 
     def _find_kinds(self) -> list[Callable[[str], Any]]:
         sample = [fields for (fields, _), _ in zip(self._records(self._start), range(_SAMPLE)) if len(fields) == len(self._header)]
-        return [_kind_of([fields[i] for fields in sample]) for i in range(len(self._header))]
+        return [_kind_of([fields[i] for fields in sample], name in self._chosen[0]) for i, name in enumerate(self._header)]
 
 
 def gathered(rows: Iterator[tuple[Row, int]], size: int, first_row: int, chosen: tuple[list[str], list[str]]) -> Iterator[Batch]:
@@ -144,12 +147,17 @@ def _fields(record: bytes, delimiter: str) -> list[str]:
     return next(csv.reader([text] if "\n" not in text else text.splitlines(keepends=True), delimiter=delimiter), [])
 
 
-def _kind_of(texts: list[str]) -> Callable[[str], Any]:
-    for kind in (int, float):
-        try:
-            for text in texts:
-                kind(text)
-        except ValueError:
-            continue
-        return kind if texts else str
-    return str
+def _kind_of(texts: list[str], is_for_model: bool) -> Callable[[str], Any]:
+    """What the model gets is of numbers if most of it are; the others are bad rows then. What is kept has to be so throughout."""
+    whole, numbers = (sum(_is_a(kind, text) for text in texts) for kind in (int, float))
+    if not texts or (numbers < len(texts) and not (is_for_model and 2 * numbers > len(texts))):
+        return str
+    return int if whole == numbers else float
+
+
+def _is_a(kind: Callable[[str], Any], text: str) -> bool:
+    try:
+        kind(text)
+    except ValueError:
+        return False
+    return True

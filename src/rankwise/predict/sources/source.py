@@ -31,6 +31,9 @@ def open_source(given: Any, selection: Selection) -> Source:
 
         return DatasetSource(given, selection)
     path = Path(given)
+    if (selection.columns or selection.keep) and (path.is_dir() or path.suffix.lower() == ".npy"):
+        what = "a folder of files" if path.is_dir() else "one array"
+        raise UsageError(f"{path} is {what} and has no columns", next=("leave out --columns and --keep",))
     if path.is_dir():
         from rankwise.predict.sources.folder import FolderSource
 
@@ -39,8 +42,29 @@ def open_source(given: Any, selection: Selection) -> Source:
         raise UnreadableInput(f"there is no input {path}", next=("check the path",))
     try:
         return _of_file(path, selection)
-    except (OSError, ValueError, KeyError) as error:  # pyarrow's and numpy's errors are among these
-        raise UnreadableInput(f"{path} cannot be read", why=f"{type(error).__name__}: {str(error)[:300]}") from error
+    except _UNREADABLE as error:
+        raise _unreadable(path, error) from error
+
+
+def batches_of(source: Source, size: int, first_row: int = 0, position: int | None = None) -> Iterator[Batch]:
+    """The batches of an input; where the rest of a file cannot be read, from which row on. A dataset's own exceptions are its own."""
+    row = first_row
+    try:
+        for batch in source.batches(size, first_row, position):
+            yield batch
+            row = batch.first_row + batch.length
+    except _UNREADABLE as error:
+        if "path" not in source.identity:
+            raise
+        raise _unreadable(source.identity["path"], error, f" from row {row:,} on") from error
+
+
+_UNREADABLE = (OSError, ValueError, KeyError, EOFError)  # pyarrow's and numpy's errors are among these
+
+
+def _unreadable(path: Any, error: BaseException, where: str = "") -> UnreadableInput:
+    steps = ("see whether another program can read it",) if not isinstance(error, PermissionError) else ("see who may read it: ls -l",)
+    return UnreadableInput(f"{path} cannot be read{where}", why=f"{type(error).__name__}: {str(error)[:300]}", next=steps)
 
 
 def file_identity(path: Path) -> dict[str, Any]:

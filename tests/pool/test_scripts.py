@@ -1,0 +1,42 @@
+"""Pools in a script whose own functions build the models."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+SCRIPT = """
+import os, sys, numpy, torch, rankwise
+print("run as", __name__)
+class Times(torch.nn.Module):
+    def forward(self, x):
+        return x * 3
+def build(make=Times):
+    return make()
+if __name__ == "__main__":
+    workers = int(sys.argv[1])
+    models = {"m": rankwise.Model(build, args=(Times,)), "n": rankwise.Model("torch.nn:Sequential", args=(Times(),))}
+    with rankwise.Pool(models, workers=workers) as pool:
+        os.chdir("/")
+        print(pool.submit("m", torch.ones(1)).result().item(), pool.submit("n", torch.ones(1)).result().item())
+    print(os.getcwd(), sys.modules["__main__"].__name__)
+    os.chdir(os.path.dirname(__file__))
+    print(rankwise.predict(build, [torch.ones(2)] * 20, "out.npy", workers=workers, batch=8).rows, numpy.load("out.npy").sum())
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_scripts_own_functions_reach_the_workers_and_the_script_runs_once_here(tmp_path: Path, workers: int) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    command = [sys.executable, str(tmp_path / "script.py"), str(workers)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines() if line != "run as __mp_main__"]
+    assert lines == ["run as __main__", "3.0 3.0", "/ __main__", "20 120.0"]
+    assert ("__mp_main__" in done.stdout) == bool(workers)
