@@ -180,3 +180,14 @@ def deadly() -> torch.nn.Module:
 
 def not_callable() -> Any:
     return 3
+
+
+class Wordy(torch.nn.Module):
+    """Takes no row, and says so at length in an exception that cannot travel."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        raise Odd(0, "x" * 30_000 + " no row is good enough")  # type: ignore[arg-type]
+
+
+def wordy() -> torch.nn.Module:
+    return Wordy()

@@ -231,10 +231,9 @@ def test_workers_have_their_share_of_the_cores_and_see_no_gpu(pool: Pool) -> Non
 
 def test_a_flood_on_one_model_does_not_starve_another(pool: Pool) -> None:
     flood = [pool.submit("sleeper", 0.01) for _ in range(100)]
-    began = time.monotonic()
     pool.submit("double", torch.ones(1)).result(60)
 
-    assert time.monotonic() - began < 0.5  # 0.5 s of flood per worker
+    assert sum(future.done() for future in flood) < 80  # it did not wait for those that came before it
     for future in flood:
         future.cancel()
 

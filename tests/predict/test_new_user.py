@@ -141,6 +141,7 @@ def test_what_is_wrong_is_a_finding_and_harms_nothing(
 ) -> None:
     prepare(tmp_path)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "400")  # the folder's name may be long
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
     assert predict(tmp_path, source, "out.npy", *words) == 2

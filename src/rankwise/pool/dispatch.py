@@ -5,6 +5,7 @@ One lock guards all state. Futures are settled after it is released, because the
 
 from __future__ import annotations
 
+import errno
 import heapq
 import itertools
 import logging
@@ -18,9 +19,9 @@ import numpy as np
 from rankwise.pool.arena import Arena
 from rankwise.pool.crew import Edge, Seat
 from rankwise.pool.express import Express
-from rankwise.pool.inlet import cut_value, join_nodes
+from rankwise.pool.inlet import cut_value
 from rankwise.pool.listen import Listener
-from rankwise.pool.parcel import Node
+from rankwise.pool.packets import LaneFull, parts_of
 from rankwise.pool.results import raised
 from rankwise.pool.schedule import Action, Drop, Load, ModelState, Order, Run, Scheduler, WorkerState
 from rankwise.pool.staff import Staff
@@ -277,7 +278,9 @@ class Dispatcher:
     def _answered_joined(self, worker: WorkerState, order: Order, result: tuple[bool, Any], flags: int, now: float) -> None:
         """Each task gets its rows. Where one of them spoilt it for all, each runs by itself."""
         ok, node = result
-        value: Any = worker.edge.reader.value(order.tasks[0], node) if ok else None
+        value: Any = worker.edge.reader.value(order.carrier or order.tasks[0], node) if ok else None
+        if flags & KEPT and order.carrier is not None:  # the model still has its input: these pages are not used again
+            order.carrier.slots = ()
         if not ok or flags & UNBATCHABLE:
             for task in order.tasks:
                 task.alone = True
@@ -370,27 +373,19 @@ class Dispatcher:
         items = []
         for order in orders:
             order.tasks = [task for task in order.tasks if self._begins(task, now)]
-            if order.tasks:
-                items.append((order.serial, order.model.number, self._parts(order)))
-            else:
-                del worker.inflight[order.serial]
-                self.scheduler.take_back(worker, order, now)
-        if not items:
-            return
-        if not self._send(worker, ("run", items)):
+            try:
+                if order.tasks:
+                    items.append((order.serial, order.model.number, parts_of(order, self.arena)))
+                    continue
+            except LaneFull:
+                self.scheduler.add_again(order.tasks)
+            del worker.inflight[order.serial]
+            self.scheduler.take_back(worker, order, now)
+        if items and not self._send(worker, ("run", items)):
             for order in reversed([order for order in orders if order.serial in worker.inflight]):
                 del worker.inflight[order.serial]
                 self.scheduler.take_back(worker, order, now)
                 self.scheduler.add_again(order.tasks)
-
-    def _parts(self, order: Order) -> list[tuple[int, Node, float | None]]:
-        """What the worker gets: each task by itself, or small ones as if they were one."""
-        tasks = order.tasks
-        is_small = len(tasks) > 1 and sum([task.size for task in tasks]) < INLINE_BYTES * 4
-        if is_small and not any(task.slots or task.deadline is not None for task in tasks):
-            order.is_joined = True
-            return [(sum([task.rows for task in tasks]), join_nodes([task.node for task in tasks]), None)]
-        return [(0 if task.alone else task.rows, task.node, task.deadline) for task in tasks]
 
     def _begins(self, task: Task, now: float) -> bool:
         """A task that was cancelled, or whose deadline has passed, never starts."""
@@ -444,7 +439,9 @@ class Dispatcher:
             is_sent = send(edge.sock, message, wait=must)
             edge.page.nudge()
             return is_sent
-        except OSError:
+        except OSError as error:
+            if error.errno == errno.EMSGSIZE:  # nobody will answer, so somebody has to say so
+                self.break_all("a packet was larger than a socket takes, which is a fault of rankwise")
             return True
 
     def _go_on(self, now: float) -> None:

@@ -58,10 +58,11 @@ class ModelState:
 class Order:
     """What was sent to a worker under one serial: a load, or tasks that run together."""
 
-    __slots__ = ("expected_s", "is_joined", "is_load", "model", "serial", "tasks", "worker")
+    __slots__ = ("carrier", "expected_s", "is_joined", "is_load", "model", "serial", "tasks", "worker")
 
     def __init__(self, serial: int, model: ModelState, tasks: list[Task], expected_s: float, worker: WorkerState, is_load: bool = False):
         self.serial, self.model, self.tasks, self.expected_s, self.worker, self.is_load = serial, model, tasks, expected_s, worker, is_load
+        self.carrier: Any = None  # what holds its tasks' rows on the lane, where they are too many for a packet
         self.is_joined = False  # its tasks were sent as one request, and come back as one
 
 

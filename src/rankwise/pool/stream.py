@@ -86,14 +86,16 @@ class Stream:
             while True:
                 for model, inputs in source:
                     now = monotonic()
-                    if now - last > _SLOW_S:
+                    is_slow, last = now - last > _SLOW_S, now
+                    if is_slow:
                         self._limit = 1
                         self._send_all()
-                    last = now
+                    elif self._limit == 1:
+                        self._limit = _FIRST
                     self._take(model, inputs, deadline_s)
                     if len(waiting) >= self._most or self._num_futures >= self._most_futures:
                         break
-                    if (self._limit == 1 or not len(waiting) % _LOOK) and self._is_first_done():
+                    if (is_slow or not len(waiting) % _LOOK) and self._is_first_done():
                         break
                 else:
                     self._send_all()
@@ -118,8 +120,6 @@ class Stream:
             if shape and 0 < shape[0] < model.max_batch:
                 self._bunch(model, (model.number, tag, dtype, shape[1:], to_tensor), shape[0], data)
                 return
-        if self._limit < _LARGEST:
-            self._limit *= 2  # as far as can be seen, the source is quick
         self._num_futures += 1
         self._waiting.append(self._patiently(lambda: self._pool.submit_parcel(model, parcel, deadline_s)))
 

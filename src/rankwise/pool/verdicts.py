@@ -96,7 +96,7 @@ def build_failed(model: str, text: str, attempts: int) -> ModelUnavailable:
     times = f" ({attempts} times)" if attempts > 1 else ""
     why, steps = text, ("the traceback is that of your build or of its weights",)
     if told := _TOLD.search(text):
-        last, why = f"{told['code']} {told['summary']}", told["why"] or ""
+        last, why = f"{told['code']} {told['summary']}", (told["why"] or "").replace("\n       ", "\n")
         steps = tuple(re.findall(r"^next   (.+)$", told["steps"], re.MULTILINE))
     finding = Finding("RW807", "build-failed", "error", True, f"model {model!r} could not be built{times}: {last}", why=why, next=steps)
     return ModelUnavailable(finding)

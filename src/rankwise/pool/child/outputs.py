@@ -27,11 +27,12 @@ class Outputs:
         self._extents: list[Extents] = []
         self._out: dict[int, tuple[int, int, int]] = {}  # slot: segment, offset, room
         self._free = list(range(SLOTS))
+        self.inline_bytes = INLINE_BYTES  # up to here, an array goes into the message
 
     def put(self, array: np.ndarray[Any, Any], owner: Any) -> Any:
-        """For `wrap`: the bytes themselves, the input it is, or a place in the lane."""
+        """For `pack`: the bytes themselves, the input it is, or a place in the lane."""
         nbytes = array.nbytes
-        if nbytes <= INLINE_BYTES:
+        if nbytes <= self.inline_bytes:
             return array.tobytes()
         if nbytes >= _ALIAS_BYTES and owner is not array and array.flags.c_contiguous:
             place = self._alias(owner)

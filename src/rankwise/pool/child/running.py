@@ -142,13 +142,19 @@ def release_memory() -> None:
         torch.cuda.empty_cache()
 
 
-def packed_error(error: BaseException) -> tuple[bytes, str]:
+def packed_error(error: BaseException, longest: int = _LONGEST) -> tuple[bytes, str]:
     """The exception as the caller will see it, if it can travel, and the worker's traceback in any case."""
-    text = "".join(traceback.format_exception(error))[-_LONGEST:]
+    text = "".join(traceback.format_exception(error))
     error.__traceback__ = None
     try:
         data = pickle.dumps(error)
         pickle.loads(data)
     except Exception:  # whatever its __reduce__ does
         data = b""
-    return (data if len(data) < _LONGEST else b""), text
+    return shortened((data, text), longest)
+
+
+def shortened(packed: tuple[bytes, str], longest: int) -> tuple[bytes, str]:
+    """An exception that leaves room for others in the packet; its text goes on being there, from the end."""
+    data, text = packed
+    return (data if len(data) <= longest else b""), text[-longest:]

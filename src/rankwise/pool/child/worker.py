@@ -17,16 +17,17 @@ import torch
 from rankwise.pool.child.inputs import Inputs
 from rankwise.pool.child.models import Loaded, drop, load
 from rankwise.pool.child.outputs import Outputs
-from rankwise.pool.child.running import KEPT, Runner, packed_error
+from rankwise.pool.child.running import KEPT, Runner, packed_error, shortened
 from rankwise.pool.parcel import Node, folded, pack, unpack
 from rankwise.pool.segments import Segment
 from rankwise.pool.stack import STACK_SIGNAL
 from rankwise.pool.status import BRISK_NS, SIZE, StatusPage, current_cpu
-from rankwise.pool.wire import MAX_BYTES, SEND, Receiver, send
+from rankwise.pool.wire import INLINE_BYTES, MAX_BYTES, SEND, Receiver, send
 
 Part = tuple[int, Node, float | None]  # rows (0: stands for itself), inputs, deadline on the machine's monotonic clock
 _CLOSE_NS, _STREAK = 3_000_000, 3  # quick tasks with less time between them follow each other closely; so many of them are some
 _WATCH_NS = 1_000_000
+_RESULTS_BYTES = 80_000  # of one order, in its answer
 _ANSWER_AFTER_NS = 200_000  # quick tasks share a packet, but nobody waits long for it
 
 
@@ -177,7 +178,8 @@ class Worker:
         try:
             answer, size = folded(pack(run(*unpack(node, self._inputs.get)), self._outputs.put), self._outputs.put)
         except Exception as error:
-            return [(False, packed_error(error))], 0
+            failed = packed_error(error)
+            return [(False, failed)], len(failed[0]) + len(failed[1])
         return [(True, answer)], size
 
     def _results(self, model: Loaded, parts: list[Part]) -> tuple[list[tuple[bool, Any]], int]:
@@ -192,17 +194,28 @@ class Worker:
                 found = self._runner.run(model, requests, [rows for rows, _, _ in timely])
             except Exception as error:
                 found = [(False, packed_error(error))] * len(timely)
-        packed = [self._packed(ok, value) for ok, value in found]
+        packed = self._packed_all(found)
         results = iter([(ok, answer) for ok, answer, _ in packed])
-        return [next(results) if part[2] is None or now < part[2] else (False, None) for part in parts], sum(
-            [size for _, _, size in packed]
-        )
+        in_order = [next(results) if part[2] is None or now < part[2] else (False, None) for part in parts]
+        return in_order, sum([size for _, _, size in packed])
 
-    def _packed(self, ok: bool, value: Any) -> tuple[bool, Any, int]:
+    def _packed_all(self, found: list[tuple[bool, Any]]) -> list[tuple[bool, Any, int]]:
+        """All of them go into one packet: the more there are, the sooner an array goes to the lane and an exception is cut short."""
+        share = _RESULTS_BYTES // max(1, len(found))
+        self._outputs.inline_bytes = min(INLINE_BYTES, share)
         try:
-            return (True, *folded(pack(value, self._outputs.put), self._outputs.put)) if ok else (False, value, 0)
-        except Exception as error:  # an output that cannot be pickled
-            return False, packed_error(error), 0
+            return [self._packed(ok, value, share // 2) for ok, value in found]
+        finally:
+            self._outputs.inline_bytes = INLINE_BYTES
+
+    def _packed(self, ok: bool, value: Any, longest: int) -> tuple[bool, Any, int]:
+        try:
+            if ok:
+                return (True, *folded(pack(value, self._outputs.put), self._outputs.put))
+            error = shortened(value, longest)
+        except Exception as raised:  # an output that cannot be pickled
+            error = packed_error(raised, longest)
+        return False, error, len(error[0]) + len(error[1])
 
     def _add(self, answer: tuple[Any, ...], nbytes: int) -> None:
         if self._answers_bytes + nbytes > MAX_BYTES:
