@@ -29,6 +29,7 @@ BUSY_TICK_S, IDLE_TICK_S = 0.1, 0.5
 # How long callers are waited for: where they came the last time, and where they did not (callbacks, asyncio).
 _LONG_GRACE_NS, _SHORT_GRACE_NS = 2_000_000, 20_000
 _WINDOWS = itertools.count(1)
+_LOOK_UP_MS = 100
 _PACKETS = 64  # of one worker before the others are looked at
 
 
@@ -88,19 +89,32 @@ class Listener:
             self._thread.join()
 
     def help(self, task: Task, timeout: float | None) -> float | None:
-        """In the caller's thread: read what its worker says until the task is over. Returns what is left of the timeout."""
+        """In the caller's thread: read what the workers say until the task is over. Returns what is left of the timeout."""
         end = None if timeout is None else time.monotonic() + timeout
         while not task.is_over:
             worker = task.worker
             if worker is None or not worker.edge.reading.acquire(blocking=False):
                 break
+            others = self._take_others(worker)
             try:
-                self._read_until_over(worker, task, end)
+                if others:
+                    self._read_several([worker, *others], task, end)
+                else:
+                    self._read_until_over(worker, task, end)
             finally:
-                worker.edge.reading.release()
+                for taken in (worker, *others):
+                    taken.edge.reading.release()
             if end is not None and time.monotonic() >= end:
                 break
         return None if end is None else max(0.0, end - time.monotonic())
+
+    def _take_others(self, worker: WorkerState) -> list[WorkerState]:
+        """Those that have something to do as well, and nobody who reads: one thread that reads them all is better than two in turns."""
+        return [
+            other
+            for other in list(self._workers.values())
+            if other is not worker and other.inflight and not other.edge.is_gone and other.edge.reading.acquire(blocking=False)
+        ]
 
     def disarm(self, edge: Edge) -> None:
         if edge.is_armed:
@@ -145,8 +159,40 @@ class Listener:
                 if message is None:
                     return
         finally:
-            if worker.inflight:
-                self._arm(edge)
+            if worker.inflight:  # whoever waits for it comes soon, or the other thread takes over
+                self._grace.set(self._grace_ns)
+
+    def _read_several(self, workers: list[WorkerState], task: Task, end: float | None) -> None:
+        self._grace_ns = _LONG_GRACE_NS
+        poll = select.poll()
+        by_fd = {}
+        for worker in workers:
+            self.disarm(worker.edge)
+            by_fd[worker.edge.sock.fileno()] = worker
+            poll.register(worker.edge.sock, select.POLLIN)
+        while not task.is_over and not any(worker.edge.is_gone for worker in workers):
+            for fd, _ in poll.poll(_LOOK_UP_MS):
+                if not self._read_packets(by_fd[fd]):
+                    return
+            if task.worker not in workers or (end is not None and time.monotonic() >= end):  # it waits again, or for another one
+                break
+        self._grace.set(self._grace_ns)
+
+    def _read_packets(self, worker: WorkerState) -> bool:
+        """What a worker has said so far; False where it has closed its socket."""
+        for _ in range(_PACKETS):
+            message: Any = None
+            try:
+                message = worker.edge.receiver.receive(wait=False)
+            except BlockingIOError:
+                return True
+            except OSError:
+                pass
+            if message is None or message[0] != "one" or not self._finish(worker, message):
+                self._dispatcher.handle(worker, message)
+            if message is None:
+                return False
+        return True
 
     def _loop(self) -> None:
         dispatcher, next_tick = self._dispatcher, 0.0
@@ -196,18 +242,7 @@ class Listener:
         if worker is None or not worker.edge.reading.acquire(blocking=False):
             return
         try:
-            for _ in range(_PACKETS):
-                message: Any = None
-                try:
-                    message = worker.edge.receiver.receive(wait=False)
-                except BlockingIOError:
-                    return
-                except OSError:
-                    pass
-                if message is None or message[0] != "one" or not self._finish(worker, message):
-                    self._dispatcher.handle(worker, message)
-                if message is None or not worker.inflight:
-                    self.disarm(worker.edge)
-                    return
+            if not self._read_packets(worker) or not worker.inflight:
+                self.disarm(worker.edge)
         finally:
             worker.edge.reading.release()
