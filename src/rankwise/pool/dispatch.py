@@ -33,6 +33,8 @@ from rankwise.pool.wire import INLINE_BYTES, send
 
 log = logging.getLogger("rankwise.pool")
 KEPT, UNBATCHABLE, HALVED = 1, 2, 4  # as child/running.py says it
+# Quick tasks share an answer, but nobody waits long for it; of a stream, a worker answers while it still has half of what it was given.
+PROMPT_NS, LAZY_NS = 200_000, 8_000_000
 
 
 @dataclass(frozen=True)
@@ -381,7 +383,8 @@ class Dispatcher:
                 self.scheduler.add_again(order.tasks)
             del worker.inflight[order.serial]
             self.scheduler.take_back(worker, order, now)
-        if items and not self._send(worker, ("run", items)):
+        is_lazy = all(task.is_lazy for order in orders for task in order.tasks)
+        if items and not self._send(worker, ("run", items, LAZY_NS if is_lazy else PROMPT_NS)):
             for order in reversed([order for order in orders if order.serial in worker.inflight]):
                 del worker.inflight[order.serial]
                 self.scheduler.take_back(worker, order, now)

@@ -200,13 +200,17 @@ class Pool:
         """The inputs as they travel."""
         return self._inlet.parcel(model, inputs)
 
-    def submit_parcel(self, model: ModelState, parcel: Parcel, deadline_s: float | None = None, priority: int = 0) -> Future[Any]:
-        if deadline_s is None and model.max_batch == 1 and not priority:
+    def submit_parcel(
+        self, model: ModelState, parcel: Parcel, deadline_s: float | None = None, priority: int = 0, is_lazy: bool = False
+    ) -> Future[Any]:
+        if deadline_s is None and model.max_batch == 1 and not priority and not is_lazy:
             express = self._express(model, parcel)
             if express is not None:
                 return express
         now = time.monotonic()
         future = TaskFuture(model, parcel, now, self._dispatcher)
+        if is_lazy:
+            future.is_lazy = True
         if priority:
             future.priority = priority
         if deadline_s is not None:

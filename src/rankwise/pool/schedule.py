@@ -10,6 +10,7 @@ from rankwise.pool.budget import Resident, can_ever_fit, evictions
 from rankwise.pool.tasks import Task, TaskQueue
 
 AHEAD_S = 0.005  # work that waits inside a worker, so that it need not wait for us; more would only be stuck behind a slow task
+AHEAD_LAZY_S = 0.02  # of a stream, where waking us for each would take from the time to compute
 AHEAD_ORDERS = 128
 AHEAD_BYTES = 60_000
 QUANTUM = 32  # orders of one model before the others get their turn
@@ -178,7 +179,7 @@ class Scheduler:
         return actions
 
     def is_hungry(self, worker: WorkerState) -> bool:
-        return worker.is_ready and (not worker.inflight or (worker.ahead_s < AHEAD_S / 2 and len(worker.inflight) < AHEAD_ORDERS // 2))
+        return worker.is_ready and (not worker.inflight or (worker.ahead_s < AHEAD_LAZY_S / 2 and len(worker.inflight) < AHEAD_ORDERS // 2))
 
     def take_back(self, worker: WorkerState, order: Order, now: float) -> None:
         """The order is over, however it ended."""
@@ -238,7 +239,7 @@ class Scheduler:
         orders: list[Order] = []
         nbytes, is_its_turn = 0, False
         for model in self._by_turn():
-            while model.queue.waiting and worker.ahead_s < AHEAD_S and nbytes < AHEAD_BYTES and len(worker.inflight) < AHEAD_ORDERS:
+            while self._has_room(worker, model) and nbytes < AHEAD_BYTES:
                 holding = worker.holds.get(model.number)
                 if holding is None:
                     if self._should_load(worker, model, now):
@@ -260,6 +261,13 @@ class Scheduler:
         if orders:
             actions.append(Run(worker, orders))
         return actions
+
+    def _has_room(self, worker: WorkerState, model: ModelState) -> bool:
+        """Whether the next task of the model may wait inside this worker."""
+        head = model.queue.peek()
+        if head is None or len(worker.inflight) >= AHEAD_ORDERS:
+            return False
+        return worker.ahead_s < (AHEAD_LAZY_S if head.is_lazy else AHEAD_S)
 
     def _by_turn(self) -> list[ModelState]:
         waiting = [model for model in self.models.values() if model.queue.waiting]

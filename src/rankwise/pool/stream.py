@@ -92,7 +92,7 @@ class Stream:
                         self._send_all()
                     elif self._limit == 1:
                         self._limit = _FIRST
-                    self._take(model, inputs, deadline_s)
+                    self._take(model, inputs, deadline_s, is_slow)
                     if len(waiting) >= self._most or self._num_futures >= self._most_futures:
                         break
                     if (is_slow or not len(waiting) % _LOOK) and self._is_first_done():
@@ -109,7 +109,7 @@ class Stream:
             for future in self._futures():
                 future.cancel()
 
-    def _take(self, model: ModelState, inputs: Sequence[Any], deadline_s: float | None) -> None:
+    def _take(self, model: ModelState, inputs: Sequence[Any], deadline_s: float | None, is_slow: bool) -> None:
         try:
             parcel = self._pool.parcel(model, inputs)
         except PoolFull:
@@ -121,7 +121,7 @@ class Stream:
                 self._bunch(model, (model.number, tag, dtype, shape[1:], to_tensor), shape[0], data)
                 return
         self._num_futures += 1
-        self._waiting.append(self._patiently(lambda: self._pool.submit_parcel(model, parcel, deadline_s)))
+        self._waiting.append(self._patiently(lambda: self._pool.submit_parcel(model, parcel, deadline_s, is_lazy=not is_slow)))
 
     def _bunch(self, model: ModelState, kind: tuple[Any, ...], rows: int, data: bytes) -> None:
         bunch = self._open.get(kind)
@@ -146,7 +146,7 @@ class Stream:
 
     def _send(self, bunch: Bunch) -> None:
         del self._open[bunch.kind]
-        bunch.future = self._patiently(lambda: self._pool.submit_parcel(bunch.model, bunch.parcel()))
+        bunch.future = self._patiently(lambda: self._pool.submit_parcel(bunch.model, bunch.parcel(), is_lazy=True))
 
     def _next(self) -> Any:
         head = self._waiting.popleft()

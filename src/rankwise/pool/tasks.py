@@ -40,6 +40,7 @@ class Task:
     is_queued = False
     has_begun = False
     to_tensor = True
+    is_lazy = False  # one of a stream: that all are done soon counts, not each by itself
     worker: Any = None
     slots: Sequence[Any] = ()  # of the arena, held until the task is over
     brisk = 0  # its serial, where its answer may well come before falling asleep and waking up would be over

@@ -28,7 +28,6 @@ Part = tuple[int, Node, float | None]  # rows (0: stands for itself), inputs, de
 _CLOSE_NS, _STREAK = 3_000_000, 3  # quick tasks with less time between them follow each other closely; so many of them are some
 _WATCH_NS = 1_000_000
 _RESULTS_BYTES = 80_000  # of one order, in its answer
-_ANSWER_AFTER_NS = 200_000  # quick tasks share a packet, but nobody waits long for it
 
 
 def serve(orders: dict[str, Any], fds: list[int]) -> None:
@@ -54,7 +53,7 @@ class Worker:
         self._runner = Runner()
         self._answers: list[tuple[Any, ...]] = []
         self._answers_bytes = 0
-        self._answered_ns = 0
+        self._answered_ns = self._answer_after_ns = 0
         self._brisk = 0  # the serial of a quick task that has just been answered
         self._streak = self._watched_ns = 0
 
@@ -122,7 +121,7 @@ class Worker:
         _, serial, number, node = message
         model = self._models[number]
         if not model.is_plain:
-            self._on_run([(serial, number, [(0, node, None)])])
+            self._on_run([(serial, number, [(0, node, None)])], 0)
             return
         now = time.monotonic_ns()
         self._page.run_here(serial, now)
@@ -145,8 +144,8 @@ class Worker:
         if self._inputs.in_use:
             self._inputs.finish()
 
-    def _on_run(self, orders: list[tuple[int, int, list[Part]]]) -> None:
-        self._answered_ns = time.monotonic_ns()
+    def _on_run(self, orders: list[tuple[int, int, list[Part]]], answer_after_ns: int) -> None:
+        self._answered_ns, self._answer_after_ns = time.monotonic_ns(), answer_after_ns
         for serial, number, parts in orders:
             self._run(serial, number, parts)
         self._page.run(0, 0)
@@ -171,7 +170,7 @@ class Worker:
             self._inputs.finish()
         end = time.monotonic_ns()
         self._add((serial, end - now, results, flags), 100 + size)
-        if end - self._answered_ns > _ANSWER_AFTER_NS:
+        if end - self._answered_ns > self._answer_after_ns:
             self._answer()
 
     def _plain_result(self, run: Any, node: Node) -> tuple[list[tuple[bool, Any]], int]:
