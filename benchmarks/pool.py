@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ import pool_models
 import torch
 from chart import bars
 from machine import machine_facts
+from table import HEAD, Line
 
 from rankwise.pool import Model, Pool
 
@@ -36,26 +36,6 @@ SIZES = {
     4_000: ("4 KB", 15, 20, 4.0), 400_000: ("400 KB", 11, 20, 6.0), 4_000_000: ("4 MB", 9, 7, 4.0), 40_000_000: ("40 MB", 7, 3, 3.5),
 }  # fmt: skip
 WORKERS = 2
-
-
-@dataclass
-class Line:
-    """One line of the table: what was measured, ours, the best peer's, the ratio and what is required of it."""
-
-    what: str
-    ours: str
-    peer: str
-    ratio: float | None
-    required: float | None
-
-    @property
-    def is_met(self) -> bool | None:
-        return None if self.ratio is None or self.required is None else self.ratio >= self.required
-
-    def __str__(self) -> str:
-        ratio = "" if self.ratio is None else f"{self.ratio:.2f}"
-        required = "" if self.required is None else f"≥ {self.required:g} {'yes' if self.is_met else 'no'}"
-        return f"| {self.what} | {self.ours} | {self.peer} | {ratio} | {required} |"
 
 
 def main() -> int:
@@ -173,9 +153,10 @@ def compute(groups: list[Any]) -> list[Line]:
         models = {name: Model(model, replicas=2)}
         if name == "mlp":
             models["batched"] = Model(model, replicas=2, max_batch=32)
-        with Pool(models, workers=WORKERS, threads=1) as pool, executor() as ppe:
+        with Pool(models, workers=WORKERS, threads=1) as pool, executor() as ppe, Alone(name, len(inputs)) as alone:
             ways: dict[str, Callable[[], Any]] = {
                 "one thread": lambda n=name, xs=inputs: [pool_models.peer_numpy(n, x) for x in xs],
+                "two processes that share nothing": alone.run,
                 "rankwise": lambda n=name, xs=inputs: list(pool.map(n, xs)),
                 "ProcessPool": lambda n=name, xs=inputs: list(ppe.map(pool_models.peer_numpy_pair, [(n, x) for x in xs])),
             }
@@ -185,12 +166,41 @@ def compute(groups: list[Any]) -> list[Line]:
             rates = {way: len(inputs) / seconds for way, seconds in interleaved_calls(ways, 7).items()}
         one, ours, peer = rates["one thread"], rates["rankwise"], rates["ProcessPool"]
         lines.append(Line(f"{name}: share of twice one thread's rate", f"{ours:,.0f}/s", f"2 x {one:,.0f}/s", ours / (2 * one), 0.95))
+        bare = rates["two processes that share nothing"]
+        lines.append(Line(f"{name}: two such processes with nothing to send reach", "", f"{bare:,.0f}/s", bare / (2 * one), None))
         lines.append(Line(f"{name}: against ProcessPool", f"{ours:,.0f}/s", f"{peer:,.0f}/s", ours / peer, 1.0))
         if name == "mlp":
             batched = rates["rankwise, batched"]
             lines.append(Line("mlp: batched against not", f"{batched:,.0f}/s", f"{ours:,.0f}/s", batched / ours, 2.0))
         groups.append((f"{name} (per second)", [(way, rate, f"{rate:,.0f}") for way, rate in rates.items()]))
     return lines
+
+
+class Alone:
+    """As many processes as there are workers, each with its share of the inputs made by itself: what the machine can do at most."""
+
+    def __init__(self, name: str, count: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipes = [context.Pipe() for _ in range(WORKERS)]
+        arguments = [(name, count // WORKERS, theirs) for _, theirs in self._pipes]
+        self._processes = [context.Process(target=pool_models.alone, args=each, daemon=True) for each in arguments]
+
+    def __enter__(self) -> Alone:
+        for process in self._processes:
+            process.start()
+        self.run()
+        return self
+
+    def run(self) -> None:
+        for ours, _ in self._pipes:
+            ours.send("run")
+        for ours, _ in self._pipes:
+            ours.recv()
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes:
+            process.terminate()
+            process.join()
 
 
 def start_and_memory(groups: list[Any]) -> list[Line]:
@@ -344,8 +354,7 @@ def write(lines: list[Line], groups: list[Any]) -> None:
         "ProcessPoolExecutor fed tensors, fed arrays, and loky fed arrays.",
         "A ratio over 1 is in favour of rankwise.",
         "",
-        "| what | rankwise | against | ratio | required |",
-        "|---|---|---|---|---|",
+        *HEAD,
         *[str(line) for line in lines],
         "",
         f"![chart](pool.svg)\n\n{machine_facts()}. Written by `benchmarks/pool.py`.",

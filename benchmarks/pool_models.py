@@ -66,3 +66,13 @@ def pid_after(seconds: float) -> int:
     """Which worker has run this; it takes so long that the others get theirs as well."""
     time.sleep(seconds)
     return os.getpid()
+
+
+def alone(name: str, count: int, pipe: Any) -> None:
+    """Run the model that often on each word, on an input of its own."""
+    model, x = cached(name), torch.rand(INPUTS[name])
+    with torch.inference_mode():
+        while pipe.recv():
+            for _ in range(count):
+                model(x)
+            pipe.send("done")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
@@ -117,6 +118,9 @@ def test_an_unknown_model_names_the_known_ones(pool: Pool) -> None:
     assert "sleeper" in error.value.finding.why
 
 
+LOCK = threading.Lock()
+
+
 @pytest.mark.parametrize(
     "model",
     [
@@ -128,7 +132,7 @@ def test_an_unknown_model_names_the_known_ones(pool: Pool) -> None:
         Model("m:f", device="tpu"),
         Model("m:f", replicas=0),
         Model("m:f", memory="lots"),
-        Model(lambda: None),
+        Model(lambda: LOCK),  # not even by value
     ],
 )
 def test_what_is_wrong_before_anything_runs_is_a_usage_error(model: Model) -> None:
