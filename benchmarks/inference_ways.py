@@ -24,6 +24,7 @@ from inference_jobs import BATCH, MODELS, gathered
 from machine import machine_facts
 from table import HEAD, Line
 
+import rankwise
 from rankwise.pool import Model, Pool
 
 HERE = Path(__file__).parent
@@ -31,12 +32,13 @@ RESULTS = HERE / "results"
 SAMPLES = 10_000
 SINGLE = 500  # of them at batch 1, for DDP takes its time
 REPEATS = int(os.environ.get("RANKWISE_REPEATS", "7"))
-ONE, ONE_WIDE, DDP, OURS, BATCHED = (
+ONE, ONE_WIDE, DDP, OURS, BATCHED, ONCE = (
     "one process",
     "one process, 2 threads",
     "DDP and all_gather, 2 ranks",
     "rankwise pool",
     "rankwise pool, batched",
+    "rankwise gather_predictions, 2 ranks",
 )
 
 Times = dict[str, float]
@@ -69,7 +71,8 @@ def in_batches(groups: Groups) -> list[Line]:
         lines += [
             against(f"{what}: one process, 1 thread", SAMPLES, times, OURS, ONE, 1.8 if name == "large" else None),
             against(f"{what}: one process, 2 threads", SAMPLES, times, OURS, ONE_WIDE),
-            against(f"{what}: DDP and all_gather, 2 ranks", SAMPLES, times, OURS, DDP, 1.7 if name == "small" else None),
+            against(f"{what}: DDP and all_gather, 2 ranks", SAMPLES, times, OURS, DDP),
+            against(f"{what}, in the same ranks, gathered once: the same", SAMPLES, times, ONCE, DDP, 1.7 if name == "small" else None),
         ]
     return lines
 
@@ -84,6 +87,7 @@ def one_by_one(groups: Groups) -> list[Line]:
         lines += [
             against(f"{what}: DDP and all_gather, 2 ranks", SINGLE, times, OURS, DDP, required),
             against(f"{what}, which the pool puts together: the same", SINGLE, times, BATCHED, DDP, required),
+            against(f"{what}, in the same ranks, gathered once: the same", SINGLE, times, ONCE, DDP, required),
             against(f"{what}: one process, 1 thread", SINGLE, times, OURS, ONE),
         ]
     return lines
@@ -108,6 +112,7 @@ def offline(name: str, samples: int, batch: int) -> Times:
             ONE: lambda: one_process(1),
             ONE_WIDE: lambda: one_process(2),
             DDP: ranks.run,
+            ONCE: lambda: ranks.run("once"),
             OURS: lambda: torch.cat(list(pool.map("alone", chunks))),
         }
         if batch == 1:
@@ -210,9 +215,10 @@ class Ranks:
         for _ in self._ranks:
             self._done.get()
 
-    def run(self) -> None:
+    def run(self, word: str = "each") -> None:
+        """Gather each batch through DDP, or run the bare model and gather "once"."""
         for queue in self._go:
-            queue.put("run")
+            queue.put(word)
         for _ in self._ranks:
             self._done.get()
 
@@ -234,8 +240,12 @@ def rank_main(rank: int, world_size: int, port: int, model: str, samples: int, b
     wrapped = torch.nn.parallel.DistributedDataParallel(build()).eval()
     chunks = list(torch.rand(samples, width).split(batch))
     done.put(rank)
-    while go.get() == "run":
-        gathered(wrapped, chunks, world_size)
+    while (word := go.get()) != "end":
+        if word == "each":
+            gathered(wrapped, chunks, world_size)
+        else:
+            with torch.inference_mode():
+                rankwise.gather_predictions(torch.cat([wrapped.module(chunk) for chunk in chunks]), samples * world_size)
         done.put(rank)
     dist.destroy_process_group()
 

@@ -267,7 +267,10 @@ class Scheduler:
         head = model.queue.peek()
         if head is None or len(worker.inflight) >= AHEAD_ORDERS:
             return False
-        return worker.ahead_s < (AHEAD_LAZY_S if head.is_lazy else AHEAD_S)
+        if not head.is_lazy:
+            return worker.ahead_s < AHEAD_S
+        share_s = model.queue.waiting * (model.order_s or UNKNOWN_S) / len(self.workers)  # near the end, nobody shall have all that is left
+        return worker.ahead_s < min(AHEAD_LAZY_S, max(AHEAD_S / 2, share_s))
 
     def _by_turn(self) -> list[ModelState]:
         waiting = [model for model in self.models.values() if model.queue.waiting]
