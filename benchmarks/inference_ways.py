@@ -22,7 +22,7 @@ import torch.multiprocessing as mp
 from chart import bars
 from inference_jobs import BATCH, MODELS, gathered
 from machine import machine_facts
-from table import HEAD, Line
+from table import HEAD, Groups, Line, measured
 
 import rankwise
 from rankwise.pool import Model, Pool
@@ -42,18 +42,12 @@ ONE, ONE_WIDE, DDP, OURS, BATCHED, ONCE = (
 )
 
 Times = dict[str, float]
-Groups = list[tuple[str, list[tuple[str, float, str]]]]
 
 
 def main() -> int:
     wanted = sys.argv[1:] or list(SECTIONS)
-    lines: list[Line] = []
     groups: Groups = []
-    for name in wanted:
-        print(f"-- {name}", flush=True)
-        for line in SECTIONS[name](groups):
-            print(line, flush=True)
-            lines.append(line)
+    lines = measured(SECTIONS, wanted, groups)
     if not sys.argv[1:]:
         RESULTS.mkdir(exist_ok=True)
         (RESULTS / "inference_ways.md").write_text(report(lines))

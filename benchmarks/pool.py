@@ -25,7 +25,7 @@ import pool_models
 import torch
 from chart import bars
 from machine import machine_facts
-from table import HEAD, Line
+from table import HEAD, Groups, Line, measured
 
 from rankwise.pool import Model, Pool
 
@@ -40,19 +40,14 @@ WORKERS = 2
 
 def main() -> int:
     wanted = sys.argv[1:] or ["trips", "tiny", "compute", "start", "local", "threads"]
-    lines: list[Line] = []
-    groups: list[tuple[str, list[tuple[str, float, str]]]] = []
-    for name in wanted:
-        print(f"-- {name}", flush=True)
-        for line in SECTIONS[name](groups):
-            print(line, flush=True)
-            lines.append(line)
+    groups: Groups = []
+    lines = measured(SECTIONS, wanted, groups)
     if not sys.argv[1:]:
         write(lines, groups)
     return 0 if all(line.is_met is not False for line in lines) else 1
 
 
-def round_trips(groups: list[Any]) -> list[Line]:
+def round_trips(groups: Groups) -> list[Line]:
     models = {"identity": Model(pool_models.identity)}
     lines = []
     with Pool(models, workers=WORKERS) as pool, executor() as ppe, loky_executor() as other:
@@ -98,7 +93,7 @@ def empty_trip(pool: Pool, nbytes: int, best: float) -> Line:
     return Line("the same from pool.empty, 40 MB", ms(ours), ms(best), best / ours, 8.0)
 
 
-def tiny_tasks(groups: list[Any]) -> list[Line]:
+def tiny_tasks(groups: Groups) -> list[Line]:
     """Each pool by its own way to run a long list of tasks and get the results in order."""
     names = [f"tiny{i}" for i in range(10)]
     inputs = [(names[i % 10], np.random.rand(1, 10).astype(np.float32)) for i in range(3000)]
@@ -145,7 +140,7 @@ def tiny_tasks(groups: list[Any]) -> list[Line]:
     ]
 
 
-def compute(groups: list[Any]) -> list[Line]:
+def compute(groups: Groups) -> list[Line]:
     lines = []
     for name in ("mlp", "cnn", "transformer"):
         model = pool_models.BUILDERS[name]
@@ -203,7 +198,7 @@ class Alone:
             process.join()
 
 
-def start_and_memory(groups: list[Any]) -> list[Line]:
+def start_and_memory(groups: Groups) -> list[Line]:
     names = ["mlp", "cnn", "transformer"]
     inputs = {name: np.zeros(pool_models.INPUTS[name], np.float32) for name in names}
     ours, theirs = [], []
@@ -235,7 +230,7 @@ def memory_mb(*options: str) -> dict[str, Any]:
     return dict(json.loads(subprocess.run(command, capture_output=True, text=True, check=True, cwd=HERE).stdout))
 
 
-def in_process(groups: list[Any]) -> list[Line]:
+def in_process(groups: Groups) -> list[Line]:
     x = torch.rand(1, 1024)
     model = pool_models.mlp().eval()
     torch.set_num_threads(1)
@@ -249,7 +244,7 @@ def in_process(groups: list[Any]) -> list[Line]:
     ]
 
 
-def thread_defaults(groups: list[Any]) -> list[Line]:
+def thread_defaults(groups: Groups) -> list[Line]:
     lines, inputs = [], [np.random.rand(1, 1024).astype(np.float32) for _ in range(200)]
     for workers in (2, 4, 8):
         models = {"mlp": Model(pool_models.mlp, replicas=workers)}
@@ -344,7 +339,7 @@ def ms(seconds: float) -> str:
     return f"{1e3 * seconds:.3f} ms"
 
 
-def write(lines: list[Line], groups: list[Any]) -> None:
+def write(lines: list[Line], groups: Groups) -> None:
     RESULTS.mkdir(exist_ok=True)
     parts = [
         "# The pool against its peers",

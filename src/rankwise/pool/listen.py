@@ -170,13 +170,15 @@ class Listener:
             self.disarm(worker.edge)
             by_fd[worker.edge.sock.fileno()] = worker
             poll.register(worker.edge.sock, select.POLLIN)
-        while not task.is_over and not any(worker.edge.is_gone for worker in workers):
-            for fd, _ in poll.poll(_LOOK_UP_MS):
-                if not self._read_packets(by_fd[fd]):
+        try:
+            while not task.is_over and not any(worker.edge.is_gone for worker in workers):
+                for fd, _ in poll.poll(_LOOK_UP_MS):
+                    if not self._read_packets(by_fd[fd]):
+                        return
+                if task.worker not in workers or (end is not None and time.monotonic() >= end):  # it waits again, or for another one
                     return
-            if task.worker not in workers or (end is not None and time.monotonic() >= end):  # it waits again, or for another one
-                break
-        self._grace.set(self._grace_ns)
+        finally:  # whoever waits for the others comes soon, or the other thread takes over
+            self._grace.set(self._grace_ns)
 
     def _read_packets(self, worker: WorkerState) -> bool:
         """What a worker has said so far; False where it has closed its socket."""
