@@ -191,3 +191,16 @@ class Wordy(torch.nn.Module):
 
 def wordy() -> torch.nn.Module:
     return Wordy()
+
+
+def tight(counter: str, failures: int) -> torch.nn.Module:
+    """Memory is short for the first builds of it."""
+    with open(counter, "a+") as file:
+        file.seek(0)
+        tried = len(file.read())
+        file.write("x")
+    if tried < failures:
+        raise RuntimeError(
+            "[enforce fail at alloc_cpu.cpp:113] data. DefaultCPUAllocator: not enough memory: you tried to allocate 4 bytes."
+        )
+    return Moody()

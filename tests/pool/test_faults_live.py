@@ -127,3 +127,16 @@ def test_a_finding_of_a_build_is_told_whole(tmp_path: Path, workers: int) -> Non
     assert error.finding.next == told.next and f"rankwise explain {told.code}" in told.next
     assert told.code in str(error) and all(step in str(error) for step in told.next)
     assert isinstance(error.__cause__, RankwiseError) and error.__cause__.finding == told
+
+
+def test_a_build_for_which_memory_is_short_is_tried_again_elsewhere_and_not_for_ever(tmp_path: Path) -> None:
+    models = {
+        "passing": Model(f"{HERE}:tight", args=(str(tmp_path / "passing"), 1)),
+        "lasting": Model(f"{HERE}:tight", args=(str(tmp_path / "lasting"), 99)),
+    }
+    with Pool(models, workers=1) as pool:
+        assert pool.submit("passing", torch.ones(1)).result(60).item() == 2.0
+        with pytest.raises(ModelUnavailable, match=r"could not be built \(3 times\): RuntimeError.*not enough memory"):
+            pool.submit("lasting", torch.ones(1)).result(60)
+        assert (tmp_path / "lasting").read_text() == "xxx"
+        assert pool.submit("passing", torch.ones(1)).result(60).item() == 2.0

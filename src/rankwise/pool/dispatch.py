@@ -19,6 +19,7 @@ import numpy as np
 from rankwise.pool.arena import Arena
 from rankwise.pool.crew import Edge, Seat
 from rankwise.pool.express import Express
+from rankwise.pool.faults import MAX_BUILDS, back_off_s
 from rankwise.pool.inlet import cut_value
 from rankwise.pool.listen import Listener
 from rankwise.pool.packets import LaneFull, parts_of
@@ -353,12 +354,20 @@ class Dispatcher:
             self.break_model(model, too_large(model.name, nbytes, place, limit))
 
     def _not_built(self, worker: WorkerState, message: tuple[Any, ...], now: float) -> None:
-        """The build raised: it would do so again, so all its tasks get to know, once."""
-        _, serial, number, data, text = message
+        """The build raised: it would do so again, so all its tasks get to know, once. Unless memory ran out, which may pass: then it is
+        tried again, a few times, in a worker that has used none yet."""
+        _, serial, number, data, text, is_out_of_memory = message
         model = self.scheduler.models[number]
         self.scheduler.take_back(worker, worker.inflight.pop(serial), now)
         self.scheduler.not_loaded(worker, model)
-        error = build_failed(model.name, text, 1)
+        model.build_failures += 1
+        if is_out_of_memory and model.build_failures < MAX_BUILDS:
+            log.warning("memory ran out while worker %d built model %r; it is tried again in another one", worker.number, model.name)
+            model.not_before = now + back_off_s(model.build_failures)
+            worker.is_ready, worker.edge.has_answered = False, True
+            worker.edge.kill()
+            return
+        error = build_failed(model.name, text, model.build_failures)
         error.__cause__ = raised((data, text), model.name)
         self.break_model(model, error)
 

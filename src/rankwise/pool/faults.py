@@ -8,7 +8,7 @@ from dataclasses import dataclass
 MAX_STRIKES = 2  # workers an input may kill
 MAX_HITS = 3  # workers that may die under it by a signal anybody could have sent
 MAX_KILLS = 6  # the same for SIGKILL without a sign of memory running out
-MAX_BUILDS = 3  # failures of a build that might be passing: the worker died in it
+MAX_BUILDS = 3  # failures of a build that might be passing: the worker died in it, or memory ran out
 _BACK_OFF_S = (0.0, 0.5, 2.0)
 
 

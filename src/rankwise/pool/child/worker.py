@@ -17,7 +17,7 @@ import torch
 from rankwise.pool.child.inputs import Inputs
 from rankwise.pool.child.models import Loaded, drop, load
 from rankwise.pool.child.outputs import Outputs
-from rankwise.pool.child.running import KEPT, Runner, packed_error, shortened
+from rankwise.pool.child.running import KEPT, Runner, is_out_of_memory, packed_error, shortened
 from rankwise.pool.parcel import Node, folded, pack, unpack
 from rankwise.pool.segments import Segment
 from rankwise.pool.stack import STACK_SIGNAL
@@ -105,7 +105,7 @@ class Worker:
             self._models[number] = model = load(pickle.loads(self._inputs.raw(place)))
         except BaseException as error:  # SystemExit from a script without a main guard, say: nothing the user's code does ends the worker
             drop()
-            send(self._sock, ("failed", serial, number, *packed_error(error)), wait=True)
+            send(self._sock, ("failed", serial, number, *packed_error(error), is_out_of_memory(error)), wait=True)
         else:
             send(self._sock, ("loaded", serial, number, model.nbytes, time.perf_counter() - started), wait=True)
         self._inference.__enter__()
