@@ -270,3 +270,11 @@ def test_a_model_runs_where_it_was_asked_to_and_takes_memory_there() -> None:
     give(made, on_second, 1)
     loads = [action for action in made.plan(0.0) if isinstance(action, Load)]
     assert [(load.worker.device, load.model) for load in loads] == [("cuda:1", on_second)]
+
+
+def test_where_workers_die_of_signals_anyway_an_input_is_not_blamed_so_soon() -> None:
+    crash = Death(-signal.SIGSEGV)
+
+    assert is_quarantined(0, 3, crash) and is_quarantined(0, 3, crash, others=1)
+    assert not is_quarantined(0, 5, crash, others=2) and is_quarantined(0, 6, crash, others=2)
+    assert is_quarantined(2, 2, Death(1), others=9)  # what it certainly did itself counts as ever

@@ -42,11 +42,12 @@ class Death:
         return self.exit_code is not None and (self.exit_code >= 0 or self.own_doing or self.out_of_memory) and not self.stopped
 
 
-def is_quarantined(strikes: int, hits: int, death: Death) -> bool:
-    """Two proven ends; for those that somebody outside may have caused, more, because the same bad luck twice does happen."""
+def is_quarantined(strikes: int, hits: int, death: Death, others: int = 0) -> bool:
+    """Two proven ends; for those that somebody outside may have caused, more, because the same bad luck twice does happen, and more
+    still where workers have lately died of signals without this input (`others`): then somebody outside does send them."""
     if strikes >= MAX_STRIKES:
         return True
-    if death.exit_code == -signal.SIGKILL:
+    if death.exit_code == -signal.SIGKILL or others >= MAX_STRIKES:
         return hits >= MAX_KILLS
     return hits >= MAX_HITS
 

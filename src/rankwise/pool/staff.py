@@ -7,6 +7,7 @@ import logging
 import socket
 import struct
 import time
+from collections import deque
 from typing import TYPE_CHECKING
 
 from rankwise.pool.crew import Crew, Edge, Seat
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("rankwise.pool")
 _MAX_EARLY_DEATHS = 3
+_LATELY_S = 60.0
 _LOOK_UP_S = 0.1  # how often whoever waits for a packet looks whether the worker is still there
 
 
@@ -34,6 +36,7 @@ class Staff:
         self._numbers = itertools.count(1)
         self._early_deaths = 0
         self._oom_kills = oom_kills()
+        self._signalled: deque[tuple[float, set[int]]] = deque(maxlen=16)  # the last deaths by a signal: when, and under which tasks
         self.workers: dict[int, WorkerState] = {}
         self.crew: Crew
 
@@ -140,6 +143,8 @@ class Staff:
 
     def _judge(self, orders: list[Order], running: int, death: Death) -> None:
         again: list[Task] = []
+        if death.exit_code is not None and death.exit_code < 0 and not death.is_proven:
+            self._signalled.append((time.monotonic(), {id(task) for order in orders if order.serial == running for task in order.tasks}))
         for order in orders:
             was_running = order.serial == running and not death.stopped
             if order.is_load:
@@ -160,7 +165,9 @@ class Staff:
         task.hits += 1
         task.strikes += death.is_proven
         task.alone = True
-        if not is_quarantined(task.strikes, task.hits, death):
+        since = time.monotonic() - _LATELY_S
+        others = sum(moment > since and id(task) not in tasks for moment, tasks in self._signalled)
+        if not is_quarantined(task.strikes, task.hits, death, others):
             return False
         dispatcher.counters.of(name).quarantined += 1
         dispatcher.fail(task, quarantined(name, described(task), task.hits, death))
