@@ -18,7 +18,9 @@ from rankwise.pool.inlet import cut, cut_value, join_nodes, rows_and_key
 from rankwise.pool.machine import Machine, plan
 from rankwise.pool.model import parse_bytes
 from rankwise.pool.schedule import Drop, Load, ModelState, Run, Scheduler, WorkerState
+from rankwise.pool.segments import Segment
 from rankwise.pool.stats import Histogram
+from rankwise.pool.status import SIZE, StatusPage
 from rankwise.pool.tasks import Task, TaskQueue
 
 
@@ -278,3 +280,12 @@ def test_where_workers_die_of_signals_anyway_an_input_is_not_blamed_so_soon() ->
     assert is_quarantined(0, 3, crash) and is_quarantined(0, 3, crash, others=1)
     assert not is_quarantined(0, 5, crash, others=2) and is_quarantined(0, 6, crash, others=2)
     assert is_quarantined(2, 2, Death(1), others=9)  # what it certainly did itself counts as ever
+
+
+def test_a_look_between_two_words_of_a_worker_is_no_task_that_runs_for_ever() -> None:
+    page = StatusPage(Segment.create(SIZE, "test-status"))
+    page.run(7, 1234)
+    assert page.running == (7, 1234)
+    page.run(8, 0)  # what is seen of `run(8, now)` before the time is there
+    assert page.running == (0, 0)
+    page.segment.close()

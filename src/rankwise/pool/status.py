@@ -41,9 +41,13 @@ class StatusPage:
 
     @property
     def running(self) -> tuple[int, int]:
-        """The serial and the time (monotonic, ns) of what the worker does."""
+        """The serial and the time (monotonic, ns) of what the worker does.
+
+        It writes one after the other. Who looks in between sees a serial without a time, and takes it for a task that ran since the
+        machine was started: so that is nothing yet.
+        """
         serial, since = _RUNNING.unpack_from(self._map, 0)
-        return serial, since
+        return (serial, since) if since else (0, 0)
 
     def post(self, serial: int, cpu: int) -> None:
         """Parent, from this core: there is a packet for a worker that may be watching."""
