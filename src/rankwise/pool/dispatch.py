@@ -124,9 +124,7 @@ class Dispatcher:
                 self._all_done.wait(0.05)
             self.is_closed = True
             self._fail_waiting()
-            for task in [task for worker in self.scheduler.workers.values() for order in worker.inflight.values() for task in order.tasks]:
-                if not task.is_over:
-                    self.fail(task, pool_closed())
+            self._fail_running(pool_closed())
         self.settle()
         self.listener.wake()
         self.listener.join()
@@ -212,7 +210,7 @@ class Dispatcher:
 
     def give_up(self, why: str) -> None:
         with self.lock:
-            self.break_all(why)
+            self._give_up(why)
         self.settle()
 
     def tear_down(self) -> None:
@@ -315,7 +313,7 @@ class Dispatcher:
         else:
             counted.failed += 1
         if flags & KEPT:  # the model still has its input: these pages are not used again
-            task.slots = []
+            task.slots = ()
         self._conclude(task, ok, value)
 
     def _learn(self, order: Order, seconds: float, flags: int) -> None:
@@ -453,7 +451,7 @@ class Dispatcher:
             return is_sent
         except OSError as error:
             if error.errno == errno.EMSGSIZE:  # nobody will answer, so somebody has to say so
-                self.break_all("a packet was larger than a socket takes, which is a fault of rankwise")
+                self._give_up("a packet was larger than a socket takes, which is a fault of rankwise")
             return True
 
     def _go_on(self, now: float) -> None:
@@ -493,9 +491,21 @@ class Dispatcher:
                 model.queue.forget(task)
                 self.fail(task, pool_closed())
 
-    def _has_open_tasks(self) -> bool:
+    def _fail_running(self, error: BaseException) -> None:
+        for task in self._running():
+            self.fail(task, error)
+
+    def _give_up(self, why: str) -> None:
+        """Also what is under way, for nobody will read the answers."""
+        self.break_all(why)
+        self._fail_running(no_worker(why))
+
+    def _running(self) -> list[Task]:
         orders = [order for worker in self.scheduler.workers.values() for order in worker.inflight.values()]
-        return self.scheduler.has_waiting or any(not task.is_over for order in orders for task in order.tasks)
+        return [task for order in orders for task in order.tasks if not task.is_over]
+
+    def _has_open_tasks(self) -> bool:
+        return self.scheduler.has_waiting or bool(self._running())
 
 
 _NOBODY = Task(None, (None, 0, (), True), 0.0)

@@ -51,8 +51,7 @@ class Express:
             task.begin()
             task.has_begun = True
             scheduler.began(worker, model, task, serial)
-            if not edge.is_armed:
-                dispatcher.listener.expect(edge)
+            dispatcher.listener.expect(edge)
             return task
 
     def finish(self, worker: WorkerState, message: tuple[Any, ...]) -> bool:

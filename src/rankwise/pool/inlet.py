@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from sys import modules
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,7 @@ class Inlet:
             return self._nested(model, inputs)
         value, tag = inputs[0], "N"  # what most requests are, by the shortest way
         if type(value) is not np.ndarray:
-            torch = modules.get("torch")
+            torch = torch_module()
             if torch is None or type(value) is not torch.Tensor:
                 return self._nested(model, inputs)
             try:

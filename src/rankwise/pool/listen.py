@@ -154,8 +154,7 @@ class Listener:
                     continue
                 except OSError:
                     message = None
-                if message is None or message[0] != "one" or not self._finish(worker, message):
-                    self._dispatcher.handle(worker, message)
+                self._take_in(worker, message)
                 if message is None:
                     return
         finally:
@@ -190,11 +189,14 @@ class Listener:
                 return True
             except OSError:
                 pass
-            if message is None or message[0] != "one" or not self._finish(worker, message):
-                self._dispatcher.handle(worker, message)
+            self._take_in(worker, message)
             if message is None:
                 return False
         return True
+
+    def _take_in(self, worker: WorkerState, message: Any) -> None:
+        if message is None or message[0] != "one" or not self._finish(worker, message):
+            self._dispatcher.handle(worker, message)
 
     def _loop(self) -> None:
         dispatcher, next_tick = self._dispatcher, 0.0

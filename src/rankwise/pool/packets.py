@@ -8,11 +8,10 @@ import numpy as np
 
 from rankwise.pool.arena import Arena, Slot
 from rankwise.pool.inlet import join_nodes
-from rankwise.pool.parcel import Node
+from rankwise.pool.parcel import Node, Part
 from rankwise.pool.schedule import Order
 from rankwise.pool.tasks import Task
 
-Part = tuple[int, Node, float | None]  # rows (0: stands for itself), inputs, deadline on the machine's monotonic clock
 _ORDER_BYTES = 50_000  # of one order; with AHEAD_BYTES before it, a packet stays below MAX_BYTES
 _SMALL = 256  # bytes of an array that may stay
 

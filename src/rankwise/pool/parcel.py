@@ -11,14 +11,14 @@ from __future__ import annotations
 import marshal
 import pickle
 from collections.abc import Callable
-from sys import modules
 from typing import Any
 
 import numpy as np
 
-from rankwise.pool.dtypes import CARRIED, NUMPY, name_of_numpy, name_of_torch, torch_dtype
+from rankwise.pool.dtypes import CARRIED, NUMPY, name_of_numpy, name_of_torch, torch_dtype, torch_module
 
 Node = tuple[Any, ...]
+Part = tuple[int, Node, float | None]  # of an order: rows (0: stands for itself), inputs, deadline on the machine's monotonic clock
 # Checked by exact type: marshal would take a numpy scalar for a bytes object, because it offers a buffer.
 PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes))
 _LONG = 32_000  # bytes of a node; beyond, it goes where the arrays go
@@ -42,7 +42,7 @@ def folded(node: Node, put: Put) -> tuple[Node, int]:
 
 def pack(value: Any, put: Put) -> Node:
     """`put(array, owner)` stores a contiguous-or-not numpy array and returns its place; owner is the tensor or array it came from."""
-    kind, torch = type(value), modules.get("torch")
+    kind, torch = type(value), torch_module()
     if torch is not None and kind is torch.Tensor:
         return _pack_tensor(value, put, torch)
     if kind in PLAIN:
@@ -81,7 +81,7 @@ def as_array(data: Any, dtype: str, shape: tuple[int, ...], as_tensor: bool) -> 
     """A tensor or array over `data`, which offers a writable buffer of exactly its bytes."""
     array: np.ndarray[Any, Any] = np.ndarray(shape, NUMPY[dtype], data)
     if as_tensor:
-        torch = modules.get("torch")
+        torch = torch_module()
         if torch is not None:  # through numpy, because torch's own frombuffer and view take twice as long
             return torch.from_numpy(array) if dtype not in CARRIED else carried(array, dtype, torch)
     return widened(array, dtype) if dtype in CARRIED else array

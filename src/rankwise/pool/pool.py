@@ -92,7 +92,7 @@ class Pool:
         state = self._states.get(model) or self._state(model)
         if self._local is not None:
             return self._local.submit(model, inputs, deadline_s)  # type: ignore[no-any-return]
-        return self.submit_parcel(state, self.parcel(state, inputs), deadline_s, priority)
+        return self._submit_parcel(state, self._inlet.parcel(state, inputs), deadline_s, priority)
 
     def map(self, model: str, inputs: Iterable[Any], *, window: int | None = None, deadline_s: float | None = None) -> Iterator[Any]:
         """Results in the order of `inputs`, which may be endless: at most `window` of them are under way at once.
@@ -196,11 +196,7 @@ class Pool:
             raise UsageError(f"the pool has no model {model!r}", why=f"it has {', '.join(self._states)}")
         return state
 
-    def parcel(self, model: ModelState, inputs: Sequence[Any]) -> Parcel:
-        """The inputs as they travel."""
-        return self._inlet.parcel(model, inputs)
-
-    def submit_parcel(
+    def _submit_parcel(
         self, model: ModelState, parcel: Parcel, deadline_s: float | None = None, priority: int = 0, is_lazy: bool = False
     ) -> Future[Any]:
         if deadline_s is None and model.max_batch == 1 and not priority and not is_lazy:
@@ -227,7 +223,7 @@ class Pool:
     def _stream(self, requests: Iterator[tuple[ModelState, Sequence[Any]]], window: int | None, deadline_s: float | None) -> Iterator[Any]:
         if self._local is not None:
             return (self._local.submit(model.name, tuple(inputs), deadline_s).result() for model, inputs in requests)
-        return Stream(self, window).results(requests, deadline_s)
+        return Stream(self._inlet.parcel, self._submit_parcel, window).results(requests, deadline_s)
 
     def _submit_parts(self, task: TaskFuture) -> None:
         """A request with more rows than a batch may have runs as several."""

@@ -10,16 +10,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from rankwise.pool.inlet import cut_value, is_one_array
 from rankwise.pool.schedule import ModelState
 from rankwise.pool.tasks import Parcel
 from rankwise.pool.verdicts import PoolClosed, PoolFull
 from rankwise.pool.wire import INLINE_BYTES
-
-if TYPE_CHECKING:
-    from rankwise.pool.pool import Pool
 
 T = TypeVar("T")
 _MOST, _MOST_FUTURES = 8192, 512  # requests under way, and futures for them, where nobody said
@@ -60,10 +57,10 @@ class Bunch:
             self._is_spoilt = True
         self.is_here = True
 
-    def result(self, pool: Pool, i: int) -> Any:
+    def result(self, submit: Callable[..., Future[Any]], i: int) -> Any:
         """Of its i-th request."""
         if self._is_spoilt:
-            return pool.submit_parcel(self.model, self.parcel(i, i + 1)).result()
+            return submit(self.model, self.parcel(i, i + 1)).result()
         start, stop = self.edges[i], self.edges[i + 1]
         return self._value[start:stop] if self._is_array else cut_value(self._value, start, stop)
 
@@ -71,8 +68,10 @@ class Bunch:
 class Stream:
     """One pass over a source of requests; at most `window` of them are under way, or as many bunches where nobody said."""
 
-    def __init__(self, pool: Pool, window: int | None) -> None:
-        self._pool = pool
+    def __init__(
+        self, parcel: Callable[[ModelState, Sequence[Any]], Parcel], submit: Callable[..., Future[Any]], window: int | None
+    ) -> None:
+        self._parcel, self._submit = parcel, submit
         self._most, self._most_futures = window or _MOST, window or _MOST_FUTURES
         self._waiting: deque[tuple[Bunch, int] | Future[Any]] = deque()
         self._num_futures = 0  # of those that wait
@@ -111,9 +110,9 @@ class Stream:
 
     def _take(self, model: ModelState, inputs: Sequence[Any], deadline_s: float | None, is_slow: bool) -> None:
         try:
-            parcel = self._pool.parcel(model, inputs)
+            parcel = self._parcel(model, inputs)
         except PoolFull:
-            parcel = self._patiently(lambda: self._pool.parcel(model, inputs))
+            parcel = self._patiently(lambda: self._parcel(model, inputs))
         node, _, slots, to_tensor = parcel
         if model.max_batch > 1 and self._limit > 1 and deadline_s is None and not slots and is_one_array(node):
             tag, dtype, shape, data = node[1][0]
@@ -121,7 +120,7 @@ class Stream:
                 self._bunch(model, (model.number, tag, dtype, shape[1:], to_tensor), shape[0], data)
                 return
         self._num_futures += 1
-        self._waiting.append(self._patiently(lambda: self._pool.submit_parcel(model, parcel, deadline_s, is_lazy=not is_slow)))
+        self._waiting.append(self._patiently(lambda: self._submit(model, parcel, deadline_s, is_lazy=not is_slow)))
 
     def _bunch(self, model: ModelState, kind: tuple[Any, ...], rows: int, data: bytes) -> None:
         bunch = self._open.get(kind)
@@ -146,7 +145,7 @@ class Stream:
 
     def _send(self, bunch: Bunch) -> None:
         del self._open[bunch.kind]
-        bunch.future = self._patiently(lambda: self._pool.submit_parcel(bunch.model, bunch.parcel(), is_lazy=True))
+        bunch.future = self._patiently(lambda: self._submit(bunch.model, bunch.parcel(), is_lazy=True))
 
     def _next(self) -> Any:
         head = self._waiting.popleft()
@@ -159,7 +158,7 @@ class Stream:
                 self._send(bunch)
             bunch.wait()
             self._num_futures -= 1
-        return bunch.result(self._pool, i)
+        return bunch.result(self._submit, i)
 
     def _is_first_done(self) -> bool:
         head = self._waiting[0]
