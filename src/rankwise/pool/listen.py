@@ -246,7 +246,8 @@ class Listener:
         if worker is None or not worker.edge.reading.acquire(blocking=False):
             return
         try:
-            if not self._read_packets(worker) or not worker.inflight:
+            # One that starts will say so unasked, and its descriptor may be one that an event of a dead worker was meant for.
+            if not self._read_packets(worker) or (worker.is_ready and not worker.inflight):
                 self.disarm(worker.edge)
         finally:
             worker.edge.reading.release()
