@@ -108,6 +108,25 @@ class Facts(torch.nn.Module):
         }
 
 
+def appear(home: int) -> str:
+    if os.getpid() != home:
+        raise ImportError("what this needs is not here")
+    return "at home"
+
+
+class Ghost:
+    """Can be made again only where it was made."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return appear, (os.getpid(),)
+
+
+class Haunted(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> dict[str, Any]:
+        time.sleep(0.02)
+        return {"y": x, "note": Ghost()}
+
+
 class Weighty(torch.nn.Module):
     def __init__(self, megabytes: int) -> None:
         super().__init__()
@@ -149,7 +168,11 @@ def facts() -> torch.nn.Module:
     return Facts()
 
 
-def weighty(megabytes: int = 1) -> torch.nn.Module:
+def haunted() -> torch.nn.Module:
+    return Haunted()
+
+
+def weighty(megabytes: int = 1, baggage: bytes = b"") -> torch.nn.Module:
     return Weighty(megabytes)
 
 

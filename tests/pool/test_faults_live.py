@@ -25,6 +25,7 @@ HERE = "tests.pool.models"
 def pool() -> Iterator[Pool]:
     models = {
         "moody": Model(f"{HERE}:moody", limit_s=1.0),
+        "haunted": Model(f"{HERE}:haunted", max_batch=8),
         "odd": Model(f"{HERE}:odd_error"),
         "broken": Model(f"{HERE}:broken"),
         "deadly": Model(f"{HERE}:deadly"),
@@ -89,6 +90,14 @@ def test_an_exception_that_cannot_travel_arrives_as_text(pool: Pool) -> None:
 
     assert error is not None and code_of(error) == "RW805"
     assert "1 and 2" in str(error)
+
+
+def test_results_that_cannot_be_had_here_fail_also_where_they_came_in_one_batch(pool: Pool) -> None:
+    futures = [pool.submit("haunted", torch.full((1, 2), float(i))) for i in range(6)]
+
+    for future in futures:
+        assert "what this needs is not here" in str(future.exception(30))
+    assert pool.submit("moody", wish(3)).result(30).tolist() == [6.0, 2.0]
 
 
 @pytest.mark.parametrize(

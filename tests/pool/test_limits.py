@@ -105,6 +105,25 @@ def test_models_leave_when_another_needs_the_room(pool: Pool) -> None:
     assert stats["large"]["loads"] == 0
 
 
+def test_what_a_build_carries_along_takes_its_room_on_the_lane_once() -> None:
+    x, baggage = np.ones(2, np.float32), b"b" * 1_000_000
+    models = {name: Model(f"{HERE}:weighty", args=(6, baggage)) for name in "ab"}
+    with Pool(models, workers=1, memory="10MB", lane_bytes="9MiB") as pool:
+        for name in "abab" * 3:  # each has to leave for the other
+            pool.submit(name, x).result(60)
+        stats = pool.stats()
+
+    assert stats["models"]["a"]["loads"] == 6
+    assert 2_000_000 < stats["lanes"]["inputs_used_bytes"] < 3_000_000
+
+
+def test_a_build_that_carries_too_much_is_refused_at_once() -> None:
+    with pytest.raises(UsageError) as error:
+        Pool({"a": Model(f"{HERE}:weighty", args=(1, b"b" * 3_000_000))}, workers=1, lane_bytes="2MB")
+
+    assert "3 MiB" in str(error.value) and "weights=" in "".join(error.value.finding.next)
+
+
 def test_a_model_that_can_never_fit_is_a_finding(pool: Pool) -> None:
     error = pool.submit("large", np.ones(2, np.float32)).exception(20)
 

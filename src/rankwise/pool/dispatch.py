@@ -16,24 +16,23 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from rankwise.errors import UsageError
+from rankwise.pool.answers import Answers
 from rankwise.pool.arena import Arena
 from rankwise.pool.crew import Edge, Seat
 from rankwise.pool.express import Express
-from rankwise.pool.faults import MAX_BUILDS, back_off_s
-from rankwise.pool.inlet import cut_value
 from rankwise.pool.listen import Listener
 from rankwise.pool.packets import LaneFull, parts_of
-from rankwise.pool.results import raised
 from rankwise.pool.schedule import Action, Drop, Load, ModelState, Order, Run, Scheduler, WorkerState
 from rankwise.pool.staff import Staff
 from rankwise.pool.stats import Counters
 from rankwise.pool.supervise import Supervisor
 from rankwise.pool.tasks import Outcome, Task, TaskFuture
-from rankwise.pool.verdicts import build_failed, deadline_exceeded, no_worker, pool_closed, pool_full, too_large
+from rankwise.pool.verdicts import deadline_exceeded, no_worker, pool_closed, pool_full, too_large
 from rankwise.pool.wire import INLINE_BYTES, send
+from rankwise.sizes import bytes_text
 
 log = logging.getLogger("rankwise.pool")
-KEPT, UNBATCHABLE, HALVED = 1, 2, 4  # as child/running.py says it
 # Quick tasks share an answer, but nobody waits long for it; of a stream, a worker answers while it still has half of what it was given.
 PROMPT_NS, LAZY_NS = 200_000, 8_000_000
 
@@ -60,11 +59,12 @@ class Dispatcher:
             model.counted = self.counters.of(model.name)
         self.is_closing = False  # takes no more tasks
         self.is_closed = False
-        self._specs = specs
+        self._specs = {number: self._place(spec) for number, spec in specs.items()}
         self._settled: list[tuple[Outcome, bool, Any]] = []
         self._deadlines: list[tuple[float, int, Task]] = []
         self._ticket = itertools.count()
         self._all_done = threading.Condition(self.lock)
+        self.answers = Answers(self)
         self.express = Express(self)
         self.listener = Listener(self)
         self.help = self.listener.help
@@ -92,7 +92,7 @@ class Dispatcher:
                 return  # a batch that waits for more rows
             for worker in self.scheduler.workers.values():
                 if len(worker.inflight) < 2 and worker.is_ready:  # those that are busy get more when they answer, many at once
-                    self._act(self.scheduler.plan(now), now)
+                    self.act(self.scheduler.plan(now), now)
                     self.listener.wake_by(self.scheduler.wake_at)
                     break
         if self._settled:
@@ -145,16 +145,16 @@ class Dispatcher:
                 self.staff.lost_touch(worker)
             elif message[0] == "one":
                 _, serial, nanoseconds, ok, node, flags = message
-                self._answered(worker, (serial, nanoseconds, ((ok, node),), flags), now)
+                self.answers.take(worker, (serial, nanoseconds, ((ok, node),), flags), now)
             elif message[0] == "done":
                 for answer in message[1]:
-                    self._answered(worker, answer, now)
+                    self.answers.take(worker, answer, now)
             elif message[0] == "segment":
                 worker.edge.add_segment(message[1])
             elif message[0] == "loaded":
-                self._loaded(worker, message, now)
+                self.answers.loaded(worker, message, now)
             elif message[0] == "failed":
-                self._not_built(worker, message, now)
+                self.answers.not_built(worker, message, now)
             elif message[0] == "ready":
                 self.staff.ready(worker, message[1])
             self._go_on(now)
@@ -169,8 +169,8 @@ class Dispatcher:
     def tick(self, now: float) -> None:
         with self.lock:
             if self.settings.idle_s is not None:
-                self._act(self.scheduler.idle_drops(now, self.settings.idle_s), now)
-            self._act(self.scheduler.plan(now), now)
+                self.act(self.scheduler.idle_drops(now, self.settings.idle_s), now)
+            self.act(self.scheduler.plan(now), now)
         self.supervisor.look(now)
         self.settle()
 
@@ -183,9 +183,9 @@ class Dispatcher:
     def on_time(self, now: float) -> None:
         with self.lock:
             while self._deadlines and self._deadlines[0][0] <= now:
-                self._expire(heapq.heappop(self._deadlines)[2])
+                self.expire(heapq.heappop(self._deadlines)[2])
             if self.scheduler.wake_at is not None and now >= self.scheduler.wake_at:
-                self._act(self.scheduler.plan(now), now)
+                self.act(self.scheduler.plan(now), now)
         self.settle()
 
     @property
@@ -231,7 +231,7 @@ class Dispatcher:
 
     def fail(self, task: Task, error: BaseException) -> None:
         self.counters.of(task.model.name).failed += 1
-        self._conclude(task, False, error)
+        self.conclude(task, False, error)
 
     def break_model(self, model: ModelState, error: Exception) -> None:
         """From now on, and for those that wait already: this error."""
@@ -256,120 +256,7 @@ class Dispatcher:
         self.counters.of(model.name).rejected += 1
         raise pool_full(model.name, model.queue.waiting, "tasks")
 
-    def _answered(self, worker: WorkerState, answer: tuple[Any, ...], now: float) -> None:
-        worker.edge.has_answered = True
-        if answer[0] == "back":  # recalled before it began; it runs elsewhere by now
-            return
-        serial, nanoseconds, results, flags = answer
-        order = worker.inflight.pop(serial, None)
-        if order is None:  # nobody waits for it any more
-            self._throw_away(worker, results)
-            return
-        self.scheduler.take_back(worker, order, now)
-        self._learn(order, nanoseconds / 1e9, flags)
-        if order.is_joined:
-            self._answered_joined(worker, order, results[0], flags, now)
-            return
-        for task, (ok, data) in zip(order.tasks, results):
-            if task.is_over:
-                self._throw_away(worker, [(ok, data)])
-            else:
-                self._finish(worker, task, ok, data, now, flags)
-
-    def _answered_joined(self, worker: WorkerState, order: Order, result: tuple[bool, Any], flags: int, now: float) -> None:
-        """Each task gets its rows. Where one of them spoilt it for all, each runs by itself."""
-        ok, node = result
-        value: Any = worker.edge.reader.value(order.carrier or order.tasks[0], node) if ok else None
-        if flags & KEPT and order.carrier is not None:  # the model still has its input: these pages are not used again
-            order.carrier.slots = ()
-        if not ok or flags & UNBATCHABLE:
-            for task in order.tasks:
-                task.alone = True
-            self.scheduler.add_again([task for task in order.tasks if not task.is_over])
-            return
-        is_array = hasattr(value, "shape")
-        start, latencies = 0, []
-        for task in order.tasks:
-            stop = start + task.rows
-            if not task.is_over:
-                latencies.append(now - task.submitted)
-                self._done(task, value[start:stop] if is_array else cut_value(value, start, stop))
-            start = stop
-        self.counters.of(order.model.name).completed_many(latencies)
-
-    def _finish(self, worker: WorkerState, task: Task, ok: bool, data: Any, now: float, flags: int) -> None:
-        counted = self.counters.of(task.model.name)
-        counted.took(now - task.submitted)
-        value: Any
-        try:
-            if not ok and data is None:  # its deadline had passed when its turn came
-                self._expire(task)
-                return
-            value = worker.edge.reader.value(task, data) if ok else raised(data, task.model.name)
-        except Exception as error:  # a result that cannot be had here: a class that cannot be imported, say
-            ok, value = False, error
-        if ok:
-            counted.completed += 1
-        else:
-            counted.failed += 1
-        if flags & KEPT:  # the model still has its input: these pages are not used again
-            task.slots = ()
-        self._conclude(task, ok, value)
-
-    def _learn(self, order: Order, seconds: float, flags: int) -> None:
-        model = order.model
-        rows = sum([task.rows for task in order.tasks])
-        model.ran(rows, seconds)
-        self.counters.of(model.name).ran(len(order.tasks), rows, seconds)
-        if not flags:
-            return
-        if flags & UNBATCHABLE and model.max_batch > 1:
-            model.max_batch = 1
-            log.warning("model %r is not batched any more: its output has no row for each row of its input", model.name)
-        if flags & HALVED:
-            model.max_batch = max(1, rows // 2)
-            log.warning("memory ran out for %d rows of model %r; from now on %d at once", rows, model.name, model.max_batch)
-
-    def _throw_away(self, worker: WorkerState, results: list[tuple[bool, Any]]) -> None:
-        """Read and forget, so that their room in the lane is free again."""
-        for ok, data in results:
-            if ok:
-                try:
-                    worker.edge.reader.value(_NOBODY, data)
-                except Exception:
-                    pass
-
-    def _loaded(self, worker: WorkerState, message: tuple[Any, ...], now: float) -> None:
-        _, serial, number, nbytes, seconds = message
-        model = self.scheduler.models[number]
-        self.scheduler.take_back(worker, worker.inflight.pop(serial), now)
-        self.counters.of(model.name).loads += 1
-        log.info("model %r loaded in worker %d: %.1f MB in %.2f s", model.name, worker.number, nbytes / 1e6, seconds)
-        self._act(self.scheduler.loaded(worker, model, nbytes, seconds, now), now)
-        place = model.place_on(worker.device)
-        limit = self.settings.budgets.get(place)
-        if limit is not None and nbytes > limit:
-            self.break_model(model, too_large(model.name, nbytes, place, limit))
-
-    def _not_built(self, worker: WorkerState, message: tuple[Any, ...], now: float) -> None:
-        """The build raised: it would do so again, so all its tasks get to know, once. Unless memory ran out, which may pass: then it is
-        tried again, a few times, in a worker that has used none yet."""
-        _, serial, number, data, text, is_out_of_memory = message
-        model = self.scheduler.models[number]
-        self.scheduler.take_back(worker, worker.inflight.pop(serial), now)
-        self.scheduler.not_loaded(worker, model)
-        model.build_failures += 1
-        if is_out_of_memory and model.build_failures < MAX_BUILDS:
-            log.warning("memory ran out while worker %d built model %r; it is tried again in another one", worker.number, model.name)
-            model.not_before = now + back_off_s(model.build_failures)
-            worker.is_ready, worker.edge.has_answered = False, True
-            worker.edge.kill()
-            return
-        error = build_failed(model.name, text, model.build_failures)
-        error.__cause__ = raised((data, text), model.name)
-        self.break_model(model, error)
-
-    def _act(self, actions: list[Action], now: float) -> None:
+    def act(self, actions: list[Action], now: float) -> None:
         for action in actions:
             if isinstance(action, Run):
                 self._send_orders(action.worker, action.orders, now)
@@ -402,7 +289,7 @@ class Dispatcher:
         if task.is_over:
             return False
         if task.deadline is not None and now >= task.deadline:
-            self._expire(task)
+            self.expire(task)
             return False
         if not task.has_begun:
             task.has_begun = True
@@ -412,7 +299,7 @@ class Dispatcher:
                 return False
         return True
 
-    def _expire(self, task: Task) -> None:
+    def expire(self, task: Task) -> None:
         if task.is_over or task.deadline is None:
             return
         was_running = False
@@ -426,10 +313,20 @@ class Dispatcher:
 
     def _send_load(self, worker: WorkerState, model: ModelState) -> None:
         serial = next(serial for serial, order in worker.inflight.items() if order.is_load and order.model is model)
-        spec = self._specs[model.number]
-        slot = self.arena.write(np.frombuffer(spec, np.uint8)) if len(spec) > INLINE_BYTES else None
-        place = (slot.segment, slot.offset, len(spec)) if slot is not None else spec
-        self._send(worker, ("load", serial, model.number, place), must=True)
+        self._send(worker, ("load", serial, model.number, self._specs[model.number]), must=True)
+
+    def _place(self, spec: bytes) -> Any:
+        """Where workers find it: in the message, or on the lane once for all of them, for as long as the pool lives."""
+        if len(spec) <= INLINE_BYTES:
+            return spec
+        slot = self.arena.write(np.frombuffer(spec, np.uint8))
+        if slot is None:
+            raise UsageError(
+                f"a model's build takes {bytes_text(len(spec))} as it is sent to the workers, more than there is room for on the lane",
+                why="what the callable carries along is part of it",
+                next=("load weights inside the build, or give them as weights=…", "a larger lane_bytes="),
+            )
+        return slot.segment, slot.offset, len(spec)
 
     def _send_drop(self, action: Drop) -> None:
         self.counters.of(action.model.name).evictions += 1
@@ -456,19 +353,19 @@ class Dispatcher:
 
     def _go_on(self, now: float) -> None:
         if self.scheduler.has_waiting:
-            self._act(self.scheduler.plan(now), now)
+            self.act(self.scheduler.plan(now), now)
         if self.is_closing:
             self._all_done.notify_all()
 
-    def _conclude(self, task: Task, ok: bool, value: Any) -> None:
+    def conclude(self, task: Task, ok: bool, value: Any) -> None:
         if ok:
-            self._done(task, value)
+            self.done(task, value)
             return
         if task.outcome is not None:
             self._settled.append((task.outcome, False, value))
         self._over(task)
 
-    def _done(self, task: Task, value: Any) -> None:
+    def done(self, task: Task, value: Any) -> None:
         """Where nobody has looked at the future yet, there is nobody to tell: its result is all there is to set."""
         if type(task) is TaskFuture:
             if task.slots:
@@ -506,6 +403,3 @@ class Dispatcher:
 
     def _has_open_tasks(self) -> bool:
         return self.scheduler.has_waiting or bool(self._running())
-
-
-_NOBODY = Task(None, (None, 0, (), True), 0.0)

@@ -1,0 +1,145 @@
+"""What a worker says of its orders: results to the futures, what they took to the scheduler, models that are there or cannot be built.
+
+The dispatcher's lock is held in all of this.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from rankwise.pool.faults import MAX_BUILDS, back_off_s
+from rankwise.pool.inlet import cut_value
+from rankwise.pool.results import raised
+from rankwise.pool.schedule import Order, WorkerState
+from rankwise.pool.tasks import Task
+from rankwise.pool.verdicts import build_failed, too_large
+
+if TYPE_CHECKING:
+    from rankwise.pool.dispatch import Dispatcher
+
+log = logging.getLogger("rankwise.pool")
+KEPT, UNBATCHABLE, HALVED = 1, 2, 4  # as child/running.py says it
+_NOBODY = Task(None, (None, 0, (), True), 0.0)
+
+
+class Answers:
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher, self._scheduler, self._counters = dispatcher, dispatcher.scheduler, dispatcher.counters
+
+    def take(self, worker: WorkerState, answer: tuple[Any, ...], now: float) -> None:
+        worker.edge.has_answered = True
+        if answer[0] == "back":  # recalled before it began; it runs elsewhere by now
+            return
+        serial, nanoseconds, results, flags = answer
+        order = worker.inflight.pop(serial, None)
+        if order is None:  # nobody waits for it any more
+            self._throw_away(worker, results)
+            return
+        self._scheduler.take_back(worker, order, now)
+        self._learn(order, nanoseconds / 1e9, flags)
+        if order.is_joined:
+            self._take_joined(worker, order, results[0], flags, now)
+            return
+        for task, (ok, data) in zip(order.tasks, results):
+            if task.is_over:
+                self._throw_away(worker, [(ok, data)])
+            else:
+                self._finish(worker, task, ok, data, now, flags)
+
+    def _take_joined(self, worker: WorkerState, order: Order, result: tuple[bool, Any], flags: int, now: float) -> None:
+        """Each task gets its rows. Where one of them spoilt it for all, each runs by itself."""
+        ok, node = result
+        value: Any = None
+        try:
+            value = worker.edge.reader.value(order.carrier or order.tasks[0], node) if ok else None
+        except Exception:  # a result that cannot be had here, which each of them will say
+            ok = False
+        if flags & KEPT and order.carrier is not None:  # the model still has its input: these pages are not used again
+            order.carrier.slots = ()
+        if not ok or flags & UNBATCHABLE:
+            for task in order.tasks:
+                task.alone = True
+            self._scheduler.add_again([task for task in order.tasks if not task.is_over])
+            return
+        is_array = hasattr(value, "shape")
+        start, latencies = 0, []
+        for task in order.tasks:
+            stop = start + task.rows
+            if not task.is_over:
+                latencies.append(now - task.submitted)
+                self._dispatcher.done(task, value[start:stop] if is_array else cut_value(value, start, stop))
+            start = stop
+        self._counters.of(order.model.name).completed_many(latencies)
+
+    def _finish(self, worker: WorkerState, task: Task, ok: bool, data: Any, now: float, flags: int) -> None:
+        counted = self._counters.of(task.model.name)
+        counted.took(now - task.submitted)
+        value: Any
+        try:
+            if not ok and data is None:  # its deadline had passed when its turn came
+                self._dispatcher.expire(task)
+                return
+            value = worker.edge.reader.value(task, data) if ok else raised(data, task.model.name)
+        except Exception as error:  # a result that cannot be had here: a class that cannot be imported, say
+            ok, value = False, error
+        if ok:
+            counted.completed += 1
+        else:
+            counted.failed += 1
+        if flags & KEPT:  # the model still has its input: these pages are not used again
+            task.slots = ()
+        self._dispatcher.conclude(task, ok, value)
+
+    def _learn(self, order: Order, seconds: float, flags: int) -> None:
+        model = order.model
+        rows = sum([task.rows for task in order.tasks])
+        model.ran(rows, seconds)
+        self._counters.of(model.name).ran(len(order.tasks), rows, seconds)
+        if not flags:
+            return
+        if flags & UNBATCHABLE and model.max_batch > 1:
+            model.max_batch = 1
+            log.warning("model %r is not batched any more: its output has no row for each row of its input", model.name)
+        if flags & HALVED:
+            model.max_batch = max(1, rows // 2)
+            log.warning("memory ran out for %d rows of model %r; from now on %d at once", rows, model.name, model.max_batch)
+
+    def _throw_away(self, worker: WorkerState, results: list[tuple[bool, Any]]) -> None:
+        """Read and forget, so that their room in the lane is free again."""
+        for ok, data in results:
+            if ok:
+                try:
+                    worker.edge.reader.value(_NOBODY, data)
+                except Exception:
+                    pass
+
+    def loaded(self, worker: WorkerState, message: tuple[Any, ...], now: float) -> None:
+        _, serial, number, nbytes, seconds = message
+        model = self._scheduler.models[number]
+        self._scheduler.take_back(worker, worker.inflight.pop(serial), now)
+        self._counters.of(model.name).loads += 1
+        log.info("model %r loaded in worker %d: %.1f MB in %.2f s", model.name, worker.number, nbytes / 1e6, seconds)
+        self._dispatcher.act(self._scheduler.loaded(worker, model, nbytes, seconds, now), now)
+        place = model.place_on(worker.device)
+        limit = self._dispatcher.settings.budgets.get(place)
+        if limit is not None and nbytes > limit:
+            self._dispatcher.break_model(model, too_large(model.name, nbytes, place, limit))
+
+    def not_built(self, worker: WorkerState, message: tuple[Any, ...], now: float) -> None:
+        """The build raised: it would do so again, so all its tasks get to know, once. Unless memory ran out, which may pass: then it is
+        tried again, a few times, in a worker that has used none yet."""
+        _, serial, number, data, text, is_out_of_memory = message
+        model = self._scheduler.models[number]
+        self._scheduler.take_back(worker, worker.inflight.pop(serial), now)
+        self._scheduler.not_loaded(worker, model)
+        model.build_failures += 1
+        if is_out_of_memory and model.build_failures < MAX_BUILDS:
+            log.warning("memory ran out while worker %d built model %r; it is tried again in another one", worker.number, model.name)
+            model.not_before = now + back_off_s(model.build_failures)
+            worker.is_ready, worker.edge.has_answered = False, True
+            worker.edge.kill()
+            return
+        error = build_failed(model.name, text, model.build_failures)
+        error.__cause__ = raised((data, text), model.name)
+        self._dispatcher.break_model(model, error)
