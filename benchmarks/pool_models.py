@@ -36,7 +36,8 @@ def transformer() -> torch.nn.Module:
     return torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
 
 
-INPUTS = {"tiny": (1, 10), "mlp": (1, 1024), "cnn": (1, 3, 64, 64), "transformer": (1, 32, 128)}
+ROW = {"tiny": (10,), "mlp": (1024,), "cnn": (3, 64, 64), "transformer": (32, 128)}
+INPUTS = {name: (1, *row) for name, row in ROW.items()}
 BUILDERS = {"identity": identity, "tiny": tiny, "mlp": mlp, "cnn": cnn, "transformer": transformer}
 
 
@@ -68,9 +69,9 @@ def pid_after(seconds: float) -> int:
     return os.getpid()
 
 
-def alone(name: str, count: int, pipe: Any) -> None:
+def alone(name: str, rows: int, count: int, pipe: Any) -> None:
     """Run the model that often on each word, on an input of its own."""
-    model, x = cached(name), torch.rand(INPUTS[name])
+    model, x = cached(name), torch.rand(rows, *ROW[name])
     with torch.inference_mode():
         while pipe.recv():
             for _ in range(count):

@@ -34,7 +34,7 @@ from rankwise.sizes import bytes_text
 
 log = logging.getLogger("rankwise.pool")
 # Quick tasks share an answer, but nobody waits long for it; of a stream, a worker answers while it still has half of what it was given.
-PROMPT_NS, LAZY_NS = 200_000, 8_000_000
+PROMPT_NS, LAZY_NS = 200_000, 15_000_000
 
 
 @dataclass(frozen=True)

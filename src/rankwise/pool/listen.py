@@ -39,6 +39,8 @@ class Listener:
         self._epoll = select.epoll()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._grace = Timer()
+        self._grace_lock = threading.Lock()
+        self._graces = 0  # how often it was set
         self._epoll.register(self._wake, select.EPOLLIN)
         self._epoll.register(self._grace.fd, select.EPOLLIN)
         self._window = open_window(next(_WINDOWS))
@@ -72,7 +74,7 @@ class Listener:
     def expect(self, edge: Edge) -> None:
         """Something was sent to this worker: somebody has to read the answer."""
         if not edge.is_armed:
-            self._grace.set(self._grace_ns)
+            self._give_grace()
 
     def wake_by(self, moment: float | None) -> None:
         if moment is not None and moment < self._sleeps_until:
@@ -92,10 +94,12 @@ class Listener:
         """In the caller's thread: read what the workers say until the task is over. Returns what is left of the timeout."""
         end = None if timeout is None else time.monotonic() + timeout
         while not task.is_over:
-            worker = task.worker
+            worker, graces = task.worker, self._graces
             if worker is None or not worker.edge.reading.acquire(blocking=False):
                 break
             others = self._take_others(worker)
+            if not task.brisk:
+                self._need_no_grace(graces)
             try:
                 if others:
                     self._read_several([worker, *others], task, end)
@@ -115,6 +119,18 @@ class Listener:
             for other in list(self._workers.values())
             if other is not worker and other.inflight and not other.edge.is_gone and other.edge.reading.acquire(blocking=False)
         ]
+
+    def _give_grace(self) -> None:
+        with self._grace_lock:
+            self._graces += 1
+            self._grace.set(self._grace_ns)
+
+    def _need_no_grace(self, graces: int) -> None:
+        """All that is under way is read by us or by others; unless something has happened since `graces`. To be woken for nothing costs
+        a listener whose code has left the caches more than all the rest of a request."""
+        with self._grace_lock:
+            if graces == self._graces:
+                self._grace.set(0)
 
     def disarm(self, edge: Edge) -> None:
         if edge.is_armed:
@@ -159,7 +175,7 @@ class Listener:
                     return
         finally:
             if worker.inflight:  # whoever waits for it comes soon, or the other thread takes over
-                self._grace.set(self._grace_ns)
+                self._give_grace()
 
     def _read_several(self, workers: list[WorkerState], task: Task, end: float | None) -> None:
         self._grace_ns = _LONG_GRACE_NS
@@ -172,16 +188,16 @@ class Listener:
         try:
             while not task.is_over and not any(worker.edge.is_gone for worker in workers):
                 for fd, _ in poll.poll(_LOOK_UP_MS):
-                    if not self._read_packets(by_fd[fd]):
+                    if not self._read_packets(by_fd[fd], 1):
                         return
                 if task.worker not in workers or (end is not None and time.monotonic() >= end):  # it waits again, or for another one
                     return
         finally:  # whoever waits for the others comes soon, or the other thread takes over
-            self._grace.set(self._grace_ns)
+            self._give_grace()
 
-    def _read_packets(self, worker: WorkerState) -> bool:
+    def _read_packets(self, worker: WorkerState, most: int = _PACKETS) -> bool:
         """What a worker has said so far; False where it has closed its socket."""
-        for _ in range(_PACKETS):
+        for _ in range(most):
             message: Any = None
             try:
                 message = worker.edge.receiver.receive(wait=False)
@@ -204,6 +220,7 @@ class Listener:
             while not dispatcher.is_closed:
                 now = time.monotonic()
                 if now >= next_tick:
+                    self._take_over()
                     dispatcher.tick(now)
                     next_tick = now + (BUSY_TICK_S if dispatcher.is_busy else IDLE_TICK_S)
                 self._listen(next_tick)

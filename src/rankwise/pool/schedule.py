@@ -10,7 +10,7 @@ from rankwise.pool.budget import Resident, can_ever_fit, evictions
 from rankwise.pool.tasks import Task, TaskQueue
 
 AHEAD_S = 0.005  # work that waits inside a worker, so that it need not wait for us; more would only be stuck behind a slow task
-AHEAD_LAZY_S = 0.02  # of a stream, where waking us for each would take from the time to compute
+AHEAD_LAZY_S = 0.04  # of a stream, where waking us for each would take from the time to compute
 AHEAD_ORDERS = 128
 AHEAD_BYTES = 60_000
 QUANTUM = 32  # orders of one model before the others get their turn
@@ -179,7 +179,8 @@ class Scheduler:
         return actions
 
     def is_hungry(self, worker: WorkerState) -> bool:
-        return worker.is_ready and (not worker.inflight or (worker.ahead_s < AHEAD_LAZY_S / 2 and len(worker.inflight) < AHEAD_ORDERS // 2))
+        few = len(worker.inflight)
+        return worker.is_ready and (few < 2 or (worker.ahead_s < AHEAD_LAZY_S / 2 and few < AHEAD_ORDERS // 2))
 
     def take_back(self, worker: WorkerState, order: Order, now: float) -> None:
         """The order is over, however it ended."""
@@ -269,7 +270,10 @@ class Scheduler:
             return False
         if not head.is_lazy:
             return worker.ahead_s < AHEAD_S
-        share_s = model.queue.waiting * (model.order_s or UNKNOWN_S) / len(self.workers)  # near the end, nobody shall have all that is left
+        order_s = model.order_s or UNKNOWN_S
+        share_s = model.queue.waiting * order_s / len(self.workers)  # near the end, nobody shall have all that is left
+        if len(worker.inflight) < 2 and share_s >= order_s:
+            return True  # one runs, and however long it takes, the next is there when it is done
         return worker.ahead_s < min(AHEAD_LAZY_S, max(AHEAD_S / 2, share_s))
 
     def _by_turn(self) -> list[ModelState]:

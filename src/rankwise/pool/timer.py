@@ -23,7 +23,7 @@ class Timer:
         self._pointer = ctypes.byref(self._spec)
 
     def set(self, nanoseconds: int) -> None:
-        """Fire once, that much later than now; an earlier setting is forgotten. Under a second."""
+        """Fire once, that much later than now; an earlier setting is forgotten. Under a second; 0: not at all."""
         self._spec.ns = nanoseconds
         _libc.timerfd_settime(self.fd, 0, self._pointer, None)
 
