@@ -1,4 +1,4 @@
-"""The two models, and the same offline job by hand: `python inference_jobs.py x.npy y.npy`, or under torchrun with DDP and gathering."""
+"""The three models, and the same offline job by hand: `python inference_jobs.py x.npy y.npy`, or under torchrun with DDP and gathering."""
 
 from __future__ import annotations
 
@@ -19,14 +19,23 @@ def large() -> torch.nn.Module:
     return torch.nn.Sequential(*layers, torch.nn.Linear(1024, 10)).eval()
 
 
+def medium() -> torch.nn.Module:
+    """0.13 million parameters and batch norm."""
+    return _with_norm(256)
+
+
 def small() -> torch.nn.Module:
-    """0.13 million parameters and batch norm: what is put around the forward takes as long as the forward."""
+    """34 thousand parameters and batch norm: what is put around the forward of a batch takes as long as the forward."""
+    return _with_norm(128)
+
+
+def _with_norm(width: int) -> torch.nn.Module:
     torch.manual_seed(0)
-    layers = [torch.nn.Linear(256, 256), torch.nn.BatchNorm1d(256), torch.nn.ReLU(), torch.nn.Linear(256, 256), torch.nn.ReLU()]
-    return torch.nn.Sequential(*layers, torch.nn.Linear(256, 10)).eval()
+    layers = [torch.nn.Linear(width, width), torch.nn.BatchNorm1d(width), torch.nn.ReLU(), torch.nn.Linear(width, width), torch.nn.ReLU()]
+    return torch.nn.Sequential(*layers, torch.nn.Linear(width, 10)).eval()
 
 
-MODELS = {"large": (large, 1024), "small": (small, 256)}
+MODELS = {"large": (large, 1024), "medium": (medium, 256), "small": (small, 128)}
 
 
 def gathered(model: torch.nn.Module, chunks: list[torch.Tensor], world_size: int) -> torch.Tensor:

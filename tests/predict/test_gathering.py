@@ -43,6 +43,13 @@ try:
     rankwise.gather_predictions(torch.zeros(1, 2 + rank), world, indices=[rank])
 except rankwise.RankwiseError as error:
     print("told")
+try:  # what only one of them has wrong, all of them are told
+    rankwise.gather_predictions(torch.zeros(2), 2 * world, indices=[rank] if rank else [0, 1])
+except rankwise.RankwiseError as error:
+    assert "rank 1 has 2 outputs and 1 indices" in str(error), error
+    print("told")
+kept = torch.nn.Parameter(torch.ones(2, 3).t())[:2]  # not contiguous, and with a gradient
+assert rankwise.gather_predictions(kept, 2 * world).shape == (2 * world, 2)
 dist.destroy_process_group()
 """
 
@@ -64,7 +71,7 @@ def test_every_row_once_and_in_order(tmp_path: Path, world_size: int) -> None:
     outcomes = [rank.communicate(timeout=100) for rank in ranks]
 
     assert [rank.returncode for rank in ranks] == [0] * world_size, outcomes
-    assert all(stdout == "told\ntold\n" for stdout, _ in outcomes)
+    assert all(stdout == "told\n" * 3 for stdout, _ in outcomes)
 
 
 def test_without_a_group_it_only_orders() -> None:

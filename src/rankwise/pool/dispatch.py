@@ -278,7 +278,8 @@ class Dispatcher:
             del worker.inflight[order.serial]
             self.scheduler.take_back(worker, order, now)
         is_lazy = all(task.is_lazy for order in orders for task in order.tasks)
-        if items and not self._send(worker, ("run", items, LAZY_NS if is_lazy else PROMPT_NS)):
+        patience_ns = max(PROMPT_NS, min(LAZY_NS, int(worker.ahead_s * 5e8))) if is_lazy else PROMPT_NS
+        if items and not self._send(worker, ("run", items, patience_ns)):
             for order in reversed([order for order in orders if order.serial in worker.inflight]):
                 del worker.inflight[order.serial]
                 self.scheduler.take_back(worker, order, now)

@@ -16,6 +16,7 @@ from rankwise.pool.wire import INLINE_BYTES, send
 _FIRST_BYTES, _GROWTH_BYTES = 8 << 20, 64 << 20
 _ALIAS_BYTES = 256 << 10  # below, a copy is cheaper than making sure that there need not be one
 _PATIENCE_S = 0.5
+_SPARE = 8
 
 
 class Outputs:
@@ -27,6 +28,7 @@ class Outputs:
         self._extents: list[Extents] = []
         self._out: dict[int, tuple[int, int, int]] = {}  # slot: segment, offset, room
         self._free = list(range(SLOTS))
+        self._collect_at = 0  # so many slots out that it is time to look which came back: each look is at all of them
         self.inline_bytes = INLINE_BYTES  # up to here, an array goes into the message
 
     def put(self, array: np.ndarray[Any, Any], owner: Any) -> Any:
@@ -48,18 +50,28 @@ class Outputs:
             self._page.mark(slot, False)
 
     def _take(self, room: int) -> int:
-        started = time.monotonic()
-        while True:
+        if len(self._out) >= self._collect_at:
             self._collect()
-            if self._free:
-                for number, extents in enumerate(self._extents):
-                    offset = extents.take(room) if extents.free_bytes >= room else None
-                    if offset is not None:
-                        return self._mark(number, offset, room)
+        slot = self._fit(room)
+        started = time.monotonic()
+        while slot is None:
+            self._collect()
+            slot = self._fit(room)
+            if slot is None and self._free:
                 within = sum(segment.size for segment in self._segments) + room <= self._soft_limit
                 if within or time.monotonic() - started > _PATIENCE_S:  # the parent copies what it can, so this is a user who keeps it all
                     return self._grow(room)
-            time.sleep(0.0005)
+            if slot is None:
+                time.sleep(0.0005)
+        return slot
+
+    def _fit(self, room: int) -> int | None:
+        if self._free:
+            for number, extents in enumerate(self._extents):
+                offset = extents.take(room) if extents.free_bytes >= room else None
+                if offset is not None:
+                    return self._mark(number, offset, room)
+        return None
 
     def _mark(self, number: int, offset: int, room: int) -> int:
         slot = self._free.pop()
@@ -72,6 +84,7 @@ class Outputs:
             number, offset, room = self._out.pop(slot)
             self._extents[number].give(offset, room)
             self._free.append(slot)
+        self._collect_at = 2 * len(self._out) + _SPARE
 
     def _grow(self, room: int) -> int:
         size = max(room, _GROWTH_BYTES if self._segments else _FIRST_BYTES)
