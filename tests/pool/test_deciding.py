@@ -165,6 +165,26 @@ def test_a_flood_shares_the_worker_with_others() -> None:
     assert sum(task.worker is not None for task in flood) > 10
 
 
+@pytest.mark.parametrize(
+    ("is_lazy", "waiting", "order_s", "expected"),
+    [
+        (True, 10, 0.2, [2, 2]),  # of a stream, the next is there when one is done, however long it takes
+        (True, 3, 0.2, [1, 1]),  # but near the end whoever is done first takes the last
+        (False, 10, 0.2, [1, 1]),  # who waits for just this one shall not wait behind another
+        (True, 100, 0.01, [4, 4]),
+        (True, 8, 0.01, [3, 2]),
+    ],
+)
+def test_what_waits_inside_a_worker(is_lazy: bool, waiting: int, order_s: float, expected: list[int]) -> None:
+    a = state(1, replicas=2, order_s=order_s)
+    made = scheduler([a])
+    give(made, a, waiting, is_lazy=is_lazy)
+    load_all(made)
+    made.plan(1.0)
+
+    assert [len(worker.inflight) for worker in made.workers.values()] == expected
+
+
 def test_a_tight_budget_evicts_and_a_busy_model_stays() -> None:
     a, b = state(1, nbytes=60), state(2, nbytes=60)
     made = scheduler([a, b], workers=1, budget=100)

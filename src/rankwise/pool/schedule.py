@@ -270,10 +270,9 @@ class Scheduler:
             return False
         if not head.is_lazy:
             return worker.ahead_s < AHEAD_S
-        order_s = model.order_s or UNKNOWN_S
-        share_s = model.queue.waiting * order_s / len(self.workers)  # near the end, nobody shall have all that is left
-        if len(worker.inflight) < 2 and share_s >= order_s:
+        if len(worker.inflight) < 2 and model.queue.waiting > len(self.workers):
             return True  # one runs, and however long it takes, the next is there when it is done
+        share_s = model.queue.waiting * (model.order_s or UNKNOWN_S) / len(self.workers)  # near the end, nobody shall have all that is left
         return worker.ahead_s < min(AHEAD_LAZY_S, max(AHEAD_S / 2, share_s))
 
     def _by_turn(self) -> list[ModelState]:

@@ -34,19 +34,21 @@ def gpu_facts() -> dict[str, Any]:
         return {"blind": "no NVIDIA driver on this host"}
     try:
         import pynvml  # type: ignore[import-untyped]
-    except ImportError:
+
+        failures = pynvml.NVMLError
+    except (ImportError, AttributeError):  # the latter where another thread's import of it has just failed: what is left has no names
         return _from_smi("nvidia-ml-py is not installed")
     try:
         pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
+    except failures as error:
         return _from_smi(f"NVML: {error}")
     try:
         handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
         return {"gpus": [_from_nvml(pynvml, handle) for handle in handles], "source": "NVML", **_xids()}
-    except pynvml.NVMLError as error:
+    except failures as error:
         return _from_smi(f"NVML: {error}")
     finally:
-        with contextlib.suppress(pynvml.NVMLError):
+        with contextlib.suppress(failures):
             pynvml.nvmlShutdown()
 
 
