@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rankwise.diagnose.wording import at, group_text, relative_to, seconds_text, size_text, verb
+from rankwise.diagnose.wording import at, group_text, relative_to, seconds_text, verb
 from rankwise.findings import Finding, Place, Wait
 from tests.diagnose.jobs import frame_of
 
@@ -31,14 +31,6 @@ def test_a_place_is_told_by_its_file_alone() -> None:
 )
 def test_durations_have_at_most_two_units(seconds: float, text: str) -> None:
     assert seconds_text(seconds) == text
-
-
-@pytest.mark.parametrize(
-    ("num_bytes", "text"),
-    [(0, "0 B"), (1023, "1023 B"), (4096, "4 KiB"), (500 << 20, "500 MiB"), (3 << 30, "3.0 GiB"), (5 << 40, "5120.0 GiB")],
-)
-def test_sizes_are_told_in_the_unit_that_fits(num_bytes: int, text: str) -> None:
-    assert size_text(num_bytes) == text
 
 
 def test_verbs_agree_with_the_number_of_ranks() -> None:

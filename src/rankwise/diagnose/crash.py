@@ -10,11 +10,12 @@ from rankwise.causes import is_cause, load_cause
 from rankwise.diagnose.models import model_difference
 from rankwise.diagnose.source import SourceBook
 from rankwise.diagnose.standing import Standings, ended_well, first_raised, has_failed, is_echo, place_of, wait_of
-from rankwise.diagnose.wording import at, size_text
+from rankwise.diagnose.wording import at
 from rankwise.errors import read_start_error
 from rankwise.evidence.frames import is_user_file, user_frame
 from rankwise.evidence.records import Ended, Frame, JobEvidence, Raised, RankEvidence
 from rankwise.findings import Finding, Place, ranks_text
+from rankwise.sizes import bytes_text
 
 _WORKER_KILLED = re.compile(
     r"DataLoader worker \(pid\(?s?\)? (\d{1,9}(?:, ?\d{1,9})*)\).*?(killed by signal: \w+|exited unexpectedly)", re.DOTALL
@@ -395,12 +396,12 @@ def _memory_text(evidence: RankEvidence) -> str:
     if not evidence.samples:
         return ""
     rss = [sample.rss for sample in evidence.samples]
-    return f"; its memory went from {size_text(rss[0])} to {size_text(rss[-1])} (peak {size_text(max(rss))})"
+    return f"; its memory went from {bytes_text(rss[0])} to {bytes_text(rss[-1])} (peak {bytes_text(max(rss))})"
 
 
 def _shm_left(job: JobEvidence) -> str:
     free = [host.shm_free for host in job.hosts if host.shm_free is not None]
-    return f" ({size_text(free[0])} free now)" if free else ""
+    return f" ({bytes_text(free[0])} free now)" if free else ""
 
 
 def signal_name(number: int) -> str:

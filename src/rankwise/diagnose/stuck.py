@@ -12,10 +12,11 @@ from rankwise.diagnose.kernel_wait import kernel_wait
 from rankwise.diagnose.source import SourceBook
 from rankwise.diagnose.standing import Standings, ended_well, main_stack, main_thread, place_of, wait_of
 from rankwise.diagnose.waiting import needed_by
-from rankwise.diagnose.wording import at, seconds_text, size_text, verb
+from rankwise.diagnose.wording import at, seconds_text, verb
 from rankwise.evidence.frames import is_user_file, user_frame, user_frames
 from rankwise.evidence.records import Frame, Helper, JobEvidence, RankEvidence, Thread
 from rankwise.findings import Finding, ranks_text
+from rankwise.sizes import bytes_text
 
 _LOCK_LINE = re.compile(r"\.acquire\(|^with .*(lock|mutex|sem|cond)|\block\b", re.IGNORECASE)
 _PIPE_LINE = re.compile(r"os\.read\(|\.readline\(|\binput\(|\.recv\(\)|\.read\(\)|stdin|fifo|pipe", re.IGNORECASE)
@@ -343,7 +344,7 @@ def _starved(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity
     if _bytes_moved(rank) > (1 << 20):
         return Activity("RW314", "reads or writes files", _here(rank), moves=True)
     if last.state == "D" or last.swap > (256 << 20):
-        return Activity("RW313", f"is held up by the machine (state {last.state}, {size_text(last.swap)} swapped out)", _here(rank))
+        return Activity("RW313", f"is held up by the machine (state {last.state}, {bytes_text(last.swap)} swapped out)", _here(rank))
     return None
 
 

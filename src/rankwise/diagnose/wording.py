@@ -27,14 +27,6 @@ def seconds_text(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-def size_text(num_bytes: float) -> str:
-    for unit in ("B", "KiB", "MiB"):
-        if num_bytes < 1024:
-            return f"{num_bytes:.0f} {unit}"
-        num_bytes /= 1024
-    return f"{num_bytes:.1f} GiB"
-
-
 def verb(ranks: list[int] | set[int], one: str, many: str) -> str:
     """`rank 3 waits`, `ranks 0-2 wait`."""
     return f"{ranks_text(ranks)} {one if len(set(ranks)) == 1 else many}"
