@@ -166,10 +166,15 @@ def compute_rates(name: str, rows: int, count: int) -> dict[str, float]:
     models = {name: Model(build, replicas=2)}
     if name == "mlp" and rows == 1:
         models["batched"] = Model(build, replicas=2, max_batch=32)
-    with Pool(models, workers=WORKERS, threads=1) as pool, executor() as ppe, Alone(name, rows, count) as alone:
+    with (
+        Pool(models, workers=WORKERS, threads=1) as pool,
+        executor() as ppe,
+        Alone(name, rows, count, 1) as one,
+        Alone(name, rows, count, WORKERS) as alone,
+    ):
         parallel = joblib.Parallel(n_jobs=WORKERS)
         ways: dict[str, Callable[[], Any]] = {
-            "one thread": lambda: [pool_models.peer_numpy(name, x) for x in inputs],
+            "one thread": one.run,
             "two processes that share nothing": alone.run,
             "rankwise": lambda: list(pool.map(name, inputs)),
             "ProcessPool": lambda: list(ppe.map(pool_models.peer_numpy_pair, [(name, x) for x in inputs])),
@@ -197,12 +202,12 @@ def against_peers(what: str, rates: dict[str, float]) -> Line:
 
 
 class Alone:
-    """As many processes as there are workers, each with its share of the inputs made by itself: what the machine can do at most."""
+    """So many processes with a thread each, and each with its share of the inputs made by itself: what the machine can do at most."""
 
-    def __init__(self, name: str, rows: int, count: int) -> None:
+    def __init__(self, name: str, rows: int, count: int, processes: int) -> None:
         context = multiprocessing.get_context("spawn")
-        self._pipes = [context.Pipe() for _ in range(WORKERS)]
-        arguments = [(name, rows, count // WORKERS, theirs) for _, theirs in self._pipes]
+        self._pipes = [context.Pipe() for _ in range(processes)]
+        arguments = [(name, rows, count // processes, theirs) for _, theirs in self._pipes]
         self._processes = [context.Process(target=pool_models.alone, args=each, daemon=True) for each in arguments]
 
     def __enter__(self) -> Alone:

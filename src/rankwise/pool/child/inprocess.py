@@ -30,6 +30,9 @@ class Done(Future[Any]):
         self._waiters: list[Any] = []
         self._done_callbacks: list[Any] = []
 
+    def result(self, timeout: float | None = None) -> Any:
+        return self._result if self._exception is None else super().result(timeout)
+
 
 class InProcess:
     """Runs each task in the thread that submits it, one at a time."""
@@ -67,7 +70,9 @@ class InProcess:
         self._models.clear()
 
     def _run(self, model: Loaded, inputs: tuple[Any, ...]) -> Any:
-        if len(inputs) == 1 and type(inputs[0]) is torch.Tensor and model.device.type == "cpu":
+        if len(inputs) == 1 and type(inputs[0]) is torch.Tensor and model.is_plain:
+            if torch.is_inference_mode_enabled():  # by the caller: to enter it once more takes as long as a small layer
+                return model.run(inputs[0])
             with torch.inference_mode():
                 return model.run(inputs[0])
         wants_arrays = False
