@@ -185,6 +185,32 @@ def test_what_waits_inside_a_worker(is_lazy: bool, waiting: int, order_s: float,
     assert [len(worker.inflight) for worker in made.workers.values()] == expected
 
 
+def test_a_stream_does_not_keep_others_waiting_until_its_end() -> None:
+    stream, other = state(1, order_s=0.06), state(2, order_s=0.001)
+    made = scheduler([stream, other], workers=1)
+    worker = made.workers[1]
+    for model in (stream, other):
+        give(made, model, 1)
+        load_all(made)
+        made.plan(1.0)
+        for order in list(worker.inflight.values()):
+            del worker.inflight[order.serial]
+            made.take_back(worker, order, 1.0)
+    give(made, stream, 100, is_lazy=True)
+    made.plan(2.0)
+    urgent = give(made, other, 1)[0]
+
+    done = 0
+    while urgent.worker is None and done < 50:
+        order = next(iter(worker.inflight.values()))
+        del worker.inflight[order.serial]
+        made.take_back(worker, order, 3.0)
+        made.plan(3.0)
+        done += 1
+
+    assert done <= 3  # what was inside already, and one whose turn it still was
+
+
 def test_a_tight_budget_evicts_and_a_busy_model_stays() -> None:
     a, b = state(1, nbytes=60), state(2, nbytes=60)
     made = scheduler([a, b], workers=1, budget=100)

@@ -41,6 +41,19 @@ def test_durations(seconds: float, text: str) -> None:
     assert duration_text(seconds) == text
 
 
-@pytest.mark.parametrize(("count", "text"), [(0, "0 B"), (812 << 20, "812 MiB"), (1_503_238_554, "1.4 GiB"), (1 << 20, "1 MiB")])
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (4096, "4 KiB"),
+        (1 << 20, "1 MiB"),
+        (500 << 20, "500 MiB"),
+        (812 << 20, "812 MiB"),
+        (1_503_238_554, "1.4 GiB"),
+        (3 << 30, "3.0 GiB"),
+        (5 << 40, "5,120.0 GiB"),
+    ],
+)
 def test_sizes(count: int, text: str) -> None:
     assert bytes_text(count) == text

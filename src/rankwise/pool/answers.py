@@ -14,12 +14,12 @@ from rankwise.pool.results import raised
 from rankwise.pool.schedule import Order, WorkerState
 from rankwise.pool.tasks import Task
 from rankwise.pool.verdicts import build_failed, too_large
+from rankwise.pool.wire import HALVED, KEPT, UNBATCHABLE
 
 if TYPE_CHECKING:
     from rankwise.pool.dispatch import Dispatcher
 
 log = logging.getLogger("rankwise.pool")
-KEPT, UNBATCHABLE, HALVED = 1, 2, 4  # as child/running.py says it
 _NOBODY = Task(None, (None, 0, (), True), 0.0)
 
 

@@ -39,7 +39,7 @@ class Model:
         """Raises UsageError for what can be seen to be wrong before anything runs."""
         if not callable(self.build) and not isinstance(self.build, (str, Path)):
             raise UsageError(f"model {name!r}: build must be an import path, a .pt2 file or a callable, not {type(self.build).__name__}")
-        if callable(self.build) and hasattr(self.build, "state_dict"):
+        if callable(self.build) and hasattr(self.build, "state_dict") and not isinstance(self.build, type):  # its class makes one
             raise UsageError(
                 f"model {name!r}: build is a model, but should make one",
                 next=("give the function that builds it; workers load it themselves",),

@@ -257,7 +257,7 @@ class Scheduler:
                 nbytes += sum([task.size + 40 for task in order.tasks])
                 if len(orders) % QUANTUM == 0:
                     break
-            if is_its_turn:
+            if is_its_turn or self._is_kept_waiting(worker, model):
                 break
         if orders:
             actions.append(Run(worker, orders))
@@ -274,6 +274,12 @@ class Scheduler:
             return True  # one runs, and however long it takes, the next is there when it is done
         share_s = model.queue.waiting * (model.order_s or UNKNOWN_S) / len(self.workers)  # near the end, nobody shall have all that is left
         return worker.ahead_s < min(AHEAD_LAZY_S, max(AHEAD_S / 2, share_s))
+
+    def _is_kept_waiting(self, worker: WorkerState, model: ModelState) -> bool:
+        """It is the turn of a task that somebody waits for, and what a stream has left inside this worker is in its way: if those behind
+        it got more, they would always be."""
+        head, holding = model.queue.peek(), worker.holds.get(model.number)
+        return head is not None and not head.is_lazy and holding is not None and not holding.is_loading and worker.ahead_s >= AHEAD_S
 
     def _by_turn(self) -> list[ModelState]:
         waiting = [model for model in self.models.values() if model.queue.waiting]

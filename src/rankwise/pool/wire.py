@@ -10,6 +10,7 @@ from typing import Any
 
 MAX_BYTES = 120_000  # the smallest default socket buffer is 208 KiB, and the kernel counts its own overhead against it
 INLINE_BYTES = 8192  # up to here, an array travels in the message: cheaper than the page faults of a lane
+KEPT, UNBATCHABLE, HALVED = 1, 2, 4  # what an order's answer says besides its results
 _FD = array.array("i").itemsize
 # Plain numbers: joining the flags anew for each packet would take longer than sending it.
 SEND, SEND_NOW = int(socket.MSG_NOSIGNAL), int(socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)

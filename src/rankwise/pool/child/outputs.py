@@ -45,10 +45,6 @@ class Outputs:
         copy_into(np.ndarray(array.shape, array.dtype, self._segments[number].map, offset), array)
         return ("o", number, offset, nbytes, slot)
 
-    def undo(self, slots: list[int]) -> None:
-        for slot in slots:
-            self._page.mark(slot, False)
-
     def _take(self, room: int) -> int:
         if len(self._out) >= self._collect_at:
             self._collect()

@@ -12,10 +12,10 @@ import torch
 
 from rankwise.pool.child.models import Loaded, to_device
 from rankwise.pool.child.staging import Staging
+from rankwise.pool.wire import HALVED, UNBATCHABLE
 
 _LONGEST = 20_000  # bytes of an exception, or of its traceback
 _NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")  # the allocator's words differ from one system to the next
-KEPT, UNBATCHABLE, HALVED = 1, 2, 4  # what an order's answer says besides its results
 
 
 class Unbatchable(Exception):

@@ -17,12 +17,12 @@ import torch
 from rankwise.pool.child.inputs import Inputs
 from rankwise.pool.child.models import Loaded, drop, load
 from rankwise.pool.child.outputs import Outputs
-from rankwise.pool.child.running import KEPT, Runner, is_out_of_memory, packed_error, shortened
+from rankwise.pool.child.running import Runner, is_out_of_memory, packed_error, shortened
 from rankwise.pool.parcel import Node, Part, folded, pack, unpack
 from rankwise.pool.segments import Segment
 from rankwise.pool.stack import STACK_SIGNAL
 from rankwise.pool.status import BRISK_NS, SIZE, StatusPage, current_cpu
-from rankwise.pool.wire import INLINE_BYTES, MAX_BYTES, SEND, Receiver, send
+from rankwise.pool.wire import INLINE_BYTES, KEPT, MAX_BYTES, SEND, Receiver, send
 
 _CLOSE_NS, _STREAK = 3_000_000, 3  # quick tasks with less time between them follow each other closely; so many of them are some
 _WATCH_NS = 1_000_000
