@@ -232,7 +232,7 @@ def start_and_memory(groups: Groups) -> list[Line]:
     names = ["mlp", "cnn", "transformer"]
     inputs = {name: np.zeros(pool_models.INPUTS[name], np.float32) for name in names}
     ours, theirs = [], []
-    for _ in range(3):
+    for _ in range(7):
         started = time.perf_counter()
         with Pool({name: Model(pool_models.BUILDERS[name]) for name in names}, workers=WORKERS) as pool:
             for future in [pool.submit(name, inputs[name]) for name in names]:
@@ -245,13 +245,14 @@ def start_and_memory(groups: Groups) -> list[Line]:
             theirs.append(time.perf_counter() - started)
     mine, peer = statistics.median(ours), statistics.median(theirs)
     plain, with_torch = memory_mb(), memory_mb("--torch")
+    two, four = memory_mb("--everywhere")["total"], memory_mb("--everywhere", "--workers", "4")["total"]
     return [
         Line("start, until 3 models have answered", f"{mine:.2f} s", f"{peer:.2f} s", peer / mine, 1.0),
         Line("memory of all processes, 3 small models (PSS)", f"{plain['total']:.0f} MB", "350 MB", 350 / plain["total"], 1.0),
         Line(
             "the same where the parent imports torch", f"{with_torch['total']:.0f} MB", f"{with_torch['parent']:.0f} MB parent", None, None
         ),
-        Line("memory of one more worker (PSS)", f"{statistics.mean(plain['workers']):.0f} MB", "", None, None),
+        Line("memory of one more worker with all three", f"{(four - two) / 2:.0f} MB", "", None, None),
     ]
 
 
