@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +11,8 @@ import numpy as np
 
 from rankwise.errors import UsageError
 
-Column = Any  # np.ndarray, or a list with one entry per row
+# np.ndarray, a list with one entry per row, or (only where it is kept) a pyarrow Array, whose type is that of the input's own schema
+Column = Any
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,18 @@ class Selection:
 
 def taken(columns: dict[str, Column], rows: list[int]) -> dict[str, Column]:
     """Only these rows of all columns."""
-    return {name: column[rows] if isinstance(column, np.ndarray) else [column[row] for row in rows] for name, column in columns.items()}
+    return {name: _taken(column, rows) for name, column in columns.items()}
+
+
+def is_arrow(column: Column) -> bool:
+    """Without importing pyarrow: whoever has such an array has imported it."""
+    return hasattr(column, "to_pylist")
+
+
+def _taken(column: Column, rows: list[int]) -> Column:
+    if isinstance(column, np.ndarray):
+        return column[rows]
+    return column.take(np.asarray(rows, np.int64)) if is_arrow(column) else [column[row] for row in rows]
 
 
 def split(piece: dict[str, Column], chosen: tuple[list[str], list[str]]) -> tuple[dict[str, Column], dict[str, Column]]:
@@ -62,6 +75,8 @@ def joined(columns: list[Column]) -> Column:
         return columns[0]
     if all(isinstance(column, np.ndarray) for column in columns) and len({(column.shape[1:], column.dtype) for column in columns}) == 1:
         return np.concatenate(columns)
+    if all(is_arrow(column) for column in columns):
+        return sys.modules["pyarrow"].concat_arrays(columns)
     return [value for column in columns for value in column]
 
 
