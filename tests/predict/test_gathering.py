@@ -48,6 +48,17 @@ try:  # what only one of them has wrong, all of them are told
 except rankwise.RankwiseError as error:
     assert "rank 1 has 2 outputs and 1 indices" in str(error), error
     print("told")
+for outputs, indices in (
+    (torch.zeros(7), None),  # the sampler was forgotten: all ranks have all rows
+    ({"a": torch.zeros(1), **({"b": torch.zeros(1)} if rank else {})}, None),
+    (torch.zeros(()) if rank else torch.zeros(1), None),
+    (torch.zeros(2), [rank, -1]),
+):
+    try:
+        rankwise.gather_predictions(outputs, 7, indices)
+    except rankwise.RankwiseError as error:
+        assert error.finding.code == "RW841", error.finding
+        print("told")
 kept = torch.nn.Parameter(torch.ones(2, 3).t())[:2]  # not contiguous, and with a gradient
 assert rankwise.gather_predictions(kept, 2 * world).shape == (2 * world, 2)
 dist.destroy_process_group()
@@ -71,7 +82,7 @@ def test_every_row_once_and_in_order(tmp_path: Path, world_size: int) -> None:
     outcomes = [rank.communicate(timeout=100) for rank in ranks]
 
     assert [rank.returncode for rank in ranks] == [0] * world_size, outcomes
-    assert all(stdout == "told\n" * 3 for stdout, _ in outcomes)
+    assert all(stdout == "told\n" * 7 for stdout, _ in outcomes)
 
 
 def test_without_a_group_it_only_orders() -> None:

@@ -172,6 +172,14 @@ def test_rows_that_fail_in_a_trial_are_listed_once(tmp_path: Path, monkeypatch: 
     assert seen[0] == done.batch and "rows/s" in done.batch_why
 
 
+def test_rows_that_nobody_has_counted_are_estimated_for_those_who_wait(tmp_path: Path) -> None:
+    totals: list[Any] = []
+
+    run(tmp_path, "out.parquet", "jsonl", on_progress=lambda done, failed, total: totals.append(total))
+
+    assert 0.8 * COUNT < totals[0] < 1.2 * COUNT and totals[-1] == COUNT
+
+
 def test_any_dataset_will_do(tmp_path: Path) -> None:
     x = rows(50)
 

@@ -26,7 +26,8 @@ def main(argv: list[str]) -> int:
     parser = Parser(prog="rankwise predict")
     add_options(parser)
     options = parser.parse_args(argv)
-    from rankwise.predict.running import Options, predict
+    from rankwise.predict.checking import Options
+    from rankwise.predict.running import predict
 
     shown = Progress()
     try:

@@ -19,6 +19,10 @@ class InUse(Exception):
     """Another process has the journal open."""
 
 
+class Gone(Exception):
+    """The process that had it open has finished its job and removed it meanwhile."""
+
+
 class Journal:
     """Records are dictionaries. A record is there whole or not at all; a torn one at the end is cut off when the journal is opened."""
 
@@ -64,11 +68,13 @@ class Journal:
         while True:
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
+                break
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise InUse from None
                 time.sleep(0.05)
+        if not os.fstat(self._file).st_nlink:
+            raise Gone
 
 
 def _read(file: int) -> tuple[list[dict[str, Any]], int]:

@@ -3,38 +3,30 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from rankwise.errors import UsageError
 from rankwise.predict.batches import Batch, Selection
+from rankwise.predict.checking import Options, check_apart, check_free, check_options, check_output
 from rankwise.predict.executing import Executor, Recipe, start
+from rankwise.predict.identity import first_rows_digest, identity_of, is_certain
+from rankwise.predict.journal import Gone
 from rankwise.predict.parts import Results, join
-from rankwise.predict.sinks.sink import write_errors, write_output, writer_for
+from rankwise.predict.sinks.sink import write_errors, write_output
 from rankwise.predict.sizing import UNTRIED, Choice, Trials, find_size
-from rankwise.predict.sources.source import Source, batches_of, file_identity, open_source
-from rankwise.predict.workspace import PredictError, Workspace, cannot_write, folder_of, read_marker, write_marker
+from rankwise.predict.sources.source import Source, batches_of, open_source
+from rankwise.predict.workspace import PredictError, Workspace, another_job, cannot_write, folder_of, read_marker, write_marker
 
 _PART_S = 2.0  # what a crash may cost, in seconds of work
 _PART_BYTES = 16 << 20
 
-OnProgress = Callable[[int, int, int | None], None]  # rows done, rows failed, rows in all (if known)
-
-
-@dataclass(frozen=True)
-class Options:
-    """How a job is run; what does not belong to what is computed."""
-
-    workers: int | str = "auto"
-    batch: int | str = "auto"
-    max_errors: int | None = None
-    restart: bool = False
-    overwrite: bool = False
-    errors: str | os.PathLike[str] | None = None
+# Rows done, rows failed, rows in all: None if that is not known, three digits of it where a file's rows are not counted.
+OnProgress = Callable[[int, int, int | None], None]
 
 
 @dataclass(frozen=True)
@@ -74,22 +66,33 @@ def predict(
     options = options or Options(**more)
     target = Path(output)
     selection = Selection(tuple(columns), tuple(keep))
-    _check(target, options, weights)
-    _check_kinds(target, keep, device)
-    if isinstance(input, (str, os.PathLike)):
-        _check_apart(Path(input), target, options)
+    check_options(options, device)
+    check_output(target, keep, options)
+    check_apart(target, options.errors, {"input": input, "weights": weights, "program": build})
+    if weights and not Path(weights).exists():
+        raise UsageError(f"there are no weights at {weights}", next=("check the path",))
     source = open_source(input, selection)
     recipe = Recipe(build, str(weights or ""), load, stack, device, options.workers)
-    identity = _identity(recipe, source, selection, options)
+    while True:
+        try:
+            return _run(source, recipe, selection, target, options, on_progress)
+        except Gone:  # another process was at it, and has just finished
+            continue
+
+
+def _run(source: Source, recipe: Recipe, selection: Selection, target: Path, options: Options, on_progress: OnProgress | None) -> Predicted:
+    identity = identity_of(recipe, source, selection, options.batch)
     marker = read_marker(target)
-    if _is_done(target, marker, identity):
+    is_ours = target.exists() and marker.get("job") == identity and marker.get("bytes") == target.stat().st_size
+    if is_ours and is_certain(identity, source) and not (options.overwrite or options.restart):
         if folder_of(target).exists():  # killed between the last rename and the cleaning up
             Workspace(target, identity).remove()
         return Predicted(**marker["predicted"])
-    if target.exists() and not folder_of(target).exists() and not options.overwrite:
-        raise UsageError(f"{target} is already there", next=("give another --output, or --overwrite",))
+    check_free(target, options, is_ours)
     workspace = Workspace(target, identity, options.restart)
     try:
+        if read_marker(target) != marker:  # written while we waited for the one who did
+            raise Gone
         return _Job(source, recipe, options, workspace, on_progress).run(identity)
     except BaseException:
         if not workspace.done_rows:
@@ -110,7 +113,9 @@ class _Job:
     def run(self, identity: dict[str, Any]) -> Predicted:
         started = time.monotonic()
         resumed = self._space.done_rows
+        self._check_errors(self._space.failed_rows)
         batch = int((self._space.plan or {}).get("batch", 0))
+        self._check_input()
         if not self._space.is_complete:
             executor = start(self._recipe)
             try:
@@ -137,8 +142,19 @@ class _Job:
             choice = Choice(UNTRIED, "nothing was tried: this input can be read only once")
         else:
             choice = find_size(Trials(self._source, executor).measure)
-        self._space.decide({"batch": choice.size, "why": choice.why})
+        self._space.decide({"batch": choice.size, "why": choice.why, "first_rows": self._first_rows()})
         return choice.size
+
+    def _first_rows(self) -> str | None:
+        """Of an input that has no path, size and time to be known by."""
+        if "path" in self._source.identity or getattr(self._source, "is_one_shot", False):
+            return None
+        return first_rows_digest(self._source)
+
+    def _check_input(self) -> None:
+        plan = self._space.plan or {}
+        if self._space.done_rows and plan.get("first_rows") not in (None, self._first_rows()):
+            raise another_job(self._space.output, "the first rows of the input are not those of the earlier run")
 
     def _compute(self, executor: Executor, batch: int) -> None:
         """From the first row that is not done to the last, a part every few seconds."""
@@ -148,19 +164,27 @@ class _Job:
             held.append(results)
             done, failed = done + results.length, failed + len(results.errors)
             nbytes += sum(getattr(column, "nbytes", 64 * results.length) for column in results.columns.values())
-            self._on_progress(done, failed, self._source.total)
-            too_many = self._options.max_errors is not None and failed > self._options.max_errors
+            self._on_progress(done, failed, self._total(done))
+            too_many = self._are_too_many(failed)
             if too_many or nbytes > _PART_BYTES or time.monotonic() - flushed > _PART_S:
                 self._flush(held)
                 held, flushed, nbytes = [], time.monotonic(), 0
-            if too_many:
-                raise self._too_many(results, failed)
+            self._check_errors(failed)
         if held:
             self._flush(held)
 
     def _flush(self, held: list[Results]) -> None:
         whole = join(held)
-        self._space.add(whole, self._positions.pop(whole.first_row + whole.length, None))
+        end = whole.first_row + whole.length
+        self._space.add(whole, self._positions.get(end))
+        self._positions = {row: position for row, position in self._positions.items() if row > end}
+
+    def _total(self, done: int) -> int | None:
+        """Where nobody has counted the rows of a file: as many as there would be if all were as long as those so far."""
+        position, size = self._positions.get(done), self._source.identity.get("bytes")
+        if self._source.total is not None or not position or not size:
+            return self._source.total
+        return max(done, int(float(f"{done * size / position:.3g}")))
 
     def _noted(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         for batch in batches:
@@ -168,10 +192,18 @@ class _Job:
                 self._positions[batch.first_row + batch.length] = batch.position
             yield batch
 
-    def _too_many(self, last: Results, failed: int) -> PredictError:
-        examples = "\n".join(f"row {error['row']}: {error['error']}: {error['message'][:200]}" for error in last.errors[:5])
+    def _are_too_many(self, failed: int) -> bool:
+        return self._options.max_errors is not None and failed > self._options.max_errors
+
+    def _check_errors(self, failed: int) -> None:
+        """Also before anything runs: what failed in an earlier run counts."""
+        if not self._are_too_many(failed):
+            return
+        errors = islice((error for results in self._space.results() for error in results.errors), 5)
+        examples = "\n".join(f"row {error['row']}: {error['error']}: {error['message'][:200]}" for error in errors)
         summary = f"{failed} rows failed, which is more than --max-errors {self._options.max_errors}"
-        return PredictError("RW833", summary, why=examples, next=("what is done is kept: raise the limit and give the same command again",))
+        steps = ("what is done is kept: raise the limit and give the same command again", "or --restart, if the model was mended")
+        raise PredictError("RW833", summary, why=examples, next=steps)
 
     def _write(self) -> str | None:
         output = self._space.output
@@ -180,8 +212,10 @@ class _Job:
             self._space.begin_writing(path.name)
             failed = write_errors(path, self._space.results()) if self._space.failed_rows else 0
             write_output(output, self._space.results, self._space.done_rows)
+            if not failed and read_marker(output).get("predicted", {}).get("errors") == str(path):
+                path.unlink(missing_ok=True)  # of the output that has just been replaced
         except OSError as error:
-            raise cannot_write(output, error) from error
+            raise cannot_write(output, error, "what is done so far is kept") from error
         return str(path) if failed else None
 
     def _errors_path(self) -> Path:
@@ -194,56 +228,3 @@ class _Job:
         usual = output.with_name("errors.jsonl")
         is_ours = read_marker(output).get("predicted", {}).get("errors") == str(usual)
         return output.with_name(f"{output.name}.errors.jsonl") if usual.exists() and not is_ours else usual
-
-
-def _check(target: Path, options: Options, weights: Any) -> None:
-    """What can be seen to be wrong before anything starts."""
-    writer_for(target)
-    if not target.parent.is_dir():
-        raise UsageError(f"there is no folder {target.parent}", next=(f"mkdir -p {target.parent}",))
-    if options.batch != "auto" and (not isinstance(options.batch, int) or options.batch < 1):
-        raise UsageError(f'batch must be "auto" or a number of rows, not {options.batch!r}')
-    if options.workers != "auto" and (not isinstance(options.workers, int) or options.workers < 0):
-        raise UsageError(f'workers must be "auto" or a number, not {options.workers!r}')
-    if options.errors and not Path(options.errors).parent.is_dir():
-        raise UsageError(f"there is no folder {Path(options.errors).parent} for the list of failed rows", next=("make it first",))
-    if weights and not Path(weights).exists():
-        raise UsageError(f"there are no weights at {weights}", next=("check the path",))
-
-
-def _check_kinds(target: Path, keep: Sequence[str], device: str) -> None:
-    if keep and target.suffix.lower() == ".npy":
-        raise UsageError(f".npy holds one array, so {keep[0]!r} cannot be kept in {target}", next=("write .parquet, .jsonl or .csv",))
-    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
-        raise UsageError(f"there is no device {device!r}", next=("auto, cpu, cuda or cuda:0",))
-
-
-def _check_apart(source: Path, target: Path, options: Options) -> None:
-    """What is written must not replace what is read."""
-    given = source.resolve()
-    for path in [target, *([options.errors] if options.errors else [])]:
-        written = Path(path).resolve()
-        if written == given or written in given.parents:
-            raise UsageError(f"{path} is the input, or holds it, and would be replaced", next=("give another --output",))
-
-
-def _identity(recipe: Recipe, source: Source, selection: Selection, options: Options) -> dict[str, Any]:
-    """What decides about the results. Another command, another input or other weights are another job."""
-    build = recipe.build
-    if not isinstance(build, str):
-        build = f"{getattr(build, '__module__', '')}:{getattr(build, '__qualname__', type(build).__qualname__)}"
-    weights = Path(recipe.weights)
-    return {
-        "build": file_identity(Path(build)) if build.endswith(".pt2") and Path(build).is_file() else build,
-        "weights": None if not recipe.weights else file_identity(weights) if weights.is_file() else str(weights.resolve()),
-        "input": source.identity,
-        "columns": list(selection.columns),
-        "keep": list(selection.keep),
-        "load": recipe.load,
-        "stack": recipe.stack,
-        "batch": options.batch,
-    }
-
-
-def _is_done(target: Path, marker: dict[str, Any], identity: dict[str, Any]) -> bool:
-    return target.exists() and marker.get("job") == identity and marker.get("bytes") == target.stat().st_size

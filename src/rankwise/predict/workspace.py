@@ -11,7 +11,7 @@ from typing import Any
 
 from rankwise.causes import load_cause
 from rankwise.errors import RankwiseError
-from rankwise.predict.journal import InUse, Journal
+from rankwise.predict.journal import Gone, InUse, Journal
 from rankwise.predict.parts import Results, is_whole, read_part, write_part
 
 _FORMAT = 1
@@ -36,6 +36,10 @@ class Workspace:
             self._journal = Journal(self._folder / "journal")
         except InUse:
             raise PredictError("RW832", f"another process is working on {output}") from None
+        except FileNotFoundError as error:
+            if not output.parent.is_dir():
+                raise cannot_write(output, error) from error
+            raise Gone from None
         except OSError as error:
             raise cannot_write(output, error) from error
         try:
@@ -48,7 +52,7 @@ class Workspace:
         identity = json.loads(json.dumps(identity))  # as it will be read back
         known = self._journal.records[0].get("job") if self._journal.records else None
         if known is not None and known != identity and self._parts and not restart:
-            raise _another_job(self.output, known, identity)
+            raise another_job(self.output, _differences(known, identity))
         if known != identity or restart:
             self._journal.keep(0)
             self._append({"job": identity})
@@ -85,7 +89,7 @@ class Workspace:
         try:
             written = write_part(self._part(number), results)
         except OSError as error:
-            raise cannot_write(self.output, error) from error
+            raise cannot_write(self.output, error, self._kept) from error
         facts = {"length": results.length, "failed": len(results.errors), "position": position}
         self._append({"part": number, "first_row": results.first_row, **facts, **written})
 
@@ -115,6 +119,10 @@ class Workspace:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     @property
+    def _kept(self) -> str:
+        return f"the {self.done_rows:,} rows that are done are kept" if self.done_rows else ""
+
+    @property
     def _parts(self) -> list[dict[str, Any]]:
         return [record for record in self._journal.records if "part" in record]
 
@@ -125,7 +133,7 @@ class Workspace:
         try:
             self._journal.append(record)
         except OSError as error:
-            raise cannot_write(self.output, error) from error
+            raise cannot_write(self.output, error, self._kept) from error
 
     def _drop_unfinished(self) -> None:
         """Keep the records up to the first part whose file is not what was written, and no file beyond."""
@@ -162,15 +170,17 @@ def read_marker(output: Path) -> dict[str, Any]:
     return facts if isinstance(facts, dict) else {}
 
 
-def cannot_write(output: Path, error: OSError) -> PredictError:
+def cannot_write(output: Path, error: OSError, why: str = "") -> PredictError:
     is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     what = "the disk is full" if is_full else error.strerror or str(error)
-    why = "what is done so far is kept"
     steps = ("make room and give the same command again",) if is_full else ("see who may write there, and give the same command again",)
     return PredictError("RW741", f"{output} cannot be written: {what}", why=why, next=steps)
 
 
-def _another_job(output: Path, known: dict[str, Any], wanted: dict[str, Any]) -> PredictError:
+def another_job(output: Path, why: str) -> PredictError:
+    return PredictError("RW831", f"the unfinished job for {output} is another one", why=why)
+
+
+def _differences(known: dict[str, Any], wanted: dict[str, Any]) -> str:
     differing = [key for key in {**known, **wanted} if known.get(key) != wanted.get(key)]
-    rows = [f"{key}: then {known.get(key)}, now {wanted.get(key)}"[:300] for key in differing]
-    return PredictError("RW831", f"the unfinished job for {output} is another one", why="\n".join(rows))
+    return "\n".join(f"{key}: then {known.get(key)}, now {wanted.get(key)}"[:300] for key in differing)

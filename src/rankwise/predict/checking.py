@@ -1,0 +1,81 @@
+"""What can be seen to be wrong with a job before anything starts, and what its output must not replace."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rankwise.errors import UsageError
+from rankwise.predict.sinks.sink import writer_for
+from rankwise.predict.workspace import folder_of, read_marker
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a job is run; what does not belong to what is computed."""
+
+    workers: int | str = "auto"
+    batch: int | str = "auto"
+    max_errors: int | None = None
+    restart: bool = False
+    overwrite: bool = False
+    errors: str | os.PathLike[str] | None = None
+
+
+def check_options(options: Options, device: str) -> None:
+    if options.batch != "auto" and (not isinstance(options.batch, int) or options.batch < 1):
+        raise UsageError(f'batch must be "auto" or a number of rows, not {options.batch!r}')
+    if options.workers != "auto" and (not isinstance(options.workers, int) or options.workers < 0):
+        raise UsageError(f'workers must be "auto" or a number, not {options.workers!r}')
+    if options.max_errors is not None and (not isinstance(options.max_errors, int) or options.max_errors < 0):
+        raise UsageError(f"max_errors must be a number of rows, not {options.max_errors!r}", next=("0 stops at the first row that fails",))
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
+        raise UsageError(f"there is no device {device!r}", next=("auto, cpu, cuda or cuda:0",))
+
+
+def check_output(target: Path, keep: Sequence[str], options: Options) -> None:
+    """A place for it, a writer, and room for what is kept."""
+    writer_for(target)
+    if not target.parent.is_dir():
+        raise UsageError(f"there is no folder {target.parent}", next=(f"mkdir -p {target.parent}",))
+    if options.errors and not Path(options.errors).parent.is_dir():
+        raise UsageError(f"there is no folder {Path(options.errors).parent} for the list of failed rows", next=("make it first",))
+    if keep and target.suffix.lower() == ".npy":
+        raise UsageError(f".npy holds one array, so {keep[0]!r} cannot be kept in {target}", next=("write .parquet, .jsonl or .csv",))
+    if "row" in keep and target.suffix.lower() not in ("", ".safetensors"):
+        raise UsageError(
+            f"a column 'row' cannot be kept in {target}",
+            why="the output has one of its own, the number of the row in the input",
+            next=("rename it in the input",),
+        )
+
+
+def check_apart(target: Path, errors: str | os.PathLike[str] | None, used: dict[str, Any]) -> None:
+    """What is written must not replace what is read, nor one another."""
+    written = {"output": target, **({"list of failed rows": Path(errors)} if errors else {})}
+    for what, path in written.items():
+        place = path.resolve()
+        for role, given in used.items():
+            if isinstance(given, (str, os.PathLike)) and str(given) and _holds(place, Path(given).resolve()):
+                raise UsageError(f"{path} is the {role}, or holds it, and would be replaced", next=(f"give another path for the {what}",))
+    if errors and _holds(target.resolve(), Path(errors).resolve()):
+        raise UsageError(f"{errors} is the output, or within it", next=("give another path for the list of failed rows",))
+
+
+def check_free(target: Path, options: Options, is_ours: bool) -> None:
+    """An output that is there is replaced only where that was asked for, and a folder only where all that is in it was written by us."""
+    if not target.exists() or folder_of(target).exists():
+        return
+    if not options.overwrite and not (options.restart and is_ours):
+        raise UsageError(f"{target} is already there", next=("give another --output, or --overwrite",))
+    if target.is_dir() and not read_marker(target) and any(target.iterdir()):
+        why = "what is in this folder was not written by rankwise predict, and would be deleted"
+        raise UsageError(f"{target} is already there", why=why, next=("give another --output, or remove it yourself",))
+
+
+def _holds(place: Path, other: Path) -> bool:
+    return place == other or place in other.parents

@@ -1,0 +1,78 @@
+"""What decides about the results of a job: another command, another input or other weights are another job."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rankwise.predict.batches import Selection
+from rankwise.predict.executing import Recipe
+from rankwise.predict.sources.source import Source, file_identity
+
+
+def identity_of(recipe: Recipe, source: Source, selection: Selection, batch: int | str) -> dict[str, Any]:
+    return {
+        "build": _of_build(recipe.build),
+        "weights": of_path(Path(recipe.weights)) if recipe.weights else None,
+        "input": source.identity,
+        "columns": list(selection.columns),
+        "keep": list(selection.keep),
+        "load": recipe.load,
+        "stack": recipe.stack,
+        "batch": batch,
+    }
+
+
+def is_certain(identity: dict[str, Any], source: Source) -> bool:
+    """Whether the same identity means the same results: not for objects of which only the type is known."""
+    return "dataset" not in source.identity and identity["build"] != _UNKNOWN
+
+
+_FIRST_ROWS = 4
+_UNKNOWN = "a callable that cannot be pickled"
+
+
+def _of_build(build: Any) -> Any:
+    """A callable is known by what it carries along, too: `partial(build, 2)` is not `partial(build, 3)`."""
+    if isinstance(build, str):
+        return of_path(Path(build)) if build.endswith(".pt2") and Path(build).is_file() else build
+    try:
+        digest = hashlib.sha256(pickle.dumps(build)).hexdigest()
+    except Exception:  # whatever its parts raise
+        return _UNKNOWN
+    return f"{getattr(build, '__module__', '')}:{getattr(build, '__qualname__', type(build).__qualname__)} {digest[:16]}"
+
+
+def of_path(path: Path) -> dict[str, Any]:
+    return folder_identity(path) if path.is_dir() else file_identity(path)
+
+
+def folder_identity(folder: Path) -> dict[str, Any]:
+    """By its files' names, sizes and times of change."""
+    digest, count = hashlib.sha256(), 0
+    for place, folders, files in os.walk(folder):
+        folders.sort()
+        for name in sorted(files):
+            path = os.path.join(place, name)
+            facts = os.stat(path)
+            digest.update(f"{os.path.relpath(path, folder)}\0{facts.st_size}\0{facts.st_mtime_ns}\0".encode(errors="surrogateescape"))
+            count += 1
+    return {"path": str(folder.resolve()), "files": count, "digest": digest.hexdigest()}
+
+
+def first_rows_digest(source: Source) -> str:
+    """A dataset with the same type and length, and these first rows, is taken for the same."""
+    digest = hashlib.sha256()
+    first = next(iter(source.batches(_FIRST_ROWS)), None)
+    for name, column in first.columns.items() if first is not None else ():
+        digest.update(name.encode() + b"\0")
+        if isinstance(column, np.ndarray):
+            digest.update(f"{column.dtype}{column.shape}".encode() + column.tobytes())
+        else:
+            digest.update(repr(column).encode(errors="surrogateescape"))
+    return digest.hexdigest()

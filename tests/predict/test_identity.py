@@ -1,0 +1,153 @@
+"""When the same command again has nothing to do, when it goes on, and when it is another job."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import rankwise
+from rankwise.errors import UsageError
+from rankwise.predict import running
+from rankwise.predict.journal import Gone, Journal
+from rankwise.predict.workspace import PredictError, folder_of
+from tests.predict.inputs import rows, write
+from tests.predict.nets import build
+
+JOB: dict[str, Any] = {"workers": 0, "batch": 16}
+
+
+class Killed(BaseException):
+    pass
+
+
+def times(factor: float) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda x: x * factor
+
+
+def unfinished(monkeypatch: pytest.MonkeyPatch, *args: Any, **more: Any) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(running, "write_output", lambda *_: (_ for _ in ()).throw(Killed()))
+        with pytest.raises(Killed):
+            rankwise.predict(*args, **{**JOB, **more})
+
+
+@pytest.mark.parametrize("options", [{"overwrite": True}, {"restart": True}])
+def test_a_finished_job_is_done_again_where_that_is_asked_for(tmp_path: Path, options: dict[str, bool]) -> None:
+    write(tmp_path, "npy", 20)
+    (tmp_path / "changing_nets.py").write_text("def build():\n    return lambda x: x + 1\n")
+    call = "rankwise.predict('changing_nets:build', 'x.npy', 'out.npy', batch=8, workers=0, **json.loads(sys.argv[1]))"
+    code = f"import sys, json, rankwise; {call}"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    subprocess.run([sys.executable, "-c", code, "{}"], cwd=tmp_path, env=environment, check=True)
+    (tmp_path / "changing_nets.py").write_text("def build():\n    return lambda x: x + 22\n")
+
+    subprocess.run([sys.executable, "-c", code, json.dumps(options)], cwd=tmp_path, env=environment, check=True)
+
+    np.testing.assert_allclose(np.load(tmp_path / "out.npy"), rows(20) + 22)
+
+
+@pytest.mark.parametrize("second", [list(rows(50) + 1), (row for row in rows(8))], ids=["list", "generator"])
+def test_what_cannot_be_compared_is_never_taken_for_done(tmp_path: Path, second: Any) -> None:
+    first = list(rows(50)) if isinstance(second, list) else (row for row in rows(3))
+    rankwise.predict(build, first, tmp_path / "out.npy", **JOB)
+
+    with pytest.raises(UsageError, match="already there"):
+        rankwise.predict(build, second, tmp_path / "out.npy", **JOB)
+    done = rankwise.predict(build, second, tmp_path / "out.npy", overwrite=True, **JOB)
+
+    assert done.rows == (50 if isinstance(second, list) else 8)
+
+
+def test_a_callable_is_known_by_what_it_carries(tmp_path: Path) -> None:
+    write(tmp_path, "npy", 20)
+    rankwise.predict(functools.partial(times, 2.0), tmp_path / "x.npy", tmp_path / "out.npy", **JOB)
+    rankwise.predict(functools.partial(times, 2.0), tmp_path / "x.npy", tmp_path / "out.npy", **JOB)
+
+    with pytest.raises(UsageError, match="already there"):
+        rankwise.predict(functools.partial(times, 3.0), tmp_path / "x.npy", tmp_path / "out.npy", **JOB)
+
+
+@pytest.mark.parametrize("what", ["input", "weights"])
+def test_a_folder_whose_files_changed_is_another_one(tmp_path: Path, what: str) -> None:
+    write(tmp_path, "files", 6)
+    torch.save(build().state_dict(), tmp_path / "last.pt")
+    (tmp_path / "weights").mkdir()
+    os.replace(tmp_path / "last.pt", tmp_path / "weights" / "pytorch_model.bin")
+    job = {**JOB, "weights": tmp_path / "weights"}
+    rankwise.predict("tests.predict.nets:build", tmp_path / "x.files", tmp_path / "out.jsonl", **job)
+    changed = tmp_path / "x.files" / "00003.npy" if what == "input" else tmp_path / "weights" / "pytorch_model.bin"
+    os.utime(changed, ns=(1, 1))
+
+    with pytest.raises(UsageError, match="already there"):
+        rankwise.predict("tests.predict.nets:build", tmp_path / "x.files", tmp_path / "out.jsonl", **job)
+
+
+def test_a_dataset_with_other_first_rows_does_not_go_on_with_an_unfinished_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unfinished(monkeypatch, build, list(rows(50)), tmp_path / "out.npy")
+
+    with pytest.raises(PredictError) as caught:
+        rankwise.predict(build, list(rows(50) + 1), tmp_path / "out.npy", **JOB)
+    done = rankwise.predict(build, list(rows(50)), tmp_path / "out.npy", **JOB)
+
+    assert caught.value.finding.code == "RW831"
+    assert done.resumed_rows == 50
+
+
+def test_too_many_errors_of_an_earlier_run_still_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREDICT_PAUSE_S", "0")
+    x = rows(20)
+    x[19, 0] = 9.0
+    np.save(tmp_path / "x.npy", x)
+    job = {**JOB, "max_errors": 0}
+    for _ in range(2):  # the limit is passed in the last batch
+        with pytest.raises(PredictError) as caught:
+            rankwise.predict("tests.predict.nets:slow", tmp_path / "x.npy", tmp_path / "out.npy", **job)
+        assert caught.value.finding.code == "RW833" and "row 19: ValueError: too large" in caught.value.finding.why
+
+
+def test_a_journal_that_its_owner_removed_is_not_taken_over(tmp_path: Path) -> None:
+    """Who waits for the lock of a job that then ends gets the lock of a file without a name."""
+    path = tmp_path / "journal"
+    Journal(path).close()
+    real_open = os.open
+
+    def late_open(*args: Any, **more: Any) -> int:
+        fd = real_open(*args, **more)
+        path.unlink(missing_ok=True)
+        return fd
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rankwise.predict.journal.os.open", late_open)
+        with pytest.raises(Gone):
+            Journal(path)
+
+
+def test_who_waited_for_another_process_finds_the_job_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, "npy", 20)
+    args = ("tests.predict.nets:build", tmp_path / "x.npy", tmp_path / "out.npy")
+    first = running.Workspace
+
+    class Late(first):  # type: ignore[misc,valid-type]
+        """Between our look at the output and our turn at the journal, somebody else does the whole job."""
+
+        def __init__(self, *given: Any) -> None:
+            monkeypatch.undo()
+            rankwise.predict(*args, **JOB)
+            super().__init__(*given)
+
+    monkeypatch.setattr(running, "Workspace", Late)
+    ran: list[int] = []
+    done = rankwise.predict(*args, on_progress=lambda *_: ran.append(1), **JOB)
+
+    assert done.rows == 20 and not ran
+    assert not folder_of(tmp_path / "out.npy").exists()
