@@ -80,7 +80,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", metavar="N", default="auto", help="rows at once (default: auto, found by trying)")
     parser.add_argument("--max-errors", metavar="N", type=int, help="stop when more rows than this have failed (default: go on)")
     parser.add_argument("--errors", metavar="PATH", help="where failed rows are listed (default: errors.jsonl beside the output)")
-    parser.add_argument("--restart", action="store_true", help="forget what an interrupted run has done")
+    parser.add_argument("--restart", action="store_true", help="begin anew, whatever an earlier run of this command has done")
     parser.add_argument("--overwrite", action="store_true", help="replace the output if it is there")
     parser.add_argument("--json", action="store_true", help="the summary as JSON")
 
