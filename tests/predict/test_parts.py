@@ -91,3 +91,13 @@ def test_arrow_is_imported_only_where_it_is_used(tmp_path: Path) -> None:
     )
 
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+def test_a_kept_text_is_written_where_nobody_else_has_loaded_pyarrow_whole(tmp_path: Path) -> None:
+    write_part(tmp_path / "part", Results([0], {"a": pa.array(["x"])}, [], 0, 1))
+    code = (
+        "from pathlib import Path; from rankwise.predict.parts import read_part; from rankwise.predict.sinks.sink import write_output;"
+        f"write_output(Path({str(tmp_path / 'out.parquet')!r}), lambda: [read_part(Path({str(tmp_path / 'part')!r}))], 1)"
+    )
+
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,8 @@ def _of_arrow(column: Any) -> Sizes:
         before = np.concatenate([[0], np.cumsum(_of_arrow(column.flatten()))])
         return np.asarray(before[ends] - before[ends - lengths] + _EACH)
     if types.is_string(kind) or types.is_binary(kind) or types.is_large_string(kind) or types.is_large_binary(kind):
-        return np.asarray(arrow("compute").binary_length(column).fill_null(0).to_numpy(zero_copy_only=False), np.int64) + _EACH
+        lengths = importlib.import_module("pyarrow.compute").binary_length(column)
+        return np.asarray(lengths.fill_null(0).to_numpy(zero_copy_only=False), np.int64) + _EACH
     try:
         return np.full(len(column), -(-kind.bit_width // 8))
     except ValueError:  # a kind of no fixed width

@@ -40,9 +40,12 @@ def write_csv(parts: Parts, total: int, path: Path) -> None:
 
 def _line(fields: list[Any], delimiter: str) -> str:
     """Python's own writer leaves a carriage return without quotes, and its reader then refuses the file."""
-    texts = ("" if field is None else str(field) for field in fields)
-    special = {delimiter, '"', "\r", "\n"}
-    return delimiter.join('"' + text.replace('"', '""') + '"' if special & set(text) else text for text in texts) + "\n"
+    return delimiter.join("" if field is None else _quoted(str(field), delimiter) for field in fields) + "\n"
+
+
+def _quoted(text: str, delimiter: str) -> str:
+    is_plain = not any(mark in text for mark in (delimiter, '"', "\r", "\n"))
+    return text if is_plain else '"' + text.replace('"', '""') + '"'
 
 
 def _slices(parts: Iterable[Results]) -> Iterator[Results]:
