@@ -90,9 +90,8 @@ def test_tensors_of_any_length_keep_their_dtype() -> None:
         ({"loss": None}, "nothing"),
         (torch.tensor(1.5), "a single number as 'output' for 4 rows"),
         ([torch.ones(4, 3), torch.ones(4, 2)], "a list of 2 tensors of 4 rows each; return them as a tuple"),
-        (torch.ones, "'output' that cannot be written: it is a"),
-        ({"a": [object()] * 4}, "'a' that cannot be written: a object"),
-        (1.5, "it is a float"),
+        ({"a": {"b": torch.ones(4)}}, "a dict as 'a', where a tensor"),
+        (1.5, "a float as 'output'"),
     ],
 )
 def test_what_cannot_be_rows_fails_all_of_them_and_is_not_tried_in_halves(outputs: Any, words: str) -> None:
@@ -102,6 +101,14 @@ def test_what_cannot_be_rows_fails_all_of_them_and_is_not_tried_in_halves(output
     assert [error[0] for error in outcome["errors"]] == [0, 1, 2, 3] and outcome["rows"] == []
     assert words in outcome["errors"][0][2]
     assert runs == [4]
+
+
+def test_a_row_whose_output_cannot_be_written_costs_itself() -> None:
+    outcome = run(lambda x: [object() if row[0] == 4 else {"sum": row.sum()} for row in x], {"x": X})
+
+    assert outcome["rows"] == [0, 1, 3]
+    ((row, kind, message),) = outcome["errors"]
+    assert (row, kind) == (2, "ValueError") and "'output' that cannot be written: a object" in message
 
 
 def test_whole_numbers_reach_a_linear_layer_and_an_embedding_alike() -> None:

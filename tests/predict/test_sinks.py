@@ -188,6 +188,7 @@ COLUMNS: dict[str, tuple[list[Any], str, Any]] = {
         [[{"a": 1, "b": [1, 2.5]} if b % 2 else {"c": "x"}] * BATCH for b in range(BATCHES)],
         "struct<c: string, a: int64, b: list<element: double>>", {"a": 1, "b": [1, 2.5]},
     ),
+    "objects with half a pair": ([[{"\ud800": 1}] * BATCH] * BATCHES, "string", {"\ud800": 1}),
     "empty objects": ([[{}] * BATCH] * BATCHES, "string", {}),
     "anything": ([[1, "a", None, [1], float("nan")]] * BATCHES, "string", None),
     "times": ([pa.array(gaps(lambda i: DAY))], "timestamp[us]", "2024-02-29T12:00:00.000000"),
@@ -295,6 +296,7 @@ def test_arrays_take_kept_numbers_and_lists_of_arrays_of_one_shape(tmp_path: Pat
         (".npy", {"a": np.zeros(2), "b": np.zeros(2)}, "the model has 2: a, b"),
         (".safetensors", {"a": np.zeros(2, np.complex128)}, "cannot hold the output 'a'"),
         (".parquet", {"a": np.zeros(2, np.complex64)}, "cannot hold the output 'a'"),
+        (".csv", {"a": np.zeros((2, 3)), "a_1": ["x", "y"]}, "two fields of a line would be called 'a_1'"),
     ],
 )
 def test_what_can_be_refused_is_refused_by_the_first_results(tmp_path: Path, suffix: str, columns: dict[str, Any], words: str) -> None:
@@ -315,7 +317,8 @@ def test_first_results_that_fit_leave_nothing_behind(tmp_path: Path, suffix: str
 def test_a_kept_column_does_not_name_files(tmp_path: Path) -> None:
     parts = [Results([0, 1], {"file": ["../../escaped", "/escaped"], "output": np.zeros(2)}, [], 0, 2)]
 
-    write_output(tmp_path / "out", lambda: iter(parts), 2)
+    (tmp_path / "in").mkdir()
+    write_output(tmp_path / "in" / ".." / "out", lambda: iter(parts), 2)
 
     names = sorted(path.name for path in (tmp_path / "out").iterdir())
     assert names == ["00000000.file.json", "00000000.output.npy", "00000001.file.json", "00000001.output.npy"]
@@ -362,3 +365,15 @@ def test_a_group_is_no_larger_than_its_bytes(monkeypatch: pytest.MonkeyPatch) ->
     sizes = [2 * sum(map(len, group.columns["text"])) for group in found]
     assert len(found) > 20 and max(sizes) < 10_000 + 6000
     assert [row for group in found for row in group.rows.tolist()] == list(range(500))
+
+
+@pytest.mark.parametrize("was_folder", [True, False])
+def test_a_folder_replaces_what_stood_there(tmp_path: Path, was_folder: bool) -> None:
+    output = tmp_path / "out"
+    if was_folder:
+        output.mkdir()
+    (output / "old" if was_folder else output).write_text("mine")
+
+    write_output(output, lambda: [Results([0], {"output": np.zeros(1)}, [], 0, 1)], 1)
+
+    assert [path.name for path in output.iterdir()] == ["00000000.npy"]

@@ -146,7 +146,7 @@ class _Done:
 
 
 class Unusable(ValueError):
-    """The model ran, and what it returned cannot be told apart by rows, or not be written."""
+    """The model ran, and what it returned is no rows, whichever they are."""
 
 
 def as_columns(outputs: Any, length: int) -> dict[str, Any]:
@@ -164,25 +164,24 @@ def as_columns(outputs: Any, length: int) -> dict[str, Any]:
 
 
 def _as_column(name: str, value: Any, length: int) -> Any:
-    try:
-        if isinstance(value, torch.Tensor) and value.is_nested:
-            value = list(value.unbind())
-        if is_numbers(value):
-            value = as_array(value)
-        elif isinstance(value, (np.ndarray, list, tuple)):
-            value = [_entry(item) for item in value]
-        else:
-            raise TypeError(f"it is a {type(value).__name__}; a tensor, an array or a list with one entry per row is wanted")
-    except TypeError as error:
-        raise Unusable(f"the model returned something as {name!r} that cannot be written: {error}") from error
-    if isinstance(value, np.ndarray):
-        if not value.ndim:
+    if isinstance(value, torch.Tensor) and value.is_nested:
+        value = list(value.unbind())
+    if is_numbers(value):
+        array = as_array(value)
+        if not array.ndim:
             raise Unusable(f"the model returned a single number as {name!r} for {length} rows, where one value per row is wanted")
-        return value
-    shapes = {(item.dtype, item.shape) if isinstance(item, (np.ndarray, np.generic)) else None for item in value}
-    if len(value) != length and None not in shapes and all(shape[1][:1] == (length,) for shape in shapes if shape):
-        raise Unusable(f"the model returned a list of {len(value)} tensors of {length} rows each; return them as a tuple or a dictionary")
-    return np.stack(value) if len(shapes) == 1 and None not in shapes else value
+        return array
+    if not isinstance(value, (np.ndarray, list, tuple)):
+        what = f"a {type(value).__name__} as {name!r}"
+        raise Unusable(f"the model returned {what}, where a tensor, an array or a list with one entry per row is wanted")
+    try:
+        entries = [_entry(item) for item in value]
+    except TypeError as error:
+        raise ValueError(f"the model returned something as {name!r} that cannot be written: {error}") from error
+    shapes = {(item.dtype, item.shape) if isinstance(item, (np.ndarray, np.generic)) else None for item in entries}
+    if len(entries) != length and all(shape is not None and shape[1][:1] == (length,) for shape in shapes):
+        raise Unusable(f"the model returned a list of {len(entries)} tensors of {length} rows each; return them as a tuple or a dictionary")
+    return np.stack(entries) if len(shapes) == 1 and None not in shapes else entries
 
 
 def _entry(value: Any) -> Any:

@@ -179,7 +179,8 @@ def check_names(names: Sequence[str]) -> None:
         why = "a column of that name says which row of the input it is"
         raise UsageError("a column 'row' can neither be kept nor returned by the model", why=why, next=("give it another name",))
     if twice := [name for name, count in Counter(names).items() if count > 1]:
-        raise UsageError(f"the model returns a column {twice[0]!r}, and one of that name is kept from the input")
+        why = "columns that are kept and those that the model returns stand side by side"
+        raise UsageError(f"two columns of the output would be called {twice[0]!r}", why=why, next=("give one of them another name",))
 
 
 def _own(column: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ def _write(folder: Path, stem: str, value: Any) -> None:
     array = np.asarray(None if isinstance(value, (list, dict, str)) else value)
     is_array = array.dtype != object  # which is also what an integer beyond 64 bits becomes
     target = folder / f"{stem}.{'npy' if is_array else 'json'}"
-    if not target.resolve().is_relative_to(folder.resolve()):
+    if os.path.isabs(stem) or ".." in Path(stem).parts:
         raise PredictError("RW834", f"{stem} would be written outside the folder")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from rankwise.predict.batches import is_arrow
 from rankwise.predict.parts import Results
 from rankwise.predict.sinks.entries import entries, json_text
 from rankwise.predict.sinks.groups import column_names
 from rankwise.predict.sinks.kinds import BOOL, Kind, List, Number, joined_kind, kind_of_column
+from rankwise.predict.workspace import PredictError
 
 _SLICE = 1024  # rows that are plain values at a time: these take many times the memory of an array
 
@@ -29,6 +32,8 @@ def write_csv(parts: Parts, total: int, path: Path) -> None:
     """One line per row; a vector takes a field for each of its numbers where all have one length, anything deeper is written as JSON."""
     widths = {name: _width(kind) for name, kind in _kinds(parts()).items()}
     header = ["row", *(field for name, width in widths.items() for field in _field_names(name, width))]
+    if twice := [field for field, count in Counter(header).items() if count > 1]:
+        raise PredictError("RW834", f"two fields of a line would be called {twice[0]!r}", why="a vector takes a field for each number")
     with path.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
         delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
         file.write(_line(header, delimiter))
@@ -64,7 +69,7 @@ def _kinds(parts: Iterable[Results]) -> dict[str, Kind]:
     kinds: dict[str, Kind] = {}
     for part in _slices(parts):
         for name, column in part.columns.items():
-            kinds[name] = joined_kind(kinds.get(name), kind_of_column(entries(column)))
+            kinds[name] = joined_kind(kinds.get(name), kind_of_column(entries(column) if is_arrow(column) else column))
     return kinds
 
 

@@ -52,7 +52,7 @@ def write_output(output: Path, parts: Callable[[], Iterable[Results]], total: in
             os.sync()  # one for all its files
         else:
             _flush(temporary)
-        if output.is_dir():
+        if output.is_dir() or temporary.is_dir():
             _remove(output)
         temporary.replace(output)
 

@@ -124,4 +124,4 @@ def _utf8(value: Any) -> Any:
         return value if is_utf8(value) else value.encode(errors="backslashreplace").decode()
     if isinstance(value, list):
         return [_utf8(item) for item in value]
-    return {_utf8(name): _utf8(item) for name, item in value.items()} if isinstance(value, dict) else value
+    return {name: _utf8(item) for name, item in value.items()} if isinstance(value, dict) else value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rankwise.predict.sinks.entries import is_utf8
 from rankwise.predict.sinks.kinds import BOOL, TEXT, Arrow, Kind, List, Number, Struct
 from rankwise.predict.sources.tables import arrow
 
@@ -22,7 +23,7 @@ def arrow_type(kind: Kind) -> Any:
         return _number_type(kind)
     if isinstance(kind, List):
         return arrow("list_")(arrow_type(kind.inner))
-    if isinstance(kind, Struct) and kind.fields:  # Parquet has none without
+    if isinstance(kind, Struct) and kind.fields and all(map(is_utf8, kind.fields)):  # Parquet has none without fields
         return arrow("struct")([(name, arrow_type(inner)) for name, inner in kind.fields.items()])
     if isinstance(kind, Arrow):
         return without_dictionaries(kind.type)
