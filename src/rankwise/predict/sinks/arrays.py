@@ -100,7 +100,7 @@ def _checked(results: Results, name: str, like: Array) -> Array:
 def _rows(column: Column) -> Column:
     if not is_arrow(column):
         return column
-    types, kind = arrow("types"), column.type
+    types, kind = arrow("types"), getattr(column.type, "storage_type", column.type)
     while types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         kind = kind.value_type
     return as_numpy(column) if types.is_primitive(kind) and not types.is_temporal(kind) else entries(column)
