@@ -215,7 +215,7 @@ def stored(folder: Path, name: str, seed: int) -> Any:
     """The column in parts that were written and read again, cut at some batches; row 59 failed."""
     whole = COLUMNS[name][0]
     draw = random.Random(seed)
-    edges = sorted({0, BATCHES, *draw.sample(range(1, BATCHES), (0, BATCHES - 1, 3, 5)[seed])})
+    edges = sorted({0, BATCHES, *draw.sample(range(1, BATCHES), (0, BATCHES - 1, 3)[seed])})
     paths = []
     for start, stop in itertools.pairwise(edges):
         pieces = [_piece(name, whole[b] if len(whole) > 1 else whole[0].slice(b * BATCH, BATCH), b) for b in range(start, stop)]
@@ -241,7 +241,7 @@ def test_any_column_is_written_the_same_however_the_parts_were_cut(tmp_path: Pat
     monkeypatch.setattr(lines, "_SLICE", 4)
     for suffix in (".parquet", ".arrow", ".jsonl", ".csv", ""):
         written = []
-        for seed in range(4):
+        for seed in range(3 if suffix else 2):  # of a folder each row is a file
             folder = tmp_path / f"{seed}{suffix}"
             folder.mkdir()
             write_output(folder / f"out{suffix}", stored(tmp_path, name, seed), ROWS)
@@ -269,7 +269,7 @@ def test_any_column_is_written_the_same_however_the_parts_were_cut(tmp_path: Pat
     ],
 )
 def test_what_is_no_array_is_refused_with_its_row(tmp_path: Path, suffix: str, name: str, words: str) -> None:
-    for seed in range(4):
+    for seed in range(3):
         with pytest.raises(PredictError) as caught:
             write_output(tmp_path / f"out{suffix}", stored(tmp_path, name, seed), ROWS)
 
@@ -280,7 +280,7 @@ def test_what_is_no_array_is_refused_with_its_row(tmp_path: Path, suffix: str, n
 @pytest.mark.parametrize("name", ["vectors", "no width", "integers of 64 bits", "kept vectors"])
 def test_arrays_take_kept_numbers_and_lists_of_arrays_of_one_shape(tmp_path: Path, name: str) -> None:
     written = []
-    for seed in range(4):
+    for seed in range(3):
         write_output(tmp_path / "out.safetensors", stored(tmp_path, name, seed), ROWS)
         written.append((tmp_path / "out.safetensors").read_bytes())
 
