@@ -6,6 +6,8 @@ import json
 import os
 import resource
 import zipfile
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import torch
 from rankwise.errors import RankwiseError, UnreadableInput, UsageError
 from rankwise.pool.child.running import is_out_of_memory
 from rankwise.predict.batches import as_column
+from rankwise.predict.values import as_array, is_numbers, named_parts, plain
 from rankwise.weights.building import import_callable
 from rankwise.weights.loading import load_weights
 
@@ -53,11 +56,12 @@ class Runner(torch.nn.Module):
         self._hidden: list[Any] = [model]
         if isinstance(model, torch.nn.Module) and not isinstance(model, torch.fx.GraphModule):
             self.model = model
-        self._dtype = next((p.dtype for p in self.parameters() if p.is_floating_point()), None)
+        self._dtype = next((tensor.dtype for tensor in _tensors_of(model) if tensor.is_floating_point()), None)
+        self._wants_floats = False  # whether integers had to be made floating point for the rows before
 
     def forward(self, columns: dict[str, Any], length: int) -> dict[str, Any]:
         """`rows` are those that worked, `columns` their outputs, `errors` the others; `halved` if memory ran out on the way."""
-        done = _Done()
+        done = _Done(length)
         self._run(columns, 0, length, done)
         peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
         return {"rows": done.rows, "pieces": done.pieces, "errors": done.errors, "halved": done.halved, "peak_bytes": peak_bytes}
@@ -69,9 +73,10 @@ class Runner(torch.nn.Module):
         arrays wherever they can be made (`tightly`).
         """
         try:
-            with torch.inference_mode():
-                outputs = self._hidden[0](*self._arguments(columns, start, stop, tightly))
-            piece = as_columns(outputs, stop - start)
+            piece = self._piece(self._arguments(columns, start, stop, tightly), stop - start)
+        except Unusable as error:  # of fewer rows it would be the same, or look as if it fitted
+            done.errors += [_told(row, error) for row in range(start, stop)]
+            return
         except Exception as error:
             ran_out = is_out_of_memory(error)
             done.halved |= ran_out
@@ -82,50 +87,129 @@ class Runner(torch.nn.Module):
                 self._run(columns, start, middle, done, tightly)
                 self._run(columns, middle, stop, done, tightly)
             else:
-                done.errors.append([start, type(error).__name__, str(error)[:2000]])
+                done.errors.append(_told(start, error))
             return
         done.rows += range(start, stop)
-        done.pieces.append(piece)
+        done.pieces.append({name: _copied(column) for name, column in piece.items()} if stop - start < done.length else piece)
+
+    def _piece(self, arguments: list[Any], length: int) -> dict[str, Any]:
+        """The outputs. A file's whole numbers may be meant as integers or not: where the model fails on them, it gets its own dtype."""
+        dtype = self._dtype
+        if dtype is None or not any(map(_is_integer, arguments)):
+            return as_columns(self._outputs(arguments), length)
+        as_floats = [value.to(dtype) if _is_integer(value) else value for value in arguments]
+        failed: dict[bool, Exception] = {}
+        for floats in (self._wants_floats, not self._wants_floats):
+            try:
+                outputs = self._outputs(as_floats if floats else arguments)
+            except Exception as error:
+                if is_out_of_memory(error):
+                    raise
+                failed[floats] = error
+                continue
+            self._wants_floats = floats
+            return as_columns(outputs, length)
+        failed[False].add_note(f"and with integers as {dtype}: {failed[True]}")
+        raise failed[False]
+
+    def _outputs(self, arguments: list[Any]) -> Any:
+        with torch.inference_mode():
+            return self._hidden[0](*arguments)
 
     def _arguments(self, columns: dict[str, Any], start: int, stop: int, tightly: bool) -> list[Any]:
         if "__file__" in columns:
             loaded = [self._load(path) for path in columns["__file__"][start:stop]]
-            return [self._tensor(np.stack(loaded)) if all(isinstance(item, np.ndarray) for item in loaded) else _stacked(loaded)]
+            if all(isinstance(item, torch.Tensor) for item in loaded):
+                return [self._tensor(torch.stack(loaded))]
+            return [self._tensor(np.stack(loaded)) if all(isinstance(item, np.ndarray) for item in loaded) else loaded]
         values = [column[start:stop] for column in columns.values()]
         if tightly:
             values = [as_column(value) if isinstance(value, list) else value for value in values]
-        if self._stack and len(values) > 1 and all(is_numeric(value) and np.ndim(value) == 1 for value in values):
+        if self._stack and len(values) > 1 and all(is_numbers(value) and np.ndim(value) == 1 for value in values):
             return [self._tensor(np.stack([np.asarray(value) for value in values], axis=1))]
-        return [self._tensor(value) if is_numeric(value) else list(value) for value in values]
+        return [self._tensor(value) if is_numbers(value) else list(value) for value in values]
 
     def _tensor(self, value: Any) -> torch.Tensor:
         """On the model's device, and where it is floating point in the model's dtype: files rarely have the same."""
-        tensor = value if isinstance(value, torch.Tensor) else torch.from_numpy(np.array(value))  # copied: lanes are read-only
-        place = next((p.device for p in self.parameters()), tensor.device)
+        tensor = value if isinstance(value, torch.Tensor) else torch.from_numpy(np.array(as_array(value)))  # copied: lanes are read-only
+        place = next((tensor.device for tensor in _tensors_of(self._hidden[0])), tensor.device)
         return tensor.to(place, self._dtype if self._dtype is not None and tensor.is_floating_point() else tensor.dtype)
 
 
 class _Done:
-    def __init__(self) -> None:
+    def __init__(self, length: int) -> None:
+        self.length = length
         self.rows: list[int] = []
         self.pieces: list[dict[str, Any]] = []
         self.errors: list[list[Any]] = []
         self.halved = False
 
 
+class Unusable(ValueError):
+    """The model ran, and what it returned is no rows, whichever they are."""
+
+
 def as_columns(outputs: Any, length: int) -> dict[str, Any]:
-    """A model's outputs as named columns with one entry per row."""
-    if isinstance(outputs, dict):
-        named = {str(name): value for name, value in outputs.items()}
-    elif isinstance(outputs, tuple):
-        named = dict(zip(_field_names(outputs), outputs))
-    else:
-        named = {"output": outputs}
-    columns = {name: _as_column(value) for name, value in named.items() if value is not None}
+    """A model's outputs as named columns with one entry per row. What is None in a dictionary is not there."""
+    named = named_parts(outputs)
+    if named is None:
+        named = {f"output_{i}": value for i, value in enumerate(outputs)} if isinstance(outputs, tuple) else {"output": outputs}
+    columns = {str(name): _as_column(str(name), value, length) for name, value in named.items() if value is not None}
+    if not columns:
+        raise Unusable("the model returned nothing (None): return its outputs from forward")
     for name, column in columns.items():
         if len(column) != length:
             raise ValueError(f"the model returned {len(column)} values as {name!r} for {length} rows")
     return columns
+
+
+def _as_column(name: str, value: Any, length: int) -> Any:
+    if isinstance(value, torch.Tensor) and value.is_nested:
+        value = list(value.unbind())
+    if is_numbers(value):
+        array = as_array(value)
+        if not array.ndim:
+            raise Unusable(f"the model returned a single number as {name!r} for {length} rows, where one value per row is wanted")
+        return array
+    if not isinstance(value, (np.ndarray, list, tuple)):
+        what = f"a {type(value).__name__} as {name!r}"
+        raise Unusable(f"the model returned {what}, where a tensor, an array or a list with one entry per row is wanted")
+    try:
+        entries = [_entry(item) for item in value]
+    except TypeError as error:
+        raise ValueError(f"the model returned something as {name!r} that cannot be written: {error}") from error
+    shapes = {(item.dtype, item.shape) if isinstance(item, (np.ndarray, np.generic)) else None for item in entries}
+    if len(entries) != length and all(shape is not None and shape[1][:1] == (length,) for shape in shapes):
+        raise Unusable(f"the model returned a list of {len(entries)} tensors of {length} rows each; return them as a tuple or a dictionary")
+    return np.stack(entries) if len(shapes) == 1 and None not in shapes else entries
+
+
+def _entry(value: Any) -> Any:
+    """One row of a list: numbers keep their dtype, anything else is made plain."""
+    return as_array(value)[()] if is_numbers(value) else plain(value)
+
+
+def _told(row: int, error: Exception) -> list[Any]:
+    text = "; ".join([str(error), *getattr(error, "__notes__", ())])
+    return [row, type(error).__name__, text[:2000]]
+
+
+def _copied(column: Any) -> Any:
+    """Of a part of a batch: the model may use the memory of its outputs again for the next."""
+    return np.array(column) if isinstance(column, np.ndarray) else [_copied(v) if isinstance(v, np.ndarray) else v for v in column]
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and not value.is_floating_point() and not value.is_complex()
+
+
+def _tensors_of(model: Any) -> Iterator[torch.Tensor]:
+    """Parameters first, then buffers, and where a program has neither, what it was exported with."""
+    if isinstance(model, torch.nn.Module):
+        yield from chain(model.parameters(), model.buffers(), getattr(model, _EXAMPLES, ()))
+
+
+_EXAMPLES = "rankwise_examples"
 
 
 def _program(path: str) -> Any:
@@ -133,7 +217,11 @@ def _program(path: str) -> Any:
         what = "is not a program" if os.path.exists(path) else "is not there"
         raise UnreadableInput(f"{path} {what}", next=("check the path; rankwise weights convert makes a program",))
     try:
-        return torch.export.load(path).module()
+        program = torch.export.load(path)
+        model = program.module()
+        examples = torch.utils._pytree.tree_leaves(program.example_inputs or ())
+        setattr(model, _EXAMPLES, [value for value in examples if isinstance(value, torch.Tensor)])
+        return model
     except Exception as error:  # whatever torch raises for a file that is none
         why = f"{type(error).__name__}: {str(error)[:300]}"
         raise UnreadableInput(f"{path} cannot be read as a program", why=why, next=("rankwise weights convert makes one",)) from error
@@ -150,26 +238,3 @@ def load_file(path: str) -> Any:
 
 def best_device(wanted: str) -> str:
     return wanted if wanted != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def is_numeric(value: Any) -> bool:
-    return isinstance(value, (torch.Tensor, np.ndarray)) and (isinstance(value, torch.Tensor) or value.dtype.kind in "biufc")
-
-
-def _stacked(loaded: list[Any]) -> Any:
-    return torch.stack(loaded) if all(isinstance(item, torch.Tensor) for item in loaded) else loaded
-
-
-def _field_names(outputs: tuple[Any, ...]) -> list[str]:
-    return list(getattr(outputs, "_fields", ())) or [f"output_{i}" for i in range(len(outputs))]
-
-
-def _as_column(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        wide = value.float() if value.dtype == torch.bfloat16 or "float8" in str(value.dtype) else value
-        return wide.detach().cpu().contiguous().numpy()
-    if isinstance(value, np.ndarray):
-        return value
-    if isinstance(value, (list, tuple)):
-        return [item.tolist() if isinstance(item, (torch.Tensor, np.ndarray)) else item for item in value]
-    raise TypeError(f"the model returned a {type(value).__name__}; a tensor, an array or a list with one entry per row is wanted")

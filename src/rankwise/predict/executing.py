@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import traceback
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,8 +14,10 @@ import numpy as np
 from rankwise.errors import RankwiseError, UsageError
 from rankwise.findings import Finding
 from rankwise.pool.verdicts import build_failed
-from rankwise.predict.batches import Batch, joined, taken
-from rankwise.predict.parts import Results
+from rankwise.predict.batches import Batch, is_arrow, taken
+from rankwise.predict.parts import Results, join_columns
+from rankwise.predict.sources.folder import FILE_COLUMN
+from rankwise.predict.values import as_array, is_numbers, plain
 
 _AHEAD = 3  # batches under way per worker: one runs, one waits on the lane, one is being read
 
@@ -155,21 +157,44 @@ def _readable(batch: Batch) -> tuple[dict[str, Any], list[int]]:
 def _results(batch: Batch, rows: list[int], outcome: dict[str, Any]) -> Results:
     """From row numbers within what was run to row numbers of the input."""
     worked = [rows[row] for row in outcome["rows"]]
-    names = list(outcome["pieces"][0]) if worked else []
-    kept = taken(batch.kept, worked) if worked else {}
-    if clash := kept.keys() & set(names):
-        raise UsageError(f"the model returns a column {min(clash)!r}, and one of that name is kept from the input")
+    pieces = [(piece, len(next(iter(piece.values())))) for piece in outcome["pieces"]]
+    outputs = {name: _own(column) for name, column in join_columns(pieces).items()}
+    check_names([*batch.kept, *outputs])
+    kept = {name: _plain(name, column) for name, column in taken(batch.kept, worked).items()} if worked else {}
     errors = [{"row": batch.first_row + row, "error": "unreadable", "message": why} for row, why in batch.broken.items()]
     errors += [{"row": batch.first_row + rows[row], "error": kind, "message": message} for row, kind, message in outcome["errors"]]
     return Results(
         rows=[batch.first_row + row for row in worked],
-        columns={**kept, **{name: _own(joined([piece[name] for piece in outcome["pieces"]])) for name in names}},
+        columns={**kept, **outputs},
         errors=sorted(errors, key=lambda error: error["row"]),
         first_row=batch.first_row,
         length=batch.length,
+        file_column=next(iter(batch.kept), "") if FILE_COLUMN in batch.columns else "",
     )
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Of the columns that are kept and those that the model returns: UsageError where the output could not tell two apart."""
+    if "row" in names:
+        why = "a column of that name says which row of the input it is"
+        raise UsageError("a column 'row' can neither be kept nor returned by the model", why=why, next=("give it another name",))
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        why = "columns that are kept and those that the model returns stand side by side"
+        raise UsageError(f"two columns of the output would be called {twice[0]!r}", why=why, next=("give one of them another name",))
 
 
 def _own(column: Any) -> Any:
     """A copy, where the column still stands on a worker's lane: results wait here longer than a lane should be held."""
-    return np.array(column) if isinstance(column, np.ndarray) else column
+    if isinstance(column, list):
+        return [np.array(value) if isinstance(value, np.ndarray) else value for value in column]
+    return np.array(column)
+
+
+def _plain(name: str, column: Any) -> Any:
+    """A kept column as it can be stored."""
+    if is_arrow(column) or is_numbers(column):
+        return column
+    try:
+        return [as_array(value)[()] if is_numbers(value) else plain(value) for value in column]
+    except TypeError as error:
+        raise UsageError(f"the column {name!r} cannot be kept", why=str(error)) from error

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from rankwise.predict.batches import Column, joined
-
-_ALIGN = 64
+from rankwise.predict.blocks import ALIGN, Blocks, padded_size, read_column
 
 
 @dataclass
@@ -26,46 +25,50 @@ class Results:
     errors: list[dict[str, Any]] = field(default_factory=list)
     first_row: int = 0
     length: int = 0  # rows it stands for, failed ones included
+    file_column: str = ""  # the column that holds the names of the input's files, where the input is a folder
 
     def __post_init__(self) -> None:
         self.rows = np.asarray(self.rows, np.int64)
+
+    def cut(self, start: int, stop: int) -> Results:
+        """Some of the rows that worked, without the others' errors."""
+        columns = {name: column[start:stop] for name, column in self.columns.items()}
+        return Results(self.rows[start:stop], columns, [], self.first_row, self.length, self.file_column)
 
 
 def join(pieces: list[Results]) -> Results:
     """Consecutive results as one."""
     filled = [piece for piece in pieces if len(piece.rows)]
-    names = list(filled[0].columns) if filled else []
     return Results(
         rows=np.concatenate([piece.rows for piece in filled]) if filled else (),
-        columns={name: joined([piece.columns[name] for piece in filled]) for name in names},
+        columns=join_columns([(piece.columns, len(piece.rows)) for piece in filled]),
         errors=[error for piece in pieces for error in piece.errors],
         first_row=pieces[0].first_row,
         length=sum(piece.length for piece in pieces),
+        file_column=next((piece.file_column for piece in filled), ""),
     )
+
+
+def join_columns(pieces: list[tuple[dict[str, Column], int]]) -> dict[str, Column]:
+    """Columns and numbers of rows, as one. A column that some pieces do not have is None there: a model may have optional outputs."""
+    names = dict.fromkeys(name for columns, _ in pieces for name in columns)
+    return {name: joined([columns.get(name, [None] * length) for columns, length in pieces]) for name in names}
 
 
 def write_part(path: Path, results: Results) -> dict[str, int]:
     """Write through to the disk under a name that appears when it is complete; returns size and checksum for the journal."""
-    described: list[dict[str, Any]] = []  # the row numbers, then the columns
-    arrays: list[np.ndarray[Any, Any]] = []
-    at = 0
-    for name, column in [("", results.rows), *results.columns.items()]:
-        if isinstance(column, np.ndarray):
-            arrays.append(np.ascontiguousarray(column))
-            described.append({"name": name, "dtype": column.dtype.str, "shape": list(column.shape), "at": at})
-            at += -(-column.nbytes // _ALIGN) * _ALIGN
-        else:
-            described.append({"name": name, "values": list(column)})
-    head = {"first_row": results.first_row, "length": results.length, "errors": results.errors, "columns": described}
-    text = json.dumps(head, separators=(",", ":")).encode()
-    text += b" " * (-(len(text) + 8) % _ALIGN)
+    blocks = Blocks()
+    described = [blocks.described(name, column) for name, column in [("", results.rows), *results.columns.items()]]
+    facts = {"first_row": results.first_row, "length": results.length, "file_column": results.file_column, "errors": results.errors}
+    text = json.dumps({**facts, "columns": described}, separators=(",", ":")).encode()
+    text += b" " * (-(len(text) + 8) % ALIGN)
     temporary = path.with_suffix(".tmp")
     crc, size = 0, 0
     try:
         with temporary.open("wb") as file:
-            for block in (len(text).to_bytes(8, "little"), text, *_padded(arrays)):
+            for block in (len(text).to_bytes(8, "little"), text, *_padded(blocks)):
                 file.write(block)
-                crc, size = zlib.crc32(block, crc), size + len(memoryview(block).cast("B") if len(block) else b"")
+                crc, size = zlib.crc32(block, crc), size + len(block)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
@@ -90,21 +93,15 @@ def is_whole(path: Path, nbytes: int, crc: int) -> bool:
 
 
 def read_part(path: Path) -> Results:
-    data = np.memmap(path, dtype=np.uint8, mode="r")
+    """Its arrays are views of the mapped file: what nobody looks at is not read."""
+    data = np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
     length = int.from_bytes(data[:8].tobytes(), "little")
     head = json.loads(data[8 : 8 + length].tobytes())
-    rows, *columns = ((entry["name"], _column(data, 8 + length, entry)) for entry in head["columns"])
-    return Results(rows[1], dict(columns), head["errors"], head["first_row"], head["length"])
+    rows, *columns = ((entry["name"], read_column(data[8 + length :], entry)) for entry in head["columns"])
+    return Results(rows[1], dict(columns), head["errors"], head["first_row"], head["length"], head["file_column"])
 
 
-def _column(data: Any, start: int, entry: dict[str, Any]) -> Column:
-    if "values" in entry:
-        return entry["values"]
-    dtype, shape, begin = np.dtype(entry["dtype"]), tuple(entry["shape"]), start + entry["at"]
-    nbytes = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
-    return np.frombuffer(data[begin : begin + nbytes].tobytes(), dtype).reshape(shape)
-
-
-def _padded(arrays: list[np.ndarray[Any, Any]]) -> Iterator[bytes]:
-    for array in arrays:
-        yield array.tobytes() + b"\0" * (-array.nbytes % _ALIGN)
+def _padded(blocks: Blocks) -> Iterator[Any]:
+    for block in blocks.data:
+        yield block.data
+        yield b"\0" * (padded_size(block.nbytes) - block.nbytes)

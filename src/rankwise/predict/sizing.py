@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from rankwise.pool.machine import memory_bytes
 from rankwise.predict.batches import Batch
 from rankwise.predict.executing import Executor
+from rankwise.predict.row_bytes import row_bytes
 from rankwise.predict.sources.source import Source, batches_of
 
 SIZES = (1, 4, 16, 64, 256, 1024, 4096)
@@ -125,8 +126,7 @@ class Trials:
 
 
 def _row_bytes(batch: Batch) -> int:
-    total = sum(int(getattr(column, "nbytes", 1024 * batch.length)) for column in batch.columns.values())
-    return max(1, total // max(1, batch.length))
+    return max(1, int(row_bytes(batch.columns, batch.length).sum()) // max(1, batch.length))
 
 
 def _rounded(rate: float) -> str:

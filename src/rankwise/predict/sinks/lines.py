@@ -2,73 +2,89 @@
 
 from __future__ import annotations
 
-import csv
-import json
-import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from rankwise.predict.batches import is_arrow
 from rankwise.predict.parts import Results
-from rankwise.predict.sinks.sink import first_columns
+from rankwise.predict.sinks.entries import entries, json_text
+from rankwise.predict.sinks.groups import column_names
+from rankwise.predict.sinks.kinds import BOOL, Kind, List, Number, joined_kind, kind_of_column
 from rankwise.predict.workspace import PredictError
+
+_SLICE = 1024  # rows that are plain values at a time: these take many times the memory of an array
 
 Parts = Callable[[], Iterable[Results]]
 
 
 def write_json_lines(parts: Parts, total: int, path: Path) -> None:
-    """One object per row; a number that JSON cannot say (NaN, infinity) is null."""
+    """One object per row; an output that a row has not is null."""
+    names = column_names(parts())
     with path.open("w", encoding="utf-8") as file:
-        for row in _rows(parts()):
-            try:
-                text = json.dumps(row, ensure_ascii=False, allow_nan=False)
-            except ValueError:
-                text = json.dumps(_sayable(row), ensure_ascii=False)
-            file.write(text + "\n")
+        for part in _slices(parts()):
+            for row, values in _rows(part, names):
+                file.write(json_text({"row": row, **dict(zip(names, values))}) + "\n")
 
 
 def write_csv(parts: Parts, total: int, path: Path) -> None:
-    """One line per row; a vector takes a field for each of its numbers, anything deeper is written as JSON."""
-    columns = first_columns(parts())
-    header = ["row", *(name for key, column in columns.items() for name in _field_names(key, column))]
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", lineterminator="\n")
-        writer.writerow(header)
-        for row in _rows(parts()):
-            fields = [field for key, value in row.items() for field in _fields(value, columns.get(key))]
-            if len(fields) != len(header):
-                raise PredictError("RW834", f"row {row['row']} has {len(fields)} output fields, those before it {len(header)}")
-            writer.writerow(fields)
+    """One line per row; a vector takes a field for each of its numbers where all have one length, anything deeper is written as JSON."""
+    widths = {name: _width(kind) for name, kind in _kinds(parts()).items()}
+    header = ["row", *(field for name, width in widths.items() for field in _field_names(name, width))]
+    if twice := [field for field, count in Counter(header).items() if count > 1]:
+        raise PredictError("RW834", f"two fields of a line would be called {twice[0]!r}", why="a vector takes a field for each number")
+    with path.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
+        delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+        file.write(_line(header, delimiter))
+        for part in _slices(parts()):
+            for row, values in _rows(part, list(widths)):
+                fields = (field for value, width in zip(values, widths.values()) for field in _fields(value, width))
+                file.write(_line([row, *fields], delimiter))
 
 
-def _rows(parts: Iterable[Results]) -> Iterator[dict[str, Any]]:
-    for results in parts:
-        columns = {name: column.tolist() if isinstance(column, np.ndarray) else column for name, column in results.columns.items()}
-        for i, row in enumerate(results.rows.tolist()):
-            yield {"row": row, **{name: _plain(column[i]) for name, column in columns.items()}}
+def _line(fields: list[Any], delimiter: str) -> str:
+    """Python's own writer leaves a carriage return without quotes, and its reader then refuses the file."""
+    return delimiter.join("" if field is None else _quoted(str(field), delimiter) for field in fields) + "\n"
 
 
-def _field_names(name: str, column: Any) -> list[str]:
-    if isinstance(column, np.ndarray) and column.ndim == 2:
-        return [f"{name}_{i}" for i in range(column.shape[1])]
-    return [name]
+def _quoted(text: str, delimiter: str) -> str:
+    is_plain = not any(mark in text for mark in (delimiter, '"', "\r", "\n"))
+    return text if is_plain else '"' + text.replace('"', '""') + '"'
 
 
-def _fields(value: Any, column: Any) -> list[Any]:
-    if isinstance(column, np.ndarray) and column.ndim == 2 and isinstance(value, list):
-        return value
-    return [json.dumps(value) if isinstance(value, (list, dict)) else value]
+def _slices(parts: Iterable[Results]) -> Iterator[Results]:
+    for part in parts:
+        for start in range(0, len(part.rows), _SLICE):
+            yield part.cut(start, start + _SLICE)
 
 
-def _plain(value: Any) -> Any:
-    return str(value) if isinstance(value, complex) else value
+def _rows(part: Results, names: list[str]) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    """Row numbers and values, None where the part has no such column."""
+    columns = [entries(part.columns[name]) if name in part.columns else [None] * len(part.rows) for name in names]
+    return zip(part.rows.tolist(), zip(*columns) if columns else [()] * len(part.rows))
 
 
-def _sayable(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, list):
-        return [_sayable(item) for item in value]
-    return {key: _sayable(item) for key, item in value.items()} if isinstance(value, dict) else value
+def _kinds(parts: Iterable[Results]) -> dict[str, Kind]:
+    kinds: dict[str, Kind] = {}
+    for part in _slices(parts):
+        for name, column in part.columns.items():
+            kinds[name] = joined_kind(kinds.get(name), kind_of_column(entries(column) if is_arrow(column) else column))
+    return kinds
+
+
+def _width(kind: Kind) -> int:
+    """Fields that a column of vectors takes; 0: it is written in one."""
+    if isinstance(kind, List) and (isinstance(kind.inner, Number) or kind.inner == BOOL):
+        return max(kind.length, 0)
+    return 0
+
+
+def _field_names(name: str, width: int) -> list[str]:
+    return [f"{name}_{i}" for i in range(width)] if width else [name]
+
+
+def _fields(value: Any, width: int) -> list[Any]:
+    if width:
+        return [None] * width if value is None else value
+    return [json_text(value) if isinstance(value, (list, dict)) else value]

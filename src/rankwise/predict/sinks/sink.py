@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
 
 from rankwise.errors import UsageError
 from rankwise.predict.parts import Results
+from rankwise.predict.sinks.entries import json_text
 
 # the parts, as often as they are wanted; the number of rows; where to write
 Write = Callable[[Callable[[], Iterable[Results]], int, Path], None]
 
 _KNOWN = ".parquet, .arrow, .jsonl, .csv, .tsv, .npy, .safetensors, or a folder (no suffix)"
+
+_CHECKED_ROWS = 64
 
 
 def writer_for(output: Path) -> Write:
@@ -43,34 +46,51 @@ def writer_for(output: Path) -> Write:
 def write_output(output: Path, parts: Callable[[], Iterable[Results]], total: int) -> None:
     """Write beside it, flush to the disk, then rename."""
     temporary = output.with_name(f".{output.stem}.unfinished{output.suffix}")
-    _remove(temporary)
-    try:
+    with _removed_unless_moved(temporary):
         writer_for(output)(parts, total, temporary)
-        if temporary.is_file():
-            with temporary.open("rb") as file:
-                os.fsync(file.fileno())
-        if output.is_dir():
+        if temporary.is_dir():
+            os.sync()  # one for all its files
+        else:
+            _flush(temporary)
+        if output.is_dir() or temporary.is_dir():
             _remove(output)
         temporary.replace(output)
-    except BaseException:
-        _remove(temporary)
-        raise
 
 
 def write_errors(path: Path, parts: Iterable[Results]) -> int:
     """One line per failed row; no file where none failed."""
     temporary = path.with_name(f".{path.name}.unfinished")
     count = 0
-    with temporary.open("w", encoding="utf-8") as file:
-        for results in parts:
-            for error in results.errors:
-                file.write(json.dumps(error, ensure_ascii=False) + "\n")
-                count += 1
-    if count:
-        temporary.replace(path)
-    else:
-        temporary.unlink()
+    with _removed_unless_moved(temporary):
+        with temporary.open("w", encoding="utf-8") as file:
+            for results in parts:
+                for error in results.errors:
+                    file.write(json_text(error) + "\n")
+                    count += 1
+        if count:
+            _flush(temporary)
+            temporary.replace(path)
     return count
+
+
+def check_fits(output: Path, first: Results) -> None:
+    """Raises what writing would raise for the first results, so that it is told before the others are computed."""
+    with TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as folder:
+        writer_for(output)(lambda: [first.cut(0, _CHECKED_ROWS)], first.length, Path(folder) / f"first{output.suffix}")
+
+
+@contextmanager
+def _removed_unless_moved(temporary: Path) -> Iterator[None]:
+    _remove(temporary)
+    try:
+        yield
+    finally:
+        _remove(temporary)
+
+
+def _flush(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
 
 
 def _remove(path: Path) -> None:
@@ -78,8 +98,3 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
-
-
-def first_columns(parts: Iterable[Results]) -> dict[str, Any]:
-    """The columns of the first rows that worked; none if no row did."""
-    return next((results.columns for results in parts if len(results.rows)), {})

@@ -1,104 +1,127 @@
-"""Parquet and Arrow files."""
+"""Parquet and Arrow files. A first pass finds the type of each column, so that it does not depend on the rows that happen to come first."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rankwise.predict.parts import Results, join
+from rankwise.predict.batches import Column, is_arrow
+from rankwise.predict.parts import Results
+from rankwise.predict.sinks.entries import entries, is_utf8, json_text
+from rankwise.predict.sinks.groups import regrouped
+from rankwise.predict.sinks.kinds import Kind, joined_kind, kind_of_column
+from rankwise.predict.sinks.types import NoCommonType, arrow_type, without_dictionaries
 from rankwise.predict.sources.tables import arrow
 from rankwise.predict.workspace import PredictError
-
-_GROUP_BYTES = 16 << 20
-_GROUP_ROWS = 65536
 
 Parts = Callable[[], Iterable[Results]]
 
 
 def write_parquet(parts: Parts, total: int, path: Path) -> None:
-    groups = regrouped(parts())
-    first = next(groups, None)
-    schema = _schema(first)
-    with arrow("parquet").ParquetWriter(path, schema) as writer:
-        for group in chain([first] if first else [], groups):
-            writer.write_table(_table(group, schema), row_group_size=len(group.rows))
+    types = _types(parts())
+    schema = _schema(types)
+    with _told(), arrow("parquet").ParquetWriter(path, schema) as writer:
+        for group in regrouped(parts()):
+            writer.write_table(_table(group, types, schema), row_group_size=len(group.rows))
 
 
 def write_arrow(parts: Parts, total: int, path: Path) -> None:
-    groups = regrouped(parts())
-    first = next(groups, None)
-    schema = _schema(first)
-    with arrow("OSFile")(str(path), "wb") as file, arrow("ipc").new_file(file, schema) as writer:
-        for group in chain([first] if first else [], groups):
-            writer.write_table(_table(group, schema))
+    types = _types(parts())
+    schema = _schema(types)
+    with _told(), arrow("OSFile")(str(path), "wb") as file, arrow("ipc").new_file(file, schema) as writer:
+        for group in regrouped(parts()):
+            writer.write_table(_table(group, types, schema))
 
 
-def regrouped(parts: Iterable[Results]) -> Iterator[Results]:
-    """The rows that worked in groups of one size, whatever sizes the parts have: the output must not show where a job was interrupted."""
-    held: list[Results] = []
-    count, size = 0, 0
+def _types(parts: Iterable[Results]) -> dict[str, Any]:
+    """Of all columns; None is one whose values have no common type: they are written as JSON text."""
+    kinds: dict[str, Kind] = {}
     for part in parts:
-        if not len(part.rows):
-            continue
-        size = size or _group_rows(part)
-        held.append(part)
-        count += len(part.rows)
-        while count >= size:
-            whole = join(held)
-            yield _rows_of(whole, 0, size)
-            rest = _rows_of(whole, size, count)
-            held, count = ([rest] if len(rest.rows) else []), count - size
-    if held:
-        yield join(held)
+        for name, column in part.columns.items():
+            kinds[name] = joined_kind(kinds.get(name), kind_of_column(column))
+    return {name: _type(name, kind) for name, kind in kinds.items()}
 
 
-def _rows_of(results: Results, start: int, stop: int) -> Results:
-    return Results(results.rows[start:stop], {name: column[start:stop] for name, column in results.columns.items()})
+def _type(name: str, kind: Kind) -> Any:
+    try:
+        return arrow_type(kind)
+    except NoCommonType:
+        return None
+    except TypeError as error:
+        raise PredictError("RW834", f"tables cannot hold the output {name!r}", why=str(error), next=("write .npy or .jsonl",)) from error
 
 
-def _group_rows(part: Results) -> int:
-    """By the size of the first row, as a power of two: however long the parts are, it comes to the same."""
-    row_bytes = sum(column[0].nbytes if isinstance(column, np.ndarray) else 64 for column in part.columns.values())
-    return int(min(_GROUP_ROWS, 1 << max(0, (_GROUP_BYTES // max(row_bytes, 1)).bit_length() - 1)))
+def _schema(types: dict[str, Any]) -> Any:
+    fields = [(_utf8(name), arrow("string")() if kind is None else kind) for name, kind in types.items()]
+    return arrow("schema")([("row", arrow("int64")()), *fields])
 
 
-def _schema(first: Results | None) -> Any:
-    columns = first.columns if first else {}
-    return arrow("schema")([("row", arrow("int64")()), *((name, _type_of(column)) for name, column in columns.items())])
+@contextmanager
+def _told() -> Iterator[None]:
+    """What pyarrow cannot write, as a finding."""
+    try:
+        yield
+    except (arrow("ArrowException"), arrow("ArrowInvalid"), NotImplementedError) as error:
+        summary = "a column is of a type that this format cannot hold"
+        raise PredictError("RW834", summary, why=str(error)[:300], next=("write .jsonl, or leave the column out of --keep",)) from error
 
 
-def _type_of(column: Any) -> Any:
-    if not isinstance(column, np.ndarray):
-        return arrow("array")(list(column)).type
-    kind = arrow("from_numpy_dtype")(column.dtype)
-    for _ in column.shape[1:]:
-        kind = arrow("list_")(kind)
-    return kind
+def _table(group: Results, types: dict[str, Any], schema: Any) -> Any:
+    missing = [None] * len(group.rows)
+    arrays = [_array(group.columns.get(name, missing), kind) for name, kind in types.items()]
+    return arrow("Table").from_arrays([arrow("array")(group.rows, arrow("int64")()), *arrays], schema=schema)
 
 
-def _table(results: Results, schema: Any) -> Any:
-    arrays = [arrow("array")(results.rows, arrow("int64")())]
-    for field in list(schema)[1:]:
-        try:
-            arrays.append(_array(results.columns[field.name], field.type))
-        except (KeyError, ValueError, TypeError) as error:
-            summary = f"the output {field.name!r} of row {results.rows[0]} is not like those before it"
-            raise PredictError("RW834", summary, why=str(error)[:300]) from error
-    return arrow("Table").from_arrays(arrays, schema=schema)
+def _array(column: Column, kind: Any) -> Any:
+    if kind is None:
+        return arrow("array")([None if value is None else json_text(value) for value in entries(column)], arrow("string")())
+    if is_arrow(column):
+        fresh = column.take(arrow("array")(np.arange(len(column))))  # a slice is written with bytes of its neighbours
+        plain = without_dictionaries(column.type)
+        return fresh if plain == column.type else fresh.cast(plain)
+    if isinstance(column, np.ndarray):
+        return _of_numbers(column, kind)
+    return _of_values([_leaf(value, kind) for value in column], kind)
 
 
-def _array(column: Any, kind: Any) -> Any:
-    if not isinstance(column, np.ndarray):
-        return arrow("array")(list(column), kind)
-    values = arrow("array")(np.ascontiguousarray(column).reshape(-1))
+def _of_numbers(column: np.ndarray[Any, Any], kind: Any) -> Any:
+    inner = _innermost(kind)
+    values = arrow("array")(np.ascontiguousarray(column).reshape(-1).astype(inner.to_pandas_dtype(), copy=False), inner)
     for depth in range(column.ndim - 1, 0, -1):
         count = int(np.prod(column.shape[:depth], dtype=np.int64))
         offsets = np.arange(count + 1, dtype=np.int32) * column.shape[depth]
         values = arrow("ListArray").from_arrays(arrow("array")(offsets), values)
-    if values.type != kind:
-        raise ValueError(f"{values.type}, where {kind} came before")
     return values
+
+
+def _leaf(value: Any, kind: Any) -> Any:
+    """An array in a list of them: vectors go as they are, in the column's dtype; pyarrow takes no others."""
+    if not isinstance(value, np.ndarray):
+        return value.item() if isinstance(value, np.generic) else value
+    return value.astype(_innermost(kind).to_pandas_dtype(), copy=False) if value.ndim == 1 else value.tolist()
+
+
+def _of_values(values: list[Any], kind: Any) -> Any:
+    try:
+        return arrow("array")(values, kind)
+    except UnicodeEncodeError:
+        return arrow("array")([_utf8(value) for value in values], kind)
+
+
+def _innermost(kind: Any) -> Any:
+    while arrow("types").is_list(kind):
+        kind = kind.value_type
+    return kind
+
+
+def _utf8(value: Any) -> Any:
+    """Half of a surrogate pair, as in names of files that are not UTF-8, becomes a backslash and its number."""
+    if isinstance(value, str):
+        return value if is_utf8(value) else value.encode(errors="backslashreplace").decode()
+    if isinstance(value, list):
+        return [_utf8(item) for item in value]
+    return {name: _utf8(item) for name, item in value.items()} if isinstance(value, dict) else value
