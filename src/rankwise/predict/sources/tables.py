@@ -1,4 +1,4 @@
-"""Parquet and Arrow files, a few record batches at a time."""
+"""Parquet and Arrow files, some megabytes at a time."""
 
 from __future__ import annotations
 
@@ -14,63 +14,65 @@ from rankwise.predict.batches import Batch, Column, Selection, rebatched
 from rankwise.predict.sources.source import file_identity
 
 _PIECE_ROWS = 8192
+_PIECE_BYTES = 16 << 20
+_READ_BYTES = 1 << 20  # at once from a column of a Parquet file; without this it would be the whole column of a row group
+
+Chosen = tuple[list[str], list[str]]
 
 
 class ParquetSource:
     """One Parquet file; only the row groups and columns that are wanted are read."""
 
+    is_recognisable = True
+
     def __init__(self, path: Path, selection: Selection) -> None:
         self._path = path
-        file = arrow("parquet").ParquetFile(path)
-        self._chosen = selection.of(file.schema_arrow.names, path.name)
-        self._group_rows = [file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)]
-        self.total: int | None = file.metadata.num_rows
+        with _open_parquet(path) as file:
+            self._chosen = _chosen_of(file.schema_arrow, selection, path)
+            groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
+            self._piece_rows = [_piece_rows(_wanted_bytes(group, _names(self._chosen)), group.num_rows) for group in groups]
+            self._group_rows = [group.num_rows for group in groups]
+            self.total: int | None = file.metadata.num_rows
         self.identity = file_identity(path)
-        file.close()
 
     def batches(self, size: int, first_row: int = 0, position: int | None = None) -> Iterator[Batch]:
-        return rebatched(self._pieces(first_row), size, first_row, self._chosen)
+        return rebatched(self._pieces(first_row), size, first_row)
 
-    def _pieces(self, first_row: int) -> Iterator[dict[str, Column]]:
-        skipped, group = 0, 0
-        while group < len(self._group_rows) and skipped + self._group_rows[group] <= first_row:
-            skipped, group = skipped + self._group_rows[group], group + 1
-        names = list(dict.fromkeys([*self._chosen[0], *self._chosen[1]]))
-        file = arrow("parquet").ParquetFile(self._path, memory_map=True)
-        try:
-            wanted = list(range(group, len(self._group_rows)))
-            for table in file.iter_batches(batch_size=_PIECE_ROWS, row_groups=wanted, columns=names) if wanted else ():
-                rest = table.slice(max(0, first_row - skipped))
-                skipped += table.num_rows
-                if rest.num_rows:
-                    yield {name: as_numpy(rest.column(name)) for name in names}
-        finally:
-            file.close()
+    def _pieces(self, first_row: int) -> Iterator[Batch]:
+        names = _names(self._chosen)
+        skip = first_row
+        with _open_parquet(self._path) as file:
+            for group, rows in enumerate(self._group_rows):
+                if skip >= rows:
+                    skip -= rows
+                    continue
+                for table in file.iter_batches(batch_size=self._piece_rows[group], row_groups=[group], columns=names):
+                    yield from _cut_up(table.slice(skip), self._chosen)
+                    skip = max(0, skip - table.num_rows)
 
 
 class ArrowSource:
     """An Arrow file, in the file or the streaming format, mapped."""
 
+    is_recognisable = True
+
     def __init__(self, path: Path, selection: Selection) -> None:
         self._path = path
         with _open_arrow(path) as reader:
-            self._chosen = selection.of(reader.schema.names, path.name)
-        self.total: int | None = None
+            self._chosen = _chosen_of(reader.schema, selection, path)
+            self.total: int | None = _count(reader)
         self.identity = file_identity(path)
 
     def batches(self, size: int, first_row: int = 0, position: int | None = None) -> Iterator[Batch]:
-        return rebatched(self._pieces(first_row), size, first_row, self._chosen)
+        return rebatched(self._pieces(first_row), size, first_row)
 
-    def _pieces(self, first_row: int) -> Iterator[dict[str, Column]]:
-        names = list(dict.fromkeys([*self._chosen[0], *self._chosen[1]]))
-        seen = 0
+    def _pieces(self, first_row: int) -> Iterator[Batch]:
+        skip = first_row
         with _open_arrow(self._path) as reader:
             count = getattr(reader, "num_record_batches", None)
             for table in reader if count is None else map(reader.get_batch, range(count)):
-                rest = table.slice(max(0, min(first_row - seen, table.num_rows)))
-                seen += table.num_rows
-                if rest.num_rows:
-                    yield {name: as_numpy(rest.column(name)) for name in names}
+                yield from _cut_up(table.slice(min(skip, table.num_rows)), self._chosen)
+                skip = max(0, skip - table.num_rows)
 
 
 def arrow(name: str) -> Any:
@@ -82,8 +84,12 @@ def arrow(name: str) -> Any:
     return getattr(importlib.import_module("pyarrow"), name)
 
 
+def _open_parquet(path: Path) -> Any:
+    return arrow("parquet").ParquetFile(path, buffer_size=_READ_BYTES, pre_buffer=False)
+
+
 def _open_arrow(path: Path) -> Any:
-    """The file format, or the streaming one."""
+    """The file format, or the streaming one; all columns, for to choose some here would have the rest read as well, not mapped."""
     mapped = arrow("memory_map")(str(path))
     try:
         return arrow("ipc").open_file(mapped)
@@ -92,29 +98,89 @@ def _open_arrow(path: Path) -> Any:
         return arrow("ipc").open_stream(mapped)
 
 
-def as_numpy(column: Any) -> Column:
-    """An Arrow array as numpy: lists of one length become further dimensions, what is no number stays a list."""
+def _count(reader: Any) -> int | None:
+    """The rows of a file, from the headers of its record batches. A stream would have to be read; old versions of pyarrow cannot tell."""
+    return int(reader.count_rows()) if hasattr(reader, "count_rows") else None
+
+
+def _names(chosen: Chosen) -> list[str]:
+    return list(dict.fromkeys([*chosen[0], *chosen[1]]))
+
+
+def _chosen_of(schema: Any, selection: Selection, path: Path) -> Chosen:
+    chosen = selection.of(schema.names, path.name)
+    for name in chosen[0]:
+        kind = schema.field(name).type
+        if _is_temporal(kind):
+            steps = (f"keep it for the output with --keep {name}, or name the model's columns with --columns",)
+            raise UsageError(f"column {name!r} of {path.name} is {kind}, of which there are no tensors", next=steps)
+    return chosen
+
+
+def _is_temporal(kind: Any) -> bool:
+    """A time, or something with times in it."""
+    inner = [kind.value_type] if arrow("types").is_dictionary(kind) else [kind.field(i).type for i in range(kind.num_fields)]
+    return arrow("types").is_temporal(kind) or any(_is_temporal(each) for each in inner)
+
+
+def _wanted_bytes(group: Any, names: list[str]) -> int:
+    columns = (group.column(i) for i in range(group.num_columns))
+    return sum(column.total_uncompressed_size for column in columns if any(_is_of(column.path_in_schema, name) for name in names))
+
+
+def _is_of(path: str, name: str) -> bool:
+    return path == name or path.startswith(f"{name}.")
+
+
+def _piece_rows(nbytes: int, rows: int) -> int:
+    return max(1, min(_PIECE_ROWS, _PIECE_BYTES * max(rows, 1) // max(nbytes, 1)))
+
+
+def _cut_up(table: Any, chosen: Chosen) -> Iterator[Batch]:
+    """A record batch a few rows at a time: it may be a whole file, of which only what is converted takes memory."""
+    step = _piece_rows(table.nbytes, table.num_rows)
+    for start in range(0, table.num_rows, step):
+        piece = table.slice(start, step)
+        columns = {name: as_numpy(piece.column(name)) for name in chosen[0]}
+        yield Batch(0, columns, piece.num_rows, kept={name: plain(piece.column(name)) for name in chosen[1]})
+
+
+def plain(column: Any) -> Any:
+    """The same values in the usual layout: dictionaries, runs and views are ways to store them, and not all can be picked from."""
     types = arrow("types")
-    kind, shape = column.type, [len(column)]
-    if column.null_count:
-        return column.to_pylist()
-    while types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        if len(column) == 0:
-            break
-        lengths = np.asarray(column.value_lengths())
-        if lengths.size == 0 or (lengths != lengths[0]).any():
-            return _original(column, shape)
-        shape.append(int(lengths[0]))
-        column, kind = column.flatten(), kind.value_type
-        if column.null_count:
-            return _original(column, shape)
-    if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
-        return column.to_numpy(zero_copy_only=False).reshape(shape)
-    return _original(column, shape)
+    if types.is_dictionary(column.type):
+        return plain(column.dictionary_decode())
+    if types.is_run_end_encoded(column.type):
+        return plain(importlib.import_module("pyarrow.compute").run_end_decode(column))
+    if types.is_string_view(column.type) or types.is_binary_view(column.type):
+        return column.cast(arrow("large_string" if types.is_string_view(column.type) else "large_binary")())
+    return column
 
 
-def _original(column: Any, shape: list[int]) -> Column:
-    values = column.to_pylist()
-    for size in reversed(shape[1:]):
-        values = [values[i : i + size] for i in range(0, len(values), size)] if size else values
-    return list(values)
+def as_numpy(column: Any) -> Column:
+    """An Arrow array as numpy: lists of one length become further dimensions, what is no number stays a list of Python's values."""
+    types = arrow("types")
+    column = plain(column)
+    if hasattr(column, "to_numpy_ndarray") and not column.null_count:  # tensors of one shape
+        return column.to_numpy_ndarray()
+    values = column.storage if hasattr(column, "storage") else column
+    shape = [len(values)]
+    while types.is_list(values.type) or types.is_large_list(values.type) or types.is_fixed_size_list(values.type):
+        lengths = np.unique(np.asarray(values.value_lengths()))
+        if values.null_count or len(lengths) > 1:
+            return _listed(column)
+        shape.append(int(lengths[0]) if len(lengths) else 0)
+        values = values.flatten()
+    if types.is_decimal(values.type):
+        values = values.cast(arrow("float64")())
+    is_number = types.is_integer(values.type) or types.is_floating(values.type) or types.is_boolean(values.type)
+    if values.null_count or not is_number:
+        return _listed(column)
+    return values.to_numpy(zero_copy_only=False).reshape(shape)
+
+
+def _listed(column: Any) -> list[Any]:
+    """Decimals are numbers here as well, so that a missing one beside them does not make them something else."""
+    if arrow("types").is_decimal(column.type):
+        column = column.cast(arrow("float64")())
+    return list(column.to_pylist())
