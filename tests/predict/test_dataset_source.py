@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
@@ -115,6 +116,8 @@ def test_an_iterator_that_raises_is_the_end_and_says_where() -> None:
         (DataLoader(Flawed(range(0))), "a DataLoader gives batches"),
         ({"x": [1, 2]}, "a dict has no rows"),
         (b"x.npy", "a bytes has no"),
+        (pa.table({"x": [1]}), "a Table has no"),
+        (torch.tensor(1.0), "without a length"),
         (3, "neither"),
     ],
 )

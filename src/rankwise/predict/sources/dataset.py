@@ -27,7 +27,7 @@ class DatasetSource:
         self._is_map = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__") and not _is_of_torch(dataset, "IterableDataset")
         if not self._is_map and not isinstance(dataset, Iterable):
             raise UsageError(f"a {type(dataset).__name__} is neither a path nor a dataset")
-        self.total: int | None = len(dataset) if self._is_map else None
+        self.total: int | None = _length(dataset) if self._is_map else None
         self.identity = {"dataset": type(dataset).__qualname__, "length": self.total}
 
     @property
@@ -94,9 +94,16 @@ class DatasetSource:
 def _refuse_what_has_no_rows(dataset: Any) -> None:
     if _is_of_torch(dataset, "DataLoader"):
         raise UsageError("a DataLoader gives batches, where single rows are wanted", next=("pass loader.dataset",))
-    if hasattr(dataset, "keys") or isinstance(dataset, (bytes, bytearray)):
+    if hasattr(dataset, "keys") or hasattr(dataset, "itercolumns") or isinstance(dataset, (bytes, bytearray)):
         steps = ("pass a list with one sample per row, or write the table to a .parquet file",)
         raise UsageError(f"a {type(dataset).__name__} has no rows that go by numbers", next=steps)
+
+
+def _length(dataset: Any) -> int:
+    try:
+        return len(dataset)
+    except Exception as error:  # whatever a dataset raises
+        raise UsageError(f"a {type(dataset).__name__} without a length is no dataset", why=f"{type(error).__name__}: {error}") from error
 
 
 def _is_of_torch(dataset: Any, name: str) -> bool:

@@ -57,7 +57,7 @@ class CsvSource:
             if lines.unclosed_at is None:
                 return
             position = lines.unclosed_at
-            yield Row(why=f"a quote that is not closed within {MAX_LINE >> 20} MB, or not at all"), position
+            yield Row(why="a quote at the start of a field that is not closed at the end of one"), position
 
     def _row(self, fields: list[str]) -> Row:
         if len(fields) != self._width:
@@ -87,6 +87,7 @@ class _Lines:
         self._lines = lines_of(path, position)
         self.position = position  # behind the last line that was taken
         self.unclosed_at: int | None = None  # behind the line with a quote that is never closed
+        self._line, self._is_taken_back = "", False
         self._begin()
 
     def _begin(self) -> None:
@@ -96,29 +97,44 @@ class _Lines:
 
     def records(self, delimiter: str) -> Iterator[Fields]:
         """The fields of each record; blank lines are none. Ends at an unclosed quote, or with the file."""
-        reader = csv.reader(self, delimiter=delimiter)
+        strict, lenient = (csv.reader(self, delimiter=delimiter, strict=is_strict) for is_strict in (True, False))
         while True:
             self._begin()
             try:
-                fields = next(reader, None)
+                fields = self._record(strict)
+                if self._is_taken_back:
+                    fields = self._record(lenient)
             except _TooLong:
                 if self._first_end is None:
                     yield TOO_LONG
                     continue
                 self._is_over = True
-            except csv.Error as error:
-                yield Row(why=f"not CSV: {error}")
-                continue
             if self._is_over:  # in the middle of a record, if there is one
                 self.unclosed_at = self._first_end
                 return
             if fields:
                 yield [field.replace(_BARE_CR, "\r") for field in fields] if self._has_bare_cr else fields
 
+    def _record(self, reader: Iterator[list[str]]) -> list[str]:
+        """The next record; none where the reader is strict and finds text behind a closing quote.
+
+        Within one line that is for the lenient reader to take. Over several, the quote rather begins another field, the one before
+        was never closed, and the lines between are rows.
+        """
+        try:
+            return next(reader, [])
+        except csv.Error:
+            self._is_taken_back = self.position == self._first_end and not self._is_over
+            self._is_over = not self._is_taken_back
+            return []
+
     def __iter__(self) -> _Lines:
         return self
 
     def __next__(self) -> str:
+        if self._is_taken_back:
+            self._is_taken_back = False
+            return self._line
         line, end = next(self._lines, (b"", self.position))
         if line == b"":
             self._is_over = True
@@ -127,7 +143,11 @@ class _Lines:
         if line is None or end - self._began > MAX_LINE:
             raise _TooLong
         self._first_end = self._first_end or end
-        text = line.decode("utf-8-sig" if end == len(line) else "utf-8", "surrogateescape")
+        self._line = self._text(line, end == len(line))
+        return self._line
+
+    def _text(self, line: bytes, is_first: bool) -> str:
+        text = line.decode("utf-8-sig" if is_first else "utf-8", "surrogateescape")
         body = text.rstrip("\r\n")
         if "\r" not in body:
             return text
