@@ -102,6 +102,16 @@ def test_tensors_of_one_shape_keep_it(tmp_path: Path) -> None:
     assert batch.columns["x"].shape == (4, 2, 3)
 
 
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+@pytest.mark.parametrize("column", [pa.array([[1.0]] * 9 + [[1.0, 2.0]]), pa.array([1] * 9 + [None])])
+def test_a_row_that_makes_a_list_of_its_batch_leaves_the_others_alone(tmp_path: Path, suffix: str, column: pa.Array) -> None:
+    path = written(tmp_path / f"x.{suffix}", pa.table({"x": column}), 10)
+    whole = batches(path, Selection())
+
+    assert [isinstance(batch.columns["x"], np.ndarray) for batch in whole] == [True, True, False]
+    assert [type(batch.columns["x"]) for batch in batches(path, Selection(), 4, 8)] == [list]
+
+
 def test_a_column_may_be_for_the_model_and_kept(tmp_path: Path) -> None:
     (batch,) = batches(written(tmp_path / "x.parquet", pa.table({"x": [1, 2]})), Selection(("x",), ("x",)))
 
@@ -164,6 +174,6 @@ def test_a_file_is_read_a_few_megabytes_at_a_time(tmp_path: Path, suffix: str) -
 
 def test_a_heavy_column_that_nobody_wants_does_not_make_pieces_small(tmp_path: Path) -> None:
     table = pa.table({"x": np.arange(100.0), "image": [np.random.default_rng(i).bytes(300_000) for i in range(100)]})
-    pieces = list(open_source(written(tmp_path / "x.parquet", table, 100), Selection(("x",)))._pieces(0))  # type: ignore[attr-defined]
+    source = open_source(written(tmp_path / "x.parquet", table, 100), Selection(("x",)))
 
-    assert len(pieces) == 1
+    assert len(list(source._tables(0))) == 1  # type: ignore[attr-defined]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -44,12 +45,13 @@ class Selection:
     def of(self, names: list[str], where: str) -> tuple[list[str], list[str]]:
         """Both lists, for a file that has these columns; UsageError for one it has not, or has twice."""
         wanted = list(self.columns) or [name for name in names if name not in self.keep]
+        times = Counter(names)
         for name in (*wanted, *self.keep):
-            if name not in names:
+            if not times[name]:
                 why = f"it has {', '.join(names[:20])}" if names else "there is no row in it"
                 raise UsageError(f"{where} has no column {name!r}", why=why)
-            if names.count(name) > 1:
-                raise UsageError(f"{where} has {names.count(name)} columns {name!r}", next=("give each a name of its own",))
+            if times[name] > 1:
+                raise UsageError(f"{where} has {times[name]} columns {name!r}", next=("give each a name of its own",))
         if names and not wanted:
             raise UsageError(f"all columns of {where} are kept, and none is left for the model", next=("name its columns: --columns",))
         return wanted, list(self.keep)
@@ -111,8 +113,7 @@ def rebatched(pieces: Iterable[Batch], size: int, first_row: int) -> Iterator[Ba
 
 def _join_all(pieces: list[Batch], first_row: int) -> Batch:
     columns = {name: joined([piece.columns[name] for piece in pieces]) for name in pieces[0].columns}
-    kept = {name: joined([piece.kept[name] for piece in pieces]) for name in pieces[0].kept}
-    return Batch(first_row, columns, sum(piece.length for piece in pieces), kept=kept)
+    return Batch(first_row, columns, sum(piece.length for piece in pieces))
 
 
 Values = Mapping[str, Any]

@@ -34,7 +34,8 @@ class CsvSource:
             raise UnreadableInput(f"the header line of {path} is not UTF-8", next=("convert the file, as with: iconv -f latin1 -t utf-8",))
         self._width = len(header)
         self._chosen = selection.of(header, path.name)
-        self._at = {name: header.index(name) for part in self._chosen for name in part}
+        places = {name: at for at, name in enumerate(header)}
+        self._at = {name: places[name] for part in self._chosen for name in part}
         self._kinds = self._find_kinds()
         self.total: int | None = None
         self.identity = file_identity(path)

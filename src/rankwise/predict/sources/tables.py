@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +31,16 @@ class ParquetSource:
         with _open_parquet(path) as file:
             self._chosen = _chosen_of(file.schema_arrow, selection, path)
             groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
-            self._piece_rows = [_piece_rows(_wanted_bytes(group, _names(self._chosen)), group.num_rows) for group in groups]
+            share = _wanted_share(groups[0], _names(self._chosen)) if groups else 1.0
+            self._piece_rows = [_piece_rows(share * group.total_byte_size, group.num_rows) for group in groups]
             self._group_rows = [group.num_rows for group in groups]
             self.total: int | None = file.metadata.num_rows
         self.identity = file_identity(path)
 
     def batches(self, size: int, first_row: int = 0, position: int | None = None) -> Iterator[Batch]:
-        return rebatched(self._pieces(first_row), size, first_row)
+        return _batches(self._tables(first_row), self._chosen, size, first_row)
 
-    def _pieces(self, first_row: int) -> Iterator[Batch]:
+    def _tables(self, first_row: int) -> Iterator[Any]:
         names = _names(self._chosen)
         skip = first_row
         with _open_parquet(self._path) as file:
@@ -47,7 +49,7 @@ class ParquetSource:
                     skip -= rows
                     continue
                 for table in file.iter_batches(batch_size=self._piece_rows[group], row_groups=[group], columns=names):
-                    yield from _cut_up(table.slice(skip), self._chosen)
+                    yield table.slice(min(skip, table.num_rows))
                     skip = max(0, skip - table.num_rows)
 
 
@@ -64,14 +66,14 @@ class ArrowSource:
         self.identity = file_identity(path)
 
     def batches(self, size: int, first_row: int = 0, position: int | None = None) -> Iterator[Batch]:
-        return rebatched(self._pieces(first_row), size, first_row)
+        return _batches(self._tables(first_row), self._chosen, size, first_row)
 
-    def _pieces(self, first_row: int) -> Iterator[Batch]:
+    def _tables(self, first_row: int) -> Iterator[Any]:
         skip = first_row
         with _open_arrow(self._path) as reader:
             count = getattr(reader, "num_record_batches", None)
             for table in reader if count is None else map(reader.get_batch, range(count)):
-                yield from _cut_up(table.slice(min(skip, table.num_rows)), self._chosen)
+                yield table.slice(min(skip, table.num_rows))
                 skip = max(0, skip - table.num_rows)
 
 
@@ -123,26 +125,27 @@ def _is_temporal(kind: Any) -> bool:
     return arrow("types").is_temporal(kind) or any(_is_temporal(each) for each in inner)
 
 
-def _wanted_bytes(group: Any, names: list[str]) -> int:
-    columns = (group.column(i) for i in range(group.num_columns))
-    return sum(column.total_uncompressed_size for column in columns if any(_is_of(column.path_in_schema, name) for name in names))
+def _wanted_share(group: Any, names: list[str]) -> float:
+    """What part of a row group's bytes is of these columns; a column of structs, or of lists, is stored as several with longer names."""
+    wanted = set(names)
+    nbytes = 0
+    for column in (group.column(i) for i in range(group.num_columns)):
+        parts = column.path_in_schema.split(".")
+        if any(".".join(parts[:count]) in wanted for count in range(1, len(parts) + 1)):
+            nbytes += column.total_uncompressed_size
+    return float(nbytes / max(group.total_byte_size, 1))
 
 
-def _is_of(path: str, name: str) -> bool:
-    return path == name or path.startswith(f"{name}.")
+def _piece_rows(nbytes: float, rows: int) -> int:
+    return max(1, min(_PIECE_ROWS, int(_PIECE_BYTES * rows / max(nbytes, 1))))
 
 
-def _piece_rows(nbytes: int, rows: int) -> int:
-    return max(1, min(_PIECE_ROWS, _PIECE_BYTES * max(rows, 1) // max(nbytes, 1)))
-
-
-def _cut_up(table: Any, chosen: Chosen) -> Iterator[Batch]:
-    """A record batch a few rows at a time: it may be a whole file, of which only what is converted takes memory."""
-    step = _piece_rows(table.nbytes, table.num_rows)
-    for start in range(0, table.num_rows, step):
-        piece = table.slice(start, step)
-        columns = {name: as_numpy(piece.column(name)) for name in chosen[0]}
-        yield Batch(0, columns, piece.num_rows, kept={name: plain(piece.column(name)) for name in chosen[1]})
+def _batches(tables: Iterator[Any], chosen: Chosen, size: int, first_row: int) -> Iterator[Batch]:
+    """Record batches as batches. Converted last, so that what a batch is made of depends on its own rows, and no more of a file is."""
+    pieces = (Batch(0, {name: table.column(name) for name in _names(chosen)}, table.num_rows) for table in tables)
+    for batch in rebatched(pieces, size, first_row):
+        columns = {name: as_numpy(batch.columns[name]) for name in chosen[0]}
+        yield replace(batch, columns=columns, kept={name: plain(batch.columns[name]) for name in chosen[1]})
 
 
 def plain(column: Any) -> Any:
