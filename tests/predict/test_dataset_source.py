@@ -79,6 +79,11 @@ def test_a_column_that_no_sample_has_is_a_finding() -> None:
         batches(SAMPLES, 2, ("y",))
 
 
+def test_a_column_named_twice_is_a_finding() -> None:
+    with pytest.raises(UsageError, match="named twice"):
+        batches(SAMPLES, 2, ("x", "x"))
+
+
 def test_samples_are_asked_for_once() -> None:
     asked = []
 

@@ -112,6 +112,18 @@ def test_a_row_that_makes_a_list_of_its_batch_leaves_the_others_alone(tmp_path: 
     assert [type(batch.columns["x"]) for batch in batches(path, Selection(), 4, 8)] == [list]
 
 
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+@pytest.mark.parametrize(("columns", "keep"), [(("s",), ()), (("x",), ("s",)), (("l", "x"), ("d",)), (("x",), ())])
+def test_a_text_that_is_not_utf8_is_one_failed_row(tmp_path: Path, suffix: str, columns: tuple[str, ...], keep: tuple[str, ...]) -> None:
+    texts = pc.cast(pa.array([b"a", b"M\xfcller", b"c"]), pa.string(), safe=False)
+    lists = pa.ListArray.from_arrays(pa.array([0, 1, 2, 3], pa.int32()), texts)
+    table = pa.table({"s": texts, "l": lists, "d": texts.dictionary_encode(), "x": [1, 2, 3]})
+    (batch,) = batches(written(tmp_path / f"x.{suffix}", table), Selection(columns, keep))
+
+    assert list(batch.broken) == ([] if columns == ("x",) and not keep else [1])
+    assert taken(batch.columns | batch.kept, [2])[columns[0]] in (["c"], [["c"]], np.array([3]))
+
+
 def test_a_column_may_be_for_the_model_and_kept(tmp_path: Path) -> None:
     (batch,) = batches(written(tmp_path / "x.parquet", pa.table({"x": [1, 2]})), Selection(("x",), ("x",)))
 

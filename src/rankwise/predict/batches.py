@@ -45,6 +45,8 @@ class Selection:
     def of(self, names: list[str], where: str) -> tuple[list[str], list[str]]:
         """Both lists, for a file that has these columns; UsageError for one it has not, or has twice."""
         wanted = list(self.columns) or [name for name in names if name not in self.keep]
+        if len(set(self.columns)) < len(self.columns):
+            raise UsageError("a column is named twice", why=", ".join(self.columns), next=("name each column of the model once",))
         times = Counter(names)
         for name in (*wanted, *self.keep):
             if not times[name]:
@@ -160,7 +162,8 @@ def as_array(value: Any) -> Any:
     """A tensor as an array, without importing torch: whoever has a tensor has imported it. Anything else as it is."""
     if not (hasattr(value, "detach") and hasattr(value, "numpy")):
         return value
-    tensor = value.detach().cpu()
+    tensor = value.detach() if str(value.layout) == "torch.strided" else value.detach().to_dense()
+    tensor = tensor.cpu().resolve_conj().resolve_neg()
     try:
         return tensor.numpy()
     except TypeError:  # bfloat16 and float8, which numpy does not know

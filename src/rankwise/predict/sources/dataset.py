@@ -52,7 +52,7 @@ class DatasetSource:
             looked_at.append(row)
             if row.values and all(any(name in one.values for one in looked_at) for name in self._named):
                 break
-        return looked_at, self._chosen_from(looked_at)
+        return looked_at, self._chosen_from(looked_at) or self._chosen_by_name
 
     def _chosen_from(self, rows: list[Row]) -> tuple[list[str], list[str]] | None:
         seen = dict.fromkeys(name for row in rows for name in row.values)
@@ -60,6 +60,10 @@ class DatasetSource:
             return None
         first = next(row.values for row in rows if row.values)
         return self._selection.of_loose(list(first), list(seen), "the dataset")
+
+    @property
+    def _chosen_by_name(self) -> tuple[list[str], list[str]] | None:
+        return (list(self._selection.columns), list(self._selection.keep)) if self._selection.columns else None
 
     @property
     def _named(self) -> tuple[str, ...]:

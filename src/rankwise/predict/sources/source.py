@@ -60,7 +60,7 @@ def batches_of(source: Source, size: int, first_row: int = 0, position: int | No
         raise _unreadable(source.identity["path"], error, f" from row {row:,} on") from error
 
 
-_UNREADABLE = (OSError, ValueError, KeyError, EOFError)  # pyarrow's and numpy's errors are among these
+_UNREADABLE = (OSError, ValueError, KeyError, EOFError, NotImplementedError)  # pyarrow's and numpy's errors are among these
 
 
 def _unreadable(path: Any, error: BaseException, where: str = "") -> UnreadableInput:

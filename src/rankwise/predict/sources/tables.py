@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -113,16 +113,16 @@ def _chosen_of(schema: Any, selection: Selection, path: Path) -> Chosen:
     chosen = selection.of(schema.names, path.name)
     for name in chosen[0]:
         kind = schema.field(name).type
-        if _is_temporal(kind):
+        if _has(kind, arrow("types").is_temporal):
             steps = (f"keep it for the output with --keep {name}, or name the model's columns with --columns",)
             raise UsageError(f"column {name!r} of {path.name} is {kind}, of which there are no tensors", next=steps)
     return chosen
 
 
-def _is_temporal(kind: Any) -> bool:
-    """A time, or something with times in it."""
+def _has(kind: Any, test: Callable[[Any], bool]) -> bool:
+    """Whether a type, or one of those within it, is such a one."""
     inner = [kind.value_type] if arrow("types").is_dictionary(kind) else [kind.field(i).type for i in range(kind.num_fields)]
-    return arrow("types").is_temporal(kind) or any(_is_temporal(each) for each in inner)
+    return test(kind) or any(_has(each, test) for each in inner)
 
 
 def _wanted_share(group: Any, names: list[str]) -> float:
@@ -144,8 +144,34 @@ def _batches(tables: Iterator[Any], chosen: Chosen, size: int, first_row: int) -
     """Record batches as batches. Converted last, so that what a batch is made of depends on its own rows, and no more of a file is."""
     pieces = (Batch(0, {name: table.column(name) for name in _names(chosen)}, table.num_rows) for table in tables)
     for batch in rebatched(pieces, size, first_row):
-        columns = {name: as_numpy(batch.columns[name]) for name in chosen[0]}
-        yield replace(batch, columns=columns, kept={name: plain(batch.columns[name]) for name in chosen[1]})
+        arrays = {name: plain(column) for name, column in batch.columns.items()}
+        broken: dict[int, str] = {}
+        for name, array in arrays.items():
+            broken |= _not_text(name, array)
+        columns = {name: as_numpy(arrays[name], broken) for name in chosen[0]}
+        yield replace(batch, columns=columns, broken=broken, kept={name: arrays[name] for name in chosen[1]})
+
+
+def _not_text(name: str, column: Any) -> dict[int, str]:
+    """Rows with a text that is not UTF-8, of which files say nothing: the row fails here, or the job where the text is used."""
+    types = arrow("types")
+    if not _has(column.type, lambda kind: types.is_string(kind) or types.is_large_string(kind)):
+        return {}
+    # a copy of these rows: of nested values, all would be looked at that they are a slice of
+    own = column.take(np.arange(len(column))) if types.is_nested(column.type) else column
+    try:
+        own.validate(full=True)
+        return {}
+    except arrow("ArrowInvalid"):
+        return {i: f"column {name!r} is not UTF-8" for i, value in enumerate(column) if not _is_readable(value)}
+
+
+def _is_readable(value: Any) -> bool:
+    try:
+        value.as_py()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def plain(column: Any) -> Any:
@@ -160,10 +186,12 @@ def plain(column: Any) -> Any:
     return column
 
 
-def as_numpy(column: Any) -> Column:
-    """An Arrow array as numpy: lists of one length become further dimensions, what is no number stays a list of Python's values."""
+def as_numpy(column: Any, broken: Container[int] = ()) -> Column:
+    """A plain Arrow array as numpy: lists of one length become further dimensions, what is no number stays a list of Python's values.
+
+    Values of rows that are broken are None in such a list.
+    """
     types = arrow("types")
-    column = plain(column)
     if hasattr(column, "to_numpy_ndarray") and not column.null_count:  # tensors of one shape
         return column.to_numpy_ndarray()
     values = column.storage if hasattr(column, "storage") else column
@@ -171,19 +199,19 @@ def as_numpy(column: Any) -> Column:
     while types.is_list(values.type) or types.is_large_list(values.type) or types.is_fixed_size_list(values.type):
         lengths = np.unique(np.asarray(values.value_lengths()))
         if values.null_count or len(lengths) > 1:
-            return _listed(column)
+            return _listed(column, broken)
         shape.append(int(lengths[0]) if len(lengths) else 0)
         values = values.flatten()
     if types.is_decimal(values.type):
         values = values.cast(arrow("float64")())
     is_number = types.is_integer(values.type) or types.is_floating(values.type) or types.is_boolean(values.type)
     if values.null_count or not is_number:
-        return _listed(column)
+        return _listed(column, broken)
     return values.to_numpy(zero_copy_only=False).reshape(shape)
 
 
-def _listed(column: Any) -> list[Any]:
+def _listed(column: Any, broken: Container[int]) -> list[Any]:
     """Decimals are numbers here as well, so that a missing one beside them does not make them something else."""
     if arrow("types").is_decimal(column.type):
         column = column.cast(arrow("float64")())
-    return list(column.to_pylist())
+    return [None if i in broken else value.as_py() for i, value in enumerate(column)] if broken else list(column.to_pylist())
