@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Container, Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,7 @@ class ArrowSource:
                 skip = max(0, skip - table.num_rows)
 
 
+@cache
 def arrow(name: str) -> Any:
     """Something of pyarrow, which is an extra."""
     try:
