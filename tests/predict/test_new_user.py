@@ -101,7 +101,6 @@ def prepare(folder: Path) -> None:
         ("x.csv", ["--columns", "z"], "RW001", "no column 'z'"),
         ("x.npy", ["--columns", "z"], "RW001", "is one array"),
         ("files", ["--columns", "z"], "RW001", "is a folder of files"),
-        ("empty.jsonl", ["--columns", "z"], "RW001", "there is no row in it"),
         ("empty.csv", [], "RW002", "no header line"),
         *[(f"empty.{kind}", [], "RW002", f"empty.{kind} ") for kind in ("npy", "parquet", "arrow", "safetensors")],
         *[(f"junk.{kind}", [], "RW002", f"junk.{kind} ") for kind in ("npy", "parquet", "arrow", "safetensors")],

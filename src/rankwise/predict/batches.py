@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,6 +15,7 @@ from rankwise.errors import UsageError
 
 # np.ndarray, a list with one entry per row, or (only where it is kept) a pyarrow Array, whose type is that of the input's own schema
 Column = Any
+NUMBERS = "biufc"  # numpy's kinds of them
 
 
 @dataclass(frozen=True)
@@ -40,13 +43,25 @@ class Selection:
     keep: tuple[str, ...] = ()
 
     def of(self, names: list[str], where: str) -> tuple[list[str], list[str]]:
-        """Both lists, for a file that has these columns; UsageError for one it has not."""
-        missing = [name for name in (*self.columns, *self.keep) if name not in names]
-        if missing:
-            raise UsageError(
-                f"{where} has no column {missing[0]!r}", why=f"it has {', '.join(names[:20])}" if names else "there is no row in it"
-            )
-        return list(self.columns) or [name for name in names if name not in self.keep], list(self.keep)
+        """Both lists, for a file that has these columns; UsageError for one it has not, or has twice."""
+        wanted = list(self.columns) or [name for name in names if name not in self.keep]
+        if len(set(self.columns)) < len(self.columns):
+            raise UsageError("a column is named twice", why=", ".join(self.columns), next=("name each column of the model once",))
+        times = Counter(names)
+        for name in (*wanted, *self.keep):
+            if not times[name]:
+                why = f"it has {', '.join(names[:20])}" if names else "there is no row in it"
+                raise UsageError(f"{where} has no column {name!r}", why=why)
+            if times[name] > 1:
+                raise UsageError(f"{where} has {times[name]} columns {name!r}", next=("give each a name of its own",))
+        if names and not wanted:
+            raise UsageError(f"all columns of {where} are kept, and none is left for the model", next=("name its columns: --columns",))
+        return wanted, list(self.keep)
+
+    def of_loose(self, first: list[str], seen: list[str], where: str) -> tuple[list[str], list[str]]:
+        """The same for rows that need not all have the same names: if none are named, the model gets those of the first row."""
+        columns, keep = self.of(seen, where)
+        return (columns if self.columns else [name for name in columns if name in first] or columns), keep
 
 
 def taken(columns: dict[str, Column], rows: list[int]) -> dict[str, Column]:
@@ -80,29 +95,56 @@ def joined(columns: list[Column]) -> Column:
     return [value for column in columns for value in column]
 
 
-def rebatched(pieces: Iterable[dict[str, Column]], size: int, first_row: int, chosen: tuple[list[str], list[str]]) -> Iterator[Batch]:
+def rebatched(pieces: Iterable[Batch], size: int, first_row: int) -> Iterator[Batch]:
     """Pieces of any length as batches of `size` rows; only the last one is shorter."""
-    held: list[dict[str, Column]] = []
+    held: list[Batch] = []
     count = 0
     for piece in pieces:
-        length = len(next(iter(piece.values()))) if piece else 0
         at = 0
-        while length - at >= size - count:
-            held.append({name: column[at : at + size - count] for name, column in piece.items()})
+        while piece.length - at >= size - count:
+            held.append(piece.cut(at, at + size - count))
             at += size - count
-            columns, kept = split(_join_all(held), chosen)
-            yield Batch(first_row, columns, size, kept=kept)
+            yield _join_all(held, first_row)
             first_row, held, count = first_row + size, [], 0
-        if at < length:
-            held.append({name: column[at:] for name, column in piece.items()})
-            count += length - at
-    if count:
-        columns, kept = split(_join_all(held), chosen)
-        yield Batch(first_row, columns, count, kept=kept)
+        if at < piece.length:
+            held.append(piece.cut(at, piece.length))
+            count += piece.length - at
+    if held:
+        yield _join_all(held, first_row)
 
 
-def _join_all(pieces: list[dict[str, Column]]) -> dict[str, Column]:
-    return {name: joined([piece[name] for piece in pieces]) for name in pieces[0]}
+def _join_all(pieces: list[Batch], first_row: int) -> Batch:
+    columns = {name: joined([piece.columns[name] for piece in pieces]) for name in pieces[0].columns}
+    return Batch(first_row, columns, sum(piece.length for piece in pieces))
+
+
+Values = Mapping[str, Any]
+
+
+class Row(NamedTuple):
+    """One row's values by name: for the model, and as they stand in the input. Or why it cannot be read."""
+
+    values: Values = MappingProxyType({})
+    kept: Values = MappingProxyType({})
+    why: str = ""
+
+
+def of_rows(rows: list[Row], first_row: int, chosen: tuple[list[str], list[str]], position: int | None = None) -> Batch:
+    """Rows as columns, with those that cannot be read, or lack what the model wants, set aside."""
+    broken: dict[int, str] = {}
+    for i, row in enumerate(rows):
+        if row.why:
+            broken[i] = row.why
+        elif missing := [name for name in chosen[0] if name not in row.values]:
+            broken[i] = f"it has no {missing[0]!r}"
+    columns: dict[str, Column] = {}
+    if len(broken) < len(rows):
+        # what stands in for a broken row never reaches the model; it keeps the column an array
+        filler = next(row.values for i, row in enumerate(rows) if i not in broken)
+        whole = [filler if i in broken else row.values for i, row in enumerate(rows)]
+        columns = {name: as_column([values[name] for values in whole]) for name in chosen[0]}
+    kept = {name: [row.kept.get(name) for row in rows] for name in chosen[1]}
+    return Batch(first_row, columns, len(rows), broken, kept, position)
 
 
 def as_column(values: list[Any]) -> Column:
@@ -110,9 +152,19 @@ def as_column(values: list[Any]) -> Column:
     if not values or isinstance(values[0], (str, bytes, dict)) or values[0] is None:
         return values
     try:
-        array = np.asarray(values)
-    except ValueError:  # rows of different lengths
+        array = np.asarray(values if isinstance(values[0], (int, float, list)) else [as_array(value) for value in values])
+    except (ValueError, TypeError, RuntimeError):  # rows of different lengths, or of what no array can hold
         return values
-    if array.dtype == object or array.dtype.kind in "USV":
-        return values
-    return array.astype(np.float32) if array.dtype == np.float64 and not isinstance(values[0], np.ndarray) else array
+    return array.astype(array.dtype.newbyteorder("="), copy=False) if array.dtype.kind in NUMBERS else values
+
+
+def as_array(value: Any) -> Any:
+    """A tensor as an array, without importing torch: whoever has a tensor has imported it. Anything else as it is."""
+    if not (hasattr(value, "detach") and hasattr(value, "numpy")):
+        return value
+    tensor = value.detach() if str(value.layout) == "torch.strided" else value.detach().to_dense()
+    tensor = tensor.cpu().resolve_conj().resolve_neg()
+    try:
+        return tensor.numpy()
+    except TypeError:  # bfloat16 and float8, which numpy does not know
+        return tensor.float().numpy()

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from rankwise.errors import UnreadableInput
-from rankwise.predict.batches import Batch, Selection, split
+from rankwise.predict.batches import NUMBERS, Batch, Column, Selection, split
+from rankwise.predict.sources.small_floats import as_float32, holder_of
 from rankwise.predict.sources.source import file_identity
 from rankwise.weights.records import Damaged, TensorRecord
 from rankwise.weights.safetensors_file import read_safetensors
@@ -20,21 +21,27 @@ Array = np.ndarray[Any, Any]
 class NpySource:
     """One array."""
 
+    is_recognisable = True
+
     def __init__(self, path: Path) -> None:
         self._array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
         if self._array.ndim == 0:
             raise UnreadableInput(f"{path} holds a single number, not rows")
+        if self._array.dtype.kind not in f"{NUMBERS}US":
+            raise UnreadableInput(f"{path} holds {self._array.dtype}, where numbers or texts are wanted")
         self.total: int | None = len(self._array)
         self.identity = file_identity(path)
 
     def batches(self, size: int, first_row: int = 0, position: int | None = None) -> Iterator[Batch]:
         for start in range(first_row, len(self._array), size):
             rows = np.array(self._array[start : start + size])
-            yield Batch(start, {"input": rows}, len(rows))
+            yield Batch(start, {"input": _native(rows)}, len(rows))
 
 
 class SafetensorsSource:
     """One column per tensor, all of the same number of rows."""
+
+    is_recognisable = True
 
     def __init__(self, path: Path, selection: Selection) -> None:
         try:
@@ -58,10 +65,13 @@ class SafetensorsSource:
 
     def _rows(self, record: TensorRecord, start: int, stop: int) -> Array:
         assert record.storage is not None
-        is_bf16 = record.dtype == "bfloat16"  # which numpy does not know: its bits are the upper half of a float32's
-        dtype = np.dtype("uint16" if is_bf16 else record.dtype)
         each = record.nbytes // record.shape[0] if record.shape[0] else 0
         with self._path.open("rb") as file:
             file.seek(record.storage.offset + start * each)
-            rows = np.frombuffer(file.read((stop - start) * each), dtype).reshape(stop - start, *record.shape[1:])
-        return (rows.astype(np.uint32) << 16).view(np.float32) if is_bf16 else rows
+            rows = np.frombuffer(file.read((stop - start) * each), holder_of(record.dtype))
+        return as_float32(rows.reshape(stop - start, *record.shape[1:]), record.dtype)
+
+
+def _native(rows: Array) -> Column:
+    """In this machine's order of bytes, the only one torch knows; texts as a list."""
+    return rows.tolist() if rows.dtype.kind in "US" else rows.astype(rows.dtype.newbyteorder("="), copy=False)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rankwise.errors import UnreadableInput
 from rankwise.predict.batches import Batch
+from rankwise.predict.sources.lines import is_text
 
 FILE_COLUMN = "__file__"
 
@@ -16,20 +17,37 @@ FILE_COLUMN = "__file__"
 class FolderSource:
     """All files below the folder; those whose name begins with a dot are left out."""
 
+    is_recognisable = True
+
     def __init__(self, path: Path) -> None:
         self._path = path.resolve()
         self._names = sorted(_files_below(self._path))
         if not self._names:
             raise UnreadableInput(f"there is no file in {path}")
         self.total: int | None = len(self._names)
-        digest = hashlib.sha256("\0".join(self._names).encode(errors="surrogateescape")).hexdigest()
-        self.identity = {"path": str(self._path), "files": len(self._names), "names": digest}
+        self.identity = {"path": str(self._path), "files": len(self._names), "digest": self._digest()}
 
     def batches(self, size: int, first_row: int = 0, position: int | None = None) -> Iterator[Batch]:
         for start in range(first_row, len(self._names), size):
             names = self._names[start : start + size]
             paths = [str(self._path / name) for name in names]
-            yield Batch(start, {FILE_COLUMN: paths}, len(names), kept={"file": names})
+            broken = {i: "its name is not UTF-8" for i, name in enumerate(names) if not is_text(name)}
+            yield Batch(start, {FILE_COLUMN: paths}, len(names), broken, {"file": names})
+
+    def _digest(self) -> str:
+        """Of names, sizes and times of change; the contents would have to be read."""
+        digest = hashlib.sha256()
+        for name in self._names:
+            digest.update(f"{name}\0{_facts(self._path / name)}\0".encode(errors="surrogateescape"))
+        return digest.hexdigest()
+
+
+def _facts(path: Path) -> str:
+    try:
+        facts = path.stat()
+    except OSError:  # a link to nowhere: reading it will be one failed row
+        return "gone"
+    return f"{facts.st_size} {facts.st_mtime_ns}"
 
 
 def _files_below(folder: Path) -> Iterator[str]:

@@ -17,7 +17,8 @@ class Source(Protocol):
     """Rows of an input. `total` is None where counting would mean reading everything."""
 
     total: int | None
-    identity: dict[str, Any]  # what tells this input from another one, or from itself after a change
+    identity: dict[str, Any]  # what tells this input from another one
+    is_recognisable: bool  # whether it also tells it from itself after a change; if not, equal identities are no proof of equal rows
 
     def batches(self, size: int, first_row: int = 0, position: int | None = None) -> Iterator[Batch]:
         """Batches of `size` rows from `first_row` on; `position` is what an earlier batch said, where the reader gave one."""
@@ -59,7 +60,7 @@ def batches_of(source: Source, size: int, first_row: int = 0, position: int | No
         raise _unreadable(source.identity["path"], error, f" from row {row:,} on") from error
 
 
-_UNREADABLE = (OSError, ValueError, KeyError, EOFError)  # pyarrow's and numpy's errors are among these
+_UNREADABLE = (OSError, ValueError, KeyError, EOFError, NotImplementedError)  # pyarrow's and numpy's errors are among these
 
 
 def _unreadable(path: Any, error: BaseException, where: str = "") -> UnreadableInput:
@@ -80,7 +81,8 @@ def _of_file(path: Path, selection: Selection) -> Source:
 
         return (ParquetSource if suffix in (".parquet", ".pq") else ArrowSource)(path, selection)
     if suffix in (".jsonl", ".ndjson", ".csv", ".tsv"):
-        from rankwise.predict.sources.lines import CsvSource, JsonLinesSource
+        from rankwise.predict.sources.delimited import CsvSource
+        from rankwise.predict.sources.json_lines import JsonLinesSource
 
         return (JsonLinesSource if suffix in (".jsonl", ".ndjson") else CsvSource)(path, selection)
     if suffix in (".npy", ".safetensors"):

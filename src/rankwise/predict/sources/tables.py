@@ -1,9 +1,11 @@
-"""Parquet and Arrow files, a few record batches at a time."""
+"""Parquet and Arrow files, some megabytes at a time."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Container, Iterator
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,65 +16,69 @@ from rankwise.predict.batches import Batch, Column, Selection, rebatched
 from rankwise.predict.sources.source import file_identity
 
 _PIECE_ROWS = 8192
+_PIECE_BYTES = 16 << 20
+_READ_BYTES = 1 << 20  # at once from a column of a Parquet file; without this it would be the whole column of a row group
+
+Chosen = tuple[list[str], list[str]]
 
 
 class ParquetSource:
     """One Parquet file; only the row groups and columns that are wanted are read."""
 
+    is_recognisable = True
+
     def __init__(self, path: Path, selection: Selection) -> None:
         self._path = path
-        file = arrow("parquet").ParquetFile(path)
-        self._chosen = selection.of(file.schema_arrow.names, path.name)
-        self._group_rows = [file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)]
-        self.total: int | None = file.metadata.num_rows
+        with _open_parquet(path) as file:
+            self._chosen = _chosen_of(file.schema_arrow, selection, path)
+            groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
+            share = _wanted_share(groups[0], _names(self._chosen)) if groups else 1.0
+            self._piece_rows = [_piece_rows(share * group.total_byte_size, group.num_rows) for group in groups]
+            self._group_rows = [group.num_rows for group in groups]
+            self.total: int | None = file.metadata.num_rows
         self.identity = file_identity(path)
-        file.close()
 
     def batches(self, size: int, first_row: int = 0, position: int | None = None) -> Iterator[Batch]:
-        return rebatched(self._pieces(first_row), size, first_row, self._chosen)
+        return _batches(self._tables(first_row), self._chosen, size, first_row)
 
-    def _pieces(self, first_row: int) -> Iterator[dict[str, Column]]:
-        skipped, group = 0, 0
-        while group < len(self._group_rows) and skipped + self._group_rows[group] <= first_row:
-            skipped, group = skipped + self._group_rows[group], group + 1
-        names = list(dict.fromkeys([*self._chosen[0], *self._chosen[1]]))
-        file = arrow("parquet").ParquetFile(self._path, memory_map=True)
-        try:
-            wanted = list(range(group, len(self._group_rows)))
-            for table in file.iter_batches(batch_size=_PIECE_ROWS, row_groups=wanted, columns=names) if wanted else ():
-                rest = table.slice(max(0, first_row - skipped))
-                skipped += table.num_rows
-                if rest.num_rows:
-                    yield {name: as_numpy(rest.column(name)) for name in names}
-        finally:
-            file.close()
+    def _tables(self, first_row: int) -> Iterator[Any]:
+        names = _names(self._chosen)
+        skip = first_row
+        with _open_parquet(self._path) as file:
+            for group, rows in enumerate(self._group_rows):
+                if skip >= rows:
+                    skip -= rows
+                    continue
+                for table in file.iter_batches(batch_size=self._piece_rows[group], row_groups=[group], columns=names):
+                    yield table.slice(min(skip, table.num_rows))
+                    skip = max(0, skip - table.num_rows)
 
 
 class ArrowSource:
     """An Arrow file, in the file or the streaming format, mapped."""
 
+    is_recognisable = True
+
     def __init__(self, path: Path, selection: Selection) -> None:
         self._path = path
         with _open_arrow(path) as reader:
-            self._chosen = selection.of(reader.schema.names, path.name)
-        self.total: int | None = None
+            self._chosen = _chosen_of(reader.schema, selection, path)
+            self.total: int | None = _count(reader)
         self.identity = file_identity(path)
 
     def batches(self, size: int, first_row: int = 0, position: int | None = None) -> Iterator[Batch]:
-        return rebatched(self._pieces(first_row), size, first_row, self._chosen)
+        return _batches(self._tables(first_row), self._chosen, size, first_row)
 
-    def _pieces(self, first_row: int) -> Iterator[dict[str, Column]]:
-        names = list(dict.fromkeys([*self._chosen[0], *self._chosen[1]]))
-        seen = 0
+    def _tables(self, first_row: int) -> Iterator[Any]:
+        skip = first_row
         with _open_arrow(self._path) as reader:
             count = getattr(reader, "num_record_batches", None)
             for table in reader if count is None else map(reader.get_batch, range(count)):
-                rest = table.slice(max(0, min(first_row - seen, table.num_rows)))
-                seen += table.num_rows
-                if rest.num_rows:
-                    yield {name: as_numpy(rest.column(name)) for name in names}
+                yield table.slice(min(skip, table.num_rows))
+                skip = max(0, skip - table.num_rows)
 
 
+@cache
 def arrow(name: str) -> Any:
     """Something of pyarrow, which is an extra."""
     try:
@@ -82,8 +88,12 @@ def arrow(name: str) -> Any:
     return getattr(importlib.import_module("pyarrow"), name)
 
 
+def _open_parquet(path: Path) -> Any:
+    return arrow("parquet").ParquetFile(path, buffer_size=_READ_BYTES, pre_buffer=False)
+
+
 def _open_arrow(path: Path) -> Any:
-    """The file format, or the streaming one."""
+    """The file format, or the streaming one; all columns, for to choose some here would have the rest read as well, not mapped."""
     mapped = arrow("memory_map")(str(path))
     try:
         return arrow("ipc").open_file(mapped)
@@ -92,29 +102,118 @@ def _open_arrow(path: Path) -> Any:
         return arrow("ipc").open_stream(mapped)
 
 
-def as_numpy(column: Any) -> Column:
-    """An Arrow array as numpy: lists of one length become further dimensions, what is no number stays a list."""
+def _count(reader: Any) -> int | None:
+    """The rows of a file, from the headers of its record batches. A stream would have to be read; old versions of pyarrow cannot tell."""
+    return int(reader.count_rows()) if hasattr(reader, "count_rows") else None
+
+
+def _names(chosen: Chosen) -> list[str]:
+    return list(dict.fromkeys([*chosen[0], *chosen[1]]))
+
+
+def _chosen_of(schema: Any, selection: Selection, path: Path) -> Chosen:
+    chosen = selection.of(schema.names, path.name)
+    for name in chosen[0]:
+        kind = schema.field(name).type
+        if _has(kind, arrow("types").is_temporal):
+            steps = (f"keep it for the output with --keep {name}, or name the model's columns with --columns",)
+            raise UsageError(f"column {name!r} of {path.name} is {kind}, of which there are no tensors", next=steps)
+    return chosen
+
+
+def _has(kind: Any, test: Callable[[Any], bool]) -> bool:
+    """Whether a type, or one of those within it, is such a one."""
+    inner = [kind.value_type] if arrow("types").is_dictionary(kind) else [kind.field(i).type for i in range(kind.num_fields)]
+    return test(kind) or any(_has(each, test) for each in inner)
+
+
+def _wanted_share(group: Any, names: list[str]) -> float:
+    """What part of a row group's bytes is of these columns; a column of structs, or of lists, is stored as several with longer names."""
+    wanted = set(names)
+    nbytes = 0
+    for column in (group.column(i) for i in range(group.num_columns)):
+        parts = column.path_in_schema.split(".")
+        if any(".".join(parts[:count]) in wanted for count in range(1, len(parts) + 1)):
+            nbytes += column.total_uncompressed_size
+    return float(nbytes / max(group.total_byte_size, 1))
+
+
+def _piece_rows(nbytes: float, rows: int) -> int:
+    return max(1, min(_PIECE_ROWS, int(_PIECE_BYTES * rows / max(nbytes, 1))))
+
+
+def _batches(tables: Iterator[Any], chosen: Chosen, size: int, first_row: int) -> Iterator[Batch]:
+    """Record batches as batches. Converted last, so that what a batch is made of depends on its own rows, and no more of a file is."""
+    pieces = (Batch(0, {name: table.column(name) for name in _names(chosen)}, table.num_rows) for table in tables)
+    for batch in rebatched(pieces, size, first_row):
+        arrays = {name: plain(column) for name, column in batch.columns.items()}
+        broken: dict[int, str] = {}
+        for name, array in arrays.items():
+            broken |= _not_text(name, array)
+        columns = {name: as_numpy(arrays[name], broken) for name in chosen[0]}
+        yield replace(batch, columns=columns, broken=broken, kept={name: arrays[name] for name in chosen[1]})
+
+
+def _not_text(name: str, column: Any) -> dict[int, str]:
+    """Rows with a text that is not UTF-8, of which files say nothing: the row fails here, or the job where the text is used."""
     types = arrow("types")
-    kind, shape = column.type, [len(column)]
-    if column.null_count:
-        return column.to_pylist()
-    while types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        if len(column) == 0:
-            break
-        lengths = np.asarray(column.value_lengths())
-        if lengths.size == 0 or (lengths != lengths[0]).any():
-            return _original(column, shape)
-        shape.append(int(lengths[0]))
-        column, kind = column.flatten(), kind.value_type
-        if column.null_count:
-            return _original(column, shape)
-    if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
-        return column.to_numpy(zero_copy_only=False).reshape(shape)
-    return _original(column, shape)
+    if not _has(column.type, lambda kind: types.is_string(kind) or types.is_large_string(kind)):
+        return {}
+    # a copy of these rows: of nested values, all would be looked at that they are a slice of
+    own = column.take(np.arange(len(column))) if types.is_nested(column.type) else column
+    try:
+        own.validate(full=True)
+        return {}
+    except arrow("ArrowInvalid"):
+        return {i: f"column {name!r} is not UTF-8" for i, value in enumerate(column) if not _is_readable(value)}
 
 
-def _original(column: Any, shape: list[int]) -> Column:
-    values = column.to_pylist()
-    for size in reversed(shape[1:]):
-        values = [values[i : i + size] for i in range(0, len(values), size)] if size else values
-    return list(values)
+def _is_readable(value: Any) -> bool:
+    try:
+        value.as_py()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def plain(column: Any) -> Any:
+    """The same values in the usual layout: dictionaries, runs and views are ways to store them, and not all can be picked from."""
+    types = arrow("types")
+    if types.is_dictionary(column.type):
+        return plain(column.dictionary_decode())
+    if types.is_run_end_encoded(column.type):
+        return plain(importlib.import_module("pyarrow.compute").run_end_decode(column))
+    if types.is_string_view(column.type) or types.is_binary_view(column.type):
+        return column.cast(arrow("large_string" if types.is_string_view(column.type) else "large_binary")())
+    return column
+
+
+def as_numpy(column: Any, broken: Container[int] = ()) -> Column:
+    """A plain Arrow array as numpy: lists of one length become further dimensions, what is no number stays a list of Python's values.
+
+    Values of rows that are broken are None in such a list.
+    """
+    types = arrow("types")
+    if hasattr(column, "to_numpy_ndarray") and not column.null_count:  # tensors of one shape
+        return column.to_numpy_ndarray()
+    values = column.storage if hasattr(column, "storage") else column
+    shape = [len(values)]
+    while types.is_list(values.type) or types.is_large_list(values.type) or types.is_fixed_size_list(values.type):
+        lengths = np.unique(np.asarray(values.value_lengths()))
+        if values.null_count or len(lengths) > 1:
+            return _listed(column, broken)
+        shape.append(int(lengths[0]) if len(lengths) else 0)
+        values = values.flatten()
+    if types.is_decimal(values.type):
+        values = values.cast(arrow("float64")())
+    is_number = types.is_integer(values.type) or types.is_floating(values.type) or types.is_boolean(values.type)
+    if values.null_count or not is_number:
+        return _listed(column, broken)
+    return values.to_numpy(zero_copy_only=False).reshape(shape)
+
+
+def _listed(column: Any, broken: Container[int]) -> list[Any]:
+    """Decimals are numbers here as well, so that a missing one beside them does not make them something else."""
+    if arrow("types").is_decimal(column.type):
+        column = column.cast(arrow("float64")())
+    return [None if i in broken else value.as_py() for i, value in enumerate(column)] if broken else list(column.to_pylist())
