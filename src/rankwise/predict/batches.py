@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rankwise.errors import UsageError
+from rankwise.predict.values import NUMBERS, as_array, is_tensor
 
 # np.ndarray, a list with one entry per row, or (only where it is kept) a pyarrow Array, whose type is that of the input's own schema
 Column = Any
-NUMBERS = "biufc"  # numpy's kinds of them
 
 
 @dataclass(frozen=True)
@@ -152,19 +152,7 @@ def as_column(values: list[Any]) -> Column:
     if not values or isinstance(values[0], (str, bytes, dict)) or values[0] is None:
         return values
     try:
-        array = np.asarray(values if isinstance(values[0], (int, float, list)) else [as_array(value) for value in values])
+        array = np.asarray([as_array(value) if is_tensor(value) else value for value in values])
     except (ValueError, TypeError, RuntimeError):  # rows of different lengths, or of what no array can hold
         return values
     return array.astype(array.dtype.newbyteorder("="), copy=False) if array.dtype.kind in NUMBERS else values
-
-
-def as_array(value: Any) -> Any:
-    """A tensor as an array, without importing torch: whoever has a tensor has imported it. Anything else as it is."""
-    if not (hasattr(value, "detach") and hasattr(value, "numpy")):
-        return value
-    tensor = value.detach() if str(value.layout) == "torch.strided" else value.detach().to_dense()
-    tensor = tensor.cpu().resolve_conj().resolve_neg()
-    try:
-        return tensor.numpy()
-    except TypeError:  # bfloat16 and float8, which numpy does not know
-        return tensor.float().numpy()

@@ -57,7 +57,6 @@ class Runner(torch.nn.Module):
         if isinstance(model, torch.nn.Module) and not isinstance(model, torch.fx.GraphModule):
             self.model = model
         self._dtype = next((tensor.dtype for tensor in _tensors_of(model) if tensor.is_floating_point()), None)
-        self._wants_floats = False  # whether integers had to be made floating point for the rows before
 
     def forward(self, columns: dict[str, Any], length: int) -> dict[str, Any]:
         """`rows` are those that worked, `columns` their outputs, `errors` the others; `halved` if memory ran out on the way."""
@@ -73,7 +72,7 @@ class Runner(torch.nn.Module):
         arrays wherever they can be made (`tightly`).
         """
         try:
-            piece = self._piece(self._arguments(columns, start, stop, tightly), stop - start)
+            piece = as_columns(self._outputs({name: column[start:stop] for name, column in columns.items()}, tightly), stop - start)
         except Unusable as error:  # of fewer rows it would be the same, or look as if it fitted
             done.errors += [_told(row, error) for row in range(start, stop)]
             return
@@ -92,48 +91,52 @@ class Runner(torch.nn.Module):
         done.rows += range(start, stop)
         done.pieces.append({name: _copied(column) for name, column in piece.items()} if stop - start < done.length else piece)
 
-    def _piece(self, arguments: list[Any], length: int) -> dict[str, Any]:
-        """The outputs. A file's whole numbers may be meant as integers or not: where the model fails on them, it gets its own dtype."""
-        dtype = self._dtype
-        if dtype is None or not any(map(_is_integer, arguments)):
-            return as_columns(self._outputs(arguments), length)
-        as_floats = [value.to(dtype) if _is_integer(value) else value for value in arguments]
-        failed: dict[bool, Exception] = {}
-        for floats in (self._wants_floats, not self._wants_floats):
+    def _outputs(self, columns: dict[str, Any], tightly: bool) -> Any:
+        """A file's whole numbers may be meant as integers or not: where the model fails on the one, it gets the other. Nothing is
+        remembered of that, for what becomes of a row must not depend on the rows before it."""
+        arguments = self._arguments(columns, tightly)
+        try:
+            return self._call(arguments)
+        except Exception as error:
+            others = self._arguments(columns, tightly, swapped=True)
+            if is_out_of_memory(error) or list(map(_dtype, others)) == list(map(_dtype, arguments)):
+                raise
             try:
-                outputs = self._outputs(as_floats if floats else arguments)
-            except Exception as error:
-                if is_out_of_memory(error):
+                return self._call(others)
+            except Exception as other:
+                if is_out_of_memory(other):
                     raise
-                failed[floats] = error
-                continue
-            self._wants_floats = floats
-            return as_columns(outputs, length)
-        failed[False].add_note(f"and with integers as {dtype}: {failed[True]}")
-        raise failed[False]
+                error.add_note(f"and as {', '.join(sorted({str(_dtype(value)) for value in others}))}: {other}")
+                raise error from None
 
-    def _outputs(self, arguments: list[Any]) -> Any:
+    def _call(self, arguments: list[Any]) -> Any:
         with torch.inference_mode():
             return self._hidden[0](*arguments)
 
-    def _arguments(self, columns: dict[str, Any], start: int, stop: int, tightly: bool) -> list[Any]:
+    def _arguments(self, columns: dict[str, Any], tightly: bool, swapped: bool = False) -> list[Any]:
         if "__file__" in columns:
-            loaded = [self._load(path) for path in columns["__file__"][start:stop]]
+            loaded = [self._load(path) for path in columns["__file__"]]
             if all(isinstance(item, torch.Tensor) for item in loaded):
-                return [self._tensor(torch.stack(loaded))]
-            return [self._tensor(np.stack(loaded)) if all(isinstance(item, np.ndarray) for item in loaded) else loaded]
-        values = [column[start:stop] for column in columns.values()]
+                return [self._tensor(torch.stack(loaded), swapped)]
+            return [self._tensor(np.stack(loaded), swapped) if all(isinstance(item, np.ndarray) for item in loaded) else loaded]
+        values = list(columns.values())
         if tightly:
             values = [as_column(value) if isinstance(value, list) else value for value in values]
         if self._stack and len(values) > 1 and all(is_numbers(value) and np.ndim(value) == 1 for value in values):
-            return [self._tensor(np.stack([np.asarray(value) for value in values], axis=1))]
-        return [self._tensor(value) if is_numbers(value) else list(value) for value in values]
+            return [self._tensor(np.stack([np.asarray(value) for value in values], axis=1), swapped)]
+        return [self._tensor(value, swapped) if is_numbers(value) else list(value) for value in values]
 
-    def _tensor(self, value: Any) -> torch.Tensor:
-        """On the model's device, and where it is floating point in the model's dtype: files rarely have the same."""
+    def _tensor(self, value: Any, swapped: bool) -> torch.Tensor:
+        """On the model's device, and where it is floating point in the model's dtype: files rarely have the same. Swapped: integers in
+        that dtype too, and whole numbers that came as floating point as integers."""
         tensor = value if isinstance(value, torch.Tensor) else torch.from_numpy(np.array(as_array(value)))  # copied: lanes are read-only
         place = next((tensor.device for tensor in _tensors_of(self._hidden[0])), tensor.device)
-        return tensor.to(place, self._dtype if self._dtype is not None and tensor.is_floating_point() else tensor.dtype)
+        if swapped and tensor.is_floating_point():
+            is_whole = bool((tensor.isfinite() & (tensor == tensor.round())).all())
+            dtype = torch.int64 if is_whole else self._dtype
+        else:
+            dtype = self._dtype if swapped or tensor.is_floating_point() else None
+        return tensor.to(place) if dtype is None or tensor.is_complex() else tensor.to(place, dtype)
 
 
 class _Done:
@@ -199,8 +202,8 @@ def _copied(column: Any) -> Any:
     return np.array(column) if isinstance(column, np.ndarray) else [_copied(v) if isinstance(v, np.ndarray) else v for v in column]
 
 
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and not value.is_floating_point() and not value.is_complex()
+def _dtype(value: Any) -> torch.dtype | None:
+    return value.dtype if isinstance(value, torch.Tensor) else None
 
 
 def _tensors_of(model: Any) -> Iterator[torch.Tensor]:

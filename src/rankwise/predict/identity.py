@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 
 from rankwise.predict.batches import Selection
 from rankwise.predict.executing import Recipe
-from rankwise.predict.sources.source import Source, file_identity
+from rankwise.predict.sources.source import Source, file_identity, folder_identity
 
 
 def identity_of(recipe: Recipe, source: Source, selection: Selection, batch: int | str) -> dict[str, Any]:
@@ -30,7 +29,7 @@ def identity_of(recipe: Recipe, source: Source, selection: Selection, batch: int
 
 def is_certain(identity: dict[str, Any], source: Source) -> bool:
     """Whether the same identity means the same results: not for objects of which only the type is known."""
-    return "dataset" not in source.identity and identity["build"] != _UNKNOWN
+    return source.is_recognisable and identity["build"] != _UNKNOWN
 
 
 _FIRST_ROWS = 4
@@ -49,20 +48,9 @@ def _of_build(build: Any) -> Any:
 
 
 def of_path(path: Path) -> dict[str, Any]:
-    return folder_identity(path) if path.is_dir() else file_identity(path)
-
-
-def folder_identity(folder: Path) -> dict[str, Any]:
-    """By its files' names, sizes and times of change."""
-    digest, count = hashlib.sha256(), 0
-    for place, folders, files in os.walk(folder):
-        folders.sort()
-        for name in sorted(files):
-            path = os.path.join(place, name)
-            facts = os.stat(path)
-            digest.update(f"{os.path.relpath(path, folder)}\0{facts.st_size}\0{facts.st_mtime_ns}\0".encode(errors="surrogateescape"))
-            count += 1
-    return {"path": str(folder.resolve()), "files": count, "digest": digest.hexdigest()}
+    if not path.is_dir():
+        return file_identity(path)
+    return folder_identity(path, sorted(str(below.relative_to(path)) for below in path.rglob("*") if not below.is_dir()))
 
 
 def first_rows_digest(source: Source) -> str:

@@ -17,7 +17,8 @@ from rankwise.predict.executing import Executor, Recipe, start
 from rankwise.predict.identity import first_rows_digest, identity_of, is_certain
 from rankwise.predict.journal import Gone
 from rankwise.predict.parts import Results, join
-from rankwise.predict.sinks.sink import write_errors, write_output
+from rankwise.predict.row_bytes import row_bytes
+from rankwise.predict.sinks.sink import check_fits, write_errors, write_output
 from rankwise.predict.sizing import UNTRIED, Choice, Trials, find_size
 from rankwise.predict.sources.source import Source, batches_of, open_source
 from rankwise.predict.workspace import PredictError, Workspace, another_job, cannot_write, folder_of, read_marker, write_marker
@@ -147,7 +148,7 @@ class _Job:
 
     def _first_rows(self) -> str | None:
         """Of an input that has no path, size and time to be known by."""
-        if "path" in self._source.identity or getattr(self._source, "is_one_shot", False):
+        if self._source.is_recognisable or getattr(self._source, "is_one_shot", False):
             return None
         return first_rows_digest(self._source)
 
@@ -159,11 +160,14 @@ class _Job:
     def _compute(self, executor: Executor, batch: int) -> None:
         """From the first row that is not done to the last, a part every few seconds."""
         held: list[Results] = []
+        is_checked = False
         flushed, nbytes, done, failed = time.monotonic(), 0, self._space.done_rows, self._space.failed_rows
         for results in executor.run(self._noted(batches_of(self._source, batch, done, self._space.position))):
             held.append(results)
+            if not is_checked and len(results.rows):
+                is_checked = self._check_fits(results)
             done, failed = done + results.length, failed + len(results.errors)
-            nbytes += sum(getattr(column, "nbytes", 64 * results.length) for column in results.columns.values())
+            nbytes += int(row_bytes(results.columns, len(results.rows)).sum())
             self._on_progress(done, failed, self._total(done))
             too_many = self._are_too_many(failed)
             if too_many or nbytes > _PART_BYTES or time.monotonic() - flushed > _PART_S:
@@ -178,6 +182,14 @@ class _Job:
         end = whole.first_row + whole.length
         self._space.add(whole, self._positions.get(end))
         self._positions = {row: position for row, position in self._positions.items() if row > end}
+
+    def _check_fits(self, first: Results) -> bool:
+        """What the output cannot hold is told now rather than when everything has run."""
+        try:
+            check_fits(self._space.output, first)
+        except OSError as error:
+            raise cannot_write(self._space.output, error) from error
+        return True
 
     def _total(self, done: int) -> int | None:
         """Where nobody has counted the rows of a file: as many as there would be if all were as long as those so far."""

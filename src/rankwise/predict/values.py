@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 Array = np.ndarray[Any, Any]
+NUMBERS = "biufc"  # numpy's kinds of them
 
 
 def is_tensor(value: Any) -> bool:
@@ -23,7 +24,7 @@ def is_tensor(value: Any) -> bool:
 
 
 def is_numbers(value: Any) -> bool:
-    return is_tensor(value) or (isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "biufc")
+    return is_tensor(value) or (isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in NUMBERS)
 
 
 def as_array(value: Any) -> Array:

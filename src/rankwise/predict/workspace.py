@@ -14,7 +14,7 @@ from rankwise.errors import RankwiseError
 from rankwise.predict.journal import Gone, InUse, Journal
 from rankwise.predict.parts import Results, is_whole, read_part, write_part
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 class PredictError(RankwiseError):

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from rankwise.errors import UnreadableInput, UsageError
-from rankwise.predict.batches import NUMBERS, Batch, Column, Row, Selection, as_array, as_column, of_rows
+from rankwise.predict.batches import Batch, Column, Row, Selection, as_column, of_rows
+from rankwise.predict.values import NUMBERS, as_array, is_tensor
 
 _SAMPLE = 16  # samples to look at before saying that none has a column
 
@@ -127,7 +128,7 @@ def _row(sample: Any) -> Row:
 
 def _as_kept(values: list[Any]) -> Column:
     """Values as they stand: 5 beside 0.5 is still 5. Arrays of one kind stay arrays."""
-    arrays = [as_array(value) for value in values]
+    arrays = [as_array(value) if is_tensor(value) else value for value in values]
     kinds = {(array.shape, array.dtype) if isinstance(array, (np.ndarray, np.generic)) else None for array in arrays}
     if len(kinds) == 1 and None not in kinds and arrays[0].dtype.kind in NUMBERS:
         return as_column(arrays)

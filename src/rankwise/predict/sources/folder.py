@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 from rankwise.errors import UnreadableInput
 from rankwise.predict.batches import Batch
 from rankwise.predict.sources.lines import is_text
+from rankwise.predict.sources.source import folder_identity
 
 FILE_COLUMN = "__file__"
 
@@ -25,7 +25,7 @@ class FolderSource:
         if not self._names:
             raise UnreadableInput(f"there is no file in {path}")
         self.total: int | None = len(self._names)
-        self.identity = {"path": str(self._path), "files": len(self._names), "digest": self._digest()}
+        self.identity = folder_identity(self._path, self._names)
 
     def batches(self, size: int, first_row: int = 0, position: int | None = None) -> Iterator[Batch]:
         for start in range(first_row, len(self._names), size):
@@ -33,21 +33,6 @@ class FolderSource:
             paths = [str(self._path / name) for name in names]
             broken = {i: "its name is not UTF-8" for i, name in enumerate(names) if not is_text(name)}
             yield Batch(start, {FILE_COLUMN: paths}, len(names), broken, {"file": names})
-
-    def _digest(self) -> str:
-        """Of names, sizes and times of change; the contents would have to be read."""
-        digest = hashlib.sha256()
-        for name in self._names:
-            digest.update(f"{name}\0{_facts(self._path / name)}\0".encode(errors="surrogateescape"))
-        return digest.hexdigest()
-
-
-def _facts(path: Path) -> str:
-    try:
-        facts = path.stat()
-    except OSError:  # a link to nowhere: reading it will be one failed row
-        return "gone"
-    return f"{facts.st_size} {facts.st_mtime_ns}"
 
 
 def _files_below(folder: Path) -> Iterator[str]:
