@@ -113,7 +113,7 @@ class Answers:
         if flags & UNBATCHABLE:
             self.stop_batching(model)
         if flags & HALVED:
-            model.max_batch = max(1, rows // 2)
+            model.max_batch = max(1, min(model.max_batch, rows // 2))
             log.warning("memory ran out for %d rows of model %r; from now on %d at once", rows, model.name, model.max_batch)
 
     def stop_batching(self, model: ModelState) -> None:

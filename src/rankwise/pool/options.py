@@ -28,5 +28,9 @@ def checked_priority(priority: Any) -> int:
 
 
 def check_window(window: Any) -> None:
-    if window is not None and (type(window) is not int or window < 1):
+    try:
+        is_right = window is None or operator.index(window) >= 1
+    except TypeError:
+        is_right = False
+    if not is_right:
         raise UsageError(f"window must be a whole number of at least 1, not {window!r}", why="it is how many requests may be under way")

@@ -54,7 +54,7 @@ class Bunch:
         try:
             self._value = self.future.result()
             self._is_array = hasattr(self._value, "shape")
-            self.is_spoilt = not has_rows(self._value, self.rows)
+            self.is_spoilt = self.model.max_batch == 1 or not has_rows(self._value, self.rows)  # it may have turned out to know no rows
         except PoolClosed:
             raise
         except Exception:  # of one of them, perhaps
