@@ -206,6 +206,7 @@ OUTPUTS: dict[str, Callable[[torch.Tensor], Any]] = {
     "always four": lambda x: torch.arange(4.0),
     "counted": lambda x: {"y": x * 2, "rows": len(x)},
     "labelled": lambda x: {"y": x * 2, "labels": [f"row {float(row[0])}" for row in x]},
+    "writes": lambda x: x.add_(1).sum(),
     "plain": lambda x: [float(row.sum()) for row in x],
 }
 

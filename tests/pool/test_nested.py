@@ -65,6 +65,7 @@ def test_a_dict_of_its_own_kind_stays_one() -> None:
         [{"y": rows()}, {"z": rows()}],
         [[rows()], [rows(), rows()]],
         [(rows(),), [rows()]],
+        [{"y": rows()}, {"y": None}],
         [{"y": rows(), "x": object()}, {"y": rows(), "x": object()}],
     ],
 )

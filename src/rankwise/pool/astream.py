@@ -44,7 +44,7 @@ class AsyncStream:
             try:
                 self._waiting.append(asyncio.wrap_future(self._submit(source.item())))
             except PoolFull as error:
-                if not is_hopeless:
+                if not is_hopeless or self._has_open_tasks():
                     is_hopeless = not await self._has_waited()
                     continue
                 if self._waiting:

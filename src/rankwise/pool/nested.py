@@ -49,6 +49,8 @@ def joined(parts: list[Any], is_array: Callable[[Any], bool], cat: Callable[[lis
     """The parts as one value: arrays along their rows, and the rest, which has to be the same in all of them. Raises Uneven."""
     first = parts[0]
     if is_array(first):
+        if not all(map(is_array, parts)):
+            raise Uneven
         return cat(parts)
     items = [items_of(part) for part in parts]
     if items[0] is None:

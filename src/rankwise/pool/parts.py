@@ -85,10 +85,10 @@ class Part:
     """What the dispatcher settles for one part."""
 
     def __init__(self, whole: Whole, i: int, rows: int) -> None:
-        self.whole, self._i, self._rows = whole, i, rows
+        self._whole, self._i, self._rows = whole, i, rows
 
     def begin(self) -> bool:
-        return self.whole.begin()
+        return self._whole.begin()
 
     def set_running_or_notify_cancel(self) -> bool:
         return True
@@ -97,10 +97,10 @@ class Part:
         return True
 
     def set_result(self, result: Any) -> None:
-        self.whole.add(self._i, self._rows, result)
+        self._whole.add(self._i, self._rows, result)
 
     def set_exception(self, exception: BaseException | None) -> None:
-        self.whole.fail(exception or RuntimeError("a part of the request failed"))
+        self._whole.fail(exception or RuntimeError("a part of the request failed"))
 
 
 def _set_exception(future: TaskFuture, error: BaseException) -> None:

@@ -146,7 +146,7 @@ class Stream:
         self._waiting.append(future)
 
     def _when_there_is_room(self, act: Callable[[], Future[Any]]) -> Future[Any] | Later:
-        future = self._patiently(act)
+        future = self._patiently(act, was_refused=True)
         if not self._waiting or not future.done() or not isinstance(future.exception(), PoolFull):
             return future
         self._is_short = True
@@ -206,25 +206,30 @@ class Stream:
         heads = [head[0].future if type(head) is tuple else head for head in self._waiting if type(head) is not Later]
         return [future for future in heads if future is not None]  # type: ignore[misc]
 
-    def _patiently(self, act: Callable[[], Future[Any]]) -> Future[Any]:
-        """Where the queue or the lane is full, wait for one of our own, or for others; where nobody is left who could make room, and
-        where it cannot be done at all, that is what becomes of the request."""
-        is_hopeless = False
+    def _patiently(self, act: Callable[[], Future[Any]], was_refused: bool = False) -> Future[Any]:
+        """Where the queue or the lane is full, wait; where nobody is left who could make room, and where it cannot be done at all, that is
+        what becomes of the request."""
+        is_hopeless = was_refused and not self._has_waited()
         while True:
             try:
                 return act()
             except PoolFull as error:
-                if is_hopeless:
+                if is_hopeless and not self._has_open_tasks():
                     return failed(error)
             except Exception as error:
                 return failed(error)
-            unfinished = next((future for future in self._futures() if not future.done()), None)
-            if unfinished is not None:
-                unfinished.exception()
-            elif self._has_open_tasks():
-                time.sleep(PATIENCE_S)
-            else:
-                is_hopeless = True  # once more: what was under way a moment ago is over
+            is_hopeless = not self._has_waited()
+
+    def _has_waited(self) -> bool:
+        """For one of our own, or for others; False where nothing is under way, though what was a moment ago may just have made room."""
+        unfinished = next((future for future in self._futures() if not future.done()), None)
+        if unfinished is not None:
+            unfinished.exception()
+        elif self._has_open_tasks():
+            time.sleep(PATIENCE_S)
+        else:
+            return False
+        return True
 
 
 def failed(error: Exception) -> Future[Any]:

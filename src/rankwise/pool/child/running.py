@@ -55,6 +55,8 @@ class Runner:
             return [(True, part) for part in parts]
         except Unbatchable:
             self.flags |= UNBATCHABLE
+            if len(requests) == 1:  # there was nothing to cut; and its input may not be what it was any more
+                return [(True, output)]
         except Exception as error:
             if is_out_of_memory(error):
                 self.flags |= HALVED
@@ -81,7 +83,11 @@ class Runner:
             if self.flags & UNBATCHABLE:  # what it says of each half does not make one answer
                 return False, packed_error(error)
             outputs.append(value)
-        return True, joined(outputs, lambda leaf: isinstance(leaf, torch.Tensor), torch.cat)
+        try:
+            return True, joined(outputs, lambda leaf: isinstance(leaf, torch.Tensor), torch.cat)
+        except (Uneven, RuntimeError):
+            self.flags |= UNBATCHABLE
+            return False, packed_error(error)
 
     def _sample(self, model: Loaded, inputs: tuple[Any, ...], rows: list[int]) -> Any:
         """The first time that a model's rows are to be told apart: what it makes of one of them. A single look cannot tell rows from
