@@ -54,6 +54,8 @@ if __name__ == "__main__":
     for tag in "abc":
         pool.submit("m", float(sys.argv[1]), tag).add_done_callback(lambda future: print(future.exception() or future.result(), flush=True))
     print("the end", flush=True)
+    if sys.argv[2:]:
+        raise KeyboardInterrupt
 """
 
 
@@ -62,6 +64,14 @@ def test_a_script_that_ends_without_closing_finishes_what_it_submitted(tmp_path:
     done = subprocess.run([sys.executable, str(tmp_path / "script.py"), "0.05"], capture_output=True, text=True, timeout=100)
 
     assert done.stdout.split("\n") == ["the end", "a", "b", "c", ""] and done.returncode == 0, done.stderr
+
+
+def test_a_script_that_was_interrupted_waits_for_nothing(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(UNCLOSED)
+    command = [sys.executable, str(tmp_path / "script.py"), "60", "interrupted"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50)
+
+    assert done.stdout.count("the pool is closed") == 3 and done.returncode != 0
 
 
 def test_an_interrupt_ends_the_wait_at_the_end(tmp_path: Path) -> None:

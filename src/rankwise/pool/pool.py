@@ -6,6 +6,7 @@ import asyncio
 import atexit
 import math
 import os
+import sys
 import time
 import weakref
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
@@ -299,18 +300,17 @@ def _dtype_name(dtype: Any) -> tuple[str, bool]:
 
 
 def _check_not_importing_main() -> None:
-    import sys
-
     module = sys.modules.get("rankwise.pool.child.main_module")
     if module is not None and module.is_importing:
         raise missing_main_guard()
 
 
 def _finish_all() -> None:
-    """The interpreter ends: what was submitted is done first, as with the executors of the standard library. Ctrl-C ends that."""
+    """The interpreter ends: what was submitted is done first, as with the standard library's executors; not after Ctrl-C, then or now."""
     try:
-        for pool in list(_LIVE):
-            pool.close()
+        if getattr(sys, "last_type", None) is not KeyboardInterrupt:  # what the script ended with
+            for pool in list(_LIVE):
+                pool.close()
     finally:
         for pool in list(_LIVE):
             pool.close(cancel=True, timeout=0)
