@@ -5,8 +5,12 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import threading
 import time
-from typing import Any
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 
@@ -15,7 +19,7 @@ FLOOD_BYTES = 512 << 20
 
 
 class Odd(Exception):
-    """An exception that pickle cannot make again."""
+    """An exception that pickle cannot make again, because it wants to be given something else than it has."""
 
     def __init__(self, a: int, b: int) -> None:
         super().__init__(f"{a} and {b}")
@@ -179,6 +183,70 @@ def weighty(megabytes: int = 1, baggage: bytes = b"") -> torch.nn.Module:
 def linear(inputs: int = 10, outputs: int = 1) -> torch.nn.Module:
     torch.manual_seed(0)
     return torch.nn.Linear(inputs, outputs)
+
+
+class Named(NamedTuple):
+    y: torch.Tensor
+    rest: list[torch.Tensor]
+
+
+@dataclass
+class Own:
+    y: torch.Tensor
+
+
+# Outputs that have rows, and outputs that only seem to, or do not.
+OUTPUTS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "named": lambda x: Named(x * 2, [x + 1]),
+    "ordered": lambda x: OrderedDict(y=x * 2, nothing=None),
+    "largest": lambda x: x.max(1),
+    "own class": lambda x: Own(x * 2),
+    "scalar": lambda x: x.sum(),
+    "one row": lambda x: x.sum(0, keepdim=True),
+    "always four": lambda x: torch.arange(4.0),
+    "counted": lambda x: {"y": x * 2, "rows": len(x)},
+    "labelled": lambda x: {"y": x * 2, "labels": [f"row {float(row[0])}" for row in x]},
+    "writes": lambda x: x.add_(1).sum(),
+    "plain": lambda x: [float(row.sum()) for row in x],
+}
+
+
+def gives(name: str) -> Any:
+    return OUTPUTS[name]
+
+
+def hungry_sum() -> Any:
+    """Has no memory for more than four rows, and no rows."""
+    return lambda x: Hungry()(x).sum()
+
+
+def hidden_error() -> Any:
+    class Hidden(Exception):
+        pass
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        raise Hidden("nobody can import my class")
+
+    return run
+
+
+def wrong_error(what: str) -> Any:
+    def run(x: torch.Tensor) -> torch.Tensor:
+        raise ValueError("so " + "long " * 1_000_000 + "text") if what == "long" else Carrying("with baggage")
+
+    return run
+
+
+class Carrying(Exception):
+    """Holds something that cannot travel."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.baggage, self.weight = threading.Lock(), 3
+
+
+def generates() -> Any:
+    return lambda x: (i for i in range(3))
 
 
 def odd_error() -> Any:

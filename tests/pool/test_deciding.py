@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import weakref
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from rankwise.pool.batching import CostModel, Forming, wait_until
 from rankwise.pool.budget import Resident, evictions
 from rankwise.pool.crew import Seat
+from rankwise.pool.deadlines import Deadlines
 from rankwise.pool.extents import PAGE, Extents, rounded
 from rankwise.pool.faults import Death, is_quarantined
 from rankwise.pool.inlet import cut, cut_value, join_nodes, rows_and_key
@@ -335,3 +337,28 @@ def test_a_look_between_two_words_of_a_worker_is_no_task_that_runs_for_ever() ->
     page.run(8, 0)  # what is seen of `run(8, now)` before the time is there
     assert page.running == (0, 0)
     page.segment.close()
+
+
+def test_deadlines_keep_nothing_that_is_over() -> None:
+    deadlines, kept = Deadlines(), []
+    for i in range(1000):
+        task = Task(None, (None, 0, (), True), 0.0)
+        task.is_over = i % 100 != 7
+        deadlines.add(1000.0 - i, task)
+        kept.append(task)
+    gone = weakref.ref(kept.pop(7))
+    del task
+
+    assert gone() is None and len(deadlines) < 200
+    assert deadlines.next() == 1000.0 - 907
+    assert [task for task in deadlines.passed(500.0) if not task.is_over] == [kept[i - 1] for i in (907, 807, 707, 607, 507)]
+
+
+def test_a_queue_keeps_no_place_for_priorities_that_nobody_has() -> None:
+    queue = TaskQueue()
+    for priority in range(1000):
+        task = Task(None, (None, 0, (), True), 0.0)
+        task.priority = priority
+        queue.push(task)
+        assert queue.pop() is task
+    assert len(queue._lanes) < 3

@@ -16,7 +16,7 @@ from rankwise.errors import RankwiseError  # noqa: E402
 from rankwise.pool import Model, ModelUnavailable, Pool, Quarantined, TaskHung  # noqa: E402
 from rankwise.pool.child.running import is_out_of_memory  # noqa: E402
 from rankwise.weights import load_weights  # noqa: E402
-from tests.pool.models import CRASH, EXIT, HANG, KILL, RAISE, TOO_MUCH, linear  # noqa: E402
+from tests.pool.models import CRASH, EXIT, HANG, KILL, RAISE, TOO_MUCH, Carrying, Odd, linear  # noqa: E402
 
 HERE = "tests.pool.models"
 
@@ -27,6 +27,10 @@ def pool() -> Iterator[Pool]:
         "moody": Model(f"{HERE}:moody", limit_s=1.0),
         "haunted": Model(f"{HERE}:haunted", max_batch=8),
         "odd": Model(f"{HERE}:odd_error"),
+        "hidden": Model(f"{HERE}:hidden_error"),
+        "long": Model(f"{HERE}:wrong_error", args=("long",)),
+        "carrying": Model(f"{HERE}:wrong_error", args=("carrying",)),
+        "generates": Model(f"{HERE}:generates"),
         "broken": Model(f"{HERE}:broken"),
         "deadly": Model(f"{HERE}:deadly"),
         "not_callable": Model(f"{HERE}:not_callable"),
@@ -86,10 +90,28 @@ def test_an_exception_in_the_model_arrives_as_itself_with_the_workers_traceback(
 
 
 def test_an_exception_that_cannot_travel_arrives_as_text(pool: Pool) -> None:
-    error = pool.submit("odd", wish(1)).exception(30)
+    error = pool.submit("hidden", wish(1)).exception(30)
 
     assert error is not None and code_of(error) == "RW805"
-    assert "1 and 2" in str(error)
+    assert "nobody can import my class" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("model", "kind", "words"),
+    [("odd", Odd, ["1 and 2"]), ("long", ValueError, ["so long long", " … ", "long text"]), ("carrying", Carrying, ["with baggage"])],
+)
+def test_exceptions_that_pickle_cannot_make_again_arrive_as_their_own_class(pool: Pool, model: str, kind: type, words: list[str]) -> None:
+    error = pool.submit(model, wish(1)).exception(30)
+
+    assert type(error) is kind and all(word in str(error) for word in words)
+    assert "in the worker" in str(error.__cause__)
+
+
+def test_an_output_that_cannot_be_sent_names_its_model(pool: Pool) -> None:
+    error = pool.submit("generates", wish(1)).exception(30)
+
+    assert error is not None and code_of(error) == "RW805"
+    assert "'generates'" in str(error) and "generator" in str(error)
 
 
 def test_results_that_cannot_be_had_here_fail_also_where_they_came_in_one_batch(pool: Pool) -> None:

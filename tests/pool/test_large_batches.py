@@ -45,3 +45,12 @@ def test_a_stream_of_rows_too_large_for_one_packet_together() -> None:
         results = pool.map("rows", (torch.full((1, 1024), float(i)) for i in range(500)))
 
         assert [result["y"][0, 0].item() for result in results] == [2.0 * i for i in range(500)]
+
+
+def test_a_batch_whose_caller_holds_all_of_the_lane_still_runs() -> None:
+    with Pool({"rows": Model("tests.pool.models:rows", max_batch=256)}, workers=1, lane_bytes="1MB") as pool:
+        held = pool.empty(240_000, "float32")
+        futures = [pool.submit("rows", torch.full((1, 1024), float(i))) for i in range(100)]
+
+        assert [future.result(60)["y"][0, 0].item() for future in futures] == [2.0 * i for i in range(100)]
+        assert pool.stats()["models"]["rows"]["mean_batch"] > 5 and len(held) == 240_000

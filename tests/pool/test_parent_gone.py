@@ -19,11 +19,12 @@ from rankwise.pool import Model, Pool
 pool = Pool({"echo": Model("tests.pool.models:echo"), "sleeper": Model("tests.pool.models:sleeper")}, workers=2)
 pool.submit("echo", np.ones(3)).result(60)
 x = pool.empty((1_000_000,))
-busy = [pool.submit("sleeper", 30.0), pool.submit("echo", x)]
+busy = [pool.submit("sleeper", %s), pool.submit("echo", x)]
 print("torch" in sys.modules, flush=True)
 %s
 """
-ENDS = {"killed": "time.sleep(60)", "left": "import os; os._exit(0)", "raised": "raise SystemExit(3)"}
+# An end of the interpreter's own waits for what was submitted.
+ENDS = {"killed": (30.0, "time.sleep(60)"), "left": (30.0, "import os; os._exit(0)"), "raised": (0.5, "raise SystemExit(3)")}
 
 
 @pytest.mark.parametrize("how", ENDS)

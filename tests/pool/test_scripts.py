@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -40,3 +41,49 @@ def test_a_scripts_own_functions_reach_the_workers_and_the_script_runs_once_here
     lines = [line for line in done.stdout.splitlines() if line != "run as __mp_main__"]
     assert lines == ["run as __main__", "3.0 3.0", "/ __main__", "20 120.0"]
     assert ("__mp_main__" in done.stdout) == bool(workers)
+
+
+UNCLOSED = """
+import rankwise, sys
+def build():
+    import time
+    return lambda seconds, tag: (time.sleep(seconds), tag)[1]
+if __name__ == "__main__":
+    pool = rankwise.Pool({"m": rankwise.Model(build)}, workers=1)
+    pool.submit("m", 0.0, "first").result()
+    for tag in "abc":
+        pool.submit("m", float(sys.argv[1]), tag).add_done_callback(lambda future: print(future.exception() or future.result(), flush=True))
+    print("the end", flush=True)
+    if sys.argv[2:]:
+        raise KeyboardInterrupt
+"""
+
+
+def test_a_script_that_ends_without_closing_finishes_what_it_submitted(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(UNCLOSED)
+    done = subprocess.run([sys.executable, str(tmp_path / "script.py"), "0.05"], capture_output=True, text=True, timeout=100)
+
+    assert done.stdout.split("\n") == ["the end", "a", "b", "c", ""] and done.returncode == 0, done.stderr
+
+
+def test_a_script_that_was_interrupted_waits_for_nothing(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(UNCLOSED)
+    command = [sys.executable, str(tmp_path / "script.py"), "60", "interrupted"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50)
+
+    assert done.stdout.count("the pool is closed") == 3 and done.returncode != 0
+
+
+def test_an_interrupt_ends_the_wait_at_the_end(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(UNCLOSED)
+    with subprocess.Popen([sys.executable, str(tmp_path / "script.py"), "60"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as script:
+        assert script.stdout is not None and script.stdout.readline() == b"the end\n"
+        while script.poll() is None:  # the first may come before the wait has begun
+            script.send_signal(signal.SIGINT)
+            try:
+                script.wait(1)
+            except subprocess.TimeoutExpired:
+                pass
+        rest = script.stdout.read().decode()
+
+    assert rest.count("the pool is closed") == 3

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from rankwise.pool.faults import MAX_BUILDS, back_off_s
 from rankwise.pool.inlet import cut_value
+from rankwise.pool.nested import Uneven
 from rankwise.pool.results import raised
-from rankwise.pool.schedule import Order, WorkerState
+from rankwise.pool.schedule import ModelState, Order, WorkerState
 from rankwise.pool.tasks import Task
 from rankwise.pool.verdicts import build_failed, too_large
 from rankwise.pool.wire import HALVED, KEPT, UNBATCHABLE
@@ -42,6 +43,8 @@ class Answers:
             self._take_joined(worker, order, results[0], flags, now)
             return
         for task, (ok, data) in zip(order.tasks, results):
+            if flags & UNBATCHABLE:
+                self._want_whole(task, flags)
             if task.is_over:
                 self._throw_away(worker, [(ok, data)])
             else:
@@ -60,6 +63,8 @@ class Answers:
         if not ok or flags & UNBATCHABLE:
             for task in order.tasks:
                 task.alone = True
+                if flags & UNBATCHABLE:
+                    self._want_whole(task, flags)
             self._scheduler.add_again([task for task in order.tasks if not task.is_over])
             return
         is_array = hasattr(value, "shape")
@@ -71,6 +76,13 @@ class Answers:
                 self._dispatcher.done(task, value[start:stop] if is_array else cut_value(value, start, stop))
             start = stop
         self._counters.of(order.model.name).completed_many(latencies)
+
+    def _want_whole(self, task: Task, flags: int) -> None:
+        """The model turned out to know no rows: a part of a request means nothing by itself."""
+        if task.part is not None and not task.is_over:
+            if flags & KEPT:
+                task.slots = ()
+            self._dispatcher.conclude(task, False, Uneven())
 
     def _finish(self, worker: WorkerState, task: Task, ok: bool, data: Any, now: float, flags: int) -> None:
         counted = self._counters.of(task.model.name)
@@ -98,12 +110,16 @@ class Answers:
         self._counters.of(model.name).ran(len(order.tasks), rows, seconds)
         if not flags:
             return
-        if flags & UNBATCHABLE and model.max_batch > 1:
+        if flags & UNBATCHABLE:
+            self.stop_batching(model)
+        if flags & HALVED:
+            model.max_batch = max(1, min(model.max_batch, rows // 2))
+            log.warning("memory ran out for %d rows of model %r; from now on %d at once", rows, model.name, model.max_batch)
+
+    def stop_batching(self, model: ModelState) -> None:
+        if model.max_batch > 1:
             model.max_batch = 1
             log.warning("model %r is not batched any more: its output has no row for each row of its input", model.name)
-        if flags & HALVED:
-            model.max_batch = max(1, rows // 2)
-            log.warning("memory ran out for %d rows of model %r; from now on %d at once", rows, model.name, model.max_batch)
 
     def _throw_away(self, worker: WorkerState, results: list[tuple[bool, Any]]) -> None:
         """Read and forget, so that their room in the lane is free again."""

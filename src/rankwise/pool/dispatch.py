@@ -5,36 +5,27 @@ One lock guards all state. Futures are settled after it is released, because the
 
 from __future__ import annotations
 
-import errno
-import heapq
-import itertools
 import logging
 import threading
 import time
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-import numpy as np
-
-from rankwise.errors import UsageError
 from rankwise.pool.answers import Answers
 from rankwise.pool.arena import Arena
-from rankwise.pool.crew import Edge, Seat
+from rankwise.pool.crew import Seat
+from rankwise.pool.deadlines import Deadlines
 from rankwise.pool.express import Express
 from rankwise.pool.listen import Listener
-from rankwise.pool.packets import LaneFull, parts_of
-from rankwise.pool.schedule import Action, Drop, Load, ModelState, Order, Run, Scheduler, WorkerState
+from rankwise.pool.outbox import Outbox
+from rankwise.pool.schedule import ModelState, Scheduler, WorkerState
 from rankwise.pool.staff import Staff
 from rankwise.pool.stats import Counters
 from rankwise.pool.supervise import Supervisor
-from rankwise.pool.tasks import Outcome, Task, TaskFuture
+from rankwise.pool.tasks import Outcome, Task, TaskFuture, TaskQueue
 from rankwise.pool.verdicts import deadline_exceeded, no_worker, pool_closed, pool_full, too_large
-from rankwise.pool.wire import INLINE_BYTES, send
-from rankwise.sizes import bytes_text
 
 log = logging.getLogger("rankwise.pool")
-# Quick tasks share an answer, but nobody waits long for it; of a stream, a worker answers while it still has half of what it was given.
-PROMPT_NS, LAZY_NS = 200_000, 15_000_000
 
 
 @dataclass(frozen=True)
@@ -57,12 +48,12 @@ class Dispatcher:
         self.counters = Counters([model.name for model in models])
         for model in models:
             model.counted = self.counters.of(model.name)
+        self.act = Outbox(self, specs).act
         self.is_closing = False  # takes no more tasks
         self.is_closed = False
-        self._specs = {number: self._place(spec) for number, spec in specs.items()}
         self._settled: list[tuple[Outcome, bool, Any]] = []
-        self._deadlines: list[tuple[float, int, Task]] = []
-        self._ticket = itertools.count()
+        self._deadlines = Deadlines()
+        self._wholes: set[Task] = set()  # requests that run as parts
         self._all_done = threading.Condition(self.lock)
         self.answers = Answers(self)
         self.express = Express(self)
@@ -82,11 +73,17 @@ class Dispatcher:
     def submit(self, task: Task) -> None:
         model, now = task.model, task.submitted
         with self.lock:
-            if self.is_closing or model.broken is not None or model.queue.waiting >= self.settings.max_queue:
+            queue: TaskQueue = model.queue
+            if self.is_closing or model.broken is not None or queue.waiting - queue.extra >= self.settings.max_queue:
                 self._refuse(task)
-            self.scheduler.add(task, now)
+            if task.parts:
+                self._wholes.add(task)
+                for part in task.parts:
+                    self.scheduler.add(part, now)
+            else:
+                self.scheduler.add(task, now)
             if task.deadline is not None:
-                heapq.heappush(self._deadlines, (task.deadline, next(self._ticket), task))
+                self._deadlines.add(task.deadline, task)
                 self.listener.wake_by(task.deadline)
             elif now < model.held_until and model.queue.rows_like(task) < model.max_batch:
                 return  # a batch that waits for more rows
@@ -106,10 +103,40 @@ class Dispatcher:
                 self.counters.of(task.model.name).cancelled += 1
                 self._over(task)
 
-    def forget(self, task: Task) -> None:
-        """A task that was never queued itself, because its parts were."""
+    def forget(self, task: Task) -> bool:
+        """A task that was never queued itself, because its parts were; False where it was over already."""
         with self.lock:
+            was_open = not task.is_over
             self._over(task)
+        return was_open
+
+    def run_uncut(self, task: Task) -> None:
+        """A request whose parts have no rows that could be joined: it runs once more, in one piece, as all of its model from now on."""
+        now = time.monotonic()
+        with self.lock:
+            if task.is_over:
+                return
+            self._end_parts(task)
+            self.answers.stop_batching(task.model)
+            if self.is_closed or task.model.broken is not None:
+                self.fail(task, task.model.broken or pool_closed())
+            else:
+                task.alone = True
+                self.scheduler.add_again([task])
+                self.act(self.scheduler.plan(now), now)
+        self.settle()
+
+    def has_open_tasks(self) -> bool:
+        """Of anybody: what is under way may make room."""
+        with self.lock:
+            return self._has_open_tasks()
+
+    def input_bytes(self) -> int:
+        """On the lane, for tasks that are not over."""
+        with self.lock:
+            waiting = [task for model in self.scheduler.models.values() for task in model.queue.all()]
+            slots = {slot for task in (*waiting, *self._running(), *self._wholes) for slot in task.slots}
+        return sum([slot.room for slot in slots])
 
     def close(self, cancel: bool, timeout: float | None) -> None:
         """No new tasks; wait for those that are there, or cancel the waiting ones; then end everything."""
@@ -177,13 +204,13 @@ class Dispatcher:
     def next_moment(self, latest: float) -> float:
         """When there is something to do at the latest."""
         with self.lock:
-            moments = [latest, self._deadlines[0][0] if self._deadlines else latest, self.scheduler.wake_at or latest]
-        return min(moments)
+            moments = (latest, self._deadlines.next(), self.scheduler.wake_at)
+        return min([moment for moment in moments if moment])
 
     def on_time(self, now: float) -> None:
         with self.lock:
-            while self._deadlines and self._deadlines[0][0] <= now:
-                self.expire(heapq.heappop(self._deadlines)[2])
+            for task in self._deadlines.passed(now):
+                self.expire(task)
             if self.scheduler.wake_at is not None and now >= self.scheduler.wake_at:
                 self.act(self.scheduler.plan(now), now)
         self.settle()
@@ -210,7 +237,7 @@ class Dispatcher:
 
     def give_up(self, why: str) -> None:
         with self.lock:
-            self._give_up(why)
+            self.give_up_now(why)
         self.settle()
 
     def tear_down(self) -> None:
@@ -256,36 +283,7 @@ class Dispatcher:
         self.counters.of(model.name).rejected += 1
         raise pool_full(model.name, model.queue.waiting, "tasks")
 
-    def act(self, actions: list[Action], now: float) -> None:
-        for action in actions:
-            if isinstance(action, Run):
-                self._send_orders(action.worker, action.orders, now)
-            elif isinstance(action, Load):
-                self._send_load(action.worker, action.model)
-            else:
-                self._send_drop(action)
-
-    def _send_orders(self, worker: WorkerState, orders: list[Order], now: float) -> None:
-        items = []
-        for order in orders:
-            order.tasks = [task for task in order.tasks if self._begins(task, now)]
-            try:
-                if order.tasks:
-                    items.append((order.serial, order.model.number, parts_of(order, self.arena)))
-                    continue
-            except LaneFull:
-                self.scheduler.add_again(order.tasks)
-            del worker.inflight[order.serial]
-            self.scheduler.take_back(worker, order, now)
-        is_lazy = all(task.is_lazy for order in orders for task in order.tasks)
-        patience_ns = max(PROMPT_NS, min(LAZY_NS, int(worker.ahead_s * 5e8))) if is_lazy else PROMPT_NS
-        if items and not self._send(worker, ("run", items, patience_ns)):
-            for order in reversed([order for order in orders if order.serial in worker.inflight]):
-                del worker.inflight[order.serial]
-                self.scheduler.take_back(worker, order, now)
-                self.scheduler.add_again(order.tasks)
-
-    def _begins(self, task: Task, now: float) -> bool:
+    def begins(self, task: Task, now: float) -> bool:
         """A task that was cancelled, or whose deadline has passed, never starts."""
         if task.is_over:
             return False
@@ -303,7 +301,7 @@ class Dispatcher:
     def expire(self, task: Task) -> None:
         if task.is_over or task.deadline is None:
             return
-        was_running = False
+        was_running = bool(task.parts) and task.has_begun
         if task.worker is None:
             task.model.queue.forget(task)
         else:
@@ -311,46 +309,6 @@ class Dispatcher:
             was_running = order is not None and task in order.tasks
         self.counters.of(task.model.name).expired += 1
         self.fail(task, deadline_exceeded(task.model.name, task.deadline - task.submitted, was_running))
-
-    def _send_load(self, worker: WorkerState, model: ModelState) -> None:
-        serial = next(serial for serial, order in worker.inflight.items() if order.is_load and order.model is model)
-        self._send(worker, ("load", serial, model.number, self._specs[model.number]), must=True)
-
-    def _place(self, spec: bytes) -> Any:
-        """Where workers find it: in the message, or on the lane once for all of them, for as long as the pool lives."""
-        if len(spec) <= INLINE_BYTES:
-            return spec
-        slot = self.arena.write(np.frombuffer(spec, np.uint8))
-        if slot is None:
-            raise UsageError(
-                f"a model's build takes {bytes_text(len(spec))} as it is sent to the workers, more than there is room for on the lane",
-                why="what the callable carries along is part of it",
-                next=("load weights inside the build, or give them as weights=…", "a larger lane_bytes="),
-            )
-        return slot.segment, slot.offset, len(spec)
-
-    def _send_drop(self, action: Drop) -> None:
-        self.counters.of(action.model.name).evictions += 1
-        log.info("model %r leaves worker %d", action.model.name, action.worker.number)
-        self._send(action.worker, ("drop", action.model.number), must=True)
-
-    def _send(self, worker: WorkerState, message: tuple[Any, ...], must: bool = False) -> bool:
-        """False where the worker's socket is full. A worker that is gone takes everything: its end gives it all back."""
-        edge: Edge = worker.edge
-        self.listener.expect(edge)
-        try:
-            while edge.known_segments < len(self.arena.segments):
-                segment = self.arena.segments[edge.known_segments]
-                if not send(edge.sock, ("segment", segment.size), (segment.fd,), wait=must):
-                    return False
-                edge.known_segments += 1
-            is_sent = send(edge.sock, message, wait=must)
-            edge.page.nudge()
-            return is_sent
-        except OSError as error:
-            if error.errno == errno.EMSGSIZE:  # nobody will answer, so somebody has to say so
-                self._give_up("a packet was larger than a socket takes, which is a fault of rankwise")
-            return True
 
     def _go_on(self, now: float) -> None:
         if self.scheduler.has_waiting:
@@ -380,8 +338,18 @@ class Dispatcher:
 
     def _over(self, task: Task) -> None:
         if not task.is_over:
+            if task.parts:
+                self._end_parts(task)
             self.let_go(task)
             task.end()  # it knows its worker, and so its lanes: they would wait for the garbage collector
+
+    def _end_parts(self, task: Task) -> None:
+        """Those that wait never begin; the results of those that run are thrown away."""
+        self._wholes.discard(task)
+        parts, task.parts = task.parts, ()
+        for part in parts:
+            part.model.queue.forget(part)
+            self._over(part)
 
     def _fail_waiting(self) -> None:
         for model in self.scheduler.models.values():
@@ -393,7 +361,7 @@ class Dispatcher:
         for task in self._running():
             self.fail(task, error)
 
-    def _give_up(self, why: str) -> None:
+    def give_up_now(self, why: str) -> None:
         """Also what is under way, for nobody will read the answers."""
         self.break_all(why)
         self._fail_running(no_worker(why))
@@ -403,4 +371,4 @@ class Dispatcher:
         return [task for order in orders for task in order.tasks if not task.is_over]
 
     def _has_open_tasks(self) -> bool:
-        return self.scheduler.has_waiting or bool(self._running())
+        return self.scheduler.has_waiting or bool(self._wholes) or bool(self._running())

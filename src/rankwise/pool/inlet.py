@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from rankwise.errors import RankwiseError, UsageError
 from rankwise.pool.arena import Arena, Slot
 from rankwise.pool.dtypes import name_of_numpy, torch_module
+from rankwise.pool.exceptions import Unsendable
+from rankwise.pool.extents import rounded
+from rankwise.pool.nested import each_leaf, joined
 from rankwise.pool.parcel import Node, folded, pack
 from rankwise.pool.schedule import ModelState
 from rankwise.pool.tasks import Parcel
-from rankwise.pool.verdicts import pool_full
+from rankwise.pool.verdicts import lane_full
 from rankwise.pool.wire import INLINE_BYTES
+from rankwise.sizes import bytes_text
 
 
 class Inlet:
     """One per pool; may be called from any thread."""
 
-    def __init__(self, arena: Arena) -> None:
-        self._arena = arena
+    def __init__(self, arena: Arena, waiting_bytes: Callable[[], int]) -> None:
+        self._arena, self._waiting_bytes = arena, waiting_bytes  # of inputs whose tasks are not over
 
     def parcel(self, model: ModelState, inputs: Sequence[Any]) -> Parcel:
         """The inputs as a node for the message, its size, what it holds of the lane, and whether tensors are wanted back."""
@@ -55,17 +60,34 @@ class Inlet:
 
         try:
             node, size = folded(pack(tuple(inputs), put), put)
-        except BaseException:
+        except BaseException as error:
             for slot in slots:
                 self._arena.drop(slot)
+            if isinstance(error, Unsendable):
+                raise UsageError(
+                    f"an input of model {model.name!r} cannot be sent to a worker: {error}",
+                    next=("give tensors, arrays, numbers, text, or lists, tuples and dicts of them; whatever else has to be picklable",),
+                ) from error
             raise
         return node, size, slots, torch_module() is not None and wants_tensors(inputs)
 
     def _on_lane(self, model: ModelState, array: np.ndarray[Any, Any]) -> Slot:
         slot = self._arena.lent_slot(array) or self._arena.write(array)
         if slot is None:
-            raise pool_full(model.name, self._arena.used_bytes() >> 20, "MB of inputs")
+            raise self.no_room(f"an input of model {model.name!r}", array.nbytes)
         return slot
+
+    def no_room(self, what: str, nbytes: int) -> RankwiseError:
+        """Why the lane did not take it: for the moment, or for good."""
+        arena = self._arena
+        largest = max([arena.limit_bytes - arena.total_bytes, *[segment.size for segment in arena.segments]])
+        if rounded(nbytes) > largest:
+            return UsageError(
+                f"{what} takes {bytes_text(nbytes)}, more than ever fits the lane, which is {bytes_text(arena.limit_bytes)}",
+                why=f"it has to lie there in one piece, and the largest it can have is {bytes_text(largest)}",
+                next=(f"a larger lane: Pool(..., lane_bytes={4 * nbytes})", "or smaller inputs"),
+            )
+        return lane_full(what, nbytes, arena.limit_bytes, arena.used_bytes(), self._waiting_bytes())
 
 
 def is_one_array(node: Node) -> bool:
@@ -129,26 +151,17 @@ def join_nodes(nodes: list[Node]) -> Node:
 
 def cut_value(value: Any, start: int, stop: int) -> Any:
     """Rows start to stop of a result."""
-    if type(value) in (list, tuple):
-        return type(value)([cut_value(item, start, stop) for item in value])
-    if type(value) is dict:
-        return {key: cut_value(item, start, stop) for key, item in value.items()}
-    return value[start:stop] if hasattr(value, "shape") else value
+    return each_leaf(value, lambda leaf: leaf[start:stop] if hasattr(leaf, "shape") else leaf)
 
 
 def join(parts: list[Any]) -> Any:
-    """The results of the parts of one request as one: arrays joined along their rows."""
-    first = parts[0]
-    if isinstance(first, np.ndarray):
-        return np.concatenate(parts)
+    """The results of the parts of one request as one: arrays joined along their rows. Raises Uneven where they do not make one."""
+    return joined(parts, lambda leaf: hasattr(leaf, "shape"), _cat)
+
+
+def _cat(arrays: list[Any]) -> Any:
     torch = torch_module()
-    if torch is not None and isinstance(first, torch.Tensor):
-        return torch.cat(parts)
-    if type(first) in (list, tuple):
-        return type(first)([join([part[i] for part in parts]) for i in range(len(first))])
-    if type(first) is dict:
-        return {key: join([part[key] for part in parts]) for key in first}
-    return first
+    return torch.cat(arrays) if torch is not None and isinstance(arrays[0], torch.Tensor) else np.concatenate(arrays)
 
 
 def wants_tensors(inputs: Sequence[Any]) -> bool:

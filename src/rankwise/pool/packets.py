@@ -47,7 +47,19 @@ def parts_of(order: Order, arena: Arena) -> list[Part]:
     if size > _ORDER_BYTES:
         for task in tasks:
             _to_lane(task, arena)
-    return [(0 if task.alone else task.rows, task.node, task.deadline) for task in tasks]
+    return [(0 if task.alone and task.part is None else task.rows, task.node, task.deadline) for task in tasks]
+
+
+def left_behind(order: Order) -> list[Task]:
+    """Leaves in the order what fits a packet without the lane, and takes the others out of it."""
+    order.is_joined, order.carrier = False, None
+    kept, size = 1, order.tasks[0].size
+    while kept < len(order.tasks) and size + order.tasks[kept].size <= _ORDER_BYTES:
+        size += order.tasks[kept].size
+        kept += 1
+    others = order.tasks[kept:]
+    del order.tasks[kept:]
+    return others
 
 
 def _to_lane(task: Task, arena: Arena) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from rankwise.pool.dtypes import CARRIED, NUMPY, name_of_numpy, name_of_torch, torch_dtype, torch_module
+from rankwise.pool.exceptions import Unsendable
 
 Node = tuple[Any, ...]
 Part = tuple[int, Node, float | None]  # of an order: rows (0: stands for itself), inputs, deadline on the machine's monotonic clock
@@ -126,5 +127,9 @@ def numpy_view(tensor: Any, name: str, torch: Any) -> np.ndarray[Any, Any]:
 
 
 def _pickled(value: Any, put: Put) -> Node:
-    array = np.frombuffer(pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL), np.uint8)
+    try:
+        data = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+    except Exception as error:  # whatever its __reduce__ does
+        raise Unsendable(f"{type(value).__name__}: {error}") from error
+    array = np.frombuffer(data, np.uint8)
     return ("P", len(array), put(array, array))

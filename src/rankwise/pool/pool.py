@@ -4,28 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import math
 import os
-import threading
+import sys
 import time
 import weakref
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 from rankwise.errors import UsageError
 from rankwise.pool import machine
+from rankwise.pool.astream import AsyncStream
 from rankwise.pool.combine import Combine, Ensemble, Router, Split
 from rankwise.pool.dispatch import Dispatcher, Settings
 from rankwise.pool.dtypes import NUMPY, SHARED, name_of_numpy, name_of_torch
-from rankwise.pool.inlet import Inlet, cut, join, rows_and_key
+from rankwise.pool.inlet import Inlet, rows_and_key
 from rankwise.pool.metrics import PoolCollector
 from rankwise.pool.model import Model, parse_bytes
+from rankwise.pool.options import check_window, checked_deadline, checked_priority
+from rankwise.pool.parts import cut_up
 from rankwise.pool.schedule import ModelState
 from rankwise.pool.snapshot import snapshot
 from rankwise.pool.stream import Stream
-from rankwise.pool.tasks import Parcel, Task, TaskFuture
-from rankwise.pool.verdicts import missing_main_guard, pool_full
+from rankwise.pool.tasks import Parcel, TaskFuture
+from rankwise.pool.verdicts import missing_main_guard
 
 _LANE_SHARE = 4  # lanes may take this part of the memory
 _LIVE: weakref.WeakSet[Pool] = weakref.WeakSet()
@@ -84,49 +88,59 @@ class Pool:
         budgets = _budgets(memory, {seat.device for seat in seats})
         settings = Settings(max_queue, lanes, max(64 << 20, lanes // (2 * len(seats))), idle_s, seats, budgets, self.plan.why)
         self._dispatcher = Dispatcher(list(self._states.values()), specs, settings)
-        self._inlet, self._express = Inlet(self._dispatcher.arena), self._dispatcher.express.send
+        self._inlet, self._express = Inlet(self._dispatcher.arena, self._dispatcher.input_bytes), self._dispatcher.express.send
         _LIVE.add(self)
 
     def submit(self, model: str, *inputs: Any, deadline_s: float | None = None, priority: int = 0) -> Future[Any]:
         """Run `model(*inputs)` in a worker. Raises PoolFull rather than wait."""
         state = self._states.get(model) or self._state(model)
+        if deadline_s is not None or type(priority) is not int:
+            deadline_s, priority = checked_deadline(deadline_s), checked_priority(priority)
         if self._local is not None:
             return self._local.submit(model, inputs, deadline_s)  # type: ignore[no-any-return]
         return self._submit_parcel(state, self._inlet.parcel(state, inputs), deadline_s, priority)
 
-    def map(self, model: str, inputs: Iterable[Any], *, window: int | None = None, deadline_s: float | None = None) -> Iterator[Any]:
+    def map(
+        self, model: str, inputs: Iterable[Any], *, window: int | None = None, deadline_s: float | None = None, priority: int = 0
+    ) -> Iterator[Any]:
         """Results in the order of `inputs`, which may be endless: at most `window` of them are under way at once.
 
         A tuple among the inputs is several arguments.
         """
         state = self._states.get(model) or self._state(model)
-        return self._stream(((state, item if isinstance(item, tuple) else (item,)) for item in inputs), window, deadline_s)
+        return self._stream(((state, item if isinstance(item, tuple) else (item,)) for item in inputs), window, deadline_s, priority)
 
-    def stream(self, requests: Iterable[tuple[Any, ...]], *, window: int | None = None, deadline_s: float | None = None) -> Iterator[Any]:
+    def stream(
+        self, requests: Iterable[tuple[Any, ...]], *, window: int | None = None, deadline_s: float | None = None, priority: int = 0
+    ) -> Iterator[Any]:
         """`map` over several models: each request is a tuple of the model's name and its inputs."""
-        return self._stream(((self._states.get(model) or self._state(model), inputs) for model, *inputs in requests), window, deadline_s)
+        named = ((self._states.get(model) or self._state(model), inputs) for model, *inputs in requests)
+        return self._stream(named, window, deadline_s, priority)
 
     async def asubmit(self, model: str, *inputs: Any, deadline_s: float | None = None, priority: int = 0) -> Any:
         """`submit` for asyncio: awaits the result; cancelling the await cancels the task."""
         return await asyncio.wrap_future(self.submit(model, *inputs, deadline_s=deadline_s, priority=priority))
 
-    async def amap(self, model: str, inputs: Iterable[Any], *, window: int = 64) -> AsyncIterator[Any]:
-        """`map` for asyncio."""
-        waiting: deque[asyncio.Future[Any]] = deque()
-        source = iter(inputs)
-        try:
-            while True:
-                for item in source:
-                    arguments = item if isinstance(item, tuple) else (item,)
-                    waiting.append(asyncio.wrap_future(self.submit(model, *arguments)))
-                    if len(waiting) >= window:
-                        break
-                if not waiting:
-                    return
-                yield await waiting.popleft()
-        finally:
-            for future in waiting:
-                future.cancel()
+    def amap(
+        self,
+        model: str,
+        inputs: Iterable[Any] | AsyncIterable[Any],
+        *,
+        window: int = 64,
+        deadline_s: float | None = None,
+        priority: int = 0,
+    ) -> AsyncIterator[Any]:
+        """`map` for asyncio; `inputs` may be an async iterable."""
+        self._state(model)
+        check_window(window)
+        deadline_s, priority = checked_deadline(deadline_s), checked_priority(priority)
+
+        def submit(item: Any) -> Future[Any]:
+            arguments = item if isinstance(item, tuple) else (item,)
+            return self.submit(model, *arguments, deadline_s=deadline_s, priority=priority)
+
+        has_open_tasks = self._dispatcher.has_open_tasks if self._local is None else lambda: False
+        return AsyncStream(submit, has_open_tasks, window).results(inputs)
 
     def empty(self, shape: int | tuple[int, ...], dtype: Any = "float32") -> Any:
         """An array in lane memory (a tensor, if dtype is torch's): what is written there is submitted without a copy.
@@ -139,7 +153,7 @@ class Pool:
             return self._local.empty(shape, name, as_tensor)
         array = self._dispatcher.arena.lend(shape, name, as_tensor)
         if array is None:
-            raise pool_full("pool.empty", self._dispatcher.arena.used_bytes() >> 20, "MB of inputs")
+            raise self._inlet.no_room("pool.empty", math.prod(shape) * NUMPY[name].itemsize)
         return array
 
     def stats(self) -> dict[str, Any]:
@@ -215,94 +229,19 @@ class Pool:
             future.rows, key = rows_and_key(parcel[0])
             future.key = (future.to_tensor, key)
             if future.rows > model.max_batch:
-                self._submit_parts(future)
-                return future
+                cut_up(future, self._dispatcher)
         self._dispatcher.submit(future)
         return future
 
-    def _stream(self, requests: Iterator[tuple[ModelState, Sequence[Any]]], window: int | None, deadline_s: float | None) -> Iterator[Any]:
+    def _stream(
+        self, requests: Iterator[tuple[ModelState, Sequence[Any]]], window: int | None, deadline_s: float | None, priority: int
+    ) -> Iterator[Any]:
+        check_window(window)
+        deadline_s, priority = checked_deadline(deadline_s), checked_priority(priority)
         if self._local is not None:
             return (self._local.submit(model.name, tuple(inputs), deadline_s).result() for model, inputs in requests)
-        return Stream(self._inlet.parcel, self._submit_parcel, window).results(requests, deadline_s)
-
-    def _submit_parts(self, task: TaskFuture) -> None:
-        """A request with more rows than a batch may have runs as several."""
-        size = task.model.max_batch
-        edges = list(range(0, task.rows, size))
-        whole = Whole(task, len(edges), self._dispatcher)
-        node, slots = task.node, task.slots
-        for i, start in enumerate(edges):
-            part_node = cut(node, start, min(start + size, task.rows))
-            for slot in slots:
-                self._dispatcher.arena.hold(slot)
-            part = Task(task.model, (part_node, task.size // len(edges), slots, task.to_tensor), task.submitted)
-            part.part = PartFuture(whole, i)
-            part.rows, part.key = min(size, task.rows - start), task.key
-            part.deadline, part.priority = task.deadline, task.priority
-            try:
-                self._dispatcher.submit(part)
-            except Exception as error:
-                whole.fail(error)
-                if i == 0:
-                    raise
-                return
-
-
-class Whole:
-    """Collects the parts of one request; the first failure is the request's."""
-
-    def __init__(self, future: TaskFuture, count: int, dispatcher: Dispatcher) -> None:
-        self._future, self._results, self._missing, self._dispatcher = future, [None] * count, count, dispatcher
-        self._lock = threading.Lock()
-
-    def begin(self) -> bool:
-        """By the dispatcher, which holds its lock: a part is about to run."""
-        if not self._future.has_begun:
-            self._future.has_begun = not self._future.is_over and self._future.begin()
-        return self._future.has_begun
-
-    def add(self, i: int, value: Any) -> None:
-        with self._lock:
-            self._results[i] = value
-            self._missing -= 1
-            if self._missing or self._future.done():
-                return
-        self._dispatcher.forget(self._future)
-        try:
-            self._future.set_result(join(self._results))
-        except Exception as error:  # parts whose results cannot be joined
-            if not self._future.done():
-                self._future.set_exception(error)
-
-    def fail(self, error: BaseException) -> None:
-        with self._lock:
-            if self._future.done():
-                return
-            if self._future.running() or self._future.set_running_or_notify_cancel():
-                self._future.set_exception(error)
-        self._dispatcher.forget(self._future)
-
-
-class PartFuture:
-    """What the dispatcher settles for one part."""
-
-    def __init__(self, whole: Whole, i: int) -> None:
-        self._whole, self._i = whole, i
-
-    def begin(self) -> bool:
-        return self._whole.begin()
-
-    def set_running_or_notify_cancel(self) -> bool:
-        return True
-
-    def running(self) -> bool:
-        return True
-
-    def set_result(self, result: Any) -> None:
-        self._whole.add(self._i, result)
-
-    def set_exception(self, exception: BaseException | None) -> None:
-        self._whole.fail(exception or RuntimeError("a part of the request failed"))
+        submit = partial(self._submit_parcel, priority=priority) if priority else self._submit_parcel
+        return Stream(self._inlet.parcel, submit, self._dispatcher.has_open_tasks, window).results(requests, deadline_s)
 
 
 def _checked(models: Mapping[str, Any]) -> dict[str, Model]:
@@ -361,16 +300,20 @@ def _dtype_name(dtype: Any) -> tuple[str, bool]:
 
 
 def _check_not_importing_main() -> None:
-    import sys
-
     module = sys.modules.get("rankwise.pool.child.main_module")
     if module is not None and module.is_importing:
         raise missing_main_guard()
 
 
-def _close_all() -> None:
-    for pool in list(_LIVE):
-        pool.close(cancel=True, timeout=0)
+def _finish_all() -> None:
+    """The interpreter ends: what was submitted is done first, as with the standard library's executors; not after Ctrl-C, then or now."""
+    try:
+        if getattr(sys, "last_type", None) is not KeyboardInterrupt:  # what the script ended with
+            for pool in list(_LIVE):
+                pool.close()
+    finally:
+        for pool in list(_LIVE):
+            pool.close(cancel=True, timeout=0)
 
 
 def _forget_in_child() -> None:
@@ -379,5 +322,5 @@ def _forget_in_child() -> None:
     _LIVE.clear()
 
 
-atexit.register(_close_all)
+atexit.register(_finish_all)
 os.register_at_fork(after_in_child=_forget_in_child)

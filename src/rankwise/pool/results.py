@@ -13,12 +13,14 @@ from rankwise.findings import Finding
 from rankwise.pool.arena import Arena
 from rankwise.pool.crew import Edge
 from rankwise.pool.dtypes import CARRIED, NUMPY
+from rankwise.pool.exceptions import Unsendable
 from rankwise.pool.lease import leased, to_tensor
 from rankwise.pool.parcel import Node, as_array, unpack, widened
 from rankwise.pool.segments import copy_into
 from rankwise.pool.tasks import Task
 
 _VIEW_BYTES = 64 << 10  # below, a copy is cheaper than keeping track
+_WORTH = 4  # a result may hold up to so many times its own size of the input it is a part of
 
 
 class Reader:
@@ -72,13 +74,18 @@ class Reader:
         self._ended.append(slot[1])
 
     def _of_input(self, place: tuple[Any, ...], dtype: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-        """The model gave (part of) its input back: the result stands on the same memory."""
+        """The model gave (part of) its input back: the result stands on the same memory, unless that is needed for inputs."""
         assert self._task is not None
-        _, number, offset, _ = place
+        _, number, offset, nbytes = place
+        arena = self._arena
         for slot in self._task.slots:
             if slot.segment == number and slot.offset <= offset < slot.offset + slot.room:
-                self._arena.hold(slot)
-                return leased(self._arena.segments[number], offset, dtype, shape, self._arena.drop, slot)
+                if slot.room > _WORTH * nbytes or 2 * arena.used_bytes() > arena.limit_bytes:
+                    array: np.ndarray[Any, Any] = np.empty(shape, NUMPY[dtype])
+                    copy_into(array, np.ndarray(shape, NUMPY[dtype], arena.segments[number].map, offset))
+                    return array
+                arena.hold(slot)
+                return leased(arena.segments[number], offset, dtype, shape, arena.drop, slot)
         raise LookupError("the worker named memory that is not the task's")
 
 
@@ -94,7 +101,7 @@ class RemoteTraceback(Exception):
 
 
 class ModelError(RankwiseError):
-    """An exception of the model that cannot travel between processes; its text and traceback are in the message."""
+    """An exception of the model that cannot travel between processes, or an output; its text and traceback are in the message."""
 
 
 def raised(payload: tuple[bytes, str], model: str) -> BaseException:
@@ -106,7 +113,14 @@ def raised(payload: tuple[bytes, str], model: str) -> BaseException:
         error = found if isinstance(found, BaseException) else None
     except Exception:  # its class cannot be had here
         pass
-    if error is None:
+    if isinstance(error, Unsendable):
+        error = ModelError(
+            Finding(
+                "RW805", "model-error", "error", True, f"the output of model {model!r} cannot be sent to the caller: {error}",
+                next=("return tensors, arrays, numbers, text, or lists, tuples and dicts of them; whatever else has to be picklable",),
+            )
+        )  # fmt: skip
+    elif error is None:
         last = headline(text) or "an exception"
         error = ModelError(Finding("RW805", "model-error", "error", True, f"model {model!r} raised {last}", why=text))
     error.__cause__ = RemoteTraceback(text)

@@ -45,6 +45,8 @@ class Task:
     slots: Sequence[Any] = ()  # of the arena, held until the task is over
     brisk = 0  # its serial, where its answer may well come before falling asleep and waking up would be over
     part: Outcome | None = None  # where its result goes, if it is not a future itself
+    parts: Sequence[Task] = ()  # that run in its stead
+    is_extra = False  # a part that takes no place in the queue of its own: the last part of its request does for all
 
     def __init__(self, model: Any, parcel: Parcel, submitted: float) -> None:
         self.model, self.submitted = model, submitted
@@ -58,7 +60,7 @@ class Task:
         """It is over: let go of its input, which the caller would keep otherwise for as long as the future."""
         self.is_over = True
         self.node = self.worker = self.part = None
-        self.slots = ()
+        self.slots = self.parts = ()
 
 
 class TaskFuture(Task, Future[Any]):
@@ -149,10 +151,13 @@ class TaskQueue:
         self._order: list[int] = []
         self._rows: dict[Any, int] = {}  # that wait, by key
         self.waiting = 0
+        self.extra = 0  # of those, parts that are not counted as tasks of their own
 
     def push(self, task: Task, front: bool = False) -> None:
         lane = self._lanes.get(task.priority)
         if lane is None:
+            # Those that are empty go, or a priority made of the time would leave one behind for each task.
+            self._lanes = {priority: others for priority, others in self._lanes.items() if others}
             lane = self._lanes[task.priority] = deque()
             self._order = sorted(self._lanes, reverse=True)
         if front:
@@ -163,6 +168,7 @@ class TaskQueue:
         self.waiting += 1
         if task.rows:
             self._rows[task.key] = self._rows.get(task.key, 0) + task.rows
+            self.extra += task.is_extra
 
     def pop(self) -> Task | None:
         task = self.peek()
@@ -189,6 +195,7 @@ class TaskQueue:
             task.is_queued = False
             self.waiting -= 1
             if task.rows:
+                self.extra -= task.is_extra
                 left = self._rows[task.key] - task.rows
                 if left:
                     self._rows[task.key] = left

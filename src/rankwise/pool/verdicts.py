@@ -7,6 +7,7 @@ import re
 from rankwise.errors import RankwiseError, headline, whole_text
 from rankwise.findings import Finding
 from rankwise.pool.faults import Death
+from rankwise.sizes import bytes_text
 
 
 class PoolError(RankwiseError):
@@ -135,5 +136,23 @@ def missing_main_guard() -> MissingMainGuard:
             "RW810", "missing-main-guard", "error", True, "this script starts a pool whenever it is imported, and workers import it",
             why="the model's build is defined in the script itself, so a worker runs the script to find it, and comes to Pool(...) again",
             next=('put what starts the pool under: if __name__ == "__main__":', 'or move build to a module: Model("my_models:build")'),
+        )
+    )  # fmt: skip
+
+
+def lane_full(what: str, nbytes: int, limit: int, used: int, waiting: int) -> PoolFull:
+    """`waiting`: what inputs of tasks that are not over hold of what is used; the rest is the caller's."""
+    held = max(0, used - waiting)
+    return PoolFull(
+        Finding(
+            "RW801", "pool-full", "error", True,
+            f"the lane has no {bytes_text(nbytes)} in one piece for {what}: {bytes_text(used)} of its {bytes_text(limit)} are in use",
+            why=f"{bytes_text(waiting)} are inputs of tasks that are not done; {bytes_text(held)} are arrays of pool.empty, and results "
+            "that stand on their input's memory, which the caller still has",
+            next=(
+                "wait for results before submitting more (pool.map does so by itself)",
+                "let go of what pool.empty gave, and of results, or keep copies of them (y.clone(), y.copy())",
+                "a larger lane: Pool(..., lane_bytes=…)",
+            ),
         )
     )  # fmt: skip

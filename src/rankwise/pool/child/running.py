@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import pickle
 import traceback
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,8 @@ import torch
 
 from rankwise.pool.child.models import Loaded, to_device
 from rankwise.pool.child.staging import Staging
+from rankwise.pool.exceptions import pickled
+from rankwise.pool.nested import Uneven, each_leaf, joined
 from rankwise.pool.wire import HALVED, UNBATCHABLE
 
 _LONGEST = 20_000  # bytes of an exception, or of its traceback
@@ -28,6 +31,7 @@ class Runner:
     def __init__(self) -> None:
         self.flags = 0
         self._staging = Staging()
+        self._proven: dict[int, weakref.ref[Loaded]] = {}  # models whose outputs were seen to have as many rows as their inputs
 
     def run(self, model: Loaded, requests: list[tuple[Any, ...]], rows: list[int]) -> list[tuple[bool, Any]]:
         """rows[i] is 0 for a request that stands for itself; otherwise its inputs are cut along the first dimension."""
@@ -42,10 +46,17 @@ class Runner:
 
     def _batch(self, model: Loaded, requests: list[tuple[Any, ...]], rows: list[int]) -> list[tuple[bool, Any]]:
         try:
-            joined = requests[0] if len(requests) == 1 else join(requests)
-            return [(True, part) for part in cut(self._call(model, joined), rows)]
+            whole = requests[0] if len(requests) == 1 else join(requests)
+            sample = self._sample(model, whole, rows)
+            output = self._call(model, whole)
+            parts = cut(output, rows)
+            if sample is not None:
+                self._prove(model, sample, output)
+            return [(True, part) for part in parts]
         except Unbatchable:
             self.flags |= UNBATCHABLE
+            if len(requests) == 1:  # there was nothing to cut; and its input may not be what it was any more
+                return [(True, output)]
         except Exception as error:
             if is_out_of_memory(error):
                 self.flags |= HALVED
@@ -69,8 +80,31 @@ class Runner:
             ok, value = self._batch(model, [each_tensor(inputs, lambda t: t[start:stop])], [stop - start])[0]  # noqa: B023  (used at once)
             if not ok:
                 return False, value
-            outputs.append((value,))
-        return True, join(outputs)[0]
+            if self.flags & UNBATCHABLE:  # what it says of each half does not make one answer
+                return False, packed_error(error)
+            outputs.append(value)
+        try:
+            return True, joined(outputs, lambda leaf: isinstance(leaf, torch.Tensor), torch.cat)
+        except (Uneven, RuntimeError):
+            self.flags |= UNBATCHABLE
+            return False, packed_error(error)
+
+    def _sample(self, model: Loaded, inputs: tuple[Any, ...], rows: list[int]) -> Any:
+        """The first time that a model's rows are to be told apart: what it makes of one of them. A single look cannot tell rows from
+        an output that happens to be as long. On copies, because the model may write to its input."""
+        proven = self._proven.get(id(model))
+        if sum(rows) < 2 or (proven is not None and proven() is model):
+            return None
+        return self._call(model, each_tensor(inputs, lambda tensor: tensor[:1].clone()))
+
+    def _prove(self, model: Loaded, sample: Any, output: Any) -> None:
+        """One row gave one, and whatever is no tensor was the same. Raises Unbatchable."""
+        cut(sample, [1])
+        try:
+            joined([sample, output], lambda leaf: isinstance(leaf, torch.Tensor), lambda tensors: tensors[0])
+        except Uneven:
+            raise Unbatchable from None
+        self._proven[id(model)] = weakref.ref(model)
 
     def _call(self, model: Loaded, inputs: tuple[Any, ...]) -> Any:
         if model.device.type == "cpu":
@@ -113,13 +147,7 @@ def cut(output: Any, rows: list[int]) -> list[Any]:
 
 
 def each_tensor(value: Any, act: Callable[[torch.Tensor], Any]) -> Any:
-    if isinstance(value, torch.Tensor):
-        return act(value)
-    if type(value) in (list, tuple):
-        return type(value)([each_tensor(item, act) for item in value])
-    if type(value) is dict:
-        return {key: each_tensor(item, act) for key, item in value.items()}
-    return value
+    return each_leaf(value, lambda leaf: act(leaf) if isinstance(leaf, torch.Tensor) else leaf)
 
 
 def has_tensor(value: Any) -> bool:
@@ -146,15 +174,10 @@ def packed_error(error: BaseException, longest: int = _LONGEST) -> tuple[bytes, 
     """The exception as the caller will see it, if it can travel, and the worker's traceback in any case."""
     text = "".join(traceback.format_exception(error))
     error.__traceback__ = None
-    try:
-        data = pickle.dumps(error)
-        pickle.loads(data)
-    except Exception:  # whatever its __reduce__ does
-        data = b""
-    return shortened((data, text), longest)
+    return pickled(error, longest), text[-longest:]
 
 
 def shortened(packed: tuple[bytes, str], longest: int) -> tuple[bytes, str]:
     """An exception that leaves room for others in the packet; its text goes on being there, from the end."""
     data, text = packed
-    return (data if len(data) <= longest else b""), text[-longest:]
+    return (data if len(data) <= longest else pickled(pickle.loads(data), longest)), text[-longest:]
