@@ -159,7 +159,7 @@ def wants_tensors(inputs: Sequence[Any]) -> bool:
     if list in kinds or tuple in kinds or dict in kinds:
         found = [_has_arrays_only(item) for item in inputs]
         return False in found or True not in found
-    return not (np.ndarray in kinds and all(kind is np.ndarray or not hasattr(kind, "dtype") for kind in kinds))
+    return not (np.ndarray in kinds and all(issubclass(kind, (np.ndarray, np.generic)) or not hasattr(kind, "dtype") for kind in kinds))
 
 
 def _has_arrays_only(value: Any) -> bool | None:
