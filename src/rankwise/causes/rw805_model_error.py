@@ -8,7 +8,8 @@ Its text and the worker's traceback are in the finding. An exception that can be
 ## Why it happens
 
 The exception's class is defined inside a function, takes other arguments than it passes to `Exception`, or holds
-something that cannot be copied to another process.
+something that cannot be copied to another process. Or it is a `SystemExit` or `KeyboardInterrupt`, which would end
+the caller if it were raised there.
 
 ## How to fix it
 
