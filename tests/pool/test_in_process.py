@@ -148,3 +148,9 @@ def test_a_closed_pool_lends_no_memory(workers: int) -> None:
     pool.close()
     with pytest.raises(PoolClosed):
         pool.empty(3)
+
+
+def test_the_numbers_have_the_same_names(pools: tuple[Pool, Pool]) -> None:
+    there, here = [pool.stats() for pool in pools]
+    assert here.keys() == there.keys() and here["lanes"].keys() == there["lanes"].keys()
+    assert here["models"]["echo"].keys() == there["models"]["echo"].keys()

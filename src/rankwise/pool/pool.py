@@ -150,8 +150,7 @@ class Pool:
     def stats(self) -> dict[str, Any]:
         """Numbers of this moment: per model, per worker, and of the lanes."""
         if self._local is not None:
-            models = {name: counted.to_dict() for name, counted in self._local.counters.models.items()}
-            return {"pid": os.getpid(), "plan": "in this process", "models": models, "workers": [], "restarts": 0}
+            return self._local.stats()  # type: ignore[no-any-return]
         return snapshot(self._dispatcher)
 
     def ensemble(self, models: Iterable[str], combine: Combine = "mean") -> Ensemble:

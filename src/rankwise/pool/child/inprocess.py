@@ -6,6 +6,7 @@ what it returns comes back as it would from there.
 
 from __future__ import annotations
 
+import os
 import pickle
 import threading
 import time
@@ -83,6 +84,25 @@ class InProcess:
         if self.is_closed:
             raise pool_closed()
         return torch.empty(shape, dtype=getattr(torch, dtype)) if as_tensor else np.empty(shape, dtype)
+
+    def stats(self) -> dict[str, Any]:
+        """As a pool with workers tells it; nothing waits here, and there are no lanes."""
+        lanes = {"inputs_used_bytes": 0, "inputs_bytes": 0}
+        models = {name: self._numbers(name) for name in self._specs}
+        return {"pid": os.getpid(), "plan": "in this process", "models": models, "workers": [], "restarts": 0, "lanes": lanes}
+
+    def _numbers(self, name: str) -> dict[str, Any]:
+        model = self._models.get(name)
+        return {
+            "queued": 0,
+            "running": 0,
+            "replicas": int(model is not None),
+            "memory_bytes": model.nbytes if model is not None else None,
+            "max_batch": 1,
+            "batch_cost_s": None,
+            "state": "failed" if name in self._broken else "ok",
+            **self.counters.of(name).to_dict(),
+        }
 
     def close(self) -> None:
         self.is_closed = True
