@@ -295,3 +295,60 @@ def tight(counter: str, failures: int) -> torch.nn.Module:
             "[enforce fail at alloc_cpu.cpp:113] data. DefaultCPUAllocator: not enough memory: you tried to allocate 4 bytes."
         )
     return Moody()
+
+
+class Asked(torch.nn.Module):
+    """Does with its inputs what its first argument says."""
+
+    def forward(self, wish: str, *inputs: Any) -> Any:
+        return WISHES[wish](*inputs)
+
+
+def raising(error: BaseException) -> Any:
+    def run(*inputs: Any) -> None:
+        raise error
+
+    return run
+
+
+class Pair(NamedTuple):
+    a: Any
+    b: Any
+
+
+WISHES: dict[str, Any] = {
+    "echo": lambda *inputs: inputs[0] if len(inputs) == 1 else inputs,
+    "kinds": lambda *inputs: [type(item).__name__ for item in inputs],
+    "mixed": lambda x: {"y": x * 2, "n": x.shape[0], "k": "hi", "l": [x[:, 0]], "t": (x + 1, None)},
+    "add": lambda a, b: a + b,
+    "bfloat16": lambda x: x.to(torch.bfloat16),
+    "pair": lambda x: Pair(x, {"in": OrderedDict(b=x + 1)}),
+    "mean": lambda x: x.mean(),
+    "transposed": lambda x: x.t(),
+    "in_place": lambda x: x.add_(1),
+    "part": lambda x: x[1:],
+    "numpy": lambda x: x.numpy(),
+    "sparse": lambda x: x.to_sparse(),
+    "generator": lambda x: (i for i in x),
+    "leave": raising(SystemExit(3)),
+    "raise": raising(ValueError("this is bad")),
+}
+
+
+def asked() -> torch.nn.Module:
+    return Asked()
+
+
+class Interrupting(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if (x == RAISE).any():
+            raise KeyboardInterrupt
+        return x * 2
+
+
+def interrupting() -> torch.nn.Module:
+    return Interrupting()
+
+
+def constant(value: float, dtype: str) -> Any:
+    return lambda x: torch.full((2,), value, dtype=getattr(torch, dtype))

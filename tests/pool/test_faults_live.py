@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import time
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -35,6 +37,9 @@ def pool() -> Iterator[Pool]:
         "deadly": Model(f"{HERE}:deadly"),
         "not_callable": Model(f"{HERE}:not_callable"),
         "facts": Model(f"{HERE}:facts"),
+        "asked": Model(f"{HERE}:asked"),
+        "interrupting": Model(f"{HERE}:interrupting", max_batch=4),
+        "warm": Model(f"{HERE}:linear", warmup=np.zeros((1, 3), np.float32)),
     }
     with Pool(models, workers=2) as pool:
         yield pool
@@ -58,6 +63,7 @@ def test_an_input_that_kills_workers_fails_alone(pool: Pool, how: float) -> None
     error = killer.exception(30)
 
     assert isinstance(error, Quarantined) and code_of(error) == "RW804"
+    assert "why    the last of them" in "".join(traceback.format_exception(error))
     assert "float32[2]" in error.finding.summary
     for futures in (before, after):
         for i, future in enumerate(futures):
@@ -79,6 +85,7 @@ def test_a_task_that_hangs_ends_with_its_stack(pool: Pool) -> None:
 
     assert isinstance(error, TaskHung) and code_of(error) == "RW806"
     assert "models.py" in error.finding.why and "forward" in error.finding.why
+    assert all(line in "".join(traceback.format_exception(error)) for line in error.finding.why.splitlines())
     assert pool.submit("moody", wish(4)).result(30).tolist() == [8.0, 2.0]
 
 
@@ -87,6 +94,24 @@ def test_an_exception_in_the_model_arrives_as_itself_with_the_workers_traceback(
 
     assert type(error) is ValueError and str(error) == "this row is bad"
     assert "models.py" in str(error.__cause__) and "forward" in str(error.__cause__)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_would_end_the_callers_thread_arrives_as_an_error(pool: Pool, workers: int) -> None:
+    with Pool({"asked": Model(f"{HERE}:asked")}, workers=0) as here:
+        error = (pool if workers else here).submit("asked", "leave").exception(30)
+
+    assert error is not None and code_of(error) == "RW805" and "SystemExit: 3" in str(error)
+    assert "models.py" in str(error.__cause__)
+
+
+def test_a_row_that_interrupts_ends_neither_its_worker_nor_its_neighbours(pool: Pool) -> None:
+    before = pool.stats()["restarts"]
+    futures = [pool.submit("interrupting", torch.full((1, 2), value)) for value in (1.0, RAISE, 2.0)]
+
+    assert [future.exception(30) is None for future in futures] == [True, False, True]
+    assert "KeyboardInterrupt" in str(futures[1].exception())
+    assert pool.stats()["restarts"] == before
 
 
 def test_an_exception_that_cannot_travel_arrives_as_text(pool: Pool) -> None:
@@ -123,13 +148,21 @@ def test_results_that_cannot_be_had_here_fail_also_where_they_came_in_one_batch(
 
 
 @pytest.mark.parametrize(
-    ("name", "word"), [("broken", "there is no such layer"), ("deadly", "exit code 4"), ("not_callable", "cannot be called")]
+    ("name", "word"),
+    [
+        ("broken", "there is no such layer"),
+        ("deadly", "exit code 4"),
+        ("not_callable", "cannot be called"),
+        ("warm", "its warm-up failed: RuntimeError: mat1"),
+    ],
 )
 def test_a_build_that_fails_is_reported_with_its_reason(pool: Pool, name: str, word: str) -> None:
     error = pool.submit(name, wish(1)).exception(30)
 
     assert isinstance(error, ModelUnavailable) and code_of(error) == "RW807"
     assert word in error.finding.summary + error.finding.why
+    assert "\nwhy    \n" not in str(error) and ("traceback" in str(error)) == (name in ("broken", "not_callable"))
+    assert name != "warm" or "warmup: float32[1, 3]" in error.finding.why
     with pytest.raises(ModelUnavailable):
         pool.submit(name, wish(1)).result(30)
     assert pool.submit("moody", wish(3)).result(30).tolist() == [6.0, 2.0]

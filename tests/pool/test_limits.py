@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 
 from rankwise.errors import RankwiseError, UsageError
 from rankwise.pool import DeadlineExceeded, Model, ModelUnavailable, Pool, PoolClosed, PoolError, PoolFull
+from rankwise.pool.verdicts import deadline_exceeded, missing_main_guard, no_worker, pool_closed, pool_full
 
 HERE = "tests.pool.models"
 
@@ -181,6 +183,16 @@ def test_without_torch_in_the_workers_all_tasks_fail_with_the_reason(tmp_path: P
             future = pool.submit("echo", 1)
             future.result(30)
     assert code_of(error.value) == "RW809"
+    assert "this torch is broken" in "".join(traceback.format_exception(error.value))
+
+
+@pytest.mark.parametrize(
+    "error", [pool_full("m", 3, "tasks"), pool_closed(), deadline_exceeded("m", 1.0, False), no_worker("x"), missing_main_guard()]
+)
+def test_a_traceback_shows_why_and_what_to_do(error: PoolError) -> None:
+    text = "".join(traceback.format_exception(error))
+    assert error.finding.next and all(f"next   {step}" in text for step in error.finding.next)
+    assert not error.finding.why or f"why    {error.finding.why}" in text
 
 
 def test_a_script_without_a_main_guard_gets_a_helpful_error(tmp_path: Path) -> None:

@@ -31,8 +31,9 @@ ENDS = {"killed": (30.0, "time.sleep(60)"), "left": (30.0, "import os; os._exit(
 def test_nothing_is_left_a_second_after_the_parent(how: str) -> None:
     before = set(os.listdir("/dev/shm"))
     root = Path(__file__).parents[2]
-    parent = subprocess.Popen([sys.executable, "-c", SCRIPT % ENDS[how]], stdout=subprocess.PIPE, text=True, cwd=root)
-    assert parent.stdout is not None
+    command = [sys.executable, "-c", SCRIPT % ENDS[how]]
+    parent = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=root)
+    assert parent.stdout is not None and parent.stderr is not None
     with parent.stdout:
         assert parent.stdout.readline().strip() == "False"  # torch is the workers' business
         below = psutil.Process(parent.pid).children(recursive=True) if how == "killed" else []
@@ -42,5 +43,7 @@ def test_nothing_is_left_a_second_after_the_parent(how: str) -> None:
         parent.wait(20)
     time.sleep(1.0)
 
+    with parent.stderr:
+        assert "Traceback" not in parent.stderr.read()  # of a worker that finds nobody to answer
     assert not [process for process in below if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
     assert not {name for name in set(os.listdir("/dev/shm")) - before if "rankwise" in name}

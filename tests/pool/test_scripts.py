@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -87,3 +88,61 @@ def test_an_interrupt_ends_the_wait_at_the_end(tmp_path: Path) -> None:
         rest = script.stdout.read().decode()
 
     assert rest.count("the pool is closed") == 3
+
+
+UNDER_THE_GUARD = """
+import rankwise, torch
+if __name__ == "__main__":
+    def build():
+        return torch.nn.Identity()
+    with rankwise.Pool({"m": rankwise.Model(build)}, workers=1) as pool:
+        error = pool.submit("m", torch.ones(1)).exception(60)
+        print(error.finding.summary, error.finding.next)
+"""
+OWN_CLASS = """
+import dataclasses, rankwise
+@dataclasses.dataclass
+class Mine:
+    a: int
+if __name__ == "__main__":
+    with rankwise.Pool({"m": rankwise.Model("torch.nn:Identity")}, workers=1) as pool:
+        print(pool.submit("m", 1).result(60), pool.submit("m", Mine(4)).result(60), pool.submit("m", [Mine(5)]).result(60))
+"""
+CLOSED_AT_ONCE = """
+import rankwise
+if __name__ == "__main__":
+    with rankwise.Pool({"m": rankwise.Model("torch.nn:Identity")}, workers=1):
+        pass
+    print("closed")
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [(UNDER_THE_GUARD, "move its definition above that line"), (OWN_CLASS, "1 Mine(a=4) [Mine(a=5)]"), (CLOSED_AT_ONCE, "closed")],
+    ids=["a build under the guard", "a class of the script", "closed at once"],
+)
+def test_scripts_get_what_they_mean_or_are_told_why_not(tmp_path: Path, script: str, said: str) -> None:
+    (tmp_path / "script.py").write_text(script)
+    done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, timeout=100, cwd=tmp_path)
+
+    assert done.returncode == 0 and said in done.stdout, done.stderr
+    assert "Traceback" not in done.stderr or script is UNDER_THE_GUARD  # the log shows that one
+
+
+NO_TORCH = """
+import collections, sys, numpy as np, rankwise
+if __name__ == "__main__":
+    with rankwise.Pool({"m": rankwise.Model("tests.pool.models:asked")}, workers=1) as pool:
+        y = pool.submit("m", "pair", np.ones(2)).result(60)
+        print(type(y).__name__, y.a.tolist(), type(y.b["in"]).__name__, y.b["in"]["b"].tolist())
+"""
+
+
+def test_named_tuples_and_ordered_dicts_hold_arrays_where_arrays_were_given(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(NO_TORCH)
+    root = Path(__file__).parents[2]
+    env = {**os.environ, "PYTHONPATH": f"{root / 'src'}:{root}"}
+    done = subprocess.run([sys.executable, str(tmp_path / "script.py")], capture_output=True, text=True, timeout=100, env=env)
+
+    assert done.stdout.strip() == "Pair [1.0, 1.0] OrderedDict [2.0, 2.0]", done.stderr

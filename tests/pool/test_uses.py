@@ -278,8 +278,23 @@ def test_numbers_for_prometheus(pool: Pool) -> None:
     text = generate_latest(registry).decode()
 
     done = pool.stats()["models"]["double"]["completed"]
-    assert f'rankwise_pool_completed_total{{model="double"}} {float(done)}' in text
-    assert 'rankwise_pool_latency_seconds_bucket{le="+Inf",model="double"}' in text
+    assert f'rankwise_pool_completed_total{{model="double",pool="1"}} {float(done)}' in text
+    assert 'rankwise_pool_latency_seconds_bucket{le="+Inf",model="double",pool="1"}' in text
+
+
+def test_several_pools_show_their_numbers_in_one_registry(pool: Pool) -> None:
+    registry = CollectorRegistry()
+    pool.register_metrics(registry, name="first")
+    pool.register_metrics(registry, name="first")
+    with Pool({"double": Model(f"{HERE}:moody")}, workers=0) as other:
+        other.register_metrics(registry)
+        with pytest.raises(UsageError, match="called 'first'"):
+            other.register_metrics(registry, name="first")
+        other.submit("double", torch.ones(1)).result()
+        lines = generate_latest(registry).decode().splitlines()
+
+    shown = [line for line in lines if line.startswith('rankwise_pool_completed_total{model="double"')]
+    assert len(shown) == 2 and 'rankwise_pool_completed_total{model="double",pool="1"} 1.0' in shown
 
 
 def test_top_shows_the_pool(pool: Pool, run_rankwise: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +14,8 @@ torch = pytest.importorskip("torch")
 from hypothesis import HealthCheck, given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from rankwise.pool import Model, Pool  # noqa: E402
+from rankwise.errors import UsageError  # noqa: E402
+from rankwise.pool import Model, Pool, PoolClosed  # noqa: E402
 from rankwise.pool.dtypes import CARRIED, SHARED  # noqa: E402
 
 HERE = "tests.pool.models"
@@ -166,6 +168,45 @@ def test_memory_from_the_pool_is_not_copied_and_used_again(pool: Pool) -> None:
     del x, y
     again = pool.empty((1000, 500), "float32")
     assert isinstance(again, np.ndarray) and again.ctypes.data == address
+
+
+@pytest.mark.parametrize("shape", [0, (0, 5), (), (3, 0, 2)])
+def test_memory_from_the_pool_may_hold_nothing(pool: Pool, shape: Any) -> None:
+    for dtype in (torch.float32, None, "int8"):
+        x = pool.empty(shape, dtype)
+        x[...] = 1
+        assert np.array_equal(pool.submit("echo", x).result(60), x)
+
+
+def test_memory_from_the_pool_has_a_shape(pool: Pool) -> None:
+    used = pool.stats()["lanes"]["inputs_used_bytes"]
+    for shape in (-1, (2, -3), (1 << 62, 1 << 62), 1 << 50, 2.5):
+        with pytest.raises(UsageError, match="shape"):
+            pool.empty(shape)
+    assert pool.stats()["lanes"]["inputs_used_bytes"] == used
+
+
+def test_a_forked_child_touches_nothing_of_the_parents(pool: Pool) -> None:
+    """Neither what it lets go of nor what it asks for."""
+    result = pool.submit("echo", torch.full((100_000,), 7.0)).result(60)
+    lent, zeros = pool.empty(100_000), np.zeros(100_000)  # in the child torch would hang
+    lent[:] = 5
+    made = pool.submit("in_place", torch.full((100_000,), 6.0)).result(60)
+    child = os.fork()
+    if child == 0:
+        del result, lent, made
+        refused = 0
+        for act in (lambda: pool.empty(10), lambda: pool.submit("echo", zeros)):
+            try:
+                act()
+            except PoolClosed:
+                refused += 1
+        os._exit(refused)
+    _, status = os.waitpid(child, 0)
+    more = [pool.submit("in_place", torch.zeros(100_000)).result(60) for _ in range(4)]
+
+    assert os.waitstatus_to_exitcode(status) == 2
+    assert result.eq(7).all() and (lent == 5).all() and made.eq(7).all() and all(one.eq(1).all() for one in more)
 
 
 def test_the_lane_is_free_again_when_all_results_are_gone(pool: Pool) -> None:

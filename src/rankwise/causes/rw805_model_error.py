@@ -8,9 +8,10 @@ pickled: a generator, an open file, a lock.
 
 ## Why it happens
 
-The exception's class is defined inside a function, or in a module that the caller cannot import. Or hundreds of rows of
-one batch failed at once with long messages, for which there is no room in one answer. An exception of any other class
-arrives as itself; attributes that cannot be pickled are left out, and very long messages lose their middle.
+The exception's class is defined inside a function, or in a module that the caller cannot import. Or it is a `SystemExit`
+or `KeyboardInterrupt`, which would end the caller if it were raised there. Or hundreds of rows of one batch failed at
+once with long messages, for which there is no room in one answer. An exception of any other class arrives as itself;
+attributes that cannot be pickled are left out, and very long messages lose their middle.
 
 ## How to fix it
 

@@ -6,16 +6,19 @@ that has to run again finds its input untouched.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from typing import Any
 
 import numpy as np
 
+from rankwise.pool.arguments import check_shape
 from rankwise.pool.dtypes import NUMPY
 from rankwise.pool.extents import Extents, rounded
 from rankwise.pool.lease import leased, to_tensor
 from rankwise.pool.segments import Segment, copy_into
+from rankwise.pool.verdicts import pool_closed
 
 FIRST_BYTES = 8 << 20
 GROWTH_BYTES = 64 << 20
@@ -39,11 +42,14 @@ class Arena:
         self._extents: list[Extents] = []
         self._lock = threading.Lock()
         self._dropped: deque[Slot] = deque()  # a finalizer may run anywhere, also while this thread holds the lock
+        self.is_closed = False
         self.lent: dict[int, Slot] = {}  # by address: what `pool.empty` gave away
 
     def take(self, nbytes: int) -> Slot | None:
-        """Room for `nbytes`, or None where that would pass the limit."""
+        """Room for `nbytes`, or None where that would pass the limit. Raises PoolClosed."""
         room = rounded(nbytes)
+        if self.is_closed:  # also in a forked child, whose notes of what is free are not the parent's
+            raise pool_closed()
         with self._lock:
             self._collect()
             for number, extents in enumerate(self._extents):
@@ -66,10 +72,10 @@ class Arena:
             copy_into(np.ndarray(array.shape, array.dtype, self.segments[slot.segment].map, slot.offset), array)
         return slot
 
-    def lend(self, shape: tuple[int, ...], dtype: str, as_tensor: bool) -> Any | None:
+    def lend(self, shape: Any, dtype: str, as_tensor: bool) -> Any | None:
         """An array in lane memory; a `submit` of it copies nothing."""
-        nbytes = int(np.prod(shape, dtype=np.int64)) * NUMPY[dtype].itemsize
-        slot = self.take(nbytes)
+        shape = check_shape(shape, NUMPY[dtype].itemsize, self.limit_bytes)
+        slot = self.take(math.prod(shape) * NUMPY[dtype].itemsize)
         if slot is None:
             return None
         self.lent[self.address(slot)] = slot
@@ -101,6 +107,7 @@ class Arena:
     def close(self) -> None:
         """Workers are gone; arrays the user still has keep their memory."""
         with self._lock:
+            self.is_closed = True
             for segment in self.segments:
                 segment.close()
             self.segments, self._extents, self.lent = [], [], {}

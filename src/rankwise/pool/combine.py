@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import random
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
@@ -12,59 +14,130 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rankwise.errors import UsageError
-from rankwise.pool.dtypes import torch_module
+from rankwise.pool.arguments import check_number
+from rankwise.pool.merging import MERGES
+from rankwise.pool.verdicts import PoolFull
 
 if TYPE_CHECKING:
     from rankwise.pool.pool import Pool
 
 Combine = str | Callable[[list[Any]], Any]
+Key = str | int | bytes
+_FULL_S = 0.005  # between two tries where others have filled the queue
 
 
 class Ensemble:
     """All models on the same input; their outputs combined."""
 
     def __init__(self, pool: Pool, models: Iterable[str], combine: Combine) -> None:
-        self._pool, self._models = pool, _known(pool, list(models))
-        if isinstance(combine, str) and combine not in _COMBINERS:
-            raise UsageError(f"there is no way to combine called {combine!r}", why=f"there are {', '.join(_COMBINERS)}, or any callable")
-        self._combine = _COMBINERS[combine] if isinstance(combine, str) else combine
+        self._pool, self._models = pool, _known(pool, models)
+        self._turns: Turns | None = None
+        if isinstance(combine, str) and combine in MERGES:
+            self._combine = MERGES[combine]
+        elif callable(combine):
+            self._combine, self._turns = combine, Turns()
+        else:
+            raise UsageError(f"there is no way to combine called {combine!r}", why=f"there are {', '.join(MERGES)}, or any callable")
 
     def submit(self, *inputs: Any, deadline_s: float | None = None, priority: int = 0) -> Future[Any]:
-        parts = [self._pool.submit(model, *inputs, deadline_s=deadline_s, priority=priority) for model in self._models]
-        whole: Future[Any] = Future()
-        whole.set_running_or_notify_cancel()
+        parts: list[Future[Any]] = []
+        try:
+            for model in self._models:
+                parts.append(self._pool.submit(model, *inputs, deadline_s=deadline_s, priority=priority))
+        except BaseException:
+            for part in parts:
+                part.cancel()
+            raise
+        return self._whole(parts)
+
+    def map(self, inputs: Iterable[Any], window: int = 64) -> Iterator[Any]:
+        return _map(self.submit, inputs, window)
+
+    def _whole(self, parts: list[Future[Any]]) -> Future[Any]:
+        whole = Joint(parts)
         missing, lock = [len(parts)], threading.Lock()
+
+        def combine() -> None:
+            if not whole.set_running_or_notify_cancel():
+                return
+            try:
+                whole.set_result(self._combine([part.result() for part in parts]))
+            except BaseException as error:
+                whole.set_exception(error)
 
         def on_done(_: Future[Any]) -> None:
             with lock:
                 missing[0] -= 1
                 if missing[0]:
                     return
-            try:
-                whole.set_result(self._combine([part.result() for part in parts]))
-            except BaseException as error:
-                whole.set_exception(error)
+            if self._turns is None:
+                combine()
+            else:
+                self._turns.add(combine)
 
         for part in parts:
             part.add_done_callback(on_done)
         return whole
 
-    def map(self, inputs: Iterable[Any], window: int = 64) -> Iterator[Any]:
-        return _map(self.submit, inputs, window)
+
+class Joint(Future[Any]):
+    """What several futures make together. To cancel it is to cancel them; one that runs already finishes for nobody."""
+
+    def __init__(self, parts: list[Future[Any]]) -> None:
+        super().__init__()
+        self._parts = parts
+
+    def cancel(self) -> bool:
+        if not super().cancel():
+            return False
+        for part in self._parts:
+            part.cancel()
+        return True
+
+
+class Turns:
+    """Runs the user's function in a thread of its own, one call after the other: it may take its time and use the pool, while the
+    thread that looks after all workers goes on. The thread is there only while there is something to do."""
+
+    def __init__(self) -> None:
+        self._calls: deque[Callable[[], None]] = deque()
+        self._lock = threading.Lock()
+        self._is_running = False
+
+    def add(self, call: Callable[[], None]) -> None:
+        with self._lock:
+            self._calls.append(call)
+            if self._is_running:
+                return
+            self._is_running = True
+        threading.Thread(target=self._run, name="rankwise-combine", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                if not self._calls:
+                    self._is_running = False
+                    return
+                call = self._calls.popleft()
+            call()
 
 
 class Split:
     """One of several models by weight; the same key always gets the same one."""
 
     def __init__(self, pool: Pool, weights: Mapping[str, float]) -> None:
-        self._pool, self._models = pool, _known(pool, list(weights))
+        if not isinstance(weights, Mapping):
+            raise UsageError(f"the weights of a split are a dict, not {weights!r}", next=('pool.split({"old": 0.9, "new": 0.1})',))
+        self._pool, self._models = pool, _known(pool, weights)
+        for model, weight in weights.items():
+            check_number(f"the weight of {model!r}", weight, least=0)
         total = sum(weights.values())
-        if total <= 0 or min(weights.values()) < 0:
-            raise UsageError(f"the weights {dict(weights)} do not say how to split", next=("give each model a share of at least 0",))
+        if not total > 0:
+            raise UsageError(f"the weights {dict(weights)} do not say how to split", next=("give at least one model a share above 0",))
         shares = np.cumsum([weights[model] for model in self._models]) / total
         self._shares = [float(share) for share in shares]
 
-    def choose(self, key: str | int | bytes | None = None) -> str:
+    def choose(self, key: Key | None = None) -> str:
         """The model for this key; without one, any, by weight."""
         if key is None:
             point = random.random()
@@ -73,14 +146,20 @@ class Split:
             point = int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big") / 2**64
         return next((model for model, share in zip(self._models, self._shares) if point < share), self._models[-1])
 
-    def submit(self, *inputs: Any, key: str | int | bytes | None = None, **options: Any) -> Future[Any]:
+    def submit(self, *inputs: Any, key: Key | None = None, **options: Any) -> Future[Any]:
         return self._pool.submit(self.choose(key), *inputs, **options)
+
+    def map(self, inputs: Iterable[Any], window: int = 64, key: Callable[..., Key] | None = None) -> Iterator[Any]:
+        """`key(*inputs)` names the key of each."""
+        return _map(lambda *given: self.submit(*given, key=key(*given) if key is not None else None), inputs, window)
 
 
 class Router:
     """The model a callable names for each input."""
 
     def __init__(self, pool: Pool, choose: Callable[..., str]) -> None:
+        if not callable(choose):
+            raise UsageError(f"a router is a callable that names a model for its inputs, not {choose!r}")
         self._pool, self._choose = pool, choose
 
     def submit(self, *inputs: Any, deadline_s: float | None = None, priority: int = 0) -> Future[Any]:
@@ -90,43 +169,45 @@ class Router:
         return _map(self.submit, inputs, window)
 
 
-def mean(outputs: list[Any]) -> Any:
-    """Of tensors, arrays and numbers, anywhere in the same nested structure."""
-    first = outputs[0]
-    if type(first) in (list, tuple):
-        return type(first)([mean([output[i] for output in outputs]) for i in range(len(first))])
-    if type(first) is dict:
-        return {key: mean([output[key] for output in outputs]) for key in first}
-    return sum(outputs[1:], start=first) / len(outputs)
-
-
-def vote(outputs: list[Any]) -> Any:
-    """The class most models are for: of labels (integers), or of scores, whose largest counts. Where it is a draw, the lowest label."""
-    arrays = [np.asarray(output) for output in outputs]
-    labels = np.stack([array.argmax(-1) if array.dtype.kind == "f" else array for array in arrays])
-    flat = labels.reshape(len(labels), -1)
-    winners = np.array([np.bincount(column).argmax() for column in flat.T], labels.dtype).reshape(labels.shape[1:])
-    torch = torch_module()
-    return torch.from_numpy(winners) if torch is not None and isinstance(outputs[0], torch.Tensor) else winners
-
-
-_COMBINERS: dict[str, Callable[[list[Any]], Any]] = {"mean": mean, "vote": vote}
-
-
-def _known(pool: Pool, models: list[str]) -> list[str]:
-    if not models:
+def _known(pool: Pool, models: Iterable[str]) -> list[str]:
+    if isinstance(models, str):
+        raise UsageError(f"the models are a list of names, not one string ({models!r})", next=(f"[{models!r}]",))
+    names = list(models)
+    if not names:
         raise UsageError("no models were named", why=f"the pool has {', '.join(pool.models)}")
-    for model in models:
-        if model not in pool.models:
-            raise UsageError(f"the pool has no model {model!r}", why=f"it has {', '.join(pool.models)}")
-    return models
+    for name in names:
+        if name not in pool.models:
+            raise UsageError(f"the pool has no model {name!r}", why=f"it has {', '.join(pool.models)}")
+    return names
 
 
 def _map(submit: Callable[..., Future[Any]], inputs: Iterable[Any], window: int) -> Iterator[Any]:
-    waiting: list[Future[Any]] = []
-    for item in inputs:
-        waiting.append(submit(*(item if isinstance(item, tuple) else (item,))))
-        if len(waiting) >= window:
-            yield waiting.pop(0).result()
-    for future in waiting:
-        yield future.result()
+    check_number("window", window, least=1, whole=True)
+    return _results(submit, inputs, window)
+
+
+def _results(submit: Callable[..., Future[Any]], inputs: Iterable[Any], window: int) -> Iterator[Any]:
+    waiting: deque[Future[Any]] = deque()
+    try:
+        for item in inputs:
+            given = item if isinstance(item, tuple) else (item,)
+            while len(waiting) >= window:
+                yield waiting.popleft().result()
+            while (future := _taken(submit, given)) is None:  # full: first our own have to be done, then others'
+                if waiting:
+                    yield waiting.popleft().result()
+                else:
+                    time.sleep(_FULL_S)
+            waiting.append(future)
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        for future in waiting:
+            future.cancel()
+
+
+def _taken(submit: Callable[..., Future[Any]], given: tuple[Any, ...]) -> Future[Any] | None:
+    try:
+        return submit(*given)
+    except PoolFull:
+        return None

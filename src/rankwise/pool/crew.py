@@ -55,7 +55,6 @@ class Edge:
         self.is_armed = False  # the dispatcher's thread waits for its packets
         self.reading = threading.Lock()  # held by the thread that reads its packets
         self.reader: Any = None
-        self.oom_kills = 0  # of the machine, when it was hired
         self.verdict: Death | None = None  # why we ended it ourselves
 
     @property
@@ -84,11 +83,10 @@ class Edge:
     def add_segment(self, size: int) -> None:
         self.segments.append(Segment(self.receiver.fds.pop(0), size))
 
-    def death(self, exit_code: int | None, out_of_memory: bool) -> Death:
+    def death(self, exit_code: int | None, out_of_memory: bool = False, is_guess: bool = False) -> Death:
         if self.verdict is not None:
             return replace(self.verdict, exit_code=exit_code)
-        killed = exit_code == -signal.SIGKILL
-        return Death(exit_code, killed and out_of_memory, own_doing=self.page.is_own_doing, stack=self.crash_notes())
+        return Death(exit_code, out_of_memory, is_guess, own_doing=self.page.is_own_doing, stack=self.crash_notes())
 
     def crash_notes(self) -> str:
         """What faulthandler wrote when the worker crashed."""
@@ -120,6 +118,7 @@ class Crew:
         self.control, theirs = pair()
         self.receiver = Receiver(self.control)
         self.is_ready = False
+        self.complaint = ""  # why it could not get ready
         env = {**os.environ, **{name: str(threads) for name in _THREAD_VARIABLES}}
         self.process = subprocess.Popen(
             [sys.executable, *_interpreter_flags(), "-m", "rankwise.pool.child.zygote", str(theirs.fileno())],
@@ -150,6 +149,8 @@ class Crew:
             pass
         self.control.close()
         self.receiver.close()
+        if not self.is_ready:  # it is busy importing, and would look at the socket only when that is over
+            self.process.kill()
         try:
             self.process.wait(timeout=5)
         except subprocess.TimeoutExpired:

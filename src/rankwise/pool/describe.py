@@ -9,19 +9,19 @@ from rankwise.pool.tasks import Task
 
 def described(task: Task) -> str:
     node = task.node
-    return _shape(node) + (f" (first bytes {_first_bytes(node)})" if _first_bytes(node) else "")
+    return shape_of(node) + (f" (first bytes {_first_bytes(node)})" if _first_bytes(node) else "")
 
 
-def _shape(node: tuple[Any, ...]) -> str:
+def shape_of(node: tuple[Any, ...]) -> str:
     tag = node[0]
     if tag in ("T", "N"):
         return f"{node[1]}{list(node[2])}"
     if tag == "=":
         return repr(node[1])[:80]
     if tag in ("[", "("):
-        return ", ".join(_shape(item) for item in node[1])[:300]
+        return ", ".join(shape_of(item) for item in node[1])[:300]
     if tag == "{":
-        return "{" + ", ".join(f"{key!r}: {_shape(item)}" for key, item in zip(node[1], node[2]))[:300] + "}"
+        return "{" + ", ".join(f"{key!r}: {shape_of(item)}" for key, item in zip(node[1], node[2]))[:300] + "}"
     return f"an object of {node[1]} bytes"
 
 

@@ -159,6 +159,7 @@ class Dispatcher:
     def forget_after_fork(self) -> None:
         """In a forked child: let go of what belongs to the parent, so that its end is seen by those who watch for it."""
         self.is_closed = self.is_closing = True
+        self.arena.is_closed = True
         self.listener.close_after_fork()
         self.staff.close_after_fork()
 

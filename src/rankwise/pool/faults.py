@@ -18,6 +18,7 @@ class Death:
 
     exit_code: int | None
     out_of_memory: bool = False
+    is_guess: bool = False  # memory ran out somewhere on the machine, perhaps not for this one
     hung_s: float | None = None  # we ended it, because a task took too long
     stopped: bool = False  # we ended it, because somebody had stopped it
     own_doing: bool = False  # the model's code sent the signal itself
@@ -34,12 +35,15 @@ class Death:
         if self.exit_code >= 0:
             return f"left with exit code {self.exit_code}"
         name = signal_name(-self.exit_code)
-        return f"was killed by {name}, because memory ran out" if self.out_of_memory else f"was killed by {name}"
+        if not self.out_of_memory:
+            return f"was killed by {name}"
+        return f"was killed by {name}, " + ("perhaps because the machine's memory ran out" if self.is_guess else "because memory ran out")
 
     @property
     def is_proven(self) -> bool:
         """Nobody from outside could have done this."""
-        return self.exit_code is not None and (self.exit_code >= 0 or self.own_doing or self.out_of_memory) and not self.stopped
+        ran_out = self.out_of_memory and not self.is_guess
+        return self.exit_code is not None and (self.exit_code >= 0 or self.own_doing or ran_out) and not self.stopped
 
 
 def is_quarantined(strikes: int, hits: int, death: Death, others: int = 0) -> bool:

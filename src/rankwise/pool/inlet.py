@@ -172,7 +172,8 @@ def wants_tensors(inputs: Sequence[Any]) -> bool:
     if list in kinds or tuple in kinds or dict in kinds:
         found = [_has_arrays_only(item) for item in inputs]
         return False in found or True not in found
-    return not (np.ndarray in kinds and all(kind is np.ndarray or not hasattr(kind, "dtype") for kind in kinds))
+    others = [kind for kind in kinds if kind is not np.ndarray and hasattr(kind, "dtype") and not issubclass(kind, np.generic)]
+    return np.ndarray not in kinds or bool(others)
 
 
 def _has_arrays_only(value: Any) -> bool | None:

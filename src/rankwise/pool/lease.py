@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -52,3 +53,7 @@ def to_tensor(array: np.ndarray[Any, Any], dtype: str) -> Any:
 def _end(lease: _Lease) -> None:
     _held.discard(lease)
     lease.release(lease.slot)
+
+
+# A forked child has copies of the arrays, but the memory is the parent's: what ends there ends nothing here.
+os.register_at_fork(after_in_child=_held.clear)

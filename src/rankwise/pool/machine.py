@@ -127,14 +127,3 @@ def gpus() -> tuple[str, ...]:
             pynvml.nvmlShutdown()
     except Exception:  # no driver, or one that does not answer
         return ()
-
-
-def oom_kills() -> int:
-    """How many processes the kernel has ended for want of memory, here or on the whole machine."""
-    total = 0
-    for path, key in ((Path("/proc/vmstat"), "oom_kill "), (_CGROUP / "memory.events", "oom_kill ")):
-        try:
-            total += next((int(line.split()[1]) for line in path.read_text().splitlines() if line.startswith(key)), 0)
-        except (OSError, ValueError):
-            pass
-    return total

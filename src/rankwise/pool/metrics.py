@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+import itertools
+import weakref
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
-from rankwise.pool.stats import EDGES, Counters
+from rankwise.errors import UsageError
+from rankwise.pool.stats import EDGES, Counters, Histogram
+
+if TYPE_CHECKING:
+    from rankwise.pool.pool import Pool
 
 _GAUGES = {
     "queued": "tasks that wait",
@@ -28,38 +34,64 @@ _COUNTERS = {
 }
 
 
-class PoolCollector:
-    """For prometheus_client's registry."""
+_collectors: weakref.WeakKeyDictionary[Any, PoolCollector] = weakref.WeakKeyDictionary()
 
-    def __init__(self, snapshot: Callable[[], dict[str, Any]], counters: Counters) -> None:
-        self._snapshot, self._counters = snapshot, counters
+
+def register(pool: Pool, counters: Counters, registry: Any, name: str) -> None:
+    """All pools of a registry are shown by one collector, because a registry takes each name only once."""
+    if registry is None:
+        from prometheus_client import REGISTRY as registry
+    collector = _collectors.get(registry)
+    if collector is None:
+        collector = _collectors[registry] = PoolCollector()
+        collector.add(pool, counters, name)
+        registry.register(collector)
+    else:
+        collector.add(pool, counters, name)
+
+
+class PoolCollector:
+    """For prometheus_client's registry. Pools that are gone are shown no more."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+        self._pools: weakref.WeakKeyDictionary[Pool, tuple[str, Counters]] = weakref.WeakKeyDictionary()
+
+    def add(self, pool: Pool, counters: Counters, name: str) -> None:
+        others = {known for other, (known, _) in self._pools.items() if other is not pool}
+        if name in others:
+            raise UsageError(f"there is a pool called {name!r} in this registry already", next=("give each pool a name of its own",))
+        if not name and pool in self._pools:
+            return
+        name = name or next(number for number in map(str, self._numbers) if number not in others)
+        self._pools[pool] = (name, counters)
 
     def collect(self) -> Iterator[Any]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-        now = self._snapshot()
+        shown = [(name, pool.stats(), counters) for pool, (name, counters) in list(self._pools.items())]
+        models = [(pool, model, numbers) for pool, now, _ in shown for model, numbers in now["models"].items()]
         for name, text in _GAUGES.items():
-            gauge = GaugeMetricFamily(f"rankwise_pool_{name}", text, labels=["model"])
-            for model, numbers in now["models"].items():
-                gauge.add_metric([model], numbers.get(name) or 0)
+            gauge = GaugeMetricFamily(f"rankwise_pool_{name}", text, labels=["pool", "model"])
+            for pool, model, numbers in models:
+                gauge.add_metric([pool, model], numbers.get(name) or 0)
             yield gauge
         for name, text in _COUNTERS.items():
-            counter = CounterMetricFamily(f"rankwise_pool_{name.replace('busy_s', 'busy_seconds')}", text, labels=["model"])
-            for model, numbers in now["models"].items():
-                counter.add_metric([model], numbers[name])
+            counter = CounterMetricFamily(f"rankwise_pool_{name.replace('busy_s', 'busy_seconds')}", text, labels=["pool", "model"])
+            for pool, model, numbers in models:
+                counter.add_metric([pool, model], numbers[name])
             yield counter
-        latency = HistogramMetricFamily("rankwise_pool_latency_seconds", "from submit to result", labels=["model"])
-        for model, counted in self._counters.models.items():
-            latency.add_metric([model], _buckets(counted.latency.counts), counted.latency.sum_s)
+        latency = HistogramMetricFamily("rankwise_pool_latency_seconds", "from submit to result", labels=["pool", "model"])
+        for pool, _, counters in shown:
+            for model, counted in counters.models.items():
+                latency.add_metric([pool, model], _buckets(counted.latency), counted.latency.sum_s)
         yield latency
-        restarts = CounterMetricFamily("rankwise_pool_restarts", "workers that were replaced")
-        restarts.add_metric([], now["restarts"])
+        restarts = CounterMetricFamily("rankwise_pool_restarts", "workers that were replaced", labels=["pool"])
+        for pool, now, _ in shown:
+            restarts.add_metric([pool], now["restarts"])
         yield restarts
 
 
-def _buckets(counts: list[int]) -> list[tuple[str, float]]:
-    total, buckets = 0, []
-    for edge, count in zip((*[f"{edge:g}" for edge in EDGES], "+Inf"), counts):
-        total += count
-        buckets.append((edge, float(total)))
-    return buckets
+def _buckets(latency: Histogram) -> list[tuple[str, float]]:
+    edges = [*[f"{edge:g}" for edge in EDGES], "+Inf"]
+    return [(edge, float(count)) for edge, count in zip(edges, latency.up_to_edges())]

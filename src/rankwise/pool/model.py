@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rankwise.errors import UsageError
-
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+from rankwise.pool.arguments import check_number, parse_bytes
 
 
 @dataclass(frozen=True)
@@ -50,13 +49,22 @@ class Model:
             )
         if self._is_program and not Path(str(self.build)).exists():
             raise UsageError(f"model {name!r}: there is no file {str(self.build)!r}")
+        if self.weights is not None and not isinstance(self.weights, (str, os.PathLike)):
+            raise UsageError(
+                f"model {name!r}: weights is of type {type(self.weights).__name__}; it must be the path of a checkpoint",
+                next=("torch.save them and give the path", "or load them inside build"),
+            )
         if self.weights is not None and not Path(self.weights).exists():
             raise UsageError(f"model {name!r}: there are no weights at {str(self.weights)!r}")
-        if self.max_batch < 1:
-            raise UsageError(f"model {name!r}: max_batch is {self.max_batch}; it must be at least 1")
-        if self.replicas is not None and self.replicas < 1:
-            raise UsageError(f"model {name!r}: replicas is {self.replicas}; it must be at least 1")
-        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
+        check_number(f"model {name!r}: max_batch", self.max_batch, least=1, whole=True)
+        check_number(f"model {name!r}: max_delay_ms", self.max_delay_ms, least=0)
+        check_number(f"model {name!r}: replicas", self.replicas, least=1, whole=True, none=True)
+        check_number(f"model {name!r}: limit_s", self.limit_s, least=0, above=True, none=True)
+        if self.memory is not None:
+            parse_bytes(self.memory, f"model {name!r}: memory")
+        if not isinstance(self.args, (tuple, list)) or not isinstance(self.kwargs, dict):
+            raise UsageError(f"model {name!r}: args must be a tuple and kwargs a dict, for its build")
+        if not isinstance(self.device, str) or not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
             raise UsageError(f"model {name!r}: there is no device {self.device!r}", next=('use "auto", "cpu", "cuda" or "cuda:0"',))
 
     @property
@@ -86,6 +94,7 @@ class Model:
                 "program": os.path.abspath(str(self.build)) if self._is_program else "",
                 "pickled": pickled,
                 "main": main or main_of_given,
+                "script": _script(),
                 "given": given,
                 "weights": os.path.abspath(self.weights) if self.weights is not None else "",
                 "device": device,
@@ -95,27 +104,27 @@ class Model:
         )
 
 
-def parse_bytes(size: int | str) -> int:
-    """1_000_000, "200MB", "1.5 GiB"."""
-    if isinstance(size, int):
-        return size
-    match = re.fullmatch(r"\s*([\d.]+)\s*([a-zA-Z]*)\s*", size)
-    if not match or match[2].upper() not in _UNITS:
-        raise UsageError(f"{size!r} is not a size", next=('write it as 500_000_000, "500MB" or "1.5GiB"',))
-    return int(float(match[1]) * _UNITS[match[2].upper()])
+def _script() -> str:
+    """The file that is run, where there is one; what workers name of it is found here under their name for it as well."""
+    main = sys.modules.get("__main__")
+    file: str | None = getattr(main, "__file__", None)
+    if main is None or not file:
+        return ""
+    sys.modules.setdefault("__mp_main__", main)
+    return os.path.abspath(file)
 
 
 def _pickled(name: str, what: str, value: Any) -> tuple[bytes, str]:
     """A callable or arguments, and the script a worker has to run to find what they name."""
-    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    script = _script()
     try:
         pickled = pickle.dumps(value)
         if b"__main__" not in pickled:
             return pickled, ""
-        if file:
-            return pickled, os.path.abspath(file)
+        if script:
+            return pickled, script
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        if file:
+        if script:
             raise _not_sent(name, what, error) from None
     return _pickled_by_value(name, what, value), ""  # a notebook or a prompt: nothing a worker could import
 

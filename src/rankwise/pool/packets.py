@@ -76,7 +76,7 @@ def _to_lane(task: Task, arena: Arena) -> None:
 
 def _laned(node: Node, arena: Arena, slots: list[Slot]) -> Node:
     tag = node[0]
-    if tag in ("T", "N", "P") and type(node[-1]) is bytes and len(node[-1]) > _SMALL:
+    if tag in ("T", "N", "P", "S") and type(node[-1]) is bytes and len(node[-1]) > _SMALL:
         slot = arena.write(np.frombuffer(node[-1], np.uint8))
         if slot is None:
             raise LaneFull

@@ -2,12 +2,13 @@
 
 A node is a tuple whose first item says what it is:
 ("T", dtype, shape, place) a tensor, ("N", dtype, shape, place) an array, ("=", value) a plain value, ("P", size, place) a pickled one,
-("M", size, place) a node too long for a message, ("[", nodes), ("(", nodes) and ("{", keys, nodes) the containers. A place is the
-bytes themselves, or what the packer's `put` returned.
+("[", nodes), ("(", nodes) and ("{", keys, nodes) the containers, ("S", size, place) a container of another class with its items as nodes,
+("M", size, place) a node too long for a message. A place is the bytes themselves, or what the packer's `put` returned.
 """
 
 from __future__ import annotations
 
+import io
 import marshal
 import pickle
 from collections.abc import Callable
@@ -57,6 +58,8 @@ def pack(value: Any, put: Put) -> Node:
         return _pack_tensor(value, put, torch)
     if kind is dict and all(type(key) in PLAIN for key in value):
         return ("{", list(value), [pack(item, put) for item in value.values()])
+    if isinstance(value, (dict, tuple, list)):
+        return _pack_container(value, put)
     return _pickled(value, put)
 
 
@@ -75,7 +78,10 @@ def unpack(node: Node, get: Get) -> Any:
     if tag == "{":
         return {key: unpack(item, get) for key, item in zip(node[1], node[2])}
     raw = get(node[2], "raw", (node[1],), False)
-    return pickle.loads(raw) if tag == "P" else unpack(marshal.loads(raw), get)
+    if tag == "P":
+        return pickle.loads(raw)
+    inner = marshal.loads(raw)
+    return unpack(inner, get) if tag == "M" else _Filling(inner[0], [unpack(item, get) for item in inner[1]]).load()
 
 
 def as_array(data: Any, dtype: str, shape: tuple[int, ...], as_tensor: bool) -> Any:
@@ -124,6 +130,45 @@ def numpy_view(tensor: Any, name: str, torch: Any) -> np.ndarray[Any, Any]:
     if tensor.dim() == 0:  # view(dtype) to another class of type is fine for the same width, also for 0-d
         return tensor.reshape(1).view(carrier).reshape(()).numpy()  # type: ignore[no-any-return]
     return tensor.view(carrier).numpy()  # type: ignore[no-any-return]
+
+
+def _pack_container(value: Any, put: Put) -> Node:
+    """A named tuple, an OrderedDict or their like: pickled by its own rules, but what is in it travels as in a plain one, because a
+    pickled tensor could only be read where torch is, and would be a tensor where an array is wanted."""
+    items = [item for item in (value.values() if isinstance(value, dict) else value) if type(item) not in PLAIN]
+    if not items:
+        return _pickled(value, put)
+    file = io.BytesIO()
+    _Hollowing(file, items).dump(value)
+    array = np.frombuffer(marshal.dumps((file.getvalue(), [pack(item, put) for item in items]), 2), np.uint8)
+    return ("S", len(array), put(array, array))
+
+
+class _Hollowing(pickle.Pickler):
+    """Pickles a container, with a number in the place of each of its items."""
+
+    def __init__(self, file: io.BytesIO, items: list[Any]) -> None:
+        super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
+        self._places = {id(item): i for i, item in enumerate(items)}
+
+    def persistent_id(self, found: Any) -> int | None:
+        return self._places.get(id(found))
+
+
+class _Filling(pickle.Unpickler):
+    """The same container, with these items in it."""
+
+    def __init__(self, hollow: bytes, items: list[Any]) -> None:
+        super().__init__(io.BytesIO(hollow))
+        self._items = items
+
+    def persistent_load(self, number: int) -> Any:
+        return self._items[number]
+
+
+def stays_tensor(dtype: str, wants_tensors: bool) -> bool:
+    """Whether a tensor in a result comes as one: most of the types that only torch knows have no array to come as."""
+    return wants_tensors or (dtype in CARRIED and dtype != "bfloat16")
 
 
 def _pickled(value: Any, put: Put) -> Node:

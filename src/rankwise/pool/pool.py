@@ -16,13 +16,14 @@ from typing import Any
 
 from rankwise.errors import UsageError
 from rankwise.pool import machine
+from rankwise.pool.arguments import check_models, check_pool, check_shape, is_request, memory_limits, parse_bytes
 from rankwise.pool.astream import AsyncStream
 from rankwise.pool.combine import Combine, Ensemble, Router, Split
 from rankwise.pool.dispatch import Dispatcher, Settings
 from rankwise.pool.dtypes import NUMPY, SHARED, name_of_numpy, name_of_torch
 from rankwise.pool.inlet import Inlet, rows_and_key
-from rankwise.pool.metrics import PoolCollector
-from rankwise.pool.model import Model, parse_bytes
+from rankwise.pool.metrics import register
+from rankwise.pool.model import Model
 from rankwise.pool.options import check_window, checked_deadline, checked_priority
 from rankwise.pool.parts import cut_up
 from rankwise.pool.schedule import ModelState
@@ -54,11 +55,10 @@ class Pool:
         lane_bytes: int | str | None = None,
     ) -> None:
         _check_not_importing_main()
+        check_pool(workers, max_queue, idle_s, threads, memory, lane_bytes)
         self._models = _checked(models)
         here = machine.look()
         wants_gpu = any(model.device != "cpu" for model in self._models.values())
-        if not isinstance(workers, int) and workers != "auto":
-            raise UsageError(f'workers must be a number or "auto", not {workers!r}')
         self.plan = machine.plan(here, workers or 1, wants_gpu, threads, pin)
         self._states = {
             name: ModelState(
@@ -85,7 +85,7 @@ class Pool:
         specs = {state.number: self._models[name].spec(name, state.device.split(":")[0]) for name, state in self._states.items()}
         lanes = parse_bytes(lane_bytes) if lane_bytes is not None else here.memory_bytes // _LANE_SHARE
         seats = self.plan.seats
-        budgets = _budgets(memory, {seat.device for seat in seats})
+        budgets = memory_limits(memory, {seat.device for seat in seats})
         settings = Settings(max_queue, lanes, max(64 << 20, lanes // (2 * len(seats))), idle_s, seats, budgets, self.plan.why)
         self._dispatcher = Dispatcher(list(self._states.values()), specs, settings)
         self._inlet, self._express = Inlet(self._dispatcher.arena, self._dispatcher.input_bytes), self._dispatcher.express.send
@@ -114,8 +114,13 @@ class Pool:
         self, requests: Iterable[tuple[Any, ...]], *, window: int | None = None, deadline_s: float | None = None, priority: int = 0
     ) -> Iterator[Any]:
         """`map` over several models: each request is a tuple of the model's name and its inputs."""
-        named = ((self._states.get(model) or self._state(model), inputs) for model, *inputs in requests)
-        return self._stream(named, window, deadline_s, priority)
+        known = (
+            (self._states.get(model) or self._state(model), inputs)
+            for request in requests
+            if type(request) is tuple or is_request(request)
+            for model, *inputs in (request,)
+        )
+        return self._stream(known, window, deadline_s, priority)
 
     async def asubmit(self, model: str, *inputs: Any, deadline_s: float | None = None, priority: int = 0) -> Any:
         """`submit` for asyncio: awaits the result; cancelling the await cancels the task."""
@@ -142,25 +147,24 @@ class Pool:
         has_open_tasks = self._dispatcher.has_open_tasks if self._local is None else lambda: False
         return AsyncStream(submit, has_open_tasks, window).results(inputs)
 
-    def empty(self, shape: int | tuple[int, ...], dtype: Any = "float32") -> Any:
+    def empty(self, shape: int | Iterable[int], dtype: Any = "float32") -> Any:
         """An array in lane memory (a tensor, if dtype is torch's): what is written there is submitted without a copy.
 
         Not to be changed between `submit` and the result.
         """
-        shape = (shape,) if isinstance(shape, int) else tuple(shape)
-        name, as_tensor = _dtype_name(dtype)
+        name, as_tensor = _dtype_name("float32" if dtype is None else dtype)
+        sizes = check_shape(shape, NUMPY[name].itemsize, None)
         if self._local is not None:
-            return self._local.empty(shape, name, as_tensor)
-        array = self._dispatcher.arena.lend(shape, name, as_tensor)
+            return self._local.empty(sizes, name, as_tensor)
+        array = self._dispatcher.arena.lend(sizes, name, as_tensor)
         if array is None:
-            raise self._inlet.no_room("pool.empty", math.prod(shape) * NUMPY[name].itemsize)
+            raise self._inlet.no_room("pool.empty", math.prod(sizes) * NUMPY[name].itemsize)
         return array
 
     def stats(self) -> dict[str, Any]:
         """Numbers of this moment: per model, per worker, and of the lanes."""
         if self._local is not None:
-            models = {name: counted.to_dict() for name, counted in self._local.counters.models.items()}
-            return {"pid": os.getpid(), "plan": "in this process", "models": models, "workers": [], "restarts": 0}
+            return self._local.stats()  # type: ignore[no-any-return]
         return snapshot(self._dispatcher)
 
     def ensemble(self, models: Iterable[str], combine: Combine = "mean") -> Ensemble:
@@ -175,12 +179,10 @@ class Pool:
         """The model that `choose(*inputs)` names."""
         return Router(self, choose)
 
-    def register_metrics(self, registry: Any = None) -> None:
-        """Show the pool's numbers to Prometheus: in this registry of prometheus_client, or its usual one."""
-        if registry is None:
-            from prometheus_client import REGISTRY as registry
-        counters = (self._local or self._dispatcher).counters
-        registry.register(PoolCollector(self.stats, counters))
+    def register_metrics(self, registry: Any = None, name: str = "") -> None:
+        """Show the pool's numbers to Prometheus: in this registry of prometheus_client, or its usual one. The label `pool` is `name`, or
+        tells the pools of a registry apart by numbers."""
+        register(self, (self._local or self._dispatcher).counters, registry, name)
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -245,8 +247,7 @@ class Pool:
 
 
 def _checked(models: Mapping[str, Any]) -> dict[str, Model]:
-    if not models:
-        raise UsageError("a pool needs at least one model", next=('Pool({"mlp": Model("my_models:build_mlp")})',))
+    check_models(models)
     found = {name: model if isinstance(model, Model) else Model(model) for name, model in models.items()}
     for name, model in found.items():
         model.check(name)
@@ -272,14 +273,6 @@ def _check_seats(states: Iterable[ModelState], plan: machine.Plan) -> None:
             raise UsageError(
                 f"no worker has the device of model {state.name!r}, {state.device}", why=plan.why, next=("ask for more workers",)
             )
-
-
-def _budgets(memory: Any, devices: set[str]) -> dict[str, int]:
-    if memory is None:
-        return {}
-    if isinstance(memory, Mapping):
-        return {device: parse_bytes(size) for device, size in memory.items()}
-    return {device: parse_bytes(memory) for device in devices}
 
 
 def _dtype_name(dtype: Any) -> tuple[str, bool]:

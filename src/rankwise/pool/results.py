@@ -15,7 +15,7 @@ from rankwise.pool.crew import Edge
 from rankwise.pool.dtypes import CARRIED, NUMPY
 from rankwise.pool.exceptions import Unsendable
 from rankwise.pool.lease import leased, to_tensor
-from rankwise.pool.parcel import Node, as_array, unpack, widened
+from rankwise.pool.parcel import Node, as_array, stays_tensor, unpack, widened
 from rankwise.pool.segments import copy_into
 from rankwise.pool.tasks import Task
 
@@ -43,7 +43,7 @@ class Reader:
 
     def _get(self, place: Any, dtype: str, shape: tuple[int, ...], is_tensor: bool) -> Any:
         assert self._task is not None
-        is_tensor = is_tensor and (self._task.to_tensor or (dtype in CARRIED and dtype != "bfloat16"))
+        is_tensor = is_tensor and stays_tensor(dtype, self._task.to_tensor)
         if type(place) is bytes:
             return as_array(bytearray(place), dtype, shape, is_tensor)
         array = self._of_input(place, dtype, shape) if place[0] == "i" else self._of_lane(place, dtype, shape)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import signal
 import socket
 import struct
 import time
@@ -13,11 +14,11 @@ from typing import TYPE_CHECKING
 from rankwise.pool.crew import Crew, Edge, Seat
 from rankwise.pool.describe import described
 from rankwise.pool.faults import MAX_BUILDS, Death, back_off_s, is_quarantined
-from rankwise.pool.machine import oom_kills
+from rankwise.pool.oom import OomWatch
 from rankwise.pool.results import Reader
 from rankwise.pool.schedule import ModelState, Order, WorkerState
 from rankwise.pool.tasks import Task
-from rankwise.pool.verdicts import build_failed, quarantined, task_hung
+from rankwise.pool.verdicts import build_died, quarantined, task_hung
 
 if TYPE_CHECKING:
     from rankwise.pool.dispatch import Dispatcher
@@ -35,7 +36,7 @@ class Staff:
         self._dispatcher, self._seats = dispatcher, seats
         self._numbers = itertools.count(1)
         self._early_deaths = 0
-        self._oom_kills = oom_kills()
+        self._oom = OomWatch(time.monotonic())
         self._signalled: deque[tuple[float, set[int]]] = deque(maxlen=16)  # the last deaths by a signal: when, and under which tasks
         self.workers: dict[int, WorkerState] = {}
         self.crew: Crew
@@ -58,6 +59,8 @@ class Staff:
             self._crew_died()
         elif message[0] == "ready":
             self.crew.is_ready = True
+        elif message[0] == "failed":
+            self.crew.complaint = message[1]
         elif message[0] == "born" and message[1] in self.workers:
             self.workers[message[1]].edge.born(message[2])
         elif message[0] == "ended":
@@ -92,7 +95,6 @@ class Staff:
         edge = Edge(next(self._numbers), seat)
         edge.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, int(_LOOK_UP_S * 1e6)))
         edge.reader = Reader(edge, dispatcher.arena, limit)
-        edge.oom_kills = self._oom_kills
         worker = WorkerState(edge.number, seat.device, edge=edge)
         try:
             self.crew.ask_for(edge, limit)
@@ -108,9 +110,7 @@ class Staff:
             self._drain(worker)
             with self._dispatcher.lock:
                 is_early = not (worker.is_ready or edge.has_answered or worker.holds)
-                kills = oom_kills()
-                death = edge.death(exit_code, kills > edge.oom_kills)
-                self._oom_kills = kills
+                death = self._death(edge, exit_code)
                 self._remove(worker, death)
                 self._dispatcher.counters.restarts += 1
                 if not self._dispatcher.is_closed:
@@ -121,6 +121,12 @@ class Staff:
                     else:
                         self._dispatcher.break_all(f"three workers in a row died before they were ready; the last one {death.text}")
         self._dispatcher.tick(time.monotonic())
+
+    def _death(self, edge: Edge, exit_code: int | None) -> Death:
+        if exit_code != -signal.SIGKILL or edge.verdict is not None:
+            return edge.death(exit_code)
+        ran_out = self._oom.look(time.monotonic())
+        return edge.death(exit_code, out_of_memory=bool(ran_out), is_guess=ran_out == "perhaps")
 
     def _drain(self, worker: WorkerState) -> None:
         """What it said before it died still counts."""
@@ -179,8 +185,7 @@ class Staff:
         model.build_failures += 1
         model.not_before = time.monotonic() + back_off_s(model.build_failures)
         if death.hung_s is not None or model.build_failures >= MAX_BUILDS:
-            text = f"{death.stack}\nthe worker that built it {death.text}"
-            self._dispatcher.break_model(model, build_failed(model.name, text, model.build_failures))
+            self._dispatcher.break_model(model, build_died(model.name, model.build_failures, death))
 
     def _crew_died(self) -> None:
         """The process the workers come from is gone, and they with it."""
@@ -202,5 +207,5 @@ class Staff:
                 dispatcher.counters.restarts += len(self._seats)
                 self.start()
             else:
-                dispatcher.break_all(f"the process that imports torch ended with code {code}")
+                dispatcher.break_all(self.crew.complaint or f"the process that imports torch ended with code {code}")
         dispatcher.settle()

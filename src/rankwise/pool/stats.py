@@ -2,37 +2,61 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 from typing import Any
 
-# Upper edges in seconds, from 50 µs to a minute.
+# Upper edges in seconds, from 50 µs to a minute: what Prometheus is shown.
 EDGES: tuple[float, ...] = (*[base * 10**power for power in range(-5, 2) for base in (1.0, 2.0, 5.0)][2:], 100.0)
+_STEP = 1.1  # from one fine edge to the next, so that percentiles are right to some percent
+
+
+def _finer(edges: tuple[float, ...]) -> list[float]:
+    """These edges, with as many between each two as make even steps."""
+    fine = [edges[0]]
+    for low, high in pairwise(edges):
+        parts = math.ceil(math.log(high / low, _STEP))
+        fine += [low * (high / low) ** (i / parts) for i in range(1, parts)]
+        fine.append(high)
+    return fine
+
+
+_FINE = _finer((1e-6, *EDGES))
 
 
 class Histogram:
     """Counts per bucket; enough for percentiles and for Prometheus."""
 
     def __init__(self) -> None:
-        self.counts = [0] * (len(EDGES) + 1)
+        self._counts = [0] * (len(_FINE) + 1)
         self.total = 0
         self.sum_s = 0.0
+        self._max_s = 0.0
 
     def add(self, seconds: float) -> None:
-        self.counts[bisect_left(EDGES, seconds)] += 1
+        self._counts[bisect_left(_FINE, seconds)] += 1
         self.total += 1
         self.sum_s += seconds
+        if seconds > self._max_s:
+            self._max_s = seconds
 
     def quantile(self, q: float) -> float | None:
-        """The upper edge of the bucket in which the q-th part of all lies."""
+        """Where the q-th part of all lies, as if those in a bucket were spread evenly over it."""
         if not self.total:
             return None
-        seen = 0
-        for edge, count in zip((*EDGES, EDGES[-1]), self.counts):
-            seen += count
-            if seen >= q * self.total:
-                return edge
-        return EDGES[-1]
+        left = q * self.total
+        for low, high, count in zip((0.0, *_FINE), (*_FINE, self._max_s), self._counts):
+            if count and left <= count:
+                return min(low + (high - low) * left / count, self._max_s)
+            left -= count
+        return self._max_s
+
+    def up_to_edges(self) -> list[int]:
+        """How many took no longer than each of the edges, and how many there are."""
+        sums = list(accumulate(self._counts))
+        return [*[sums[_FINE.index(edge)] for edge in EDGES], self.total]
 
 
 @dataclass

@@ -13,6 +13,10 @@ from rankwise.sizes import bytes_text
 class PoolError(RankwiseError):
     """Base of what a pool raises on purpose."""
 
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(finding)
+        self.show_rest()
+
 
 class PoolFull(PoolError):
     """No room for one more task: try later, or somewhere else."""
@@ -39,6 +43,9 @@ class ModelUnavailable(PoolError):
 
     def __str__(self) -> str:
         return whole_text(self.finding)
+
+    def show_rest(self) -> None:
+        """The text says it already."""
 
 
 class MissingMainGuard(PoolError):
@@ -103,6 +110,18 @@ def build_failed(model: str, text: str, attempts: int) -> ModelUnavailable:
     return ModelUnavailable(finding)
 
 
+def build_died(model: str, attempts: int, death: Death) -> ModelUnavailable:
+    """There is no traceback: the process that built it is gone."""
+    times = f" ({attempts} times)" if attempts > 1 else ""
+    return ModelUnavailable(
+        Finding(
+            "RW807", "build-failed", "error", True, f"model {model!r} could not be built{times}: the worker that built it {death.text}",
+            why=f"where it was:\n{death.stack}" if death.stack else "the process ended in the middle of it, without an exception",
+            next=("call the build by itself, in a process of its own, and look at how that ends",),
+        )
+    )  # fmt: skip
+
+
 # What `whole_text` makes of a finding, at the end of a traceback.
 _TOLD = re.compile(
     r"^(?P<code>RW\d{3}) (?P<summary>(?:(?!^why    |^next   |^RW\d{3} ).)+?)(?:\nwhy    (?P<why>.*?))?(?P<steps>(?:\nnext   [^\n]*)*)\s*\Z",
@@ -134,8 +153,8 @@ def missing_main_guard() -> MissingMainGuard:
     return MissingMainGuard(
         Finding(
             "RW810", "missing-main-guard", "error", True, "this script starts a pool whenever it is imported, and workers import it",
-            why="the model's build is defined in the script itself, so a worker runs the script to find it, and comes to Pool(...) again",
-            next=('put what starts the pool under: if __name__ == "__main__":', 'or move build to a module: Model("my_models:build")'),
+            why="a build or an input is defined in the script itself, so a worker runs the script to find it, and comes to Pool(...) again",
+            next=('put what starts the pool under: if __name__ == "__main__":', 'or move that to a module: Model("my_models:build")'),
         )
     )  # fmt: skip
 

@@ -47,7 +47,11 @@ class Receiver:
 
     def receive(self, wait: bool) -> Any | None:
         """The next message; None where the other end is gone. Raises BlockingIOError where there is none yet."""
-        size, ancillary, _, _ = self._sock.recvmsg_into((self._buffer,), _ANCILLARY, _RECEIVE if wait else _RECEIVE_NOW)
+        flags = _RECEIVE if wait else _RECEIVE_NOW
+        try:
+            size, ancillary, _, _ = self._sock.recvmsg_into((self._buffer,), _ANCILLARY, flags)
+        except ConnectionResetError:  # the other end left without reading everything; what it had said itself is still there
+            size, ancillary, _, _ = self._sock.recvmsg_into((self._buffer,), _ANCILLARY, flags)
         for level, kind, data in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 self.fds += array.array("i", data[: len(data) - len(data) % _FD])

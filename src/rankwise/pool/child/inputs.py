@@ -19,6 +19,18 @@ _ENTRY = 8  # bytes per page in /proc/self/pagemap
 _CLEAN = bytes(byte for byte in range(256) if not byte & 0x80 or byte & 0x20)
 
 
+def copied(array: np.ndarray[Any, Any], owner: Any) -> np.ndarray[Any, Any]:
+    """For `pack`, where nothing leaves the process: the place of an array is a copy of it."""
+    return np.array(array, order="C")
+
+
+def seen(place: Any, dtype: str, shape: tuple[int, ...], as_tensor: bool) -> Any:
+    """For `unpack`, of what `copied` kept. numpy arrays become tensors as well: that is what a model takes."""
+    if type(place) is bytes:
+        return as_array(bytearray(place), dtype, shape, dtype != "raw")
+    return place if dtype == "raw" else to_tensor(place, dtype)
+
+
 class Inputs:
     """The lane as this worker maps it, and which parts of it the task at hand uses."""
 
@@ -32,9 +44,9 @@ class Inputs:
         self.segments[-1].close()  # the mapping is enough
 
     def get(self, place: Any, dtype: str, shape: tuple[int, ...], as_tensor: bool) -> Any:
-        """For `unwrap`. numpy arrays become tensors as well: that is what a model takes."""
+        """For `unpack`; as `seen`, of what lies on the lane."""
         if type(place) is bytes:
-            return as_array(bytearray(place), dtype, shape, dtype != "raw")
+            return seen(place, dtype, shape, as_tensor)
         number, offset, nbytes = place
         segment = self.segments[number]
         array: np.ndarray[Any, Any] = np.ndarray(shape, NUMPY[dtype], segment.map, offset)

@@ -1,10 +1,11 @@
-"""The user's script inside a worker, for a `build` that is defined in it."""
+"""The user's script inside a worker, for a `build` or an input that is defined in it."""
 
 from __future__ import annotations
 
 import runpy
 import sys
 import types
+from typing import Any
 
 _path = ""
 is_importing = False  # while true, a new Pool would be one that a script without a main guard is about to start
@@ -20,6 +21,29 @@ def become(path: str) -> None:
     is_importing = True
     try:
         module.__dict__.update(runpy.run_path(path, run_name="__mp_main__"))
+    except BaseException:
+        _path = ""  # whoever asks next is told the same
+        raise
     finally:
         is_importing = False
     sys.modules["__main__"] = sys.modules["__mp_main__"] = module
+
+
+def become_when_asked(path: str) -> None:
+    """Most pools never need the script: it runs when an input names something of it."""
+    if not _path:
+        sys.modules["__main__"] = sys.modules["__mp_main__"] = _Unread(path)
+
+
+class _Unread(types.ModuleType):
+    """Stands for the script until somebody looks for one of its names."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("__main__")
+        self.__file__ = path
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or is_importing:
+            raise AttributeError(name)
+        become(str(self.__file__))
+        return getattr(sys.modules["__main__"], name)

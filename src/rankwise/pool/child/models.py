@@ -7,14 +7,18 @@ import importlib
 import os
 import pickle
 import sys
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from rankwise.errors import RankwiseError, whole_text
+from rankwise.errors import RankwiseError, UsageError, whole_text
 from rankwise.pool.child import main_module
+from rankwise.pool.child.inputs import copied, seen
+from rankwise.pool.describe import shape_of
+from rankwise.pool.parcel import pack, unpack
 from rankwise.pool.segments import return_to_kernel
 
 
@@ -44,7 +48,7 @@ def load(spec: dict[str, Any], is_worker: bool = True) -> Loaded:
 def _loaded(spec: dict[str, Any]) -> Loaded:
     device = torch.device(spec["device"])
     before = _footprint(device)
-    args, kwargs, warmup = pickle.loads(spec["given"])
+    args, kwargs, warmup = _found(spec, "given")
     built = _build(spec, args, kwargs)
     if isinstance(built, torch.nn.Module):
         if spec["weights"]:
@@ -86,13 +90,29 @@ def _become_like_the_caller(spec: dict[str, Any]) -> None:
     os.chdir(spec["cwd"])
     if spec["main"]:
         main_module.become(spec["main"])
+    elif spec["script"]:
+        main_module.become_when_asked(spec["script"])
+
+
+def _found(spec: dict[str, Any], what: str) -> Any:
+    """What the caller sent by name."""
+    try:
+        return pickle.loads(spec[what])
+    except AttributeError as error:
+        if not spec["main"]:
+            raise
+        raise UsageError(
+            f"what was sent to the worker is not there when it imports {os.path.basename(spec['main'])}: {error}",
+            why='what stands under `if __name__ == "__main__":` exists only in the script that is run, not where it is imported',
+            next=("move its definition above that line", 'or into a module: Model("my_models:build")'),
+        ) from error
 
 
 def _build(spec: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if spec["program"]:
         return torch.export.load(spec["program"]).module()
     if spec["pickled"] is not None:
-        return pickle.loads(spec["pickled"])(*args, **kwargs)
+        return _found(spec, "pickled")(*args, **kwargs)
     module, _, name = spec["build"].partition(":")
     found: Any = importlib.import_module(module)
     for part in name.split("."):
@@ -101,13 +121,21 @@ def _build(spec: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 
 def _warm_up(built: Callable[..., Any], inputs: Any, device: torch.device) -> None:
-    inputs = inputs if isinstance(inputs, tuple) else (inputs,)
-    with torch.inference_mode():
-        built(*[to_device(item, device) for item in inputs])
+    """On what a request of the same inputs would give it."""
+    node = pack(inputs if isinstance(inputs, tuple) else (inputs,), copied)
+    try:
+        with torch.inference_mode():
+            built(*[to_device(item, device) for item in unpack(node, seen)])
+    except Exception as error:
+        raise UsageError(
+            f"its warm-up failed: {type(error).__name__}: {error}",
+            why=f"the model was built, and then run on warmup: {shape_of(node)}\n{traceback.format_exc().rstrip()}",
+            next=("give it an input that the model takes: warmup=x; a tuple is several arguments",),
+        ) from error
 
 
 def to_device(value: Any, device: torch.device) -> Any:
-    """Tensors anywhere in a nested value, on the device; numpy arrays become tensors."""
+    """Tensors anywhere in a nested value, on the device."""
     if isinstance(value, torch.Tensor):
         return value.to(device, non_blocking=True)
     if isinstance(value, (list, tuple)) and type(value) in (list, tuple):

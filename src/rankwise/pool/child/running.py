@@ -40,15 +40,15 @@ class Runner:
 
     def _alone(self, model: Loaded, inputs: tuple[Any, ...]) -> tuple[bool, Any]:
         try:
-            return True, self._call(model, inputs)
-        except Exception as error:
-            return False, packed_error(error)
+            return True, self.call(model, inputs)
+        except BaseException as error:
+            return False, failure(error)
 
     def _batch(self, model: Loaded, requests: list[tuple[Any, ...]], rows: list[int]) -> list[tuple[bool, Any]]:
         try:
             whole = requests[0] if len(requests) == 1 else join(requests)
             sample = self._sample(model, whole, rows)
-            output = self._call(model, whole)
+            output = self.call(model, whole)
             parts = cut(output, rows)
             if sample is not None:
                 self._prove(model, sample, output)
@@ -57,7 +57,7 @@ class Runner:
             self.flags |= UNBATCHABLE
             if len(requests) == 1:  # there was nothing to cut; and its input may not be what it was any more
                 return [(True, output)]
-        except Exception as error:
+        except BaseException as error:
             if is_out_of_memory(error):
                 self.flags |= HALVED
                 release_memory()
@@ -69,12 +69,12 @@ class Runner:
                     *self._batch(model, requests[middle:], rows[middle:]),
                 ]
             if len(requests) == 1:
-                return [(False, packed_error(error))]
+                return [(False, failure(error))]
         return [self._alone(model, request) for request in requests]  # so that a row that fails does not fail its neighbours
 
-    def _halves(self, model: Loaded, inputs: tuple[Any, ...], rows: int, error: Exception) -> tuple[bool, Any]:
+    def _halves(self, model: Loaded, inputs: tuple[Any, ...], rows: int, error: BaseException) -> tuple[bool, Any]:
         if rows < 2:
-            return False, packed_error(error)
+            return False, failure(error)
         outputs = []
         for start, stop in ((0, rows // 2), (rows // 2, rows)):
             ok, value = self._batch(model, [each_tensor(inputs, lambda t: t[start:stop])], [stop - start])[0]  # noqa: B023  (used at once)
@@ -95,7 +95,7 @@ class Runner:
         proven = self._proven.get(id(model))
         if sum(rows) < 2 or (proven is not None and proven() is model):
             return None
-        return self._call(model, each_tensor(inputs, lambda tensor: tensor[:1].clone()))
+        return self.call(model, each_tensor(inputs, lambda tensor: tensor[:1].clone()))
 
     def _prove(self, model: Loaded, sample: Any, output: Any) -> None:
         """One row gave one, and whatever is no tensor was the same. Raises Unbatchable."""
@@ -106,7 +106,8 @@ class Runner:
             raise Unbatchable from None
         self._proven[id(model)] = weakref.ref(model)
 
-    def _call(self, model: Loaded, inputs: tuple[Any, ...]) -> Any:
+    def call(self, model: Loaded, inputs: tuple[Any, ...]) -> Any:
+        """The model on its device; what comes back lies in ordinary memory, complete."""
         if model.device.type == "cpu":
             if model.keeps_inputs:
                 inputs = each_tensor(inputs, torch.Tensor.clone)
@@ -156,7 +157,7 @@ def has_tensor(value: Any) -> bool:
     return bool(found)
 
 
-def is_out_of_memory(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException | None) -> bool:
     """Python's and the GPU's own errors, the kernel's, or the CPU allocator's, which is a plain RuntimeError."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
@@ -168,6 +169,12 @@ def is_out_of_memory(error: BaseException) -> bool:
 def release_memory() -> None:
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.empty_cache()
+
+
+def failure(error: BaseException, longest: int = _LONGEST) -> tuple[bytes, str]:
+    """As `packed_error`; what would end the caller's thread when raised there (SystemExit, KeyboardInterrupt) travels as text only."""
+    data, text = packed_error(error, longest)
+    return (data if isinstance(error, Exception) else b""), text
 
 
 def packed_error(error: BaseException, longest: int = _LONGEST) -> tuple[bytes, str]:

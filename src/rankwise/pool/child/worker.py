@@ -17,7 +17,7 @@ import torch
 from rankwise.pool.child.inputs import Inputs
 from rankwise.pool.child.models import Loaded, drop, load
 from rankwise.pool.child.outputs import Outputs
-from rankwise.pool.child.running import Runner, is_out_of_memory, packed_error, shortened
+from rankwise.pool.child.running import Runner, failure, is_out_of_memory, shortened
 from rankwise.pool.parcel import Node, Part, folded, pack, unpack
 from rankwise.pool.segments import Segment
 from rankwise.pool.stack import STACK_SIGNAL
@@ -104,7 +104,8 @@ class Worker:
             self._models[number] = model = load(pickle.loads(self._inputs.raw(place)))
         except BaseException as error:  # SystemExit from a script without a main guard, say: nothing the user's code does ends the worker
             drop()
-            send(self._sock, ("failed", serial, number, *packed_error(error), is_out_of_memory(error)), wait=True)
+            ran_out = is_out_of_memory(error) or is_out_of_memory(error.__cause__)  # in a warm-up, which says of itself that it failed
+            send(self._sock, ("failed", serial, number, *failure(error), ran_out), wait=True)
         else:
             send(self._sock, ("loaded", serial, number, model.nbytes, time.perf_counter() - started), wait=True)
         self._inference.__enter__()
@@ -130,8 +131,8 @@ class Worker:
             answer = pack(model.run(*unpack(node, self._inputs.get)), self._outputs.put)
             if answer[0] != "T":
                 answer = folded(answer, self._outputs.put)[0]
-        except Exception as error:
-            ok, answer = False, packed_error(error)
+        except BaseException as error:
+            ok, answer = False, failure(error)
         if self._inputs.in_use and self._inputs.is_kept():
             model.is_plain, model.keeps_inputs, flags = False, True, KEPT
         took = time.monotonic_ns() - now
@@ -175,8 +176,8 @@ class Worker:
     def _plain_result(self, run: Any, node: Node) -> tuple[list[tuple[bool, Any]], int]:
         try:
             answer, size = folded(pack(run(*unpack(node, self._inputs.get)), self._outputs.put), self._outputs.put)
-        except Exception as error:
-            failed = packed_error(error)
+        except BaseException as error:
+            failed = failure(error)
             return [(False, failed)], len(failed[0]) + len(failed[1])
         return [(True, answer)], size
 
@@ -190,8 +191,8 @@ class Worker:
             try:
                 requests = [unpack(node, self._inputs.get) for _, node, _ in timely]
                 found = self._runner.run(model, requests, [rows for rows, _, _ in timely])
-            except Exception as error:
-                found = [(False, packed_error(error))] * len(timely)
+            except BaseException as error:
+                found = [(False, failure(error))] * len(timely)
         packed = self._packed_all(found)
         results = iter([(ok, answer) for ok, answer, _ in packed])
         in_order = [next(results) if part[2] is None or now < part[2] else (False, None) for part in parts]
@@ -211,8 +212,8 @@ class Worker:
             if ok:
                 return (True, *folded(pack(value, self._outputs.put), self._outputs.put))
             error = shortened(value, longest)
-        except Exception as raised:  # an output that cannot be pickled
-            error = packed_error(raised, longest)
+        except BaseException as raised:  # an output that cannot be pickled
+            error = failure(raised, longest)
         return False, error, len(error[0]) + len(error[1])
 
     def _add(self, answer: tuple[Any, ...], nbytes: int) -> None:

@@ -12,26 +12,31 @@ import select
 import signal
 import socket
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
 from rankwise.pool.wire import Receiver, send
 
 _PR_SET_PDEATHSIG = 1
+_LONGEST = 20_000  # characters of a traceback
 
 
 def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    import torch  # noqa: F401  (before the first fork, so that all workers share it)
+    zygote = Zygote(control)
+    try:
+        import torch  # noqa: F401  (before the first fork, so that all workers share it)
 
-    import rankwise.pool.child.worker  # noqa: F401  (the same)
-
-    threads = len(os.listdir("/proc/self/task"))
+        import rankwise.pool.child.worker  # noqa: F401  (the same)
+    except BaseException:
+        zygote.tell(("failed", traceback.format_exc()[-_LONGEST:]))
+        raise
     gc.collect()
     gc.freeze()  # what is here stays: a collection in a worker need not write to the pages it shares
-    send(control, ("ready", os.getpid(), threads), wait=True)
-    Zygote(control).serve()
+    zygote.tell(("ready", os.getpid(), len(os.listdir("/proc/self/task"))))
+    zygote.serve()
 
 
 class Zygote:
@@ -66,6 +71,8 @@ class Zygote:
                 for pidfd in self._children.values():
                     os.close(pidfd)
                 become_worker(orders, fds)
+            except ConnectionError:  # nobody is left to answer
+                pass
             except BaseException:
                 sys.excepthook(*sys.exc_info())
             finally:
@@ -73,15 +80,15 @@ class Zygote:
         self._children[pid] = os.pidfd_open(pid)
         for fd in fds:
             os.close(fd)
-        self._tell(("born", orders["number"], pid))
+        self.tell(("born", orders["number"], pid))
 
     def _reap(self, pids: list[int]) -> None:
         for pid in pids:
             _, status = os.waitpid(pid, 0)
             os.close(self._children.pop(pid))
-            self._tell(("ended", pid, os.waitstatus_to_exitcode(status)))
+            self.tell(("ended", pid, os.waitstatus_to_exitcode(status)))
 
-    def _tell(self, message: tuple[Any, ...]) -> None:
+    def tell(self, message: tuple[Any, ...]) -> None:
         try:
             send(self._control, message, wait=True)
         except OSError:
