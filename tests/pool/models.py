@@ -332,6 +332,7 @@ WISHES: dict[str, Any] = {
     "generator": lambda x: (i for i in x),
     "leave": raising(SystemExit(3)),
     "raise": raising(ValueError("this is bad")),
+    "stop": raising(StopIteration("enough")),
 }
 
 

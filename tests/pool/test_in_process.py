@@ -80,6 +80,7 @@ def told(value: Any) -> Any:
         ("numpy", (ARRAY,)),
         ("sparse", (TENSOR,)),
         ("generator", (TENSOR,)),
+        ("stop", (TENSOR,)),
         ("leave", (TENSOR,)),
         ("raise", (TENSOR,)),
         ("add", (TENSOR, torch.ones(3))),

@@ -15,7 +15,7 @@ import numpy as np
 
 from rankwise.pool.arguments import check_shape
 from rankwise.pool.dtypes import NUMPY
-from rankwise.pool.extents import Extents, rounded
+from rankwise.pool.extents import PAGE, Extents, rounded
 from rankwise.pool.lease import leased, to_tensor
 from rankwise.pool.segments import Segment, copy_into
 from rankwise.pool.verdicts import pool_closed
@@ -102,7 +102,7 @@ class Arena:
 
     @property
     def total_bytes(self) -> int:
-        return sum(segment.size for segment in self.segments)
+        return sum(extents.size for extents in self._extents)
 
     def close(self) -> None:
         """Workers are gone; arrays the user still has keep their memory."""
@@ -121,12 +121,24 @@ class Arena:
                 self._extents[slot.segment].give(slot.offset, slot.room)
 
     def _grow(self, room: int) -> Slot | None:
-        total = self.total_bytes
-        size = max(room, GROWTH_BYTES if self.segments else FIRST_BYTES)
-        if total + size > self.limit_bytes:
-            size = room
-        if total + size > self.limit_bytes:
-            return None
+        """A little more than is asked for, so that inputs that grow bit by bit do not make a segment each."""
+        ample = rounded(max(room + room // 4, GROWTH_BYTES if self.segments else FIRST_BYTES))
+        for free_first in (False, True):
+            if free_first:
+                self._retire()
+            left = (self.limit_bytes - self.total_bytes) // PAGE * PAGE
+            if left >= room:
+                return self._added(min(ample, left), room)
+        return None
+
+    def _retire(self) -> None:
+        """Segments that nobody uses any more, and that are too small now, give their memory back; their numbers stay theirs."""
+        for number, extents in enumerate(self._extents):
+            if extents.size and extents.is_empty:
+                self.segments[number].empty()
+                self._extents[number] = Extents(0)
+
+    def _added(self, size: int, room: int) -> Slot:
         segment = Segment.create(size, "rankwise-inputs")
         if not self.segments:
             segment.fault_in(FIRST_BYTES // 4)

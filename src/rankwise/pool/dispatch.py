@@ -264,8 +264,10 @@ class Dispatcher:
     def break_model(self, model: ModelState, error: Exception) -> None:
         """From now on, and for those that wait already: this error."""
         model.broken = error
-        log.error("%s", error)
-        for task in model.queue.all():
+        waiting = model.queue.all()
+        if not waiting:  # otherwise their futures tell it
+            log.error("%s", error)
+        for task in waiting:
             model.queue.forget(task)
             self.fail(task, error)
 

@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Iterator
 from typing import Any
 
+NOT_IN_A_LOOP = (StopIteration, StopAsyncIteration)  # raised where a caller waits for results one by one, they would end the loop
 _ELLIPSIS = " … "
 _LEAST = 2000  # bytes; with fewer, a message that is cut says less than the end of the traceback
 

@@ -80,11 +80,9 @@ class Inlet:
     def no_room(self, what: str, nbytes: int) -> RankwiseError:
         """Why the lane did not take it: for the moment, or for good."""
         arena = self._arena
-        largest = max([arena.limit_bytes - arena.total_bytes, *[segment.size for segment in arena.segments]])
-        if rounded(nbytes) > largest:
+        if rounded(nbytes) > arena.limit_bytes:
             return UsageError(
                 f"{what} takes {bytes_text(nbytes)}, more than ever fits the lane, which is {bytes_text(arena.limit_bytes)}",
-                why=f"it has to lie there in one piece, and the largest it can have is {bytes_text(largest)}",
                 next=(f"a larger lane: Pool(..., lane_bytes={4 * nbytes})", "or smaller inputs"),
             )
         return lane_full(what, nbytes, arena.limit_bytes, arena.used_bytes(), self._waiting_bytes())

@@ -13,7 +13,7 @@ from rankwise.findings import Finding
 from rankwise.pool.arena import Arena
 from rankwise.pool.crew import Edge
 from rankwise.pool.dtypes import CARRIED, NUMPY
-from rankwise.pool.exceptions import Unsendable
+from rankwise.pool.exceptions import NOT_IN_A_LOOP, Unsendable
 from rankwise.pool.lease import leased, to_tensor
 from rankwise.pool.parcel import Node, as_array, stays_tensor, unpack, widened
 from rankwise.pool.segments import copy_into
@@ -110,7 +110,7 @@ def raised(payload: tuple[bytes, str], model: str) -> BaseException:
     error: BaseException | None = None
     try:
         found = pickle.loads(data) if data else None
-        error = found if isinstance(found, BaseException) else None
+        error = found if isinstance(found, BaseException) and not isinstance(found, NOT_IN_A_LOOP) else None
     except Exception:  # its class cannot be had here
         pass
     if isinstance(error, Unsendable):

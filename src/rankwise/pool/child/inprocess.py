@@ -23,6 +23,7 @@ from rankwise.pool.child.inputs import copied, seen
 from rankwise.pool.child.models import Loaded, load
 from rankwise.pool.child.running import Runner, failure
 from rankwise.pool.dtypes import CARRIED
+from rankwise.pool.exceptions import NOT_IN_A_LOOP, Unsendable
 from rankwise.pool.inlet import wants_tensors
 from rankwise.pool.lease import to_tensor
 from rankwise.pool.parcel import Node, as_array, pack, stays_tensor, unpack, widened
@@ -72,7 +73,8 @@ class InProcess:
                 raise
             except BaseException as error:
                 self.counters.of(model).failed += 1
-                return Done(None, error if isinstance(error, Exception) else raised(failure(error), model))
+                travels = isinstance(error, Exception) and not isinstance(error, (Unsendable, *NOT_IN_A_LOOP))
+                return Done(None, error if travels else raised(failure(error), model))
         seconds = time.monotonic() - started
         if deadline_s is not None and seconds > deadline_s:
             return self._late(model, deadline_s, was_running=True)

@@ -18,6 +18,7 @@ from rankwise.errors import RankwiseError, UsageError, whole_text
 from rankwise.pool.child import main_module
 from rankwise.pool.child.inputs import copied, seen
 from rankwise.pool.describe import shape_of
+from rankwise.pool.nested import each_leaf
 from rankwise.pool.parcel import pack, unpack
 from rankwise.pool.segments import return_to_kernel
 
@@ -136,13 +137,7 @@ def _warm_up(built: Callable[..., Any], inputs: Any, device: torch.device) -> No
 
 def to_device(value: Any, device: torch.device) -> Any:
     """Tensors anywhere in a nested value, on the device."""
-    if isinstance(value, torch.Tensor):
-        return value.to(device, non_blocking=True)
-    if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
-        return type(value)([to_device(item, device) for item in value])
-    if type(value) is dict:
-        return {key: to_device(item, device) for key, item in value.items()}
-    return value
+    return each_leaf(value, lambda leaf: leaf.to(device, non_blocking=True) if isinstance(leaf, torch.Tensor) else leaf)
 
 
 def _footprint(device: torch.device) -> int:

@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from rankwise.pool.nested import each_leaf
+
 _LEAST_BYTES = 64 << 10  # below, pinning costs more than it saves
 
 
@@ -13,31 +15,22 @@ class Staging:
     """Reuses torch's own cache of pinned blocks; what is fetched is complete when `fetch` returns."""
 
     def pin(self, value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            if value.nbytes < _LEAST_BYTES or not torch.cuda.is_available():
-                return value
-            block = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
-            block.copy_(value)
-            return block
-        if type(value) in (list, tuple):
-            return type(value)([self.pin(item) for item in value])
-        if type(value) is dict:
-            return {key: self.pin(item) for key, item in value.items()}
-        return value
+        return each_leaf(value, _pinned) if torch.cuda.is_available() else value
 
     def fetch(self, value: Any) -> Any:
-        fetched = self._fetch(value)
+        fetched = each_leaf(value, _fetched)
         torch.cuda.synchronize()
         return fetched
 
-    def _fetch(self, value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            if value.device.type == "cpu":
-                return value
-            block = torch.empty(value.shape, dtype=value.dtype, pin_memory=value.nbytes >= _LEAST_BYTES)
-            return block.copy_(value, non_blocking=True)
-        if type(value) in (list, tuple):
-            return type(value)([self._fetch(item) for item in value])
-        if type(value) is dict:
-            return {key: self._fetch(item) for key, item in value.items()}
+
+def _pinned(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor) or value.nbytes < _LEAST_BYTES:
         return value
+    return torch.empty(value.shape, dtype=value.dtype, pin_memory=True).copy_(value)
+
+
+def _fetched(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor) or value.device.type == "cpu":
+        return value
+    block = torch.empty(value.shape, dtype=value.dtype, pin_memory=value.nbytes >= _LEAST_BYTES)
+    return block.copy_(value, non_blocking=True)
