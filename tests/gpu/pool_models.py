@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections import OrderedDict
+from typing import Any, NamedTuple
 
 import torch
 
@@ -21,6 +22,18 @@ def cnn() -> torch.nn.Module:
 class Where(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> dict[str, Any]:
         return {"device": str(x.device), "visible": os.environ["CUDA_VISIBLE_DEVICES"], "count": torch.cuda.device_count()}
+
+
+class Found(NamedTuple):
+    kind: str
+    parts: OrderedDict[str, torch.Tensor]
+
+
+class Finder(torch.nn.Module):
+    """Returns what detectors and transformers return: tensors inside containers of their own."""
+
+    def forward(self, given: dict[str, torch.Tensor]) -> Found:
+        return Found(given["a"].device.type, OrderedDict(doubled=given["a"] * 2))
 
 
 class Hungry(torch.nn.Module):

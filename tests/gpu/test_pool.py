@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import multiprocessing.resource_tracker
 import os
 import time
 from collections.abc import Iterator
@@ -32,6 +32,7 @@ def pool() -> Iterator[Pool]:
         "mlp": Model(f"{HERE}:mlp", max_batch=64),
         "cnn": Model(f"{HERE}:cnn"),
         "where": Model(f"{HERE}:where"),
+        "found": Model(f"{HERE}:Finder"),
         "hungry": Model(f"{HERE}:hungry", max_batch=64),
     }
     with Pool(models, workers=2) as pool:
@@ -58,6 +59,13 @@ def test_several_models_at_once_give_what_they_give_alone(pool: Pool) -> None:
         y = future.result(120)
         assert y.device.type == "cpu"
         torch.testing.assert_close(y, expected[name], rtol=1e-2, atol=1e-2)
+
+
+def test_tensors_in_any_container_come_back_from_the_card(pool: Pool) -> None:
+    found = pool.submit("found", {"a": torch.ones(70_000)}).result(120)
+
+    assert type(found).__name__ == "Found" and found.kind == "cuda"
+    assert found.parts["doubled"].device.type == "cpu" and bool((found.parts["doubled"] == 2).all())
 
 
 def test_large_inputs_pass_through_pinned_memory(pool: Pool) -> None:
@@ -151,6 +159,7 @@ def test_throughput_against_a_plain_loop_and_one_process_per_model(capsys: Any) 
     with capsys.disabled():
         print("\n" + "\n".join(f"{way}: {rate:,.0f}/s" for way, rate in rates.items()), os.linesep)
         print(f"pool, streamed: {streamed(xs):,.0f}/s")
+    multiprocessing.resource_tracker._resource_tracker._stop()  # which `by_hand` started, and which would live as long as we do
     assert rates["pool, batched"] > max(rates["plain loop"], rates["one process per model, by hand"])
 
 
