@@ -11,7 +11,7 @@ import pickle
 import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
@@ -118,11 +118,13 @@ class InProcess:
     def _run(self, model: Loaded, inputs: tuple[Any, ...]) -> Any:
         if torch.is_inference_mode_enabled():  # by the caller: to enter it once more takes as long as a small layer
             output = self._output(model, inputs)
+            if isinstance(output, torch.Tensor):
+                return output if _is_new(output) else output.clone()
         else:
             with torch.inference_mode():
                 output = self._output(model, inputs)
-        if isinstance(output, torch.Tensor):
-            return output.detach().clone()  # outside of inference mode: it may be changed and trained with
+            if isinstance(output, torch.Tensor):
+                return output.clone()  # outside of inference mode: it may be changed and trained with
         as_tensors = wants_tensors(inputs)
 
         def get(place: Any, dtype: str, shape: tuple[int, ...], is_tensor: bool) -> Any:
@@ -162,3 +164,12 @@ def _is_plain(value: Any) -> bool:
     if type(value) is not torch.Tensor or value.layout is not torch.strided or not value.is_cpu:
         return False
     return value.is_contiguous() and not value.is_conj() and not value.is_neg()
+
+
+def _is_new(output: torch.Tensor) -> bool:
+    """Nobody else has this memory: the model neither keeps it nor is it a part of something that does."""
+    return _uses(output.untyped_storage()._cdata) == _OWN_USES
+
+
+_uses: Callable[[int], int] = torch._C._storage_Use_Count
+_OWN_USES = 2  # the tensor, and the storage as it was asked for
