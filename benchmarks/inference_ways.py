@@ -288,7 +288,8 @@ TEXT = """# The same requests, five ways
 
 Medians of {repeats} or more; all ways take turns, each after one turn that does not count. Except for whole jobs, all of that three
 times, with processes and models made anew, because it matters where their memory happens to lie; the median of these. One thread per
-process except where two are named. A ratio over 1 is in favour of rankwise; the last column says what is required of it, and whether it is met.
+process except where two are named. A ratio over 1 is in favour of rankwise; the last column says what is required of it, and whether
+it is met.
 
 Three models, because the ratios ask different questions. **Large** is a 1024-wide MLP with 4.2 million parameters. A batch of 256 is
 2 Gflop, some tens of milliseconds: here it is computing that is measured, so this model is for what two processes gain over one. One

@@ -15,13 +15,11 @@ import numpy as np
 
 from rankwise.pool.arguments import check_shape
 from rankwise.pool.dtypes import NUMPY
-from rankwise.pool.extents import PAGE, Extents, rounded
+from rankwise.pool.extents import rounded
+from rankwise.pool.lane import FIRST_BYTES, Lane
 from rankwise.pool.lease import leased, to_tensor
-from rankwise.pool.segments import Segment, copy_into
+from rankwise.pool.segments import copy_into
 from rankwise.pool.verdicts import pool_closed
-
-FIRST_BYTES = 8 << 20
-GROWTH_BYTES = 64 << 20
 
 
 class Slot:
@@ -38,8 +36,8 @@ class Arena:
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
-        self.segments: list[Segment] = []
-        self._extents: list[Extents] = []
+        self._lane = Lane("rankwise-inputs")
+        self.segments = self._lane.segments
         self._lock = threading.Lock()
         self._dropped: deque[Slot] = deque()  # a finalizer may run anywhere, also while this thread holds the lock
         self.is_closed = False
@@ -52,11 +50,11 @@ class Arena:
             raise pool_closed()
         with self._lock:
             self._collect()
-            for number, extents in enumerate(self._extents):
-                offset = extents.take(room) if extents.free_bytes >= room else None
-                if offset is not None:
-                    return Slot(number, offset, room)
-            return self._grow(room)
+            is_first = not self.segments
+            place = self._lane.take(room) or self._lane.grow(room, self.limit_bytes)
+            if is_first and place is not None:
+                self.segments[0].fault_in(FIRST_BYTES // 4)
+            return Slot(*place, room) if place is not None else None
 
     def hold(self, slot: Slot) -> None:
         with self._lock:
@@ -98,11 +96,11 @@ class Arena:
     def used_bytes(self) -> int:
         with self._lock:
             self._collect()
-            return sum(extents.size - extents.free_bytes for extents in self._extents)
+            return self._lane.used_bytes
 
     @property
     def total_bytes(self) -> int:
-        return sum(extents.size for extents in self._extents)
+        return self._lane.total_bytes
 
     def close(self) -> None:
         """Workers are gone; arrays the user still has keep their memory."""
@@ -110,7 +108,8 @@ class Arena:
             self.is_closed = True
             for segment in self.segments:
                 segment.close()
-            self.segments, self._extents, self.lent = [], [], {}
+            self._lane = Lane("")
+            self.segments, self.lent = self._lane.segments, {}
 
     def _collect(self) -> None:
         while self._dropped and self.segments:
@@ -118,33 +117,4 @@ class Arena:
             slot.refs -= 1
             if slot.refs == 0:
                 self.lent.pop(self.address(slot), None)
-                self._extents[slot.segment].give(slot.offset, slot.room)
-
-    def _grow(self, room: int) -> Slot | None:
-        """A little more than is asked for, so that inputs that grow bit by bit do not make a segment each."""
-        ample = rounded(max(room + room // 4, GROWTH_BYTES if self.segments else FIRST_BYTES))
-        for free_first in (False, True):
-            if free_first:
-                self._retire()
-            left = (self.limit_bytes - self.total_bytes) // PAGE * PAGE
-            if left >= room:
-                return self._added(min(ample, left), room)
-        return None
-
-    def _retire(self) -> None:
-        """Segments that nobody uses any more, and that are too small now, give their memory back; their numbers stay theirs."""
-        for number, extents in enumerate(self._extents):
-            if extents.size and extents.is_empty:
-                self.segments[number].empty()
-                self._extents[number] = Extents(0)
-
-    def _added(self, size: int, room: int) -> Slot:
-        segment = Segment.create(size, "rankwise-inputs")
-        if not self.segments:
-            segment.fault_in(FIRST_BYTES // 4)
-        extents = Extents(size)
-        offset = extents.take(room)
-        assert offset is not None
-        self.segments.append(segment)
-        self._extents.append(extents)
-        return Slot(len(self.segments) - 1, offset, room)
+                self._lane.give(slot.segment, slot.offset, slot.room)
