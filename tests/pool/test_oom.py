@@ -44,20 +44,29 @@ def test_a_kill_in_our_own_group_is_certain_and_counts_once(tmp_path: Path, name
 
     kernel.count(2, 2)
 
-    assert [watch.look(10), watch.look(10.1)] == ["certain", "certain"]
-    assert watch.look(20) == ""  # killed by somebody, long after
+    assert [watch.look(1.1), watch.look(1.2), watch.look(1.3)] == ["certain", "certain", ""]
 
 
-def test_a_kill_elsewhere_on_the_machine_is_a_guess(tmp_path: Path) -> None:
+def test_a_kill_on_the_machine_is_a_guess_and_counts_once(tmp_path: Path) -> None:
+    kernel = Kernel(tmp_path, *GROUPS["version 2"])
+    watch = kernel.watch()
+
+    kernel.count(2, 0)
+
+    assert [watch.look(0.1), watch.look(0.2), watch.look(0.3)] == ["perhaps", "perhaps", ""]
+    assert "perhaps" in Death(-9, out_of_memory=True, is_guess=True).text
+    assert "perhaps" not in Death(-9, out_of_memory=True).text
+
+
+def test_a_kill_that_no_worker_was_found_for_is_soon_somebody_elses(tmp_path: Path) -> None:
     kernel = Kernel(tmp_path, *GROUPS["version 2"])
     watch = kernel.watch()
 
     kernel.count(1, 0)
+    for moment in (1.0, 2.0, 3.0):
+        watch.note(moment)
 
-    assert [watch.look(5), watch.look(5.5), watch.look(9)] == ["perhaps", "perhaps", ""]
-    guess, known = Death(-9, out_of_memory=True, is_guess=True), Death(-9, out_of_memory=True)
-    assert "perhaps" in guess.text and not guess.is_proven
-    assert "perhaps" not in known.text and known.is_proven
+    assert watch.look(3.1) == ""
 
 
 def test_a_kernel_that_says_nothing_is_no_reason(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 from rankwise.errors import UsageError
 from rankwise.pool.arguments import check_number
 from rankwise.pool.merging import MERGES
+from rankwise.pool.stream import PATIENCE_S, failed
 from rankwise.pool.verdicts import PoolFull
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 Combine = str | Callable[[list[Any]], Any]
 Key = str | int | bytes
-_FULL_S = 0.005  # between two tries where others have filled the queue
 
 
 class Ensemble:
@@ -51,7 +51,7 @@ class Ensemble:
         return self._whole(parts)
 
     def map(self, inputs: Iterable[Any], window: int = 64) -> Iterator[Any]:
-        return _map(self.submit, inputs, window)
+        return _map(self._pool, self.submit, inputs, window)
 
     def _whole(self, parts: list[Future[Any]]) -> Future[Any]:
         whole = Joint(parts)
@@ -61,9 +61,13 @@ class Ensemble:
             if not whole.set_running_or_notify_cancel():
                 return
             try:
-                whole.set_result(self._combine([part.result() for part in parts]))
+                outputs = [part.result() for part in parts]
+                parts.clear()  # they know us, and we them: all outputs would wait for the garbage collector
+                whole.set_result(self._combine(outputs))
             except BaseException as error:
                 whole.set_exception(error)
+            finally:
+                parts.clear()
 
         def on_done(_: Future[Any]) -> None:
             with lock:
@@ -75,7 +79,8 @@ class Ensemble:
             else:
                 self._turns.add(combine)
 
-        for part in parts:
+        self._pool.await_at_close(whole)
+        for part in list(parts):
             part.add_done_callback(on_done)
         return whole
 
@@ -90,7 +95,7 @@ class Joint(Future[Any]):
     def cancel(self) -> bool:
         if not super().cancel():
             return False
-        for part in self._parts:
+        for part in list(self._parts):
             part.cancel()
         return True
 
@@ -110,7 +115,10 @@ class Turns:
             if self._is_running:
                 return
             self._is_running = True
-        threading.Thread(target=self._run, name="rankwise-combine", daemon=True).start()
+        try:
+            threading.Thread(target=self._run, name="rankwise-combine", daemon=True).start()
+        except RuntimeError:  # the interpreter is about to end, and makes no more threads
+            self._run()
 
     def _run(self) -> None:
         while True:
@@ -151,7 +159,7 @@ class Split:
 
     def map(self, inputs: Iterable[Any], window: int = 64, key: Callable[..., Key] | None = None) -> Iterator[Any]:
         """`key(*inputs)` names the key of each."""
-        return _map(lambda *given: self.submit(*given, key=key(*given) if key is not None else None), inputs, window)
+        return _map(self._pool, lambda *given: self.submit(*given, key=key(*given) if key is not None else None), inputs, window)
 
 
 class Router:
@@ -166,7 +174,7 @@ class Router:
         return self._pool.submit(self._choose(*inputs), *inputs, deadline_s=deadline_s, priority=priority)
 
     def map(self, inputs: Iterable[Any], window: int = 64) -> Iterator[Any]:
-        return _map(self.submit, inputs, window)
+        return _map(self._pool, self.submit, inputs, window)
 
 
 def _known(pool: Pool, models: Iterable[str]) -> list[str]:
@@ -181,33 +189,45 @@ def _known(pool: Pool, models: Iterable[str]) -> list[str]:
     return names
 
 
-def _map(submit: Callable[..., Future[Any]], inputs: Iterable[Any], window: int) -> Iterator[Any]:
+def _map(pool: Pool, submit: Callable[..., Future[Any]], inputs: Iterable[Any], window: int) -> Iterator[Any]:
     check_number("window", window, least=1, whole=True)
-    return _results(submit, inputs, window)
+    return _results(pool, submit, inputs, window)
 
 
-def _results(submit: Callable[..., Future[Any]], inputs: Iterable[Any], window: int) -> Iterator[Any]:
+def _results(pool: Pool, submit: Callable[..., Future[Any]], inputs: Iterable[Any], window: int) -> Iterator[Any]:
+    """In order; what goes wrong on the way in has its place among the results."""
     waiting: deque[Future[Any]] = deque()
+    source = iter(inputs)
     try:
-        for item in inputs:
-            given = item if isinstance(item, tuple) else (item,)
+        while True:
+            try:
+                item = next(source)
+            except StopIteration:
+                break
+            except Exception as error:  # the end of the source
+                waiting.append(failed(error))
+                break
             while len(waiting) >= window:
                 yield waiting.popleft().result()
-            while (future := _taken(submit, given)) is None:  # full: first our own have to be done, then others'
-                if waiting:
-                    yield waiting.popleft().result()
-                else:
-                    time.sleep(_FULL_S)
-            waiting.append(future)
+            is_hopeless = False
+            while True:
+                try:
+                    waiting.append(submit(*(item if isinstance(item, tuple) else (item,))))
+                    break
+                except PoolFull as error:  # first our own have to be done, then others'
+                    if waiting:
+                        yield waiting.popleft().result()
+                    elif is_hopeless:
+                        waiting.append(failed(error))
+                        break
+                    else:
+                        is_hopeless = not pool.has_open_tasks()
+                        time.sleep(PATIENCE_S)
+                except Exception as error:
+                    waiting.append(failed(error))
+                    break
         while waiting:
             yield waiting.popleft().result()
     finally:
         for future in waiting:
             future.cancel()
-
-
-def _taken(submit: Callable[..., Future[Any]], given: tuple[Any, ...]) -> Future[Any] | None:
-    try:
-        return submit(*given)
-    except PoolFull:
-        return None

@@ -41,9 +41,8 @@ class Death:
 
     @property
     def is_proven(self) -> bool:
-        """Nobody from outside could have done this."""
-        ran_out = self.out_of_memory and not self.is_guess
-        return self.exit_code is not None and (self.exit_code >= 0 or self.own_doing or ran_out) and not self.stopped
+        """Nobody from outside could have done this; or it would be a strange chance, if memory ran out for another just then."""
+        return self.exit_code is not None and (self.exit_code >= 0 or self.own_doing or self.out_of_memory) and not self.stopped
 
 
 def is_quarantined(strikes: int, hits: int, death: Death, others: int = 0) -> bool:

@@ -110,6 +110,8 @@ def rows_and_key(node: Node) -> tuple[int, Any]:
             return (tag, *[outline(item) for item in node[1]])
         if tag == "{":
             return (tag, *node[1], *[outline(item) for item in node[2]])
+        if tag == "S":  # may hold arrays that nobody would cut
+            rows.add(0)
         return node
 
     key = outline(node)
@@ -164,10 +166,10 @@ def _cat(arrays: list[Any]) -> Any:
 
 def wants_tensors(inputs: Sequence[Any]) -> bool:
     """numpy in, numpy out; everything else gives tensors, where torch is there to make them."""
-    if len(inputs) == 1 and type(inputs[0]) is np.ndarray:
-        return False
+    if len(inputs) == 1 and not isinstance(inputs[0], (list, tuple, dict)):
+        return type(inputs[0]) is not np.ndarray
     kinds = [type(item) for item in inputs]
-    if list in kinds or tuple in kinds or dict in kinds:
+    if any(issubclass(kind, (list, tuple, dict)) for kind in kinds):
         found = [_has_arrays_only(item) for item in inputs]
         return False in found or True not in found
     others = [kind for kind in kinds if kind is not np.ndarray and hasattr(kind, "dtype") and not issubclass(kind, np.generic)]
@@ -178,7 +180,7 @@ def _has_arrays_only(value: Any) -> bool | None:
     """True for numpy arrays, False as soon as there is a tensor, None where there is neither."""
     if type(value) is np.ndarray:
         return True
-    if type(value) in (list, tuple, dict):
-        found = [_has_arrays_only(item) for item in (value.values() if type(value) is dict else value)]
+    if isinstance(value, (list, tuple, dict)):
+        found = [_has_arrays_only(item) for item in (value.values() if isinstance(value, dict) else value)]
         return False if False in found else True if True in found else None
     return False if hasattr(value, "dtype") and not isinstance(value, np.generic) else None

@@ -11,6 +11,7 @@ import numpy as np
 
 from rankwise.errors import UsageError
 from rankwise.pool.dtypes import torch_module
+from rankwise.pool.nested import Uneven, items_of, like
 
 Merge = Callable[[list[Any]], Any]
 
@@ -32,13 +33,19 @@ MERGES: dict[str, Merge] = {"mean": mean, "vote": vote}
 
 def _merged(outputs: list[Any], merge: Merge) -> Any:
     first = outputs[0]
-    if type(first) in (list, tuple):
-        _check_same(outputs, lambda output: type(output) is type(first) and len(output) == len(first))
-        return type(first)([_merged([output[i] for output in outputs], merge) for i in range(len(first))])
-    if type(first) is dict:
-        _check_same(outputs, lambda output: type(output) is dict and output.keys() == first.keys())
-        return {key: _merged([output[key] for output in outputs], merge) for key in first}
-    return merge(outputs)
+    if items_of(first) is None:
+        return merge(outputs)
+    _check_same(outputs, lambda output: type(output) is type(first) and len(output) == len(first))
+    if isinstance(first, dict):
+        _check_same(outputs, lambda output: output.keys() == first.keys())
+        columns = [[output[key] for output in outputs] for key in first]
+    else:
+        columns = [list(column) for column in zip(*outputs)]
+    items = [_merged(column, merge) for column in columns]
+    try:
+        return like(first, items)
+    except Uneven:
+        raise _do_not_fit(f"a {type(first).__name__} cannot be made with other items in it") from None
 
 
 def _mean(outputs: list[Any]) -> Any:

@@ -10,7 +10,7 @@ _MADE_IN_C = "n_sequence_fields"  # of tuples such as torch's maximum with its i
 
 
 class Uneven(Exception):
-    """Parts that do not make one value."""
+    """Parts that do not make one value, or a container that cannot be made again with other items."""
 
 
 def items_of(value: Any) -> list[Any] | None:
@@ -23,21 +23,42 @@ def items_of(value: Any) -> list[Any] | None:
 
 
 def like(value: Any, items: Iterable[Any]) -> Any:
-    """The same container with other items in it."""
+    """The same container with other items in it. Raises Uneven where its class does not allow that."""
     if type(value) is dict:
         return dict(zip(value, items))
-    if isinstance(value, dict):  # an OrderedDict, the output of a transformer: whatever else it knows goes along
+    if isinstance(value, dict):
+        return _like_dict(value, list(items))
+    return type(value)._make(items) if _is_named(value) else type(value)(items)
+
+
+def _like_dict(value: Any, items: list[Any]) -> Any:
+    """An OrderedDict, the output of a transformer: whatever else it knows goes along, unless that is more arrays, which would be the
+    old ones."""
+    try:
         other = copy.copy(value)
         for key, item in zip(value, items):
             other[key] = item
-        return other
-    return type(value)._make(items) if _is_named(value) else type(value)(items)
+        known = {id(item) for item in items}
+        is_whole = list(map(id, other.values())) == list(map(id, items))
+    except Exception:  # a frozen one, say
+        raise Uneven from None
+    if not is_whole or any(hasattr(held, "shape") and id(held) not in known for held in getattr(other, "__dict__", {}).values()):
+        raise Uneven
+    return other
 
 
 def each_leaf(value: Any, act: Callable[[Any], Any]) -> Any:
     """The same structure, with what `act` makes of everything that is no container."""
     items = items_of(value)
     return act(value) if items is None else like(value, [each_leaf(item, act) for item in items])
+
+
+def each_where_possible(value: Any, act: Callable[[Any], Any]) -> Any:
+    """The same; a container that cannot be made again stays as it is."""
+    try:
+        return each_leaf(value, act)
+    except Uneven:
+        return act(value)
 
 
 def leaves(value: Any) -> list[Any]:

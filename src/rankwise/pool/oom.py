@@ -4,29 +4,38 @@ from __future__ import annotations
 
 from pathlib import Path
 
-_TOGETHER_S = 1.0  # what memory ends at once is buried one by one
+_SOON_S = 1.0  # after that, and twice that at most, a kill that no worker was found for was somebody else's
 
 
 class OomWatch:
-    """Looks when a worker was killed."""
+    """Each kill is taken for one worker's at most."""
 
     def __init__(self, now: float, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> None:
         self._proc, self._cgroups = proc, cgroups
         self._ours = self._count_of_group() or 0
-        self._machines = self._latest = self._count_of_machine()
-        self._looked = now
+        self._machines = count = self._count_of_machine()
+        self._noted = now, count
+
+    def note(self, now: float) -> None:
+        """To be called some times a second."""
+        noted, count = self._noted
+        if now - noted >= _SOON_S:
+            self._machines = max(self._machines, count)
+            self._noted = now, self._count_of_machine()
 
     def look(self, now: float) -> str:
-        """ "certain" where a process of our own control group was ended for want of memory, and no worker has been found to be it yet;
-        "perhaps" where it was one of the machine, lately; "" where none was."""
-        ours = self._count_of_group()
-        if now - self._looked > _TOGETHER_S:
-            self._machines = self._latest
-        self._latest, self._looked = self._count_of_machine(), now
+        """A worker was killed. "certain" where a process of our own control group was ended for want of memory; "perhaps" where it was
+        one of the machine; "" where none was, or another worker was found to be it."""
+        self.note(now)
+        ours, machines = self._count_of_group(), self._count_of_machine()
         if ours is not None and ours > self._ours:
             self._ours += 1
+            self._machines = min(machines, self._machines + 1)
             return "certain"
-        return "perhaps" if self._latest > self._machines else ""
+        if machines > self._machines:
+            self._machines += 1
+            return "perhaps"
+        return ""
 
     def _count_of_group(self) -> int | None:
         """Of version 2, then 1. Inside a container the group often is the root of what can be seen."""

@@ -139,7 +139,10 @@ def _pack_container(value: Any, put: Put) -> Node:
     if not items:
         return _pickled(value, put)
     file = io.BytesIO()
-    _Hollowing(file, items).dump(value)
+    try:
+        _Hollowing(file, items).dump(value)
+    except Exception as error:  # a class made inside a function, say
+        raise Unsendable(f"{type(value).__name__}: {error}") from error
     array = np.frombuffer(marshal.dumps((file.getvalue(), [pack(item, put) for item in items]), 2), np.uint8)
     return ("S", len(array), put(array, array))
 

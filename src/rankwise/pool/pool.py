@@ -7,10 +7,11 @@ import atexit
 import math
 import os
 import sys
+import threading
 import time
 import weakref
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from functools import partial
 from typing import Any
 
@@ -34,6 +35,7 @@ from rankwise.pool.verdicts import missing_main_guard
 
 _LANE_SHARE = 4  # lanes may take this part of the memory
 _LIVE: weakref.WeakSet[Pool] = weakref.WeakSet()
+_ENDING: set[threading.Thread] = set()  # of pools that nobody has any more, until what was submitted to them is done
 
 
 class Pool:
@@ -73,6 +75,7 @@ class Pool:
             )
             for number, (name, model) in enumerate(self._models.items())
         }
+        self._joint: set[Future[Any]] = set()
         self._local: Any = None
         if workers == 0:
             from rankwise.pool.child.inprocess import InProcess
@@ -144,8 +147,7 @@ class Pool:
             arguments = item if isinstance(item, tuple) else (item,)
             return self.submit(model, *arguments, deadline_s=deadline_s, priority=priority)
 
-        has_open_tasks = self._dispatcher.has_open_tasks if self._local is None else lambda: False
-        return AsyncStream(submit, has_open_tasks, window).results(inputs)
+        return AsyncStream(submit, self.has_open_tasks, window).results(inputs)
 
     def empty(self, shape: int | Iterable[int], dtype: Any = "float32") -> Any:
         """An array in lane memory (a tensor, if dtype is torch's): what is written there is submitted without a copy.
@@ -190,10 +192,26 @@ class Pool:
 
     def close(self, cancel: bool = False, timeout: float | None = None) -> None:
         """Finish what was submitted (or cancel what waits), then end all workers."""
+        if cancel:
+            for future in list(self._joint):
+                future.cancel()
+        else:
+            started = time.monotonic()
+            wait(list(self._joint), timeout)  # before the pool takes no more tasks: what combines outputs may have some
+            timeout = max(0.0, timeout - (time.monotonic() - started)) if timeout is not None else None
         if self._local is not None:
             self._local.close()
         else:
             self._dispatcher.close(cancel, timeout)
+
+    def has_open_tasks(self) -> bool:
+        """Whether anything that was submitted waits or runs."""
+        return self._local is None and self._dispatcher.has_open_tasks()
+
+    def await_at_close(self, future: Future[Any]) -> None:
+        """It is made of results of this pool, and done when these have been put together."""
+        self._joint.add(future)
+        future.add_done_callback(self._joint.discard)
 
     def __enter__(self) -> Pool:
         return self
@@ -202,9 +220,19 @@ class Pool:
         self.close(cancel=kind is not None, timeout=None if kind is None else 5)
 
     def __del__(self) -> None:
+        """Nobody has the pool any more. Somebody may still have futures of it: what was submitted is done first."""
         dispatcher = getattr(self, "_dispatcher", None)
-        if dispatcher is not None and not dispatcher.is_closed:
-            dispatcher.close(cancel=True, timeout=0)
+        if dispatcher is None or dispatcher.is_closed:
+            return
+        if dispatcher.has_open_tasks() and not sys.is_finalizing():
+            try:
+                ending = threading.Thread(target=_end, args=(dispatcher,), name="rankwise-end", daemon=True)
+                _ENDING.add(ending)
+                ending.start()
+                return
+            except RuntimeError:  # the interpreter is about to end, and makes no more threads
+                _ENDING.discard(ending)
+        dispatcher.close(cancel=True, timeout=0)
 
     def _state(self, model: str) -> ModelState:
         state = self._states.get(model)
@@ -298,12 +326,19 @@ def _check_not_importing_main() -> None:
         raise missing_main_guard()
 
 
+def _end(dispatcher: Dispatcher) -> None:
+    dispatcher.close(cancel=False, timeout=None)
+    _ENDING.discard(threading.current_thread())
+
+
 def _finish_all() -> None:
     """The interpreter ends: what was submitted is done first, as with the standard library's executors; not after Ctrl-C, then or now."""
     try:
         if getattr(sys, "last_type", None) is not KeyboardInterrupt:  # what the script ended with
             for pool in list(_LIVE):
                 pool.close()
+            for thread in list(_ENDING):
+                thread.join()
     finally:
         for pool in list(_LIVE):
             pool.close(cancel=True, timeout=0)

@@ -36,7 +36,7 @@ class Staff:
         self._dispatcher, self._seats = dispatcher, seats
         self._numbers = itertools.count(1)
         self._early_deaths = 0
-        self._oom = OomWatch(time.monotonic())
+        self.oom = OomWatch(time.monotonic())
         self._signalled: deque[tuple[float, set[int]]] = deque(maxlen=16)  # the last deaths by a signal: when, and under which tasks
         self.workers: dict[int, WorkerState] = {}
         self.crew: Crew
@@ -125,7 +125,7 @@ class Staff:
     def _death(self, edge: Edge, exit_code: int | None) -> Death:
         if exit_code != -signal.SIGKILL or edge.verdict is not None:
             return edge.death(exit_code)
-        ran_out = self._oom.look(time.monotonic())
+        ran_out = self.oom.look(time.monotonic())
         return edge.death(exit_code, out_of_memory=bool(ran_out), is_guess=ran_out == "perhaps")
 
     def _drain(self, worker: WorkerState) -> None:

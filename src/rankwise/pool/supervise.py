@@ -27,6 +27,7 @@ class Supervisor:
 
     def look(self, now: float) -> None:
         """By the listener's thread, some times a second."""
+        self._dispatcher.staff.oom.note(now)
         for worker in list(self._dispatcher.staff.workers.values()):
             edge: Edge = worker.edge
             if not edge.pid or edge.verdict is not None:

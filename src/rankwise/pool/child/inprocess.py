@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import sys
 import threading
 import time
 import traceback
@@ -167,9 +168,20 @@ def _is_plain(value: Any) -> bool:
 
 
 def _is_new(output: torch.Tensor) -> bool:
-    """Nobody else has this memory: the model neither keeps it nor is it a part of something that does."""
-    return _uses(output.untyped_storage()._cdata) == _OWN_USES
+    """Nobody else has this tensor or its memory: the model keeps neither, nor is it a part of something that does."""
+    return sys.getrefcount(output) == _OWN_REFERENCES and _uses(output.untyped_storage()._cdata) == _OWN_USES
+
+
+def _references_of_one() -> int:
+    """As `_is_new` counts those of a tensor that only its caller has; it depends on the version of Python."""
+
+    def count(output: torch.Tensor) -> int:
+        return sys.getrefcount(output)
+
+    output = torch.empty(1)
+    return count(output)
 
 
 _uses: Callable[[int], int] = torch._C._storage_Use_Count
 _OWN_USES = 2  # the tensor, and the storage as it was asked for
+_OWN_REFERENCES = _references_of_one()

@@ -74,8 +74,12 @@ class Inputs:
 
     def finish(self) -> None:
         """The task is done: forget what the model wrote to its inputs, so that the next one shows what the parent wrote."""
-        while self.in_use:
-            _, segment, offset, nbytes = self.in_use.pop()
+        self.restore()
+        self.in_use.clear()
+
+    def restore(self) -> None:
+        """The same in the middle of a task."""
+        for _, segment, offset, nbytes in self.in_use:
             first = offset - offset % PAGE  # a part of a larger request need not begin at a page
             segment.forget_own_writes(first, rounded(offset + nbytes - first))
 

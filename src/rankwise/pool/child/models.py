@@ -18,7 +18,7 @@ from rankwise.errors import RankwiseError, UsageError, whole_text
 from rankwise.pool.child import main_module
 from rankwise.pool.child.inputs import copied, seen
 from rankwise.pool.describe import shape_of
-from rankwise.pool.nested import each_leaf
+from rankwise.pool.nested import each_where_possible
 from rankwise.pool.parcel import pack, unpack
 from rankwise.pool.segments import return_to_kernel
 
@@ -137,7 +137,7 @@ def _warm_up(built: Callable[..., Any], inputs: Any, device: torch.device) -> No
 
 def to_device(value: Any, device: torch.device) -> Any:
     """Tensors anywhere in a nested value, on the device."""
-    return each_leaf(value, lambda leaf: leaf.to(device, non_blocking=True) if isinstance(leaf, torch.Tensor) else leaf)
+    return each_where_possible(value, lambda leaf: leaf.to(device, non_blocking=True) if isinstance(leaf, torch.Tensor) else leaf)
 
 
 def _footprint(device: torch.device) -> int:

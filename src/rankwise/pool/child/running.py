@@ -21,6 +21,10 @@ _LONGEST = 20_000  # bytes of an exception, or of its traceback
 _NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")  # the allocator's words differ from one system to the next
 
 
+Again = Callable[[int], tuple[Any, ...]]
+_NOTHING = object()
+
+
 class Unbatchable(Exception):
     """The outputs of a batch cannot be told apart by rows."""
 
@@ -30,12 +34,14 @@ class Runner:
 
     def __init__(self) -> None:
         self.flags = 0
+        self._again: Again = lambda place: ()
         self._staging = Staging()
         self._proven: dict[int, weakref.ref[Loaded]] = {}  # models whose outputs were seen to have as many rows as their inputs
 
-    def run(self, model: Loaded, requests: list[tuple[Any, ...]], rows: list[int]) -> list[tuple[bool, Any]]:
-        """rows[i] is 0 for a request that stands for itself; otherwise its inputs are cut along the first dimension."""
-        self.flags = 0
+    def run(self, model: Loaded, requests: list[tuple[Any, ...]], rows: list[int], again: Again) -> list[tuple[bool, Any]]:
+        """rows[i] is 0 for a request that stands for itself; otherwise its inputs are cut along the first dimension. `again` brings the
+        inputs of the request at this place once more, as they were."""
+        self.flags, self._again = 0, again
         return self._batch(model, requests, rows) if rows[0] else [self._alone(model, request) for request in requests]
 
     def _alone(self, model: Loaded, inputs: tuple[Any, ...]) -> tuple[bool, Any]:
@@ -44,7 +50,8 @@ class Runner:
         except BaseException as error:
             return False, failure(error)
 
-    def _batch(self, model: Loaded, requests: list[tuple[Any, ...]], rows: list[int]) -> list[tuple[bool, Any]]:
+    def _batch(self, model: Loaded, requests: list[tuple[Any, ...]], rows: list[int], place: int = 0) -> list[tuple[bool, Any]]:
+        """`place` is that of the first of them among all of the order."""
         try:
             whole = requests[0] if len(requests) == 1 else join(requests)
             sample = self._sample(model, whole, rows)
@@ -62,32 +69,42 @@ class Runner:
                 self.flags |= HALVED
                 release_memory()
                 if len(requests) == 1:
-                    return [self._halves(model, requests[0], rows[0], error)]
+                    return [self._halves(model, self._again(place), rows[0], error)]
                 middle = len(requests) // 2
                 return [
-                    *self._batch(model, requests[:middle], rows[:middle]),
-                    *self._batch(model, requests[middle:], rows[middle:]),
+                    *self._batch(model, requests[:middle], rows[:middle], place),
+                    *self._batch(model, requests[middle:], rows[middle:], place + middle),
                 ]
             if len(requests) == 1:
                 return [(False, failure(error))]
         return [self._alone(model, request) for request in requests]  # so that a row that fails does not fail its neighbours
 
     def _halves(self, model: Loaded, inputs: tuple[Any, ...], rows: int, error: BaseException) -> tuple[bool, Any]:
+        """The rows of one request, on copies: a model that writes to its input may have done so before memory ran out."""
         if rows < 2:
             return False, failure(error)
         outputs = []
         for start, stop in ((0, rows // 2), (rows // 2, rows)):
-            ok, value = self._batch(model, [each_tensor(inputs, lambda t: t[start:stop])], [stop - start])[0]  # noqa: B023  (used at once)
-            if not ok:
-                return False, value
-            if self.flags & UNBATCHABLE:  # what it says of each half does not make one answer
-                return False, packed_error(error)
-            outputs.append(value)
+            half = each_tensor(inputs, lambda t: t[start:stop])  # noqa: B023  (used at once)
+            try:
+                output = self.call(model, each_tensor(half, torch.Tensor.clone))
+                cut(output, [stop - start])
+            except Unbatchable:  # what it says of each half does not make one answer
+                self.flags |= UNBATCHABLE
+                return False, failure(error)
+            except BaseException as raised:
+                if not is_out_of_memory(raised):
+                    return False, failure(raised)
+                release_memory()
+                ok, output = self._halves(model, half, stop - start, raised)
+                if not ok:
+                    return False, output
+            outputs.append(output)
         try:
             return True, joined(outputs, lambda leaf: isinstance(leaf, torch.Tensor), torch.cat)
         except (Uneven, RuntimeError):
             self.flags |= UNBATCHABLE
-            return False, packed_error(error)
+            return False, failure(error)
 
     def _sample(self, model: Loaded, inputs: tuple[Any, ...], rows: list[int]) -> Any:
         """The first time that a model's rows are to be told apart: what it makes of one of them. A single look cannot tell rows from
@@ -95,10 +112,17 @@ class Runner:
         proven = self._proven.get(id(model))
         if sum(rows) < 2 or (proven is not None and proven() is model):
             return None
-        return self.call(model, each_tensor(inputs, lambda tensor: tensor[:1].clone()))
+        try:
+            return self.call(model, each_tensor(inputs, lambda tensor: tensor[:1].clone()))
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            return _NOTHING  # a model that takes no single row: what it makes of several is not to be cut
 
     def _prove(self, model: Loaded, sample: Any, output: Any) -> None:
         """One row gave one, and whatever is no tensor was the same. Raises Unbatchable."""
+        if sample is _NOTHING:
+            raise Unbatchable
         cut(sample, [1])
         try:
             joined([sample, output], lambda leaf: isinstance(leaf, torch.Tensor), lambda tensors: tensors[0])
@@ -141,10 +165,13 @@ def cut(output: Any, rows: list[int]) -> list[Any]:
             raise Unbatchable
         return tensor
 
-    if not has_tensor(output):
-        raise Unbatchable
-    each_tensor(output, check)
-    return [each_tensor(output, lambda t: t[start : start + count]) for start, count in zip(starts, rows)]  # noqa: B023  (used at once)
+    try:
+        if not has_tensor(output):
+            raise Unbatchable
+        each_tensor(output, check)
+        return [each_tensor(output, lambda t: t[start : start + count]) for start, count in zip(starts, rows)]  # noqa: B023  (used at once)
+    except Uneven:
+        raise Unbatchable from None
 
 
 def each_tensor(value: Any, act: Callable[[torch.Tensor], Any]) -> Any:

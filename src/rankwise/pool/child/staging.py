@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from rankwise.pool.nested import each_leaf
+from rankwise.pool.nested import each_where_possible
 
 _LEAST_BYTES = 64 << 10  # below, pinning costs more than it saves
 
@@ -15,10 +15,10 @@ class Staging:
     """Reuses torch's own cache of pinned blocks; what is fetched is complete when `fetch` returns."""
 
     def pin(self, value: Any) -> Any:
-        return each_leaf(value, _pinned) if torch.cuda.is_available() else value
+        return each_where_possible(value, _pinned) if torch.cuda.is_available() else value
 
     def fetch(self, value: Any) -> Any:
-        fetched = each_leaf(value, _fetched)
+        fetched = each_where_possible(value, _fetched)
         torch.cuda.synchronize()
         return fetched
 

@@ -190,13 +190,18 @@ class Worker:
         if timely:
             try:
                 requests = [unpack(node, self._inputs.get) for _, node, _ in timely]
-                found = self._runner.run(model, requests, [rows for rows, _, _ in timely])
+                found = self._runner.run(model, requests, [rows for rows, _, _ in timely], lambda i: self._again(timely[i][1]))
             except BaseException as error:
                 found = [(False, failure(error))] * len(timely)
         packed = self._packed_all(found)
         results = iter([(ok, answer) for ok, answer, _ in packed])
         in_order = [next(results) if part[2] is None or now < part[2] else (False, None) for part in parts]
         return in_order, sum([size for _, _, size in packed])
+
+    def _again(self, node: Node) -> tuple[Any, ...]:
+        """The inputs of a request as the caller gave them, whatever the model has done to them."""
+        self._inputs.restore()
+        return tuple(unpack(node, self._inputs.get))
 
     def _packed_all(self, found: list[tuple[bool, Any]]) -> list[tuple[bool, Any, int]]:
         """All of them go into one packet: the more there are, the sooner an array goes to the lane and an exception is cut short."""
