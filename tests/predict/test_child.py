@@ -139,6 +139,59 @@ def test_rows_do_not_depend_on_the_numbers_beside_them() -> None:
     assert [row for row, _, _ in outcome["errors"]] == [2]
 
 
+def inverse(*inputs: Any) -> torch.Tensor:
+    """Written into memory like its input's, so that integers would be cut off and not raise."""
+    found = torch.empty_like(inputs[-1])
+    found[:] = 1 / inputs[-1]
+    if not found.isfinite().all():
+        raise RuntimeError("not finite")
+    return found
+
+
+class Both(Net):
+    """Has a vocabulary as well."""
+
+    def __init__(self, does: Callable[..., Any]) -> None:
+        super().__init__(does)
+        self.names = nn.Embedding(4, 2)
+
+
+@pytest.mark.parametrize("model", [inverse, Net(inverse), Both(inverse)], ids=["a function", "a module", "one with a vocabulary"])
+def test_numbers_do_not_become_integers_because_a_row_fails(model: Any) -> None:
+    outcome = run(model, {"x": np.array([4.0, 5.0, 0.0, 8.0], np.float32)})
+
+    assert outcome["rows"] == [0, 1, 3] and [row for row, _, _ in outcome["errors"]] == [2]
+    assert np.concatenate([piece["output"] for piece in outcome["pieces"]]).tolist() == [0.25, np.float32(0.2), 0.125]
+
+
+def test_rows_become_indices_one_by_one() -> None:
+    seen: list[tuple[int, torch.dtype]] = []
+
+    def named(linear: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        seen.append((len(x), x.dtype))
+        return torch.arange(4)[x]
+
+    outcome = run(Both(named), {"x": np.array([3.0, 0.5, 1.0])})
+
+    assert (outcome["rows"], [piece["output"].tolist() for piece in outcome["pieces"]]) == ([0, 2], [[3], [1]])
+    assert {count for count, dtype in seen if dtype == torch.int64} == {1}
+
+
+@pytest.mark.parametrize("error", [ValueError, OSError, KeyError])
+@pytest.mark.parametrize("dtype", [np.int64, np.float32])
+def test_errors_of_the_models_own_are_not_taken_for_a_wrong_type(error: type[Exception], dtype: Any) -> None:
+    seen: list[torch.dtype] = []
+
+    def picky(linear: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        seen.append(x.dtype)
+        raise error("no")
+
+    outcome = run(Both(picky), {"x": np.array([1, 2]).astype(dtype)})
+
+    assert len(outcome["errors"]) == 2
+    assert set(seen) == {torch.from_numpy(np.zeros(1, dtype)).dtype}
+
+
 @pytest.mark.parametrize("dtype", [np.float64, np.float16, ">f4", np.int64])
 @pytest.mark.parametrize("wanted", [torch.float32, torch.float64])
 def test_numbers_get_the_models_dtype(dtype: Any, wanted: torch.dtype) -> None:
@@ -165,6 +218,19 @@ def test_a_program_takes_the_numbers_of_any_file(tmp_path: Path, model: nn.Modul
 
     assert outcome["errors"] == []
     np.testing.assert_allclose(outcome["pieces"][0]["output"], model(torch.from_numpy(X)).detach().numpy(), rtol=1e-6)
+
+
+def test_a_program_with_a_vocabulary_takes_whole_numbers_that_came_as_floating_point(tmp_path: Path) -> None:
+    vocabulary = nn.Embedding(4, 2)
+    program = torch.export.export(vocabulary, (torch.tensor([0, 1, 2]),), dynamic_shapes=({0: torch.export.Dim("batch")},))
+    torch.export.save(program, tmp_path / "net.pt2")
+    runner = build_runner(str(tmp_path / "net.pt2"), "", "", True)
+
+    outcome = runner({"x": np.array([3.0, 0.5, 1.0])}, 3)
+
+    assert outcome["rows"] == [0, 2]
+    wanted = vocabulary(torch.tensor([3, 1])).detach().numpy()
+    np.testing.assert_array_equal(np.concatenate([piece["output"] for piece in outcome["pieces"]]), wanted)
 
 
 def load_wide(path: str) -> torch.Tensor:

@@ -103,6 +103,57 @@ def test_a_dataset_with_other_first_rows_does_not_go_on_with_an_unfinished_job(t
     assert done.resumed_rows == 50
 
 
+class Picture:
+    """Its repr is its address."""
+
+    def __init__(self, number: float) -> None:
+        self.number = number
+
+
+class Pictures(torch.utils.data.Dataset[Any]):
+    """Makes a sample anew whenever it is wanted."""
+
+    def __init__(self, name: Any) -> None:
+        self._name = name
+
+    def __len__(self) -> int:
+        return 50
+
+    def __getitem__(self, i: int) -> dict[str, Any]:
+        return {"picture": Picture(i / 2), "name": self._name}
+
+
+def numbers_of(pictures: list[Picture], *_: Any) -> torch.Tensor:
+    return torch.tensor([picture.number for picture in pictures])
+
+
+def build_numbers_of() -> Any:
+    return numbers_of
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("a", "b"),
+        ([1, None, {"k": ("x", Picture(1))}], [1, None, {"k": ("y", Picture(1))}]),
+        (np.array(["a", Picture(1)], object), np.array(["b", Picture(1)], object)),
+        ({"v": torch.ones(2)}, {"v": torch.zeros(2)}),
+    ],
+    ids=["texts", "nested", "objects", "tensors"],
+)
+def test_a_dataset_of_objects_goes_on_and_is_known_by_the_rest(
+    tmp_path: Path, name: Any, other: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unfinished(monkeypatch, build_numbers_of, Pictures(name), tmp_path / "out.npy")
+
+    with pytest.raises(PredictError, match="another one"):
+        rankwise.predict(build_numbers_of, Pictures(other), tmp_path / "out.npy", **JOB)
+    done = rankwise.predict(build_numbers_of, Pictures(name), tmp_path / "out.npy", **JOB)
+
+    assert done.resumed_rows == 50
+    assert np.load(tmp_path / "out.npy")[49] == 24.5
+
+
 def test_too_many_errors_of_an_earlier_run_still_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PREDICT_PAUSE_S", "0")
     x = rows(20)

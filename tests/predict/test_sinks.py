@@ -164,6 +164,9 @@ def gaps(make: Any) -> list[Any]:
     return [None if i % 7 == 3 else make(i) for i in range(ROWS)]
 
 
+TENSORS = pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(ROWS * 4, dtype=np.float32).reshape(ROWS, 2, 2))
+
+
 # What a column may be, batch by batch (None: this batch has none), its type in a table, and how its last row is written in JSON Lines.
 COLUMNS: dict[str, tuple[list[Any], str, Any]] = {
     "vectors": ([np.full((BATCH, 3), b, np.float32) for b in range(BATCHES)], "list<element: float>", [11.0] * 3),
@@ -204,6 +207,26 @@ COLUMNS: dict[str, tuple[list[Any], str, Any]] = {
     "lists of structs": (
         [pa.array(gaps(lambda i: [{"day": DAY.date(), "n": None}] * (i % 3)))],
         "list<element: struct<day: date32[day], n: null>>", [{"day": "2024-02-29", "n": None}],
+    ),
+    "times that no text can say": (
+        [pa.array(gaps(lambda i: 2**50 if i % 2 == 0 else 0)).cast(pa.timestamp("s", "UTC"))], "timestamp[ms, tz=UTC]", 2**50,
+    ),
+    "days that no text can say": ([pa.array(gaps(lambda i: 2**30), pa.int32()).cast(pa.date32())], "date32[day]", 2**30),
+    "UUIDs": ([pa.array(gaps(lambda i: bytes([i]) * 16), pa.uuid())], "extension<arrow.uuid>", "3a3a3a3a-3a3a-3a3a-3a3a-3a3a3a3a3a3a"),
+    "truth in bytes": (
+        [pa.ExtensionArray.from_storage(pa.bool8(), pa.array(gaps(lambda i: i % 2), pa.int8()))], "extension<arrow.bool8>", False,
+    ),
+    "lists of UUIDs": (
+        [pa.ListArray.from_arrays(pa.array(range(ROWS + 1), pa.int32()), pa.array([bytes(16)] * ROWS, pa.uuid()))],
+        "list<element: extension<arrow.uuid>>", ["00000000-0000-0000-0000-000000000000"],
+    ),
+    "tensors": (
+        [TENSORS],
+        "extension<arrow.fixed_shape_tensor[value_type=float, shape=[2,2], permutation=[0,1]]>", [[232.0, 233.0], [234.0, 235.0]],
+    ),
+    "tensors with gaps": (
+        [TENSORS.take(pa.array(gaps(lambda i: i)))],
+        "extension<arrow.fixed_shape_tensor[value_type=float, shape=[2,2], permutation=[0,1]]>", [[232.0, 233.0], [234.0, 235.0]],
     ),
     "kept vectors": (
         [pa.array([[i, 0.5] for i in range(ROWS)], pa.list_(pa.float32(), 2))], "fixed_size_list<element: float>[2]", [58.0, 0.5],
@@ -312,6 +335,15 @@ def test_first_results_that_fit_leave_nothing_behind(tmp_path: Path, suffix: str
     check_fits(tmp_path / f"out{suffix}", only_output(cuts(0))[0])
 
     assert not list(tmp_path.iterdir())
+
+
+def test_kept_tensors_are_arrays_of_a_folder(tmp_path: Path) -> None:
+    parts = [Results([0, 1], {"output": np.zeros(2), "image": TENSORS.take(pa.array([3, None]))}, [], 0, 2)]
+
+    write_output(tmp_path / "out", lambda: iter(parts), 2)
+
+    assert sorted(path.name for path in (tmp_path / "out").glob("*image*")) == ["00000000.image.npy"]
+    assert np.load(tmp_path / "out" / "00000000.image.npy").tolist() == [[12.0, 13.0], [14.0, 15.0]]
 
 
 def test_a_kept_column_does_not_name_files(tmp_path: Path) -> None:

@@ -62,7 +62,22 @@ def test_what_is_kept_has_the_type_of_the_input(tmp_path: Path, suffix: str, col
     assert found[1].cut(1, 3).kept["k"].equals(whole[5:7])
 
 
-@pytest.mark.parametrize("column", [pc.run_end_encode(pa.array([1, 1, 2, 2])), pa.array(["a", "b", "c", "d"], pa.string_view())])
+LONG = "longer than a view holds itself"
+LAYOUTS = [
+    pc.run_end_encode(pa.array([1, 1, 2, 2])),
+    pa.array(["a", LONG, "c", "d"], pa.string_view()),
+    pa.array([["a"], [LONG, None], None, []], pa.list_(pa.string_view())),
+    pa.array([["a"], [LONG], None, ["d"]], pa.list_(pa.string_view(), 1)),
+    pa.array(
+        [{"t": "a", "b": [b"x"]}, {"t": LONG}, {}, None], pa.struct([("t", pa.string_view()), ("b", pa.large_list(pa.binary_view()))])
+    ),
+    pa.array([[("k", "a")], [("k", LONG)], None, []], pa.map_(pa.string(), pa.string_view())),
+    pa.array([[1], [2, 3], None, []], pa.list_view(pa.int32())),
+    pa.array([["a"], [LONG], None, []], pa.list_view(pa.string_view())),
+]
+
+
+@pytest.mark.parametrize("column", LAYOUTS, ids=lambda column: str(column.type).replace("\n", ""))
 def test_rows_can_be_picked_from_whatever_layout(tmp_path: Path, column: pa.Array) -> None:
     path = written(tmp_path / "x.arrow", pa.table({"x": np.arange(4.0), "k": column}))
     (batch,) = batches(path, Selection(("x",), ("k",)))
@@ -97,9 +112,13 @@ def test_what_the_model_gets(tmp_path: Path, suffix: str, column: pa.Array, want
 
 def test_tensors_of_one_shape_keep_it(tmp_path: Path) -> None:
     tensors = pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(24.0, dtype=np.float32).reshape(4, 2, 3))
-    (batch,) = batches(written(tmp_path / "x.parquet", pa.table({"x": tensors})), Selection())
+    table = pa.table({"x": tensors, "gaps": tensors.take(pa.array([0, None, 2, 3]))})
+    (batch,) = batches(written(tmp_path / "x.parquet", table), Selection())
 
     assert batch.columns["x"].shape == (4, 2, 3)
+    assert [None if row is None else row.tolist() for row in batch.columns["gaps"]] == [
+        None if i == 1 else row for i, row in enumerate(batch.columns["x"].tolist())
+    ]
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "arrow"])

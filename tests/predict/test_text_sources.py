@@ -127,6 +127,7 @@ HEADERS = {
     "a name that is there twice": (b"x,x\n1,2\n", Selection(("x",)), "2 columns 'x'"),
     "one of them all is there twice": (b"x,y,y\n1,2,3\n", Selection(), "2 columns 'y'"),
     "UTF-16": ("name,x\na,1\n".encode("utf-16"), X, "not UTF-8"),
+    "lines that end with CR only": (b"name,x\ra,1\rb,2\r", X, "end with CR only"),
     "nothing is left for the model": (b"x,y\n1,2\n", Selection((), ("x", "y")), "none is left"),
 }
 
@@ -135,6 +136,10 @@ HEADERS = {
 def test_a_header_that_cannot_be_meant_is_a_finding(tmp_path: Path, content: bytes, selection: Selection, finding: str) -> None:
     with pytest.raises((UsageError, UnreadableInput), match=finding):
         read(tmp_path / "x.csv", content, selection)
+
+
+def test_a_quoted_line_break_in_a_header_is_part_of_a_name(tmp_path: Path) -> None:
+    assert good(read(tmp_path / "x.csv", b'"a\r\nb",x\r\n1,2\r\n')) == [2]
 
 
 def test_a_name_that_is_there_twice_does_no_harm_where_nobody_wants_it(tmp_path: Path) -> None:

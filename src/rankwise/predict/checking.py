@@ -11,7 +11,7 @@ from typing import Any
 
 from rankwise.errors import UsageError
 from rankwise.predict.sinks.sink import writer_for
-from rankwise.predict.workspace import folder_of, read_marker
+from rankwise.predict.workspace import names_in, read_marker
 
 
 @dataclass(frozen=True)
@@ -66,14 +66,12 @@ def check_apart(target: Path, errors: str | os.PathLike[str] | None, used: dict[
         raise UsageError(f"{errors} is the output, or within it", next=("give another path for the list of failed rows",))
 
 
-def check_free(target: Path, options: Options, is_ours: bool) -> None:
+def check_replaceable(target: Path, options: Options, is_ours: bool) -> None:
     """An output that is there is replaced only where that was asked for, and a folder only where all that is in it was written by us."""
-    if not target.exists() or folder_of(target).exists():
-        return
     if not options.overwrite and not (options.restart and is_ours):
         raise UsageError(f"{target} is already there", next=("give another --output, or --overwrite",))
-    if target.is_dir() and not read_marker(target) and any(target.iterdir()):
-        why = "what is in this folder was not written by rankwise predict, and would be deleted"
+    if target.is_dir() and any(target.iterdir()) and names_in(target) != read_marker(target).get("names"):
+        why = "not all that is in this folder was written by rankwise predict, and would be deleted"
         raise UsageError(f"{target} is already there", why=why, next=("give another --output, or remove it yourself",))
 
 

@@ -7,6 +7,7 @@ import os
 import resource
 import zipfile
 from collections.abc import Iterator
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,7 @@ class Runner(torch.nn.Module):
         self._hidden: list[Any] = [model]
         if isinstance(model, torch.nn.Module) and not isinstance(model, torch.fx.GraphModule):
             self.model = model
+        self._takes_indices = _takes_indices(model)
         self._dtype = next((tensor.dtype for tensor in _tensors_of(model) if tensor.is_floating_point()), None)
 
     def forward(self, columns: dict[str, Any], length: int) -> dict[str, Any]:
@@ -93,12 +95,13 @@ class Runner(torch.nn.Module):
 
     def _outputs(self, columns: dict[str, Any], tightly: bool) -> Any:
         """A file's whole numbers may be meant as integers or not: where the model fails on the one, it gets the other. Nothing is
-        remembered of that, for what becomes of a row must not depend on the rows before it."""
+        remembered of that, for what becomes of a row must not depend on the rows before it. Errors that torch does not raise for a
+        wrong type are the model's own word on these rows."""
         arguments = self._arguments(columns, tightly)
         try:
             return self._call(arguments)
-        except Exception as error:
-            others = self._arguments(columns, tightly, swapped=True)
+        except (TypeError, RuntimeError, IndexError) as error:
+            others = self._arguments(columns, tightly, swapped=True, as_indices=self._takes_indices and _is_about_indices(error))
             if is_out_of_memory(error) or list(map(_dtype, others)) == list(map(_dtype, arguments)):
                 raise
             try:
@@ -113,25 +116,27 @@ class Runner(torch.nn.Module):
         with torch.inference_mode():
             return self._hidden[0](*arguments)
 
-    def _arguments(self, columns: dict[str, Any], tightly: bool, swapped: bool = False) -> list[Any]:
+    def _arguments(self, columns: dict[str, Any], tightly: bool, swapped: bool = False, as_indices: bool = False) -> list[Any]:
+        tensor = partial(self._tensor, swapped=swapped, as_indices=as_indices)
         if "__file__" in columns:
             loaded = [self._load(path) for path in columns["__file__"]]
             if all(isinstance(item, torch.Tensor) for item in loaded):
-                return [self._tensor(torch.stack(loaded), swapped)]
-            return [self._tensor(np.stack(loaded), swapped) if all(isinstance(item, np.ndarray) for item in loaded) else loaded]
+                return [tensor(torch.stack(loaded))]
+            return [tensor(np.stack(loaded)) if all(isinstance(item, np.ndarray) for item in loaded) else loaded]
         values = list(columns.values())
         if tightly:
             values = [as_column(value) if isinstance(value, list) else value for value in values]
         if self._stack and len(values) > 1 and all(is_numbers(value) and np.ndim(value) == 1 for value in values):
-            return [self._tensor(np.stack([np.asarray(value) for value in values], axis=1), swapped)]
-        return [self._tensor(value, swapped) if is_numbers(value) else list(value) for value in values]
+            return [tensor(np.stack([np.asarray(value) for value in values], axis=1))]
+        return [tensor(value) if is_numbers(value) else list(value) for value in values]
 
-    def _tensor(self, value: Any, swapped: bool) -> torch.Tensor:
+    def _tensor(self, value: Any, swapped: bool, as_indices: bool) -> torch.Tensor:
         """On the model's device, and where it is floating point in the model's dtype: files rarely have the same. Swapped: integers in
-        that dtype too, and whole numbers that came as floating point as integers."""
+        that dtype too, and where indices are wanted, a row that came as floating point as integers, if they are whole. A row alone:
+        others must not be computed as integers because of the one that fails."""
         tensor = value if isinstance(value, torch.Tensor) else torch.from_numpy(np.array(as_array(value)))  # copied: lanes are read-only
         place = next((tensor.device for tensor in _tensors_of(self._hidden[0])), tensor.device)
-        if swapped and tensor.is_floating_point():
+        if as_indices and tensor.is_floating_point() and len(tensor) == 1:
             is_whole = bool((tensor.isfinite() & (tensor == tensor.round())).all())
             dtype = torch.int64 if is_whole else self._dtype
         else:
@@ -200,6 +205,20 @@ def _told(row: int, error: Exception) -> list[Any]:
 def _copied(column: Any) -> Any:
     """Of a part of a batch: the model may use the memory of its outputs again for the next."""
     return np.array(column) if isinstance(column, np.ndarray) else [_copied(v) if isinstance(v, np.ndarray) else v for v in column]
+
+
+def _takes_indices(model: Any) -> bool:
+    """Whether there is an embedding in it; in a program that is an operation of its graph."""
+    if isinstance(model, torch.fx.GraphModule):
+        called = [str(node.target) for node in model.graph.nodes if node.op == "call_function"]
+        return any("embedding" in name for name in called)
+    kinds = (torch.nn.Embedding, torch.nn.EmbeddingBag)
+    return isinstance(model, torch.nn.Module) and any(isinstance(module, kinds) for module in model.modules())
+
+
+def _is_about_indices(error: Exception) -> bool:
+    """By what torch says where floating point is given for indices. What a model says of its numbers must not make integers of them."""
+    return any(word in str(error) for word in ("indices", "index"))
 
 
 def _dtype(value: Any) -> torch.dtype | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import numpy as np
 from rankwise.predict.batches import Selection
 from rankwise.predict.executing import Recipe
 from rankwise.predict.sources.source import Source, file_identity, folder_identity
+from rankwise.predict.values import Array, as_array, is_numbers
 
 
 def identity_of(recipe: Recipe, source: Source, selection: Selection, batch: int | str) -> dict[str, Any]:
@@ -58,9 +61,28 @@ def first_rows_digest(source: Source) -> str:
     digest = hashlib.sha256()
     first = next(iter(source.batches(_FIRST_ROWS)), None)
     for name, column in first.columns.items() if first is not None else ():
-        digest.update(name.encode() + b"\0")
-        if isinstance(column, np.ndarray):
-            digest.update(f"{column.dtype}{column.shape}".encode() + column.tobytes())
-        else:
-            digest.update(repr(column).encode(errors="surrogateescape"))
+        for said in chain([repr(name).encode()], _said(column)):
+            digest.update(said + b"\0")
     return digest.hexdigest()
+
+
+def _said(value: Any) -> Iterator[bytes]:
+    """What is the same for the same value in every process; of an object that is neither number nor text, its type."""
+    if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
+        yield repr(value).encode()
+    elif isinstance(value, (list, tuple, dict)):
+        yield f"{type(value).__name__} of {len(value)}".encode()
+        for item in chain.from_iterable(value.items()) if isinstance(value, dict) else value:
+            yield from _said(item)
+    elif isinstance(value, np.ndarray) and value.dtype.hasobject:
+        yield from _said(value.tolist())
+    else:
+        array = _array(value)
+        yield f"{type(value).__qualname__}".encode() if array is None else f"{array.dtype}{array.shape}".encode() + array.tobytes()
+
+
+def _array(value: Any) -> Array | None:
+    try:
+        return as_array(value) if is_numbers(value) or isinstance(value, np.ndarray) else None
+    except (TypeError, ValueError, RuntimeError):  # a tensor that numpy has no word for
+        return None

@@ -12,7 +12,7 @@ from typing import Any
 
 from rankwise.errors import UsageError
 from rankwise.predict.batches import Batch, Selection
-from rankwise.predict.checking import Options, check_apart, check_free, check_options, check_output
+from rankwise.predict.checking import Options, check_apart, check_options, check_output, check_replaceable
 from rankwise.predict.executing import Executor, Recipe, start
 from rankwise.predict.identity import first_rows_digest, identity_of, is_certain
 from rankwise.predict.journal import Gone
@@ -21,7 +21,17 @@ from rankwise.predict.row_bytes import row_bytes
 from rankwise.predict.sinks.sink import check_fits, write_errors, write_output
 from rankwise.predict.sizing import UNTRIED, Choice, Trials, find_size
 from rankwise.predict.sources.source import Source, batches_of, open_source
-from rankwise.predict.workspace import PredictError, Workspace, another_job, cannot_write, folder_of, read_marker, write_marker
+from rankwise.predict.workspace import (
+    PredictError,
+    Workspace,
+    another_job,
+    cannot_write,
+    folder_of,
+    is_placed,
+    names_in,
+    read_marker,
+    write_marker,
+)
 
 _PART_S = 2.0  # what a crash may cost, in seconds of work
 _PART_BYTES = 16 << 20
@@ -89,7 +99,10 @@ def _run(source: Source, recipe: Recipe, selection: Selection, target: Path, opt
         if folder_of(target).exists():  # killed between the last rename and the cleaning up
             Workspace(target, identity).remove()
         return Predicted(**marker["predicted"])
-    check_free(target, options, is_ours)
+    if target.exists() and not is_placed(target, identity):
+        if read_marker(target) != marker:  # another process has put it there, and finished, since we looked
+            raise Gone
+        check_replaceable(target, options, is_ours)
     workspace = Workspace(target, identity, options.restart)
     try:
         if read_marker(target) != marker:  # written while we waited for the one who did
@@ -130,7 +143,8 @@ class _Job:
         why = str((self._space.plan or {}).get("why", ""))
         done = Predicted(str(self._space.output), self._space.done_rows, self._space.failed_rows, resumed, batch, seconds, errors, why)
         size = self._space.output.stat().st_size
-        write_marker(self._space.output, {"job": identity, "bytes": size, "predicted": {**vars(done)}})
+        names = names_in(self._space.output)
+        write_marker(self._space.output, {"job": identity, "bytes": size, "names": names, "predicted": {**vars(done)}})
         self._space.remove()
         return done
 
@@ -223,8 +237,8 @@ class _Job:
         try:
             self._space.begin_writing(path.name)
             failed = write_errors(path, self._space.results()) if self._space.failed_rows else 0
-            write_output(output, self._space.results, self._space.done_rows)
-            if not failed and read_marker(output).get("predicted", {}).get("errors") == str(path):
+            write_output(output, self._space.results, self._space.done_rows, self._space.begin_placing)
+            if not failed and _is_list_of(output, path):
                 path.unlink(missing_ok=True)  # of the output that has just been replaced
         except OSError as error:
             raise cannot_write(output, error, "what is done so far is kept") from error
@@ -238,5 +252,10 @@ class _Job:
         if self._space.errors_name is not None:
             return output.with_name(self._space.errors_name)
         usual = output.with_name("errors.jsonl")
-        is_ours = read_marker(output).get("predicted", {}).get("errors") == str(usual)
-        return output.with_name(f"{output.name}.errors.jsonl") if usual.exists() and not is_ours else usual
+        return output.with_name(f"{output.name}.errors.jsonl") if usual.exists() and not _is_list_of(output, usual) else usual
+
+
+def _is_list_of(output: Path, path: Path) -> bool:
+    """Whether the failed rows of the output that is there are listed at this path, however it was spelled."""
+    listed = read_marker(output).get("predicted", {}).get("errors")
+    return bool(listed) and Path(listed).resolve() == path.resolve()

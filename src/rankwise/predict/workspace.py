@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import shutil
@@ -11,7 +12,7 @@ from typing import Any
 
 from rankwise.causes import load_cause
 from rankwise.errors import RankwiseError
-from rankwise.predict.journal import Gone, InUse, Journal
+from rankwise.predict.journal import Gone, InUse, Journal, read_records
 from rankwise.predict.parts import Results, is_whole, read_part, write_part
 
 _FORMAT = 2
@@ -43,13 +44,12 @@ class Workspace:
         except OSError as error:
             raise cannot_write(output, error) from error
         try:
-            self._begin({"format": _FORMAT, **identity}, restart)
+            self._begin(_as_read({"format": _FORMAT, **identity}), restart)
         except BaseException:
             self._journal.close()
             raise
 
     def _begin(self, identity: dict[str, Any], restart: bool) -> None:
-        identity = json.loads(json.dumps(identity))  # as it will be read back
         known = self._journal.records[0].get("job") if self._journal.records else None
         if known is not None and known != identity and self._parts and not restart:
             raise another_job(self.output, _differences(known, identity))
@@ -107,6 +107,10 @@ class Workspace:
         if self.errors_name is None:
             self._append({"errors": errors_name})
 
+    def begin_placing(self, complete: Path) -> None:
+        """This is what is renamed to the output next: a later run has to know it for its own, even if we are killed right then."""
+        self._append({"placing": _stamp(complete)})
+
     def results(self) -> Any:
         """All parts, in order, one at a time."""
         return (read_part(self._part(record["part"])) for record in self._parts)
@@ -149,6 +153,35 @@ class Workspace:
 
 def folder_of(output: Path) -> Path:
     return output.with_name(f".{output.name}.predict")
+
+
+def is_placed(output: Path, identity: dict[str, Any]) -> bool:
+    """Whether the output is what an unfinished run of this very job has put there."""
+    records = read_records(folder_of(output) / "journal")
+    if not records or not output.exists() or records[0].get("job") != _as_read({"format": _FORMAT, **identity}):
+        return False
+    return _stamp(output) in [record.get("placing") for record in records]
+
+
+def names_in(output: Path) -> str | None:
+    """A digest of the names of all that is in a folder; none of a file."""
+    if not output.is_dir():
+        return None
+    names = sorted(str(path.relative_to(output)) for path in output.rglob("*"))
+    return hashlib.sha256("\0".join(names).encode(errors="surrogateescape")).hexdigest()
+
+
+def _stamp(output: Path) -> dict[str, Any]:
+    """Stays the same when it is renamed, and hardly is that of anything else."""
+    facts = output.stat()
+    if output.is_dir():
+        return {"inode": facts.st_ino, "names": names_in(output)}
+    return {"bytes": facts.st_size, "mtime_ns": facts.st_mtime_ns}
+
+
+def _as_read(record: dict[str, Any]) -> Any:
+    """As it is when it was written and read back: tuples are lists then."""
+    return json.loads(json.dumps(record))
 
 
 def marker_of(output: Path) -> Path:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rankwise.predict.batches import Column, is_arrow
-from rankwise.predict.sources.tables import arrow
+from rankwise.predict.sources.tables import arrow, is_tensors, tensors
 from rankwise.predict.values import plain
 
 
@@ -47,10 +47,13 @@ def _without_nan(value: Any) -> Any:
 
 
 def _of_arrow(column: Any) -> list[Any]:
-    """Times as ISO 8601 (in UTC, with a Z, where they have a zone), decimals as their digits, bytes as base64."""
+    """Times as ISO 8601 (in UTC, with a Z, where they have a zone), decimals as their digits, bytes as base64, UUIDs as their text."""
     types, kind = arrow("types"), column.type
+    if is_tensors(column):
+        return [None if array is None else array.tolist() for array in tensors(column)]
     if isinstance(column, arrow("ExtensionArray")):
-        return _of_arrow(column.storage)
+        has_own_values = kind.extension_name in ("arrow.uuid", "arrow.bool8")
+        return [plain(value) for value in column.to_pylist()] if has_own_values else _of_arrow(column.storage)
     if types.is_dictionary(kind):
         return _of_arrow(column.dictionary_decode())
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
@@ -58,16 +61,23 @@ def _of_arrow(column: Any) -> list[Any]:
     if types.is_struct(kind):
         return _structs(column)
     if types.is_timestamp(kind):
-        local = column.cast(arrow("timestamp")(kind.unit)).cast(arrow("string")()).to_pylist()
-        return [value and value.replace(" ", "T") + ("Z" if kind.tz else "") for value in local]
+        local = _times(column.cast(arrow("timestamp")(kind.unit)))
+        return [value.replace(" ", "T") + ("Z" if kind.tz else "") if isinstance(value, str) else value for value in local]
     if types.is_date(kind) or types.is_time(kind):
-        return list(column.cast(arrow("string")()).to_pylist())
+        return _times(column)
     if types.is_duration(kind):
         return list(column.cast(arrow("int64")()).to_pylist())
     values = column.to_pylist()
     if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_string(kind):
         return list(values)
     return [plain(value) for value in values]
+
+
+def _times(column: Any) -> list[Any]:
+    """As texts; one beyond the years (of a time, the hours) that a text can say as the whole number that is stored."""
+    texts = column.cast(arrow("string")()).to_pylist()
+    numbers = column.view(arrow(f"int{column.type.bit_width}")()).to_pylist()
+    return [number if text and text.startswith("<") else text for text, number in zip(texts, numbers)]
 
 
 def _lists(column: Any) -> list[Any]:

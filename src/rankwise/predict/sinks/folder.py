@@ -13,7 +13,7 @@ from rankwise.predict.batches import Column, is_arrow
 from rankwise.predict.parts import Results
 from rankwise.predict.sinks.entries import entries, json_text
 from rankwise.predict.sinks.groups import column_names
-from rankwise.predict.sources.tables import arrow
+from rankwise.predict.sources.tables import arrow, is_tensors, tensors
 from rankwise.predict.workspace import PredictError
 
 
@@ -38,6 +38,8 @@ def _values(column: Column) -> Iterable[Any]:
     """One per row: arrays and numbers with the type they have."""
     if not is_arrow(column):
         return list(column)
+    if is_tensors(column):
+        return tensors(column)
     types = arrow("types")
     if not (types.is_integer(column.type) or types.is_floating(column.type) or types.is_boolean(column.type)):
         return entries(column)

@@ -43,17 +43,21 @@ def writer_for(output: Path) -> Write:
     return write_folder
 
 
-def write_output(output: Path, parts: Callable[[], Iterable[Results]], total: int) -> None:
-    """Write beside it, flush to the disk, then rename."""
+def write_output(
+    output: Path, parts: Callable[[], Iterable[Results]], total: int, before_rename: Callable[[Path], None] = lambda complete: None
+) -> None:
+    """Write beside it, flush to the disk, then rename. A folder in its place is moved aside and then removed: never is half of it there."""
     temporary = output.with_name(f".{output.stem}.unfinished{output.suffix}")
-    with _removed_unless_moved(temporary):
+    aside = output.with_name(f".{output.stem}.replaced{output.suffix}")
+    with _removed_unless_moved(temporary), _removed_unless_moved(aside):
         writer_for(output)(parts, total, temporary)
         if temporary.is_dir():
             os.sync()  # one for all its files
         else:
             _flush(temporary)
-        if output.is_dir() or temporary.is_dir():
-            _remove(output)
+        before_rename(temporary)
+        if os.path.lexists(output) and (output.is_dir() or temporary.is_dir()):
+            output.replace(aside)
         temporary.replace(output)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from rankwise.predict.sinks.entries import is_utf8
 from rankwise.predict.sinks.kinds import BOOL, TEXT, Arrow, Kind, List, Number, Struct
-from rankwise.predict.sources.tables import arrow
+from rankwise.predict.sources.tables import arrow, with_inner
 
 
 class NoCommonType(Exception):
@@ -43,11 +43,4 @@ def without_dictionaries(kind: Any) -> Any:
     types = arrow("types")
     if types.is_dictionary(kind):
         return without_dictionaries(kind.value_type)
-    if types.is_list(kind) or types.is_large_list(kind):
-        make = arrow("list_" if types.is_list(kind) else "large_list")
-        return make(kind.value_field.with_type(without_dictionaries(kind.value_type)))
-    if types.is_fixed_size_list(kind):
-        return arrow("list_")(kind.value_field.with_type(without_dictionaries(kind.value_type)), kind.list_size)
-    if types.is_struct(kind):
-        return arrow("struct")([field.with_type(without_dictionaries(field.type)) for field in kind])
-    return kind
+    return with_inner(kind, without_dictionaries)

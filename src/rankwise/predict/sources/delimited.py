@@ -32,6 +32,9 @@ class CsvSource:
             raise UnreadableInput(f"{path} has no header line", why=why, next=("its first line names the columns",))
         if not is_text("".join(header)):
             raise UnreadableInput(f"the header line of {path} is not UTF-8", next=("convert the file, as with: iconv -f latin1 -t utf-8",))
+        if "\r" in "".join(header).replace("\r\n", ""):
+            steps = (f"convert it, as with: tr '\\r' '\\n' < {path.name}",)
+            raise UnreadableInput(f"the header line of {path} has a CR in it: its lines seem to end with CR only", next=steps)
         self._width = len(header)
         self._chosen = selection.of(header, path.name)
         places = {name: at for at, name in enumerate(header)}

@@ -183,9 +183,44 @@ def plain(column: Any) -> Any:
         return plain(column.dictionary_decode())
     if types.is_run_end_encoded(column.type):
         return plain(importlib.import_module("pyarrow.compute").run_end_decode(column))
-    if types.is_string_view(column.type) or types.is_binary_view(column.type):
-        return column.cast(arrow("large_string" if types.is_string_view(column.type) else "large_binary")())
-    return column
+    kind = _without_views(column.type)
+    return column if kind == column.type else column.cast(kind)
+
+
+def _without_views(kind: Any) -> Any:
+    """The type with plain texts and bytes in it. Of lists that are views themselves, rows can be picked as they are."""
+    types = arrow("types")
+    if types.is_string_view(kind) or types.is_binary_view(kind):
+        return arrow("large_string" if types.is_string_view(kind) else "large_binary")()
+    return with_inner(kind, _without_views)
+
+
+def with_inner(kind: Any, changed: Callable[[Any], Any]) -> Any:
+    """The type with others in it, where it is one of lists, structs or maps."""
+    types = arrow("types")
+    if types.is_list(kind) or types.is_large_list(kind):
+        return arrow("list_" if types.is_list(kind) else "large_list")(kind.value_field.with_type(changed(kind.value_type)))
+    if types.is_fixed_size_list(kind):
+        return arrow("list_")(kind.value_field.with_type(changed(kind.value_type)), kind.list_size)
+    if types.is_struct(kind):
+        return arrow("struct")([field.with_type(changed(field.type)) for field in kind])
+    if types.is_map(kind):
+        key, item = (field.with_type(changed(field.type)) for field in (kind.key_field, kind.item_field))
+        return arrow("map_")(key, item, keys_sorted=kind.keys_sorted)
+    return kind
+
+
+def is_tensors(column: Any) -> bool:
+    """Whether it is an Arrow array of tensors of one shape."""
+    return hasattr(column, "to_numpy_ndarray")
+
+
+def tensors(column: Any) -> list[Any]:
+    """One array per row, None for a null."""
+    if not column.null_count:
+        return list(column.to_numpy_ndarray())
+    whole = iter(column.drop_null().to_numpy_ndarray())
+    return [next(whole) if valid else None for valid in column.is_valid().to_pylist()]
 
 
 def as_numpy(column: Any, broken: Container[int] = ()) -> Column:
@@ -194,7 +229,7 @@ def as_numpy(column: Any, broken: Container[int] = ()) -> Column:
     Values of rows that are broken are None in such a list.
     """
     types = arrow("types")
-    if hasattr(column, "to_numpy_ndarray") and not column.null_count:  # tensors of one shape
+    if is_tensors(column) and not column.null_count:
         return column.to_numpy_ndarray()
     values = column.storage if hasattr(column, "storage") else column
     shape = [len(values)]
@@ -214,6 +249,8 @@ def as_numpy(column: Any, broken: Container[int] = ()) -> Column:
 
 def _listed(column: Any, broken: Container[int]) -> list[Any]:
     """Decimals are numbers here as well, so that a missing one beside them does not make them something else."""
+    if is_tensors(column):
+        return [None if i in broken else value for i, value in enumerate(tensors(column))]
     if arrow("types").is_decimal(column.type):
         column = column.cast(arrow("float64")())
     return [None if i in broken else value.as_py() for i, value in enumerate(column)] if broken else list(column.to_pylist())
