@@ -209,6 +209,26 @@ def test_a_forked_child_touches_nothing_of_the_parents(pool: Pool) -> None:
     assert result.eq(7).all() and (lent == 5).all() and made.eq(7).all() and all(one.eq(1).all() for one in more)
 
 
+def test_a_pool_that_was_closed_closes_no_files_of_others_in_a_forked_child() -> None:
+    """Its own had numbers that others have by now. torch's loaders fork, and so does `subprocess` with a preexec_fn."""
+    closed = Pool({"echo": Model("torch.nn:Identity")}, workers=1)
+    closed.close()
+    files = [fd for _ in range(30) for fd in os.pipe()]
+    child = os.fork()
+    if child == 0:
+        try:
+            for fd in files:
+                os.fstat(fd)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    for fd in files:
+        os.close(fd)
+
+    assert os.waitstatus_to_exitcode(status) == 0 and closed is not None
+
+
 def test_the_lane_is_free_again_when_all_results_are_gone(pool: Pool) -> None:
     futures = [pool.submit("echo", torch.zeros(200_000)) for _ in range(10)]
     results = [future.result(60) for future in futures]

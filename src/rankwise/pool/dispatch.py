@@ -160,7 +160,7 @@ class Dispatcher:
         """In a forked child: let go of what belongs to the parent, so that its end is seen by those who watch for it."""
         self.is_closed = self.is_closing = True
         self.arena.is_closed = True
-        self.listener.close_after_fork()
+        self.listener.close_own()
         self.staff.close_after_fork()
 
     # ---- for the listener

@@ -140,10 +140,14 @@ class Listener:
             except (OSError, ValueError):  # closed
                 pass
 
-    def close_after_fork(self) -> None:
+    def close_own(self) -> None:
+        """Once: a number that was given back is soon that of somebody else's file, in a forked child as well."""
+        if self._wake < 0:
+            return
         self._workers = {}
+        wake, self._wake = self._wake, -1
         self._epoll.close()
-        os.close(self._wake)
+        os.close(wake)
         self._grace.close()
         if self._window is not None:
             self._window.close()
@@ -229,7 +233,7 @@ class Listener:
             dispatcher.give_up("its dispatcher failed, which is a fault of rankwise")
         finally:
             dispatcher.tear_down()
-            self.close_after_fork()
+            self.close_own()
 
     def _listen(self, next_tick: float) -> None:
         self._sleeps_until = until = self._dispatcher.next_moment(next_tick)

@@ -34,4 +34,5 @@ class Timer:
             pass
 
     def close(self) -> None:
-        os.close(self.fd)
+        fd, self.fd = self.fd, -1
+        os.close(fd)
