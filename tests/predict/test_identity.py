@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,17 +38,23 @@ def unfinished(monkeypatch: pytest.MonkeyPatch, *args: Any, **more: Any) -> None
             rankwise.predict(*args, **{**JOB, **more})
 
 
-@pytest.mark.parametrize("options", [{"overwrite": True}, {"restart": True}])
-def test_a_finished_job_is_done_again_where_that_is_asked_for(tmp_path: Path, options: dict[str, bool]) -> None:
-    write(tmp_path, "npy", 20)
-    (tmp_path / "changing_nets.py").write_text("def build():\n    return lambda x: x + 1\n")
-    call = "rankwise.predict('changing_nets:build', 'x.npy', 'out.npy', batch=8, workers=0, **json.loads(sys.argv[1]))"
-    code = f"import sys, json, rankwise; {call}"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
-    subprocess.run([sys.executable, "-c", code, "{}"], cwd=tmp_path, env=environment, check=True)
-    (tmp_path / "changing_nets.py").write_text("def build():\n    return lambda x: x + 22\n")
+def shifted() -> Callable[[torch.Tensor], torch.Tensor]:
+    """Code that changes between two runs."""
+    shift = float(os.environ["PREDICT_SHIFT"])
+    return lambda x: x + shift
 
-    subprocess.run([sys.executable, "-c", code, json.dumps(options)], cwd=tmp_path, env=environment, check=True)
+
+@pytest.mark.parametrize("options", [{"overwrite": True}, {"restart": True}])
+def test_a_finished_job_is_done_again_where_that_is_asked_for(
+    tmp_path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "npy", 20)
+    args = ("tests.predict.test_identity:shifted", tmp_path / "x.npy", tmp_path / "out.npy")
+    monkeypatch.setenv("PREDICT_SHIFT", "1")
+    rankwise.predict(*args, **JOB)
+    monkeypatch.setenv("PREDICT_SHIFT", "22")
+
+    rankwise.predict(*args, **JOB, **options)
 
     np.testing.assert_allclose(np.load(tmp_path / "out.npy"), rows(20) + 22)
 

@@ -83,7 +83,7 @@ class Listener:
     def wake(self) -> None:
         try:
             os.eventfd_write(self._wake, 1)
-        except OSError:  # closed
+        except (OSError, ValueError):  # closed
             pass
 
     def join(self) -> None:
