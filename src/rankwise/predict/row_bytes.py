@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rankwise.predict.batches import Column, is_arrow
-from rankwise.predict.sources.tables import arrow
+from rankwise.predict.sources.tables import arrow, is_lists
 
 Sizes = np.ndarray[Any, np.dtype[np.int64]]
 _EACH = 8  # a number, or what a text or a list takes beside its content
@@ -47,7 +47,7 @@ def _of_arrow(column: Any) -> Sizes:
         return _of_arrow(column.dictionary_decode())
     if types.is_struct(kind):
         return sum(map(_of_arrow, column.flatten()), np.zeros(len(column), np.int64))
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+    if is_lists(kind):
         lengths = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
         ends = np.cumsum(lengths, dtype=np.int64)
         before = np.concatenate([[0], np.cumsum(_of_arrow(column.flatten()))])

@@ -23,6 +23,14 @@ def is_tensor(value: Any) -> bool:
     return hasattr(value, "detach") and hasattr(value, "numpy")
 
 
+def is_utf8(text: str) -> bool:
+    """False where it has bytes that were none, carried along by surrogates, or half of a pair of them."""
+    try:
+        return text.isascii() or bool(text.encode())
+    except UnicodeEncodeError:
+        return False
+
+
 def is_numbers(value: Any) -> bool:
     return is_tensor(value) or (isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in NUMBERS)
 

@@ -12,7 +12,7 @@ import numpy as np
 from rankwise.predict.batches import Column, is_arrow
 from rankwise.predict.parts import Results
 from rankwise.predict.sinks.entries import entries
-from rankwise.predict.sources.tables import arrow, as_numpy
+from rankwise.predict.sources.tables import arrow, as_numpy, is_lists
 from rankwise.predict.workspace import PredictError
 
 Parts = Callable[[], Iterable[Results]]
@@ -101,7 +101,7 @@ def _rows(column: Column) -> Column:
     if not is_arrow(column):
         return column
     types, kind = arrow("types"), getattr(column.type, "storage_type", column.type)
-    while types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+    while is_lists(kind):
         kind = kind.value_type
     return as_numpy(column) if types.is_primitive(kind) and not types.is_temporal(kind) else entries(column)
 

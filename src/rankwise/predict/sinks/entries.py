@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from rankwise.predict.batches import Column, is_arrow
-from rankwise.predict.sources.tables import arrow, is_tensors, tensors
-from rankwise.predict.values import plain
+from rankwise.predict.sources.tables import arrow, is_lists, is_tensors, tensors
+from rankwise.predict.values import is_utf8, plain
 
 
 def entries(column: Column) -> list[Any]:
@@ -28,14 +28,6 @@ def json_text(value: Any, only_ascii: bool = False) -> str:
     except ValueError:
         text = json.dumps(_without_nan(value), ensure_ascii=only_ascii)
     return text if only_ascii or is_utf8(text) else json_text(value, only_ascii=True)
-
-
-def is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _without_nan(value: Any) -> Any:
@@ -56,7 +48,7 @@ def _of_arrow(column: Any) -> list[Any]:
         return [plain(value) for value in column.to_pylist()] if has_own_values else _of_arrow(column.storage)
     if types.is_dictionary(kind):
         return _of_arrow(column.dictionary_decode())
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+    if is_lists(kind):
         return _lists(column)
     if types.is_struct(kind):
         return _structs(column)

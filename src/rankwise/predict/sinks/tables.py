@@ -11,11 +11,12 @@ import numpy as np
 
 from rankwise.predict.batches import Column, is_arrow
 from rankwise.predict.parts import Results
-from rankwise.predict.sinks.entries import entries, is_utf8, json_text
+from rankwise.predict.sinks.entries import entries, json_text
 from rankwise.predict.sinks.groups import regrouped
 from rankwise.predict.sinks.kinds import Kind, joined_kind, kind_of_column
 from rankwise.predict.sinks.types import NoCommonType, arrow_type, without_dictionaries
 from rankwise.predict.sources.tables import arrow
+from rankwise.predict.values import is_utf8
 from rankwise.predict.workspace import PredictError
 
 Parts = Callable[[], Iterable[Results]]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from rankwise.predict.sinks.entries import is_utf8
 from rankwise.predict.sinks.kinds import BOOL, TEXT, Arrow, Kind, List, Number, Struct
 from rankwise.predict.sources.tables import arrow, with_inner
+from rankwise.predict.values import is_utf8
 
 
 class NoCommonType(Exception):

@@ -18,7 +18,7 @@ _SAMPLE = 16  # samples to look at before saying that none has a column
 
 
 class DatasetSource:
-    """Samples of a dataset. An unfinished job of it is resumed by type and length; whether its samples changed, nothing can tell."""
+    """Samples of a dataset. An unfinished job of it is resumed by type, length and first rows; whether others changed, nothing can tell."""
 
     is_recognisable = False
 

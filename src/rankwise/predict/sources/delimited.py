@@ -9,8 +9,9 @@ from pathlib import Path
 
 from rankwise.errors import UnreadableInput
 from rankwise.predict.batches import Batch, Row, Selection
-from rankwise.predict.sources.lines import MAX_LINE, TOO_LONG, gathered, is_text, lines_of
+from rankwise.predict.sources.lines import MAX_LINE, TOO_LONG, gathered, lines_of
 from rankwise.predict.sources.source import file_identity
+from rankwise.predict.values import is_utf8
 
 _SAMPLE = 100  # rows that decide whether a column holds numbers
 _BARE_CR = "\ud800"  # stands for a \r within a line, which the csv module refuses; no text that was decoded holds it
@@ -30,7 +31,7 @@ class CsvSource:
         if isinstance(header, Row) or not header:
             why = header.why if isinstance(header, Row) else ""
             raise UnreadableInput(f"{path} has no header line", why=why, next=("its first line names the columns",))
-        if not is_text("".join(header)):
+        if not is_utf8("".join(header)):
             raise UnreadableInput(f"the header line of {path} is not UTF-8", next=("convert the file, as with: iconv -f latin1 -t utf-8",))
         if "\r" in "".join(header).replace("\r\n", ""):
             steps = (f"convert it, as with: tr '\\r' '\\n' < {path.name}",)
@@ -68,7 +69,7 @@ class CsvSource:
             return Row(why=f"{len(fields)} fields, the header has {self._width}")
         texts = {name: fields[at] for name, at in self._at.items()}
         for name, text in texts.items():
-            if not is_text(text):
+            if not is_utf8(text):
                 return Row(why=f"column {name!r} is not UTF-8: {text[:100].encode(errors='surrogateescape')!r}")
         values: dict[str, object] = {}
         for name, kind in self._kinds.items():

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from rankwise.errors import UnreadableInput
 from rankwise.predict.batches import Batch
-from rankwise.predict.sources.lines import is_text
 from rankwise.predict.sources.source import folder_identity
+from rankwise.predict.values import is_utf8
 
 FILE_COLUMN = "__file__"
 
@@ -31,7 +31,7 @@ class FolderSource:
         for start in range(first_row, len(self._names), size):
             names = self._names[start : start + size]
             paths = [str(self._path / name) for name in names]
-            broken = {i: "its name is not UTF-8" for i, name in enumerate(names) if not is_text(name)}
+            broken = {i: "its name is not UTF-8" for i, name in enumerate(names) if not is_utf8(name)}
             yield Batch(start, {FILE_COLUMN: paths}, len(names), broken, {"file": names})
 
 

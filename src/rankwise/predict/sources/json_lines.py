@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from rankwise.predict.batches import Batch, Row, Selection
-from rankwise.predict.sources.lines import TOO_LONG, gathered, is_text, lines_of
+from rankwise.predict.sources.lines import TOO_LONG, gathered, lines_of
 from rankwise.predict.sources.source import file_identity
+from rankwise.predict.values import is_utf8
 
 _SAMPLE, _SAMPLE_BYTES = 1000, 64 << 20  # how far to look for a column before saying that there is none
 _HALF_PAIR = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")  # may be half of a surrogate pair, which no file of text can hold
@@ -71,7 +72,7 @@ class JsonLinesSource:
             return Row(why=f"a JSON {_kind(values)}, where an object is wanted")
         if (b"\\u" in line or b"\xed" in line) and _HALF_PAIR.search(line):
             for name in (*self._chosen[0], *self._chosen[1]):
-                if not is_text(json.dumps(values.get(name), ensure_ascii=False)):
+                if not is_utf8(json.dumps(values.get(name), ensure_ascii=False)):
                     return Row(why=f"{name!r} is no text: it has half of a surrogate pair")
         return Row(values, values)
 

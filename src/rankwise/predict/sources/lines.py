@@ -26,14 +26,6 @@ def lines_of(path: Path, position: int) -> Iterator[tuple[bytes | None, int]]:
             yield None, position
 
 
-def is_text(text: str) -> bool:
-    """Whether it was UTF-8: other bytes are carried along (surrogateescape) until somebody wants them."""
-    try:
-        return text.isascii() or bool(text.encode())
-    except UnicodeEncodeError:
-        return False
-
-
 def gathered(rows: Iterator[tuple[Row, int]], size: int, first_row: int, chosen: tuple[list[str], list[str]]) -> Iterator[Batch]:
     """Rows with the bytes they end at, as batches."""
     held: list[Row] = []

@@ -210,6 +210,11 @@ def with_inner(kind: Any, changed: Callable[[Any], Any]) -> Any:
     return kind
 
 
+def is_lists(kind: Any) -> bool:
+    types = arrow("types")
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
 def is_tensors(column: Any) -> bool:
     """Whether it is an Arrow array of tensors of one shape."""
     return hasattr(column, "to_numpy_ndarray")
@@ -233,7 +238,7 @@ def as_numpy(column: Any, broken: Container[int] = ()) -> Column:
         return column.to_numpy_ndarray()
     values = column.storage if hasattr(column, "storage") else column
     shape = [len(values)]
-    while types.is_list(values.type) or types.is_large_list(values.type) or types.is_fixed_size_list(values.type):
+    while is_lists(values.type):
         lengths = np.unique(np.asarray(values.value_lengths()))
         if values.null_count or len(lengths) > 1:
             return _listed(column, broken)
