@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import operator
 import re
 from collections.abc import Iterable, Mapping
+from numbers import Real
 from typing import Any
 
 from rankwise.errors import UsageError
@@ -94,6 +96,32 @@ def check_shape(shape: Any, itemsize: int, limit_bytes: int | None) -> tuple[int
             next=("make it smaller, or: Pool(..., lane_bytes=…)",),
         )
     return found
+
+
+def checked_deadline(deadline_s: Any) -> float | None:
+    if deadline_s is None:
+        return None
+    if not isinstance(deadline_s, Real) or math.isnan(deadline_s):
+        raise UsageError(f"deadline_s must be a number of seconds, not {deadline_s!r}", next=("deadline_s=0.5",))
+    return float(deadline_s)
+
+
+def checked_priority(priority: Any) -> int:
+    try:
+        return operator.index(priority)
+    except TypeError:
+        raise UsageError(
+            f"priority must be a whole number, not {priority!r}", why="tasks with a higher one go first; 0 is usual", next=("priority=1",)
+        ) from None
+
+
+def check_window(window: Any) -> None:
+    try:
+        is_right = window is None or operator.index(window) >= 1
+    except TypeError:
+        is_right = False
+    if not is_right:
+        raise UsageError(f"window must be a whole number of at least 1, not {window!r}", why="it is how many requests may be under way")
 
 
 def is_request(request: Any) -> bool:

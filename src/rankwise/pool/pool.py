@@ -17,7 +17,17 @@ from typing import Any
 
 from rankwise.errors import UsageError
 from rankwise.pool import machine
-from rankwise.pool.arguments import check_models, check_pool, check_shape, is_request, memory_limits, parse_bytes
+from rankwise.pool.arguments import (
+    check_models,
+    check_pool,
+    check_shape,
+    check_window,
+    checked_deadline,
+    checked_priority,
+    is_request,
+    memory_limits,
+    parse_bytes,
+)
 from rankwise.pool.astream import AsyncStream
 from rankwise.pool.combine import Combine, Ensemble, Router, Split
 from rankwise.pool.dispatch import Dispatcher, Settings
@@ -25,7 +35,6 @@ from rankwise.pool.dtypes import NUMPY, SHARED, name_of_numpy, name_of_torch
 from rankwise.pool.inlet import Inlet, rows_and_key
 from rankwise.pool.metrics import register
 from rankwise.pool.model import Model
-from rankwise.pool.options import check_window, checked_deadline, checked_priority
 from rankwise.pool.parts import cut_up
 from rankwise.pool.schedule import ModelState
 from rankwise.pool.snapshot import snapshot

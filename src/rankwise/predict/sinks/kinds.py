@@ -58,6 +58,15 @@ def joined_kind(one: Kind, other: Kind) -> Kind:
     return ANYTHING
 
 
+def kinds_of(pieces: Iterable[dict[str, Column]]) -> dict[str, Kind]:
+    """Of all columns, over all pieces of them."""
+    kinds: dict[str, Kind] = {}
+    for columns in pieces:
+        for name, column in columns.items():
+            kinds[name] = joined_kind(kinds.get(name), kind_of_column(column))
+    return kinds
+
+
 def kind_of_column(column: Column) -> Kind:
     if isinstance(column, np.ndarray):
         return _of_array(column, column.shape[1:]) if len(column) else None

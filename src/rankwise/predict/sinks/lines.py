@@ -11,7 +11,7 @@ from rankwise.predict.batches import is_arrow
 from rankwise.predict.parts import Results
 from rankwise.predict.sinks.entries import entries, json_text
 from rankwise.predict.sinks.groups import column_names
-from rankwise.predict.sinks.kinds import BOOL, Kind, List, Number, joined_kind, kind_of_column
+from rankwise.predict.sinks.kinds import BOOL, Kind, List, Number, kinds_of
 from rankwise.predict.workspace import PredictError
 
 _SLICE = 1024  # rows that are plain values at a time: these take many times the memory of an array
@@ -66,11 +66,9 @@ def _rows(part: Results, names: list[str]) -> Iterator[tuple[int, tuple[Any, ...
 
 
 def _kinds(parts: Iterable[Results]) -> dict[str, Kind]:
-    kinds: dict[str, Kind] = {}
-    for part in _slices(parts):
-        for name, column in part.columns.items():
-            kinds[name] = joined_kind(kinds.get(name), kind_of_column(entries(column) if is_arrow(column) else column))
-    return kinds
+    """Of kept columns that of their values as texts say them."""
+    slices = (part.columns.items() for part in _slices(parts))
+    return kinds_of({name: entries(column) if is_arrow(column) else column for name, column in columns} for columns in slices)
 
 
 def _width(kind: Kind) -> int:

@@ -13,7 +13,7 @@ from rankwise.predict.batches import Column, is_arrow
 from rankwise.predict.parts import Results
 from rankwise.predict.sinks.entries import entries, json_text
 from rankwise.predict.sinks.groups import regrouped
-from rankwise.predict.sinks.kinds import Kind, joined_kind, kind_of_column
+from rankwise.predict.sinks.kinds import Kind, kinds_of
 from rankwise.predict.sinks.types import NoCommonType, arrow_type, without_dictionaries
 from rankwise.predict.sources.tables import arrow
 from rankwise.predict.values import is_utf8
@@ -40,11 +40,7 @@ def write_arrow(parts: Parts, total: int, path: Path) -> None:
 
 def _types(parts: Iterable[Results]) -> dict[str, Any]:
     """Of all columns; None is one whose values have no common type: they are written as JSON text."""
-    kinds: dict[str, Kind] = {}
-    for part in parts:
-        for name, column in part.columns.items():
-            kinds[name] = joined_kind(kinds.get(name), kind_of_column(column))
-    return {name: _type(name, kind) for name, kind in kinds.items()}
+    return {name: _type(name, kind) for name, kind in kinds_of(part.columns for part in parts).items()}
 
 
 def _type(name: str, kind: Kind) -> Any:
