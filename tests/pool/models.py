@@ -180,6 +180,23 @@ def weighty(megabytes: int = 1, baggage: bytes = b"") -> torch.nn.Module:
     return Weighty(megabytes)
 
 
+class Widening(torch.nn.Module):
+    """Takes memory of its own as large as its input, before it has a small result."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return ((x * 2) * 1.0).sum()
+
+
+def widening() -> torch.nn.Module:
+    return Widening()
+
+
+def convolving() -> torch.nn.Module:
+    """Its activations are much larger than its input and output, and it takes longer than an allocator waits."""
+    first, second = torch.nn.Conv2d(3, 32, 3, padding=1), torch.nn.Conv2d(32, 64, 3, padding=1)
+    return torch.nn.Sequential(first, torch.nn.ReLU(), torch.nn.MaxPool2d(2), second, torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1))
+
+
 def linear(inputs: int = 10, outputs: int = 1) -> torch.nn.Module:
     torch.manual_seed(0)
     return torch.nn.Linear(inputs, outputs)

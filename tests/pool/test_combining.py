@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
@@ -146,6 +147,14 @@ def test_a_split_maps_by_key(pool: Pool) -> None:
     split = pool.split({"echo": 0.5, "double": 0.5})
     results = list(split.map([torch.tensor([3.0 + i]) for i in range(12)], key=lambda x: int(x)))
     assert [y.item() / (3 + i) for i, y in enumerate(results)] == [1.0 if split.choose(3 + i) == "echo" else 2.0 for i in range(12)]
+
+
+def test_no_window_is_the_usual_one(pool: Pool) -> None:
+    async def through_amap() -> list[float]:
+        return [y.item() async for y in pool.amap("echo", [np.float32([1.0])], window=None)]
+
+    assert [y.item() for y in pool.router(lambda x: "echo").map([np.float32([1.0])], window=None)] == [1.0]
+    assert asyncio.run(through_amap()) == [1.0]
 
 
 @pytest.mark.parametrize(

@@ -173,7 +173,7 @@ def test_a_flood_shares_the_worker_with_others() -> None:
         (True, 3, 0.2, [1, 1]),  # but near the end whoever is done first takes the last
         (False, 10, 0.2, [1, 1]),  # who waits for just this one shall not wait behind another
         (True, 100, 0.01, [4, 4]),
-        (True, 8, 0.01, [3, 2]),
+        (True, 8, 0.01, [3, 3]),  # three quarters of each one's part; whoever is quicker takes the rest
     ],
 )
 def test_what_waits_inside_a_worker(is_lazy: bool, waiting: int, order_s: float, expected: list[int]) -> None:
@@ -184,6 +184,25 @@ def test_what_waits_inside_a_worker(is_lazy: bool, waiting: int, order_s: float,
     made.plan(1.0)
 
     assert [len(worker.inflight) for worker in made.workers.values()] == expected
+
+
+def test_a_stream_comes_in_portions() -> None:
+    """To be given one for each that is done would mean an answer for each."""
+    a = state(1, order_s=0.002)
+    made = scheduler([a], workers=1)
+    worker = made.workers[1]
+    give(made, a, 1000, is_lazy=True)
+    load_all(made)
+
+    portions = []
+    for now in range(100):
+        portions.append(sum(len(action.orders) for action in made.plan(float(now)) if isinstance(action, Run)))
+        order = next(iter(worker.inflight.values()))
+        del worker.inflight[order.serial]
+        made.take_back(worker, order, float(now))
+
+    assert portions[0] == 20  # 40 ms of it
+    assert {portion for portion in portions[1:] if portion} == {11}  # as soon as there is less than half
 
 
 def test_a_stream_does_not_keep_others_waiting_until_its_end() -> None:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rankwise.errors import UsageError
-from rankwise.pool.arguments import check_number
+from rankwise.pool.arguments import check_number, check_window
 from rankwise.pool.merging import MERGES
-from rankwise.pool.stream import PATIENCE_S, failed
+from rankwise.pool.stream import PATIENCE_S, WINDOW, failed
 from rankwise.pool.verdicts import PoolFull
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Ensemble:
             raise
         return self._whole(parts)
 
-    def map(self, inputs: Iterable[Any], window: int = 64) -> Iterator[Any]:
+    def map(self, inputs: Iterable[Any], window: int | None = None) -> Iterator[Any]:
         return _map(self._pool, self.submit, inputs, window)
 
     def _whole(self, parts: list[Future[Any]]) -> Future[Any]:
@@ -157,7 +157,7 @@ class Split:
     def submit(self, *inputs: Any, key: Key | None = None, **options: Any) -> Future[Any]:
         return self._pool.submit(self.choose(key), *inputs, **options)
 
-    def map(self, inputs: Iterable[Any], window: int = 64, key: Callable[..., Key] | None = None) -> Iterator[Any]:
+    def map(self, inputs: Iterable[Any], window: int | None = None, key: Callable[..., Key] | None = None) -> Iterator[Any]:
         """`key(*inputs)` names the key of each."""
         return _map(self._pool, lambda *given: self.submit(*given, key=key(*given) if key is not None else None), inputs, window)
 
@@ -173,7 +173,7 @@ class Router:
     def submit(self, *inputs: Any, deadline_s: float | None = None, priority: int = 0) -> Future[Any]:
         return self._pool.submit(self._choose(*inputs), *inputs, deadline_s=deadline_s, priority=priority)
 
-    def map(self, inputs: Iterable[Any], window: int = 64) -> Iterator[Any]:
+    def map(self, inputs: Iterable[Any], window: int | None = None) -> Iterator[Any]:
         return _map(self._pool, self.submit, inputs, window)
 
 
@@ -189,9 +189,9 @@ def _known(pool: Pool, models: Iterable[str]) -> list[str]:
     return names
 
 
-def _map(pool: Pool, submit: Callable[..., Future[Any]], inputs: Iterable[Any], window: int) -> Iterator[Any]:
-    check_number("window", window, least=1, whole=True)
-    return _results(pool, submit, inputs, window)
+def _map(pool: Pool, submit: Callable[..., Future[Any]], inputs: Iterable[Any], window: int | None) -> Iterator[Any]:
+    check_window(window)
+    return _results(pool, submit, inputs, window or WINDOW)
 
 
 def _results(pool: Pool, submit: Callable[..., Future[Any]], inputs: Iterable[Any], window: int) -> Iterator[Any]:

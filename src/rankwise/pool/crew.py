@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rankwise.pool.faults import Death
+from rankwise.pool.keeping import ENVIRONMENT
 from rankwise.pool.segments import Segment
 from rankwise.pool.status import SIZE, StatusPage
 from rankwise.pool.wire import Receiver, pair, send
@@ -119,7 +120,7 @@ class Crew:
         self.receiver = Receiver(self.control)
         self.is_ready = False
         self.complaint = ""  # why it could not get ready
-        env = {**os.environ, **{name: str(threads) for name in _THREAD_VARIABLES}}
+        env = {**ENVIRONMENT, **os.environ, **{name: str(threads) for name in _THREAD_VARIABLES}}
         self.process = subprocess.Popen(
             [sys.executable, *_interpreter_flags(), "-m", "rankwise.pool.child.zygote", str(theirs.fileno())],
             pass_fds=(theirs.fileno(),),

@@ -38,7 +38,7 @@ from rankwise.pool.model import Model
 from rankwise.pool.parts import cut_up
 from rankwise.pool.schedule import ModelState
 from rankwise.pool.snapshot import snapshot
-from rankwise.pool.stream import Stream
+from rankwise.pool.stream import WINDOW, Stream
 from rankwise.pool.tasks import Parcel, TaskFuture
 from rankwise.pool.verdicts import missing_main_guard
 
@@ -143,7 +143,7 @@ class Pool:
         model: str,
         inputs: Iterable[Any] | AsyncIterable[Any],
         *,
-        window: int = 64,
+        window: int | None = None,
         deadline_s: float | None = None,
         priority: int = 0,
     ) -> AsyncIterator[Any]:
@@ -156,7 +156,7 @@ class Pool:
             arguments = item if isinstance(item, tuple) else (item,)
             return self.submit(model, *arguments, deadline_s=deadline_s, priority=priority)
 
-        return AsyncStream(submit, self.has_open_tasks, window).results(inputs)
+        return AsyncStream(submit, self.has_open_tasks, window or WINDOW).results(inputs)
 
     def empty(self, shape: int | Iterable[int], dtype: Any = "float32") -> Any:
         """An array in lane memory (a tensor, if dtype is torch's): what is written there is submitted without a copy.

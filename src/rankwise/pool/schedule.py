@@ -11,6 +11,7 @@ from rankwise.pool.tasks import Task, TaskQueue
 
 AHEAD_S = 0.005  # work that waits inside a worker, so that it need not wait for us; more would only be stuck behind a slow task
 AHEAD_LAZY_S = 0.04  # of a stream, where waking us for each would take from the time to compute
+PART = 0.75  # of what is left for a worker; the rest is for whoever is quicker
 AHEAD_ORDERS = 128
 AHEAD_BYTES = 60_000
 QUANTUM = 32  # orders of one model before the others get their turn
@@ -240,7 +241,8 @@ class Scheduler:
         orders: list[Order] = []
         nbytes, is_its_turn = 0, False
         for model in self._by_turn():
-            while self._has_room(worker, model) and nbytes < AHEAD_BYTES:
+            most_s = self._most_ahead_s(worker, model)
+            while self._has_room(worker, model, most_s) and nbytes < AHEAD_BYTES:
                 holding = worker.holds.get(model.number)
                 if holding is None:
                     if self._should_load(worker, model, now):
@@ -263,7 +265,14 @@ class Scheduler:
             actions.append(Run(worker, orders))
         return actions
 
-    def _has_room(self, worker: WorkerState, model: ModelState) -> bool:
+    def _most_ahead_s(self, worker: WorkerState, model: ModelState) -> float:
+        """Of a stream, inside this worker: most of its part of all that is left, so that near the end nobody has more than the others.
+        Nothing while it still has half of that, or it would get, and answer, one at a time."""
+        left_s = model.queue.waiting * (model.order_s or UNKNOWN_S) + sum([other.ahead_s for other in self.workers.values()])
+        most_s = min(AHEAD_LAZY_S, max(AHEAD_S / 2, PART * left_s / len(self.workers)))
+        return most_s if worker.ahead_s < most_s / 2 else 0.0
+
+    def _has_room(self, worker: WorkerState, model: ModelState, most_s: float) -> bool:
         """Whether the next task of the model may wait inside this worker."""
         head = model.queue.peek()
         if head is None or len(worker.inflight) >= AHEAD_ORDERS:
@@ -272,8 +281,7 @@ class Scheduler:
             return worker.ahead_s < AHEAD_S
         if len(worker.inflight) < 2 and model.queue.waiting > len(self.workers):
             return True  # one runs, and however long it takes, the next is there when it is done
-        share_s = model.queue.waiting * (model.order_s or UNKNOWN_S) / len(self.workers)  # near the end, nobody shall have all that is left
-        return worker.ahead_s < min(AHEAD_LAZY_S, max(AHEAD_S / 2, share_s))
+        return worker.ahead_s < most_s
 
     def _is_kept_waiting(self, worker: WorkerState, model: ModelState) -> bool:
         """It is the turn of a task that somebody waits for, and what a stream has left inside this worker is in its way: if those behind

@@ -58,11 +58,3 @@ def copy_into(target: np.ndarray[Any, Any], source: np.ndarray[Any, Any]) -> Non
     step = _PIECE // source.itemsize
     for start in range(0, len(come), step):
         np.copyto(to[start : start + step], come[start : start + step])
-
-
-def return_to_kernel() -> None:
-    """Memory the C library keeps for later goes back; only glibc has this."""
-    try:
-        _libc.malloc_trim(0)
-    except AttributeError:
-        pass

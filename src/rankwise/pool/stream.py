@@ -24,6 +24,7 @@ from rankwise.pool.wire import INLINE_BYTES
 _MOST, _MOST_FUTURES = 8192, 512  # requests under way, and futures for them, where nobody said
 _FIRST, _LARGEST = 8, 256  # requests of a bunch: few at first, so that the workers have something to do soon
 _LOOK = 16  # requests of a quick source between two looks whether a result is there
+WINDOW = 64  # requests under way where each has a future of its own, and nobody said
 PATIENCE_S = 0.005  # between two looks whether others have made room
 _SLOW_S = 0.0005  # a source that takes this long for one request is not bunched: what it gave would only wait for more
 

@@ -46,7 +46,7 @@ def check_output(target: Path, keep: Sequence[str], options: Options) -> None:
         raise UsageError(f"there is no folder {Path(options.errors).parent} for the list of failed rows", next=("make it first",))
     if keep and target.suffix.lower() == ".npy":
         raise UsageError(f".npy holds one array, so {keep[0]!r} cannot be kept in {target}", next=("write .parquet, .jsonl or .csv",))
-    if "row" in keep and target.suffix.lower() not in ("", ".safetensors"):
+    if "row" in keep:
         raise UsageError(
             f"a column 'row' cannot be kept in {target}",
             why="the output has one of its own, the number of the row in the input",

@@ -15,8 +15,8 @@ from rankwise.pool.parcel import as_array
 from rankwise.pool.segments import Segment
 
 _ENTRY = 8  # bytes per page in /proc/self/pagemap
-# The highest byte of an entry says whether the page is there (0x80) and whether it is still the file's (0x20).
-_CLEAN = bytes(byte for byte in range(256) if not byte & 0x80 or byte & 0x20)
+# The highest byte of an entry says whether the page is there (0x80), in swap (0x40), and still the file's (0x20).
+_CLEAN = bytes(byte for byte in range(256) if not byte & 0xC0 or byte & 0x20)
 
 
 def copied(array: np.ndarray[Any, Any], owner: Any) -> np.ndarray[Any, Any]:
@@ -78,10 +78,11 @@ class Inputs:
         self.in_use.clear()
 
     def restore(self) -> None:
-        """The same in the middle of a task."""
+        """The same in the middle of a task. To look whether anything was written takes a fraction of the time to map it all again."""
         for _, segment, offset, nbytes in self.in_use:
             first = offset - offset % PAGE  # a part of a larger request need not begin at a page
-            segment.forget_own_writes(first, rounded(offset + nbytes - first))
+            if not self._is_clean(segment.address + offset, nbytes):
+                segment.forget_own_writes(first, rounded(offset + nbytes - first))
 
     def _is_clean(self, start: int, nbytes: int) -> bool:
         first, last = start // PAGE, (start + nbytes - 1) // PAGE

@@ -18,9 +18,11 @@ from rankwise.errors import RankwiseError, UsageError, whole_text
 from rankwise.pool.child import main_module
 from rankwise.pool.child.inputs import copied, seen
 from rankwise.pool.describe import shape_of
+from rankwise.pool.keeping import return_to_kernel
 from rankwise.pool.nested import each_where_possible
 from rankwise.pool.parcel import pack, unpack
-from rankwise.pool.segments import return_to_kernel
+
+_LARGE = 32 << 20  # bytes that an allocator asks the kernel for by themselves
 
 
 @dataclass
@@ -72,7 +74,16 @@ def drop() -> None:
     gc.collect()
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.empty_cache()
+    tidy()
+
+
+def tidy() -> None:
+    """Of the memory in use by nobody, what has been so for a while goes back to the machine."""
     return_to_kernel()
+    try:
+        torch.empty(_LARGE, dtype=torch.uint8)  # made and freed, never touched: mimalloc returns what it has kept long enough
+    except RuntimeError:  # there is no room even for that
+        pass
 
 
 def tensor_bytes(built: Any) -> int:

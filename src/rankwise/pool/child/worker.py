@@ -7,6 +7,7 @@ import os
 import pickle
 import signal
 import socket
+import struct
 import sys
 import time
 from marshal import dumps
@@ -15,9 +16,10 @@ from typing import Any
 import torch
 
 from rankwise.pool.child.inputs import Inputs
-from rankwise.pool.child.models import Loaded, drop, load
+from rankwise.pool.child.models import Loaded, drop, load, tidy
 from rankwise.pool.child.outputs import Outputs
 from rankwise.pool.child.running import Runner, failure, is_out_of_memory, shortened
+from rankwise.pool.keeping import KEPT_S, keep
 from rankwise.pool.parcel import Node, Part, folded, pack, unpack
 from rankwise.pool.segments import Segment
 from rankwise.pool.stack import STACK_SIGNAL
@@ -26,6 +28,7 @@ from rankwise.pool.wire import INLINE_BYTES, KEPT, MAX_BYTES, SEND, Receiver, se
 
 _CLOSE_NS, _STREAK = 3_000_000, 3  # quick tasks with less time between them follow each other closely; so many of them are some
 _WATCH_NS = 1_000_000
+_TIDY_NS = int(1.2e9 * KEPT_S)
 _RESULTS_BYTES = 80_000  # of one order, in its answer
 
 
@@ -36,6 +39,7 @@ def serve(orders: dict[str, Any], fds: list[int]) -> None:
     faulthandler.register(STACK_SIGNAL, file=crash, all_threads=False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(orders["threads"])
+    keep()
     _set_title(orders["title"])
     _note_suicide(page)
     Worker(sock, page, orders["soft_limit"]).serve()
@@ -55,6 +59,7 @@ class Worker:
         self._answered_ns = self._answer_after_ns = 0
         self._brisk = 0  # the serial of a quick task that has just been answered
         self._streak = self._watched_ns = 0
+        self._is_tidy, self._tidies_ns = True, 0  # nothing unused is held; when to look after what a model has left
 
     def serve(self) -> None:
         send(self._sock, ("ready", os.getpid()), wait=True)
@@ -63,13 +68,35 @@ class Worker:
         while True:
             if self._brisk:  # it was called for something quick, so the next may come before falling asleep and waking up would be over
                 self._watch()
-            message = self._receiver.receive(wait=True)
+            message = self._next_message()
             if message is None:
                 return
             if message[0] == "one":
                 self._on_one(message)
             else:
                 getattr(self, f"_on_{message[0]}")(*message[1:])
+
+    def _next_message(self) -> Any:
+        """When there is none for a while, or that long after a model has left, unused memory goes back to the machine."""
+        while True:
+            if self._tidies_ns and time.monotonic_ns() > self._tidies_ns:
+                tidy()
+                self._tidies_ns = 0
+            try:
+                message = self._receiver.receive(wait=True)
+            except BlockingIOError:
+                tidy()
+                self._wait_for(0)
+                self._is_tidy, self._tidies_ns = True, 0
+            else:
+                if self._is_tidy:
+                    self._wait_for(_TIDY_NS)
+                    self._is_tidy = False
+                return message
+
+    def _wait_for(self, ns: int) -> None:
+        """How long for a message, before it is said that there is none; 0: for ever."""
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", ns // 1_000_000_000, ns % 1_000_000_000 // 1000))
 
     def _watch(self) -> None:
         """Where quick tasks follow each other closely, and only on another core than the caller's. A kernel that likes to keep two that
@@ -114,6 +141,7 @@ class Worker:
     def _on_drop(self, number: int) -> None:
         self._models.pop(number, None)
         drop()
+        self._tidies_ns = time.monotonic_ns() + _TIDY_NS
         send(self._sock, ("dropped", number), wait=True)
 
     def _on_one(self, message: tuple[str, int, int, Node]) -> None:
