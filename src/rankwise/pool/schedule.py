@@ -267,10 +267,10 @@ class Scheduler:
 
     def _most_ahead_s(self, worker: WorkerState, model: ModelState) -> float:
         """Of a stream, inside this worker: most of its part of all that is left, so that near the end nobody has more than the others.
-        Nothing while it still has half of that, or it would get, and answer, one at a time."""
+        Nothing while it still has half of that and enough for the moment, or it would get, and answer, one at a time."""
         left_s = model.queue.waiting * (model.order_s or UNKNOWN_S) + sum([other.ahead_s for other in self.workers.values()])
         most_s = min(AHEAD_LAZY_S, max(AHEAD_S / 2, PART * left_s / len(self.workers)))
-        return most_s if worker.ahead_s < most_s / 2 else 0.0
+        return most_s if worker.ahead_s < max(most_s, AHEAD_S) / 2 else 0.0
 
     def _has_room(self, worker: WorkerState, model: ModelState, most_s: float) -> bool:
         """Whether the next task of the model may wait inside this worker."""
