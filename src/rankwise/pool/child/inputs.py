@@ -37,7 +37,7 @@ class Inputs:
     def __init__(self) -> None:
         self.segments: list[Segment] = []
         self.in_use: list[tuple[Any, Segment, int, int]] = []  # the array behind each tensor, and where it lies
-        self._pagemap = os.open("/proc/self/pagemap", os.O_RDONLY | os.O_CLOEXEC)
+        self.pagemap = open_pagemap()
 
     def add_segment(self, fd: int, size: int) -> None:
         self.segments.append(Segment(fd, size, private=True))
@@ -85,6 +85,31 @@ class Inputs:
                 segment.forget_own_writes(first, rounded(offset + nbytes - first))
 
     def _is_clean(self, start: int, nbytes: int) -> bool:
-        first, last = start // PAGE, (start + nbytes - 1) // PAGE
-        entries = os.pread(self._pagemap, (last - first + 1) * _ENTRY, first * _ENTRY)
-        return not entries[_ENTRY - 1 :: _ENTRY].translate(None, _CLEAN)
+        return self.pagemap >= 0 and _is_untouched(self.pagemap, start, nbytes)
+
+
+def open_pagemap(path: str = "/proc/self/pagemap") -> int:
+    """-1 where the kernel has none, or one that does not tell what a model wrote to from what it did not: results would go wrong."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return -1
+    tried = Segment.create(2 * PAGE, "rankwise-tried")
+    mine = Segment(tried.fd, 2 * PAGE, private=True)
+    mine.view[0] = mine.view[PAGE] + 1  # one page is written to, the other only read
+    try:
+        if _is_untouched(fd, mine.address + PAGE, PAGE) and not _is_untouched(fd, mine.address, PAGE):
+            return fd
+    except OSError:
+        pass
+    finally:
+        tried.close()
+    os.close(fd)
+    return -1
+
+
+def _is_untouched(pagemap: int, start: int, nbytes: int) -> bool:
+    first, last = start // PAGE, (start + nbytes - 1) // PAGE
+    size = (last - first + 1) * _ENTRY
+    entries = os.pread(pagemap, size, first * _ENTRY)
+    return len(entries) == size and not entries[_ENTRY - 1 :: _ENTRY].translate(None, _CLEAN)
