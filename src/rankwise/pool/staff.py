@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import logging
 import signal
-import socket
-import struct
 import time
 from collections import deque
 from typing import TYPE_CHECKING
@@ -19,6 +17,7 @@ from rankwise.pool.results import Reader
 from rankwise.pool.schedule import ModelState, Order, WorkerState
 from rankwise.pool.tasks import Task
 from rankwise.pool.verdicts import build_died, quarantined, task_hung
+from rankwise.pool.wire import wait_at_most
 
 if TYPE_CHECKING:
     from rankwise.pool.dispatch import Dispatcher
@@ -93,7 +92,7 @@ class Staff:
     def _hire(self, seat: Seat) -> None:
         dispatcher, limit = self._dispatcher, self._dispatcher.settings.output_bytes
         edge = Edge(next(self._numbers), seat)
-        edge.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, int(_LOOK_UP_S * 1e6)))
+        wait_at_most(edge.sock, _LOOK_UP_S)
         edge.reader = Reader(edge, dispatcher.arena, limit)
         worker = WorkerState(edge.number, seat.device, edge=edge)
         try:

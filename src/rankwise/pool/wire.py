@@ -6,6 +6,7 @@ import array
 import marshal
 import os
 import socket
+import struct
 from typing import Any
 
 MAX_BYTES = 120_000  # the smallest default socket buffer is 208 KiB, and the kernel counts its own overhead against it
@@ -20,6 +21,12 @@ _ANCILLARY = socket.CMSG_SPACE(4 * _FD)
 
 def pair() -> tuple[socket.socket, socket.socket]:
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def wait_at_most(sock: socket.socket, seconds: float) -> None:
+    """For a packet, before BlockingIOError says that there is none; 0: for ever."""
+    whole, part = divmod(int(seconds * 1e6), 1_000_000)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", whole, part))
 
 
 def send(sock: socket.socket, message: Any, fds: tuple[int, ...] = (), wait: bool = False) -> bool:

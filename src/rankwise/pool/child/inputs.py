@@ -80,8 +80,8 @@ class Inputs:
     def restore(self) -> None:
         """The same in the middle of a task. To look whether anything was written takes a fraction of the time to map it all again."""
         for _, segment, offset, nbytes in self.in_use:
-            first = offset - offset % PAGE  # a part of a larger request need not begin at a page
             if not self._is_clean(segment.address + offset, nbytes):
+                first = offset - offset % PAGE  # a part of a larger request need not begin at a page
                 segment.forget_own_writes(first, rounded(offset + nbytes - first))
 
     def _is_clean(self, start: int, nbytes: int) -> bool:

@@ -7,7 +7,6 @@ import os
 import pickle
 import signal
 import socket
-import struct
 import sys
 import time
 from marshal import dumps
@@ -24,11 +23,11 @@ from rankwise.pool.parcel import Node, Part, folded, pack, unpack
 from rankwise.pool.segments import Segment
 from rankwise.pool.stack import STACK_SIGNAL
 from rankwise.pool.status import BRISK_NS, SIZE, StatusPage, current_cpu
-from rankwise.pool.wire import INLINE_BYTES, KEPT, MAX_BYTES, SEND, Receiver, send
+from rankwise.pool.wire import INLINE_BYTES, KEPT, MAX_BYTES, SEND, Receiver, send, wait_at_most
 
 _CLOSE_NS, _STREAK = 3_000_000, 3  # quick tasks with less time between them follow each other closely; so many of them are some
 _WATCH_NS = 1_000_000
-_TIDY_NS = int(1.2e9 * KEPT_S)
+_TIDY_S = 1.2 * KEPT_S
 _RESULTS_BYTES = 80_000  # of one order, in its answer
 
 
@@ -86,17 +85,13 @@ class Worker:
                 message = self._receiver.receive(wait=True)
             except BlockingIOError:
                 tidy()
-                self._wait_for(0)
+                wait_at_most(self._sock, 0)
                 self._is_tidy, self._tidies_ns = True, 0
             else:
                 if self._is_tidy:
-                    self._wait_for(_TIDY_NS)
+                    wait_at_most(self._sock, _TIDY_S)
                     self._is_tidy = False
                 return message
-
-    def _wait_for(self, ns: int) -> None:
-        """How long for a message, before it is said that there is none; 0: for ever."""
-        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", ns // 1_000_000_000, ns % 1_000_000_000 // 1000))
 
     def _watch(self) -> None:
         """Where quick tasks follow each other closely, and only on another core than the caller's. A kernel that likes to keep two that
@@ -141,7 +136,7 @@ class Worker:
     def _on_drop(self, number: int) -> None:
         self._models.pop(number, None)
         drop()
-        self._tidies_ns = time.monotonic_ns() + _TIDY_NS
+        self._tidies_ns = time.monotonic_ns() + int(1e9 * _TIDY_S)
         send(self._sock, ("dropped", number), wait=True)
 
     def _on_one(self, message: tuple[str, int, int, Node]) -> None:
