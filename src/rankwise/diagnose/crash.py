@@ -42,6 +42,7 @@ _SHM = (
 )
 _UNUSED = "finished reduction in the prior iteration"
 _SIZE_MISMATCH = "doesn't match expected size"
+_MAY_BE_ECHOES = ("RW204", "RW401", "RW405", "RW408")  # what a collective says that met another one
 _POLITE = (signals.SIGTERM, signals.SIGINT, signals.SIGHUP)
 _MODELS = ("expects same model across all ranks", "appears not to match", "inconsistent", "params in ddp")
 
@@ -68,6 +69,20 @@ def find_crash(job: JobEvidence, stands: Standings, book: SourceBook) -> Finding
         return told
     together = [end for end in ends if _same(root, end)]
     return _from_raise(job, stands, book, root, together) if root.raised else _from_end(job, stands, root)
+
+
+def failed_in_collective(job: JobEvidence, crash: Finding) -> bool:
+    """True if the first failure came out of a collective: gloo's abort at a wrong size, an exception below torch.distributed."""
+    ranks = [place.rank for place in crash.culprits if place.rank in job.ranks]
+    return crash.code in _MAY_BE_ECHOES and bool(ranks) and all(_failed_inside(job.ranks[rank]) for rank in ranks if rank is not None)
+
+
+def _failed_inside(evidence: RankEvidence) -> bool:
+    ended, raised = evidence.ended, first_raised(evidence)
+    if raised is not None:
+        frames = raised.stack[: next((i for i, frame in enumerate(raised.stack) if is_user_file(frame.file)), None)]
+        return any(f"torch/{part}" in frame.file for frame in frames for part in ("distributed/", "nn/parallel/distributed"))
+    return ended is not None and _SIZE_MISMATCH in ended.said
 
 
 def _own_ends(job: JobEvidence) -> list[_End]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from rankwise.causes import load_cause
-from rankwise.diagnose.crash import find_crash
-from rankwise.diagnose.disagree import find_disagreement
+from rankwise.diagnose.at_exit import find_stuck_at_exit
+from rankwise.diagnose.crash import failed_in_collective, find_crash
+from rankwise.diagnose.disagree import find_disagreement, find_parted
 from rankwise.diagnose.health import find_notes
 from rankwise.diagnose.lost import with_lost_nodes
 from rankwise.diagnose.match import find_conflict, last_seq
@@ -53,6 +54,8 @@ def find_root(job: JobEvidence, stands: Standings, book: SourceBook) -> list[Fin
     if start is not None and (crash is None or start.code in ("RW107", "RW108", "RW110", "RW105") or not start.certain):
         return [start] if crash is None or start.certain else [crash, start]
     if crash is not None:
+        if failed_in_collective(job, crash) and (parted := find_parted(job, stands, book)) is not None:
+            return [parted]
         if disagreement is not None and _explains(disagreement, crash):
             return [disagreement]
         if disagreement is None or disagreement.code not in _SILENT:
@@ -60,6 +63,8 @@ def find_root(job: JobEvidence, stands: Standings, book: SourceBook) -> list[Fin
         return [disagreement, crash] if _failed_on_its_result(job, crash) else [crash, disagreement]
     if disagreement is not None:
         return [disagreement]
+    if (at_exit := find_stuck_at_exit(job, stands, book)) is not None:
+        return [at_exit]
     stuck = find_stuck(job, stands, book)
     timeout = _timed_out(job, stands, stuck)
     if timeout is not None:

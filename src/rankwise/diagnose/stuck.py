@@ -106,6 +106,7 @@ def activity_of(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activ
     """The first explanation that fits, from the hardest evidence to the softest."""
     for explain in (
         _stopped,
+        _retried,
         _file_lock,
         _polled_lock,
         _dataloader,
@@ -136,6 +137,18 @@ def _stopped(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity
     by = f"; process {sender.by} sent it" if sender else ""
     why = f"the process is in state T (stopped, paused): SIGSTOP or a debugger holds it{by}; kill -CONT {rank.pid} lets it go on"
     return Activity("RW311", "is stopped by a signal (SIGSTOP, state T)", _here(rank), why, certain=True)
+
+
+def _retried(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity | None:
+    """A DataLoader worker raises the same exception again and again, which the rank catches and tries again."""
+    again = [caught for caught in rank.caught if caught.times > 2 and caught.time_ns >= rank.last_call_ns]
+    if not again:
+        return None
+    last = max(again, key=lambda caught: caught.time_ns)
+    why = f"{_short(last.message)}; {last.times} times since its last call, and it goes on trying: the exception is caught{at(_here(rank))} and swallowed"
+    return Activity(
+        "RW316", f"raises {last.type} again and again in its DataLoader worker, and retries", user_frame(last.stack) or _here(rank), why
+    )
 
 
 def _file_lock(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity | None:

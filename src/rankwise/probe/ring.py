@@ -26,7 +26,8 @@ OPS = (
     "all_reduce broadcast reduce all_gather all_gather_into_tensor gather scatter reduce_scatter reduce_scatter_tensor all_to_all "
     "all_to_all_single barrier monitored_barrier send recv isend irecv batch_isend_irecv all_gather_object gather_object "
     "broadcast_object_list scatter_object_list send_object_list recv_object_list all_reduce_coalesced all_gather_coalesced "
-    "init_process_group new_group split_group destroy_process_group forward backward next_batch end_of_data ddp"
+    "init_process_group new_group split_group destroy_process_group forward backward next_batch end_of_data ddp "
+    "reduce_scatter_coalesced pass_start pass_end"
 ).split()
 NUMBER = {name: i for i, name in enumerate(OPS)}
 
@@ -80,6 +81,9 @@ class Ring:
     def mark(self, op: int) -> None:
         """Progress that is only counted: no slot, no stack."""
         self._words[_FIRST_COUNT_WORD + op] += 1
+
+    def count_of(self, op: int) -> int:
+        return self._words[_FIRST_COUNT_WORD + op]
 
     def _name(self, thing: Any) -> int:
         """The number of a dtype, a group's name or a reduce op; each text is written to the journal once."""
