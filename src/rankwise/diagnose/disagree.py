@@ -22,7 +22,7 @@ from rankwise.diagnose.blame import (
 from rankwise.diagnose.departure import find_departure, side_of
 from rankwise.diagnose.groups import find_group_disagreement
 from rankwise.diagnose.history import Parting, find_parting, history_of, key_of
-from rankwise.diagnose.match import Conflict, find_conflict
+from rankwise.diagnose.match import Conflict, find_conflict, value_of
 from rankwise.diagnose.p2p import find_circle, find_unmatched_p2p
 from rankwise.diagnose.source import SourceBook
 from rankwise.diagnose.standing import P2P, Standings, end_of, place_of, wait_of
@@ -59,24 +59,41 @@ def _slot_disagreement(job: JobEvidence, stands: Standings, book: SourceBook) ->
     conflict = find_conflict(job)
     if conflict is None:
         return None
+    values = conflict.by_value()
     if conflict.about == "op":
         return _different_ops(job, stands, book, conflict)
+    certain = True
+    if conflict.about in ("size", "dtype") and _have_parted(job, conflict):  # then these two calls never belonged together
+        parted = _different_ops(job, stands, book, conflict)
+        if parted.certain and parted.code != "RW202":
+            return parted
+        certain = False
     code, words = _SAME_SLOT[conflict.about]
-    values = conflict.by_value()
-    culprits = minority(values) or sorted(conflict.entries)
+    culprits = minority(values) or _unusual(job, conflict) or sorted(conflict.entries)
     op = next(iter(conflict.entries.values())).what.op
     sides = "; ".join(f"{verb(ranks, 'has', 'have')} {_shown(conflict, ranks[0])}" for ranks in values.values())
-    frames = {rank: _site(job, rank, conflict) for rank in conflict.entries}
+    frames = {rank: user_frames(conflict.stacks[rank]) for rank in conflict.entries}
     return load_cause(code).finding(
-        f"{op} #{conflict.seq}{group_text(conflict.group)} is called with {words}: {sides}",
-        certain=True,
+        f"{op}{group_text(conflict.group)} is called with {words}: {sides}",
+        certain=certain,
         culprits=tuple(place_of(job.ranks[rank], top_of(frames[rank])) for rank in culprits),
         waiting=tuple(
             wait_of(stands[rank]) for rank in sorted(conflict.entries) if rank not in culprits and stands[rank].kind == "waiting"
         ),
-        why=f"every rank must call {op} with the same {_noun(conflict.about)};{_both_places(frames)}",
+        why=f"every rank must call {op} #{conflict.seq} with the same {_noun(conflict.about)};{_both_places(frames)}",
         deadlock=_is_stuck(stands, conflict),
+        instead=() if certain else _COMPARE,
     )
+
+
+def _unusual(job: JobEvidence, conflict: Conflict) -> list[int]:
+    """The ranks whose call differs from all that were made before at the same place, where those all were alike."""
+    before: set[str] = set()
+    for rank in conflict.entries:
+        log = job.ranks[rank].collectives
+        before |= {value_of(e.what, conflict.about) for e in log if e.seq < conflict.seq and log.stack_of(e) == conflict.stacks[rank]}
+    odd = [rank for rank, entry in conflict.entries.items() if value_of(entry.what, conflict.about) not in before]
+    return odd if len(before) == 1 and 0 < len(odd) < len(conflict.entries) else []
 
 
 def _shown(conflict: Conflict, rank: int) -> str:
@@ -90,13 +107,18 @@ def _noun(about: str) -> str:
     return {"size": "shape", "dtype": "dtype", "src": "src", "reduce_op": "op"}[about]
 
 
+def _have_parted(job: JobEvidence, conflict: Conflict) -> bool:
+    first, second = list(conflict.by_value().values())[:2]
+    return find_parting(job, first[0], second[0], conflict.group) is not None
+
+
 def _different_ops(job: JobEvidence, stands: Standings, book: SourceBook, conflict: Conflict) -> Finding:
     values = conflict.by_value()
     sides = []
-    for op, ranks in values.items():
+    for ranks in values.values():
         entry = conflict.entries[ranks[0]]
         inside = entry.origin if entry.origin in ("forward", "backward", "ddp") else ""
-        sides.append(Side(ranks, op, _site(job, ranks[0], conflict), inside))
+        sides.append(Side(ranks, entry.what.op, user_frames(conflict.stacks[ranks[0]]), inside))
     return _finding_for(job, stands, book, sides, f"slot #{conflict.seq}{group_text(conflict.group)}", _is_stuck(stands, conflict))
 
 
@@ -172,6 +194,7 @@ def _headline(blame: Blame, sides: list[Side], parting: Parting | None) -> str:
         "RW208": f"only {who} called {short_text(alone)}; {rest} in {short_text(others)}",
         "RW209": f"only {who} ran a forward through the DDP wrapper; {rest} in {short_text(others)}",
         "RW213": f"{who} finished with fewer batches; {rest} in {short_text(others)}",
+        "RW402": f"{who} left; {rest} in {short_text(others)}",
         "RW215": f"{who} reduced fewer gradients in the last backward; {rest} in {short_text(others)}",
         "RW219": f"{who} left the loop early; {rest} in {short_text(others)}",
         "RW220": f"{who} ran a step with gradient sync off; {rest} in {short_text(others)}",
@@ -299,11 +322,6 @@ def _merged(sides: list[Side]) -> list[Side]:
 
 
 # -- small helpers ------------------------------------------------------------------------------------------------------------
-
-
-def _site(job: JobEvidence, rank: int, conflict: Conflict) -> Stack:
-    log = job.ranks[rank].collectives
-    return user_frames(log.stack_of(conflict.entries[rank]))
 
 
 def _is_stuck(stands: Standings, conflict: Conflict) -> bool:

@@ -74,8 +74,8 @@ def standings(job: JobEvidence) -> Standings:
 def standing_of(rank: RankEvidence, first_failure_ns: int = 0) -> Standing:
     if not rank.alive and not _was_ended_by_others(rank, first_failure_ns):
         return _at_the_end(rank)
-    if rank.alive and (end := end_of(rank)) is not None:
-        return Standing(rank.rank, "ended", stack=user_frames(end.stack), since_ns=end.time_ns)
+    if rank.alive and rank.leaving is not None and (not rank.inits or _waiting(rank) is None):
+        return Standing(rank.rank, "ended", stack=user_frames(rank.leaving.stack), since_ns=rank.leaving.time_ns)
     if rank.inits and not rank.inits[-1].ended_ns:
         init = rank.inits[-1]
         return Standing(rank.rank, "init", "init_process_group", stack=user_frames(init.stack), since_ns=init.started_ns)
@@ -125,11 +125,7 @@ def has_failed(job: JobEvidence, rank: RankEvidence) -> bool:
 
 def end_of(rank: RankEvidence) -> Ended | None:
     """How a rank ended, or came to the end of its script: then its process may still be busy with what runs at exit."""
-    if not rank.alive or rank.leaving is not None:
-        return rank.ended or rank.leaving
-    thread = main_thread(rank)
-    is_joining = thread is not None and any(f.function == "_shutdown" and f.file.endswith("/threading.py") for f in thread.frames)
-    return Ended("finished", rank.last_progress_ns, code=0) if is_joining else None
+    return rank.ended or rank.leaving
 
 
 def ended_well(ended: Ended | None) -> bool:
