@@ -470,9 +470,9 @@ def test_rw219_a_rank_that_broke_out_of_a_loop_in_a_function_it_has_left(world_s
             culprits,
             world_size,
             lambda r: waiting(
-                r, "broadcast", f"train.py:{FIT_LINES['broadcast']} main", after=gradients(5), peer=0, counts={"forward": 5, "backward": 5}
+                r, "broadcast", f"train.py:{FIT_LINES['broadcast']} main", after=gradients(5), peer=0, counts={"next_batch": 5}
             ),
-            lambda r: in_backward(r, [f"train.py:{FIT_LINES['backward']} fit", fit], counts={"forward": 6, "backward": 6}),
+            lambda r: in_backward(r, [f"train.py:{FIT_LINES['backward']} fit", fit], counts={"next_batch": 6}),
         ),
         sources={"train.py": FIT},
     )
@@ -481,6 +481,20 @@ def test_rw219_a_rank_that_broke_out_of_a_loop_in_a_function_it_has_left(world_s
 
     expect(found, "RW219", culprits, "left the loop", at=f"train.py:{FIT_LINES['break']}")
     assert "stop(epoch)" in found.why
+
+
+def test_rw219_is_a_suspicion_where_the_data_may_have_ended_too() -> None:
+    fit = f"train.py:{FIT_LINES['fit']} main"
+    evidence = job(
+        in_backward(0, [f"train.py:{FIT_LINES['backward']} fit", fit]),
+        waiting(1, "broadcast", f"train.py:{FIT_LINES['broadcast']} main", after=gradients(5), peer=0),
+        sources={"train.py": FIT},
+    )
+
+    found = root(evidence)
+
+    expect(found, "RW219", [1], "stop(epoch)", "ends when `data` does", certain=False)
+    assert "compare" in found.next[0]
 
 
 UNUSED, UNUSED_LINES = numbered("""\

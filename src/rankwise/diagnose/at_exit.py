@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from rankwise.causes import load_cause
 from rankwise.diagnose.source import SourceBook
-from rankwise.diagnose.standing import Standings, end_of, main_stack, place_of
+from rankwise.diagnose.standing import Standings, end_of, place_of
 from rankwise.diagnose.stuck import activity_of
-from rankwise.diagnose.wording import seconds_text, verb
+from rankwise.diagnose.wording import at, seconds_text, verb
+from rankwise.evidence.frames import user_frame
 from rankwise.evidence.records import JobEvidence
 from rankwise.findings import Finding, ranks_text
 
@@ -21,12 +22,16 @@ def find_stuck_at_exit(job: JobEvidence, stands: Standings, book: SourceBook) ->
     if since_s < job.stall_after_s:
         return None
     activity = activity_of(job, job.ranks[living[0]], book)
+    threads = [
+        (thread.name, frame) for thread in job.ranks[living[0]].threads if not thread.is_main and (frame := user_frame(thread.frames))
+    ]
+    told = "; ".join(f"thread {name or 'unnamed'} is{at(frame)}" for name, frame in threads[:3])
     gone = [rank for rank in job.ranks if rank not in living]
     rest = f"; {verb(gone, 'has', 'have')} ended" if gone else ""
     return load_cause("RW317").finding(
         f"{ranks_text(living)} {'hangs' if len(living) == 1 else 'hang'} at exit: {activity.doing}{rest}",
         certain=False,
-        culprits=tuple(place_of(job.ranks[rank], activity.frame or next(iter(main_stack(job.ranks[rank])), None)) for rank in living),
+        culprits=tuple(place_of(job.ranks[rank], activity.frame or (threads[0][1] if threads else None)) for rank in living),
         why=f"the script is over, and for {seconds_text(since_s)} the process does not end: what runs at exit (atexit, threads that are joined, "
-        f"queues, pools) does not return{'; ' + activity.why if activity.why else ''}",
+        f"queues, pools) does not return{''.join(f'; {part}' for part in (activity.why, told) if part)}",
     )

@@ -148,8 +148,8 @@ def more_rounds(job: JobEvidence, inner: int, outer: int, by: tuple[str, ...] = 
 def short_text(side: Side) -> str:
     """An operation in a headline."""
     return {
-        "backward": "the gradient all_reduce",
-        "forward": "the buffer broadcast of a DDP forward",
+        "backward": f"the gradient {side.op}",
+        "forward": "a DDP forward",
         "ddp": "the DDP constructor",
     }.get(side.inside, side.op)
 
@@ -157,7 +157,7 @@ def short_text(side: Side) -> str:
 def op_text(side: Side) -> str:
     return {
         "backward": f"{side.op} (gradients, in backward)",
-        "forward": f"{side.op} (buffers, in the DDP module's forward)",
+        "forward": f"{side.op} (in the DDP module's forward)",
         "ddp": f"{side.op} (in the DDP constructor)",
     }.get(side.inside, side.op)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from rankwise.causes import is_cause, load_cause
 from rankwise.diagnose.models import model_difference
 from rankwise.diagnose.source import SourceBook
-from rankwise.diagnose.standing import Standings, ended_well, first_raised, has_failed, is_echo, place_of, wait_of
+from rankwise.diagnose.standing import Standings, ended_well, first_raised, gave_up, has_failed, is_echo, place_of, wait_of
 from rankwise.diagnose.wording import at
 from rankwise.errors import read_start_error
 from rankwise.evidence.frames import is_user_file, user_frame
@@ -40,6 +40,12 @@ _SHM = (
     "unable to write to file </torch",
     "bus error",
 )
+_NCCL_SAYS = (
+    ("duplicate gpu detected", "RW121", "two ranks are on the same GPU, which NCCL refuses"),
+    ("no socket interface found", "RW108", "no network interface fits NCCL_SOCKET_IFNAME"),
+    ("bootstrap : no socket interface", "RW108", "no network interface fits NCCL_SOCKET_IFNAME"),
+)
+_CUDA_LATER = ("device-side assert", "illegal memory access", "unspecified launch failure", "misaligned address", "cuda error: an illegal")
 _UNUSED = "finished reduction in the prior iteration"
 _SIZE_MISMATCH = "doesn't match expected size"
 _MAY_BE_ECHOES = ("RW204", "RW401", "RW405", "RW408")  # what a collective says that met another one
@@ -94,7 +100,7 @@ def _own_ends(job: JobEvidence) -> list[_End]:
         raised = first_raised(evidence)
         if raised is not None and not is_echo(raised):
             found.append(_End(rank, raised.time_ns, ended, raised))
-        elif raised is None and _is_bad_end(job, ended):
+        elif raised is None and _is_bad_end(job, ended) and not gave_up(evidence):
             found.append(_End(rank, ended.time_ns, ended, None))
     return found
 
@@ -149,6 +155,13 @@ def _from_raise(job: JobEvidence, stands: Standings, book: SourceBook, root: _En
         code, why = "RW408", f"the memory ran out on this rank{_memory_text(job.ranks[root.rank])}"
     elif (prefixed := _prefixed_side(raised.message)) is not None:
         code, why = "RW411", prefixed
+    elif (told := next(((code, words) for mark, code, words in _NCCL_SAYS if mark in text), None)) is not None:
+        code, why = told[0], f"{told[1]}; NCCL's own words: {_last_error(raised.message)}"
+    elif any(words in text for words in _CUDA_LATER):
+        why = (
+            "CUDA reports an error when the next call notices it: the named line is where it surfaced, the kernel that failed was started "
+            "earlier. CUDA_LAUNCH_BLOCKING=1 shows the line that started it, compute-sanitizer the access itself"
+        )
     ranks = [end.rank for end in together]
     frame = _raise_frame(raised)
     before = " before init_process_group" if not job.ranks[root.rank].inits else ""
@@ -160,6 +173,12 @@ def _from_raise(job: JobEvidence, stands: Standings, book: SourceBook, root: _En
         why=why,
         deadlock=True,
     )
+
+
+def _last_error(message: str) -> str:
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    after = [lines[i + 1] for i, line in enumerate(lines[:-1]) if line.lower().startswith("last error")]
+    return (after or lines[-1:] or [""])[0][:200]
 
 
 def _told_by_session(ends: list[_End]) -> Finding | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from rankwise.diagnose.blame import Blame, Side, by_rank_condition, op_text, top_of
@@ -14,6 +15,7 @@ from rankwise.evidence.frames import user_frames
 from rankwise.evidence.records import Call, JobEvidence, Stack
 from rankwise.findings import ranks_text
 
+_SAME_RANGE = re.compile(r"`range\(\d[\d_]*\)`")  # as many rounds on every rank
 _EVENTS = {"forward": "the forward", "backward": "the backward", "ddp": "the DDP constructor"}
 _DDP_OPS = {"forward": "broadcast", "backward": "all_reduce", "ddp": "all_gather"}
 
@@ -24,7 +26,7 @@ def find_departure(job: JobEvidence, book: SourceBook, parting: Parting, mine: l
         mine, others = others, mine
     sides = [side_of(mine, parting.next), side_of(others, parting.instead)]
     way, back = _Way(job, book, parting, mine, others), _Way(job, book, parting.turned(), others, mine)
-    arguments = (_by_data, _by_jump, _by_loop, _by_exit, _by_order, _by_novelty)
+    arguments = (_by_own_condition, _by_data, _by_jump, _by_loop, _by_exit, _by_order, _by_novelty)
     return by_rank_condition(job, book, sides) or next(
         (found for argue in arguments for one in (way, back) if (found := argue(one)) is not None), None
     )
@@ -51,6 +53,19 @@ def side_of(ranks: list[int], call: Call | None) -> Side:
         return Side(ranks, "exit", ())
     inside = call.op if call.op in _DDP_OPS else ""
     return Side(ranks, _DDP_OPS.get(call.op, call.op), user_frames(call.stack), inside)
+
+
+def _by_own_condition(way: _Way) -> Blame | None:
+    """The others make a call under a condition that speaks of the rank, though its value cannot be worked out; these are under none."""
+    there, before = way.parting.next_other, way.parting.before
+    if there is None or any(reason.is_about_rank for reason in find_skips(way.book, _stack(before), _stack(way.parting.next))):
+        return None
+    told = [reason for reason in find_skips(way.book, _stack(before), _stack(there)) if reason.is_about_rank]
+    if not told:
+        return None
+    line = next((frame for frame in _stack(there) if frame.file == told[0].frame.file and frame.function == told[0].frame.function), None)
+    why = f"{reasons_text(told)}: a condition on the rank, under which {ranks_text(way.mine)} did not call it"
+    return Blame("RW209" if there.op == "forward" else "RW208", way.others, why, line)
 
 
 def _by_data(way: _Way) -> Blame | None:
@@ -88,13 +103,27 @@ def _by_loop(way: _Way) -> Blame | None:
     if batches and batches == batches_other:
         return _skipped(way, f", though both sides fetched {batches} batches")
     loop = f"the loop in {_place(left.frame.file, left.loops[-1].start)} that {verb(way.mine, 'is', 'are')} still in"
-    reasons = _possible(way, left)
-    ends = [reason for reason in reasons if reason.kind != "data"]
+    exits = _possible(way, left)
+    ends = [reason for reason in exits if reason.kind != "data"]
+    # Without a count of rounds, a round that left the call out looks like a round less.
+    skips = (
+        []
+        if batches
+        else [reason for reason in find_skips(way.book, _stack(way.parting.before), _stack(missed)) if reason.kind != "condition"]
+    )
+    if skips and not exits:
+        return _skipped(way, ", though its loop goes as many rounds")
+    if skips:
+        why = f"it made one round less of {loop}, or left this call out of one: {reasons_text([*skips, *exits])}"
+        return Blame("RW201" if not ends else "RW219", way.others, why, certain=False)
+    if not exits:
+        return _skipped(way, "")
     if not ends:
-        return Blame("RW213", way.others, f"it left {loop} after fewer rounds: {reasons_text(reasons) or 'nothing in it leaves early'}")
-    is_only = len(ends) == len(reasons)
-    line = ends[0].frame if len(reasons) == 1 else None
-    why = f"it left {loop}: {reasons_text(reasons)}" + (", which each rank decides for itself" if is_only else "")
+        rounds = f"{ranks_text(way.others)} went fewer rounds than {ranks_text(way.mine)} in {loop}: {reasons_text(exits)}"
+        return Blame("RW221", sorted([*way.mine, *way.others]), rounds, exits[0].frame if len(exits) == 1 else None, certain=False)
+    is_only = len(ends) == len(exits)
+    line = ends[0].frame if len(exits) == 1 else None
+    why = f"it left {loop}: {reasons_text(exits)}" + (", which each rank decides for itself" if is_only else "")
     return Blame("RW219", way.others, why, line, certain=is_only)
 
 
@@ -123,7 +152,8 @@ def _possible(way: _Way, left: LeftLoops) -> list[Reason]:
     rest = [reason for reason in left.reasons if reason.kind != "data"]
     if (batches or batches_other) and rest:
         return rest
-    return list(left.reasons)
+    others = [reason for reason in left.reasons if reason.kind != "data" or not _SAME_RANGE.search(reason.text)]
+    return others if len(others) < 2 else [reason for reason in others if "`range(" not in reason.text] or others
 
 
 def _by_order(way: _Way) -> Blame | None:
@@ -143,12 +173,24 @@ def _skipped(way: _Way, usual: str) -> Blame:
     assert missed is not None
     reasons = find_skips(way.book, _stack(before), _stack(missed))
     leaving = [reason for reason in reasons if reason.kind != "condition"]
-    what = op_text(side_of(way.mine, missed))
+    what = _EVENTS.get(missed.op) or op_text(side_of(way.mine, missed))
+    if before is not None and before.op == "forward" and (mode := _other_mode(way)):
+        return Blame("RW201", way.others, f"{mode}, so it made no {what}{at(top_of(_stack(missed)))}")
     why = f"after {_told(before)} it did not go on to {what}{at(top_of(_stack(missed)))}{usual}"
     if reasons:
         why += f": {reasons_text(reasons)}"
     line = reasons[0].frame if len(reasons) == 1 else leaving[0].frame if len(leaving) == 1 else None
     return Blame("RW201", way.others, why, line, certain=bool(usual) or len(leaving) == 1)
+
+
+def _other_mode(way: _Way) -> str:
+    """How the others' forward differed from these ranks' own: SyncBatchNorm, for one, does not synchronise in eval mode."""
+    mine, theirs = way.parting.before, way.parting.other.calls[way.parting.at_other - 1]
+    if mine is None or theirs.op != "forward" or mine.mode == theirs.mode:
+        return ""
+    words = {"eval": "in eval mode", "no_grad": "without gradients (no_grad)", "no_sync": "with gradient sync off (no_sync)"}
+    told = " and ".join(words[mode] for mode in theirs.mode if mode in words) or "in training mode"
+    return f"its forward{at(top_of(_stack(theirs)))} ran {told}, {ranks_text(way.mine)}'s did not"
 
 
 def _by_novelty(way: _Way) -> Blame | None:

@@ -32,6 +32,7 @@ from rankwise.evidence.frames import user_frames
 from rankwise.evidence.records import Frame, JobEvidence, Stack
 from rankwise.findings import Finding, Place, ranks_text
 
+_ODD_ONE_OUT = ("RW201", "RW208", "RW209")  # told by what the few did: that most ranks did otherwise is proof enough
 _COMPARE = ("compare the lines named above: each of these ranks does what the other does not",)
 _SAME_SLOT = {
     "size": ("RW204", "tensors of different size"),
@@ -169,7 +170,7 @@ def _blame(job: JobEvidence, book: SourceBook, sides: list[Side], partings: list
         agreed = replace(agreed, ranks=sorted({rank for one in found for rank in one.ranks}))
     most = by_majority(job, sides)
     if agreed is not None and (agreed.certain or most is None or agreed.ranks == most.ranks):
-        return replace(agreed, certain=agreed.certain or most is not None)
+        return replace(agreed, certain=agreed.certain or (most is not None and agreed.code in _ODD_ONE_OUT))
     return by_branch(job, book, sides[0], sides[1]) or most or undecided(sides)
 
 
@@ -196,6 +197,7 @@ def _headline(blame: Blame, sides: list[Side], parting: Parting | None) -> str:
         "RW213": f"{who} finished with fewer batches; {rest} in {short_text(others)}",
         "RW402": f"{who} left; {rest} in {short_text(others)}",
         "RW215": f"{who} reduced fewer gradients in the last backward; {rest} in {short_text(others)}",
+        "RW221": f"{ranks_text(sides[0].ranks)} and {ranks_text([r for side in sides[1:] for r in side.ranks])} went different numbers of rounds in a loop",
         "RW219": f"{who} left the loop early; {rest} in {short_text(others)}",
         "RW220": f"{who} ran a step with gradient sync off; {rest} in {short_text(others)}",
     }[blame.code]
@@ -279,9 +281,15 @@ def _left_while_waited_for(job: JobEvidence, stands: Standings, book: SourceBook
     reason = (
         blame.why if blame is not None and not left_by_call else "a rank that leaves takes its part of every further collective with it"
     )
-    if not certain:
+    if not certain and blame is None:
         reason = f"{ranks_text(gone)} may have left too early, or {verb(waiting, 'makes', 'make')} a call that is not meant for all: compare the lines"
-    places = tuple(place_of(job.ranks[rank], (blame and blame.line) or stands[rank].frame or _last_place(job, rank)) for rank in gone)
+    places = tuple(
+        place_of(
+            job.ranks[rank],
+            (blame.line if blame is not None and not left_by_call else None) or stands[rank].frame or _last_place(job, rank),
+        )
+        for rank in gone
+    )
     return load_cause(code).finding(
         f"{ranks_text(gone)} {how}; {rest}",
         certain=certain,

@@ -7,6 +7,7 @@ from rankwise.diagnose.standing import P2P, Standings, place_of, wait_of
 from rankwise.diagnose.transfers import latest_transfer, num_transfers
 from rankwise.diagnose.waiting import doomed_ranks, is_transfer, needed_by
 from rankwise.diagnose.wording import at, group_text
+from rankwise.evidence.flight import GLOO_MARK, base_group
 from rankwise.evidence.records import JobEvidence
 from rankwise.findings import Finding, ranks_text
 
@@ -70,6 +71,8 @@ def find_circle(job: JobEvidence, stands: Standings) -> Finding | None:
 
 
 def _circle_finding(job: JobEvidence, stands: Standings, ring: list[int]) -> Finding:
+    if len({base_group(stands[r].group) for r in ring}) == 1:
+        return _different_backends(job, stands, ring)
     told = "; ".join(
         f"rank {r} is in {stands[r].says}{group_text(stands[r].group) or ' of the default group'}{at(stands[r].frame)}" for r in ring
     )
@@ -79,4 +82,21 @@ def _circle_finding(job: JobEvidence, stands: Standings, ring: list[int]) -> Fin
         culprits=tuple(place_of(job.ranks[r], stands[r].frame) for r in ring),
         why="ranks that share several groups must call the groups' collectives in the same order",
         deadlock=True,
+    )
+
+
+def _different_backends(job: JobEvidence, stands: Standings, ring: list[int]) -> Finding:
+    """The same group, but one rank's tensor is on the CPU and another's on the GPU: the calls went to different backends."""
+    on_cpu = {r: stands[r].group.endswith(GLOO_MARK) for r in ring}
+    told = "; ".join(
+        f"rank {r} is in {stands[r].says} of a {'CPU tensor (gloo)' if on_cpu[r] else 'CUDA tensor (nccl)'}{at(stands[r].frame)}"
+        for r in ring
+    )
+    return load_cause("RW202").finding(
+        f"{ranks_text(ring)} call {stands[ring[0]].op} on different devices, CPU (gloo) and CUDA (nccl)",
+        certain=True,
+        culprits=tuple(place_of(job.ranks[r], stands[r].frame) for r in ring),
+        why=f"with two backends a collective goes to the one of its tensor's device, and the two never meet: {told}",
+        deadlock=True,
+        instead=("put the tensor on the same device on every rank",),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from rankwise.diagnose.rank_words import mentions_rank
 from rankwise.diagnose.source import SourceBook, common_frames
 from rankwise.diagnose.source_guards import Loop, Skip
 from rankwise.evidence.records import Frame, Stack
@@ -19,6 +20,7 @@ class Reason:
     frame: Frame
     kind: str  # continue, return, break, except, condition, while, data
     text: str
+    is_about_rank: bool = False
 
 
 @dataclass(frozen=True)
@@ -36,13 +38,14 @@ def find_skips(book: SourceBook, before: Stack, missed: Stack) -> list[Reason]:
     shared = common_frames(before, missed)
     for frame in missed if shared is None else (*below(missed, shared[1]), shared[1]):
         start = shared[0].line if shared is not None and frame == shared[1] and shared[0].line < frame.line else 0
-        skips = [skip for skip in book.skips_before(frame.file, frame.line) if skip.kind == "except" or start < skip.line < frame.line]
+        skips = [skip for skip in book.skips_before(frame.file, frame.line) if skip.in_handler or start < skip.line < frame.line]
         found += [_of_skip(frame, skip) for skip in skips]
         told = {skip.guard for skip in skips}
         known = {guard.line for guard in book.guards(frame.file, start)} if start else set()
         for guard in book.guards(frame.file, frame.line):
             if guard.text not in told and guard.line not in known and guard.line > start:
-                found.append(Reason(Frame(frame.file, guard.line, frame.function), "condition", f"only when `{guard.condition}`"))
+                place = Frame(frame.file, guard.line, frame.function)
+                found.append(Reason(place, "condition", f"only when `{guard.condition}`", mentions_rank(guard.test)))
     return list(dict.fromkeys(found))
 
 
@@ -56,10 +59,7 @@ def find_left_loops(book: SourceBook, inside: Stack, outside: Stack) -> LeftLoop
         left += [(here, loop) for loop in book.loops_at(here.file, here.line) if not loop.start <= there.line <= loop.end]
     if not left:
         return None
-    frame, outermost = left[-1]
-    reasons = _exits(frame, outermost)
-    for within, loop in left[:-1]:
-        reasons += [_of_skip(within, skip) for skip in loop.exits if skip.kind == "return" and within.function == frame.function]
+    reasons = [reason for frame, loop in left for reason in _exits(frame, loop)]
     return LeftLoops(left[0][0], tuple(loop for _, loop in left), tuple(dict.fromkeys(reasons)))
 
 
@@ -69,7 +69,7 @@ def _exits(frame: Frame, loop: Loop) -> list[Reason]:
     place = Frame(frame.file, loop.start, frame.function)
     if loop.is_while and loop.text not in ("True", "1"):
         found.append(Reason(place, "while", f"goes on only while `{loop.text}`"))
-    if not loop.is_while and not (found and loop.text.startswith("range(")):
+    if not loop.is_while:
         found.append(Reason(place, "data", f"ends when `{loop.text}` does"))
     return found
 

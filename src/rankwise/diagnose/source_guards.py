@@ -241,12 +241,12 @@ def _skip(node: ast.AST, line: int, scope: ast.AST) -> Skip | None:
     is_round = isinstance(scope, LOOPS)  # then what leaves the loop after the line skips it in later rounds
     if isinstance(node, (ast.Break, ast.Continue)) and next(a for a in ancestors(node) if isinstance(a, LOOPS)) is not scope:
         return None
-    if node.lineno > line and (isinstance(node, ast.Continue) or not is_round):
+    handlers = [a for a in ancestors(node) if isinstance(a, ast.ExceptHandler) and scope_of(a) is scope_of(node)]
+    if node.lineno > line and (isinstance(node, ast.Continue) or not is_round) and not any(_covers(handler, line) for handler in handlers):
         return None
     above = parent_of(node)
     condition = Guard(above.test, node in above.body).condition if isinstance(above, ast.If) else ""
-    in_handler = any(isinstance(a, ast.ExceptHandler) and scope_of(a) is scope_of(node) for a in ancestors(node))
-    return Skip(node.lineno, type(node).__name__.lower(), in_handler, condition)
+    return Skip(node.lineno, type(node).__name__.lower(), bool(handlers), condition)
 
 
 def _swallows(handler: ast.ExceptHandler) -> bool:
