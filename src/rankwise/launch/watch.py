@@ -152,7 +152,7 @@ class Watch:
         self._waiting = every[0].summary if every else ""
         findings = self._worth_telling(every, now)
         stuck_s = self._pace.quiet_s(now)
-        deadlocked = bool(findings) and findings[0].deadlock and findings[0].certain and findings[0].severity == "error"
+        deadlocked = bool(findings) and findings[0].deadlock and findings[0].severity == "error"
         crashed = deadlocked and findings[0].code.startswith("RW4")
         # A launcher that sees its rank die ends the others by itself, in its own way and with its own exit code: leave it the time.
         if deadlocked and not self._pace.is_confirmed(_essence(findings), now, _CRASH_GRACE_S if crashed else 1.0):
@@ -169,7 +169,7 @@ class Watch:
         patient = (
             self._pace.quiet_s(now) < self._pace.stall_after_s and self._pace.longest_wait_s(self._observer, now) < self._pace.stall_after_s
         )
-        kept = [f for f in findings if (f.certain and f.severity == "error") or not patient]
+        kept = [f for f in findings if ((f.certain or f.deadlock) and f.severity == "error") or not patient]
         return kept if any(f.code not in ("RW504", "RW505", "RW506") for f in kept) else []
 
     def _stop_hung(self, agreed: Verdict) -> None:
