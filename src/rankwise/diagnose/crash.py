@@ -43,6 +43,7 @@ _SHM = (
 _NCCL_SAYS = (
     ("duplicate gpu detected", "RW121", "two ranks are on the same GPU, which NCCL refuses"),
     ("no socket interface found", "RW108", "no network interface fits NCCL_SOCKET_IFNAME"),
+    ("invalid device ordinal", "RW122", "this host has fewer GPUs than the number that was asked for"),
     ("bootstrap : no socket interface", "RW108", "no network interface fits NCCL_SOCKET_IFNAME"),
 )
 _CUDA_LATER = ("device-side assert", "illegal memory access", "unspecified launch failure", "misaligned address", "cuda error: an illegal")
@@ -367,6 +368,12 @@ def _native_crash(job: JobEvidence, root: _End, number: int | None, frame: Frame
         return load_cause("RW204").finding(
             f"rank {root.rank} was sent more than it expects in {call or 'a collective'}{at(frame)}: the sizes (counts, splits, shapes) of its call do not fit those of another rank",
             certain=True, why=f"gloo ended the process: {said}", **details,
+        )  # fmt: skip
+    if "nccl error" in said.lower():
+        call = _last_unfinished_call(job.ranks[root.rank]) or "a collective"
+        return load_cause("RW204").finding(
+            f"NCCL refused {call} on rank {root.rank}: its sizes or splits may not fit those of another rank",
+            certain=False, why=f"NCCL's watchdog ended the process: {said}", instead=("compare the sizes and splits of the ranks' last calls",), **details,
         )  # fmt: skip
     why = f"the C++ exception was: {said}" if said else "the Python line is where the crash happened; the fault is in the C code it called"
     return load_cause("RW405").finding(

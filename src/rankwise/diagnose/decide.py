@@ -10,6 +10,7 @@ from rankwise.diagnose.health import find_notes
 from rankwise.diagnose.lost import with_lost_nodes
 from rankwise.diagnose.match import find_conflict, last_seq
 from rankwise.diagnose.models import model_difference
+from rankwise.diagnose.p2p import find_crossed_queues
 from rankwise.diagnose.rendezvous import find_rendezvous_wait
 from rankwise.diagnose.source import SourceBook
 from rankwise.diagnose.standing import Standings, ended_well, first_raised, gave_up, place_of, standings, wait_of
@@ -66,7 +67,7 @@ def find_root(job: JobEvidence, stands: Standings, book: SourceBook) -> list[Fin
     if (at_exit := find_stuck_at_exit(job, stands, book)) is not None:
         return [at_exit]
     stuck = find_stuck(job, stands, book)
-    timeout = _timed_out(job, stands, stuck)
+    timeout = _timed_out(job, stands, stuck or [finding for finding in job.suspected if finding.code[:3] in ("RW3", "RW5")])
     if timeout is not None:
         return [timeout, *stuck]
     if stuck:
@@ -145,6 +146,8 @@ def _unknown(job: JobEvidence, stands: Standings) -> list[Finding]:
     longest = max(((job.now_ns - stands[r].since_ns) / 1e9 for r in waiting), default=0.0)
     if not ended and (not waiting or longest < job.stall_after_s):
         return []
+    if job.exit_code is None and longest >= job.stall_after_s and (crossed := find_crossed_queues(job, stands)) is not None:
+        return [crossed]
     told = "; ".join(f"rank {r} waits in {stands[r].says}{at(stands[r].frame)}" for r in waiting[:4])
     if ended and not waiting:
         raised = first_raised(job.ranks[ended[0]])

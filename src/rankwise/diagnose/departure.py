@@ -9,7 +9,7 @@ from rankwise.diagnose.blame import Blame, Side, by_rank_condition, op_text, top
 from rankwise.diagnose.history import Parting, leads_to, times_followed, was_called
 from rankwise.diagnose.passes import shorter_pass
 from rankwise.diagnose.reasons import LeftLoops, Reason, find_left_loops, find_skips, reasons_text
-from rankwise.diagnose.source import SourceBook, common_frames
+from rankwise.diagnose.source import SourceBook
 from rankwise.diagnose.wording import at, verb
 from rankwise.evidence.frames import user_frames
 from rankwise.evidence.records import Call, JobEvidence, Stack
@@ -96,9 +96,15 @@ def _by_jump(way: _Way) -> Blame | None:
 def _by_loop(way: _Way) -> Blame | None:
     """These go round in a loop that the others have left."""
     missed, there = way.parting.next, way.parting.next_other
-    left = find_left_loops(way.book, _stack(missed), _stack(there)) if missed is not None else None
+    if missed is None:
+        return None
+    left = find_left_loops(way.book, _stack(missed), _stack(there))
     if left is None or (there is not None and was_called(way.parting, there) and _is_a_pass_ahead(way)):
         return None
+    if not was_called(way.parting, missed) and times_followed(way.parting, way.parting.before, there):
+        return None  # the others do what is usual, these something new
+    if left.is_in_another and there is not None and not was_called(way.parting, there) and not way.counts("next_batch")[0]:
+        return None  # the others may be at the end of their round, with a call of their own
     batches, batches_other = way.counts("next_batch")
     if batches and batches == batches_other:
         return _skipped(way, f", though both sides fetched {batches} batches")
@@ -161,7 +167,7 @@ def _by_order(way: _Way) -> Blame | None:
     missed, there = way.parting.next, way.parting.next_other
     if missed is None or there is None or was_called(way.parting, missed) or was_called(way.parting, there):
         return None
-    shared = common_frames(_stack(missed), _stack(there))
+    shared = way.book.shared_frames(_stack(missed), _stack(there))
     if shared is None or shared[0].line >= shared[1].line or way.book.tree(shared[0].file) is None:
         return None
     return _skipped(way, "")
@@ -207,9 +213,11 @@ def _by_novelty(way: _Way) -> Blame | None:
         f"to {op_text(side_of(way.mine, call))}{at(top_of(_stack(call)))}, as all did {usual} times. "
         f"Either the call is one rank's alone, or {rest} left it out: compare the two lines"
     )
+    ways = way.book.shared_frames(_stack(there), _stack(call))
+    line = ways[0] if ways is not None else top_of(_stack(there))
     if there.op == "forward":
-        return Blame("RW209", way.others, why, certain="eval" in there.mode or "no_grad" in there.mode)
-    return Blame("RW208", way.others, why, certain=False)
+        return Blame("RW209", way.others, why, line, certain="eval" in there.mode or "no_grad" in there.mode)
+    return Blame("RW208", way.others, why, line, certain=False)
 
 
 def _told(call: Call | None) -> str:

@@ -48,7 +48,7 @@ def find_disagreement(job: JobEvidence, stands: Standings, book: SourceBook) -> 
         find_group_disagreement(job, stands)
         or _slot_disagreement(job, stands, book)
         or _missing_in_slot(job, stands, book)
-        or find_unmatched_p2p(job, stands)
+        or find_unmatched_p2p(job, stands, book)
         or find_circle(job, stands)
     )
 
@@ -66,7 +66,7 @@ def _slot_disagreement(job: JobEvidence, stands: Standings, book: SourceBook) ->
     certain = True
     if conflict.about in ("size", "dtype") and _have_parted(job, conflict):  # then these two calls never belonged together
         parted = _different_ops(job, stands, book, conflict)
-        if parted.certain and parted.code != "RW202":
+        if parted.code != "RW202":
             return parted
         certain = False
     code, words = _SAME_SLOT[conflict.about]
@@ -154,24 +154,27 @@ def _blame(job: JobEvidence, book: SourceBook, sides: list[Side], partings: list
     """By the strongest argument there is; where there is none, both sides are named."""
     found = []
     for parting, other in zip(partings, sides[1:], strict=True):
-        one = (
-            find_departure(job, book, parting, sides[0].ranks, other.ranks)
-            if parting is not None
-            else by_sync_off(job, book, sides[0], other)
-            or by_sync_off(job, book, other, sides[0])
-            or by_missing_gradients(job, sides[0], other)
-            or by_missing_gradients(job, other, sides[0])
-            or by_rank_condition(job, book, [sides[0], other])
-        )
+        one = by_sync_off(job, book, sides[0], other) or by_sync_off(job, book, other, sides[0])
+        if one is None and parting is not None:
+            one = find_departure(job, book, parting, sides[0].ranks, other.ranks)
+        elif one is None:
+            one = (
+                by_missing_gradients(job, sides[0], other)
+                or by_missing_gradients(job, other, sides[0])
+                or by_rank_condition(job, book, [sides[0], other])
+            )
         if one is not None:
             found.append(one)
     agreed = found[0] if found and len(found) == len(sides) - 1 and len({(one.code, one.certain) for one in found}) == 1 else None
     if agreed is not None:
         agreed = replace(agreed, ranks=sorted({rank for one in found for rank in one.ranks}))
     most = by_majority(job, sides)
+    branch = by_branch(job, book, sides[0], sides[1]) if agreed is None or not agreed.certain else None
+    if branch is not None:
+        return branch
     if agreed is not None and (agreed.certain or most is None or agreed.ranks == most.ranks):
         return replace(agreed, certain=agreed.certain or (most is not None and agreed.code in _ODD_ONE_OUT))
-    return by_branch(job, book, sides[0], sides[1]) or most or undecided(sides)
+    return most or undecided(sides)
 
 
 def _headline(blame: Blame, sides: list[Side], parting: Parting | None) -> str:

@@ -21,6 +21,7 @@ _SAME_SIZE = frozenset({"all_reduce", "broadcast", "reduce", "all_gather", "all_
 _GAP, _TWIN, _NEVER = 2, 1, 1 << 20  # a call that one rank left out costs more than the same call from another line
 _BAND = 40  # how far two ranks may be apart
 _LONGEST = 1500  # calls after the first difference that are laid side by side
+_SOME_PAST = 8  # calls before which nothing is usual yet
 _LOOK_AHEAD = 24  # how many calls a rank may leave out at once
 
 Key = tuple[object, ...]
@@ -211,11 +212,41 @@ def _fit(a: Call, b: Call) -> bool:
 
 
 def times_followed(parting: Parting, first: Call | None, second: Call | None) -> int:
-    """How often one call came right after another before the ranks parted, on either rank."""
+    """How often one call came right after another before the ranks parted, on either rank.
+
+    Where the first was made several times in a row (once per layer, once per parameter), only rows of that length count.
+    """
     if first is None or second is None:
         return 0
-    keys = (key_of(first), key_of(second))
-    return sum(sum(pair == keys for pair in pairwise(past)) for past in parting.past())
+    start, end = key_of(first), key_of(second)
+    length = _row_length(parting, start)
+    return sum(_times_in(past, start, end, length) for past in parting.past())
+
+
+def _row_length(parting: Parting, key: Key) -> int:
+    length = 0
+    while length < parting.at and parting.mine.key(parting.at - 1 - length) == key:
+        length += 1
+    return length
+
+
+def _times_in(past: tuple[Key, ...], start: Key, end: Key, length: int) -> int:
+    times = row = 0
+    for key in past:
+        if key == start:
+            row += 1
+            times += key == end and row == length + 1
+            continue
+        times += row == length and key == end and row > 0
+        row = 0
+    return times
+
+
+def has_unusual_step(evidence: RankEvidence) -> bool:
+    """True if a rank with a past came to its last call from one that it never followed before, transfers included."""
+    keys = [key_of(call) for call in evidence.calls if call.op not in ("pass_start", "pass_end")]
+    steps = list(pairwise(keys))
+    return len(steps) > _SOME_PAST and steps[-1] not in steps[:-1]
 
 
 def leads_to(parting: Parting, first: Call, later: Call) -> bool:

@@ -12,7 +12,9 @@ from rankwise.evidence.collectives import CollectiveLog, Entry, Signature
 from rankwise.evidence.flight import P2P_MARK, log_from_calls
 from rankwise.evidence.records import JobEvidence, Stack
 
-_SAME_SIZE = frozenset({"all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor", "gather"})
+_SAME_SIZE = frozenset(
+    {"all_reduce", "all_reduce_coalesced", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor", "gather"}
+)
 _ROOTED = frozenset({"broadcast", "scatter", "reduce", "gather"})
 
 

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 
 from rankwise.diagnose.rank_words import mentions_rank
-from rankwise.diagnose.source import SourceBook, common_frames
+from rankwise.diagnose.source import SourceBook
 from rankwise.diagnose.source_guards import Loop, Skip
 from rankwise.evidence.records import Frame, Stack
 
@@ -30,12 +30,13 @@ class LeftLoops:
     frame: Frame  # where the one inside stands in the innermost of them
     loops: tuple[Loop, ...]
     reasons: tuple[Reason, ...]
+    is_in_another: bool = False  # both are still in a loop around these: then the other may only be at the end of its round
 
 
 def find_skips(book: SourceBook, before: Stack, missed: Stack) -> list[Reason]:
     """What can lead a rank past `missed` after it was at `before`: statements that leave, handlers, conditions around the call."""
     found: list[Reason] = []
-    shared = common_frames(before, missed)
+    shared = book.shared_frames(before, missed)
     for frame in missed if shared is None else (*below(missed, shared[1]), shared[1]):
         start = shared[0].line if shared is not None and frame == shared[1] and shared[0].line < frame.line else 0
         skips = [skip for skip in book.skips_before(frame.file, frame.line) if skip.in_handler or start < skip.line < frame.line]
@@ -51,16 +52,21 @@ def find_skips(book: SourceBook, before: Stack, missed: Stack) -> list[Reason]:
 
 def find_left_loops(book: SourceBook, inside: Stack, outside: Stack) -> LeftLoops | None:
     """The loops around `inside` that `outside` is beyond, innermost first; None where there is none."""
-    shared = common_frames(inside, outside)
+    shared = book.shared_frames(inside, outside)
+    if shared is None and outside:
+        return None
     frames = below(inside, shared[0]) if shared is not None else inside
     left = [(frame, loop) for frame in frames for loop in book.loops_at(frame.file, frame.line)]
     if shared is not None:
         here, there = shared
-        left += [(here, loop) for loop in book.loops_at(here.file, here.line) if not loop.start <= there.line <= loop.end]
+        around = book.loops_at(here.file, here.line)
+        left += [(here, loop) for loop in around if not loop.start <= there.line <= loop.end]
     if not left:
         return None
     reasons = [reason for frame, loop in left for reason in _exits(frame, loop)]
-    return LeftLoops(left[0][0], tuple(loop for _, loop in left), tuple(dict.fromkeys(reasons)))
+    outer = [] if shared is None else [frame for frame in inside if frame not in frames]
+    is_in_another = any(loop not in [one for _, one in left] for frame in outer for loop in book.loops_at(frame.file, frame.line))
+    return LeftLoops(left[0][0], tuple(loop for _, loop in left), tuple(dict.fromkeys(reasons)), is_in_another)
 
 
 def _exits(frame: Frame, loop: Loop) -> list[Reason]:

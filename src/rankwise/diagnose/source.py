@@ -149,6 +149,14 @@ class SourceBook:
                     return True
         return False
 
+    def shared_frames(self, a: Stack, b: Stack) -> tuple[Frame, Frame] | None:
+        """The innermost function two stacks share; two methods of the same name are told apart where the source is known."""
+        shared = common_frames(a, b)
+        if shared is not None and self.tree(shared[0].file) is not None:
+            one, other = (self._function_at(frame.file, frame.line) for frame in shared)
+            return shared if one is other else None
+        return shared
+
     # -- structure ------------------------------------------------------------------------------------------------------------
 
     def end_of_function(self, file: str, line: int) -> int:

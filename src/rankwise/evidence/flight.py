@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_right
+from math import prod
 from typing import Any
 
 from rankwise.evidence.collectives import CollectiveLog, Signature
@@ -96,6 +97,13 @@ def log_from_calls(calls: tuple[Call, ...]) -> CollectiveLog:
     return log
 
 
+def _sizes_of(given: list[list[int]], op: str) -> tuple[int, ...]:
+    """The shape of the first tensor; of several that are sent as one, how many numbers there are in all."""
+    if op.endswith("coalesced"):
+        return (sum(prod(int(n) for n in shape) for shape in given),)
+    return tuple(int(n) for n in given[0])
+
+
 def base_group(group: str) -> str:
     """The group that torch knows: where a job has two backends, each numbers the collectives of a group by itself."""
     return group.removesuffix(P2P_MARK).removesuffix(GLOO_MARK)
@@ -111,7 +119,7 @@ def _add(log: CollectiveLog, entry: dict[str, Any], finder: _CallFinder, is_on_n
     op = _ALIASES.get(op, op)
     created = int(entry["time_created_ns"])
     call = finder.around(created)
-    sizes = tuple(int(n) for n in (entry.get("input_sizes") or [[]])[0])
+    sizes = _sizes_of(entry.get("input_sizes") or [[]], op)
     dtype = str((entry.get("input_dtypes") or [""])[0])
     exact = call is not None and call.op == op
     what = Signature(

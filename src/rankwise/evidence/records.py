@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rankwise.evidence.collectives import CollectiveLog
+from rankwise.findings import Finding
 
 
 @dataclass(frozen=True)
@@ -290,4 +291,5 @@ class JobEvidence:
     log_tails: dict[str, str] = field(default_factory=dict)  # the last lines of each log, by name
     launch_style: str = "torchrun"  # or "command"
     cwd: str = ""  # where the job was started
+    suspected: tuple[Finding, ...] = ()  # what was told last about a rank that kept the others waiting
     blind: tuple[str, ...] = ()
