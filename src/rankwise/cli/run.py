@@ -7,12 +7,18 @@ import contextlib
 import os
 import re
 import signal
+import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from rankwise.cli.options import Parser
 from rankwise.errors import UsageError
 from rankwise.launch.plan import OWN_OPTIONS, TORCHRUN_FLAGS, TORCHRUN_VALUES, RunPlan, plan_run
+
+if TYPE_CHECKING:
+    from rankwise.launch.job import RunningJob
+    from rankwise.launch.watch import Watch
 
 _USAGE = """rankwise run [OPTIONS] [TORCHRUN OPTIONS] SCRIPT [ARGS...]
        rankwise run [OPTIONS] -- COMMAND..."""
@@ -33,24 +39,53 @@ def main(argv: list[str]) -> int:
         return 0 if argv else 2
     plan = plan_run(argv)
     folder = _make_folder(plan)
+    from rankwise.launch.follow import follow
     from rankwise.launch.start import SIGNALS, start_job
 
     before = {number: signal.getsignal(number) for number in SIGNALS}
-    job = start_job(plan, folder)
-    # Only now, beside the job's own start, what takes a while to load.
-    from rankwise.cli.telling import Telling
-    from rankwise.launch.watch import Watch
-
     try:
-        return Watch(plan, folder, job, Telling(folder).tell).run()
-    except UsageError:  # nothing was started, so there is nothing to keep
-        for place in (folder / "logs", folder, *([folder.parent] if plan.out is None else [])):
-            with contextlib.suppress(OSError):
-                place.rmdir()
-        raise
+        job = start_job(plan, folder)
+    except (OSError, RuntimeError, MemoryError) as error:
+        _become(plan.command, before, error)
+    try:
+        code = follow(job, lambda: _watcher(plan, folder, job))
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+    if job.not_started:
+        _remove_empty(folder, is_ours=plan.out is None)
+        raise UsageError(f"cannot start {plan.command[0]!r}: {job.not_started}", next=("check the command after --",))
+    if job.is_abandoned:  # Python would wait for its threads
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+        os._exit(code)
+    return code
+
+
+def _watcher(plan: RunPlan, folder: Path, job: RunningJob) -> Watch:
+    """Only now, beside the job's own start, what takes a while to load."""
+    from rankwise.cli.telling import Telling
+    from rankwise.launch.watch import Watch
+
+    return Watch(plan, folder, job, Telling(folder, job.faults).tell)
+
+
+def _remove_empty(folder: Path, is_ours: bool) -> None:
+    """Nothing was started, so there is nothing to keep."""
+    for place in (folder / "logs", folder, *([folder.parent] if is_ours else [])):
+        with contextlib.suppress(OSError):
+            place.rmdir()
+
+
+def _become(command: tuple[str, ...], handlers: dict[signal.Signals, Any], error: Exception) -> NoReturn:
+    """What we need cannot be had (no folder for the probe, no thread): then the command runs as if we were not there."""
+    print(f"rankwise: cannot watch this job: {error}; it runs unwatched", file=sys.stderr, flush=True)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    try:
+        os.execvp(command[0], command)
+    except OSError as failure:
+        raise UsageError(f"cannot start {command[0]!r}: {failure.strerror}", next=("check the command after --",)) from failure
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
