@@ -29,6 +29,7 @@ from rankwise.launch.starting import find_seats, starting_text
 
 HUNG_EXIT_CODE = 70
 _LOOK_EVERY_NS = 1_000_000_000
+_CONFIRM_S = 1.0
 _CRASH_GRACE_S = 3.5
 _NOTES = ("RW504", "RW505", "RW506")  # worth telling only beside something else while the job runs
 
@@ -113,6 +114,8 @@ class Watch:
             self._look_closer(now)
         with self._guard("judge the job"):
             self._judge(now)
+        with self._guard("take back what is over"):
+            self._take_back()
 
     def _look(self, now: int) -> None:
         if now - self._looked_ns < _LOOK_EVERY_NS:
@@ -157,28 +160,34 @@ class Watch:
     def _judge_job(self, job: JobEvidence, now: int) -> None:
         every = diagnose(job)
         self._waiting = every[0].summary if every else ""
-        findings = self._worth_telling(every, now)
+        is_stalled = self._is_stalled(now)
+        findings = _worth_telling(every, is_stalled)
         stuck_s = self._pace.quiet_s(now)
-        deadlocked = bool(findings) and findings[0].deadlock and findings[0].certain and findings[0].severity == "error"
-        crashed = deadlocked and findings[0].code.startswith("RW4")
-        # A launcher that sees its rank die ends the others by itself, in its own way and with its own exit code: leave it the time.
-        if deadlocked and not self._pace.is_confirmed(_essence(findings), now, _CRASH_GRACE_S if crashed else 1.0):
+        is_deadlocked = bool(findings) and findings[0].deadlock and findings[0].certain and findings[0].severity == "error"
+        if not is_deadlocked:
+            self._pace.forget_proof()
+        elif not self._pace.is_confirmed(_progress_of_waiting(findings[0], job), now, _confirm_s(findings[0])):
             return
-        outcome = "hung" if deadlocked else "stalled" if any(f.severity != "info" for f in findings) else "running"
+        outcome = "hung" if is_deadlocked else "stalled" if is_stalled and any(f.severity != "info" for f in findings) else "running"
         self._report(Report(outcome, None, findings, job, self._running_s(), stuck_s, False))
-        if deadlocked and self._plan.on_stall == "abort":
+        if is_deadlocked and self._plan.on_stall == "abort":
             agreed = Verdict("hung", findings, job, stuck_s)
             with self._guard("agree with the other nodes"):
                 agreed = self._nodes.publish(agreed)
             self._stop_hung(agreed)
 
-    def _worth_telling(self, findings: list[Finding], now: int) -> list[Finding]:
-        """Suspicions only after `stall_after`; what is proven at once; mere notes only when something else is told."""
-        patient = (
-            self._pace.quiet_s(now) < self._pace.stall_after_s and self._pace.longest_wait_s(self._observer, now) < self._pace.stall_after_s
-        )
-        kept = [f for f in findings if (f.certain and f.severity == "error") or not patient]
-        return kept if any(f.code not in _NOTES for f in kept) else []
+    def _is_stalled(self, now: int) -> bool:
+        return max(self._pace.quiet_s(now), self._pace.longest_wait_s(self._observer, now)) >= self._pace.stall_after_s
+
+    def _take_back(self) -> None:
+        """What was suspected of ranks that have all moved since is no longer true; nobody looks closer at a job that moves."""
+        told = self._told
+        if told is None or not self._pace.have_all_moved_since(self._observer, told.job.now_ns):
+            return
+        kept = [finding for finding in told.findings if finding.certain and finding.severity == "error"]
+        if len(kept) < len(told.findings):
+            self._waiting = ""
+            self._report(Report("running", None, kept, told.job, self._running_s(), None, False))
 
     def _report(self, report: Report) -> None:
         """Tell what is new; that telling fails keeps nobody from acting."""
@@ -256,6 +265,22 @@ class Watch:
 
     def _running_s(self) -> float:
         return (time.time_ns() - self._job.started_ns) / 1e9
+
+
+def _worth_telling(findings: list[Finding], is_stalled: bool) -> list[Finding]:
+    """What is proven at once; suspicions only of a job that has stalled; mere notes only when something else is told."""
+    kept = [finding for finding in findings if (finding.certain and finding.severity == "error") or is_stalled]
+    return kept if any(finding.code not in _NOTES for finding in kept) else []
+
+
+def _confirm_s(finding: Finding) -> float:
+    """A launcher that sees its rank die ends the others by itself, in its own way and with its own exit code: leave it the time."""
+    return _CRASH_GRACE_S if finding.code.startswith("RW4") else _CONFIRM_S
+
+
+def _progress_of_waiting(finding: Finding, job: JobEvidence) -> dict[int, int]:
+    ranks = [wait.rank for wait in finding.waiting if wait.rank is not None]
+    return {rank: job.ranks[rank].last_progress_ns for rank in ranks if rank in job.ranks}
 
 
 def _as_seen_in_success(finding: Finding) -> Finding:
