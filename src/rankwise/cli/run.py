@@ -38,12 +38,12 @@ def main(argv: list[str]) -> int:
         parser.print_help()
         return 0 if argv else 2
     plan = plan_run(argv)
-    folder = _make_folder(plan)
     from rankwise.launch.follow import follow
     from rankwise.launch.start import SIGNALS, start_job
 
     before = {number: signal.getsignal(number) for number in SIGNALS}
     try:
+        folder = _make_folder(plan)
         job = start_job(plan, folder)
     except (OSError, RuntimeError, MemoryError) as error:
         _become(plan.command, before, error)
@@ -113,20 +113,45 @@ def _asks_for_help(argv: list[str]) -> bool:
 
 def _make_folder(plan: RunPlan) -> Path:
     """The run folder, private to the user. A folder that holds an earlier run is not overwritten."""
-    script = re.sub(r"[^\w.-]", "_", os.path.splitext(os.path.basename(plan.script))[0]) or "job"
-    folder = plan.out or Path("rankwise-runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{script}"
+    if plan.out is None:
+        return _make_default_folder(plan.script)
     try:
-        if plan.out is None:
-            while folder.exists():
-                folder = folder.with_name(folder.name + "_")
-        elif (folder / "verdict.json").exists():
+        if (plan.out / "verdict.json").exists():
             raise UsageError(
-                f"{folder} already holds a run", why="its verdict would be overwritten", next=("give another --out", f"or remove {folder}")
+                f"{plan.out} already holds a run",
+                why="its verdict would be overwritten",
+                next=("give another --out", f"or remove {plan.out}"),
             )
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        plan.out.mkdir(mode=0o700, parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise UsageError(
-            f"cannot make the run folder {str(folder)!r}: {reason}", next=("give a folder you may write to with --out",)
+            f"cannot make the run folder {str(plan.out)!r}: {reason}", next=("give a folder you may write to with --out",)
         ) from error
-    return folder
+    return plan.out
+
+
+def _make_default_folder(script: str) -> Path:
+    """In the working folder, or in the temporary one where that cannot be written: no reason not to run the job."""
+    stem = re.sub(r"[^\w.-]", "_", os.path.splitext(os.path.basename(script))[0]) or "job"
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{stem[:100]}"
+    try:
+        return _make_new(Path("rankwise-runs") / name)
+    except OSError as error:
+        import tempfile
+
+        folder = Path(tempfile.mkdtemp(prefix=f"rankwise-run-{name}-"))  # mode 0700, and nobody else's
+        print(f"rankwise: cannot write to rankwise-runs ({error.strerror}), so the run folder is {folder}", file=sys.stderr)
+        return folder
+
+
+def _make_new(folder: Path) -> Path:
+    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    while True:
+        try:
+            folder.mkdir(mode=0o700)
+            return folder
+        except FileExistsError:
+            if not folder.is_dir():
+                raise
+            folder = folder.with_name(folder.name + "_")

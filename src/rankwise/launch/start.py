@@ -31,7 +31,7 @@ _PROBE = Path(__file__).parent.parent / "probe"
 def start_job(plan: RunPlan, folder: Path) -> RunningJob:
     """Start the command of a plan, with the probe in its environment and its output in our hands."""
     started_ns = time.time_ns()
-    asked = _note_signals()
+    asked = _note_signals(is_torchrun=plan.style == "torchrun")
     _compile_probe()
     live = _make_live_folder()
     (folder / "logs").mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -70,12 +70,15 @@ def _allow_many_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def _note_signals() -> list[int]:
-    """From now on the signals that would end us are only written down; what was ignored (nohup) stays so."""
+def _note_signals(is_torchrun: bool) -> list[int]:
+    """From now on the signals that would end us are only written down; what was ignored (nohup) stays so.
+
+    A shell starts what a script puts in the background (&) with SIGINT ignored. torchrun ends on SIGINT all the same, and so do we with it.
+    """
     asked: list[int] = []
     if threading.current_thread() is threading.main_thread():
         for number in SIGNALS:
-            if signal.getsignal(number) is not signal.SIG_IGN:
+            if signal.getsignal(number) is not signal.SIG_IGN or (is_torchrun and number == signal.SIGINT):
                 signal.signal(number, lambda n, _: asked.append(n))
     return asked
 
