@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -80,6 +82,29 @@ def test_an_unwritable_folder(tmp_path: Path, run_rankwise: Callable[..., Any]) 
 
     assert ran.code == 2
     assert ran.stderr.startswith("RW001")
+
+
+@pytest.mark.parametrize("where", ["a file in the way", "read-only"])
+def test_a_working_folder_that_cannot_be_written(tmp_path: Path, where: str) -> None:
+    """The run folder goes to the temporary directory, which is said, and the job runs."""
+    run = [sys.executable, "-m", "rankwise", "run", "--", "sh", "-c", "echo here; exit 3"]
+    if where == "read-only":
+        mount = f'mount --bind "{tmp_path}" "{tmp_path}" && mount -o remount,bind,ro "{tmp_path}" && cd "{tmp_path}" && exec "$@"'
+        if subprocess.run(["unshare", "-m", "sh", "-c", mount, "sh", "true"], capture_output=True).returncode:
+            pytest.skip("needs the right to mount a file system in a namespace of its own")
+        run = ["unshare", "-m", "sh", "-c", mount, "sh", *run]
+    else:
+        (tmp_path / "rankwise-runs").touch()
+
+    done = subprocess.run(run, capture_output=True, text=True, timeout=90, cwd=tmp_path)
+    (folder,) = Path(os.environ["TMPDIR"]).glob("rankwise-run-*")
+    verdict = json.loads((folder / "verdict.json").read_text())
+    shutil.rmtree(folder)
+
+    assert done.returncode == 3, done.stderr
+    assert done.stdout == "here\n"
+    assert f"so the run folder is {folder}" in done.stderr
+    assert verdict["exit_code"] == 3
 
 
 def test_a_reader_that_went_away_is_no_traceback(tmp_path: Path) -> None:

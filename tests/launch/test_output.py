@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import resource
+import select
 import subprocess
 import sys
 import threading
@@ -190,6 +191,95 @@ def test_on_a_terminal_the_status_line_comes_and_goes(tmp_path: Path) -> None:
 
     assert b"ranks alive" in seen
     assert [line for line in _screen(seen.decode()) if line] == ["[rank 0] first", "[rank 0] last"]
+
+
+@pytest.mark.parametrize("style", ["command", "torchrun"])
+def test_breakpoint_on_a_terminal(tmp_path: Path, style: str) -> None:
+    """The prompt is shown, the status line steps aside, and what is typed arrives."""
+    script = write_script(tmp_path, "answer = 41\nbreakpoint()\nprint('went on with', answer, flush=True)\n")
+    job = ["--", sys.executable, str(script)] if style == "command" else ["--standalone", "--nproc-per-node", "1", str(script)]
+    env = {**os.environ, **(RANK if style == "command" else {}), "NO_COLOR": "1", "COLUMNS": "100", "TERM": "xterm"}
+    terminal = Terminal([sys.executable, "-m", "rankwise", "run", "--out", str(tmp_path / "out"), *job], env)
+    try:
+        terminal.read_until(b"(Pdb) ")
+        terminal.read_for(2.5)  # several turns of the status line
+        assert terminal.seen.endswith(b"(Pdb) ")
+        os.write(terminal.fd, b"p answer + 1\n")
+        terminal.read_until(b"42")
+        os.write(terminal.fd, b"c\n")
+        terminal.read_until(b"went on with 41")
+        terminal.read_to_end()
+        assert terminal.run.wait(timeout=60) == 0
+    finally:
+        terminal.close()
+
+
+def test_an_unfinished_line_is_ended_when_another_rank_speaks(tmp_path: Path) -> None:
+    script = write_script(
+        tmp_path,
+        """
+        import os, pathlib, sys, time
+        here = pathlib.Path(__file__).parent
+        if os.environ["RANK"] == "0":
+            sys.stdout.write("loading ...")
+            sys.stdout.flush()
+            while not (here / "go").exists():
+                time.sleep(0.05)
+            print(" done", flush=True)
+        else:
+            while not (here / "seen").exists():
+                time.sleep(0.05)
+            print("I am rank 1", flush=True)
+        """,
+    )
+    rank = f"{sys.executable} {script}"
+    env = {**os.environ, "WORLD_SIZE": "2", "NO_COLOR": "1", "COLUMNS": "100", "TERM": "xterm"}
+    command = [sys.executable, "-m", "rankwise", "run", "--out", str(tmp_path / "out"), "--", "sh", "-c"]
+    terminal = Terminal([*command, f"RANK=0 {rank} & RANK=1 {rank} & wait"], env)
+    try:
+        terminal.read_until(b"loading ...")
+        (tmp_path / "seen").touch()
+        terminal.read_until(b"I am rank 1")
+        (tmp_path / "go").touch()
+        terminal.read_to_end()
+        assert terminal.run.wait(timeout=60) == 0
+    finally:
+        terminal.close()
+
+    lines = [line for line in _screen(terminal.seen.decode()) if line]
+    assert lines == ["[rank 0] loading ...", "[rank 1] I am rank 1", "[rank 0]  done"]
+    assert (tmp_path / "out" / "logs" / "rank-0.log").read_text() == "loading ... done\n"
+
+
+class Terminal:
+    """A command on a terminal of its own."""
+
+    def __init__(self, command: list[str], env: dict[str, str]) -> None:
+        self.fd, theirs = pty.openpty()
+        self.run = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=env)
+        os.close(theirs)
+        self.seen = b""
+
+    def read_until(self, wanted: bytes, patience_s: float = 60) -> None:
+        deadline = time.monotonic() + patience_s
+        while wanted not in self.seen:
+            assert time.monotonic() < deadline, f"waited in vain for {wanted!r}: {self.seen[-500:]!r}"
+            self.read_for(0.1)
+
+    def read_for(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            if select.select([self.fd], [], [], left)[0]:
+                self.seen += _read_terminal(self.fd)
+
+    def read_to_end(self) -> None:
+        while chunk := _read_terminal(self.fd):
+            self.seen += chunk
+
+    def close(self) -> None:
+        self.run.kill()
+        self.run.wait()
+        os.close(self.fd)
 
 
 def _read_terminal(fd: int) -> bytes:

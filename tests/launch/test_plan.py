@@ -24,7 +24,10 @@ def in_a_folder_with_a_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def after_torchrun(plan: RunPlan) -> list[str]:
     assert plan.style == "torchrun"
     assert plan.command[:3] == TORCHRUN
-    return list(plan.command[3:])
+    words = list(plan.command[3:])
+    assert words[words.index("--") + 1] == plan.script  # so that torchrun leaves alone what comes after it
+    words.remove("--")
+    return words
 
 
 def test_ours_are_taken_out_and_the_rest_is_passed_on_unchanged() -> None:
@@ -164,3 +167,14 @@ def test_any_words_are_a_plan_or_wrong_usage(argv: list[str]) -> None:
         assert set(after_torchrun(plan)) <= set(argv)
     else:
         assert list(plan.command) == argv[argv.index("--") + 1 :] or "--" in argv
+
+
+def test_torchruns_options_may_be_cut_short() -> None:
+    plan = plan_run(["--nnod", "2", "--rdzv-end", "node-a:29400", "--stand", "train.py"])
+
+    assert after_torchrun(plan) == ["--nnod", "2", "--rdzv-end", "node-a:29400", "--stand", "train.py"]
+    assert plan.num_nodes == 2
+
+
+def test_an_option_cut_too_short_is_torchruns_to_refuse() -> None:
+    assert after_torchrun(plan_run(["--r", "train.py"])) == ["--r", "train.py"]

@@ -186,6 +186,48 @@ def _ignore_sighup() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
+def test_ctrl_c_ends_what_a_script_put_in_the_background(tmp_path: Path, start: Start) -> None:
+    """A shell starts `rankwise run … &` with SIGINT ignored; torchrun ends on SIGINT all the same, with exit code 1."""
+    script = write_script(
+        tmp_path,
+        """
+        import os, pathlib, time
+        (pathlib.Path(__file__).parent / f"pid-{os.getpid()}").touch()
+        time.sleep(600)
+        """,
+    )
+    run = start("--out", tmp_path / "out", "--standalone", "--nproc-per-node", "1", script, cwd=tmp_path, preexec_fn=_ignore_sigint)
+    pids = read_pids(tmp_path, 1)
+
+    run.send_signal(signal.SIGINT)
+
+    assert run.wait(timeout=60) == 1
+    eventually("the rank is gone", lambda: not alive(pids), 30)
+
+
+def test_a_command_that_ignores_ctrl_c_goes_on_ignoring_it(tmp_path: Path, start: Start) -> None:
+    script = write_script(
+        tmp_path,
+        """
+        import os, pathlib, time
+        here = pathlib.Path(__file__).parent
+        (here / f"pid-{os.getpid()}").touch()
+        while not (here / "go").exists():
+            time.sleep(0.05)
+        """,
+    )
+    run = start("--out", tmp_path / "out", "--", sys.executable, script, cwd=tmp_path, preexec_fn=_ignore_sigint)
+    read_pids(tmp_path, 1)
+    run.send_signal(signal.SIGINT)
+    (tmp_path / "go").touch()
+
+    assert run.wait(timeout=60) == 0
+
+
+def _ignore_sigint() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 def test_what_a_job_leaves_running_when_it_ends_is_ended(tmp_path: Path, start: Start) -> None:
     """A command that returns while its helpers still run."""
     script = write_script(tmp_path, STUBBORN)

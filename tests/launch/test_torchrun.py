@@ -56,6 +56,16 @@ def test_a_program_that_is_not_python(tmp_path: Path, run_rankwise: Callable[...
     assert [culprit["rank"] for culprit in ran.verdict["findings"][0]["culprits"]] == [1]
 
 
+def test_an_option_of_the_script_that_torchrun_finds_ambiguous(tmp_path: Path, run_rankwise: Callable[..., Any]) -> None:
+    """Python 3.11's argparse looks at all words: `--logs` behind the script could be `--logs-specs` or `--logs_specs`."""
+    script = write_script(tmp_path, "import sys; print(sys.argv[1:])")
+
+    ran = run_rankwise("run", "--out", tmp_path / "out", "--standalone", "--nproc-per", "1", script, "--logs", "x", "--", "-m")
+
+    assert ran.code == 0, ran.text
+    assert "[rank 0] ['--logs', 'x', '--', '-m']" in ran.stdout
+
+
 def test_a_wrong_option_is_torchruns_to_refuse(tmp_path: Path, run_rankwise: Callable[..., Any]) -> None:
     script = write_script(tmp_path, "print('started')")
 

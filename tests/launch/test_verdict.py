@@ -97,6 +97,10 @@ def test_a_busy_rank_is_reported_and_the_job_goes_on(tmp_path: Path, start: Star
 
     assert not reader.broken
     assert reader.outcomes[-1] == "completed"
+    code = verdict["findings"][0]["code"]
+    told = (tmp_path / "run.err").read_text()
+    assert f"\n{code}  " in told
+    assert f"\n{code}  taken back: " in told
     (culprit,) = verdict["findings"][0]["culprits"]
     assert (culprit["rank"], Path(culprit["file"]).name) == (1, "job.py")
     assert not verdict["findings"][0]["certain"]

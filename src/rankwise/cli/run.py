@@ -7,12 +7,18 @@ import contextlib
 import os
 import re
 import signal
+import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from rankwise.cli.options import Parser
 from rankwise.errors import UsageError
 from rankwise.launch.plan import OWN_OPTIONS, TORCHRUN_FLAGS, TORCHRUN_VALUES, RunPlan, plan_run
+
+if TYPE_CHECKING:
+    from rankwise.launch.job import RunningJob
+    from rankwise.launch.watch import Watch
 
 _USAGE = """rankwise run [OPTIONS] [TORCHRUN OPTIONS] SCRIPT [ARGS...]
        rankwise run [OPTIONS] -- COMMAND..."""
@@ -32,25 +38,54 @@ def main(argv: list[str]) -> int:
         parser.print_help()
         return 0 if argv else 2
     plan = plan_run(argv)
-    folder = _make_folder(plan)
+    from rankwise.launch.follow import follow
     from rankwise.launch.start import SIGNALS, start_job
 
     before = {number: signal.getsignal(number) for number in SIGNALS}
-    job = start_job(plan, folder)
-    # Only now, beside the job's own start, what takes a while to load.
-    from rankwise.cli.telling import Telling
-    from rankwise.launch.watch import Watch
-
     try:
-        return Watch(plan, folder, job, Telling(folder).tell).run()
-    except UsageError:  # nothing was started, so there is nothing to keep
-        for place in (folder / "logs", folder, *([folder.parent] if plan.out is None else [])):
-            with contextlib.suppress(OSError):
-                place.rmdir()
-        raise
+        folder = _make_folder(plan)
+        job = start_job(plan, folder)
+    except (OSError, RuntimeError, MemoryError) as error:
+        _become(plan.command, before, error)
+    try:
+        code = follow(job, lambda: _watcher(plan, folder, job))
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+    if job.not_started:
+        _remove_empty(folder, is_ours=plan.out is None)
+        raise UsageError(f"cannot start {plan.command[0]!r}: {job.not_started}", next=("check the command after --",))
+    if job.is_abandoned:  # Python would wait for its threads
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+        os._exit(code)
+    return code
+
+
+def _watcher(plan: RunPlan, folder: Path, job: RunningJob) -> Watch:
+    """Only now, beside the job's own start, what takes a while to load."""
+    from rankwise.cli.telling import Telling
+    from rankwise.launch.watch import Watch
+
+    return Watch(plan, folder, job, Telling(folder, job.faults).tell)
+
+
+def _remove_empty(folder: Path, is_ours: bool) -> None:
+    """Nothing was started, so there is nothing to keep."""
+    for place in (folder / "logs", folder, *([folder.parent] if is_ours else [])):
+        with contextlib.suppress(OSError):
+            place.rmdir()
+
+
+def _become(command: tuple[str, ...], handlers: dict[signal.Signals, Any], error: Exception) -> NoReturn:
+    """What we need cannot be had (no folder for the probe, no thread): then the command runs as if we were not there."""
+    print(f"rankwise: cannot watch this job: {error}; it runs unwatched", file=sys.stderr, flush=True)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    try:
+        os.execvp(command[0], command)
+    except OSError as failure:
+        raise UsageError(f"cannot start {command[0]!r}: {failure.strerror}", next=("check the command after --",)) from failure
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -78,20 +113,45 @@ def _asks_for_help(argv: list[str]) -> bool:
 
 def _make_folder(plan: RunPlan) -> Path:
     """The run folder, private to the user. A folder that holds an earlier run is not overwritten."""
-    script = re.sub(r"[^\w.-]", "_", os.path.splitext(os.path.basename(plan.script))[0]) or "job"
-    folder = plan.out or Path("rankwise-runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{script}"
+    if plan.out is None:
+        return _make_default_folder(plan.script)
     try:
-        if plan.out is None:
-            while folder.exists():
-                folder = folder.with_name(folder.name + "_")
-        elif (folder / "verdict.json").exists():
+        if (plan.out / "verdict.json").exists():
             raise UsageError(
-                f"{folder} already holds a run", why="its verdict would be overwritten", next=("give another --out", f"or remove {folder}")
+                f"{plan.out} already holds a run",
+                why="its verdict would be overwritten",
+                next=("give another --out", f"or remove {plan.out}"),
             )
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        plan.out.mkdir(mode=0o700, parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise UsageError(
-            f"cannot make the run folder {str(folder)!r}: {reason}", next=("give a folder you may write to with --out",)
+            f"cannot make the run folder {str(plan.out)!r}: {reason}", next=("give a folder you may write to with --out",)
         ) from error
-    return folder
+    return plan.out
+
+
+def _make_default_folder(script: str) -> Path:
+    """In the working folder, or in the temporary one where that cannot be written: no reason not to run the job."""
+    stem = re.sub(r"[^\w.-]", "_", os.path.splitext(os.path.basename(script))[0]) or "job"
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{stem[:100]}"
+    try:
+        return _make_new(Path("rankwise-runs") / name)
+    except OSError as error:
+        import tempfile
+
+        folder = Path(tempfile.mkdtemp(prefix=f"rankwise-run-{name}-"))  # mode 0700, and nobody else's
+        print(f"rankwise: cannot write to rankwise-runs ({error.strerror}), so the run folder is {folder}", file=sys.stderr)
+        return folder
+
+
+def _make_new(folder: Path) -> Path:
+    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    while True:
+        try:
+            folder.mkdir(mode=0o700)
+            return folder
+        except FileExistsError:
+            if not folder.is_dir():
+                raise
+            folder = folder.with_name(folder.name + "_")

@@ -3,40 +3,56 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from rankwise.cli.terminal import has_colour, width
 from rankwise.evidence.folder import save_evidence
+from rankwise.findings import Finding
+from rankwise.launch.faults import Faults
 from rankwise.launch.output import OutputPump
 from rankwise.launch.watch import Report
 from rankwise.report.html import report_html
-from rankwise.report.terminal import verdict_text
+from rankwise.report.terminal import short_verdict_text, taken_back_text, verdict_text
 from rankwise.report.verdict import Outcome, verdict_dict, write_json_atomically
 
 
 class Telling:
-    """Keeps the run folder true, and the terminal short: each verdict is printed once."""
+    """Keeps the run folder true, and the terminal with it: what is in verdict.json was printed, and what no longer is was taken back."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._printed: list[tuple[str, bool]] = []
+    def __init__(self, folder: Path, faults: Faults) -> None:
+        self._folder, self._faults = folder, faults
+        self._standing: list[Finding] = []  # on the terminal, and not taken back
+        self._printed: set[tuple[Any, ...]] = set()
+        self._outcome = ""
 
     def tell(self, report: Report, output: OutputPump) -> None:
-        verdict = verdict_dict(
-            cast(Outcome, report.outcome), report.exit_code, report.job.world_size, report.running_s, report.stuck_s, report.findings
-        )
-        try:
-            write_json_atomically(self._folder / "verdict.json", verdict)
-            if report.findings or report.is_final:
+        if report.findings or report.is_final:
+            with self._faults.guard(f"write the evidence to {self._folder}"):
                 save_evidence(self._folder / "evidence", report.job)
-                self._write_page(report_html(verdict, report.job))
-        except OSError as error:
-            output.say(f"rankwise: cannot write to {self._folder}: {error.strerror}")
-        essence = [(f.code, f.certain) for f in report.findings]
-        if report.findings and essence != self._printed and any(f.severity != "info" for f in report.findings):
-            output.say("\n" + verdict_text(verdict, folder=self._folder, colour=has_colour(), width=width()))
-            self._printed = essence
+            with self._faults.guard(f"write report.html to {self._folder}"):
+                self._write_page(report_html(_verdict(report), report.job))
+        report = replace(report, findings=self._faults.added_to(report.findings))
+        with self._faults.guard(f"write verdict.json to {self._folder}"):
+            write_json_atomically(self._folder / "verdict.json", _verdict(report))
+        self._print(replace(report, findings=self._faults.added_to(report.findings)), output)
+
+    def _print(self, report: Report, output: OutputPump) -> None:
+        """A finding in full when it is new; in a line when it comes again or is over."""
+        codes = {finding.code for finding in report.findings}
+        over = [finding for finding in self._standing if finding.code not in codes and not _is_note(finding)]
+        new = [finding for finding in report.findings if _essence(finding) not in self._printed]
+        again = [finding for finding in report.findings if finding.code not in {standing.code for standing in self._standing}]
+        lines = [taken_back_text(finding, _why_over(report), colour=has_colour(), width=width()) for finding in over]
+        if new:
+            lines.append("\n" + verdict_text(_verdict(report), folder=self._folder, colour=has_colour(), width=width()))
+        elif again or (report.is_final and report.findings and report.outcome != self._outcome):
+            lines.append(short_verdict_text(_verdict(report), again, colour=has_colour(), width=width()))
+        self._standing, self._outcome = report.findings, report.outcome
+        self._printed |= {_essence(finding) for finding in report.findings}
+        if lines:
+            output.say("\n".join(lines))
 
     def _write_page(self, page: str) -> None:
         path = self._folder / "report.html"
@@ -46,3 +62,30 @@ class Telling:
         temporary.touch(mode=0o600)
         temporary.write_text(page, encoding="utf-8")
         temporary.replace(path)
+
+
+def _verdict(report: Report) -> dict[str, Any]:
+    return verdict_dict(
+        cast(Outcome, report.outcome), report.exit_code, report.job.world_size, report.running_s, report.stuck_s, report.findings
+    )
+
+
+def _essence(finding: Finding) -> tuple[Any, ...]:
+    """What makes a finding worth printing once more: not the line at which a busy rank was seen this time."""
+    return (
+        finding.code,
+        finding.certain,
+        finding.severity,
+        tuple(sorted({place.rank for place in finding.culprits if place.rank is not None})),
+    )
+
+
+def _is_note(finding: Finding) -> bool:
+    """Neither a fault nor a suspicion: nobody waits to hear that it is over."""
+    return finding.certain and finding.severity == "info"
+
+
+def _why_over(report: Report) -> str:
+    if report.findings:
+        return ""
+    return {"running": "the job moves again", "completed": "the job ended well"}.get(report.outcome, "the job has ended")

@@ -67,7 +67,7 @@ def find_root(job: JobEvidence, stands: Standings, book: SourceBook) -> list[Fin
     if (at_exit := find_stuck_at_exit(job, stands, book)) is not None:
         return [at_exit]
     stuck = find_stuck(job, stands, book)
-    timeout = _timed_out(job, stands, stuck or [finding for finding in job.suspected if finding.code[:3] in ("RW3", "RW5")])
+    timeout = _timed_out(job, stands, list(job.suspected) or stuck)
     if timeout is not None:
         return [timeout, *stuck]
     if stuck:

@@ -36,25 +36,37 @@ def main(argv: list[str]) -> int:
     for fd in (0, 1, 2):  # the job alone keeps the launcher's pipes open
         os.dup2(os.open(os.devnull, os.O_RDWR), fd)
     while True:
-        ready, _, _ = select.select([control, wake_read], [], [], 1.0)
-        if wake_read in ready:
-            drain(wake_read)
-        reap(status)
-        if control in ready:
-            word = os.read(control, 64)
-            if word:
-                end_everything(status, grace_s=float(word.split()[0]))
-                tell(status, {"event": "all_gone"})
-                continue
-            end_everything(status, grace_s=0.0)  # the launcher is gone
-            shutil.rmtree(folder, ignore_errors=True)
-            return 0
+        try:
+            if not guard_once(control, status, wake_read):
+                shutil.rmtree(folder, ignore_errors=True)
+                return 0
+        except (OSError, MemoryError, ValueError):  # no descriptor, no memory: without us the job would be nobody's
+            time.sleep(0.2)
+
+
+def guard_once(control: int, status: int, wake_read: int) -> bool:
+    """Wait for news, and pass them on; False once the launcher is gone, and everything else too."""
+    ready, _, _ = select.select([control, wake_read], [], [], 1.0)
+    if wake_read in ready:
+        drain(wake_read)
+    reap(status)
+    if control not in ready:
+        return True
+    word = os.read(control, 64)
+    end_everything(status, grace_s=float(word.split()[0]) if word else 0.0)
+    if word:
+        tell(status, {"event": "all_gone"})
+    return bool(word)
 
 
 def start(command: list[str], status: int, private: tuple[int, ...], ignored: list[int]) -> "int | None":
     """Fork and exec, with default signal handlers and none of our descriptors; an exec that fails is reported."""
     read_end, write_end = os.pipe()
-    pid = os.fork()
+    try:
+        pid = os.fork()
+    except OSError as error:
+        tell(status, {"event": "not_started", "error": f"{error.errno} {error.strerror}"})
+        return None
     if pid == 0:
         try:
             for number in (*_IGNORED, signal.SIGCHLD, signal.SIGPIPE):

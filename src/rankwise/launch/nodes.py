@@ -21,7 +21,7 @@ from rankwise.diagnose.rendezvous import option_of
 from rankwise.evidence.records import JobEvidence
 from rankwise.launch.courier import poll_interval_s, read_frame, write_frame
 from rankwise.launch.observe import Observer
-from rankwise.launch.parcels import Verdict, pack_job, pack_verdict, unpack_verdict
+from rankwise.launch.parcels import DAMAGE, Verdict, pack_job, pack_verdict, unpack_verdict
 from rankwise.launch.peers import Peer, lost_job, merge_jobs
 from rankwise.launch.plan import RunPlan
 from rankwise.launch.starting import joined_ranks
@@ -165,22 +165,25 @@ class SeveralNodes(OneNode):
     def _hear(self) -> None:
         """Take in all that came since the last time."""
         while not self._inbox.empty():
-            facts, body, now_s, now_ns = self._inbox.get()
-            news, channel = facts["news"], facts.get("channel", "")
-            if news == "joined":
-                self._number = facts["number"]
-            elif news == "broken":
-                self._channels.pop(channel, None)
-            elif news == "peers":
-                self._channels[channel] = (now_s, facts["serial"])
-                for number, text in facts["statuses"].items():
-                    self._peers.setdefault(int(number), Peer(int(number))).take_status(channel, text, now_s, now_ns)
-            elif news == "snapshot":
-                peer = self._peers.setdefault(facts["number"], Peer(facts["number"]))
-                if facts["version"] >= peer.fetched:
-                    peer.fetched, peer.snapshot = facts["version"], body
-            elif news == "verdict":
-                self._verdicts.setdefault(channel, (now_s, unpack_verdict(body)))
+            with contextlib.suppress(*DAMAGE):  # one message that makes no sense costs the others nothing
+                self._take_news(*self._inbox.get())
+
+    def _take_news(self, facts: dict[str, Any], body: bytes, now_s: float, now_ns: int) -> None:
+        news, channel = facts["news"], facts.get("channel", "")
+        if news == "joined":
+            self._number = facts["number"]
+        elif news == "broken":
+            self._channels.pop(channel, None)
+        elif news == "peers":
+            self._channels[channel] = (now_s, facts["serial"])
+            for number, text in facts["statuses"].items():
+                self._peers.setdefault(int(number), Peer(int(number))).take_status(channel, text, now_s, now_ns)
+        elif news == "snapshot":
+            peer = self._peers.setdefault(facts["number"], Peer(facts["number"]))
+            if facts["version"] >= peer.fetched:
+                peer.fetched, peer.snapshot = facts["version"], body
+        elif news == "verdict":
+            self._verdicts.setdefault(channel, (now_s, unpack_verdict(body)))
 
     def _living_channels(self) -> set[str]:
         limit = 2.0 + 4 * poll_interval_s(len(self._peers))
@@ -416,9 +419,12 @@ class SeveralNodes(OneNode):
 def _receive(courier: subprocess.Popen[bytes], inbox: queue.SimpleQueue[Received]) -> None:
     """A thread of its own, so that the courier never blocks on a full pipe while the watcher thinks."""
     assert courier.stdout is not None
-    with contextlib.suppress(OSError, ValueError), courier.stdout:
-        while (frame := read_frame(courier.stdout)) is not None:
-            inbox.put((*frame, time.monotonic(), time.time_ns()))
+    try:
+        with contextlib.suppress(OSError, ValueError), courier.stdout:
+            while (frame := read_frame(courier.stdout)) is not None:
+                inbox.put((*frame, time.monotonic(), time.time_ns()))
+    finally:  # one that nobody hears any more is no proof that the other nodes are silent
+        courier.kill()
 
 
 def _deliver(courier: subprocess.Popen[bytes], outbox: queue.SimpleQueue[Sent | None]) -> None:

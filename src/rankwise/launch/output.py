@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import selectors
 import shutil
 import socket
-import sys
 import threading
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from rankwise.launch.faults import Faults
+from rankwise.launch.screen import Screen
 from rankwise.launch.tags import TagReader
 
 _CHUNK = 1 << 16
+_PROMPT_S = 0.15  # an unfinished line that rests so long is a prompt, or something else to be seen now
+_LISTEN_AGAIN_S = 1.0
 _LINE = re.compile(rb"[^\r\n]*(?:\r\n|\n|\r)|[^\r\n]+")  # only real line ends: not the form feeds and others of splitlines()
 
 
@@ -27,6 +32,7 @@ class _Source:
     pid: int | None
     to_stderr: bool
     partial: bytearray = field(default_factory=bytearray)
+    partial_s: float = 0.0  # when the partial line last grew
     mid_line: bool = False  # the last piece shown did not end its line
     after_return: bool = False  # it ended in a carriage return: a progress bar, or "\r\n" cut in two
     tags: TagReader | None = None  # for a stream that ranks share, and that says whose each piece is
@@ -40,8 +46,10 @@ def _private(path: str, flags: int) -> int:
 class OutputPump:
     """A thread of its own, so that a rank never blocks on a full pipe while the watcher thinks."""
 
-    def __init__(self, sink: Path, logs: Path, is_tagged: bool = False) -> None:
+    def __init__(self, sink: Path, logs: Path, is_tagged: bool = False, faults: Faults | None = None) -> None:
         self._logs = logs
+        self._faults = faults or Faults()
+        self._screen = Screen(self._faults)
         self._ranks: dict[int, int] = {}
         self._files: dict[int | None, IO[bytes]] = {}
         self._selector = selectors.DefaultSelector()
@@ -50,6 +58,7 @@ class OutputPump:
         self._listener.listen(1024)
         self._listener.setblocking(False)
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._deaf_since_s = 0.0  # when a message could not be taken; 0 while all can
         self._wake_read, self._wake_write = os.pipe()
         self._selector.register(self._wake_read, selectors.EVENT_READ, None)
         self.shared_writers: list[int] = []
@@ -57,12 +66,13 @@ class OutputPump:
             read_end, write_end = os.pipe()
             self._add(read_end, _Source(None, to_stderr, tags=TagReader() if is_tagged else None))
             self.shared_writers.append(write_end)
-        self._status = ""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a fault noted under it is said under it
         self._ending = False
+        self._is_done = False
         self._is_muted = False
+        self._unfinished: dict[int, _Source] = {}  # with a part of a line that is not on the terminal yet
         self._thread = threading.Thread(target=self._run, name="output", daemon=True)
-        self.shows_status = sys.stderr.isatty()
+        self.shows_status = self._screen.shows_status
         self.bytes_seen: dict[int | None, int] = {}
 
     def identities(self) -> str:
@@ -70,10 +80,14 @@ class OutputPump:
         return ",".join(f"{s.st_dev}:{s.st_ino}" for s in map(os.fstat, self.shared_writers))
 
     def start(self) -> None:
-        """Begin to read; the writing ends now belong to the job alone."""
+        """Begin to read."""
+        self._thread.start()
+
+    def hand_over(self) -> None:
+        """The writing ends now belong to the job alone."""
         for fd in self.shared_writers:
             os.close(fd)
-        self._thread.start()
+        self.shared_writers = []
 
     def name_rank(self, pid: int, rank: int) -> None:
         """From now on this process's lines are this rank's; what it wrote before is put at the head of the rank's log."""
@@ -109,26 +123,22 @@ class OutputPump:
 
     def status(self, text: str) -> None:
         """Show the live line (terminals only); empty text removes it."""
-        if not self.shows_status:
-            return
         with self._lock:
-            if text != self._status:
-                width = shutil.get_terminal_size().columns - 1
-                sys.stderr.write("\r\033[K" + text[:width])
-                sys.stderr.flush()
-                self._status = text
+            self._screen.status(text)
 
     def say(self, text: str) -> None:
         """Print a text of our own between the job's lines, on stderr."""
         with self._lock:
-            self._write(True, text.encode() + b"\n")
+            self._screen.write(True, text.encode(errors="backslashreplace") + b"\n")
 
     def mute(self) -> None:
         """The verdict is told: what the job still says while it is being ended goes to the logs only."""
         self._is_muted = True
 
     def stop(self) -> None:
-        """Take in what is still in the pipes, then end."""
+        """Take in what is still in the pipes, then end. Done once, however often it is asked for."""
+        if self._ending:
+            return
         self._ending = True
         os.write(self._wake_write, b"x")
         self._thread.join(timeout=10)
@@ -136,44 +146,74 @@ class OutputPump:
             for file in self._files.values():
                 file.close()
             self._files.clear()
+        self.hand_over()
         self._listener.close()
         os.close(self._wake_read)
         os.close(self._wake_write)
         self.status("")
 
     def _run(self) -> None:
-        while True:
-            ready = self._selector.select(0 if self._ending else None)
-            if self._ending and not any(key.data is not None for key, _ in ready):
-                break
-            if any(key.data == self._accept for key, _ in ready):  # who is who comes before what they say
-                self._accept()
-            for key, _ in ready:
-                if isinstance(key.data, _Source):
-                    self._read(key.fd, key.data)
-                elif key.fd == self._wake_read and not self._ending:
-                    os.read(self._wake_read, 64)
+        while not self._is_done:
+            with self._faults.guard("pass on the job's output") as turn:
+                self._turn()
+            if turn.has_failed:
+                time.sleep(0.05)
         for key in list(self._selector.get_map().values()):
             if isinstance(key.data, _Source):
-                self._close(key.fd, key.data)
+                with self._faults.guard("show the last of the job's output"):
+                    self._close(key.fd, key.data)
         self._selector.close()
+
+    def _turn(self) -> None:
+        """Wait for something to read, and read it; nobody's trouble keeps the others waiting."""
+        ready = self._selector.select(0 if self._ending else self._longest_wait_s())
+        if self._ending and not any(key.data is not None for key, _ in ready):
+            self._is_done = True
+            return
+        if any(key.data == self._accept for key, _ in ready):  # who is who comes before what they say
+            with self._faults.guard("tell the ranks' output apart") as hearing:
+                self._accept()
+            if hearing.has_failed:  # no descriptor is left, say: who calls goes on without us, and we listen again later
+                self._selector.unregister(self._listener)
+                self._deaf_since_s = time.monotonic()
+        for key, _ in ready:
+            if isinstance(key.data, _Source):
+                with self._faults.guard("read the job's output"):
+                    self._read(key.fd, key.data)
+            elif key.fd == self._wake_read and not self._ending:
+                os.read(self._wake_read, 64)
+        with self._faults.guard("show an unfinished line"), self._lock:
+            self._show_unfinished()
+        if self._deaf_since_s and time.monotonic() - self._deaf_since_s > _LISTEN_AGAIN_S:
+            self._deaf_since_s = 0.0
+            self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+
+    def _longest_wait_s(self) -> float | None:
+        return _PROMPT_S if self._unfinished else _LISTEN_AGAIN_S if self._deaf_since_s else None
 
     def _accept(self) -> None:
         """Take every message that waits: new streams, and ranks that have learnt their name."""
         with contextlib.suppress(BlockingIOError):
             while True:
                 link, _ = self._listener.accept()
-                with contextlib.suppress(OSError, ValueError), link:
+                with contextlib.suppress(ConnectionError, TimeoutError, ValueError), link:
                     self._take_message(link)
 
     def _take_message(self, link: socket.socket) -> None:
+        """The sender waits for the answer before it lets go of the pipe it had."""
         link.settimeout(1.0)
         header, fds, _, _ = socket.recv_fds(link, 64, 2)
         pid, names, rank = header.decode().split()
+        if len(fds) < len(names.strip("-")):  # the kernel had no room for them here
+            for fd in fds:
+                os.close(fd)
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         for fd, name in zip(fds, names.strip("-"), strict=True):
             self._add(fd, _Source(int(pid), name == "e"))
         if rank.isdecimal():
             self.name_rank(int(pid), int(rank))
+        if fds:
+            link.send(b"k")
 
     def _add(self, fd: int, source: _Source) -> None:
         os.set_blocking(fd, False)
@@ -190,10 +230,10 @@ class OutputPump:
             self._close(fd, source)
             return
         with self._lock:
-            if source.tags is None:
-                self._take(source, data)
-            else:
-                self._take_tagged(source, source.tags.feed(data))
+            with self._faults.guard("sort the job's output by rank") as sorting:
+                self._take_tagged(source, source.tags.feed(data)) if source.tags is not None else self._take(source, data)
+            if sorting.has_failed:
+                _write_plainly(source, data)
 
     def _take_tagged(self, source: _Source, pieces: list[tuple[int | None, bytes]]) -> None:
         for rank, piece in pieces:
@@ -206,14 +246,30 @@ class OutputPump:
 
     def _take(self, source: _Source, data: bytes) -> None:
         self.bytes_seen[source.pid] = self.bytes_seen.get(source.pid, 0) + len(data)
-        self._log(source.pid, data)
+        with self._faults.guard("write the logs"):
+            self._log(source.pid, data)
         source.partial += data
         end = max(source.partial.rfind(b"\n"), source.partial.rfind(b"\r")) + 1
         if end == 0 and len(source.partial) > _CHUNK:
             end = len(source.partial)
         if end:
-            self._emit(source, bytes(source.partial[:end]))
+            lines = bytes(source.partial[:end])
             del source.partial[:end]
+            self._emit(source, lines)
+        if source.partial and self._screen.is_live(source.to_stderr):
+            source.partial_s = time.monotonic()
+            self._unfinished[id(source)] = source
+
+    def _show_unfinished(self) -> None:
+        """A prompt has no line end, and waits to be seen."""
+        for key, source in list(self._unfinished.items()):
+            if not source.partial:
+                del self._unfinished[key]
+            elif time.monotonic() - source.partial_s >= _PROMPT_S:
+                del self._unfinished[key]
+                piece = bytes(source.partial)
+                source.partial.clear()
+                self._emit(source, piece)
 
     def _close(self, fd: int, source: _Source) -> None:
         self._selector.unregister(fd)
@@ -229,28 +285,29 @@ class OutputPump:
     def _emit(self, source: _Source, data: bytes) -> None:
         if self._is_muted:
             return
+        with self._faults.guard("show the job's output") as showing:
+            self._show(source, data)
+        if showing.has_failed:
+            _write_plainly(source, data)
+
+    def _show(self, source: _Source, data: bytes) -> None:
+        """Onto the terminal, with the rank in front of each line."""
         rank = self._ranks.get(source.pid) if source.pid is not None else None
         if rank is not None:
             prefix = f"[rank {rank}] ".encode()
             lines = _LINE.findall(data)
-            goes_on = source.mid_line and (not source.after_return or lines[0] == b"\n")
+            goes_on = self._goes_on(source, lines[0])
             shown = [line if i == 0 and goes_on else prefix + line for i, line in enumerate(lines)]
             source.after_return = data.endswith(b"\r")
             source.mid_line = not data.endswith(b"\n")  # after a lone \r the line may go on: "\r\n" cut in two
             data = b"".join(shown)
-        self._write(source.to_stderr, data)
+        self._screen.write(source.to_stderr, data, source)
 
-    def _write(self, to_stderr: bool, data: bytes) -> None:
-        if self._status:
-            sys.stderr.write("\r\033[K")
-            sys.stderr.flush()
-        stream = sys.stderr.buffer if to_stderr else sys.stdout.buffer
-        with contextlib.suppress(OSError, ValueError):
-            stream.write(data)
-            stream.flush()
-        if self._status:
-            sys.stderr.write(self._status)
-            sys.stderr.flush()
+    def _goes_on(self, source: _Source, line: bytes) -> bool:
+        """Whether this piece continues the line that is there already, and needs no rank in front."""
+        if not source.mid_line or source.after_return:
+            return source.mid_line and line == b"\n"
+        return not self._screen.is_live(source.to_stderr) or self._screen.owns_row(source)
 
     def _log(self, pid: int | None, data: bytes) -> None:
         file = self._files.get(pid)
@@ -272,3 +329,9 @@ class OutputPump:
             with early.open("rb") as source, log.open("ab") as target:
                 shutil.copyfileobj(source, target)
             early.unlink()
+
+
+def _write_plainly(source: _Source, data: bytes) -> None:
+    """The job's own words, whatever else fails."""
+    with contextlib.suppress(OSError):
+        os.write(2 if source.to_stderr else 1, data)

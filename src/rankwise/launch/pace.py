@@ -6,7 +6,6 @@ from rankwise.launch.observe import Observer
 
 _LEAST_STALL_S = 10.0
 _FIRST_LOOK_S = 1.2
-_CONFIRM_S = 1.0
 _LONGEST_REST_S = 4.0
 
 
@@ -21,8 +20,8 @@ class Pace:
         self._looked_ns = 0
         self._next_look_s = _FIRST_LOOK_S
         self._state: object = None
-        self._essence: object = None
-        self._essence_since = 0
+        self._proof: dict[int, int] = {}  # rank: its last progress, of those that a deadlock has been proven of
+        self._proof_ns = 0  # since when
         self._num_moves = 0
         self._deep_ns = 0
         self._rated: tuple[int, dict[int, int]] = (0, {})
@@ -77,15 +76,26 @@ class Pace:
             return "deep"
         return "flight"
 
-    def is_confirmed(self, essence: object, now_ns: int, seconds: float = _CONFIRM_S) -> bool:
-        """The same proof twice, a second or more apart: no snapshot taken in the middle of a step can be mistaken for a deadlock."""
-        if essence != self._essence:
-            self._essence, self._essence_since = essence, now_ns
-            self._next_look_s = 0.0
+    def is_confirmed(self, progress: dict[int, int], now_ns: int, seconds: float) -> bool:
+        """A deadlock proven twice, a second or more apart, of ranks that did not move meanwhile (`progress`: when each last did).
+
+        So no snapshot taken in the middle of a step is mistaken for one. That the proof names another cause or line now does not matter.
+        """
+        if not self._proof_ns or any(self._proof.get(rank, moved_ns) != moved_ns for rank, moved_ns in progress.items()):
+            self._proof, self._proof_ns = {}, now_ns
             self._looked_ns = now_ns - int(0.2e9)
-            return False
+        self._proof |= progress
         self._next_look_s = 0.0
-        return (now_ns - self._essence_since) / 1e9 >= seconds
+        return (now_ns - self._proof_ns) / 1e9 >= seconds
+
+    def forget_proof(self) -> None:
+        """A look that proves nothing: the next proof is a first one."""
+        self._proof_ns = 0
+
+    def have_all_moved_since(self, observer: Observer, then_ns: int) -> bool:
+        """Whether every living rank has made progress since a moment."""
+        moved = [observer.moved_ns.get(pid, 0) for pids in observer.rank_pids().values() for pid in pids if observer.is_alive(pid)]
+        return bool(moved) and min(moved) > then_ns
 
     def status_line(self, observer: Observer, started_ns: int, now_ns: int, waiting: str, starting: str = "") -> str:
         """Elapsed, ranks alive, calls per second, and who waits for whom as far as the last look told; while starting, how far it is."""

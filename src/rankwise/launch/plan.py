@@ -81,7 +81,7 @@ def plan_run(argv: list[str]) -> RunPlan:
         if not word.startswith("-"):
             return _plan_torchrun(own, torchrun, options, argv[i:])
         name, _, inline = word.partition("=")
-        full = _SHORT.get(name, name).replace("_", "-")
+        full = _full_name(name)
         takes_value = full in OWN_OPTIONS or full in TORCHRUN_VALUES
         if full in OWN_OPTIONS and "=" in word and not inline:
             raise UsageError(f"{name} needs a value", next=("rankwise run --help",))
@@ -102,6 +102,14 @@ def plan_run(argv: list[str]) -> RunPlan:
         why="rankwise run needs a script, as torchrun does, or a command after --",
         next=("rankwise run --standalone --nproc-per-node 2 train.py", "rankwise run -- python train.py"),
     )
+
+
+def _full_name(name: str) -> str:
+    """torchrun's options have a second spelling with underscores, and may be cut short where that leaves only one of them."""
+    full = _SHORT.get(name, name).replace("_", "-")
+    known = {*OWN_OPTIONS, *TORCHRUN_VALUES, *TORCHRUN_FLAGS}
+    longer = [option for option in (*TORCHRUN_VALUES, *TORCHRUN_FLAGS) if option.startswith(full)]
+    return longer[0] if full not in known and full.startswith("--") and len(longer) == 1 else full
 
 
 def _plan_command(own: dict[str, str], torchrun: list[str], command: list[str]) -> RunPlan:
@@ -129,7 +137,8 @@ def _plan_torchrun(own: dict[str, str], torchrun: list[str], options: dict[str, 
     endpoint = options.get("--rdzv-endpoint") or f"{options.get('--master-addr', '127.0.0.1')}:{options.get('--master-port', '29500')}"
     restarts = options.get("--max-restarts", "0")
     return RunPlan(
-        (sys.executable, "-m", "torch.distributed.run", *torchrun, *rest),
+        # The -- keeps torchrun from reading the script's own options as its own, cut short: `--logs` as `--logs-specs`.
+        (sys.executable, "-m", "torch.distributed.run", *torchrun, "--", *rest),
         "torchrun",
         script,
         num_nodes=int(nodes) if nodes.isdigit() else 1,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from dataclasses import dataclass
@@ -180,14 +181,19 @@ def _fields(path: str) -> dict[str, str]:
 
 
 def _read(path: str) -> str:
-    """A file of /proc, empty if it is gone: hundreds of them a second, so without the weight of file objects."""
+    """A file of /proc, empty if it is gone or not ours to read: hundreds of them a second, so without the weight of file objects.
+
+    Any other failure (no descriptor, no memory) is raised: a process that we could not look at has not ended.
+    """
     try:
         fd = os.open(path, os.O_RDONLY)
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
         return ""
     try:
         return os.read(fd, 1 << 14).decode(errors="replace")
-    except OSError:  # the process ended in between
+    except OSError as error:
+        if error.errno not in (errno.ESRCH, errno.EACCES, errno.EPERM, errno.EINVAL):  # the process ended in between, or is not ours
+            raise
         return ""
     finally:
         os.close(fd)

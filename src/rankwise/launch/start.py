@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -12,11 +13,12 @@ import sys
 import tempfile
 import threading
 import time
-from dataclasses import dataclass
 from importlib.util import cache_from_source
 from pathlib import Path
 
+from rankwise.launch.faults import Faults
 from rankwise.launch.guardian import PR_SET_CHILD_SUBREAPER
+from rankwise.launch.job import RunningJob
 from rankwise.launch.output import OutputPump
 from rankwise.launch.plan import RunPlan
 from rankwise.launch.tags import tagging_environment
@@ -26,32 +28,22 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PROBE = Path(__file__).parent.parent / "probe"
 
 
-@dataclass(frozen=True)
-class StartedJob:
-    """A job under its guardian, and the ends of the pipes to it."""
-
-    live: Path  # the folder that probes write to
-    output: OutputPump
-    guardian: subprocess.Popen[bytes]
-    control: int  # a word here ends the job; so does closing it
-    status: int  # the guardian's reports
-    started_ns: int
-    asked: list[int]  # signals that came in, noted from before the start on: none may end us while the job is ours
-
-
-def start_job(plan: RunPlan, folder: Path) -> StartedJob:
+def start_job(plan: RunPlan, folder: Path) -> RunningJob:
     """Start the command of a plan, with the probe in its environment and its output in our hands."""
     started_ns = time.time_ns()
-    asked = _note_signals()
+    asked = _note_signals(is_torchrun=plan.style == "torchrun")
     _compile_probe()
     live = _make_live_folder()
     (folder / "logs").mkdir(mode=0o700, parents=True, exist_ok=True)
+    faults = Faults(folder / "logs" / "rankwise.log")
     tagging = tagging_environment(plan.command)
-    output = OutputPump(live / "sink", folder / "logs", is_tagged=bool(tagging))
+    output = OutputPump(live / "sink", folder / "logs", is_tagged=bool(tagging), faults=faults)
+    faults.tell_to(output.say)
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # should the guardian be killed, its orphans come to us
     control_read, control = os.pipe()
     status, status_write = os.pipe()
     out, err = output.shared_writers
+    output.start()  # what may fail comes before the job, which nothing of ours may end once it runs
     guardian = subprocess.Popen(
         [
             *(sys.executable, "-I", "-S", str(Path(__file__).with_name("guardian.py"))),
@@ -62,18 +54,31 @@ def start_job(plan: RunPlan, folder: Path) -> StartedJob:
         stderr=err,
         pass_fds=(control_read, status_write),
     )
-    os.close(control_read)
-    os.close(status_write)
-    output.start()
-    return StartedJob(live, output, guardian, control, status, started_ns, asked)
+    job = RunningJob(live, output, guardian, control, status, started_ns, asked, faults)
+    with faults.guard("prepare to watch"):
+        os.close(control_read)
+        os.close(status_write)
+        output.hand_over()
+        _allow_many_files()
+    return job
 
 
-def _note_signals() -> list[int]:
-    """From now on the signals that would end us are only written down; what was ignored (nohup) stays so."""
+def _allow_many_files() -> None:
+    """Each rank costs us a few descriptors. Only now, for the job keeps the limit it was given."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def _note_signals(is_torchrun: bool) -> list[int]:
+    """From now on the signals that would end us are only written down; what was ignored (nohup) stays so.
+
+    A shell starts what a script puts in the background (&) with SIGINT ignored. torchrun ends on SIGINT all the same, and so do we with it.
+    """
     asked: list[int] = []
     if threading.current_thread() is threading.main_thread():
         for number in SIGNALS:
-            if signal.getsignal(number) is not signal.SIG_IGN:
+            if signal.getsignal(number) is not signal.SIG_IGN or (is_torchrun and number == signal.SIGINT):
                 signal.signal(number, lambda n, _: asked.append(n))
     return asked
 

@@ -1,39 +1,37 @@
-"""The loop of `rankwise run`: look at the job, decide, tell, act, and leave nothing behind."""
+"""The loop of `rankwise run`: look at the job, decide, tell, act.
+
+Nothing that fails in here may cost the user's job: every step runs behind `Faults.guard`, in a thread beside the one that follows the job.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
-import shutil
-import subprocess
+import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from rankwise.diagnose import diagnose
-from rankwise.errors import UsageError
 from rankwise.evidence.records import JobEvidence
 from rankwise.findings import Finding
 from rankwise.launch.collect import Collector
-from rankwise.launch.nodes import join_nodes
+from rankwise.launch.faults import Guard
+from rankwise.launch.job import END_GRACE_S, TICK_S, RunningJob
+from rankwise.launch.nodes import OneNode, join_nodes
 from rankwise.launch.observe import Observer
 from rankwise.launch.output import OutputPump
 from rankwise.launch.pace import Pace
 from rankwise.launch.parcels import Verdict
 from rankwise.launch.plan import RunPlan
-from rankwise.launch.start import StartedJob
 from rankwise.launch.starting import find_seats, starting_text
 
 HUNG_EXIT_CODE = 70
-_TICK_S = 0.2
 _LOOK_EVERY_NS = 1_000_000_000
-_END_GRACE_S = 5.0
+_CONFIRM_S = 1.0
 _CRASH_GRACE_S = 3.5
+_NOTES = ("RW504", "RW505", "RW506")  # worth telling only beside something else while the job runs
 
 
 @dataclass(frozen=True)
@@ -53,73 +51,74 @@ Teller = Callable[[Report, OutputPump], None]
 
 
 class Watch:
-    """One job on this host, from start to end."""
+    """One job on this host, from start to end. See `follow.Watcher` for what the other thread sees of it."""
 
-    def __init__(self, plan: RunPlan, folder: Path, job: StartedJob, tell: Teller) -> None:
+    def __init__(self, plan: RunPlan, folder: Path, job: RunningJob, tell: Teller) -> None:
         self._plan, self._folder, self._job, self._tell = plan, folder, job, tell
-        self._output, self._started_ns = job.output, job.started_ns
-        self._code: int | None = None
-        self._main_pid = 0
-        self._asked = job.asked
-        self._told: list[Finding] = []
-        self._told_job: JobEvidence | None = None
-        self._verdict_at: float | None = None
-        self._events = b""
+        self._output = job.output
+        self.exit_code: int | None = None
+        self.is_over = threading.Event()
+        self.step, self.step_s = "begin to watch", time.monotonic()
+        self._pace = Pace(plan.stall_after_s)
+        self._nodes: OneNode = OneNode()
+        self._has_joined = False
+        self._told: Report | None = None
+        self._suspected: tuple[Finding, ...] = ()  # the last rank that kept others waiting: torch may give up on it later
+        self._stopped: Report | None = None  # what is said when a hung job is stopped
         self._looked_ns = 0
         self._waiting = ""
 
-    def run(self) -> int:
-        """Run the job to its end and return the exit code of `rankwise run`."""
-        self._join()
-        try:
-            while self._code is None:
-                self._read_events(_TICK_S)
-                self._pass_on_signals()
-                self._look()
-            return self._finish()
-        finally:
-            self._clean_up()
+    def run(self) -> None:
+        """Watch the job to its end, and tell how it ended."""
+        while self._job.code is None and self._stopped is None:
+            self._turn(time.time_ns())
+            self.is_over.wait(TICK_S)
+        self.is_over.wait()
+        if not self._job.not_started:
+            report = self._stopped or self._last_report(self._job.code or 0)
+            self.exit_code = report.exit_code
+            self._end(report)
+        with self._guard("take leave of the other nodes"):
+            self._nodes.leave()
+
+    def _guard(self, step: str) -> Guard:
+        self.step, self.step_s = step, time.monotonic()
+        return self._job.faults.guard(step)
 
     def _join(self) -> None:
         """Look for the first time, and find the other nodes."""
         self._observer = Observer(self._job.live, self._job.guardian.pid, os.uname().nodename)
         self._observer.said_last = self._output.said_last
-        self._pace = Pace(self._plan.stall_after_s)
-        self._collector = Collector(self._plan, self._observer, self._job.live, self._folder / "logs", self._started_ns)
+        self._observer.ended = self._job.ended
+        self._collector = Collector(self._plan, self._observer, self._job.live, self._folder / "logs", self._job.started_ns)
         self._nodes = join_nodes(self._plan, self._observer, self._collect)
+        self._has_joined = True
 
     # -- following ------------------------------------------------------------------------------------------------------------
 
-    def _read_events(self, timeout_s: float) -> None:
-        """What the guardian reports: who ended, and when the command itself did."""
-        import select
-
-        ready, _, _ = select.select([self._job.status], [], [], timeout_s)
-        if not ready:
+    def _turn(self, now: int) -> None:
+        """All that is done at every look; each step does without the ones that failed."""
+        if not self._has_joined:
+            with self._guard("begin to watch"):
+                self._join()
+        if not self._has_joined:
             return
-        data = os.read(self._job.status, 1 << 16)
-        if not data:
-            self._code = self._code if self._code is not None else 1
+        with self._guard("look at the processes"):
+            self._look(now)
+        with self._guard("show the status line"):
+            self._show_status(now)
+        with self._guard("hear the other nodes"):
+            self._nodes.turn()
+        if self._job.asked:  # ranks that end because the user ended the job are no finding
             return
-        *lines, self._events = (self._events + data).split(b"\n")
-        for line in lines:
-            self._take_event(json.loads(line))
+        with self._guard("look closer at the ranks"):
+            self._look_closer(now)
+        with self._guard("judge the job"):
+            self._judge(now)
+        with self._guard("take back what is over"):
+            self._take_back()
 
-    def _take_event(self, event: dict[str, Any]) -> None:
-        if event["event"] == "started":
-            self._main_pid = event["pid"]
-        elif event["event"] == "not_started":
-            raise UsageError(
-                f"cannot start {self._plan.command[0]!r}: {event['error'].split(' ', 1)[-1]}",
-                next=("check the command after --",),
-            )
-        elif event["event"] == "ended":
-            self._observer.ended[event["pid"]] = (event["code"], event["t"])
-            if event["pid"] == self._main_pid:
-                self._code = event["code"] if event["code"] >= 0 else 128 - event["code"]
-
-    def _look(self) -> None:
-        now = time.time_ns()
+    def _look(self, now: int) -> None:
         if now - self._looked_ns < _LOOK_EVERY_NS:
             self._observer.glance(now)
         else:
@@ -129,151 +128,167 @@ class Watch:
                 for pid in pids:
                     self._output.name_rank(pid, rank)
         self._pace.note(self._observer, now)
+
+    def _show_status(self, now: int) -> None:
         if self._output.shows_status:
             starting = starting_text(find_seats(self._observer, self._nodes.elsewhere()), now)
-            self._output.status(self._pace.status_line(self._observer, self._started_ns, now, self._waiting, starting))
-        self._nodes.turn()
-        if self._asked:  # ranks that end because the user ended the job are no finding
-            return
+            self._output.status(self._pace.status_line(self._observer, self._job.started_ns, now, self._waiting, starting))
+
+    def _look_closer(self, now: int) -> None:
         depth = self._pace.wanted_depth(self._observer, now) or self._nodes.wanted_depth()
         if depth and self._nodes.can_ask():
             self._nodes.ask(self._collect(depth), depth)
+
+    def _collect(self, depth: str) -> JobEvidence:
+        """The evidence at this depth; where that fails, what can be had at less."""
+        if depth == "deep":
+            with self._guard("read stacks, locks and sockets"):
+                return self._collected("deep")
+            depth = "flight"
+        return self._collected(depth)
+
+    def _collected(self, depth: str, exit_code: int | None = None) -> JobEvidence:
+        job = self._collector.collect(depth, time.time_ns(), self._pace.stall_after_s, exit_code=exit_code)
+        return replace(job, blind=(*job.blind, *self._job.faults.spots()), suspected=self._suspected)
+
+    def _judge(self, now: int) -> None:
+        """Decide, tell what is new, and stop a job that cannot go on."""
         if (agreed := self._nodes.stop_order()) is not None:
             self._stop_hung(agreed)
         elif (job := self._nodes.whole_job()) is not None:
-            self._judge(job, now)
+            self._judge_job(job, now)
 
-    def _collect(self, depth: str) -> JobEvidence:
-        return self._collector.collect(depth, time.time_ns(), self._pace.stall_after_s)
-
-    def _judge(self, job: JobEvidence, now: int) -> None:
-        """Decide, tell what is new, and stop a job that cannot go on."""
+    def _judge_job(self, job: JobEvidence, now: int) -> None:
         every = diagnose(job)
         self._waiting = every[0].summary if every else ""
-        findings = self._worth_telling(every, now)
+        is_stalled = self._is_stalled(now)
+        findings = _worth_telling(every, is_stalled)
         stuck_s = self._pace.quiet_s(now)
-        deadlocked = bool(findings) and findings[0].deadlock and findings[0].severity == "error"
-        crashed = deadlocked and findings[0].code.startswith("RW4")
-        # A launcher that sees its rank die ends the others by itself, in its own way and with its own exit code: leave it the time.
-        if deadlocked and not self._pace.is_confirmed(_essence(findings), now, _CRASH_GRACE_S if crashed else 1.0):
+        is_deadlocked = bool(findings) and findings[0].deadlock and findings[0].severity == "error"
+        if not is_deadlocked:
+            self._pace.forget_proof()
+        elif not self._pace.is_confirmed(_progress_of_waiting(findings[0], job), now, _confirm_s(findings[0])):
             return
-        if _essence(findings) != _essence(self._told):
-            self._told, self._told_job = findings, job
-            outcome = "hung" if deadlocked else "stalled" if any(f.severity != "info" for f in findings) else "running"
-            self._tell(Report(outcome, None, findings, job, self._running_s(), stuck_s, False), self._output)
-        if deadlocked and self._plan.on_stall == "abort":
-            self._stop_hung(self._nodes.publish(Verdict("hung", findings, job, stuck_s)))
+        outcome = "hung" if is_deadlocked else "stalled" if is_stalled and any(f.severity != "info" for f in findings) else "running"
+        self._report(Report(outcome, None, findings, job, self._running_s(), stuck_s, False))
+        if is_deadlocked and self._plan.on_stall == "abort":
+            agreed = Verdict("hung", findings, job, stuck_s)
+            with self._guard("agree with the other nodes"):
+                agreed = self._nodes.publish(agreed)
+            self._stop_hung(agreed)
 
-    def _worth_telling(self, findings: list[Finding], now: int) -> list[Finding]:
-        """Suspicions only after `stall_after`; what is proven at once; mere notes only when something else is told."""
-        patient = (
-            self._pace.quiet_s(now) < self._pace.stall_after_s and self._pace.longest_wait_s(self._observer, now) < self._pace.stall_after_s
-        )
-        kept = [f for f in findings if ((f.certain or f.deadlock) and f.severity == "error") or not patient]
-        return kept if any(f.code not in ("RW504", "RW505", "RW506") for f in kept) else []
+    def _is_stalled(self, now: int) -> bool:
+        return max(self._pace.quiet_s(now), self._pace.longest_wait_s(self._observer, now)) >= self._pace.stall_after_s
+
+    def _take_back(self) -> None:
+        """What was suspected of ranks that have all moved since is no longer true; nobody looks closer at a job that moves."""
+        told = self._told
+        if told is None or not self._pace.have_all_moved_since(self._observer, told.job.now_ns):
+            return
+        kept = [finding for finding in told.findings if finding.certain and finding.severity == "error"]
+        if len(kept) < len(told.findings):
+            self._waiting = ""
+            self._report(Report("running", None, kept, told.job, self._running_s(), None, False))
+
+    def _report(self, report: Report) -> None:
+        """Tell what is new; that telling fails keeps nobody from acting."""
+        if _essence(report.findings) == _essence(self._told.findings if self._told else []):
+            return
+        self._told = report
+        if report.findings and report.findings[0].code.startswith(("RW3", "RW502")):
+            self._suspected = tuple(report.findings[:4])
+        with self._guard("tell what was found"):
+            self._tell(report, self._output)
 
     def _stop_hung(self, agreed: Verdict) -> None:
-        self._code = HUNG_EXIT_CODE
-        self._final = Report("hung", HUNG_EXIT_CODE, agreed.findings, agreed.job, self._running_s(), agreed.stuck_s, True)
+        self.exit_code = HUNG_EXIT_CODE
+        self._stopped = Report("hung", HUNG_EXIT_CODE, agreed.findings, agreed.job, self._running_s(), agreed.stuck_s, True)
 
     # -- ending ---------------------------------------------------------------------------------------------------------------
 
-    def _finish(self) -> int:
-        """The command has ended, or is to be ended: gather what is left, say the last word."""
-        assert self._code is not None
-        if self._code == HUNG_EXIT_CODE and hasattr(self, "_final"):
-            report = self._final
+    def _last_report(self, code: int) -> Report:
+        """The command has ended: gather what is left, and say the last word."""
+        self._look_again()
+        quiet_s: float | None = None
+        with self._guard("tell how long it was quiet"):
+            quiet_s = self._pace.quiet_s(time.time_ns())
+        with self._guard("end what the command left behind"):
+            self._job.end_all(END_GRACE_S)
+        self._look_again()
+        job = JobEvidence(self._plan.command, self._job.started_ns, time.time_ns(), None, self._pace.stall_after_s, {}, exit_code=code)
+        if self._has_joined:
+            with self._guard("gather what the ranks left"):
+                job = self._collected("end", code)
+        with self._guard("hear the other nodes"):
+            job = self._nodes.last_job(job, is_hurried=bool(self._job.asked))
+        verdict = Verdict("completed" if not job.exit_code else "crashed", [], job)
+        with self._guard("judge how the job ended"):
+            verdict = self._last_verdict(verdict)
+        with self._guard("agree with the other nodes"):
+            verdict = self._nodes.publish(verdict)
+        code = HUNG_EXIT_CODE if verdict.outcome == "hung" else code
+        return Report(verdict.outcome, code, verdict.findings, verdict.job, self._running_s(), quiet_s, True)
+
+    def _look_again(self) -> None:
+        if self._has_joined:
+            with self._guard("look at the processes"):
+                self._observer.look(time.time_ns())
+
+    def _last_verdict(self, verdict: Verdict) -> Verdict:
+        if self._job.asked:  # the user ended the job: what was seen until then is the verdict, not that the ranks were ended
+            return self._verdict_so_far(verdict)
+        findings = diagnose(verdict.job)
+        if verdict.outcome == "completed":
+            findings = [_as_seen_in_success(f) for f in findings if f.severity == "info" or (f.certain and f.code[:3] in ("RW2", "RW4"))]
+        return replace(verdict, findings=findings)
+
+    def _verdict_so_far(self, verdict: Verdict) -> Verdict:
+        if self._told is None:
+            return verdict
+        is_stalled = any(f.severity != "info" for f in self._told.findings)
+        return Verdict("stalled" if is_stalled else verdict.outcome, self._told.findings, self._told.job)
+
+    def _end(self, report: Report) -> None:
+        """End what is to be ended, and tell the verdict."""
+        if self._stopped is not None:
             self._output.mute()
-            self._end_all(0.5)
-        else:
-            now = time.time_ns()
-            self._observer.look(now)
-            self._end_all(_END_GRACE_S)
-            self._observer.look(time.time_ns())
-            job = self._collector.collect("end", time.time_ns(), self._pace.stall_after_s, exit_code=self._code)
-            job = self._nodes.last_job(job, is_hurried=bool(self._asked))
-            findings = diagnose(job)
-            outcome = "completed" if not job.exit_code else "crashed"
-            if self._asked:  # the user ended the job: what was seen until then is the verdict, not that the ranks were ended
-                findings, job = self._told, self._told_job or job
-                outcome = "stalled" if any(f.severity != "info" for f in findings) else outcome
-            if outcome == "completed":
-                findings = [
-                    _as_seen_in_success(f) for f in findings if f.severity == "info" or (f.certain and f.code[:3] in ("RW2", "RW4"))
-                ]
-            agreed = self._nodes.publish(Verdict(outcome, findings, job))
-            self._code = HUNG_EXIT_CODE if agreed.outcome == "hung" else self._code
-            report = Report(agreed.outcome, self._code, agreed.findings, agreed.job, self._running_s(), self._pace.quiet_s(now), True)
-        for rank in self._observer.rank_pids():
+            with self._guard("end the hung job"):
+                self._job.end_all(0.5)
+        with self._guard("complete the logs"):
+            self._complete_logs()
+        with self._guard("show the last output"):
+            self._output.stop()
+        with self._guard("tell the verdict"):
+            self._tell(report, self._output)
+
+    def _complete_logs(self) -> None:
+        for rank in self._observer.rank_pids() if self._has_joined else ():
             journals = [self._observer.journals[pid] for pid in self._observer.players_of(rank)]
             self._output.complete_log(rank, [file for journal in journals for file in (journal.out, journal.err) if file])
-        self._output.stop()
-        self._tell(report, self._output)
-        return self._code
-
-    def _end_all(self, grace_s: float) -> None:
-        with contextlib.suppress(OSError):
-            os.write(self._job.control, f"{grace_s}\n".encode())
-        deadline = time.monotonic() + grace_s + 25
-        while time.monotonic() < deadline and self._job.guardian.poll() is None:
-            before = self._code
-            with contextlib.suppress(OSError):
-                import select
-
-                if select.select([self._job.status], [], [], 0.2)[0]:
-                    data = os.read(self._job.status, 1 << 16)
-                    *lines, self._events = (self._events + data).split(b"\n")
-                    events = [json.loads(line) for line in lines]
-                    for event in events:
-                        if event["event"] == "ended":
-                            self._observer.ended[event["pid"]] = (event["code"], event["t"])
-                    if not data or any(event["event"] == "all_gone" for event in events):
-                        break
-            self._code = before
-
-    def _clean_up(self) -> None:
-        with contextlib.suppress(OSError):
-            os.close(self._job.control)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._job.guardian.wait(timeout=30)
-        with contextlib.suppress(OSError):
-            os.close(self._job.status)
-        self._nodes.leave()
-        if self._job.guardian.poll() != 0:
-            _kill_children()
-        self._output.status("")
-        shutil.rmtree(self._job.live, ignore_errors=True)
-
-    # -- signals --------------------------------------------------------------------------------------------------------------
-
-    def _pass_on_signals(self) -> None:
-        """The first signal goes to the command, which may end in its own way; the second, or 10 s later, ends everything."""
-        if not self._asked or not self._main_pid:
-            return
-        if self._verdict_at is None:
-            self._verdict_at = time.monotonic()
-            with contextlib.suppress(OSError):
-                os.killpg(self._main_pid, self._asked[0])
-        elif len(self._asked) > 1 or time.monotonic() - self._verdict_at > 10:
-            self._code = 128 + self._asked[0]
 
     def _running_s(self) -> float:
-        return (time.time_ns() - self._started_ns) / 1e9
+        return (time.time_ns() - self._job.started_ns) / 1e9
+
+
+def _worth_telling(findings: list[Finding], is_stalled: bool) -> list[Finding]:
+    """What is proven at once; suspicions only of a job that has stalled; mere notes only when something else is told."""
+    kept = [finding for finding in findings if ((finding.certain or finding.deadlock) and finding.severity == "error") or is_stalled]
+    return kept if any(finding.code not in _NOTES for finding in kept) else []
+
+
+def _confirm_s(finding: Finding) -> float:
+    """A launcher that sees its rank die ends the others by itself, in its own way and with its own exit code: leave it the time."""
+    return _CRASH_GRACE_S if finding.code.startswith("RW4") else _CONFIRM_S
+
+
+def _progress_of_waiting(finding: Finding, job: JobEvidence) -> dict[int, int]:
+    ranks = [place.rank for place in (*finding.waiting, *finding.culprits) if place.rank is not None]
+    return {rank: job.ranks[rank].last_progress_ns for rank in ranks if rank in job.ranks}
 
 
 def _as_seen_in_success(finding: Finding) -> Finding:
     """A launcher that reports success although a rank crashed may mean it: worth saying, not an error."""
     return finding.with_severity("warning") if finding.code.startswith("RW4") else finding
-
-
-def _kill_children() -> None:
-    """In the guardian's place: until nothing is left that was adopted from it."""
-    deadline = time.monotonic() + 20
-    while (children := psutil.Process().children(recursive=True)) and time.monotonic() < deadline:
-        for child in children:
-            with contextlib.suppress(psutil.Error):
-                child.kill()
-        psutil.wait_procs(children, timeout=1.0)
 
 
 def _essence(findings: list[Finding]) -> list[tuple[Any, ...]]:

@@ -27,8 +27,8 @@ def keep_apart() -> None:
     ends = {fd: os.pipe() for fd in ours}
     try:
         names = "".join("o" if fd == 1 else "e" for fd in ours)
-        _send(address, f"{os.getpid()} {names} {_rank_in_environment()}\n", [ends[fd][0] for fd in ours])
-        for fd in ours:
+        is_taken = _send(address, f"{os.getpid()} {names} {_rank_in_environment()}\n", [ends[fd][0] for fd in ours], is_answered=True)
+        for fd in ours if is_taken else ():  # a pipe that nobody reads would end this process
             os.dup2(ends[fd][1], fd, inheritable=True)
     finally:
         for read_end, write_end in ends.values():
@@ -43,8 +43,8 @@ def name_rank(rank: int) -> None:
         _send(address, f"{os.getpid()} - {rank}\n", [])
 
 
-def _send(address: str, text: str, fds: list[int]) -> None:
-    """The descriptors travel inside the message, so nothing is lost even if this process dies before the launcher reads it."""
+def _send(address: str, text: str, fds: list[int], is_answered: bool = False) -> bool:
+    """The descriptors travel inside the message; False where the launcher does not say that it has them (it may have no room for more)."""
     import _socket
 
     link = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
@@ -53,6 +53,7 @@ def _send(address: str, text: str, fds: list[int]) -> None:
         link.connect(address)
         rights = b"".join(fd.to_bytes(4, sys.byteorder) for fd in fds)
         link.sendmsg([text.encode()], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)] if fds else [])
+        return not is_answered or link.recv(1) == b"k"
     finally:
         link.close()
 

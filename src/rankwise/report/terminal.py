@@ -45,6 +45,24 @@ def verdict_text(verdict: dict[str, Any], *, folder: str | os.PathLike[str] | No
     return _rendered(lines, colour)
 
 
+def short_verdict_text(verdict: dict[str, Any], findings: Iterable[Finding], *, colour: bool, width: int) -> str:
+    """For what was told in full before: these findings in a line each, and how the job stands."""
+    width = _fitting(width)
+    lines = [line for finding in findings for line in _headline(finding, width)]
+    return _rendered([*lines, *_wrapped(_outcome_line(verdict), width, indent=4)], colour)
+
+
+def taken_back_text(finding: Finding, why: str, *, colour: bool, width: int) -> str:
+    """One line for a finding that is not true any more: a suspicion is taken back, what was certain is over."""
+    width = _fitting(width)
+    verb = "over" if finding.certain else "taken back"
+    text = Text.assemble((f"{verb}: ", "bold"), one_line(finding.summary), f" · {why}" if why else "")
+    first, *more = _wrapped(text, width - _MARGIN)
+    code = Text(one_line(finding.code, 20), "dim")
+    code.pad_right(max(2, _MARGIN - code.cell_len))
+    return _rendered([Text.assemble(code, first), *(_indented(line) for line in more)], colour)
+
+
 def _finding_lines(finding: Finding, width: int) -> Iterator[Text]:
     yield from _headline(finding, width)
     if stage := STAGE_NAMED.get(finding.stage):

@@ -1,0 +1,100 @@
+"""The one guard around everything the watcher does: a step that fails is remembered and told, and costs nothing but itself."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+
+from rankwise.findings import Finding
+
+_MAX_SPOTS = 3
+_HEAD = "could not see everything: "
+
+
+class Faults:
+    """What went wrong in the watcher itself: the first message of each step. Tracebacks go to `logs/rankwise.log`."""
+
+    def __init__(self, log: Path | None = None) -> None:
+        self._log = log
+        self._first: dict[str, str] = {}
+        self._say: Callable[[str], None] = lambda text: None
+
+    def tell_to(self, say: Callable[[str], None]) -> None:
+        """From now on a step that fails for the first time is said at once, in one line."""
+        self._say = say
+
+    def guard(self, step: str) -> Guard:
+        """`with faults.guard("read the stacks"): …` goes on behind the block, whatever happened in it."""
+        return Guard(self, step)
+
+    def note(self, step: str, error: Exception) -> None:
+        if step in self._first:
+            return
+        self._first[step] = f"could not {step} ({_message(error)})"
+        self.write_log(_traceback(step, error))
+        self._say(f"rankwise: {self._first[step]}; the job is not affected")
+
+    def write_log(self, text: str) -> None:
+        """For whoever wants to know what the watcher itself did."""
+        if self._log is None:
+            return
+        with contextlib.suppress(OSError):
+            fd = os.open(self._log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            with os.fdopen(fd, "w", encoding="utf-8", errors="replace") as file:
+                file.write(f"{time.strftime('%H:%M:%S')} {text.rstrip()}\n")
+
+    def spots(self) -> tuple[str, ...]:
+        """What could not be done, in words."""
+        return tuple(self._first.values())
+
+    def added_to(self, findings: list[Finding]) -> list[Finding]:
+        """The findings, one of which says what could not be seen. Asks no catalogue: that may be what failed."""
+        known = next((finding for finding in findings if finding.code == "RW505"), None)
+        spots = [spot for spot in self.spots() if known is None or spot not in known.summary]
+        if not spots:
+            return findings
+        more = f" (and {len(spots) - _MAX_SPOTS} more)" if len(spots) > _MAX_SPOTS else ""
+        summary = f"{known.summary}; " if known else _HEAD
+        blind = replace(
+            known or Finding("RW505", "partly-blind", "info", certain=True, summary="", next=("rankwise explain RW505",)),
+            summary=summary + "; ".join(spots[:_MAX_SPOTS]) + more,
+            why="rankwise itself failed there and left the job alone; logs/rankwise.log in the run folder has the traceback",
+        )
+        return [*(finding for finding in findings if finding is not known), blind]
+
+
+class Guard:
+    """One step: an exception ends here."""
+
+    def __init__(self, faults: Faults, step: str) -> None:
+        self._faults, self._step = faults, step
+        self.has_failed = False
+
+    def __enter__(self) -> Guard:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
+        if not isinstance(error, Exception):  # nothing happened, or somebody wants to end this very process
+            return False
+        self.has_failed = True
+        try:
+            self._faults.note(self._step, error)
+        except Exception:  # no memory, no terminal: then it stays unsaid
+            pass
+        return True
+
+
+def _message(error: Exception) -> str:
+    text = " ".join(str(error).split())[:200]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _traceback(step: str, error: Exception) -> str:
+    import traceback
+
+    return f"could not {step}\n{''.join(traceback.format_exception(error))}"

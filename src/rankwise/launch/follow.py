@@ -1,0 +1,59 @@
+"""Follows a job to its end while another thread watches it: that one may fail, or block for good, and it costs the job nothing."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from rankwise.launch.job import TICK_S, RunningJob
+
+_STUCK_S = 30.0  # a single step of the watcher that takes so long will not end
+
+
+class Watcher(Protocol):
+    """What the other thread runs."""
+
+    exit_code: int | None  # of `rankwise run`, once the watcher has decided it
+    is_over: threading.Event  # set once the guardian's reports are the watcher's to read
+    step: str  # what it does now, and since when
+    step_s: float
+
+    def run(self) -> None: ...
+
+
+def follow(job: RunningJob, make_watcher: Callable[[], Watcher]) -> int:
+    """The exit code of `rankwise run`: the command's own, or the one for a hung job that was stopped."""
+    watcher: Watcher | None = None
+    thread = threading.Thread(target=lambda: None)
+    with job.faults.guard("watch the job"):
+        watcher = make_watcher()
+        thread = threading.Thread(target=_run, args=(job, watcher), name="watch", daemon=True)
+        thread.start()
+    while job.code is None and (watcher is None or watcher.exit_code is None):
+        with job.faults.guard("follow the job") as following:
+            job.follow(TICK_S)
+        if following.has_failed:
+            time.sleep(TICK_S)
+        if watcher is not None and thread.is_alive():
+            _note_if_stuck(job, watcher)
+    if watcher is not None:
+        watcher.is_over.set()
+        while thread.is_alive() and time.monotonic() - watcher.step_s < _STUCK_S and len(job.asked) < 3:
+            thread.join(TICK_S)
+        job.is_abandoned = thread.is_alive()
+    job.end()
+    code = watcher.exit_code if watcher is not None else None
+    return (job.code or 0) if code is None else code
+
+
+def _run(job: RunningJob, watcher: Watcher) -> None:
+    with job.faults.guard("watch the job"):
+        watcher.run()
+
+
+def _note_if_stuck(job: RunningJob, watcher: Watcher) -> None:
+    seconds = time.monotonic() - watcher.step_s
+    if seconds > _STUCK_S:
+        job.faults.note(watcher.step, TimeoutError(f"it has taken {_STUCK_S:.0f} s, and goes on"))
