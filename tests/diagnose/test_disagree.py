@@ -276,7 +276,7 @@ def test_rw212_of_a_batch_of_transfers_the_one_nobody_answers_is_named() -> None
 
     found = root(evidence)
 
-    expect(found, "RW212", [1, 2], "irecv from rank 2", "train.py:10")
+    expect(found, "RW212", [1, 2], "irecv from rank 2", "train.py:10", certain=False)
     assert "rank 2 has called send to rank 1 0 times" in found.why
 
 

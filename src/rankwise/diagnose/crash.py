@@ -50,6 +50,14 @@ _CUDA_LATER = ("device-side assert", "illegal memory access", "unspecified launc
 _UNUSED = "finished reduction in the prior iteration"
 _SIZE_MISMATCH = "doesn't match expected size"
 _MAY_BE_ECHOES = ("RW204", "RW401", "RW405", "RW408")  # what a collective says that met another one
+_ADVICE: dict[int | None, tuple[str, ...]] = {
+    signals.SIGKILL: (
+        "the worker was killed, most often for want of memory: fewer workers, less prefetch_factor, smaller samples in memory",
+    ),
+    signals.SIGBUS: ("raise --shm-size of the container, or lower num_workers and prefetch_factor",),
+    signals.SIGSEGV: ("look at the named line, or run with num_workers=0 to find the sample that crashes the library it calls",),
+    signals.SIGABRT: ("look at the worker's last words in the rank's log: a library aborted it",),
+}
 _POLITE = (signals.SIGTERM, signals.SIGINT, signals.SIGHUP)
 _MODELS = ("expects same model across all ranks", "appears not to match", "inconsistent", "params in ddp")
 
@@ -280,6 +288,8 @@ def _worker_killed(job: JobEvidence, stands: Standings, root: _End, pid: int, ho
     sent = next((s for s in evidence.signals if s.target == pid), None)
     helper = next((h for h in evidence.helpers if h.pid == pid), None)
     own = user_frame(sent.stack) if sent else None
+    if own is None and helper is not None and helper.ended is not None:
+        own = user_frame(helper.ended.stack)
     oom = any(kill.get("pid") == pid for host in job.hosts for kill in host.oom_kills)
     how = "; the kernel killed it for want of memory" if oom else ""
     name = f" ({signal_name(helper.ended.signal)})" if helper and helper.ended and helper.ended.signal else ""
@@ -292,6 +302,7 @@ def _worker_killed(job: JobEvidence, stands: Standings, root: _End, pid: int, ho
         waiting=_waits(stands, [root.rank]),
         why="the rank fails when its worker is gone, and the other ranks lose their connection to it",
         deadlock=True,
+        instead=_ADVICE.get(helper.ended.signal if helper and helper.ended else None, ()),
     )
 
 
@@ -335,6 +346,11 @@ def _from_end(job: JobEvidence, stands: Standings, root: _End) -> Finding:
             **details,
         )
     name = signal_name(number) if number else "SIGKILL"
+    if ended.by == "itself":
+        return load_cause("RW403").finding(
+            f"rank {root.rank} killed itself with {name}{before}", certain=True, why=f"its own code sent the signal{at(frame)}{_memory_text(evidence)}",
+            instead=("look at the named line: what makes the process kill itself",), **details,
+        )  # fmt: skip
     by = f" by {ended.by}" if ended.by else ""
     certain = number is not None
     words = (

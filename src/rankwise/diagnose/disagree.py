@@ -21,7 +21,7 @@ from rankwise.diagnose.blame import (
 )
 from rankwise.diagnose.departure import find_departure, side_of
 from rankwise.diagnose.groups import find_group_disagreement
-from rankwise.diagnose.history import Parting, find_parting, history_of, key_of
+from rankwise.diagnose.history import Parting, find_parting, history_of, is_beside, key_of
 from rankwise.diagnose.match import Conflict, find_conflict, value_of
 from rankwise.diagnose.p2p import find_circle, find_unmatched_p2p
 from rankwise.diagnose.source import SourceBook
@@ -60,11 +60,13 @@ def _slot_disagreement(job: JobEvidence, stands: Standings, book: SourceBook) ->
     conflict = find_conflict(job)
     if conflict is None:
         return None
+    if (beside := _by_helper_thread(job, conflict)) is not None:
+        return _with_helper_thread(job, stands, conflict, beside)
     values = conflict.by_value()
     if conflict.about == "op":
         return _different_ops(job, stands, book, conflict)
     certain = True
-    if conflict.about in ("size", "dtype") and _have_parted(job, conflict):  # then these two calls never belonged together
+    if _have_parted(job, conflict):  # then these two calls never belonged together
         parted = _different_ops(job, stands, book, conflict)
         if parted.code != "RW202":
             return parted
@@ -84,6 +86,28 @@ def _slot_disagreement(job: JobEvidence, stands: Standings, book: SourceBook) ->
         why=f"every rank must call {op} #{conflict.seq} with the same {_noun(conflict.about)};{_both_places(frames)}",
         deadlock=_is_stuck(stands, conflict),
         instead=() if certain else _COMPARE,
+    )
+
+
+def _by_helper_thread(job: JobEvidence, conflict: Conflict) -> list[int] | None:
+    """The ranks whose call in this slot came from a helper thread, where other ranks' came from the main thread."""
+    beside = {rank: {call.stack for call in e.calls if is_beside(call)} for rank, e in job.ranks.items()}
+    ranks = [rank for rank, stack in conflict.stacks.items() if stack and stack in beside[rank]]
+    return ranks if 0 < len(ranks) < len(conflict.stacks) else None
+
+
+def _with_helper_thread(job: JobEvidence, stands: Standings, conflict: Conflict, ranks: list[int]) -> Finding:
+    op = conflict.entries[ranks[0]].what.op
+    others = [rank for rank in conflict.entries if rank not in ranks]
+    return load_cause("RW208").finding(
+        f"a helper thread of {ranks_text(ranks)} called {op} beside the main thread",
+        certain=True,
+        culprits=tuple(place_of(job.ranks[rank], top_of(user_frames(conflict.stacks[rank]))) for rank in ranks),
+        waiting=tuple(wait_of(stands[rank]) for rank in others if stands[rank].kind == "waiting"),
+        why=f"its call took slot #{conflict.seq} of the group, in which {verb(others, 'is', 'are')} with the main thread's "
+        f"{conflict.entries[others[0]].what.op}: collectives of two threads come in any order, and here the ranks' orders differ",
+        deadlock=_is_stuck(stands, conflict),
+        instead=("give the thread a process group of its own (dist.new_group), or make its collectives from the main thread",),
     )
 
 

@@ -83,9 +83,14 @@ def key_of(call: Call) -> Key:
 
 def history_of(evidence: RankEvidence) -> History:
     first = evidence.num_forgotten
-    numbered = [(first + i, call) for i, call in enumerate(evidence.calls) if call.op not in _NOT_TOGETHER]
+    numbered = [(first + i, call) for i, call in enumerate(evidence.calls) if call.op not in _NOT_TOGETHER and not is_beside(call)]
     kept = list(_outermost(numbered))
     return History(evidence.rank, tuple(call for _, call in kept), tuple(number for number, _ in kept), first)
+
+
+def is_beside(call: Call) -> bool:
+    """Made by a helper thread of the user's, whose calls come at any time; autograd's threads show no line of the user's, or a backward of theirs."""
+    return call.by_helper and bool(call.stack) and not any(frame.function == "backward" for frame in call.stack)
 
 
 def _outermost(numbered: list[tuple[int, Call]]) -> Iterator[tuple[int, Call]]:
@@ -220,6 +225,8 @@ def times_followed(parting: Parting, first: Call | None, second: Call | None) ->
         return 0
     start, end = key_of(first), key_of(second)
     length = _row_length(parting, start)
+    if all(start not in past[: len(past) - length] for past in parting.past()):  # the first row of its kind: how long it gets is not known
+        return sum(sum(pair == (start, end) for pair in pairwise(past)) for past in parting.past())
     return sum(_times_in(past, start, end, length) for past in parting.past())
 
 

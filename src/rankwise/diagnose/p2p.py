@@ -35,7 +35,7 @@ def find_unmatched_p2p(job: JobEvidence, stands: Standings, book: SourceBook) ->
         return load_cause("RW212").finding(
             f"rank {rank} waits in {standing.op} {'to' if wanted == 'recv' else 'from'} rank {standing.peer}, "
             f"which makes no matching {'recv (receive)' if wanted == 'recv' else 'send'}",
-            certain=len(guilty) == 1 or bool(tags),
+            certain=len(guilty) == 1 or peer.op in P2P,  # two that wait for each other are both part of it
             culprits=tuple(place_of(job.ranks[r], stands[r].frame) for r in guilty),
             waiting=tuple(wait_of(stands[r]) for r in sorted((doomed | {rank}) - set(guilty)) if stands[r].kind == "waiting"),
             why=f"rank {rank} is{at(standing.frame)}, rank {standing.peer} {doing}{tags}{told}; every send needs its recv{_balance(job, sender, receiver)}",

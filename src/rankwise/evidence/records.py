@@ -46,6 +46,7 @@ class Call:
     peer: int | None = None  # src, dst or root, as a global rank
     reduce_op: str = ""  # of a send or recv: its tag; of a forward: no_sync, no_grad, eval, where it is one
     failed: bool = False
+    by_helper: bool = False  # made by another thread than the main one: a helper of the user's, or autograd's
 
     @property
     def is_open(self) -> bool:

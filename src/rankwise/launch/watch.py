@@ -282,7 +282,7 @@ def _confirm_s(finding: Finding) -> float:
 
 
 def _progress_of_waiting(finding: Finding, job: JobEvidence) -> dict[int, int]:
-    ranks = [place.rank for place in (*finding.waiting, *finding.culprits) if place.rank is not None]
+    ranks = [rank for rank in (*(wait.rank for wait in finding.waiting), *(place.rank for place in finding.culprits)) if rank is not None]
     return {rank: job.ranks[rank].last_progress_ns for rank in ranks if rank in job.ranks}
 
 

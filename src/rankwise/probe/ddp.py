@@ -42,16 +42,11 @@ def attach_dataloader(module: ModuleType) -> None:
 
     @functools.wraps(original_iter)
     def iterate(self: Any) -> Any:
-        calls.note(began, _batches_so_far())
+        calls.note(began)
         return original_iter(self)
 
     cls.__next__ = counted
     module.DataLoader.__iter__ = iterate
-
-
-def _batches_so_far() -> int:
-    record = ring.here()
-    return 0 if record is None else record.count_of(ring.NUMBER["next_batch"])
 
 
 def _recorded_init(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -99,7 +94,7 @@ def _recorded_forward(original: Callable[..., Any]) -> Callable[..., Any]:
     def forward(self: Any, *inputs: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():  # keeps torch.compile from tracing the probe
             return original(self, *inputs, **kwargs)
-        opened = calls.begin_if_open(number, _mode_of(self, torch.is_grad_enabled()))
+        opened = calls.begin_if_open(number, lambda: _mode_of(self, torch.is_grad_enabled()))
         try:
             output = original(self, *inputs, **kwargs)
         except BaseException as error:
