@@ -60,6 +60,8 @@ def records(cls: type) -> st.SearchStrategy[Any]:
 
 def _values(hint: Any) -> st.SearchStrategy[Any]:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Literal:
+        return st.sampled_from(arguments)
     if hint is CollectiveLog:
         return logs()
     if hint is float:
@@ -98,6 +100,8 @@ def some_record(cls: type, chance: random.Random) -> Any:
 
 def _some(hint: Any, chance: random.Random) -> Any:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Literal:
+        return chance.choice(arguments)
     if hint is CollectiveLog:
         return _some_log(chance)
     if origin is tuple and arguments[-1] is Ellipsis:

@@ -238,6 +238,8 @@ def _skip(node: ast.AST, line: int, scope: ast.AST) -> Skip | None:
         return Skip(node.lineno, "except", True) if _swallows(node) and _covers(node, line) else None
     if not isinstance(node, (ast.Return, ast.Break, ast.Continue)):
         return None
+    if isinstance(node, ast.Return) and node.lineno < line <= last_line(node):
+        return None  # a line of a return that goes over several lines is on its way, not past it
     is_round = isinstance(scope, LOOPS)  # then what leaves the loop after the line skips it in later rounds
     if isinstance(node, (ast.Break, ast.Continue)) and next(a for a in ancestors(node) if isinstance(a, LOOPS)) is not scope:
         return None
