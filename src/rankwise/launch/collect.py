@@ -32,6 +32,11 @@ class Collector:
         self._cwd = os.getcwd()
         self._oom_before = oom_count()
 
+    @property
+    def has_late_stacks(self) -> bool:
+        """Whether stacks have come since the last look that had been asked for."""
+        return self._stacks.has_news
+
     def collect(self, depth: str, now_ns: int, stall_after_s: float, exit_code: int | None = None) -> JobEvidence:
         """depth: "flight" asks the recorders, "deep" reads stacks, locks and sockets too, "end" only gathers what was left."""
         observer = self._observer
