@@ -95,10 +95,11 @@ def expect(finding: Finding, code: str, blames: list[int], *says: str, certain: 
     assert sorted({place.rank for place in finding.culprits}, key=str) == sorted(blames), finding
     assert not {wait.rank for wait in finding.waiting} & set(blames), finding
     assert (finding.certain, finding.deadlock) == (certain, deadlock), finding
-    missing = [words for words in says if words.lower() not in finding.summary.lower()]
-    assert not missing, f"{missing} not in: {finding.summary}"
+    told = f"{finding.summary}; {finding.why}".lower()
+    missing = [words for words in says if words.lower() not in told]
+    assert not missing, f"{missing} not in: {told}"
     if at:
-        assert {f"{place.file}:{place.line}" for place in finding.culprits} == {at}, finding
+        assert at in {f"{place.file}:{place.line}" for place in finding.culprits}, finding
     assert finding.next[-1] == f"rankwise explain {code}"
 
 

@@ -182,7 +182,7 @@ def test_rw403_with_the_line_that_sent_the_signal() -> None:
 
     found = root(crashed([1], 3, lambda r: killed(elsewhere(r, signals=(sent,)), by="itself")))
 
-    expect(found, "RW403", [1], "SIGKILL", "by itself", at="train.py:17")
+    expect(found, "RW403", [1], "SIGKILL", "killed itself", at="train.py:17")
 
 
 def test_rw403_gone_without_a_trace_is_not_certain() -> None:

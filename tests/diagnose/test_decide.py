@@ -54,6 +54,7 @@ from tests.diagnose.jobs import (
 )
 
 TIMEOUT = "[../gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 30000ms for recv operation to complete"
+TELLS_NOT_WHO = ("RW201", "RW202", "RW208", "RW209", "RW219", "RW402")
 CODES = {cause.code for cause in all_causes()}
 
 
@@ -69,7 +70,7 @@ def test_a_crash_comes_before_the_waits_it_leaves_behind() -> None:
 def test_a_disagreement_comes_before_a_rank_that_is_merely_busy() -> None:
     evidence = job(waiting(0), waiting(1, "barrier", "train.py:12 main", sizes=()), waiting(2), busy(3, after=[*FIVE, *did()]))
 
-    assert root(evidence).code in ("RW202", "RW203")
+    assert root(evidence).code in ("RW202", "RW208")
     assert [place.rank for place in root(evidence).culprits] == [1]
 
 
@@ -135,7 +136,7 @@ def test_rw410_a_rank_that_gave_up_later_is_not_the_missing_one() -> None:
 def test_rw410_when_nobody_is_known_to_be_missing_nobody_is_blamed() -> None:
     evidence = job(*[echo(waiting(r), message=TIMEOUT) for r in range(3)], exit_code=1)
 
-    expect(root(evidence), "RW410", [], "timeout", deadlock=False)
+    expect(root(evidence), "RW410", [], "timeout", certain=False, deadlock=False)
 
 
 def test_a_timeout_after_a_crash_is_an_echo() -> None:
@@ -281,7 +282,9 @@ def test_any_evidence_gives_a_verdict_that_keeps_its_promises(seed: int) -> None
     for finding in found:
         culprits, innocent = {place.rank for place in finding.culprits}, {wait.rank for wait in finding.waiting}
         assert finding.code in CODES
-        assert finding.certain or not finding.deadlock, "only what is certain may stop a job"
+        assert finding.certain or not finding.deadlock or finding.code in TELLS_NOT_WHO, (
+            "who can never go on is proven, why it is so may not be"
+        )
         assert finding.severity == "error" or not finding.deadlock
         assert culprits | innocent <= world_of(evidence) | {None}, "a rank that does not exist"
         assert not culprits & innocent, "guilty or innocent, not both"

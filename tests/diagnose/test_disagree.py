@@ -59,11 +59,11 @@ ARGUMENTS = {
 @pytest.mark.parametrize(("world_size", "culprits"), PLACES)
 def test_the_same_collective_with_other_arguments(code: str, world_size: int, culprits: list[int]) -> None:
     usual, odd, word = ARGUMENTS[code]
-    evidence = job(*cast(culprits, world_size, lambda r: waiting(r, at="train.py:7 odd", **odd), lambda r: waiting(r, **usual)))
+    evidence = job(*cast(culprits, world_size, lambda r: waiting(r, **odd), lambda r: waiting(r, **usual)))
 
     found = root(evidence)
 
-    expect(found, code, culprits, word, "#6", at="train.py:7")
+    expect(found, code, culprits, word, "#6", at="train.py:10")
     assert sorted(waiting_ranks(found)) == others(culprits, world_size)
     assert all(str(value) in found.summary.replace("[", "(").replace("]", ")") for side in (usual, odd) for value in side.values())
 
@@ -72,7 +72,19 @@ def test_the_same_collective_with_other_arguments(code: str, world_size: int, cu
 def test_of_two_ranks_with_other_arguments_neither_is_innocent(code: str) -> None:
     usual, odd, word = ARGUMENTS[code]
 
-    expect(root(job(waiting(0, **usual), waiting(1, **odd))), code, [0, 1], word)
+    expect(root(job(waiting(0, after=[], **usual), waiting(1, after=[], **odd))), code, [0, 1], word)
+
+
+def test_of_two_ranks_the_one_whose_dtype_is_not_the_usual_one_is_named() -> None:
+    evidence = job(waiting(0, after=did(times=5)), waiting(1, after=did(times=5), dtype="float64"))
+
+    expect(root(evidence), "RW205", [1], "float64")
+
+
+def test_two_sizes_from_two_lines_are_no_proof_that_the_sizes_are_at_fault() -> None:
+    evidence = job(waiting(0, sizes=(8, 2)), waiting(1, at="train.py:7 odd", sizes=(1,)))
+
+    assert not root(evidence).certain
 
 
 @pytest.mark.parametrize("code", ARGUMENTS)
@@ -264,7 +276,7 @@ def test_rw212_of_a_batch_of_transfers_the_one_nobody_answers_is_named() -> None
 
     found = root(evidence)
 
-    expect(found, "RW212", [1, 2], "irecv from rank 2", "train.py:10")
+    expect(found, "RW212", [1, 2], "irecv from rank 2", "train.py:10", certain=False)
     assert "rank 2 has called send to rank 1 0 times" in found.why
 
 

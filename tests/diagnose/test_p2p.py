@@ -28,7 +28,7 @@ def test_rw212_a_send_that_nobody_receives() -> None:
 
     found = root(evidence)
 
-    expect(found, "RW212", [0, 1], "send", "rank 0", "barrier", "recv")
+    expect(found, "RW212", [0, 1], "send", "rank 0", "barrier", "recv", certain=False)
     assert {(place.rank, place.line) for place in found.culprits} == {(0, 8), (1, 12)}
 
 
@@ -54,7 +54,7 @@ def test_rw212_the_peer_has_ended() -> None:
 
     found = root(evidence)
 
-    expect(found, "RW212", [0, 2], "recv", "rank 2 has ended")
+    expect(found, "RW212", [2], "recv", "rank 2 has ended")
 
 
 def test_rw212_both_wait_with_the_same_direction() -> None:

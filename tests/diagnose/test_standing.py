@@ -57,7 +57,7 @@ def test_a_pending_collective_with_an_open_call_is_a_wait() -> None:
     ("evidence", "says"),
     [
         (in_backward(0), "all_reduce (gradients, in backward)"),
-        (in_forward(0), "broadcast (buffers, in DDP forward)"),
+        (in_forward(0), "broadcast (in the DDP forward)"),
         (waiting(0, "all_gather", origin="ddp"), "all_gather (in the DDP constructor)"),
         (waiting(0, "barrier"), "barrier"),
     ],

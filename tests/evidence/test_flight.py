@@ -8,7 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankwise.evidence.flight import log_from_calls, read_flight
+from rankwise.evidence.collectives import CollectiveLog
+from rankwise.evidence.flight import base_group, log_from_calls, read_flights
 from rankwise.evidence.records import Call, Frame
 from tests.evidence.strategies import FUZZ, deep, json_values
 
@@ -28,6 +29,10 @@ def entry(seq: int, created: int, name: str = "gloo:all_reduce", **more: Any) ->
 
 def dump(*entries: Any) -> bytes:
     return json.dumps({"version": "2.10", "pg_config": {}, "entries": list(entries)}).encode()
+
+
+def read_flight(text: bytes, calls: tuple[Call, ...]) -> CollectiveLog | None:
+    return read_flights([text], calls)
 
 
 CALLS = (
@@ -72,6 +77,51 @@ def test_point_to_point_is_kept_apart_from_collectives() -> None:
 
     assert (send.what.op, send.what.peer, send.seq, send.done, log.stack_of(send)) == ("send", 1, 3, False, LOG)
     assert send.what.group != reduce.what.group == "0"  # they are numbered apart
+
+
+def test_a_batch_of_transfers_is_done_when_its_last_entry_is() -> None:
+    def batch(number: int, **last: object) -> list[dict[str, object]]:
+        common = {"p2p_seq_id": number, "retired": False, "state": "scheduled"}
+        return [
+            entry(1, 10 * number, "nccl:send 0->1", is_p2p=True, **common),
+            entry(1, 10 * number + 1, "nccl:recv 0<-1", is_p2p=True, **common),
+            entry(1, 10 * number + 2, "nccl:coalesced", input_sizes=[], **{**common, **last}),
+        ]
+
+    log = read_flight(dump(entry(1, 1), *batch(1, state="completed"), *batch(2)), ())
+    assert log is not None
+
+    assert [(one.what.op, one.seq, one.done) for one in log] == [
+        ("all_reduce", 1, True),
+        ("send", 1, True),
+        ("recv", 1, True),
+        ("send", 2, False),
+        ("recv", 2, False),
+    ]
+
+
+def test_a_gather_of_uneven_parts_is_one_collective() -> None:
+    parts = [entry(4, n, "nccl:_broadcast_oop", retired=False, state="scheduled", input_sizes=[[n]]) for n in (5, 7)]
+    log = read_flight(dump(*parts, entry(4, 8, "nccl:ALLGATHER_coalesced", input_sizes=[], state="completed")), ())
+    assert log is not None
+
+    assert [(one.what.op, one.seq, one.done) for one in log] == [("all_gather", 4, True)]
+
+
+def test_two_backends_of_one_group_number_their_collectives_apart() -> None:
+    log = read_flights([dump(entry(1, 5, "gloo:all_reduce")), dump(entry(1, 4, "nccl:all_reduce"))], (), "cpu:gloo,cuda:nccl")
+    assert log is not None
+
+    assert [base_group(one.what.group) for one in log] == ["0", "0"]
+    assert len(log.groups()) == 2
+
+
+def test_what_the_user_calls_inside_a_ddp_forward_is_not_ddps_own() -> None:
+    calls = (Call("forward", 100, 200, TRAIN), Call("all_reduce", 120, 130, LOG))
+    log = read_flight(dump(entry(1, 110, "gloo:broadcast"), entry(2, 125)), calls)
+    assert log is not None
+
+    assert [one.origin for one in log] == ["forward", "user"]
 
 
 def test_entries_that_make_no_sense_are_left_out() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rankwise.evidence.flight import read_flight
+from rankwise.evidence.flight import read_flights
 from rankwise.evidence.journal import Journal
 from rankwise.evidence.ring import read_ring
 from tests.probe.probed import line_of, run_bare, run_script, write_script
@@ -123,7 +123,7 @@ def _check_what_was_seen(script: Path, live: Path, ranks: dict[int, int]) -> Non
         peers = [(call.op, call.peer) for call in view.calls if call.op in ("send", "recv")]
         assert peers == [("send", 1) if rank == 0 else ("recv", 0)]
         # The recorder's last word holds DDP's own traffic too, joined with the user's lines.
-        log = read_flight((live / f"x-{pid}.json").read_bytes(), view.calls)
+        log = read_flights([(live / f"x-{pid}.json").read_bytes()], view.calls)
         assert log is not None
         origins = [entry.origin for entry in log if entry.what.op == "all_reduce"]
         assert origins.count("backward") >= 4

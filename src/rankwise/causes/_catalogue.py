@@ -26,8 +26,9 @@ class Cause:
     next: tuple[str, ...]
 
     def finding(self, summary: str, *, certain: bool, **details: Any) -> Finding:
-        """A finding of this cause; `next` given here comes before the cause's own steps."""
-        details["next"] = (*details.pop("next", ()), *self.next, f"rankwise explain {self.code}")
+        """A finding of this cause; `next` given here comes before the cause's own steps, `instead` takes their place."""
+        steps = details.pop("instead", ()) or (*details.pop("next", ()), *self.next)
+        details["next"] = (*steps, f"rankwise explain {self.code}")
         details.setdefault("severity", self.severity)
         return Finding(self.code, self.name, certain=certain, summary=summary, **details)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from rankwise.causes import is_cause, load_cause
 from rankwise.diagnose.models import model_difference
 from rankwise.diagnose.source import SourceBook
-from rankwise.diagnose.standing import Standings, ended_well, first_raised, has_failed, is_echo, place_of, wait_of
+from rankwise.diagnose.standing import Standings, ended_well, first_raised, gave_up, has_failed, is_echo, place_of, wait_of
 from rankwise.diagnose.wording import at
 from rankwise.errors import read_start_error
 from rankwise.evidence.frames import is_user_file, user_frame
@@ -40,8 +40,24 @@ _SHM = (
     "unable to write to file </torch",
     "bus error",
 )
+_NCCL_SAYS = (
+    ("duplicate gpu detected", "RW121", "two ranks are on the same GPU, which NCCL refuses"),
+    ("no socket interface found", "RW108", "no network interface fits NCCL_SOCKET_IFNAME"),
+    ("invalid device ordinal", "RW122", "this host has fewer GPUs than the number that was asked for"),
+    ("bootstrap : no socket interface", "RW108", "no network interface fits NCCL_SOCKET_IFNAME"),
+)
+_CUDA_LATER = ("device-side assert", "illegal memory access", "unspecified launch failure", "misaligned address", "cuda error: an illegal")
 _UNUSED = "finished reduction in the prior iteration"
 _SIZE_MISMATCH = "doesn't match expected size"
+_MAY_BE_ECHOES = ("RW204", "RW401", "RW405", "RW408")  # what a collective says that met another one
+_ADVICE: dict[int | None, tuple[str, ...]] = {
+    signals.SIGKILL: (
+        "the worker was killed, most often for want of memory: fewer workers, less prefetch_factor, smaller samples in memory",
+    ),
+    signals.SIGBUS: ("raise --shm-size of the container, or lower num_workers and prefetch_factor",),
+    signals.SIGSEGV: ("look at the named line, or run with num_workers=0 to find the sample that crashes the library it calls",),
+    signals.SIGABRT: ("look at the worker's last words in the rank's log: a library aborted it",),
+}
 _POLITE = (signals.SIGTERM, signals.SIGINT, signals.SIGHUP)
 _MODELS = ("expects same model across all ranks", "appears not to match", "inconsistent", "params in ddp")
 
@@ -70,6 +86,20 @@ def find_crash(job: JobEvidence, stands: Standings, book: SourceBook) -> Finding
     return _from_raise(job, stands, book, root, together) if root.raised else _from_end(job, stands, root)
 
 
+def failed_in_collective(job: JobEvidence, crash: Finding) -> bool:
+    """True if the first failure came out of a collective: gloo's abort at a wrong size, an exception below torch.distributed."""
+    ranks = [place.rank for place in crash.culprits if place.rank in job.ranks]
+    return crash.code in _MAY_BE_ECHOES and bool(ranks) and all(_failed_inside(job.ranks[rank]) for rank in ranks if rank is not None)
+
+
+def _failed_inside(evidence: RankEvidence) -> bool:
+    ended, raised = evidence.ended, first_raised(evidence)
+    if raised is not None:
+        frames = raised.stack[: next((i for i, frame in enumerate(raised.stack) if is_user_file(frame.file)), None)]
+        return any(f"torch/{part}" in frame.file for frame in frames for part in ("distributed/", "nn/parallel/distributed"))
+    return ended is not None and _SIZE_MISMATCH in ended.said
+
+
 def _own_ends(job: JobEvidence) -> list[_End]:
     found = []
     for rank, evidence in job.ranks.items():
@@ -79,7 +109,7 @@ def _own_ends(job: JobEvidence) -> list[_End]:
         raised = first_raised(evidence)
         if raised is not None and not is_echo(raised):
             found.append(_End(rank, raised.time_ns, ended, raised))
-        elif raised is None and _is_bad_end(job, ended):
+        elif raised is None and _is_bad_end(job, ended) and not gave_up(evidence):
             found.append(_End(rank, ended.time_ns, ended, None))
     return found
 
@@ -134,6 +164,13 @@ def _from_raise(job: JobEvidence, stands: Standings, book: SourceBook, root: _En
         code, why = "RW408", f"the memory ran out on this rank{_memory_text(job.ranks[root.rank])}"
     elif (prefixed := _prefixed_side(raised.message)) is not None:
         code, why = "RW411", prefixed
+    elif (told := next(((code, words) for mark, code, words in _NCCL_SAYS if mark in text), None)) is not None:
+        code, why = told[0], f"{told[1]}; NCCL's own words: {_last_error(raised.message)}"
+    elif any(words in text for words in _CUDA_LATER):
+        why = (
+            "CUDA reports an error when the next call notices it: the named line is where it surfaced, the kernel that failed was started "
+            "earlier. CUDA_LAUNCH_BLOCKING=1 shows the line that started it, compute-sanitizer the access itself"
+        )
     ranks = [end.rank for end in together]
     frame = _raise_frame(raised)
     before = " before init_process_group" if not job.ranks[root.rank].inits else ""
@@ -145,6 +182,12 @@ def _from_raise(job: JobEvidence, stands: Standings, book: SourceBook, root: _En
         why=why,
         deadlock=True,
     )
+
+
+def _last_error(message: str) -> str:
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    after = [lines[i + 1] for i, line in enumerate(lines[:-1]) if line.lower().startswith("last error")]
+    return (after or lines[-1:] or [""])[0][:200]
 
 
 def _told_by_session(ends: list[_End]) -> Finding | None:
@@ -245,6 +288,8 @@ def _worker_killed(job: JobEvidence, stands: Standings, root: _End, pid: int, ho
     sent = next((s for s in evidence.signals if s.target == pid), None)
     helper = next((h for h in evidence.helpers if h.pid == pid), None)
     own = user_frame(sent.stack) if sent else None
+    if own is None and helper is not None and helper.ended is not None:
+        own = user_frame(helper.ended.stack)
     oom = any(kill.get("pid") == pid for host in job.hosts for kill in host.oom_kills)
     how = "; the kernel killed it for want of memory" if oom else ""
     name = f" ({signal_name(helper.ended.signal)})" if helper and helper.ended and helper.ended.signal else ""
@@ -257,6 +302,7 @@ def _worker_killed(job: JobEvidence, stands: Standings, root: _End, pid: int, ho
         waiting=_waits(stands, [root.rank]),
         why="the rank fails when its worker is gone, and the other ranks lose their connection to it",
         deadlock=True,
+        instead=_ADVICE.get(helper.ended.signal if helper and helper.ended else None, ()),
     )
 
 
@@ -300,6 +346,11 @@ def _from_end(job: JobEvidence, stands: Standings, root: _End) -> Finding:
             **details,
         )
     name = signal_name(number) if number else "SIGKILL"
+    if ended.by == "itself":
+        return load_cause("RW403").finding(
+            f"rank {root.rank} killed itself with {name}{before}", certain=True, why=f"its own code sent the signal{at(frame)}{_memory_text(evidence)}",
+            instead=("look at the named line: what makes the process kill itself",), **details,
+        )  # fmt: skip
     by = f" by {ended.by}" if ended.by else ""
     certain = number is not None
     words = (
@@ -333,6 +384,12 @@ def _native_crash(job: JobEvidence, root: _End, number: int | None, frame: Frame
         return load_cause("RW204").finding(
             f"rank {root.rank} was sent more than it expects in {call or 'a collective'}{at(frame)}: the sizes (counts, splits, shapes) of its call do not fit those of another rank",
             certain=True, why=f"gloo ended the process: {said}", **details,
+        )  # fmt: skip
+    if "nccl error" in said.lower():
+        call = _last_unfinished_call(job.ranks[root.rank]) or "a collective"
+        return load_cause("RW204").finding(
+            f"NCCL refused {call} on rank {root.rank}: its sizes or splits may not fit those of another rank",
+            certain=False, why=f"NCCL's watchdog ended the process: {said}", instead=("compare the sizes and splits of the ranks' last calls",), **details,
         )  # fmt: skip
     why = f"the C++ exception was: {said}" if said else "the Python line is where the crash happened; the fault is in the C code it called"
     return load_cause("RW405").finding(

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from rankwise.causes import load_cause
-from rankwise.diagnose.crash import find_crash
-from rankwise.diagnose.disagree import find_disagreement
+from rankwise.diagnose.at_exit import find_stuck_at_exit
+from rankwise.diagnose.crash import failed_in_collective, find_crash
+from rankwise.diagnose.disagree import find_disagreement, find_parted
 from rankwise.diagnose.health import find_notes
 from rankwise.diagnose.lost import with_lost_nodes
 from rankwise.diagnose.match import find_conflict, last_seq
 from rankwise.diagnose.models import model_difference
+from rankwise.diagnose.p2p import find_crossed_queues
 from rankwise.diagnose.rendezvous import find_rendezvous_wait
 from rankwise.diagnose.source import SourceBook
-from rankwise.diagnose.standing import Standings, ended_well, first_raised, is_timeout, place_of, standings, wait_of
+from rankwise.diagnose.standing import Standings, ended_well, first_raised, gave_up, place_of, standings, wait_of
 from rankwise.diagnose.start import find_start_problem
 from rankwise.diagnose.stuck import find_all_idle, find_stuck
 from rankwise.diagnose.waiting import members_of, needed_by
@@ -53,6 +55,8 @@ def find_root(job: JobEvidence, stands: Standings, book: SourceBook) -> list[Fin
     if start is not None and (crash is None or start.code in ("RW107", "RW108", "RW110", "RW105") or not start.certain):
         return [start] if crash is None or start.certain else [crash, start]
     if crash is not None:
+        if failed_in_collective(job, crash) and (parted := find_parted(job, stands, book)) is not None:
+            return [parted]
         if disagreement is not None and _explains(disagreement, crash):
             return [disagreement]
         if disagreement is None or disagreement.code not in _SILENT:
@@ -60,8 +64,10 @@ def find_root(job: JobEvidence, stands: Standings, book: SourceBook) -> list[Fin
         return [disagreement, crash] if _failed_on_its_result(job, crash) else [crash, disagreement]
     if disagreement is not None:
         return [disagreement]
+    if (at_exit := find_stuck_at_exit(job, stands, book)) is not None:
+        return [at_exit]
     stuck = find_stuck(job, stands, book)
-    timeout = _timed_out(job, stands, stuck)
+    timeout = _timed_out(job, stands, list(job.suspected) or stuck)
     if timeout is not None:
         return [timeout, *stuck]
     if stuck:
@@ -97,20 +103,36 @@ def _failed_on_its_result(job: JobEvidence, crash: Finding) -> bool:
 
 def _timed_out(job: JobEvidence, stands: Standings, stuck: list[Finding]) -> Finding | None:
     """torch itself gave up waiting: name whom it waited for, and what that rank was doing."""
-    late = sorted(r for r, e in job.ranks.items() if not e.alive and (raised := first_raised(e)) is not None and is_timeout(raised))
+    late = sorted(rank for rank, evidence in job.ranks.items() if not evidence.alive and gave_up(evidence))
     late = [rank for rank in late if stands[rank].kind == "waiting"]
     if not late:
         return None
     missing = sorted({r for rank in late for r in needed_by(job, stands, rank) if r in stands} - set(late))
     standing = stands[late[0]]
-    doing = stuck[0].summary.split(";")[0] if stuck else "; ".join(f"rank {r} is{at(stands[r].frame) or ' elsewhere'}" for r in missing[:3])
-    who = f"{ranks_text(missing)} did not arrive: {doing}" if missing else "no rank is known to be missing"
+    if stuck:
+        doing = f"{stuck[0].summary.split(';')[0]}. {stuck[0].why}"
+    else:
+        doing = "; ".join(f"rank {r} is{at(stands[r].frame) or ' elsewhere'}" for r in missing[:3]) or "no rank is known to be missing"
+    limit = next((e.inits[-1].timeout_s for r in late if (e := job.ranks[r]).inits and e.inits[-1].timeout_s), None)
+    after = f" ({seconds_text(limit)})" if limit else ""
+    who = f"{ranks_text(missing)} did not arrive" if missing else "who did not arrive is not known"
     return load_cause("RW410").finding(
-        f"{verb(late, 'gave', 'gave')} up waiting (timeout) in {standing.says}{at(standing.frame)}; {who}",
-        certain=True,
+        f"{verb(late, 'gave', 'gave')} up waiting in {standing.op} (timeout{after}): {who}",
+        certain=bool(missing),
         culprits=stuck[0].culprits if stuck else tuple(place_of(job.ranks[r], stands[r].frame) for r in missing),
         waiting=tuple(wait_of(stands[r]) for r in late),
-        why=stuck[0].why if stuck else "the process group's timeout was over before all ranks had arrived",
+        why=f"the process group's timeout{after} was over while {verb(late, 'waited', 'waited')} in {standing.says}{at(standing.frame)}; {doing}",
+    )
+
+
+def _queued_on_gpu(stands: Standings, waiting: list[int], longest_s: float) -> Finding:
+    """All ranks have queued the same collective: what the GPUs do before it, or in it, takes long. No fault is in sight."""
+    standing = stands[waiting[0]]
+    return load_cause("RW502").finding(
+        f"all ranks have queued the same {standing.op}; the GPUs have not finished it for {seconds_text(longest_s)}",
+        certain=False,
+        waiting=tuple(wait_of(stands[r]) for r in waiting),
+        why=f"every rank arrived with the same call{at(standing.frame)}; a long kernel before it, or a slow or broken link, would look like this",
     )
 
 
@@ -124,6 +146,8 @@ def _unknown(job: JobEvidence, stands: Standings) -> list[Finding]:
     longest = max(((job.now_ns - stands[r].since_ns) / 1e9 for r in waiting), default=0.0)
     if not ended and (not waiting or longest < job.stall_after_s):
         return []
+    if job.exit_code is None and longest >= job.stall_after_s and (crossed := find_crossed_queues(job, stands)) is not None:
+        return [crossed]
     told = "; ".join(f"rank {r} waits in {stands[r].says}{at(stands[r].frame)}" for r in waiting[:4])
     if ended and not waiting:
         raised = first_raised(job.ranks[ended[0]])
@@ -132,6 +156,8 @@ def _unknown(job: JobEvidence, stands: Standings) -> list[Finding]:
     together = {(stands[r].op, stands[r].group, stands[r].seq) for r in waiting}
     unseen = sorted(set(members_of(job, stands[waiting[0]].group)) - set(job.ranks)) if waiting else []
     if job.exit_code is None and len(waiting) == len(job.ranks) and len(together) == 1 and not unseen:
+        if any("nccl" in e.inits[-1].backend for e in job.ranks.values() if e.inits):
+            return [_queued_on_gpu(stands, waiting, longest)]
         return [
             load_cause("RW114")
             .finding(

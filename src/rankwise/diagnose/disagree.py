@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rankwise.causes import load_cause
-from rankwise.diagnose.blame import Blame, Side, by_rank_condition, find_blame, minority, more_rounds, op_text, top_of
+from rankwise.diagnose.blame import (
+    Blame,
+    Side,
+    by_branch,
+    by_majority,
+    by_missing_gradients,
+    by_rank_condition,
+    by_sync_off,
+    minority,
+    op_text,
+    short_text,
+    top_of,
+    undecided,
+)
+from rankwise.diagnose.departure import find_departure, side_of
 from rankwise.diagnose.groups import find_group_disagreement
-from rankwise.diagnose.match import Conflict, find_conflict
+from rankwise.diagnose.history import Parting, find_parting, history_of, is_beside, key_of
+from rankwise.diagnose.match import Conflict, find_conflict, value_of
 from rankwise.diagnose.p2p import find_circle, find_unmatched_p2p
 from rankwise.diagnose.source import SourceBook
-from rankwise.diagnose.standing import P2P, Standings, place_of, wait_of
+from rankwise.diagnose.standing import P2P, Standings, end_of, place_of, wait_of
 from rankwise.diagnose.waiting import doomed_ranks, needed_by
 from rankwise.diagnose.wording import at, group_text, verb
 from rankwise.evidence.frames import user_frames
 from rankwise.evidence.records import Frame, JobEvidence, Stack
-from rankwise.findings import Finding, ranks_text
+from rankwise.findings import Finding, Place, ranks_text
 
+_ODD_ONE_OUT = ("RW201", "RW208", "RW209")  # told by what the few did: that most ranks did otherwise is proof enough
+_COMPARE = ("compare the lines named above: each of these ranks does what the other does not",)
 _SAME_SLOT = {
     "size": ("RW204", "tensors of different size"),
     "dtype": ("RW205", "tensors of different dtype"),
@@ -29,7 +48,7 @@ def find_disagreement(job: JobEvidence, stands: Standings, book: SourceBook) -> 
         find_group_disagreement(job, stands)
         or _slot_disagreement(job, stands, book)
         or _missing_in_slot(job, stands, book)
-        or find_unmatched_p2p(job, stands)
+        or find_unmatched_p2p(job, stands, book)
         or find_circle(job, stands)
     )
 
@@ -41,24 +60,65 @@ def _slot_disagreement(job: JobEvidence, stands: Standings, book: SourceBook) ->
     conflict = find_conflict(job)
     if conflict is None:
         return None
+    if (beside := _by_helper_thread(job, conflict)) is not None:
+        return _with_helper_thread(job, stands, conflict, beside)
+    values = conflict.by_value()
     if conflict.about == "op":
         return _different_ops(job, stands, book, conflict)
+    certain = True
+    if _have_parted(job, conflict):  # then these two calls never belonged together
+        parted = _different_ops(job, stands, book, conflict)
+        if parted.code != "RW202":
+            return parted
+        certain = False
     code, words = _SAME_SLOT[conflict.about]
-    values = conflict.by_value()
-    culprits = minority(values) or sorted(conflict.entries)
+    culprits = minority(values) or _unusual(job, conflict) or sorted(conflict.entries)
     op = next(iter(conflict.entries.values())).what.op
     sides = "; ".join(f"{verb(ranks, 'has', 'have')} {_shown(conflict, ranks[0])}" for ranks in values.values())
-    frames = {rank: _site(job, rank, conflict) for rank in conflict.entries}
+    frames = {rank: user_frames(conflict.stacks[rank]) for rank in conflict.entries}
     return load_cause(code).finding(
-        f"{op} #{conflict.seq}{group_text(conflict.group)} is called with {words}: {sides}",
-        certain=True,
+        f"{op}{group_text(conflict.group)} is called with {words}: {sides}",
+        certain=certain,
         culprits=tuple(place_of(job.ranks[rank], top_of(frames[rank])) for rank in culprits),
         waiting=tuple(
             wait_of(stands[rank]) for rank in sorted(conflict.entries) if rank not in culprits and stands[rank].kind == "waiting"
         ),
-        why=f"every rank must call {op} with the same {_noun(conflict.about)};{_both_places(frames)}",
+        why=f"every rank must call {op} #{conflict.seq} with the same {_noun(conflict.about)};{_both_places(frames)}",
         deadlock=_is_stuck(stands, conflict),
+        instead=() if certain else _COMPARE,
     )
+
+
+def _by_helper_thread(job: JobEvidence, conflict: Conflict) -> list[int] | None:
+    """The ranks whose call in this slot came from a helper thread, where other ranks' came from the main thread."""
+    beside = {rank: {call.stack for call in e.calls if is_beside(call)} for rank, e in job.ranks.items()}
+    ranks = [rank for rank, stack in conflict.stacks.items() if stack and stack in beside[rank]]
+    return ranks if 0 < len(ranks) < len(conflict.stacks) else None
+
+
+def _with_helper_thread(job: JobEvidence, stands: Standings, conflict: Conflict, ranks: list[int]) -> Finding:
+    op = conflict.entries[ranks[0]].what.op
+    others = [rank for rank in conflict.entries if rank not in ranks]
+    return load_cause("RW208").finding(
+        f"a helper thread of {ranks_text(ranks)} called {op} beside the main thread",
+        certain=True,
+        culprits=tuple(place_of(job.ranks[rank], top_of(user_frames(conflict.stacks[rank]))) for rank in ranks),
+        waiting=tuple(wait_of(stands[rank]) for rank in others if stands[rank].kind == "waiting"),
+        why=f"its call took slot #{conflict.seq} of the group, in which {verb(others, 'is', 'are')} with the main thread's "
+        f"{conflict.entries[others[0]].what.op}: collectives of two threads come in any order, and here the ranks' orders differ",
+        deadlock=_is_stuck(stands, conflict),
+        instead=("give the thread a process group of its own (dist.new_group), or make its collectives from the main thread",),
+    )
+
+
+def _unusual(job: JobEvidence, conflict: Conflict) -> list[int]:
+    """The ranks whose call differs from all that were made before at the same place, where those all were alike."""
+    before: set[str] = set()
+    for rank in conflict.entries:
+        log = job.ranks[rank].collectives
+        before |= {value_of(e.what, conflict.about) for e in log if e.seq < conflict.seq and log.stack_of(e) == conflict.stacks[rank]}
+    odd = [rank for rank, entry in conflict.entries.items() if value_of(entry.what, conflict.about) not in before]
+    return odd if len(before) == 1 and 0 < len(odd) < len(conflict.entries) else []
 
 
 def _shown(conflict: Conflict, rank: int) -> str:
@@ -72,49 +132,114 @@ def _noun(about: str) -> str:
     return {"size": "shape", "dtype": "dtype", "src": "src", "reduce_op": "op"}[about]
 
 
+def _have_parted(job: JobEvidence, conflict: Conflict) -> bool:
+    first, second = list(conflict.by_value().values())[:2]
+    return find_parting(job, first[0], second[0], conflict.group) is not None
+
+
 def _different_ops(job: JobEvidence, stands: Standings, book: SourceBook, conflict: Conflict) -> Finding:
     values = conflict.by_value()
     sides = []
-    for op, ranks in values.items():
+    for ranks in values.values():
         entry = conflict.entries[ranks[0]]
         inside = entry.origin if entry.origin in ("forward", "backward", "ddp") else ""
-        sides.append(Side(ranks, op, _site(job, ranks[0], conflict), inside))
+        sides.append(Side(ranks, entry.what.op, user_frames(conflict.stacks[ranks[0]]), inside))
     return _finding_for(job, stands, book, sides, f"slot #{conflict.seq}{group_text(conflict.group)}", _is_stuck(stands, conflict))
 
 
 def _finding_for(job: JobEvidence, stands: Standings, book: SourceBook, sides: list[Side], slot: str, deadlock: bool) -> Finding:
-    blame = find_blame(job, book, sides)
-    told = "; ".join(f"{verb(side.ranks, 'is', 'are')} in {op_text(side)}{at(top_of(side.stack))}" for side in sides)
+    group = stands[sides[0].ranks[0]].group
+    partings = [find_parting(job, sides[0].ranks[0], other.ranks[0], group) for other in sides[1:]]
+    blame = _blame(job, book, sides, partings)
+    now = "; ".join(f"{verb(side.ranks, 'is', 'are')} in {op_text(side)}{at(top_of(side.stack))}" for side in sides)
     culprits = []
     for side in sides:
         for rank in side.ranks:
             if rank in blame.ranks:
-                culprits.append(place_of(job.ranks[rank], blame.line or top_of(side.stack)))
+                culprits += _places(job, rank, blame.line, top_of(side.stack))
     innocent = [rank for side in sides for rank in side.ranks if rank not in blame.ranks]
     return load_cause(blame.code).finding(
-        f"{_headline(blame, sides)}; {told} ({slot})",
-        certain=True,
+        _headline(blame, sides, partings[0]),
+        certain=blame.certain,
         culprits=tuple(culprits),
         waiting=tuple(wait_of(stands[rank]) for rank in innocent if stands[rank].kind == "waiting"),
-        why=blame.why,
+        why=f"{blame.why}; {now} ({slot})",
         deadlock=deadlock,
+        instead=() if blame.certain else _COMPARE,
     )
 
 
-def _headline(blame: Blame, sides: list[Side]) -> str:
+def _places(job: JobEvidence, rank: int, line: Frame | None, now: Frame | None) -> list[Place]:
+    """The line that led a rank astray, and where it is now."""
+    return [place_of(job.ranks[rank], frame) for frame in dict.fromkeys([line or now, now])]
+
+
+def _blame(job: JobEvidence, book: SourceBook, sides: list[Side], partings: list[Parting | None]) -> Blame:
+    """By the strongest argument there is; where there is none, both sides are named."""
+    found = []
+    for parting, other in zip(partings, sides[1:], strict=True):
+        one = by_sync_off(job, book, sides[0], other) or by_sync_off(job, book, other, sides[0])
+        if one is None and parting is not None:
+            one = find_departure(job, book, parting, sides[0].ranks, other.ranks)
+        elif one is None:
+            one = (
+                by_missing_gradients(job, sides[0], other)
+                or by_missing_gradients(job, other, sides[0])
+                or by_rank_condition(job, book, [sides[0], other])
+            )
+        if one is not None:
+            found.append(one)
+    agreed = found[0] if found and len(found) == len(sides) - 1 and len({(one.code, one.certain) for one in found}) == 1 else None
+    if agreed is not None:
+        agreed = replace(agreed, ranks=sorted({rank for one in found for rank in one.ranks}))
+    most = by_majority(job, sides)
+    branch = by_branch(job, book, sides[0], sides[1]) if agreed is None or not agreed.certain else None
+    if branch is not None:
+        return branch
+    if agreed is not None and (agreed.certain or most is None or agreed.ranks == most.ranks):
+        return replace(agreed, certain=agreed.certain or (most is not None and agreed.code in _ODD_ONE_OUT))
+    return most or undecided(sides)
+
+
+def _headline(blame: Blame, sides: list[Side], parting: Parting | None) -> str:
+    """One short sentence: who, and what."""
     who = ranks_text(blame.ranks)
     theirs = next((side for side in sides if set(side.ranks) & set(blame.ranks)), sides[0])
     others = next((side for side in sides if side is not theirs), theirs)
+    alone, missed = theirs, others
+    if parting is not None:
+        first, second = sides[:2] if parting.mine.rank in sides[0].ranks else sides[1::-1]
+        ways = [side_of(first.ranks, parting.next), side_of(second.ranks, parting.next_other)]
+        alone, missed = ways if set(ways[0].ranks) & set(blame.ranks) else ways[::-1]
+    rest = verb(others.ranks, "waits", "wait")
+    is_in_it = short_text(missed) == short_text(others)
     return {
-        "RW201": f"{who} skipped {op_text(others)} that the others are in",
-        "RW202": "ranks called different collectives in the same slot",
+        "RW201": f"{who} skipped {short_text(missed)} that {rest} in"
+        if is_in_it
+        else f"{who} skipped {short_text(missed)}; {rest} in {short_text(others)}",
+        "RW202": f"{ranks_text(sides[0].ranks)} and {ranks_text([r for side in sides[1:] for r in side.ranks])} are in different collectives",
         "RW203": f"{who} calls collectives in a different order",
-        "RW208": f"only {who} called {op_text(theirs)}",
-        "RW209": f"only {who} ran a forward through the DDP wrapper",
-        "RW213": f"{who} finished with fewer batches than the others",
-        "RW215": f"{who} had no gradient for some parameters that the others reduce (unused there)",
-        "RW219": f"{who} left the loop early",
+        "RW208": f"only {who} called {short_text(alone)}; {rest} in {short_text(others)}",
+        "RW209": f"only {who} ran a forward through the DDP wrapper; {rest} in {short_text(others)}",
+        "RW213": f"{who} finished with fewer batches; {rest} in {short_text(others)}",
+        "RW402": f"{who} left; {rest} in {short_text(others)}",
+        "RW215": f"{who} reduced fewer gradients in the last backward; {rest} in {short_text(others)}",
+        "RW221": f"{ranks_text(sides[0].ranks)} and {ranks_text([r for side in sides[1:] for r in side.ranks])} went different numbers of rounds in a loop",
+        "RW219": f"{who} left the loop early; {rest} in {short_text(others)}",
+        "RW220": f"{who} ran a step with gradient sync off; {rest} in {short_text(others)}",
     }[blame.code]
+
+
+def find_parted(job: JobEvidence, stands: Standings, book: SourceBook) -> Finding | None:
+    """Ranks that were not in step any more when a collective failed on one of them: what it failed with is only the echo."""
+    sides: dict[object, list[int]] = {}
+    last = {rank: history.calls[-1] for rank, e in sorted(job.ranks.items()) if (history := history_of(e)).calls}
+    for rank, call in last.items():
+        sides.setdefault(key_of(call), []).append(rank)
+    ordered = sorted(sides.values(), key=lambda ranks: -len(ranks))
+    if len(ordered) < 2 or find_parting(job, ordered[0][0], ordered[1][0]) is None:
+        return None
+    return _finding_for(job, stands, book, [side_of(ranks, last[ranks[0]]) for ranks in ordered], "as their last calls show", True)
 
 
 # -- one side is missing ------------------------------------------------------------------------------------------------------
@@ -150,50 +275,68 @@ def _missing_in_slot(job: JobEvidence, stands: Standings, book: SourceBook) -> F
 
 
 def _left_quietly(job: JobEvidence, rank: int) -> bool:
-    ended = job.ranks[rank].ended
+    ended = end_of(job.ranks[rank])
     return ended is not None and ended.kind in ("finished", "sys_exit", "os_exit") and not (ended.code or 0)
 
 
 def _left_while_waited_for(job: JobEvidence, stands: Standings, book: SourceBook, waiting: list[int], gone: list[int]) -> Finding:
     standing = stands[waiting[0]]
     side = Side(waiting, standing.op, standing.stack, standing.inside)
-    waits = tuple(wait_of(stands[rank]) for rank in waiting)
-    reaching, guard = book.ranks_reaching(side.stack, sorted(job.ranks), job.world_size or len(job.ranks))
-    if guard is not None and set(waiting) <= reaching and not reaching & set(gone):
-        blame = by_rank_condition(job, book, [side, Side(gone, "exit", ())])
-        if blame is not None and blame.code in ("RW208", "RW209"):
-            return load_cause(blame.code).finding(
-                f"only {ranks_text(waiting)} called {op_text(side)}{at(standing.frame)}; {verb(gone, 'has', 'have')} already finished and left",
-                certain=True,
-                culprits=tuple(place_of(job.ranks[rank], standing.frame) for rank in waiting),
-                why=blame.why,
-                deadlock=True,
-            )
-    ended = job.ranks[gone[0]].ended
+    parting = find_parting(job, waiting[0], gone[0], standing.group)
+    blame = find_departure(job, book, parting, waiting, gone) if parting is not None else None
+    blame = blame or by_rank_condition(job, book, [side, Side(gone, "exit", ())]) or _odd_ones_out(job, waiting, gone)
+    has = verb(gone, "has", "have")
+    if blame is not None and set(blame.ranks) == set(waiting):
+        alone = side_of(waiting, parting.next if parting.mine.rank in waiting else parting.next_other) if parting is not None else side
+        return load_cause(blame.code).finding(
+            f"only {ranks_text(waiting)} called {short_text(alone)}; {has} already finished and left",
+            certain=blame.certain,
+            culprits=tuple(place for rank in waiting for place in _places(job, rank, blame.line, standing.frame)),
+            why=f"{blame.why}; {verb(waiting, 'is', 'are')} in {op_text(side)}{at(standing.frame)}",
+            deadlock=True,
+        )
+    ended = end_of(job.ranks[gone[0]])
     assert ended is not None
     frame = stands[gone[0]].frame
-    fewer = more_rounds(job, waiting[0], gone[0])
     how = {"os_exit": f"called os._exit({ended.code or 0})", "sys_exit": f"called sys.exit({ended.code or 0})"}.get(
-        ended.kind, "finished and exited with code 0"
+        ended.kind, "finished and exited with code 0" if not job.ranks[gone[0]].alive else "has come to the end of its script"
     )
-    rounds = f" after {_rounds_text(job, gone[0], waiting[0])}" if fewer else ""
-    code = "RW213" if fewer and ended.kind == "finished" else "RW402"
+    rest = f"{verb(waiting, 'waits', 'wait')} in {short_text(side)}"
+    left_by_call = ended.kind in ("os_exit", "sys_exit")
+    code = blame.code if blame is not None and not left_by_call else "RW402"
+    certain = left_by_call or (blame is not None and blame.certain)
+    reason = (
+        blame.why if blame is not None and not left_by_call else "a rank that leaves takes its part of every further collective with it"
+    )
+    if not certain and blame is None:
+        reason = f"{ranks_text(gone)} may have left too early, or {verb(waiting, 'makes', 'make')} a call that is not meant for all: compare the lines"
+    places = tuple(
+        place_of(
+            job.ranks[rank],
+            (blame.line if blame is not None and not left_by_call else None) or stands[rank].frame or _last_place(job, rank),
+        )
+        for rank in gone
+    )
     return load_cause(code).finding(
-        f"{ranks_text(gone)} {how}{at(frame)}{rounds} while {verb(waiting, 'was', 'were')} still waiting in {op_text(side)}{at(standing.frame)}",
-        certain=True,
-        culprits=tuple(place_of(job.ranks[rank], stands[rank].frame or _last_place(job, rank)) for rank in gone),
-        waiting=waits,
-        why=f"{verb(gone, 'has', 'have')} fewer batches than the others and left earlier (uneven data)"
-        if fewer
-        else "a rank that leaves takes its part of every further collective with it",
+        f"{ranks_text(gone)} {how}; {rest}",
+        certain=certain,
+        culprits=places if certain else (*places, *(place_of(job.ranks[rank], standing.frame) for rank in waiting)),
+        waiting=tuple(wait_of(stands[rank]) for rank in waiting) if certain else (),
+        why=f"{reason}; it left{at(frame)}, {verb(waiting, 'is', 'are')} in {op_text(side)}{at(standing.frame)}",
         deadlock=True,
+        instead=() if certain else _COMPARE,
     )
 
 
-def _rounds_text(job: JobEvidence, gone: int, waiting: int) -> str:
-    a, b = job.ranks[gone].counts, job.ranks[waiting].counts
-    op = "next_batch" if "next_batch" in b else "forward"
-    return f"{a.get(op, 0)} {'batches' if op == 'next_batch' else 'steps'} (the others are at {b.get(op, 0)})"
+def _odd_ones_out(job: JobEvidence, waiting: list[int], gone: list[int]) -> Blame | None:
+    """Where most ranks did one thing, the few did the other."""
+    if len(gone) > len(job.ranks) / 2:
+        return Blame("RW208", waiting, f"{verb(gone, 'ended', 'ended')} without this call")
+    return (
+        Blame("RW402", gone, "a rank that leaves takes its part of every further collective with it")
+        if len(waiting) > len(job.ranks) / 2
+        else None
+    )
 
 
 def _last_place(job: JobEvidence, rank: int) -> Frame | None:
@@ -214,11 +357,6 @@ def _merged(sides: list[Side]) -> list[Side]:
 
 
 # -- small helpers ------------------------------------------------------------------------------------------------------------
-
-
-def _site(job: JobEvidence, rank: int, conflict: Conflict) -> Stack:
-    log = job.ranks[rank].collectives
-    return user_frames(log.stack_of(conflict.entries[rank]))
 
 
 def _is_stuck(stands: Standings, conflict: Conflict) -> bool:

@@ -14,7 +14,7 @@ from rankwise.findings import Finding, ranks_text
 
 def find_group_disagreement(job: JobEvidence, stands: Standings) -> Finding | None:
     """`new_group` must be called by all ranks, also those outside the group, in the same order."""
-    joined = {rank: evidence for rank, evidence in job.ranks.items() if evidence.inits}
+    joined = {rank: evidence for rank, evidence in sorted(job.ranks.items()) if evidence.inits}
     if len(joined) < 2 or not any(evidence.groups for evidence in joined.values()):
         return None
     made = {rank: evidence.groups for rank, evidence in joined.items()}

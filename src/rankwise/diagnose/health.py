@@ -48,6 +48,8 @@ def _straggler(job: JobEvidence) -> Finding | None:
         return None
     last = Counter(max(arrivals, key=lambda rank: arrivals[rank][slot]) for slot in shared)
     rank, times = last.most_common(1)[0]
+    if _has_joined(job, rank, arrivals[rank][shared[0]]):
+        return None
     others = [min(arrivals[r][slot] for r in arrivals if r != rank) for slot in shared]
     late_s = median((arrivals[rank][slot] - first) / 1e9 for slot, first in zip(shared, others))
     spacing_s = (arrivals[rank][shared[-1]] - arrivals[rank][shared[0]]) / 1e9 / (len(shared) - 1)
@@ -61,6 +63,12 @@ def _straggler(job: JobEvidence) -> Finding | None:
         culprits=(place_of(job.ranks[rank], frame),),
         why="the others wait for it in every collective: it has more work, slower data or a slower machine",
     )
+
+
+def _has_joined(job: JobEvidence, rank: int, since_ns: int) -> bool:
+    """A rank that has run out of data and only answers the others' collectives (torch's Join) makes no forward of its own."""
+    forwards = {r: [call for call in e.calls if call.op == "forward" and call.started_ns >= since_ns] for r, e in job.ranks.items()}
+    return not forwards[rank] and any(forwards.values())
 
 
 def _arrivals(log: CollectiveLog) -> dict[int, int]:

@@ -10,9 +10,11 @@ from math import prod
 
 from rankwise.evidence.collectives import CollectiveLog, Entry, Signature
 from rankwise.evidence.flight import P2P_MARK, log_from_calls
-from rankwise.evidence.records import JobEvidence
+from rankwise.evidence.records import JobEvidence, Stack
 
-_SAME_SIZE = frozenset({"all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor", "gather"})
+_SAME_SIZE = frozenset(
+    {"all_reduce", "all_reduce_coalesced", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor", "gather"}
+)
 _ROOTED = frozenset({"broadcast", "scatter", "reduce", "gather"})
 
 
@@ -24,6 +26,7 @@ class Conflict:
     seq: int
     about: str
     entries: dict[int, Entry] = field(default_factory=dict)
+    stacks: dict[int, Stack] = field(default_factory=dict)
 
     def by_value(self) -> dict[str, list[int]]:
         """The ranks behind each of the values that differ, largest group first."""
@@ -107,7 +110,8 @@ def _first_conflict(group: str, logs: dict[int, CollectiveLog]) -> Conflict | No
         about = _difference([signatures[pattern.whats[index]] for pattern, index in here])
         if about:
             entries = {rank: logs[rank][places[index]] for pattern, index in here for rank, places in pattern.places.items()}
-            return Conflict(group, seq, about, dict(sorted(entries.items())))
+            stacks = {rank: logs[rank].stack_of(entry) for rank, entry in entries.items()}
+            return Conflict(group, seq, about, dict(sorted(entries.items())), stacks)
     return None
 
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rankwise.causes import load_cause
+from rankwise.diagnose.history import has_unusual_step
+from rankwise.diagnose.reasons import find_left_loops
+from rankwise.diagnose.source import SourceBook
 from rankwise.diagnose.standing import P2P, Standings, place_of, wait_of
 from rankwise.diagnose.transfers import latest_transfer, num_transfers
-from rankwise.diagnose.waiting import doomed_ranks, is_transfer, needed_by
+from rankwise.diagnose.waiting import doomed_ranks, is_transfer, members_of, needed_by
 from rankwise.diagnose.wording import at, group_text
+from rankwise.evidence.flight import GLOO_MARK, base_group
 from rankwise.evidence.records import JobEvidence
 from rankwise.findings import Finding, ranks_text
 
 
-def find_unmatched_p2p(job: JobEvidence, stands: Standings) -> Finding | None:
+def find_unmatched_p2p(job: JobEvidence, stands: Standings, book: SourceBook) -> Finding | None:
     doomed = doomed_ranks(job, stands)
     for rank, standing in sorted(stands.items()):
         if rank not in doomed or standing.op not in P2P or standing.peer is None:
@@ -25,16 +31,31 @@ def find_unmatched_p2p(job: JobEvidence, stands: Standings) -> Finding | None:
         tags = _tags(job, stands, rank, standing.peer)
         doing = "has ended" if peer.kind == "ended" else f"is in {peer.says}{at(peer.frame)}"
         sender, receiver = (rank, standing.peer) if wanted == "recv" else (standing.peer, rank)
+        guilty, told = _who_departed(job, stands, book, rank, standing.peer)
         return load_cause("RW212").finding(
-            f"rank {rank} waits in {standing.op} {'to' if wanted == 'recv' else 'from'} rank {standing.peer}{at(standing.frame)}, "
-            f"but rank {standing.peer} {doing} and makes no matching {'recv (receive)' if wanted == 'recv' else 'send'}{tags}",
-            certain=True,
-            culprits=(place_of(job.ranks[rank], standing.frame), place_of(job.ranks[standing.peer], peer.frame)),
-            waiting=tuple(wait_of(stands[r]) for r in sorted(doomed - {rank, standing.peer})),
-            why=f"every send needs its recv{_balance(job, sender, receiver)}",
+            f"rank {rank} waits in {standing.op} {'to' if wanted == 'recv' else 'from'} rank {standing.peer}, "
+            f"which makes no matching {'recv (receive)' if wanted == 'recv' else 'send'}",
+            certain=len(guilty) == 1 or peer.op in P2P,  # two that wait for each other are both part of it
+            culprits=tuple(place_of(job.ranks[r], stands[r].frame) for r in guilty),
+            waiting=tuple(wait_of(stands[r]) for r in sorted((doomed | {rank}) - set(guilty)) if stands[r].kind == "waiting"),
+            why=f"rank {rank} is{at(standing.frame)}, rank {standing.peer} {doing}{tags}{told}; every send needs its recv{_balance(job, sender, receiver)}",
             deadlock=True,
         )
     return None
+
+
+def _who_departed(job: JobEvidence, stands: Standings, book: SourceBook, rank: int, peer: int) -> tuple[list[int], str]:
+    """Of two ranks whose transfers do not fit: the one that left a loop the other is in, or did what it never did before; else both."""
+    if stands[peer].kind == "ended":
+        return [peer], ""
+    for inside, outside in ((rank, peer), (peer, rank)):
+        left = find_left_loops(book, stands[inside].stack, stands[outside].stack)
+        if left is not None:
+            return [outside], f"; rank {outside} has left the loop of line {left.loops[-1].start} that rank {inside} is still in"
+    unusual = [r for r in (rank, peer) if has_unusual_step(job.ranks[r])]
+    if len(unusual) == 1:
+        return unusual, f"; rank {unusual[0]} came here by a way it did not take before"
+    return [rank, peer], ""
 
 
 def _tags(job: JobEvidence, stands: Standings, rank: int, peer: int) -> str:
@@ -69,14 +90,50 @@ def find_circle(job: JobEvidence, stands: Standings) -> Finding | None:
     return None
 
 
+def find_crossed_queues(job: JobEvidence, stands: Standings) -> Finding | None:
+    """On GPUs all ranks have queued everything; where each one's oldest collective waits for somebody whose oldest is another, they block."""
+    heads = {rank: (standing.group, standing.seq) for rank, standing in stands.items() if standing.kind == "waiting"}
+    if len(heads) < len(stands) or len({group for group, _ in heads.values()}) < 2:
+        return None
+    path = [min(heads)]
+    while True:
+        mine = heads[path[-1]]
+        needed = [r for r in members_of(job, mine[0], path[-1]) if r != path[-1] and r in heads and heads[r] != mine]
+        if not needed:
+            return None
+        if needed[0] in path:
+            finding = _circle_finding(job, stands, path[path.index(needed[0]) :])
+            return replace(finding, certain=False, deadlock=False, severity="warning")
+        path.append(needed[0])
+
+
 def _circle_finding(job: JobEvidence, stands: Standings, ring: list[int]) -> Finding:
+    if len({base_group(stands[r].group) for r in ring}) == 1:
+        return _different_backends(job, stands, ring)
     told = "; ".join(
         f"rank {r} is in {stands[r].says}{group_text(stands[r].group) or ' of the default group'}{at(stands[r].frame)}" for r in ring
     )
     return load_cause("RW218").finding(
-        f"{ranks_text(ring)} wait for each other in collectives of different groups: {told}",
+        f"{ranks_text(ring)} wait for each other in collectives of different groups",
         certain=True,
         culprits=tuple(place_of(job.ranks[r], stands[r].frame) for r in ring),
-        why="ranks that share several groups must call the groups' collectives in the same order",
+        why=f"ranks that share several groups must call the groups' collectives in the same order; {told}",
         deadlock=True,
+    )
+
+
+def _different_backends(job: JobEvidence, stands: Standings, ring: list[int]) -> Finding:
+    """The same group, but one rank's tensor is on the CPU and another's on the GPU: the calls went to different backends."""
+    on_cpu = {r: stands[r].group.endswith(GLOO_MARK) for r in ring}
+    told = "; ".join(
+        f"rank {r} is in {stands[r].says} of a {'CPU tensor (gloo)' if on_cpu[r] else 'CUDA tensor (nccl)'}{at(stands[r].frame)}"
+        for r in ring
+    )
+    return load_cause("RW202").finding(
+        f"{ranks_text(ring)} call {stands[ring[0]].op} on different devices, CPU (gloo) and CUDA (nccl)",
+        certain=True,
+        culprits=tuple(place_of(job.ranks[r], stands[r].frame) for r in ring),
+        why=f"with two backends a collective goes to the one of its tensor's device, and the two never meet: {told}",
+        deadlock=True,
+        instead=("put the tensor on the same device on every rank",),
     )

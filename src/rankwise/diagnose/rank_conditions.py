@@ -93,6 +93,8 @@ class RankConditions(Expressions):
             return self._given(binding, meaning)
         if binding.kind == "import":
             return self._fact(meaning)
+        if meaning and isinstance(parent_of(binding.node), ast.AugAssign):
+            return self._fact(meaning)  # args.rank += gpu
         if binding in self._open or binding.kind in ("loop", "other"):
             return UNKNOWN
         self._open.add(binding)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from rankwise.diagnose.rank_conditions import Position, RankConditions, find_misnamed
 from rankwise.diagnose.rank_words import meaning_of, zero_only_mark
-from rankwise.diagnose.source_guards import Guard, Skip, find_skips, guards_at, leaves
+from rankwise.diagnose.source_guards import Guard, Loop, Skip, find_skips, guards_at, leaves, loop_of
 from rankwise.diagnose.source_names import Names
 from rankwise.diagnose.source_settings import find_python_setting, find_shell_setting, passed_name
 from rankwise.diagnose.source_tree import (
@@ -85,7 +85,7 @@ class SourceBook:
         for frame in stack:
             for guard, passing in self._rank_guards(frame, ranks, world_size, misnamed):
                 if passing and passing != set(ranks):  # one that lets nobody through was misunderstood
-                    decisive = decisive or guard
+                    decisive = decisive or (replace(guard, frame=frame) if guard is not None else None)
                     reaching &= passing
         return (reaching, decisive) if reaching else (set(ranks), None)
 
@@ -149,6 +149,14 @@ class SourceBook:
                     return True
         return False
 
+    def shared_frames(self, a: Stack, b: Stack) -> tuple[Frame, Frame] | None:
+        """The innermost function two stacks share; two methods of the same name are told apart where the source is known."""
+        shared = common_frames(a, b)
+        if shared is not None and self.tree(shared[0].file) is not None:
+            one, other = (self._function_at(frame.file, frame.line) for frame in shared)
+            return shared if one is other else None
+        return shared
+
     # -- structure ------------------------------------------------------------------------------------------------------------
 
     def end_of_function(self, file: str, line: int) -> int:
@@ -163,6 +171,10 @@ class SourceBook:
     def loops_around(self, file: str, line: int) -> list[tuple[int, int]]:
         """First and last lines of the loops around a line inside its function, innermost first."""
         return [(loop.lineno, last_line(loop)) for loop in self._loops_at(file, line)]
+
+    def loops_at(self, file: str, line: int) -> list[Loop]:
+        """The loops around a line inside its function, innermost first, with what may end them."""
+        return [loop_of(node) for node in self._loops_at(file, line)]
 
     def _loops_at(self, file: str, line: int) -> list[ast.For | ast.AsyncFor | ast.While]:
         below: ast.AST | None = self._statement_at(file, line)
@@ -216,6 +228,20 @@ class SourceBook:
                         guards = self.guards(file, node.lineno)
                         found.append((file, guards[-1].line, "guarded") if guards else (file, node.lineno, "use"))
         return found
+
+    def lines_that_stop_sync(self) -> list[Frame]:
+        """Where the user's code switches DDP's synchronisation of gradients off: the flag that is assigned, or `with model.no_sync()`."""
+        flags = [
+            Frame(file, line, "") for file, line, kind in self.attribute_lines("require_backward_grad_sync") if kind in ("define", "assign")
+        ]
+        blocks = [
+            Frame(file, number, "")
+            for file, source in self.sources.items()
+            if "no_sync(" in source
+            for number, text in enumerate(self._lines_of(file), 1)
+            if ".no_sync(" in text and not text.lstrip().startswith("#")
+        ]
+        return flags or blocks
 
     # -- the pages ------------------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 from dataclasses import dataclass
 
 from rankwise.diagnose.rank_words import is_question
@@ -20,6 +21,7 @@ from rankwise.diagnose.source_tree import (
     string_key,
     text_of,
 )
+from rankwise.evidence.records import Frame
 
 _LEAVES = (ast.Return, ast.Continue, ast.Break, ast.Raise)
 _EXITS = (("", "exit"), ("", "quit"), ("sys", "exit"), ("os", "_exit"), ("os", "abort"))
@@ -33,6 +35,7 @@ class Guard:
     test: ast.expr
     wanted: bool
     mark: str = ""  # "@" for a decorator
+    frame: Frame | None = None  # the frame of a stack that it decides about
 
     @property
     def line(self) -> int:
@@ -41,6 +44,11 @@ class Guard:
     @property
     def text(self) -> str:
         return self.mark + text_of(self.test)
+
+    @property
+    def place(self) -> str:
+        """`train.py:42`, where the stack is known that it decides about."""
+        return f"{os.path.basename(self.frame.file)}:{self.line}" if self.frame else f"line {self.line}"
 
     @property
     def condition(self) -> str:
@@ -56,6 +64,17 @@ class Skip:
     kind: str
     in_handler: bool = False
     guard: str = ""
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A loop: its lines, what it goes over or the condition it goes on under, and the statements that leave it."""
+
+    start: int
+    end: int
+    is_while: bool
+    text: str
+    exits: tuple[Skip, ...] = ()
 
 
 def guards_at(statement: ast.stmt, line: int) -> list[Guard]:
@@ -208,6 +227,12 @@ def find_skips(scope: ast.AST, line: int) -> list[Skip]:
     return sorted((skip for skip in found if skip is not None), key=lambda skip: skip.line)
 
 
+def loop_of(node: ast.For | ast.AsyncFor | ast.While) -> Loop:
+    exits = tuple(skip for skip in find_skips(node, last_line(node)) if skip.kind in ("break", "return"))
+    is_while = isinstance(node, ast.While)
+    return Loop(node.lineno, last_line(node), is_while, text_of(node.test if isinstance(node, ast.While) else node.iter), exits)
+
+
 def _skip(node: ast.AST, line: int, scope: ast.AST) -> Skip | None:
     if isinstance(node, ast.ExceptHandler):
         return Skip(node.lineno, "except", True) if _swallows(node) and _covers(node, line) else None
@@ -216,12 +241,12 @@ def _skip(node: ast.AST, line: int, scope: ast.AST) -> Skip | None:
     is_round = isinstance(scope, LOOPS)  # then what leaves the loop after the line skips it in later rounds
     if isinstance(node, (ast.Break, ast.Continue)) and next(a for a in ancestors(node) if isinstance(a, LOOPS)) is not scope:
         return None
-    if node.lineno > line and (isinstance(node, ast.Continue) or not is_round):
+    handlers = [a for a in ancestors(node) if isinstance(a, ast.ExceptHandler) and scope_of(a) is scope_of(node)]
+    if node.lineno > line and (isinstance(node, ast.Continue) or not is_round) and not any(_covers(handler, line) for handler in handlers):
         return None
     above = parent_of(node)
     condition = Guard(above.test, node in above.body).condition if isinstance(above, ast.If) else ""
-    in_handler = any(isinstance(a, ast.ExceptHandler) and scope_of(a) is scope_of(node) for a in ancestors(node))
-    return Skip(node.lineno, type(node).__name__.lower(), in_handler, condition)
+    return Skip(node.lineno, type(node).__name__.lower(), bool(handlers), condition)
 
 
 def _swallows(handler: ast.ExceptHandler) -> bool:

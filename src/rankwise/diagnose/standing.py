@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from rankwise.diagnose.transfers import ASYNC_P2P, unanswered_transfer
 from rankwise.evidence.collectives import Entry
-from rankwise.evidence.flight import P2P_MARK
+from rankwise.evidence.flight import P2P_MARK, base_group
 from rankwise.evidence.frames import user_frame, user_frames
 from rankwise.evidence.records import Call, Ended, Frame, JobEvidence, Raised, RankEvidence, Stack, Thread
 from rankwise.findings import Place, Wait
@@ -20,6 +20,7 @@ _ECHOES = (
     "gloo/transport", "transport/tcp", "application timeout caused pair closure", "was aborted", "process group has been destroyed",
     "signalexception", "store has been closed", "nccl communicator was aborted", "heartbeat monitor", "remote process exited",
 )  # fmt: skip
+_WATCHDOG = ("watchdog caught collective operation timeout", "watchdog got stuck", "heartbeat monitor", "heartbeatmonitor")
 _TIMEOUTS = ("timed out", "timeout", "monitoredbarrier")
 _ECHO_TYPES = frozenset({"RuntimeError", "DistBackendError", "DistNetworkError", "DistStoreError", "DistError", "SignalException"})
 
@@ -50,7 +51,7 @@ class Standing:
         if self.inside == "backward":
             return f"{self.op} (gradients, in backward)"
         if self.inside == "forward":
-            return f"{self.op} (buffers, in DDP forward)"
+            return f"{self.op} (in the DDP forward)"
         if self.inside == "ddp":
             return f"{self.op} (in the DDP constructor)"
         return self.op
@@ -74,6 +75,8 @@ def standings(job: JobEvidence) -> Standings:
 def standing_of(rank: RankEvidence, first_failure_ns: int = 0) -> Standing:
     if not rank.alive and not _was_ended_by_others(rank, first_failure_ns):
         return _at_the_end(rank)
+    if rank.alive and rank.leaving is not None and (not rank.inits or _waiting(rank) is None):
+        return Standing(rank.rank, "ended", stack=user_frames(rank.leaving.stack), since_ns=rank.leaving.time_ns)
     if rank.inits and not rank.inits[-1].ended_ns:
         init = rank.inits[-1]
         return Standing(rank.rank, "init", "init_process_group", stack=user_frames(init.stack), since_ns=init.started_ns)
@@ -121,6 +124,11 @@ def has_failed(job: JobEvidence, rank: RankEvidence) -> bool:
     return ended is not None and (ended.kind == "exception" or bool(ended.code) or ended.signal not in (None, signal.SIGTERM))
 
 
+def end_of(rank: RankEvidence) -> Ended | None:
+    """How a rank ended, or came to the end of its script: then its process may still be busy with what runs at exit."""
+    return rank.ended or rank.leaving
+
+
 def ended_well(ended: Ended | None) -> bool:
     """Left of its own accord and with success."""
     return ended is not None and not ended.signal and (ended.kind == "finished" or ended.code == 0)
@@ -153,6 +161,15 @@ def is_timeout(raised: Raised) -> bool:
     return about_collectives and any(words in text for words in _TIMEOUTS)
 
 
+def gave_up(rank: RankEvidence) -> bool:
+    """torch itself ended the rank because it had waited too long: gloo raises, NCCL's watchdog aborts the process."""
+    raised = first_raised(rank)
+    if raised is not None:
+        return is_timeout(raised)
+    said = rank.ended.said.lower() if rank.ended is not None else ""
+    return rank.ended is not None and rank.ended.signal == signal.SIGABRT and any(words in said for words in _WATCHDOG)
+
+
 def first_raised(rank: RankEvidence) -> Raised | None:
     """The exception that ended the rank (its main thread's), if any."""
     own = [raised for raised in rank.raised if raised.thread == "MainThread"]
@@ -175,7 +192,7 @@ def wait_of(standing: Standing) -> Wait:
     return Wait(
         rank=standing.rank,
         op=standing.op,
-        group="default" if standing.group == "0" else standing.group,
+        group="default" if base_group(standing.group) == "0" else base_group(standing.group),
         seq=standing.seq,
         file=frame.file if frame else None,
         line=frame.line if frame else None,
@@ -183,34 +200,36 @@ def wait_of(standing: Standing) -> Wait:
     )
 
 
+def _in_call(rank: RankEvidence) -> Standing | None:
+    """What a rank that was aborted had waited in: the first collective that the recorder does not know to be done."""
+    pending = _pending_of(rank)
+    return _from_pending(rank, pending, rank.calls[-1] if rank.calls else None) if pending is not None else None
+
+
 def _waiting(rank: RankEvidence) -> Standing | None:
     """In a collective, a send or a recv: by the recorder's pending entries, and by the calls that are open."""
     open_calls = [call for call in rank.calls if call.is_open and not _is_helper_threads(rank, call)]
     innermost = open_calls[-1] if open_calls else None
     pending = _pending_of(rank)
+    if innermost is not None and innermost.op == "destroy_process_group" and pending is not None and _on_nccl(rank):
+        return _from_pending(rank, pending, None)  # it waits for what is still queued on the GPU
     if innermost is not None and innermost.op in P2P | {"new_group", "monitored_barrier", "destroy_process_group"}:
         return _from_call(rank, innermost)
     if pending is not None and (innermost is not None or _on_nccl(rank) or _looks_idle(rank)):
-        inside = pending.origin if pending.origin in _DDP else ""
-        stack = user_frames(rank.collectives.stack_of(pending)) or (user_frames(innermost.stack) if innermost else main_stack(rank))
-        what = pending.what
-        return Standing(
-            rank.rank,
-            "waiting",
-            what.op,
-            what.group.removesuffix(P2P_MARK),
-            pending.seq,
-            what.peer,
-            stack,
-            pending.created_ns,
-            pending,
-            inside,
-        )
+        return _from_pending(rank, pending, innermost)
     if innermost is not None and innermost.op not in _DDP:
         return _from_call(rank, innermost)
     if innermost is not None and rank.collectives.is_partial and _looks_idle(rank):
         return _from_call(rank, innermost)
     return _in_p2p_wait(rank)
+
+
+def _from_pending(rank: RankEvidence, pending: Entry, call: Call | None) -> Standing:
+    inside = pending.origin if pending.origin in _DDP else ""
+    stack = user_frames(rank.collectives.stack_of(pending)) or (user_frames(call.stack) if call else main_stack(rank))
+    what = pending.what
+    group = what.group.removesuffix(P2P_MARK)
+    return Standing(rank.rank, "waiting", what.op, group, pending.seq, what.peer, stack, pending.created_ns, pending, inside)
 
 
 def _on_nccl(rank: RankEvidence) -> bool:
@@ -273,6 +292,8 @@ def _at_the_end(rank: RankEvidence) -> Standing:
     ended = rank.ended or Ended("vanished", rank.last_progress_ns)
     raised = first_raised(rank)
     failed = _last_unfinished(rank)
+    if raised is None and gave_up(rank):
+        return replace(_in_call(rank) or Standing(rank.rank, "waiting", "unknown", stack=user_frames(ended.stack)), is_echo=True)
     if raised is not None and is_echo(raised) and ended.kind in ("exception", "sys_exit", "vanished"):
         if failed is not None:
             echo = _from_call(rank, failed, echo=True)

@@ -106,6 +106,7 @@ def activity_of(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activ
     """The first explanation that fits, from the hardest evidence to the softest."""
     for explain in (
         _stopped,
+        _retried,
         _file_lock,
         _polled_lock,
         _dataloader,
@@ -136,6 +137,18 @@ def _stopped(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity
     by = f"; process {sender.by} sent it" if sender else ""
     why = f"the process is in state T (stopped, paused): SIGSTOP or a debugger holds it{by}; kill -CONT {rank.pid} lets it go on"
     return Activity("RW311", "is stopped by a signal (SIGSTOP, state T)", _here(rank), why, certain=True)
+
+
+def _retried(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity | None:
+    """A DataLoader worker raises the same exception again and again, which the rank catches and tries again."""
+    again = [caught for caught in rank.caught if caught.times > 2 and caught.time_ns >= rank.last_call_ns]
+    if not again:
+        return None
+    last = max(again, key=lambda caught: caught.time_ns)
+    why = f"{_short(last.message)}; {last.times} times since its last call, and it goes on trying: the exception is caught{at(_here(rank))} and swallowed"
+    return Activity(
+        "RW316", f"raises {last.type} again and again in its DataLoader worker, and retries", user_frame(last.stack) or _here(rank), why
+    )
 
 
 def _file_lock(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity | None:
@@ -328,20 +341,26 @@ def _busy(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity | 
     calls_out = (
         re.search(r"[\w\])]\(|\*\*", text) is not None
     )  # plain arithmetic on one line is a loop of the user's, not C code that does not return
-    native = calls_out and same_place and thread is not None and thread.owns_gil and not re.match(r"(while|for|pass|continue)\b", text)
+    loop = book.loop_around(here.file, here.line) if here else None
+    # Within a loop every look may catch the same line although the loop moves: only a line that is run once shows that its call does not return.
+    native = calls_out and same_place and loop is None and thread is not None and thread.owns_gil
     if native:
         why = f"the same line for every look, at {_cpu_rate(rank):.0%} CPU and holding the GIL: C code (a regular expression, big numbers) that does not return: {text}"
         return Activity("RW310", "is inside native code that holds the GIL", here, why)
-    loop = book.loop_around(here.file, here.line) if here else None
     where = f" in the loop of line {loop[0]}" if loop else ""
-    return Activity("RW301", f"is busy{where}", here, f"{_cpu_rate(rank):.0%} CPU, always in {here.function}()" if here else "")
+    seen = (
+        f"; at every look it was at `{_short(text, 80)}`: a loop that goes on, or a call in it that does not return"
+        if same_place and text
+        else ""
+    )
+    return Activity("RW301", f"is busy{where}", here, f"{_cpu_rate(rank):.0%} CPU, always in {here.function}(){seen}" if here else "")
 
 
 def _starved(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity | None:
     if not rank.samples:
         return None
     last = rank.samples[-1]
-    if _bytes_moved(rank) > (1 << 20):
+    if last.state not in ("T", "t") and _bytes_moved(rank) > (1 << 20):
         return Activity("RW314", "reads or writes files", _here(rank), moves=True)
     if last.state == "D" or last.swap > (256 << 20):
         return Activity("RW313", f"is held up by the machine (state {last.state}, {bytes_text(last.swap)} swapped out)", _here(rank))
@@ -388,8 +407,8 @@ def _cpu_rate(rank: RankEvidence) -> float:
 
 
 def _bytes_moved(rank: RankEvidence) -> int:
-    """Bytes read and written over the last samples: a checkpoint being written is progress."""
-    samples = rank.samples[-6:]
+    """Bytes read and written over the last seconds: a checkpoint being written is progress."""
+    samples = rank.samples[-3:]
     if len(samples) < 2:
         return 0
     return samples[-1].read_bytes + samples[-1].written_bytes - samples[0].read_bytes - samples[0].written_bytes

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rankwise.diagnose.match import last_seq, op_at
 from rankwise.diagnose.standing import P2P, Standing, Standings
 from rankwise.diagnose.transfers import has_answered, latest_transfer
+from rankwise.evidence.flight import base_group
 from rankwise.evidence.records import JobEvidence
 
 _MAX_WORLD = 1 << 20  # a larger world size is damaged evidence, not a job
@@ -12,6 +13,7 @@ _MAX_WORLD = 1 << 20  # a larger world size is damaged evidence, not a job
 
 def members_of(job: JobEvidence, group: str, rank: int | None = None) -> list[int]:
     """The ranks of a group, as far as they are known; by `rank`'s own record first, since a name may be another group elsewhere."""
+    group = base_group(group)
     if group == "0":
         return sorted(set(range(min(job.world_size or 0, _MAX_WORLD))) | set(job.ranks))
     own = [job.ranks[rank]] if rank is not None and rank in job.ranks else []
@@ -41,7 +43,7 @@ def needed_by(job: JobEvidence, stands: Standings, rank: int) -> set[int]:
 def _missing_in(job: JobEvidence, stands: Standings, standing: Standing) -> set[int]:
     """Who has not arrived in a slot: worked out once for all who wait in it."""
     # The same name may be another group on other ranks, so its members are part of the slot; the default group is the same for all.
-    group = () if standing.group == "0" else tuple(members_of(job, standing.group, standing.rank))
+    group = () if base_group(standing.group) == "0" else tuple(members_of(job, standing.group, standing.rank))
     slot = (standing.op, standing.group, standing.seq, standing.inside if standing.seq is None else "", group)
     if slot not in stands.missing:
         members = group or members_of(job, standing.group)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rankwise.evidence.records import Ended, Frame, Init, Model, NewGroup, PortHolder, Raised, SentSignal, Stack
+from rankwise.evidence.records import Caught, Ended, Frame, Init, Model, NewGroup, PortHolder, Raised, SentSignal, Stack
 
 _MAX_BYTES = 32 << 20
 _UNUSED = {"unused": "names", "replaced": "replaced", "added": "added"}  # field of Model: key in the journal
@@ -27,6 +27,7 @@ class Journal:
     models: list[Model] = field(default_factory=list)
     raised: list[Raised] = field(default_factory=list)
     ended: Ended | None = None
+    caught: dict[str, Caught] = field(default_factory=dict)  # by type and message
     signals: list[SentSignal] = field(default_factory=list)
     child_exits: dict[int, tuple[int, int]] = field(default_factory=dict)  # pid: code, time
     children: dict[int, tuple[dict[str, str], int]] = field(default_factory=dict)  # pid: rank variables, time of start
@@ -171,6 +172,11 @@ class Journal:
 
     def _on_exit(self, facts: dict[str, Any]) -> None:
         self.ended = Ended(str(facts["kind"]), int(facts["t"]), code=_whole_or_none(facts["code"]), stack=stack_from(facts["frames"]))
+
+    def _on_worker_raised(self, facts: dict[str, Any]) -> None:
+        """A DataLoader worker's exception that reached this process; the latest line tells how often."""
+        kind, message = str(facts["type"]), str(facts["message"])
+        self.caught[f"{kind}: {message}"] = Caught(kind, message, _whole(facts["times"]), int(facts["t"]), stack_from(facts["frames"]))
 
     def _on_child_start(self, facts: dict[str, Any]) -> None:
         self.children[_whole(facts["pid"])] = (_texts(facts["env"]), _whole(facts["t"]))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rankwise.evidence.collectives import CollectiveLog
+from rankwise.findings import Finding
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,9 @@ class Call:
     sizes: tuple[int, ...] = ()
     dtype: str = ""
     peer: int | None = None  # src, dst or root, as a global rank
-    reduce_op: str = ""  # of a send or recv: its tag
+    reduce_op: str = ""  # of a send or recv: its tag; of a forward: no_sync, no_grad, eval, where it is one
     failed: bool = False
+    by_helper: bool = False  # made by another thread than the main one: a helper of the user's, or autograd's
 
     @property
     def is_open(self) -> bool:
@@ -54,6 +56,11 @@ class Call:
     def tag(self) -> str:
         """The tag of a send or recv; empty for the usual one, 0."""
         return "" if self.reduce_op == "0" else self.reduce_op
+
+    @property
+    def mode(self) -> tuple[str, ...]:
+        """How a forward differs from one of plain training: no_sync, no_grad, eval."""
+        return tuple(self.reduce_op.split("+")) if self.op == "forward" else ()
 
 
 @dataclass(frozen=True)
@@ -67,6 +74,17 @@ class Raised:
     thread: str = "MainThread"
     text: str = ""  # the traceback as Python prints it
     chain: tuple[str, ...] = ()  # types of the exceptions it came from
+
+
+@dataclass(frozen=True)
+class Caught:
+    """An exception of a DataLoader worker that was handed to the rank, and how often so far."""
+
+    type: str
+    message: str
+    times: int
+    time_ns: int
+    stack: Stack = ()
 
 
 @dataclass(frozen=True)
@@ -215,6 +233,7 @@ class RankEvidence:
     groups: tuple[NewGroup, ...] = ()
     models: tuple[Model, ...] = ()
     calls: tuple[Call, ...] = ()
+    num_forgotten: int = 0  # calls before these, which have left the ring
     collectives: CollectiveLog = field(default_factory=CollectiveLog)
     counts: dict[str, int] = field(default_factory=dict)  # calls by op since the start, also those that left the ring
     threads: tuple[Thread, ...] = ()
@@ -226,10 +245,17 @@ class RankEvidence:
     locks: tuple[FileLock, ...] = ()
     raised: tuple[Raised, ...] = ()
     ended: Ended | None = None
+    leaving: Ended | None = None  # it is still there, but its script has come to its end (atexit, threads that are joined)
+    caught: tuple[Caught, ...] = ()  # exceptions that reached the rank and were caught there
     signals: tuple[SentSignal, ...] = ()  # sent from Python to this process or one below it
     restarts: int = 0
     last_progress_ns: int = 0
     blind: tuple[str, ...] = ()  # what could not be seen, in words
+
+    @property
+    def last_call_ns(self) -> int:
+        """When its latest collective, forward or backward began."""
+        return next((call.started_ns for call in reversed(self.calls) if call.op not in ("pass_start", "pass_end")), 0)
 
 
 @dataclass(frozen=True)
@@ -266,4 +292,5 @@ class JobEvidence:
     log_tails: dict[str, str] = field(default_factory=dict)  # the last lines of each log, by name
     launch_style: str = "torchrun"  # or "command"
     cwd: str = ""  # where the job was started
+    suspected: tuple[Finding, ...] = ()  # what was told last about a rank that kept the others waiting
     blind: tuple[str, ...] = ()

@@ -11,7 +11,7 @@ from rankwise.evidence.journal import Journal
 from rankwise.evidence.records import Call
 
 _HEADER = struct.Struct("<4sIIIQQ")
-_SLOT = struct.Struct("<QQQIHHiIIB3x5i4x")
+_SLOT = struct.Struct("<QQQIHHiIIBB2x5i4x")
 _MAX_SIZE = 4 << 20
 
 
@@ -68,7 +68,7 @@ def read_ring(path: Path, journal: Journal) -> RingView | None:
 
 
 def _read_slot(data: bytes, offset: int, n: int, journal: Journal) -> Call | None:
-    number, started, ended, site, op, dtype, peer, group, reduce_op, failed, dims, *sizes = _SLOT.unpack_from(data, offset)
+    number, started, ended, site, op, dtype, peer, group, reduce_op, failed, helper, dims, *sizes = _SLOT.unpack_from(data, offset)
     if number != n + 1 or op >= len(journal.ops):
         return None  # being written right now, or used again meanwhile
     return Call(
@@ -82,4 +82,5 @@ def _read_slot(data: bytes, offset: int, n: int, journal: Journal) -> Call | Non
         peer=peer if peer >= 0 else None,
         reduce_op=journal.names.get(reduce_op, "").rsplit(".", 1)[-1],
         failed=bool(failed),
+        by_helper=bool(helper),
     )

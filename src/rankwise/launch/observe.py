@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rankwise.evidence.collectives import CollectiveLog
-from rankwise.evidence.flight import log_from_calls, read_flight
+from rankwise.evidence.flight import log_from_calls, read_flights
 from rankwise.evidence.frames import is_user_file
 from rankwise.evidence.journal import Journal
 from rankwise.evidence.records import Call, Ended, Helper, Raised, RankEvidence, Sample, SentSignal, Stack, Thread
@@ -138,9 +138,8 @@ class Observer:
         return pid not in self.table or self.table[pid].state not in ("T", "t")
 
     def _read_flights(self, pid: int, dumps: list[bytes]) -> CollectiveLog:
-        calls = self.calls_of(pid)
-        logs = [log for log in (read_flight(dump, calls) for dump in dumps) if log is not None and len(log)]
-        return max(logs, key=len) if logs else CollectiveLog()
+        inits = self.journals[pid].inits
+        return read_flights(dumps, self.calls_of(pid), inits[-1].backend if inits else "") or CollectiveLog()
 
     # -- who is who -----------------------------------------------------------------------------------------------------------
 
@@ -348,6 +347,7 @@ class Observer:
             groups=tuple(journal.groups),
             models=tuple(journal.models),
             calls=calls,
+            num_forgotten=view.head - len(calls) if view else 0,
             collectives=self._log_of(pid, calls, alive),
             counts=view.counts if view else {},
             threads=threads,
@@ -357,6 +357,8 @@ class Observer:
             helpers=self.helpers_of(pid),
             raised=tuple(journal.raised),
             ended=self.end_of(pid),
+            leaving=journal.ended if alive else None,
+            caught=tuple(journal.caught.values()),
             signals=tuple(sent for target in (pid, *self._below(pid)) for sent in self.signals_to(target)),
             restarts=self._env_of(pid).restarts,
             last_progress_ns=self.moved_ns.get(pid, 0),
@@ -367,7 +369,8 @@ class Observer:
         """The recorder's last word if the rank left one, else what was fetched, else the calls alone."""
         last_word = self._live / f"x-{pid}.json"
         if not alive and last_word.exists():
-            log = read_flight(last_word.read_bytes(), calls)
+            inits = self.journals[pid].inits if pid in self.journals else []
+            log = read_flights([last_word.read_bytes()], calls, inits[-1].backend if inits else "")
             if log is not None and len(log):
                 return log
         fetched = self._flights.get(pid)

@@ -63,6 +63,7 @@ class Watch:
         self._nodes: OneNode = OneNode()
         self._has_joined = False
         self._told: Report | None = None
+        self._suspected: tuple[Finding, ...] = ()  # the last rank that kept others waiting: torch may give up on it later
         self._stopped: Report | None = None  # what is said when a hung job is stopped
         self._looked_ns = 0
         self._waiting = ""
@@ -149,7 +150,7 @@ class Watch:
 
     def _collected(self, depth: str, exit_code: int | None = None) -> JobEvidence:
         job = self._collector.collect(depth, time.time_ns(), self._pace.stall_after_s, exit_code=exit_code)
-        return replace(job, blind=(*job.blind, *self._job.faults.spots()))
+        return replace(job, blind=(*job.blind, *self._job.faults.spots()), suspected=self._suspected)
 
     def _judge(self, now: int) -> None:
         """Decide, tell what is new, and stop a job that cannot go on."""
@@ -164,7 +165,7 @@ class Watch:
         is_stalled = self._is_stalled(now)
         findings = _worth_telling(every, is_stalled)
         stuck_s = self._pace.quiet_s(now)
-        is_deadlocked = bool(findings) and findings[0].deadlock and findings[0].certain and findings[0].severity == "error"
+        is_deadlocked = bool(findings) and findings[0].deadlock and findings[0].severity == "error"
         if not is_deadlocked:
             self._pace.forget_proof()
         elif not self._pace.is_confirmed(_progress_of_waiting(findings[0], job), now, _confirm_s(findings[0])):
@@ -195,6 +196,8 @@ class Watch:
         if _essence(report.findings) == _essence(self._told.findings if self._told else []):
             return
         self._told = report
+        if report.findings and report.findings[0].code.startswith(("RW3", "RW502")):
+            self._suspected = tuple(report.findings[:4])
         with self._guard("tell what was found"):
             self._tell(report, self._output)
 
@@ -270,7 +273,7 @@ class Watch:
 
 def _worth_telling(findings: list[Finding], is_stalled: bool) -> list[Finding]:
     """What is proven at once; suspicions only of a job that has stalled; mere notes only when something else is told."""
-    kept = [finding for finding in findings if (finding.certain and finding.severity == "error") or is_stalled]
+    kept = [finding for finding in findings if ((finding.certain or finding.deadlock) and finding.severity == "error") or is_stalled]
     return kept if any(finding.code not in _NOTES for finding in kept) else []
 
 
@@ -280,7 +283,7 @@ def _confirm_s(finding: Finding) -> float:
 
 
 def _progress_of_waiting(finding: Finding, job: JobEvidence) -> dict[int, int]:
-    ranks = [wait.rank for wait in finding.waiting if wait.rank is not None]
+    ranks = [rank for rank in (*(wait.rank for wait in finding.waiting), *(place.rank for place in finding.culprits)) if rank is not None]
     return {rank: job.ranks[rank].last_progress_ns for rank in ranks if rank in job.ranks}
 
 

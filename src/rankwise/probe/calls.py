@@ -38,11 +38,11 @@ def begin(op: int, frame: Any) -> Opened:
         return None
 
 
-def begin_if_open(op: int) -> Opened:
+def begin_if_open(op: int, mode: Callable[[], str | None] | None = None) -> Opened:
     """The same for the caller's caller, but only in a process that has a ring already: a model without collectives needs none."""
     try:
         record = ring.here()
-        return None if record is None else (record, record.enter(op, sys._getframe(2)))
+        return None if record is None else (record, record.enter(op, sys._getframe(2), reduce_op=mode() if mode is not None else None))
     except Exception as error:
         hooks.note_broken(ring.OPS[op], error)
         return None
@@ -54,6 +54,17 @@ def end(opened: Opened, failed: bool = False) -> None:
             opened[0].leave(opened[1], failed)
     except Exception as error:
         hooks.note_broken("leave", error)
+
+
+def note(op: int, number: int | None = None) -> None:
+    """A moment, not a span: the caller's caller did this, and the number that belongs to it (batches so far, where none is given)."""
+    try:
+        record = ring.here()
+        if record is not None:
+            told = record.count_of(ring.NUMBER["next_batch"]) if number is None else number
+            record.leave(record.enter(op, sys._getframe(2), peer=told))
+    except Exception as error:
+        hooks.note_broken(ring.OPS[op], error)
 
 
 def count(op: int) -> None:

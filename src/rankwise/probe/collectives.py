@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from . import calls, exits, hooks, journal, ports, ring, server, sites, streams
+from . import calls, ddp, exits, hooks, journal, ports, ring, server, sites, streams
 
 # function: position of tensor, group, peer, reduce op or tag (None: it has none), with the names they have as keywords
 _SHAPES: dict[str, tuple[tuple[int, str] | None, tuple[int, str], tuple[int, str] | None, tuple[int, str] | None]] = {
@@ -167,6 +167,7 @@ def _end_init(opened: calls.Opened, error: BaseException | None) -> None:
 
 def _note_rank(module: ModuleType) -> None:
     streams.name_rank(module.get_rank())
+    ddp.mark_backward()
     journal.write("rank", rank=module.get_rank(), world_size=module.get_world_size(), backend=str(module.get_backend()))
 
 

@@ -24,10 +24,10 @@ def attach(module: ModuleType) -> None:
 
 
 def attach_dataloader(module: ModuleType) -> None:
-    """Count batches; only counted, so that a loop over data shows as progress even where no collective is called."""
+    """Count batches, so that a loop over data shows as progress; note where each pass over the data begins, and that it came to its end."""
     cls = module._BaseDataLoaderIter
-    original = cls.__next__
-    fetched, ended = ring.NUMBER["next_batch"], ring.NUMBER["end_of_data"]
+    original, original_iter = cls.__next__, module.DataLoader.__iter__
+    fetched, ended, began, over = (ring.NUMBER[name] for name in ("next_batch", "end_of_data", "pass_start", "pass_end"))
 
     @functools.wraps(original)
     def counted(self: Any) -> Any:
@@ -35,11 +35,18 @@ def attach_dataloader(module: ModuleType) -> None:
             batch = original(self)
         except StopIteration:
             calls.count(ended)
+            calls.note(over, self._num_yielded)
             raise
         calls.count(fetched)
         return batch
 
+    @functools.wraps(original_iter)
+    def iterate(self: Any) -> Any:
+        calls.note(began)
+        return original_iter(self)
+
     cls.__next__ = counted
+    module.DataLoader.__iter__ = iterate
 
 
 def _recorded_init(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -53,7 +60,6 @@ def _recorded_init(original: Callable[..., Any]) -> Callable[..., Any]:
             original(self, *args, **kwargs)
         finally:
             calls.end(opened)
-        hooks.guarded(_wrap_backward)()
         hooks.guarded(_remember)(self, model)
 
     return __init__
@@ -88,7 +94,7 @@ def _recorded_forward(original: Callable[..., Any]) -> Callable[..., Any]:
     def forward(self: Any, *inputs: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():  # keeps torch.compile from tracing the probe
             return original(self, *inputs, **kwargs)
-        opened = calls.begin_if_open(number)
+        opened = calls.begin_if_open(number, lambda: _mode_of(self, torch.is_grad_enabled()))
         try:
             output = original(self, *inputs, **kwargs)
         except BaseException as error:
@@ -99,6 +105,18 @@ def _recorded_forward(original: Callable[..., Any]) -> Callable[..., Any]:
         return output
 
     return forward
+
+
+def _mode_of(wrapper: Any, is_grad_enabled: bool) -> str | None:
+    """How a forward differs from one of plain training, which is what decides whether a gradient reduction follows it."""
+    if wrapper.__dict__.get("require_backward_grad_sync", True) and is_grad_enabled and wrapper.module.training:
+        return None
+    parts = {
+        "no_sync": not wrapper.__dict__.get("require_backward_grad_sync", True),
+        "no_grad": not is_grad_enabled,
+        "eval": not wrapper.module.training,
+    }
+    return "+".join(name for name, holds in parts.items() if holds)
 
 
 def _note_unused(wrapper: Any, error: BaseException) -> None:
@@ -118,8 +136,8 @@ def _note_unused(wrapper: Any, error: BaseException) -> None:
     )
 
 
-def _wrap_backward() -> None:
-    """Once there is a DDP model: mark each backward, which is where its gradient all-reduces belong."""
+def mark_backward() -> None:
+    """Once the process has joined a job: mark each backward, which is where DDP and FSDP reduce gradients."""
     global _wrapped_backward
     if _wrapped_backward:
         return

@@ -23,6 +23,7 @@ _ended_pid = 0
 _last_exit_call: list[Any] = []
 _exit_code: Any = None
 _installed = False
+_told_first: list[ModuleType] = []
 
 
 def install() -> None:
@@ -43,9 +44,14 @@ def install() -> None:
 
 
 def go_first() -> None:
-    """Handlers run last in, first out: be the first to run, before one that may hang."""
+    """Handlers run last in, first out: be the first to run, before one that may hang, and before threads are joined."""
     atexit.unregister(_at_exit)
     atexit.register(_at_exit)
+    import threading
+
+    if threading not in _told_first:
+        _told_first.append(threading)
+        threading._register_atexit(_at_exit)  # type: ignore[attr-defined]  # private, but the only hook before the joins
 
 
 def note_exception(error: BaseException, thread: str = "MainThread") -> None:

@@ -22,8 +22,10 @@ _told: set[tuple[int, str]] = set()
 # module: the part of the probe to load when it has been imported, and the function to call with it
 _after = {
     "torch.distributed.distributed_c10d": ("collectives", "attach"),
+    "torch.distributed._functional_collectives": ("functional", "attach"),
     "torch.nn.parallel.distributed": ("ddp", "attach"),
     "torch.utils.data.dataloader": ("ddp", "attach_dataloader"),
+    "torch._utils": ("caught", "attach"),
     "torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler": ("children", "watch_torchrun"),
     "torch._dynamo.trace_rules": ("collectives", "hide_from_compiler"),
     "multiprocessing.process": ("children", "watch_start"),

@@ -3,10 +3,12 @@
 Layout: a header, one counter per operation, then fixed slots. Space is allocated before it is mapped, so a full disk cannot raise SIGBUS.
 """
 
+import _thread
 import itertools
 import mmap
 import os
 import struct
+import threading
 import time
 from typing import Any
 
@@ -14,7 +16,7 @@ from . import journal, sites
 
 CAPACITY = 2048
 HEADER = struct.Struct("<4sIIIQQ")  # magic, slot size, capacity, number of operations, head, pid
-SLOT = struct.Struct("<QQQIHHiIIB3x20s4x")  # n, started, ended, site, op, dtype, peer, group, reduce op, failed, shape
+SLOT = struct.Struct("<QQQIHHiIIBB2x20s4x")  # n, started, ended, site, op, dtype, peer, group, reduce op, failed, helper thread, shape
 SHAPE = struct.Struct("<5i")  # number of dimensions, the first 4 sizes
 MAGIC = b"RWR1"
 # Header, counters and slots are whole words: one word is written faster, and at once, through a view of words.
@@ -26,7 +28,8 @@ OPS = (
     "all_reduce broadcast reduce all_gather all_gather_into_tensor gather scatter reduce_scatter reduce_scatter_tensor all_to_all "
     "all_to_all_single barrier monitored_barrier send recv isend irecv batch_isend_irecv all_gather_object gather_object "
     "broadcast_object_list scatter_object_list send_object_list recv_object_list all_reduce_coalesced all_gather_coalesced "
-    "init_process_group new_group split_group destroy_process_group forward backward next_batch end_of_data ddp"
+    "init_process_group new_group split_group destroy_process_group forward backward next_batch end_of_data ddp "
+    "reduce_scatter_coalesced pass_start pass_end"
 ).split()
 NUMBER = {name: i for i, name in enumerate(OPS)}
 
@@ -46,6 +49,7 @@ class Ring:
         HEADER.pack_into(self._map, 0, MAGIC, SLOT.size, CAPACITY, len(OPS), 0, os.getpid())
         self._words = memoryview(self._map).cast("Q")
         self._first_word = first // 8
+        self._main = threading.main_thread().ident
         self._next = itertools.count().__next__
         self._next_name = itertools.count(1).__next__
         self._names: dict[Any, int] = {}
@@ -63,7 +67,7 @@ class Ring:
         SLOT.pack_into(
             self._map, 8 * (self._first_word + n % CAPACITY * _SLOT_WORDS),
             n + 1, time.time_ns(), 0, sites.number_of_caller(frame), op, dtype, peer, names.get(group) or self._name(group),
-            0 if reduce_op is None else names.get(reduce_op) or self._name(reduce_op), 0, shape,
+            0 if reduce_op is None else names.get(reduce_op) or self._name(reduce_op), 0, _thread.get_ident() != self._main, shape,
         )  # fmt: skip
         self._words[_FIRST_COUNT_WORD + op] += 1
         self._words[_HEAD_WORD] = n + 1
@@ -80,6 +84,9 @@ class Ring:
     def mark(self, op: int) -> None:
         """Progress that is only counted: no slot, no stack."""
         self._words[_FIRST_COUNT_WORD + op] += 1
+
+    def count_of(self, op: int) -> int:
+        return self._words[_FIRST_COUNT_WORD + op]
 
     def _name(self, thing: Any) -> int:
         """The number of a dtype, a group's name or a reduce op; each text is written to the journal once."""

@@ -1,0 +1,232 @@
+"""Decides who left the common way where two ranks' histories part: by rank conditions, ends of data, loops that were left, and what was usual."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from rankwise.diagnose.blame import Blame, Side, by_rank_condition, op_text, top_of
+from rankwise.diagnose.history import Parting, leads_to, times_followed, was_called
+from rankwise.diagnose.passes import shorter_pass
+from rankwise.diagnose.reasons import LeftLoops, Reason, find_left_loops, find_skips, reasons_text
+from rankwise.diagnose.source import SourceBook
+from rankwise.diagnose.wording import at, verb
+from rankwise.evidence.frames import user_frames
+from rankwise.evidence.records import Call, JobEvidence, Stack
+from rankwise.findings import ranks_text
+
+_SAME_RANGE = re.compile(r"`range\(\d[\d_]*\)`")  # as many rounds on every rank
+_EVENTS = {"forward": "the forward", "backward": "the backward", "ddp": "the DDP constructor"}
+_DDP_OPS = {"forward": "broadcast", "backward": "all_reduce", "ddp": "all_gather"}
+
+
+def find_departure(job: JobEvidence, book: SourceBook, parting: Parting, mine: list[int], others: list[int]) -> Blame | None:
+    """Who departed, and why as far as it can be read; None where neither the code nor the past tells."""
+    if parting.mine.rank not in mine:
+        mine, others = others, mine
+    sides = [side_of(mine, parting.next), side_of(others, parting.instead)]
+    way, back = _Way(job, book, parting, mine, others), _Way(job, book, parting.turned(), others, mine)
+    arguments = (_by_own_condition, _by_data, _by_jump, _by_loop, _by_exit, _by_order, _by_novelty)
+    return by_rank_condition(job, book, sides) or next(
+        (found for argue in arguments for one in (way, back) if (found := argue(one)) is not None), None
+    )
+
+
+@dataclass(frozen=True)
+class _Way:
+    """One reading of a parting: `mine` kept to the common way, `others` left it."""
+
+    job: JobEvidence
+    book: SourceBook
+    parting: Parting
+    mine: list[int]
+    others: list[int]
+
+    def counts(self, op: str) -> tuple[int | None, int | None]:
+        """How often each side did something that is only counted."""
+        return tuple(self.job.ranks[ranks[0]].counts.get(op) for ranks in (self.mine, self.others))  # type: ignore[return-value]
+
+
+def side_of(ranks: list[int], call: Call | None) -> Side:
+    """The ranks that made a call, as the finding tells it; without a call they have gone."""
+    if call is None:
+        return Side(ranks, "exit", ())
+    inside = call.op if call.op in _DDP_OPS else ""
+    return Side(ranks, _DDP_OPS.get(call.op, call.op), user_frames(call.stack), inside)
+
+
+def _by_own_condition(way: _Way) -> Blame | None:
+    """The others make a call under a condition that speaks of the rank, though its value cannot be worked out; these are under none."""
+    there, before = way.parting.next_other, way.parting.before
+    if there is None or any(reason.is_about_rank for reason in find_skips(way.book, _stack(before), _stack(way.parting.next))):
+        return None
+    told = [reason for reason in find_skips(way.book, _stack(before), _stack(there)) if reason.is_about_rank]
+    if not told:
+        return None
+    line = next((frame for frame in _stack(there) if frame.file == told[0].frame.file and frame.function == told[0].frame.function), None)
+    why = f"{reasons_text(told)}: a condition on the rank, under which {ranks_text(way.mine)} did not call it"
+    return Blame("RW209" if there.op == "forward" else "RW208", way.others, why, line)
+
+
+def _by_data(way: _Way) -> Blame | None:
+    """The others' data came to its end, and these have got more batches out of it."""
+    if way.parting.next is None:
+        return None
+    found = shorter_pass(way.job.ranks[way.others[0]], way.job.ranks[way.mine[0]])
+    if found is not None:
+        short, long = found
+        told = f"{short.batches} batches{at(top_of(user_frames(short.stack)))}, {verb(way.mine, 'is', 'are')} at batch {long.batches} of the same pass"
+    else:
+        (ends, ends_other), (batches, batches_other) = way.counts("end_of_data"), way.counts("next_batch")
+        if (ends_other or 0) <= (ends or 0) or (batches or 0) <= (batches_other or 0):
+            return None
+        told = f"{batches_other} batches in all, {verb(way.mine, 'is', 'are')} at {batches}"
+    return Blame("RW213", way.others, f"its data ended after {told}: fewer batches than the others (uneven data)")
+
+
+def _by_jump(way: _Way) -> Blame | None:
+    """The others are where one usually comes a few calls later: they left out what lies between."""
+    parting, missed, there = way.parting, way.parting.next, way.parting.next_other
+    if missed is None or there is None or not leads_to(parting, missed, there):
+        return None
+    usual, unusual = times_followed(parting, parting.before, missed), times_followed(parting, parting.before, there)
+    return _skipped(way, f", as all ranks did {usual} times before") if usual and not unusual else None
+
+
+def _by_loop(way: _Way) -> Blame | None:
+    """These go round in a loop that the others have left."""
+    missed, there = way.parting.next, way.parting.next_other
+    if missed is None:
+        return None
+    left = find_left_loops(way.book, _stack(missed), _stack(there))
+    if left is None or (there is not None and was_called(way.parting, there) and _is_a_pass_ahead(way)):
+        return None
+    if not was_called(way.parting, missed) and times_followed(way.parting, way.parting.before, there):
+        return None  # the others do what is usual, these something new
+    if left.is_in_another and there is not None and not was_called(way.parting, there) and not way.counts("next_batch")[0]:
+        return None  # the others may be at the end of their round, with a call of their own
+    batches, batches_other = way.counts("next_batch")
+    if batches and batches == batches_other:
+        return _skipped(way, f", though both sides fetched {batches} batches")
+    loop = f"the loop in {_place(left.frame.file, left.loops[-1].start)} that {verb(way.mine, 'is', 'are')} still in"
+    exits = _possible(way, left)
+    ends = [reason for reason in exits if reason.kind != "data"]
+    # Without a count of rounds, a round that left the call out looks like a round less.
+    skips = (
+        []
+        if batches
+        else [reason for reason in find_skips(way.book, _stack(way.parting.before), _stack(missed)) if reason.kind != "condition"]
+    )
+    if skips and not exits:
+        return _skipped(way, ", though its loop goes as many rounds")
+    if skips:
+        why = f"it made one round less of {loop}, or left this call out of one: {reasons_text([*skips, *exits])}"
+        return Blame("RW201" if not ends else "RW219", way.others, why, certain=False)
+    if not exits:
+        return _skipped(way, "")
+    if not ends:
+        rounds = f"{ranks_text(way.others)} went fewer rounds than {ranks_text(way.mine)} in {loop}: {reasons_text(exits)}"
+        return Blame("RW221", sorted([*way.mine, *way.others]), rounds, exits[0].frame if len(exits) == 1 else None, certain=False)
+    is_only = len(ends) == len(exits)
+    line = ends[0].frame if len(exits) == 1 else None
+    why = f"it left {loop}: {reasons_text(exits)}" + (", which each rank decides for itself" if is_only else "")
+    return Blame("RW219", way.others, why, line, certain=is_only)
+
+
+def _by_exit(way: _Way) -> Blame | None:
+    """The others are gone, and these go on as all did before."""
+    usual = times_followed(way.parting, way.parting.before, way.parting.next)
+    if way.parting.next_other is not None or not usual:
+        return None
+    next_one = f"{op_text(side_of(way.mine, way.parting.next))}{at(top_of(_stack(way.parting.next)))}"
+    return Blame(
+        "RW402",
+        way.others,
+        f"after {_told(way.parting.before)} it ended instead of going on to {next_one}, as all did {usual} times before",
+    )
+
+
+def _is_a_pass_ahead(way: _Way) -> bool:
+    """These have begun a further pass over the data: then it is they who left out what the others are in."""
+    begun, begun_other = way.counts("pass_start")
+    return (begun or 0) > (begun_other or 0)
+
+
+def _possible(way: _Way, left: LeftLoops) -> list[Reason]:
+    """Without the ends of data that did not happen: what is counted tells that no loader ended on the others alone."""
+    batches, batches_other = way.counts("next_batch")
+    rest = [reason for reason in left.reasons if reason.kind != "data"]
+    if (batches or batches_other) and rest:
+        return rest
+    others = [reason for reason in left.reasons if reason.kind != "data" or not _SAME_RANGE.search(reason.text)]
+    return others if len(others) < 2 else [reason for reason in others if "`range(" not in reason.text] or others
+
+
+def _by_order(way: _Way) -> Blame | None:
+    """Both are in the same function for the first time, and the others are further down: they went past the call that these are in."""
+    missed, there = way.parting.next, way.parting.next_other
+    if missed is None or there is None or was_called(way.parting, missed) or was_called(way.parting, there):
+        return None
+    shared = way.book.shared_frames(_stack(missed), _stack(there))
+    if shared is None or shared[0].line >= shared[1].line or way.book.tree(shared[0].file) is None:
+        return None
+    return _skipped(way, "")
+
+
+def _skipped(way: _Way, usual: str) -> Blame:
+    """The others went past the call that these make next."""
+    missed, before = way.parting.next, way.parting.before
+    assert missed is not None
+    reasons = find_skips(way.book, _stack(before), _stack(missed))
+    leaving = [reason for reason in reasons if reason.kind != "condition"]
+    what = _EVENTS.get(missed.op) or op_text(side_of(way.mine, missed))
+    if before is not None and before.op == "forward" and (mode := _other_mode(way)):
+        return Blame("RW201", way.others, f"{mode}, so it made no {what}{at(top_of(_stack(missed)))}")
+    why = f"after {_told(before)} it did not go on to {what}{at(top_of(_stack(missed)))}{usual}"
+    if reasons:
+        why += f": {reasons_text(reasons)}"
+    line = reasons[0].frame if len(reasons) == 1 else leaving[0].frame if len(leaving) == 1 else None
+    return Blame("RW201", way.others, why, line, certain=bool(usual) or len(leaving) == 1)
+
+
+def _other_mode(way: _Way) -> str:
+    """How the others' forward differed from these ranks' own: SyncBatchNorm, for one, does not synchronise in eval mode."""
+    mine, theirs = way.parting.before, way.parting.other.calls[way.parting.at_other - 1]
+    if mine is None or theirs.op != "forward" or mine.mode == theirs.mode:
+        return ""
+    words = {"eval": "in eval mode", "no_grad": "without gradients (no_grad)", "no_sync": "with gradient sync off (no_sync)"}
+    told = " and ".join(words[mode] for mode in theirs.mode if mode in words) or "in training mode"
+    return f"its forward{at(top_of(_stack(theirs)))} ran {told}, {ranks_text(way.mine)}'s did not"
+
+
+def _by_novelty(way: _Way) -> Blame | None:
+    """These do what was usual; the others make a call that nobody made before. It may still be these that left it out: a suspicion."""
+    parting, call, there = way.parting, way.parting.next, way.parting.next_other
+    if call is None or there is None or was_called(parting, there):
+        return None
+    usual = times_followed(parting, parting.before, call)
+    if not usual:
+        return None
+    what, rest = op_text(side_of(way.others, there)), ranks_text(way.mine)
+    why = (
+        f"after {_told(parting.before)} it called {what}{at(top_of(_stack(there)))}, which no rank had called before; {rest} went on "
+        f"to {op_text(side_of(way.mine, call))}{at(top_of(_stack(call)))}, as all did {usual} times. "
+        f"Either the call is one rank's alone, or {rest} left it out: compare the two lines"
+    )
+    ways = way.book.shared_frames(_stack(there), _stack(call))
+    line = ways[0] if ways is not None else top_of(_stack(there))
+    if there.op == "forward":
+        return Blame("RW209", way.others, why, line, certain="eval" in there.mode or "no_grad" in there.mode)
+    return Blame("RW208", way.others, why, line, certain=False)
+
+
+def _told(call: Call | None) -> str:
+    return f"{_EVENTS.get(call.op, call.op)}{at(top_of(_stack(call)))}" if call is not None else "the start"
+
+
+def _stack(call: Call | None) -> Stack:
+    return user_frames(call.stack) if call is not None else ()
+
+
+def _place(file: str, line: int) -> str:
+    return f"{file.rsplit('/', 1)[-1]}:{line}"

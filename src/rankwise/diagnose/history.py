@@ -1,0 +1,277 @@
+"""What two ranks called, one after the other, laid side by side: where their ways part, and what was usual until then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import prod
+
+from rankwise.diagnose.standing import end_of
+from rankwise.evidence.records import Call, JobEvidence, RankEvidence
+
+DDP_CALLS = frozenset({"forward", "backward", "ddp"})
+_NOT_TOGETHER = frozenset(
+    {
+        "init_process_group", "destroy_process_group", "next_batch", "end_of_data", "pass_start", "pass_end", "send", "recv", "isend", "irecv",
+        "batch_isend_irecv", "send_object_list", "recv_object_list",
+    }
+)  # fmt: skip
+_SAME_SIZE = frozenset({"all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor"})
+_GAP, _TWIN, _NEVER = 2, 1, 1 << 20  # a call that one rank left out costs more than the same call from another line
+_BAND = 40  # how far two ranks may be apart
+_LONGEST = 1500  # calls after the first difference that are laid side by side
+_SOME_PAST = 8  # calls before which nothing is usual yet
+_LOOK_AHEAD = 24  # how many calls a rank may leave out at once
+
+Key = tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class History:
+    """One rank's calls that all ranks make together, oldest first, and the numbers that all its calls were given."""
+
+    rank: int
+    calls: tuple[Call, ...]
+    numbers: tuple[int, ...]
+    first: int = 0  # calls before this number have left the ring
+
+    def key(self, i: int) -> Key:
+        return key_of(self.calls[i])
+
+
+@dataclass(frozen=True)
+class Parting:
+    """Where two ranks' ways part: what both did last, and what each did next (None: nothing more, it is gone or not there yet)."""
+
+    mine: History
+    other: History
+    at: int  # index in mine of the first call that the other did not make there
+    at_other: int
+    is_in_step_again: bool = False  # the other made no call in its place: after these calls both go on alike
+
+    @property
+    def before(self) -> Call | None:
+        return self.mine.calls[self.at - 1] if self.at else None
+
+    @property
+    def next(self) -> Call | None:
+        return self.mine.calls[self.at] if self.at < len(self.mine.calls) else None
+
+    @property
+    def next_other(self) -> Call | None:
+        return self.other.calls[self.at_other] if self.at_other < len(self.other.calls) else None
+
+    def turned(self) -> Parting:
+        return Parting(self.other, self.mine, self.at_other, self.at)
+
+    @property
+    def instead(self) -> Call | None:
+        """What the other did in place of my next call; None where it did nothing in its place."""
+        return None if self.is_in_step_again else self.next_other
+
+    def past(self) -> Iterator[tuple[Key, ...]]:
+        """The keys of both ranks' calls up to here."""
+        yield tuple(self.mine.key(i) for i in range(self.at))
+        yield tuple(self.other.key(i) for i in range(self.at_other))
+
+
+def key_of(call: Call) -> Key:
+    """What makes two calls the same: the operation, the group and the way through the code that led to it."""
+    return (call.op, call.group, call.stack)
+
+
+def history_of(evidence: RankEvidence) -> History:
+    first = evidence.num_forgotten
+    numbered = [(first + i, call) for i, call in enumerate(evidence.calls) if call.op not in _NOT_TOGETHER and not is_beside(call)]
+    kept = list(_outermost(numbered))
+    return History(evidence.rank, tuple(call for _, call in kept), tuple(number for number, _ in kept), first)
+
+
+def is_beside(call: Call) -> bool:
+    """Made by a helper thread of the user's, whose calls come at any time; autograd's threads show no line of the user's, or a backward of theirs."""
+    return call.by_helper and bool(call.stack) and not any(frame.function == "backward" for frame in call.stack)
+
+
+def _outermost(numbered: list[tuple[int, Call]]) -> Iterator[tuple[int, Call]]:
+    """Without the calls that another one makes on its own account, as all_gather_object does all_gather: same line, and within it."""
+    around: Call | None = None
+    for number, call in numbered:
+        is_inner = around is not None and call.stack == around.stack and (around.is_open or call.started_ns < around.ended_ns)
+        if is_inner:
+            continue
+        yield number, call
+        if call.op not in DDP_CALLS:
+            around = call
+
+
+def find_parting(job: JobEvidence, rank: int, other: int, group: str = "0") -> Parting | None:
+    """The place from which on two ranks were not in step any more; None where one is only further than the other."""
+    mine, theirs = _from_the_same_call(history_of(job.ranks[rank]), history_of(job.ranks[other]))
+    start = _common_prefix(mine, theirs)
+    if start is None:
+        return None
+    blocks = _differences(mine, theirs, start)
+    found, ahead = None, 0
+    for i, j, i_end, j_end in blocks:
+        if ahead == 0:
+            found = (i, j, i_end, j_end)
+        ahead += _num_in(mine, i, i_end, group) - _num_in(theirs, j, j_end, group)
+    if found is None:
+        return None
+    i, j, i_end, j_end = found
+    is_only_behind = (i == len(mine.calls) and not _has_left(job.ranks[rank])) or (
+        j == len(theirs.calls) and not _has_left(job.ranks[other])
+    )
+    if is_only_behind:
+        return None
+    if i == i_end and j_end < len(theirs.calls):  # only the other made calls here: seen from its side
+        return Parting(theirs, mine, j, i, is_in_step_again=True)
+    return Parting(mine, theirs, i, j, is_in_step_again=j == j_end and i_end < len(mine.calls))
+
+
+def _has_left(evidence: RankEvidence) -> bool:
+    return end_of(evidence) is not None
+
+
+def _num_in(history: History, start: int, end: int, group: str) -> int:
+    """How many of these calls are collectives of the group, as far as can be told; DDP's stand for one each."""
+    return sum(call.group == group or call.op in DDP_CALLS for call in history.calls[start:end])
+
+
+def _from_the_same_call(a: History, b: History) -> tuple[History, History]:
+    """Cut off what only one ring still holds: rings forget their oldest calls, and ranks in step number theirs alike."""
+    first = max(a.first, b.first)
+    return _since(a, first), _since(b, first)
+
+
+def _since(history: History, first: int) -> History:
+    start = next((i for i, number in enumerate(history.numbers) if number >= first), len(history.numbers))
+    return replace(history, calls=history.calls[start:], numbers=history.numbers[start:], first=first)
+
+
+def _common_prefix(a: History, b: History) -> int | None:
+    """How many calls are the same from the start; None where the starts do not fit each other, so that nothing can be said."""
+    shared = min(len(a.calls), len(b.calls))
+    same = next((i for i in range(shared) if key_of(a.calls[i]) != key_of(b.calls[i])), shared)
+    return None if a.first and same == 0 else same
+
+
+def _differences(a: History, b: History, start: int) -> list[tuple[int, int, int, int]]:
+    """Where the cheapest alignment of the rest is not one to one: first and end index in each."""
+    mine, theirs = a.calls[start : start + _LONGEST], b.calls[start : start + _LONGEST]
+    pairs = [(start + i, start + j) for i, j in _align(mine, theirs)]
+    blocks, last = [], (start - 1, start - 1)
+    for i, j in [*pairs, (start + len(mine), start + len(theirs))]:
+        if i - last[0] > 1 or j - last[1] > 1:
+            blocks.append((last[0] + 1, last[1] + 1, i, j))
+        last = (i, j)
+    return blocks
+
+
+def _align(a: Sequence[Call], b: Sequence[Call]) -> list[tuple[int, int]]:
+    """The pairs of the cheapest alignment (Needleman-Wunsch within a band); what only one side has at the end is free, it is just further."""
+    costs: dict[tuple[int, int], int] = {(0, 0): 0}
+    steps: dict[tuple[int, int], tuple[int, int]] = {}
+    for i in range(len(a) + 1):
+        for j in range(max(0, i - _BAND), min(len(b), i + _BAND) + 1):
+            options = []
+            if i and j and (i - 1, j - 1) in costs:
+                options.append((costs[i - 1, j - 1] + _cost(a[i - 1], b[j - 1]), (i - 1, j - 1)))
+            if i and (i - 1, j) in costs:
+                options.append((costs[i - 1, j] + _GAP, (i - 1, j)))
+            if j and (i, j - 1) in costs:
+                options.append((costs[i, j - 1] + _GAP, (i, j - 1)))
+            if options:
+                costs[i, j], steps[i, j] = min(options, key=lambda option: option[0])
+    edge = [cell for cell in costs if cell[0] == len(a) or cell[1] == len(b)]
+    cell = min(edge, key=lambda cell: (costs[cell], -sum(cell)), default=(0, 0))
+    pairs = []
+    while cell in steps:
+        before = steps[cell]
+        if cell[0] - before[0] == cell[1] - before[1] == 1:
+            pairs.append(before)
+        cell = before
+    return pairs[::-1]
+
+
+def _cost(a: Call, b: Call) -> int:
+    if key_of(a) == key_of(b):
+        return 0
+    is_twin = a.op == b.op and a.op not in DDP_CALLS and a.group == b.group and not (_is_unfinished(a) and _is_unfinished(b))
+    return _TWIN if is_twin and _fit(a, b) else _NEVER
+
+
+def _is_unfinished(call: Call) -> bool:
+    return call.is_open or call.failed
+
+
+def _fit(a: Call, b: Call) -> bool:
+    """False where the arguments alone show that these two calls never belonged together."""
+    if a.op in _SAME_SIZE and a.dtype and b.dtype and (prod(a.sizes) != prod(b.sizes) or a.dtype != b.dtype):
+        return False
+    return a.peer is None or b.peer is None or a.peer == b.peer
+
+
+# -- what was usual -----------------------------------------------------------------------------------------------------------
+
+
+def times_followed(parting: Parting, first: Call | None, second: Call | None) -> int:
+    """How often one call came right after another before the ranks parted, on either rank.
+
+    Where the first was made several times in a row (once per layer, once per parameter), only rows of that length count.
+    """
+    if first is None or second is None:
+        return 0
+    start, end = key_of(first), key_of(second)
+    length = _row_length(parting, start)
+    if all(start not in past[: len(past) - length] for past in parting.past()):  # the first row of its kind: how long it gets is not known
+        return sum(sum(pair == (start, end) for pair in pairwise(past)) for past in parting.past())
+    return sum(_times_in(past, start, end, length) for past in parting.past())
+
+
+def _row_length(parting: Parting, key: Key) -> int:
+    length = 0
+    while length < parting.at and parting.mine.key(parting.at - 1 - length) == key:
+        length += 1
+    return length
+
+
+def _times_in(past: tuple[Key, ...], start: Key, end: Key, length: int) -> int:
+    times = row = 0
+    for key in past:
+        if key == start:
+            row += 1
+            times += key == end and row == length + 1
+            continue
+        times += row == length and key == end and row > 0
+        row = 0
+    return times
+
+
+def has_unusual_step(evidence: RankEvidence) -> bool:
+    """True if a rank with a past came to its last call from one that it never followed before, transfers included."""
+    keys = [key_of(call) for call in evidence.calls if call.op not in ("pass_start", "pass_end")]
+    steps = list(pairwise(keys))
+    return len(steps) > _SOME_PAST and steps[-1] not in steps[:-1]
+
+
+def leads_to(parting: Parting, first: Call, later: Call) -> bool:
+    """True if, before the ranks parted, `later` came some calls after `first`: who is at `later` now has jumped over what lies between."""
+    start, end = key_of(first), key_of(later)
+    return any(end in past[i + 1 : i + 1 + _LOOK_AHEAD] for past in parting.past() for i, key in enumerate(past) if key == start)
+
+
+def was_called(parting: Parting, call: Call) -> bool:
+    return any(key_of(call) in past for past in parting.past())
+
+
+def different_modes(job: JobEvidence, rank: int, other: int, mode: str) -> Call | None:
+    """The first forward that this rank made in a mode (no_sync, eval) and the other rank did not, while both were in step."""
+    mine, theirs = _from_the_same_call(history_of(job.ranks[rank]), history_of(job.ranks[other]))
+    for a, b in zip(mine.calls, theirs.calls):
+        if key_of(a) != key_of(b):
+            return None
+        if a.op == "forward" and mode in a.mode and mode not in b.mode:
+            return a
+    return None

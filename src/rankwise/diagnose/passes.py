@@ -1,0 +1,44 @@
+"""Each rank's passes over its data: where they began, how many batches they gave, and whether they came to their end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from rankwise.evidence.records import RankEvidence, Stack
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One iteration over a DataLoader. `batches` counts those fetched so far; `is_over` says that the data ended."""
+
+    stack: Stack
+    started_ns: int
+    batches: int
+    is_over: bool = False
+    ended_ns: int = 0
+
+
+def passes_of(evidence: RankEvidence) -> list[Pass]:
+    """In the order they began, as far as the ring still holds them."""
+    found: list[Pass] = []
+    for call in evidence.calls:
+        if call.op == "pass_start":
+            found.append(Pass(call.stack, call.started_ns, call.peer or 0))
+        elif call.op == "pass_end":
+            opened = next((i for i in range(len(found) - 1, -1, -1) if not found[i].is_over), None)
+            if opened is not None:
+                found[opened] = replace(found[opened], batches=call.peer or 0, is_over=True, ended_ns=call.started_ns)
+    fetched = evidence.counts.get("next_batch", 0)
+    return [one if one.is_over else replace(one, batches=max(0, fetched - one.batches)) for one in found]
+
+
+def shorter_pass(evidence: RankEvidence, other: RankEvidence) -> tuple[Pass, Pass] | None:
+    """A pass of this rank that ended while the other rank got more batches out of the same one."""
+    mine, theirs = passes_of(evidence), passes_of(other)
+    for stack in dict.fromkeys(one.stack for one in reversed(theirs)):
+        a, b = ([one for one in passes if one.stack == stack] for passes in (mine, theirs))
+        if not a or len(a) != len(b):
+            continue
+        if a[-1].is_over and a[-1].batches < b[-1].batches:
+            return a[-1], b[-1]
+    return None

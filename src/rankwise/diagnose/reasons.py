@@ -1,0 +1,96 @@
+"""Reads from the code what can have kept a rank from a call, or led it out of a loop: the candidates, not the verdict."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from rankwise.diagnose.rank_words import mentions_rank
+from rankwise.diagnose.source import SourceBook
+from rankwise.diagnose.source_guards import Loop, Skip
+from rankwise.evidence.records import Frame, Stack
+
+_VERBS = {"continue": "continues", "return": "returns", "break": "breaks out of the loop", "except": "catches an exception"}
+
+
+@dataclass(frozen=True)
+class Reason:
+    """One line of the user's code that explains why a rank went another way."""
+
+    frame: Frame
+    kind: str  # continue, return, break, except, condition, while, data
+    text: str
+    is_about_rank: bool = False
+
+
+@dataclass(frozen=True)
+class LeftLoops:
+    """The loops that one rank is still in and another one has left, and what can have led it out."""
+
+    frame: Frame  # where the one inside stands in the innermost of them
+    loops: tuple[Loop, ...]
+    reasons: tuple[Reason, ...]
+    is_in_another: bool = False  # both are still in a loop around these: then the other may only be at the end of its round
+
+
+def find_skips(book: SourceBook, before: Stack, missed: Stack) -> list[Reason]:
+    """What can lead a rank past `missed` after it was at `before`: statements that leave, handlers, conditions around the call."""
+    found: list[Reason] = []
+    shared = book.shared_frames(before, missed)
+    for frame in missed if shared is None else (*below(missed, shared[1]), shared[1]):
+        start = shared[0].line if shared is not None and frame == shared[1] and shared[0].line < frame.line else 0
+        skips = [skip for skip in book.skips_before(frame.file, frame.line) if skip.in_handler or start < skip.line < frame.line]
+        found += [_of_skip(frame, skip) for skip in skips]
+        told = {skip.guard for skip in skips}
+        known = {guard.line for guard in book.guards(frame.file, start)} if start else set()
+        for guard in book.guards(frame.file, frame.line):
+            if guard.text not in told and guard.line not in known and guard.line > start:
+                place = Frame(frame.file, guard.line, frame.function)
+                found.append(Reason(place, "condition", f"only when `{guard.condition}`", mentions_rank(guard.test)))
+    return list(dict.fromkeys(found))
+
+
+def find_left_loops(book: SourceBook, inside: Stack, outside: Stack) -> LeftLoops | None:
+    """The loops around `inside` that `outside` is beyond, innermost first; None where there is none."""
+    shared = book.shared_frames(inside, outside)
+    if shared is None and outside:
+        return None
+    frames = below(inside, shared[0]) if shared is not None else inside
+    left = [(frame, loop) for frame in frames for loop in book.loops_at(frame.file, frame.line)]
+    if shared is not None:
+        here, there = shared
+        around = book.loops_at(here.file, here.line)
+        left += [(here, loop) for loop in around if not loop.start <= there.line <= loop.end]
+    if not left:
+        return None
+    reasons = [reason for frame, loop in left for reason in _exits(frame, loop)]
+    outer = [] if shared is None else [frame for frame in inside if frame not in frames]
+    is_in_another = any(loop not in [one for _, one in left] for frame in outer for loop in book.loops_at(frame.file, frame.line))
+    return LeftLoops(left[0][0], tuple(loop for _, loop in left), tuple(dict.fromkeys(reasons)), is_in_another)
+
+
+def _exits(frame: Frame, loop: Loop) -> list[Reason]:
+    """What can end a loop: the statements that leave it, its condition, the end of what it goes over (which a range rarely is)."""
+    found = [_of_skip(frame, skip) for skip in loop.exits]
+    place = Frame(frame.file, loop.start, frame.function)
+    if loop.is_while and loop.text not in ("True", "1"):
+        found.append(Reason(place, "while", f"goes on only while `{loop.text}`"))
+    if not loop.is_while:
+        found.append(Reason(place, "data", f"ends when `{loop.text}` does"))
+    return found
+
+
+def _of_skip(frame: Frame, skip: Skip) -> Reason:
+    when = f" when `{skip.guard}`" if skip.guard else " after an exception" if skip.in_handler and skip.kind != "except" else ""
+    return Reason(Frame(frame.file, skip.line, frame.function), skip.kind, f"{_VERBS[skip.kind]}{when}")
+
+
+def reasons_text(reasons: list[Reason]) -> str:
+    """`train.py:48 continues when `not finite``; of several, the first four."""
+    told = [f"{os.path.basename(reason.frame.file)}:{reason.frame.line} {reason.text}" for reason in reasons[:4]]
+    return " or ".join(told) + (" or …" if len(reasons) > 4 else "")
+
+
+def below(stack: Stack, frame: Frame) -> Stack:
+    """The frames that were called from a frame, innermost first."""
+    return stack[: len(stack) - 1 - stack[::-1].index(frame)] if frame in stack else ()

@@ -1,0 +1,76 @@
+"""Notes the functional collectives of DTensor and FSDP2: they reach torch's C++ operators past the functions of `torch.distributed`."""
+
+import functools
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from . import calls, hooks, ring
+
+# function: the operation it stands for in the ring, and the position of its group
+_OPS = {
+    "broadcast": ("broadcast", 2),
+    "all_reduce": ("all_reduce", 2),
+    "all_gather_single": ("all_gather_into_tensor", 2),
+    "all_gather_single_autograd": ("all_gather_into_tensor", 2),
+    "all_gather_tensor": ("all_gather_into_tensor", 2),
+    "all_gather_tensor_autograd": ("all_gather_into_tensor", 2),
+    "reduce_scatter_single": ("reduce_scatter_tensor", 3),
+    "reduce_scatter_single_autograd": ("reduce_scatter_tensor", 3),
+    "reduce_scatter_tensor": ("reduce_scatter_tensor", 3),
+    "reduce_scatter_tensor_autograd": ("reduce_scatter_tensor", 3),
+    "all_to_all_single": ("all_to_all_single", 3),
+    "all_to_all_single_autograd": ("all_to_all_single", 3),
+    "all_reduce_coalesced": ("all_reduce_coalesced", 2),
+    "all_gather_single_coalesced": ("all_gather_coalesced", 1),
+    "all_gather_into_tensor_coalesced": ("all_gather_coalesced", 1),
+    "reduce_scatter_single_coalesced": ("reduce_scatter_coalesced", 3),
+    "reduce_scatter_tensor_coalesced": ("reduce_scatter_coalesced", 3),
+}
+
+
+def attach(module: ModuleType) -> None:
+    for name, (op, group_at) in _OPS.items():
+        original = getattr(module, name, None)
+        if original is not None:
+            setattr(module, name, _noted(module, original, ring.NUMBER[op], group_at))
+
+
+def _noted(module: ModuleType, original: Callable[..., Any], op: int, group_at: int) -> Callable[..., Any]:
+    import torch
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():  # the compiler traces straight through to the original
+            return original(*args, **kwargs)
+        opened = _begin(module, op, args, args[group_at] if group_at < len(args) else kwargs.get("group"))
+        try:
+            result = original(*args, **kwargs)
+        except BaseException:
+            calls.end(opened, True)
+            raise
+        calls.end(opened)
+        return result
+
+    return call
+
+
+def _begin(module: ModuleType, op: int, args: Any, group: Any) -> calls.Opened:
+    try:
+        record = ring.ring(hooks.live)
+        if record is None:
+            return None
+        tensor = args[0] if args and hasattr(args[0], "dtype") else None
+        return record, record.enter(op, sys._getframe(2), tensor, _group_name(module, group))
+    except Exception as error:
+        hooks.note_broken(ring.OPS[op], error)
+        return None
+
+
+def _group_name(module: ModuleType, group: Any) -> str:
+    """A group is given in many forms (its name, itself, a mesh, a mesh and a dimension); torch resolves them all to a name."""
+    if isinstance(group, str):
+        return group
+    name = getattr(group, "group_name", None)
+    return str(module._resolve_group_name(group) if name is None else name)
