@@ -30,6 +30,7 @@ class Blame:
     why: str
     line: Frame | None = None  # the line that caused it, where one can be told
     certain: bool = True
+    candidates: tuple[Frame, ...] = ()  # lines of which one caused it, where it cannot be told which
 
 
 def by_rank_condition(job: JobEvidence, book: SourceBook, sides: list[Side]) -> Blame | None:

@@ -12,7 +12,7 @@ from rankwise.diagnose.reasons import LeftLoops, Reason, find_left_loops, find_s
 from rankwise.diagnose.source import SourceBook
 from rankwise.diagnose.wording import at, verb
 from rankwise.evidence.frames import user_frames
-from rankwise.evidence.records import Call, JobEvidence, Stack
+from rankwise.evidence.records import Call, Frame, JobEvidence, Stack
 from rankwise.findings import ranks_text
 
 _SAME_RANGE = re.compile(r"`range\(\d[\d_]*\)`")  # as many rounds on every rank
@@ -121,7 +121,7 @@ def _by_loop(way: _Way) -> Blame | None:
         return _skipped(way, ", though its loop goes as many rounds")
     if skips:
         why = f"it made one round less of {loop}, or left this call out of one: {reasons_text([*skips, *exits])}"
-        return Blame("RW201" if not ends else "RW219", way.others, why, certain=False)
+        return Blame("RW201" if not ends else "RW219", way.others, why, certain=False, candidates=_frames([*skips, *exits]))
     if not exits:
         return _skipped(way, "")
     if not ends:
@@ -130,7 +130,7 @@ def _by_loop(way: _Way) -> Blame | None:
     is_only = len(ends) == len(exits)
     line = ends[0].frame if len(exits) == 1 else None
     why = f"it left {loop}: {reasons_text(exits)}" + (", which each rank decides for itself" if is_only else "")
-    return Blame("RW219", way.others, why, line, certain=is_only)
+    return Blame("RW219", way.others, why, line, is_only, () if line else _frames(exits))
 
 
 def _by_exit(way: _Way) -> Blame | None:
@@ -186,7 +186,7 @@ def _skipped(way: _Way, usual: str) -> Blame:
     if reasons:
         why += f": {reasons_text(reasons)}"
     line = reasons[0].frame if len(reasons) == 1 else leaving[0].frame if len(leaving) == 1 else None
-    return Blame("RW201", way.others, why, line, certain=bool(usual) or len(leaving) == 1)
+    return Blame("RW201", way.others, why, line, bool(usual) or len(leaving) == 1, () if line else _frames(reasons))
 
 
 def _other_mode(way: _Way) -> str:
@@ -218,6 +218,10 @@ def _by_novelty(way: _Way) -> Blame | None:
     if there.op == "forward":
         return Blame("RW209", way.others, why, line, certain="eval" in there.mode or "no_grad" in there.mode)
     return Blame("RW208", way.others, why, line, certain=False)
+
+
+def _frames(reasons: list[Reason]) -> tuple[Frame, ...]:
+    return tuple(reason.frame for reason in reasons[:4])
 
 
 def _told(call: Call | None) -> str:

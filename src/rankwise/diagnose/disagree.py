@@ -33,6 +33,7 @@ from rankwise.evidence.records import Frame, JobEvidence, Stack
 from rankwise.findings import Finding, Place, ranks_text
 
 _ODD_ONE_OUT = ("RW201", "RW208", "RW209")  # told by what the few did: that most ranks did otherwise is proof enough
+_ORDER = ("go over the tensors in the same order on every rank: sort them by name, never iterate over a set",)
 _COMPARE = ("compare the lines named above: each of these ranks does what the other does not",)
 _SAME_SLOT = {
     "size": ("RW204", "tensors of different size"),
@@ -72,20 +73,26 @@ def _slot_disagreement(job: JobEvidence, stands: Standings, book: SourceBook) ->
             return parted
         certain = False
     code, words = _SAME_SLOT[conflict.about]
+    order = conflict.about == "size" and certain and _varies(job, conflict)
     culprits = minority(values) or _unusual(job, conflict) or sorted(conflict.entries)
     op = next(iter(conflict.entries.values())).what.op
     sides = "; ".join(f"{verb(ranks, 'has', 'have')} {_shown(conflict, ranks[0])}" for ranks in values.values())
     frames = {rank: user_frames(conflict.stacks[rank]) for rank in conflict.entries}
     return load_cause(code).finding(
         f"{op}{group_text(conflict.group)} is called with {words}: {sides}",
-        certain=certain,
+        certain=certain and not order,
         culprits=tuple(place_of(job.ranks[rank], top_of(frames[rank])) for rank in culprits),
         waiting=tuple(
             wait_of(stands[rank]) for rank in sorted(conflict.entries) if rank not in culprits and stands[rank].kind == "waiting"
         ),
-        why=f"every rank must call {op} #{conflict.seq} with the same {_noun(conflict.about)};{_both_places(frames)}",
+        why=f"every rank must call {op} #{conflict.seq} with the same {_noun(conflict.about)};{_both_places(frames)}"
+        + (
+            ". This line is called for tensors of several sizes: the ranks may go over them in a different order (a set, a dict)"
+            if order
+            else ""
+        ),
         deadlock=_is_stuck(stands, conflict),
-        instead=() if certain else _COMPARE,
+        instead=_ORDER if order else () if certain else _COMPARE,
     )
 
 
@@ -109,6 +116,16 @@ def _with_helper_thread(job: JobEvidence, stands: Standings, conflict: Conflict,
         deadlock=_is_stuck(stands, conflict),
         instead=("give the thread a process group of its own (dist.new_group), or make its collectives from the main thread",),
     )
+
+
+def _varies(job: JobEvidence, conflict: Conflict) -> bool:
+    """The same line was called with other sizes before: then the ranks may go over their tensors in another order."""
+    for rank in conflict.entries:
+        log = job.ranks[rank].collectives
+        here = {e.what.sizes for e in log if log.stack_of(e) == conflict.stacks[rank]}
+        if len(here) > 2:
+            return True
+    return False
 
 
 def _unusual(job: JobEvidence, conflict: Conflict) -> list[int]:
@@ -156,7 +173,7 @@ def _finding_for(job: JobEvidence, stands: Standings, book: SourceBook, sides: l
     for side in sides:
         for rank in side.ranks:
             if rank in blame.ranks:
-                culprits += _places(job, rank, blame.line, top_of(side.stack))
+                culprits += _places(job, rank, blame, top_of(side.stack))
     innocent = [rank for side in sides for rank in side.ranks if rank not in blame.ranks]
     return load_cause(blame.code).finding(
         _headline(blame, sides, partings[0]),
@@ -169,9 +186,10 @@ def _finding_for(job: JobEvidence, stands: Standings, book: SourceBook, sides: l
     )
 
 
-def _places(job: JobEvidence, rank: int, line: Frame | None, now: Frame | None) -> list[Place]:
-    """The line that led a rank astray, and where it is now."""
-    return [place_of(job.ranks[rank], frame) for frame in dict.fromkeys([line or now, now])]
+def _places(job: JobEvidence, rank: int, blame: Blame, now: Frame | None) -> list[Place]:
+    """The line that led a rank astray, or those that may have, and where it is now."""
+    lines = [blame.line] if blame.line is not None else [*blame.candidates]
+    return [place_of(job.ranks[rank], frame) for frame in dict.fromkeys([*lines, now]) if frame is not None or not lines]
 
 
 def _blame(job: JobEvidence, book: SourceBook, sides: list[Side], partings: list[Parting | None]) -> Blame:
@@ -291,7 +309,7 @@ def _left_while_waited_for(job: JobEvidence, stands: Standings, book: SourceBook
         return load_cause(blame.code).finding(
             f"only {ranks_text(waiting)} called {short_text(alone)}; {has} already finished and left",
             certain=blame.certain,
-            culprits=tuple(place for rank in waiting for place in _places(job, rank, blame.line, standing.frame)),
+            culprits=tuple(place for rank in waiting for place in _places(job, rank, blame, standing.frame)),
             why=f"{blame.why}; {verb(waiting, 'is', 'are')} in {op_text(side)}{at(standing.frame)}",
             deadlock=True,
         )

@@ -120,8 +120,8 @@ def find_parting(job: JobEvidence, rank: int, other: int, group: str = "0") -> P
     if found is None:
         return None
     i, j, i_end, j_end = found
-    is_only_behind = (i == len(mine.calls) and not _has_left(job.ranks[rank])) or (
-        j == len(theirs.calls) and not _has_left(job.ranks[other])
+    is_only_behind = (i == len(mine.calls) and not _has_left(job.ranks[rank], mine)) or (
+        j == len(theirs.calls) and not _has_left(job.ranks[other], theirs)
     )
     if is_only_behind:
         return None
@@ -130,8 +130,9 @@ def find_parting(job: JobEvidence, rank: int, other: int, group: str = "0") -> P
     return Parting(mine, theirs, i, j, is_in_step_again=j == j_end and i_end < len(mine.calls))
 
 
-def _has_left(evidence: RankEvidence) -> bool:
-    return end_of(evidence) is not None
+def _has_left(evidence: RankEvidence, history: History) -> bool:
+    """True for a rank that will make no further call, and did not end in the middle of its last one."""
+    return end_of(evidence) is not None and not (history.calls and _is_unfinished(history.calls[-1]))
 
 
 def _num_in(history: History, start: int, end: int, group: str) -> int:

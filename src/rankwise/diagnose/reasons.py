@@ -56,6 +56,8 @@ def find_left_loops(book: SourceBook, inside: Stack, outside: Stack) -> LeftLoop
     if shared is None and outside:
         return None
     frames = below(inside, shared[0]) if shared is not None else inside
+    if shared is not None and any(loop.start == shared[0].line for loop in book.loops_at(shared[1].file, shared[1].line)):
+        frames = ()  # `for x in generator():` the one in its body has not left what the generator goes round in
     left = [(frame, loop) for frame in frames for loop in book.loops_at(frame.file, frame.line)]
     if shared is not None:
         here, there = shared

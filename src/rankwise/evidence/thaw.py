@@ -55,6 +55,8 @@ def _fit_for(hint: Any) -> Fit:
     if origin in (types.UnionType, typing.Union):
         fit = _fit_for(next(a for a in arguments if a is not type(None)))
         return (lambda value: None if value is None else fit(value)) if type(None) in arguments else fit
+    if origin is typing.Literal:
+        return _literal_fit(arguments)
     if origin is tuple:
         return _tuple_fit(arguments)
     if origin is dict:
@@ -62,6 +64,15 @@ def _fit_for(hint: Any) -> Fit:
     if is_dataclass(hint) and isinstance(hint, type):
         return partial(thaw, hint)
     return _float_fit if hint is float else _int_fit if hint is int else _plain_fit(hint)
+
+
+def _literal_fit(allowed: tuple[Any, ...]) -> Fit:
+    def fit(value: Any) -> Any:
+        if value not in allowed:
+            raise ValueError(f"expected one of {allowed}, not {value!r}")
+        return value
+
+    return fit
 
 
 def _tuple_fit(arguments: tuple[Any, ...]) -> Fit:

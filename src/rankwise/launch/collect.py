@@ -8,7 +8,7 @@ import socket
 from dataclasses import replace
 from pathlib import Path
 
-from rankwise.evidence.records import HostFacts, JobEvidence, RankEvidence
+from rankwise.evidence.records import FileLock, HostFacts, JobEvidence, Peer, RankEvidence
 from rankwise.evidence.tracebacks import find_tracebacks
 from rankwise.launch.hostfacts import find_host_facts, oom_count
 from rankwise.launch.observe import Observer, source_files
@@ -31,6 +31,8 @@ class Collector:
         self._sources: dict[str, str] = {}
         self._cwd = os.getcwd()
         self._oom_before = oom_count()
+        self._seen_links: dict[int, tuple[Peer, ...]] = {}
+        self._seen_locks: list[FileLock] = []
 
     @property
     def has_late_stacks(self) -> bool:
@@ -49,6 +51,8 @@ class Collector:
         ranks = {rank: observer.evidence_of(rank, pids[0]) for rank, pids in claims.items()}
         duplicates = tuple(observer.evidence_of(rank, pid) for rank, pids in claims.items() for pid in pids[1:])
         if depth == "deep":
+            self._seen_links, self._seen_locks = self._look_at_links_and_locks(ranks)
+        if depth != "end":  # what was seen stays known until the next deep look: a verdict must not change for want of looking
             ranks = self._with_locks_and_sockets(ranks)
         ranks = self._with_worker_faults(self._with_logged_errors(ranks))
         hosts = (self._host_facts(ranks),) if depth != "flight" or not all(e.inits and e.inits[-1].ended_ns for e in ranks.values()) else ()
@@ -78,10 +82,12 @@ class Collector:
         others = [pid for pid in alive if pid not in rank_pids and _is_python(pid)]
         return [pid for pid in [*rank_pids, *others] if pid in alive][:_MAX_STACKS]
 
+    def _look_at_links_and_locks(self, ranks: dict[int, RankEvidence]) -> tuple[dict[int, tuple[Peer, ...]], list[FileLock]]:
+        alive = {e.pid for e in ranks.values() if e.alive and e.pid is not None}
+        return connections_of(list(alive), alive), list(file_locks(alive))
+
     def _with_locks_and_sockets(self, ranks: dict[int, RankEvidence]) -> dict[int, RankEvidence]:
-        alive = [e.pid for e in ranks.values() if e.alive and e.pid is not None]
-        links = connections_of(alive, set(alive))
-        locks = file_locks(set(alive))
+        links, locks = self._seen_links, self._seen_locks
         return {
             rank: replace(e, connections=links.get(e.pid or 0, ()), locks=tuple(lock for lock in locks if lock.waiter == e.pid))
             for rank, e in ranks.items()

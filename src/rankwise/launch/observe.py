@@ -272,7 +272,8 @@ class Observer:
         text = text[text.rindex("Fatal Python error") :]
         number = next((int(value) for words, value in _FATAL.items() if words in text), 0)
         threads = parse_faulthandler(text, self._commands.get(pid, ([], ""))[1])
-        main = next((thread for thread in threads if thread.is_main), threads[0] if threads else None)
+        # A crash in a thread of C++ has no current Python thread; the main thread is the last that faulthandler shows.
+        main = next((thread for thread in threads if thread.is_main), threads[-1] if threads else None)
         return number, main.frames if main else ()
 
     def signals_to(self, pid: int) -> list[SentSignal]:
