@@ -178,3 +178,28 @@ def test_torchruns_options_may_be_cut_short() -> None:
 
 def test_an_option_cut_too_short_is_torchruns_to_refuse() -> None:
     assert after_torchrun(plan_run(["--r", "train.py"])) == ["--r", "train.py"]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ([], False),
+        (["--max-restarts", "0"], False),
+        (["--max-restarts=3"], True),
+        (["--nnodes", "2"], False),
+        (["--nnodes", "1:4"], True),
+        (["--nnodes", "2:2"], False),
+    ],
+    ids=str,
+)
+def test_whether_ranks_may_be_restarted(options: list[str], expected: bool) -> None:
+    assert plan_run([*options, "train.py"]).may_restart == expected
+
+
+def test_torchruns_variables_count_as_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PET_MAX_RESTARTS", "2")
+    monkeypatch.setenv("PET_NNODES", "3")
+
+    plan = plan_run(["train.py"])
+    assert (plan.max_restarts, plan.num_nodes, plan.may_restart) == (2, 3, True)
+    assert plan_run(["--nnodes", "1", "train.py"]).num_nodes == 1

@@ -56,6 +56,44 @@ def test_a_program_that_is_not_python(tmp_path: Path, run_rankwise: Callable[...
     assert [culprit["rank"] for culprit in ran.verdict["findings"][0]["culprits"]] == [1]
 
 
+# Gloo leaves its ranks' addresses in the store; the ranks of the second start must not find those of the first.
+RESTARTED = """
+import os, time
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+dist.all_reduce(torch.ones(2))
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    if dist.get_rank() == 1:
+        raise ValueError("the first start fails")
+    time.sleep(600)
+print("fine", flush=True)
+dist.destroy_process_group()
+"""
+
+
+def test_a_restart_works(tmp_path: Path, run_rankwise: Callable[..., Any]) -> None:
+    script = write_script(tmp_path, RESTARTED)
+    options = ["--standalone", "--nproc-per-node", "2", "--max-restarts", "1", "--monitor-interval", "0.1"]
+
+    ran = run_rankwise("run", "--out", tmp_path / "out", *options, script, timeout_s=150)
+
+    assert ran.code == 0, ran.text[-3000:]
+    assert ran.stdout.count("fine") == 2
+    assert "set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in (tmp_path / "out" / "logs" / "rankwise.log").read_text()
+
+
+def test_who_has_decided_about_the_store_is_not_overruled(tmp_path: Path, run_rankwise: Callable[..., Any]) -> None:
+    script = write_script(tmp_path, "import os; print('store', os.environ.get('TORCH_DISABLE_SHARE_RDZV_TCP_STORE'))")
+    env = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "0"}
+
+    ran = run_rankwise("run", "--out", tmp_path / "out", "--standalone", "--max-restarts", "1", script, env=env, timeout_s=150)
+
+    assert "[rank 0] store 0" in ran.stdout
+    assert not (tmp_path / "out" / "logs" / "rankwise.log").exists()
+
+
 def test_an_option_of_the_script_that_torchrun_finds_ambiguous(tmp_path: Path, run_rankwise: Callable[..., Any]) -> None:
     """Python 3.11's argparse looks at all words: `--logs` behind the script could be `--logs-specs` or `--logs_specs`."""
     script = write_script(tmp_path, "import sys; print(sys.argv[1:])")

@@ -17,6 +17,7 @@ _WAITS = (
     ("do_wait", "RW315", "waits for a child process"),
     ("inet_csk_accept", "RW306", "waits for somebody to connect (socket)"),
     ("sk_wait_data", "RW306", "waits for an answer on a network connection (socket)"),
+    ("n_tty_read", "RW318", "waits for somebody to type (breakpoint, input)"),
     ("wait_woken", "RW306", "waits for an answer on a network connection (socket)"),
     ("unix_stream", "RW306", "waits for an answer on a local socket"),
 )

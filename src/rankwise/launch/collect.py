@@ -34,6 +34,11 @@ class Collector:
         self._seen_links: dict[int, tuple[Peer, ...]] = {}
         self._seen_locks: list[FileLock] = []
 
+    @property
+    def has_late_stacks(self) -> bool:
+        """Whether stacks have come since the last look that had been asked for."""
+        return self._stacks.has_news
+
     def collect(self, depth: str, now_ns: int, stall_after_s: float, exit_code: int | None = None) -> JobEvidence:
         """depth: "flight" asks the recorders, "deep" reads stacks, locks and sockets too, "end" only gathers what was left."""
         observer = self._observer

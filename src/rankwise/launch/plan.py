@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,6 +67,7 @@ class RunPlan:
     endpoint: str = ""
     job_id: str = "none"
     max_restarts: int = 0
+    may_restart: bool = False  # after a failure, or because nodes come and go
 
 
 def plan_run(argv: list[str]) -> RunPlan:
@@ -133,9 +135,9 @@ def _plan_torchrun(own: dict[str, str], torchrun: list[str], options: dict[str, 
             why=f"looked in {Path.cwd()}",
             next=("check the path", "use -m for a module, --no-python for another program"),
         )
-    nodes = options.get("--nnodes", "1").split(":")[-1]
+    *fewest, nodes = _given(options, "--nnodes", "1").split(":")
     endpoint = options.get("--rdzv-endpoint") or f"{options.get('--master-addr', '127.0.0.1')}:{options.get('--master-port', '29500')}"
-    restarts = options.get("--max-restarts", "0")
+    restarts = _given(options, "--max-restarts", "0")
     return RunPlan(
         # The -- keeps torchrun from reading the script's own options as its own, cut short: `--logs` as `--logs-specs`.
         (sys.executable, "-m", "torch.distributed.run", *torchrun, "--", *rest),
@@ -145,8 +147,14 @@ def _plan_torchrun(own: dict[str, str], torchrun: list[str], options: dict[str, 
         endpoint="" if "--standalone" in options else endpoint,
         job_id=options.get("--rdzv-id", "none"),
         max_restarts=int(restarts) if restarts.isdigit() else 0,
+        may_restart=restarts.lstrip("0") != "" or fewest not in ([], [nodes]),
         **_own(own),
     )
+
+
+def _given(options: dict[str, str], name: str, default: str) -> str:
+    """As torchrun reads it: the option, or else its variable PET_…"""
+    return options.get(name) or os.environ.get(f"PET_{name[2:].replace('-', '_').upper()}") or default
 
 
 def _own(own: dict[str, str]) -> dict[str, Any]:

@@ -12,6 +12,8 @@ from rankwise.evidence.records import FileLock, Peer, Sample
 
 _TICK = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_READ = {"x86_64": "0", "aarch64": "63"}.get(os.uname().machine, "")  # the number of read() in /proc/PID/syscall
+_TERMINALS = ("/dev/pts/", "/dev/tty", "/dev/console")
 
 
 @dataclass(frozen=True)
@@ -60,8 +62,24 @@ def read_sample(process: Process) -> Sample:
         read_bytes=_number(io, "rchar"),
         written_bytes=_number(io, "wchar"),
         swap=_number(status, "VmSwap") * 1024,
-        wchan=_read(f"/proc/{process.pid}/wchan").strip("0 \n"),
+        wchan=_sleeps_in(process.pid),
     )
+
+
+def _sleeps_in(pid: int) -> str:
+    """The kernel function the main thread sleeps in; the one for terminals by its own name, as its wait is the same as that of sockets."""
+    wchan = _read(f"/proc/{pid}/wchan").strip("0 \n")
+    return "n_tty_read" if wchan == "wait_woken" and _reads_terminal(pid) else wchan
+
+
+def _reads_terminal(pid: int) -> bool:
+    number, fd, *_ = (*_read(f"/proc/{pid}/syscall").split(), "", "")
+    if number != _READ or not fd.startswith("0x"):
+        return False
+    try:
+        return os.readlink(f"/proc/{pid}/fd/{int(fd, 16)}").startswith(_TERMINALS)
+    except OSError:
+        return False
 
 
 def command_of(pid: int) -> list[str]:

@@ -1,7 +1,9 @@
-"""Looks at a process from outside: py-spy where ptrace is allowed, faulthandler through a signal where it is not."""
+"""Looks at a process from outside: py-spy where ptrace is allowed, faulthandler through a signal where it is not, or takes too long."""
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import json
 import os
 import re
@@ -9,53 +11,106 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from rankwise.evidence.records import Frame, Thread
 
 _STACK_SIGNAL = signal.SIGRTMAX - 2  # the probe's choice, see probe/exits.py
 _FAULT_FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
+_PY_SPY_S = 3.0  # for one process: with CUDA loaded py-spy may take half a minute
+_PATIENCE_S = 2.0  # for all of them: what comes later is there at the next look
+_AT_ONCE = 8
 
 
 class StackReader:
-    """Reads Python stacks of other processes; remembers that ptrace was refused, so as not to ask again."""
+    """Reads Python stacks of other processes in threads of its own; remembers who refused and who took too long, so as not to ask again."""
 
     def __init__(self, live: Path) -> None:
         self._live = live
         self._py_spy = _find_py_spy()
         self.refused = "" if self._py_spy else "py-spy is not installed"
+        self._slots = threading.Semaphore(_AT_ONCE)
+        self._changed = threading.Condition()
+        self._reading: set[int] = set()
+        self._found: dict[int, tuple[Thread, ...]] = {}
+        self._failure: Exception | None = None  # of a thread, for whoever waits for it
+        self._slow: set[int] = set()
+        self._running: set[subprocess.Popen[bytes]] = set()
+        atexit.register(self._kill)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether stacks have come that nobody waited for any more, and no others are on their way."""
+        return bool(self._found) and not self._reading
 
     def read(self, pids: list[int]) -> dict[int, tuple[Thread, ...]]:
-        """The stacks of these processes, as far as they can be had, a few at a time."""
-        if not pids:
-            return {}
-        with ThreadPoolExecutor(max_workers=4) as pool:
-            found = dict(zip(pids, pool.map(self._read_one, pids), strict=True))
-        return {pid: threads for pid, threads in found.items() if threads}
+        """The stacks of these processes, as far as they can be had by now, with those that came late the last time."""
+        with self._changed:
+            for pid in pids:
+                if pid not in self._reading:
+                    self._reading.add(pid)
+                    threading.Thread(target=self._read_one, args=(pid,), name=f"stack of {pid}", daemon=True).start()
+            self._changed.wait_for(lambda: not self._reading, _PATIENCE_S)
+            found, self._found = self._found, {}
+            failure, self._failure = self._failure, None
+        if failure is not None and not found:
+            raise failure
+        return found
 
-    def _read_one(self, pid: int) -> tuple[Thread, ...]:
-        return (self._with_py_spy(pid) if not self.refused else ()) or self._with_faulthandler(pid)
+    def _read_one(self, pid: int) -> None:
+        threads: tuple[Thread, ...] = ()
+        try:
+            with self._slots:
+                threads = self._threads_of(pid)
+        except OSError:  # the process is gone, or we have no descriptor left
+            pass
+        except Exception as error:
+            self._failure = error
+        finally:
+            with self._changed:
+                if threads:
+                    self._found[pid] = threads
+                self._reading.discard(pid)
+                self._changed.notify_all()
+
+    def _threads_of(self, pid: int) -> tuple[Thread, ...]:
+        ways = [self._with_py_spy, self._with_faulthandler]
+        for way in reversed(ways) if self.refused or pid in self._slow else ways:
+            if threads := way(pid):
+                return threads
+        return ()
 
     def _with_py_spy(self, pid: int) -> tuple[Thread, ...]:
-        # A stopped process cannot be paused by ptrace without waking its parent: read it as it stands.
-        mode = ["--nonblocking"] if _state(pid) in ("T", "t", "D") else []
-        try:
-            done = subprocess.run(
-                [self._py_spy, "dump", "--json", "--pid", str(pid), *mode], capture_output=True, timeout=10, check=False, env=_clean_env()
-            )
-        except (OSError, subprocess.TimeoutExpired):
+        """Without stopping the process: one that is stuck stands still, and a py-spy that has to be killed would leave it stopped."""
+        if self.refused:
             return ()
-        if done.returncode:
-            said = done.stderr.decode(errors="replace")
+        command = [self._py_spy, "dump", "--json", "--nonblocking", "--pid", str(pid)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=_clean_env()) as program:
+            self._running.add(program)
+            try:
+                out, err = program.communicate(timeout=_PY_SPY_S)
+            except subprocess.TimeoutExpired:
+                self._slow.add(pid)
+                return ()
+            finally:
+                program.kill()
+                self._running.discard(program)
+        if program.returncode:
+            said = err.decode(errors="replace")
             if "ermission" in said or "Operation not permitted" in said:
                 self.refused = "ptrace is refused here, so stacks come from faulthandler only"
             return ()
         try:
-            return tuple(_thread(entry, pid) for entry in json.loads(done.stdout))
+            return tuple(_thread(entry, pid) for entry in json.loads(out))
         except (ValueError, KeyError, TypeError):
             return ()
+
+    def _kill(self) -> None:
+        for program in list(self._running):
+            with contextlib.suppress(OSError):
+                program.kill()
 
     def _with_faulthandler(self, pid: int) -> tuple[Thread, ...]:
         """Ask the probe's faulthandler; only where the probe has registered it, or the signal would kill."""
@@ -138,10 +193,3 @@ def _catches(pid: int, number: int) -> bool:
     except (OSError, IndexError, ValueError):
         return False
     return bool(caught >> (number - 1) & 1)
-
-
-def _state(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except (OSError, IndexError):
-        return ""

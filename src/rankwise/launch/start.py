@@ -37,6 +37,9 @@ def start_job(plan: RunPlan, folder: Path) -> RunningJob:
     (folder / "logs").mkdir(mode=0o700, parents=True, exist_ok=True)
     faults = Faults(folder / "logs" / "rankwise.log")
     tagging = tagging_environment(plan.command)
+    restarting = _restart_environment(plan)
+    for name, value in restarting.items():
+        faults.write_log(f"set {name}={value}, so that every restart has a rendezvous store of its own (rankwise explain RW127)")
     output = OutputPump(live / "sink", folder / "logs", is_tagged=bool(tagging), faults=faults)
     faults.tell_to(output.say)
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # should the guardian be killed, its orphans come to us
@@ -49,7 +52,7 @@ def start_job(plan: RunPlan, folder: Path) -> RunningJob:
             *(sys.executable, "-I", "-S", str(Path(__file__).with_name("guardian.py"))),
             *(str(control_read), str(status_write), str(live), *plan.command),
         ],
-        env={**_environment(live, output), **tagging},
+        env={**_environment(live, output), **tagging, **restarting},
         stdout=out,
         stderr=err,
         pass_fds=(control_read, status_write),
@@ -106,6 +109,12 @@ def _environment(live: Path, output: OutputPump) -> dict[str, str]:
     env["RANKWISE_PIPES"] = output.identities()
     env["RANKWISE_LAUNCHER_PID"] = str(os.getpid())
     return env
+
+
+def _restart_environment(plan: RunPlan) -> dict[str, str]:
+    """torchrun's store, shared by default, would give restarted ranks the addresses of dead ones; what the user has set stays."""
+    name = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+    return {name: "1"} if plan.may_restart and name not in os.environ else {}
 
 
 def _make_live_folder() -> Path:

@@ -136,6 +136,7 @@ class Watch:
 
     def _look_closer(self, now: int) -> None:
         depth = self._pace.wanted_depth(self._observer, now) or self._nodes.wanted_depth()
+        depth = "deep" if self._collector.has_late_stacks else depth
         if depth and self._nodes.can_ask():
             self._nodes.ask(self._collect(depth), depth)
 

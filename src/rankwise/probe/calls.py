@@ -17,13 +17,14 @@ def noted(original: Callable[..., Any], name: str) -> Callable[..., Any]:
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
         opened = begin_if_open(op)
-        failed = True
         try:
             result = original(*args, **kwargs)
-            failed = False
-            return result
-        finally:
-            end(opened, failed)
+        except BaseException as error:
+            end(opened, True)
+            hooks.step_aside(error)
+            raise
+        end(opened)
+        return result
 
     return call
 

@@ -26,7 +26,11 @@ def watch_start(module: ModuleType) -> None:
 
     def _bootstrap(self: Any, *args: Any, **kwargs: Any) -> Any:
         hooks.guarded(_begin)(self)
-        return original(self, *args, **kwargs)
+        try:
+            return original(self, *args, **kwargs)
+        except BaseException as error:
+            hooks.step_aside(error)
+            raise
 
     cls._bootstrap = _bootstrap
 
@@ -71,7 +75,11 @@ def watch_torchrun(module: ModuleType) -> None:
     original = cls._popen
 
     def _popen(self: Any, args: Any, env: Any) -> Any:
-        process = original(self, args, env)
+        try:
+            process = original(self, args, env)
+        except BaseException as error:
+            hooks.step_aside(error)
+            raise
         hooks.guarded(_note_rank)(process.pid, env)
         return process
 
@@ -90,7 +98,11 @@ def watch_poll(module: ModuleType) -> None:
 
     def poll(self: Any, *args: Any, **kwargs: Any) -> Any:
         before = self.returncode
-        code = original(self, *args, **kwargs)
+        try:
+            code = original(self, *args, **kwargs)
+        except BaseException as error:
+            hooks.step_aside(error)
+            raise
         if before is None and code is not None:
             hooks.guarded(_note_code)(self.pid, code)
         return code

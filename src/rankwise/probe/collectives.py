@@ -93,8 +93,9 @@ def _recorded(original: Callable[..., Any], name: str, *shape: tuple[int, str] |
         opened = begin(args, kwargs)
         try:
             result = original(*args, **kwargs)
-        except BaseException:
+        except BaseException as error:
             calls.end(opened, True)
+            hooks.step_aside(error)
             raise
         calls.end(opened)
         return result
@@ -116,6 +117,7 @@ def _recorded_init(module: ModuleType, original: Callable[..., Any]) -> Callable
             result = original(*args, **kwargs)
         except BaseException as error:
             hooks.guarded(_end_init)(opened, error)
+            hooks.step_aside(error)
             raise
         hooks.guarded(_end_init)(opened, None)
         hooks.guarded(_note_rank)(module)
@@ -178,10 +180,13 @@ def _recorded_new_group(original: Callable[..., Any]) -> Callable[..., Any]:
         group = None
         try:
             group = original(*args, **kwargs)
-            return group
+        except BaseException as error:
+            hooks.step_aside(error)
+            raise
         finally:
             calls.end(opened, group is None)
             hooks.guarded(_note_new_group)(group)
+        return group
 
     return new_group
 

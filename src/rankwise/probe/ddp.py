@@ -33,9 +33,11 @@ def attach_dataloader(module: ModuleType) -> None:
     def counted(self: Any) -> Any:
         try:
             batch = original(self)
-        except StopIteration:
-            calls.count(ended)
-            calls.note(over, self._num_yielded)
+        except BaseException as error:
+            if isinstance(error, StopIteration):
+                calls.count(ended)
+                calls.note(over, self._num_yielded)
+            hooks.step_aside(error)
             raise
         calls.count(fetched)
         return batch
@@ -43,7 +45,11 @@ def attach_dataloader(module: ModuleType) -> None:
     @functools.wraps(original_iter)
     def iterate(self: Any) -> Any:
         calls.note(began)
-        return original_iter(self)
+        try:
+            return original_iter(self)
+        except BaseException as error:
+            hooks.step_aside(error)
+            raise
 
     cls.__next__ = counted
     module.DataLoader.__iter__ = iterate
@@ -58,6 +64,9 @@ def _recorded_init(original: Callable[..., Any]) -> Callable[..., Any]:
         opened = hooks.guarded(_begin)(number, model)
         try:
             original(self, *args, **kwargs)
+        except BaseException as error:
+            hooks.step_aside(error)
+            raise
         finally:
             calls.end(opened)
         hooks.guarded(_remember)(self, model)
@@ -100,6 +109,7 @@ def _recorded_forward(original: Callable[..., Any]) -> Callable[..., Any]:
         except BaseException as error:
             calls.end(opened, True)
             hooks.guarded(_note_unused)(self, error)
+            hooks.step_aside(error)
             raise
         calls.end(opened)
         return output

@@ -140,7 +140,11 @@ def _after_fork() -> None:
 def _recorded_os_exit(original: Callable[[int], Any]) -> Callable[[int], Any]:
     def _exit(status: int) -> Any:
         hooks.guarded(_note_os_exit)(status, sys._getframe(1))
-        return original(status)
+        try:
+            return original(status)
+        except BaseException as error:
+            hooks.step_aside(error)
+            raise
 
     return _dressed(_exit, original)
 
@@ -154,7 +158,11 @@ def _note_os_exit(status: int, frame: Any) -> None:
 def _recorded_sys_exit(original: Callable[..., Any]) -> Callable[..., Any]:
     def exit(status: Any = None, /) -> Any:  # noqa: A001  sys.exit's own name
         hooks.guarded(_note_exit_call)(status, sys._getframe(1))
-        return original(status)
+        try:
+            return original(status)
+        except BaseException as error:
+            hooks.step_aside(error)
+            raise
 
     return _dressed(exit, original)
 
@@ -165,7 +173,11 @@ def watch_quitter(module: ModuleType) -> None:
 
     def __call__(self: Any, code: Any = None) -> Any:
         hooks.guarded(_note_exit_call)(code, sys._getframe(1))
-        return original(self, code)
+        try:
+            return original(self, code)
+        except BaseException as error:
+            hooks.step_aside(error)
+            raise
 
     module.Quitter.__call__ = _dressed(__call__, original)
 
@@ -182,7 +194,11 @@ def _note_exit_call(status: Any, frame: Any) -> None:
 def _recorded_kill(original: Callable[[int, int], None]) -> Callable[[int, int], None]:
     def kill(pid: int, sig: int, /) -> None:
         hooks.guarded(_note_signal)(pid, sig, sys._getframe(1))
-        return original(pid, sig)
+        try:
+            return original(pid, sig)
+        except BaseException as error:
+            hooks.step_aside(error)
+            raise
 
     return _dressed(kill, original)
 

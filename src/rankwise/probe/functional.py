@@ -47,8 +47,9 @@ def _noted(module: ModuleType, original: Callable[..., Any], op: int, group_at: 
         opened = _begin(module, op, args, args[group_at] if group_at < len(args) else kwargs.get("group"))
         try:
             result = original(*args, **kwargs)
-        except BaseException:
+        except BaseException as error:
             calls.end(opened, True)
+            hooks.step_aside(error)
             raise
         calls.end(opened)
         return result

@@ -91,6 +91,12 @@ def guarded(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+def step_aside(error: BaseException) -> None:
+    """Take the wrapper that caught this off its traceback, which is the user's; a bare `raise` after it adds nothing."""
+    if error.__traceback__ is not None:
+        error.__traceback__ = error.__traceback__.tb_next
+
+
 def note_broken(what: str, error: BaseException) -> None:
     """Say once that a step failed: what fails at every call must not cost a line at every call."""
     try:
@@ -125,7 +131,11 @@ def _wrap_loader(loader: Any, name: str) -> None:
     original = loader.exec_module
 
     def exec_module(module: ModuleType) -> None:
-        original(module)
+        try:
+            original(module)
+        except BaseException as error:
+            step_aside(error)
+            raise
         loader.__dict__.pop("exec_module", None)
         if name in _after:
             guarded(_attach)(*_after.pop(name), module)

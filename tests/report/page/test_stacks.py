@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from rankwise.evidence.records import Frame, JobEvidence, Raised, RankEvidence, Stack, Thread
+import re
+
+from rankwise.evidence.records import Ended, Frame, JobEvidence, Raised, RankEvidence, Stack, Thread
 from rankwise.findings import Finding, Place
+from rankwise.report.html import report_html
 from rankwise.report.page.rank_state import rank_states
-from rankwise.report.page.scene import Scene, make_scene
+from rankwise.report.page.scene import Scene, main_stack, make_scene
 from rankwise.report.page.stacks import merge_stacks, stack_section
+from rankwise.report.verdict import verdict_dict
 
 TORCH = "/venv/lib/python3.11/site-packages/torch/_tensor.py"
 
@@ -57,6 +61,28 @@ def test_a_rank_that_raised_is_where_it_raised() -> None:
     section = stack_section(scene, rank_states(scene))
 
     assert "train.py:3 step()" in section and "KeyError" in section and "traceback of rank 0" in section
+
+
+def test_what_was_seen_last_of_a_rank_is_where_it_was() -> None:
+    """A stack that was read while the script was being imported does not stand beside an exception that came much later."""
+    importing = (Thread("MainThread", at(1), is_main=True),)
+    raised = Raised("KeyError", "'x'", at(30), time_ns=900)
+    ended = RankEvidence(0, threads=importing, threads_ns=100, raised=(raised,), alive=False)
+    left = RankEvidence(1, threads=importing, threads_ns=100, ended=Ended("os_exit", 900, 1, stack=at(40)), alive=False)
+    killed = RankEvidence(2, threads=importing, threads_ns=100, ended=Ended("signal", 900, signal=9), alive=False)
+    caught = RankEvidence(3, threads=importing, threads_ns=950, raised=(raised,))
+
+    assert [main_stack(rank)[0].line for rank in (ended, left, killed, caught)] == [30, 40, 1, 1]
+
+
+def test_an_exception_keeps_its_lines() -> None:
+    raised = Raised("RuntimeError", "Error(s) in loading state_dict:\n\tMissing key(s): w", at(3), 1)
+    scene = make_scene(JobEvidence((), 0, 1, 1, 10.0, {0: RankEvidence(0, raised=(raised,), alive=False)}), [])
+    page = report_html(verdict_dict("crashed", 1, 1, 1.0, None, []), scene.job)
+
+    assert "state_dict:\n\tMissing key(s): w</p>" in stack_section(scene, rank_states(scene))
+    (style,) = re.findall(r"\.raised \{([^}]*)\}", page)
+    assert "white-space: pre-wrap" in style
 
 
 def test_frames_read_outermost_first_with_the_library_folded() -> None:

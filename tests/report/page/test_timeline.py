@@ -38,7 +38,8 @@ def timeline_of(*logs: CollectiveLog) -> Timeline:
 
 
 def look(cells: tuple[Cell, ...]) -> str:
-    return "".join("!" if cell.is_odd else LETTERS[cell.state] for cell in cells)
+    """An odd cell is a "!", a missing one that is blamed an "x"."""
+    return "".join(("x" if cell.state == "missing" else "!") if cell.is_odd else LETTERS[cell.state] for cell in cells)
 
 
 def looks(strip: Strip) -> dict[tuple[int, ...], str]:
@@ -51,11 +52,39 @@ def test_a_rank_that_never_came() -> None:
     (strip,) = timeline_of(waiting, waiting, log_of(["all_reduce"] * 4)).shown
 
     assert strip.diverges_at == 5
-    assert looks(strip) == {(0, 1): "ddddp", (2,): "dddd-"}
+    assert looks(strip) == {(0, 1): "ddddp", (2,): "ddddx"}
     assert [(said.ranks, said.state, said.what) for said in strip.said] == [
         ((2,), "missing", "#4 all_reduce of float32(1)"),
         ((0, 1), "pending", "all_reduce of float32(1)"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("culprit", "expected"),
+    [(0, {(0,): "d!", (1,): "dd"}), (1, {(0,): "dd", (1,): "d!"}), (None, {(0,): "dd", (1,): "dd"})],
+    ids=str,
+)
+def test_of_two_ranks_that_contradict_each_other_the_verdict_says_which_is_odd(culprit: int | None, expected: object) -> None:
+    logs = log_of(["all_reduce", "all_reduce"]), log_of(["all_reduce", "broadcast"])
+
+    (strip,) = build_timeline(scene_of(*logs, culprit=culprit)).shown
+
+    assert strip.diverges_at == 2
+    assert looks(strip) == expected
+
+
+@pytest.mark.parametrize(
+    ("culprit", "expected"),
+    [(0, {(0,): "dp", (1, 2): "d-"}), (1, {(0,): "dp", (1,): "dx", (2,): "d-"}), (None, {(0,): "dp", (1, 2): "d-"})],
+    ids=str,
+)
+def test_ranks_that_did_not_join_an_extra_collective_are_not_blamed(culprit: int | None, expected: object) -> None:
+    """Rank 0 called one more than the others: whether it should not have, or they should, is the verdict's to say."""
+    logs = log_of(["all_reduce", "broadcast"], pending=1), log_of(["all_reduce"]), log_of(["all_reduce"])
+
+    (strip,) = build_timeline(scene_of(*logs, culprit=culprit)).shown
+
+    assert looks(strip) == expected
 
 
 @pytest.mark.parametrize("odd", ["broadcast", "all_reduce:2"])

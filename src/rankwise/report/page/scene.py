@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from rankwise.evidence.frames import is_user_file, user_frames
-from rankwise.evidence.records import Frame, JobEvidence, RankEvidence, Stack
+from rankwise.evidence.records import Frame, JobEvidence, Raised, RankEvidence, Stack
 from rankwise.findings import Finding, Wait, where
 
 _LIBRARY_ROOT = re.compile(r"^.*(?:site-packages|dist-packages|/lib/python3[^/]*)/")
@@ -66,15 +66,21 @@ def user_stack(stack: Stack) -> Stack:
 
 
 def main_stack(rank: RankEvidence) -> Stack:
-    """Where the rank is, or was when it ended; empty where that was not seen."""
+    """Where the rank is, or was when it ended: what was seen last; empty where that was not seen."""
     threads = sorted(rank.threads, key=lambda thread: not thread.is_main)
-    if threads:
-        return threads[0].frames
-    if rank.raised:
-        return rank.raised[0].stack
+    if raised := raised_last(rank):
+        return raised.stack
     if rank.ended and rank.ended.stack:
         return rank.ended.stack
+    if threads:
+        return threads[0].frames
     return next((call.stack for call in reversed(rank.calls) if call.is_open), ())
+
+
+def raised_last(rank: RankEvidence) -> Raised | None:
+    """The exception the rank stands at; None if it has gone on since, as a look at its threads shows."""
+    first = rank.raised[0] if rank.raised else None
+    return first if first is not None and (not rank.alive or not rank.threads or first.time_ns > rank.threads_ns) else None
 
 
 def _files(job: JobEvidence) -> set[str]:

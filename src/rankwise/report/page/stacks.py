@@ -10,7 +10,7 @@ from rankwise.evidence.frames import user_frames
 from rankwise.evidence.records import Frame, Helper, RankEvidence, Stack
 from rankwise.report.page.markup import Html, block, joined, tag
 from rankwise.report.page.rank_state import RankState, state_mark
-from rankwise.report.page.scene import Scene, main_stack, user_stack
+from rankwise.report.page.scene import Scene, main_stack, raised_last, user_stack
 from rankwise.report.places import short_ranks
 
 _MAX_GROUPS = 12
@@ -42,8 +42,8 @@ def merge_stacks(scene: Scene) -> list[StackGroup]:
     """Largest first; where the page has no room for all, groups with a culprit are among those it shows."""
     merged: dict[Hashable, list[int]] = {}
     for rank, evidence in sorted(scene.job.ranks.items()):
-        raised = evidence.raised[0].type if evidence.raised and not evidence.threads else ""
-        merged.setdefault((user_stack(main_stack(evidence)), raised), []).append(rank)
+        raised = raised_last(evidence)
+        merged.setdefault((user_stack(main_stack(evidence)), raised.type if raised else ""), []).append(rank)
     ordered = sorted(merged.values(), key=lambda ranks: (-len(ranks), ranks[0]))
     groups = [_group(scene, ranks, len(ordered[0])) for ranks in ordered]
     late = [group for group in groups[_MAX_GROUPS:] if group.culprits][:_MAX_GROUPS]

@@ -34,7 +34,7 @@ class Cell:
     state: CellState
     op: str = ""
     what: str = ""
-    is_odd: bool = False  # not what most ranks called in this slot
+    is_odd: bool = False  # not what the innocent ranks called in this slot, or where nobody is named, not what most did
 
 
 @dataclass(frozen=True)
@@ -105,6 +105,7 @@ class _Track:
     entries: dict[int, Entry]
     is_culprit: bool
     is_blind: bool
+    may_be_odd: bool = True  # an innocent rank is not, where the verdict names others
 
     def __post_init__(self) -> None:
         self.first = min(self.entries, default=0)
@@ -112,19 +113,40 @@ class _Track:
 
 
 class _Slots:
-    """What most ranks of a group called, slot by slot."""
+    """What the ranks of a group called, slot by slot: most of those that nobody blames, or most of all where nobody is blamed."""
 
     def __init__(self, tracks: list[_Track]) -> None:
         told = [(seq, entry, len(track.ranks)) for track in tracks for seq, entry in track.entries.items()]
         # Where one rank's root and reduce operation were not seen, nobody's are compared.
         self._vague = {seq for seq, entry, _ in told if entry.what.peer is None and not entry.what.reduce_op}
-        votes: dict[int, Counter[Hashable]] = {}
-        for seq, entry, count in told:
-            votes.setdefault(seq, Counter())[self._agreement(seq, entry)] += count
+        guilty = self._votes([track for track in tracks if track.is_culprit])
+        innocent = self._votes([track for track in tracks if not track.is_culprit])
+        votes = {**guilty, **innocent}
         self._expected = {seq: counter.most_common(1)[0][0] for seq, counter in votes.items()}
+        self._tied = {seq for seq, counter in votes.items() if [*counter.values()].count(max(counter.values())) > 1}
 
-    def is_odd(self, seq: int, entry: Entry) -> bool:
+        self._num_ranks = sum(len(track.ranks) for track in tracks if not track.is_blind)
+        self._num_there: Counter[int] = Counter()
+        for seq, _, count in told:
+            self._num_there[seq] += count
+
+    def _votes(self, tracks: list[_Track]) -> dict[int, Counter[Hashable]]:
+        votes: dict[int, Counter[Hashable]] = {}
+        for track in tracks:
+            for seq, entry in track.entries.items():
+                votes.setdefault(seq, Counter())[self._agreement(seq, entry)] += len(track.ranks)
+        return votes
+
+    def differs(self, seq: int, entry: Entry) -> bool:
         return self._agreement(seq, entry) != self._expected[seq]
+
+    def is_odd(self, track: _Track, seq: int, entry: Entry) -> bool:
+        """Whether this rank is the one to look at; of two that contradict each other neither is, unless the verdict says so."""
+        return track.may_be_odd and self.differs(seq, entry) and (track.is_culprit or seq not in self._tied)
+
+    def is_missed(self, track: _Track, seq: int) -> bool:
+        """The same for a rank that never came to a slot."""
+        return track.may_be_odd and (track.is_culprit or 2 * self._num_there[seq] > self._num_ranks)
 
     def _agreement(self, seq: int, entry: Entry) -> Hashable:
         """Always the operation; the rest only where torch wants it equal."""
@@ -149,7 +171,7 @@ class _Outline:
 
     def _first_difference(self) -> int | None:
         """The first slot where a rank called something else than most, or which a rank never reached."""
-        odd = [seq for track in self.tracks for seq, entry in track.entries.items() if self.slots.is_odd(seq, entry)]
+        odd = [seq for track in self.tracks for seq, entry in track.entries.items() if self.slots.differs(seq, entry)]
         short = [max(self.oldest, track.last + 1) for track in self.tracks if not track.is_blind and track.last < self.newest]
         return min(odd + short, default=None)
 
@@ -177,6 +199,7 @@ def _tracks(scene: Scene) -> tuple[dict[str, list[_Track]], list[int]]:
     tracks: dict[str, list[_Track]] = {}
     for cluster in clusters:
         is_culprit = not scene.culprits.isdisjoint(cluster.ranks)
+        may_be_odd = is_culprit or not scene.culprits
         is_blind = not len(cluster.log) and bool(scene.job.ranks[cluster.ranks[0]].blind)
         inside: dict[tuple[str, int | None], list[int]] = {}
         for rank in cluster.ranks:
@@ -187,7 +210,7 @@ def _tracks(scene: Scene) -> tuple[dict[str, list[_Track]], list[int]]:
                     inside.setdefault((group, None), []).append(rank)
         for (group, index), ranks in inside.items():
             entries = cluster.entries[index] if index is not None else {}
-            tracks.setdefault(group, []).append(_Track(ranks, cluster.log, entries, is_culprit, is_blind))
+            tracks.setdefault(group, []).append(_Track(ranks, cluster.log, entries, is_culprit, is_blind, may_be_odd))
     return {group: some for group, some in tracks.items() if any(track.entries for track in some)}, left_out
 
 
@@ -274,8 +297,9 @@ def _rows(tracks: list[_Track], columns: range, slots: _Slots) -> list[Row]:
 def _cell(track: _Track, seq: int, slots: _Slots) -> Cell:
     entry = track.entries.get(seq)
     if entry is None:
-        return Cell("missing" if seq > track.last and not track.is_blind else "unknown")
-    return Cell("done" if entry.done else "pending", entry.what.op, str(entry.what), slots.is_odd(seq, entry))
+        is_missing = seq > track.last and not track.is_blind
+        return Cell("missing" if is_missing else "unknown", is_odd=is_missing and slots.is_missed(track, seq))
+    return Cell("done" if entry.done else "pending", entry.what.op, str(entry.what), slots.is_odd(track, seq, entry))
 
 
 def _said(tracks: list[_Track], seq: int, slots: _Slots) -> Iterator[Said]:
@@ -285,13 +309,13 @@ def _said(tracks: list[_Track], seq: int, slots: _Slots) -> Iterator[Said]:
         entry = track.entries.get(seq)
         if entry is not None:
             state: CellState = "done" if entry.done else "pending"
-            said = Said((), _in_full(entry), state, tuple(track.log.stack_of(entry)), slots.is_odd(seq, entry))
+            said = Said((), _in_full(entry), state, tuple(track.log.stack_of(entry)), slots.is_odd(track, seq, entry))
         elif track.last < seq and not track.is_blind:
             before = track.entries.get(track.last)
-            said = Said((), f"#{track.last} {before.what}" if before else "", "missing", (), is_odd=True)
+            said = Said((), f"#{track.last} {before.what}" if before else "", "missing", (), slots.is_missed(track, seq))
         else:
             continue
-        merged.setdefault((said.what, said.state), ([], said))[0].extend(track.ranks)
+        merged.setdefault((said.what, said.state, said.is_odd), ([], said))[0].extend(track.ranks)
     for ranks, said in sorted(merged.values(), key=lambda item: (not item[1].is_odd, len(item[0]))):
         yield Said(tuple(sorted(ranks)), said.what, said.state, said.stack, said.is_odd)
 

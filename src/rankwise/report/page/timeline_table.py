@@ -117,7 +117,8 @@ def _cell(cell: Cell, seq: int, *, is_parting: bool) -> Html:
     state = "" if cell.state == "done" else cell.state
     words = {"done": cell.what, "pending": f"{cell.what}, pending", "missing": "never called", "unknown": "not recorded"}
     title = f"#{seq} {words[cell.state]}"
-    return tag("td", letter, class_=classes(colour, state, "odd" if cell.is_odd else "", "parting" if is_parting else ""), title=title)
+    blame = "" if not cell.is_odd else "odd" if cell.state != "missing" else "parting" if is_parting else ""
+    return tag("td", letter, class_=classes(colour, state, blame), title=title)
 
 
 def _legend(timeline: Timeline) -> Html | None:
@@ -127,7 +128,7 @@ def _legend(timeline: Timeline) -> Html | None:
     states = {(cell.state, cell.is_odd) for cell in cells}
     if any(state == "pending" for state, _ in states):
         keys.append(tag("span", tag("i", class_="pending"), "pending"))
-    if any(is_odd for _, is_odd in states):
+    if any(is_odd and state != "missing" for state, is_odd in states):
         keys.append(tag("span", tag("i", class_="odd"), "not what most ranks called"))
     if any(state == "missing" for state, _ in states):
         keys.append(tag("span", tag("i", class_="missing"), "never called"))
