@@ -170,8 +170,8 @@ def _by_order(way: _Way) -> Blame | None:
     shared = way.book.shared_frames(_stack(missed), _stack(there))
     if shared is None or shared[0].line >= shared[1].line or way.book.tree(shared[0].file) is None:
         return None
-    if any(loop.start <= shared[0].line for loop in way.book.loops_at(shared[1].file, shared[1].line)):
-        return None  # within a loop the one further up may be a round ahead
+    if any(loop.start == shared[0].line for loop in way.book.loops_at(shared[1].file, shared[1].line)):
+        return None  # the one that fetches the next item is a round ahead
     return _skipped(way, "")
 
 
