@@ -14,6 +14,7 @@ from rankwise.pool.exceptions import Unsendable
 from rankwise.pool.extents import rounded
 from rankwise.pool.nested import each_leaf, joined
 from rankwise.pool.parcel import Node, folded, pack
+from rankwise.pool.sameness import bits_of
 from rankwise.pool.schedule import ModelState
 from rankwise.pool.tasks import Parcel
 from rankwise.pool.verdicts import lane_full
@@ -107,17 +108,17 @@ def rows_and_key(node: Node) -> tuple[int, Any]:
             rows.add(node[2][0] if node[2] else 0)
             return ("T", node[1], node[2][1:])
         if tag in ("[", "("):
-            return (tag, *[outline(item) for item in node[1]])
+            return (tag, [outline(item) for item in node[1]])
         if tag == "{":
-            return (tag, *node[1], *[outline(item) for item in node[2]])
+            return (tag, node[1], [outline(item) for item in node[2]])
         if tag == "S":  # may hold arrays that nobody would cut
             rows.add(0)
         return node
 
-    key = outline(node)
+    found = outline(node)
     if len(rows) != 1 or 0 in rows:
         return 0, None
-    return rows.pop(), key
+    return rows.pop(), bits_of(found)  # a dict of keys would take 2 for True
 
 
 def cut(node: Node, start: int, stop: int) -> Node:

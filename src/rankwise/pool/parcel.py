@@ -18,11 +18,10 @@ import numpy as np
 
 from rankwise.pool.dtypes import CARRIED, NUMPY, name_of_numpy, name_of_torch, torch_dtype, torch_module
 from rankwise.pool.exceptions import Unsendable
+from rankwise.pool.sameness import PLAIN
 
 Node = tuple[Any, ...]
 Part = tuple[int, Node, float | None]  # of an order: rows (0: stands for itself), inputs, deadline on the machine's monotonic clock
-# Checked by exact type: marshal would take a numpy scalar for a bytes object, because it offers a buffer.
-PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes))
 _LONG = 32_000  # bytes of a node; beyond, it goes where the arrays go
 
 Put = Callable[[Any, Any], Any]

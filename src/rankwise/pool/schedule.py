@@ -19,7 +19,7 @@ UNKNOWN_S = AHEAD_S  # a model that has not run yet gets one task at a time
 LEAST_LOAD_S = 0.02
 
 
-@dataclass
+@dataclass(eq=False)
 class ModelState:
     """One model of the pool, wherever it is loaded."""
 
@@ -68,7 +68,7 @@ class Order:
         self.is_joined = False  # its tasks were sent as one request, and come back as one
 
 
-@dataclass
+@dataclass(eq=False)
 class Holding:
     """A model inside a worker."""
 
@@ -79,7 +79,7 @@ class Holding:
     orders: int = 0
 
 
-@dataclass
+@dataclass(eq=False)
 class WorkerState:
     number: int
     device: str  # "cpu", "cuda:0", ...

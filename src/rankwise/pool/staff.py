@@ -8,6 +8,7 @@ import signal
 import time
 from collections import deque
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from rankwise.pool.crew import Crew, Edge, Seat
 from rankwise.pool.describe import described
@@ -36,7 +37,7 @@ class Staff:
         self._numbers = itertools.count(1)
         self._early_deaths = 0
         self.oom = OomWatch(time.monotonic())
-        self._signalled: deque[tuple[float, set[int]]] = deque(maxlen=16)  # the last deaths by a signal: when, and under which tasks
+        self._signalled: deque[tuple[float, WeakSet[Task]]] = deque(maxlen=16)  # the last deaths by a signal: when, and under which tasks
         self.workers: dict[int, WorkerState] = {}
         self.crew: Crew
 
@@ -149,7 +150,7 @@ class Staff:
     def _judge(self, orders: list[Order], running: int, death: Death) -> None:
         again: list[Task] = []
         if death.exit_code is not None and death.exit_code < 0 and not death.is_proven:
-            self._signalled.append((time.monotonic(), {id(task) for order in orders if order.serial == running for task in order.tasks}))
+            self._signalled.append((time.monotonic(), WeakSet(task for order in orders if order.serial == running for task in order.tasks)))
         for order in orders:
             was_running = order.serial == running and not death.stopped
             if order.is_load:
@@ -171,7 +172,7 @@ class Staff:
         task.strikes += death.is_proven
         task.alone = True
         since = time.monotonic() - _LATELY_S
-        others = sum(moment > since and id(task) not in tasks for moment, tasks in self._signalled)
+        others = sum(moment > since and task not in tasks for moment, tasks in self._signalled)
         if not is_quarantined(task.strikes, task.hits, death, others):
             return False
         dispatcher.counters.of(name).quarantined += 1
