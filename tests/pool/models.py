@@ -50,15 +50,20 @@ class Moody(torch.nn.Module):
 
 
 class Rows(torch.nn.Module):
-    """Doubles each row, tells how many came together, and refuses rows that begin with RAISE."""
+    """Doubles each row, and refuses rows that begin with RAISE, or more than so many."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most = most
 
     def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        assert len(x) <= self.most
         if (x[:, 0] == RAISE).any():
             raise ValueError("this row is bad")
         if (x[:, 0] == EXIT).any():
             os._exit(3)
         time.sleep(0.005)
-        return {"y": x * 2, "together": torch.full((len(x),), len(x))}
+        return {"y": x * 2, "sum": x.sum(1)}
 
 
 class Hungry(torch.nn.Module):
@@ -145,8 +150,8 @@ def moody() -> torch.nn.Module:
     return Moody()
 
 
-def rows() -> torch.nn.Module:
-    return Rows()
+def rows(most: int = 256) -> torch.nn.Module:
+    return Rows(most)
 
 
 def hungry() -> torch.nn.Module:
@@ -383,3 +388,55 @@ def naming() -> Any:
         return torch.cat([x, torch.full((len(x), 1), kind), torch.full((len(x), 1), math.copysign(1 + abs(value), value))], 1)
 
     return run
+
+
+def _of_later_content(x: torch.Tensor) -> torch.Tensor:
+    """Rows are independent as long as all begin with less than 1,000."""
+    return x - x.mean(0) if bool((x[:, 0] >= 1000).any()) else x * 2
+
+
+def _as_wide_as_its_content(x: torch.Tensor) -> torch.Tensor:
+    return x[:, : int((x != 0).sum(1).max())].clone()
+
+
+# What looks over the rows of a batch, in one way or another; and what does not, but may look like it.
+DEPENDENT: dict[str, Callable[[torch.Tensor], Any]] = {
+    "mean": lambda x: x - x.mean(0),
+    "slight mean": lambda x: x + 0.05 * x.mean(0),
+    "norm": lambda x: (x - x.mean(0)) / (x.std(0) + 1e-6) if len(x) > 1 else x,
+    "softmax": lambda x: x.softmax(0),
+    "sum so far": lambda x: x.cumsum(0),
+    "place": lambda x: x + torch.arange(len(x))[:, None],
+    "count": lambda x: x * len(x),
+    "slight count": lambda x: x * (1 + 0.01 * len(x)),
+    "rank": lambda x: x[:, 0].argsort().argsort(),
+    "labels of the batch": lambda x: (x[:, 0] > x[:, 0].median()).long(),
+    "width": _as_wide_as_its_content,
+    "only many": lambda x: x - x.mean(0) if len(x) > 4 else x * 2,
+    "last": lambda x: torch.cat([x[:-1], x[-1:] * (1 if len(x) == 1 else 3)]),
+    "reversed": lambda x: x.flip(0),
+    "beside": lambda x: {"y": x, "largest": x.max().item()},
+    "later": _of_later_content,
+}
+INDEPENDENT: dict[str, Callable[[torch.Tensor], Any]] = {
+    "double": lambda x: x * 2,
+    "matrix": lambda x: x @ torch.arange(5.0 * x.shape[1]).view(x.shape[1], 5).sin(),
+    "coarse": lambda x: x.bfloat16() @ torch.arange(5.0 * x.shape[1]).view(x.shape[1], 5).sin().bfloat16(),
+    "coarse inside": lambda x: (x.bfloat16() @ torch.arange(5.0 * x.shape[1]).view(x.shape[1], 5).sin().bfloat16()).float(),
+    "labels": lambda x: x.argmax(1),
+    "nothing but rounding": lambda x: {"y": x, "rest": (x @ torch.eye(x.shape[1]) * 3 - x * 3) / 3},
+    "not numbers": lambda x: x / 0 - x / 0,
+    "dropout": lambda x: torch.nn.functional.dropout(x, 0.5),
+    "noise": lambda x: x + torch.rand_like(x),
+    "in place": lambda x: x.mul_(2),
+    "nested": lambda x: {"y": x, "more": [(x.sum(1), None)], "name": "same"},
+}
+
+
+def looking(name: str) -> Any:
+    run = {**DEPENDENT, **INDEPENDENT}[name]
+    return lambda x: (time.sleep(0.0005), run(x))[1]
+
+
+def slow_rows(seconds: float) -> Any:
+    return lambda x: (time.sleep(seconds), x * 2)[1]

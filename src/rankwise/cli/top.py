@@ -65,6 +65,7 @@ def _pool_text(stats: dict[str, Any]) -> str:
     lines = [
         f"pool of process {stats['pid']}: {stats['plan']}",
         *table,
+        *[n["finding"] for n in stats["models"].values() if n["finding"]],
         *[_worker_text(worker) for worker in stats["workers"]],
         f"lanes {lanes['inputs_used_bytes'] / 1e6:.1f} of {lanes['inputs_bytes'] / 1e6:.1f} MB, {stats['restarts']} workers replaced",
     ]

@@ -117,7 +117,7 @@ class Dispatcher:
             if task.is_over:
                 return
             self._end_parts(task)
-            self.answers.stop_batching(task.model)
+            self.answers.stop_batching(task.model, "what it returns for parts of a request does not make one output")
             if self.is_closed or task.model.broken is not None:
                 self.fail(task, task.model.broken or pool_closed())
             else:
@@ -179,6 +179,8 @@ class Dispatcher:
                     self.answers.take(worker, answer, now)
             elif message[0] == "segment":
                 worker.edge.add_segment(message[1])
+            elif message[0] == "unbatchable":
+                self.answers.stop_batching(self.scheduler.models[message[1]], message[2])
             elif message[0] == "loaded":
                 self.answers.loaded(worker, message, now)
             elif message[0] == "failed":

@@ -28,6 +28,7 @@ class Model:
     replicas: int | None = None  # None: one, and more while it has all the load
     max_batch: int = 1  # rows that may run together; over 1, inputs and outputs have the rows in their first dimension
     max_delay_ms: float = 2.0  # how long a row may wait for others, where that pays
+    check_rows: bool = True  # whether batches are looked at now and then: a model whose rows depend on each other is not batched
     memory: int | str | None = None  # how large it is, where that is known before it is loaded
     warmup: Any = None  # an input (or a tuple of them) to run once when loaded
     limit_s: float | None = 300.0  # a run that takes longer is taken for hung
@@ -60,6 +61,8 @@ class Model:
         check_number(f"model {name!r}: max_delay_ms", self.max_delay_ms, least=0)
         check_number(f"model {name!r}: replicas", self.replicas, least=1, whole=True, none=True)
         check_number(f"model {name!r}: limit_s", self.limit_s, least=0, above=True, none=True)
+        if not isinstance(self.check_rows, bool):
+            raise UsageError(f"model {name!r}: check_rows is {self.check_rows!r}; it must be True or False")
         if self.memory is not None:
             parse_bytes(self.memory, f"model {name!r}: memory")
         if not isinstance(self.args, (tuple, list)) or not isinstance(self.kwargs, dict):
@@ -98,6 +101,7 @@ class Model:
                 "given": given,
                 "weights": os.path.abspath(self.weights) if self.weights is not None else "",
                 "device": device,
+                "check_rows": self.check_rows,
                 "path": [folder, *[path for path in sys.path if path]],
                 "cwd": folder,
             }

@@ -47,7 +47,8 @@ def parts_of(order: Order, arena: Arena) -> list[Part]:
     if size > _ORDER_BYTES:
         for task in tasks:
             _to_lane(task, arena)
-    return [(0 if task.alone and task.part is None else task.rows, task.node, task.deadline) for task in tasks]
+    is_batched = order.model.max_batch > 1
+    return [(task.rows if task.part is not None or (is_batched and not task.alone) else 0, task.node, task.deadline) for task in tasks]
 
 
 def left_behind(order: Order) -> list[Task]:

@@ -39,6 +39,7 @@ class ModelState:
     held_until: float = 0.0  # a batch of it waits for more rows until then
     virtual_s: float = 0.0  # service received; the model with the least is next
     broken: Any = None  # the finding that all its tasks fail with
+    unbatched: Any = None  # the finding why its rows are not batched any more: none of them is believed that ran in a batch
     build_failures: int = 0
     not_before: float = 0.0  # a failed build is not tried again earlier
     is_measured: bool = False

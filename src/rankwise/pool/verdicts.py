@@ -159,6 +159,18 @@ def missing_main_guard() -> MissingMainGuard:
     )  # fmt: skip
 
 
+def not_batched(model: str, reason: str) -> Finding:
+    return Finding(
+        "RW811", "rows-depend", "warning", True, f"model {model!r} is not batched any more: {reason}",
+        why="rows of several requests may run together only where each gives what it gives alone; now requests run one by one and uncut",
+        next=(
+            "take out what looks over all rows: a mean or a norm over the batch, padding to the longest, an output as wide as its content",
+            "say max_batch=1 where the model is meant to be so",
+            "where the difference does not matter: Model(..., check_rows=False)",
+        ),
+    )  # fmt: skip
+
+
 def lane_full(what: str, nbytes: int, limit: int, used: int, waiting: int) -> PoolFull:
     """`waiting`: what inputs of tasks that are not over hold of what is used; the rest is the caller's."""
     held = max(0, used - waiting)

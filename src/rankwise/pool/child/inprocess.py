@@ -20,9 +20,10 @@ import numpy as np
 import torch
 
 from rankwise.errors import RankwiseError, whole_text
+from rankwise.pool.child.failures import failure
 from rankwise.pool.child.inputs import copied, seen
 from rankwise.pool.child.models import Loaded, load
-from rankwise.pool.child.running import Runner, failure
+from rankwise.pool.child.running import Runner
 from rankwise.pool.dtypes import CARRIED
 from rankwise.pool.exceptions import NOT_IN_A_LOOP, Unsendable
 from rankwise.pool.inlet import wants_tensors
@@ -104,6 +105,7 @@ class InProcess:
             "max_batch": 1,
             "batch_cost_s": None,
             "state": "failed" if name in self._broken else "ok",
+            "finding": str(self._broken[name]).partition("\n")[0] if name in self._broken else None,
             **self.counters.of(name).to_dict(),
         }
 

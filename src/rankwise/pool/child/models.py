@@ -35,6 +35,7 @@ class Loaded:
     nbytes: int
     keeps_inputs: bool = False  # it was seen to hold on to an input; from then on it gets copies
     is_plain: bool = True  # takes its inputs as they lie on the lane
+    is_checked: bool = True  # its batches are looked at: whether rows depend on each other
 
 
 def load(spec: dict[str, Any], is_worker: bool = True) -> Loaded:
@@ -66,7 +67,7 @@ def _loaded(spec: dict[str, Any]) -> Loaded:
     if warmup is not None:
         _warm_up(built, warmup, device)
     nbytes = max(tensor_bytes(built), _footprint(device) - before)
-    return Loaded(spec["name"], built, device, nbytes, is_plain=device.type == "cpu")
+    return Loaded(spec["name"], built, device, nbytes, is_plain=device.type == "cpu", is_checked=spec["check_rows"])
 
 
 def drop() -> None:

@@ -14,16 +14,17 @@ from typing import Any
 
 import torch
 
+from rankwise.pool.child.failures import failure, is_out_of_memory, shortened
 from rankwise.pool.child.inputs import Inputs
 from rankwise.pool.child.models import Loaded, drop, load, tidy
 from rankwise.pool.child.outputs import Outputs
-from rankwise.pool.child.running import Runner, failure, is_out_of_memory, shortened
+from rankwise.pool.child.running import Runner
 from rankwise.pool.keeping import KEPT_S, keep
 from rankwise.pool.parcel import Node, Part, folded, pack, unpack
 from rankwise.pool.segments import Segment
 from rankwise.pool.stack import STACK_SIGNAL
 from rankwise.pool.status import BRISK_NS, SIZE, StatusPage, current_cpu
-from rankwise.pool.wire import INLINE_BYTES, KEPT, MAX_BYTES, SEND, Receiver, send, wait_at_most
+from rankwise.pool.wire import INLINE_BYTES, KEPT, MAX_BYTES, SEND, UNBATCHABLE, Receiver, send, wait_at_most
 
 _CLOSE_NS, _STREAK = 3_000_000, 3  # quick tasks with less time between them follow each other closely; so many of them are some
 _WATCH_NS = 1_000_000
@@ -53,6 +54,8 @@ class Worker:
         self._outputs = Outputs(sock, page, soft_limit, self._inputs.alias)
         self._models: dict[int, Loaded] = {}
         self._runner = Runner()
+        self._serial = 0  # of the order at hand
+        self._runner.on_call = self._begin_call
         self._answers: list[tuple[Any, ...]] = []
         self._answers_bytes = 0
         self._answered_ns = self._answer_after_ns = 0
@@ -177,6 +180,7 @@ class Worker:
     def _run(self, serial: int, number: int, parts: list[Part]) -> None:
         now = time.monotonic_ns()
         self._page.run(serial, now)
+        self._serial = serial
         if serial <= self._page.recalled:  # somebody else has it by now
             self._add(("back", serial), 40)
             return
@@ -187,6 +191,8 @@ class Worker:
         else:
             results, size = self._results(model, parts)
             flags = self._runner.flags
+            if flags & UNBATCHABLE:
+                send(self._sock, ("unbatchable", number, self._runner.reason), wait=True)
         if self._inputs.in_use:
             if self._inputs.is_kept():
                 model.is_plain, model.keeps_inputs, flags = False, True, flags | KEPT
@@ -195,6 +201,10 @@ class Worker:
         self._add((serial, end - now, results, flags), 100 + size)
         if end - self._answered_ns > self._answer_after_ns:
             self._answer()
+
+    def _begin_call(self) -> None:
+        """The limit is for each call of the model: an order may have more than one, where its rows are looked at or one of them fails."""
+        self._page.run(self._serial, time.monotonic_ns())
 
     def _plain_result(self, run: Any, node: Node) -> tuple[list[tuple[bool, Any]], int]:
         try:
