@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import os
+import random
 import signal
 import threading
 import time
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy
 import torch
 
 EXIT, KILL, CRASH, HANG, RAISE, TOO_MUCH, FLOOD = 9001.0, 9002.0, 9003.0, 9004.0, 9005.0, 9006.0, 9007.0
@@ -440,3 +442,27 @@ def looking(name: str) -> Any:
 
 def slow_rows(seconds: float) -> Any:
     return lambda x: (time.sleep(seconds), x * 2)[1]
+
+
+class Drawing(torch.nn.Module):
+    """Has a weight that was drawn, and draws more from everybody's numbers whenever it is called."""
+
+    def __init__(self, seed: int | None = None) -> None:
+        super().__init__()
+        if seed is not None:
+            torch.manual_seed(seed)
+        self.weight = torch.rand(())
+        self.others = numpy.random.rand(), random.random()
+
+    def forward(self, seconds: float = 0.0) -> dict[str, Any]:
+        time.sleep(seconds)
+        numbers = [float(torch.rand(())), numpy.random.rand(), random.random()]
+        return {"pid": os.getpid(), "built": [float(self.weight), *self.others], "drawn": numbers}
+
+
+def drawing(seed: int | None = None) -> torch.nn.Module:
+    return Drawing(seed)
+
+
+def dropping() -> Any:
+    return lambda x: torch.nn.functional.dropout(x, 0.5)

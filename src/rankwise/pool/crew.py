@@ -130,13 +130,14 @@ class Crew:
         )
         theirs.close()
 
-    def ask_for(self, edge: Edge, soft_limit: int) -> None:
+    def ask_for(self, edge: Edge, soft_limit: int, seed: int) -> None:
         orders: dict[str, Any] = {
             "number": edge.number,
             "env": edge.seat.env,
             "cpus": list(edge.seat.cpus),
             "threads": edge.seat.threads,
             "soft_limit": soft_limit,
+            "seed": seed,
             "title": f"rankwise-w{edge.number}",
         }
         send(self.control, ("spawn", orders), edge.fds, wait=True)

@@ -37,6 +37,7 @@ class Settings:
     seats: list[Seat]
     budgets: dict[str, int]
     plan: str = ""  # why there are so many workers
+    seed: int = 0  # of all random numbers of the workers
 
 
 class Dispatcher:

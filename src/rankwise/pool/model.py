@@ -85,8 +85,8 @@ class Model:
         except OSError:
             return 0
 
-    def spec(self, name: str, device: str) -> bytes:
-        """All a worker needs to know, pickled."""
+    def spec(self, name: str, device: str, seed: int | None) -> bytes:
+        """All a worker needs to know, pickled; `seed` is for the random numbers of its build."""
         pickled, main = _pickled(name, "build", self.build) if callable(self.build) else (None, "")
         given, main_of_given = _pickled(name, "args, kwargs or warmup", (self.args, self.kwargs, self.warmup))
         folder = os.getcwd()
@@ -102,6 +102,7 @@ class Model:
                 "weights": os.path.abspath(self.weights) if self.weights is not None else "",
                 "device": device,
                 "check_rows": self.check_rows,
+                "seed": seed,
                 "path": [folder, *[path for path in sys.path if path]],
                 "cwd": folder,
             }

@@ -21,7 +21,8 @@ from rankwise.pool.exceptions import Unsendable
 from rankwise.pool.sameness import PLAIN
 
 Node = tuple[Any, ...]
-Part = tuple[int, Node, float | None]  # of an order: rows (0: stands for itself), inputs, deadline on the machine's monotonic clock
+# Of an order: rows (0: stands for itself), inputs, deadline on the machine's monotonic clock, seed of its random numbers.
+Part = tuple[int, Node, float | None, int | None]
 _LONG = 32_000  # bytes of a node; beyond, it goes where the arrays go
 
 Put = Callable[[Any, Any], Any]

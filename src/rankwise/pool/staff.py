@@ -16,6 +16,7 @@ from rankwise.pool.faults import MAX_BUILDS, Death, back_off_s, is_quarantined
 from rankwise.pool.oom import OomWatch
 from rankwise.pool.results import Reader
 from rankwise.pool.schedule import ModelState, Order, WorkerState
+from rankwise.pool.seeds import derived
 from rankwise.pool.tasks import Task
 from rankwise.pool.verdicts import build_died, quarantined, task_hung
 from rankwise.pool.wire import wait_at_most
@@ -97,7 +98,7 @@ class Staff:
         edge.reader = Reader(edge, dispatcher.arena, limit)
         worker = WorkerState(edge.number, seat.device, edge=edge)
         try:
-            self.crew.ask_for(edge, limit)
+            self.crew.ask_for(edge, limit, derived(dispatcher.settings.seed, "worker", edge.number))
         except OSError:  # it has just died, which will be noticed; then all are hired again
             pass
         dispatcher.scheduler.workers[worker.number] = self.workers[worker.number] = worker

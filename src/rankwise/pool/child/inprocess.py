@@ -14,12 +14,14 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import torch
 
 from rankwise.errors import RankwiseError, whole_text
+from rankwise.pool.child.chance import seeded
 from rankwise.pool.child.failures import failure
 from rankwise.pool.child.inputs import copied, seen
 from rankwise.pool.child.models import Loaded, load
@@ -62,7 +64,7 @@ class InProcess:
         self.counters = Counters(list(specs))
         self.is_closed = False
 
-    def submit(self, model: str, inputs: tuple[Any, ...], deadline_s: float | None = None) -> Future[Any]:
+    def submit(self, model: str, inputs: tuple[Any, ...], deadline_s: float | None = None, seed: int | None = None) -> Future[Any]:
         if self.is_closed:
             raise pool_closed()
         if deadline_s is not None and not deadline_s > 0:
@@ -70,7 +72,9 @@ class InProcess:
         started = time.monotonic()
         with self._lock:
             try:
-                result = self._run(self._models.get(model) or self._load(model), inputs)
+                loaded = self._models.get(model) or self._load(model)
+                with seeded(seed) if seed is not None else nullcontext():
+                    result = self._run(loaded, inputs)
             except KeyboardInterrupt:  # the user's own Ctrl-C
                 raise
             except BaseException as error:

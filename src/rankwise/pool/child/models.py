@@ -16,6 +16,7 @@ import torch
 
 from rankwise.errors import RankwiseError, UsageError, whole_text
 from rankwise.pool.child import main_module
+from rankwise.pool.child.chance import seeded
 from rankwise.pool.child.inputs import copied, seen
 from rankwise.pool.describe import shape_of
 from rankwise.pool.keeping import return_to_kernel
@@ -43,7 +44,10 @@ def load(spec: dict[str, Any], is_worker: bool = True) -> Loaded:
     try:
         if is_worker:
             _become_like_the_caller(spec)
-        return _loaded(spec)
+        if spec["seed"] is None:
+            return _loaded(spec)
+        with seeded(spec["seed"]):  # all replicas are one model, and what a build seeds ends with it
+            return _loaded(spec)
     except RankwiseError as error:
         error.add_note(whole_text(error.finding))  # a traceback would tell only what, not why and what to do
         raise

@@ -9,11 +9,13 @@ import signal
 import socket
 import sys
 import time
+from contextlib import nullcontext
 from marshal import dumps
 from typing import Any
 
 import torch
 
+from rankwise.pool.child.chance import seed_all, seeded
 from rankwise.pool.child.failures import failure, is_out_of_memory, shortened
 from rankwise.pool.child.inputs import Inputs
 from rankwise.pool.child.models import Loaded, drop, load, tidy
@@ -39,6 +41,7 @@ def serve(orders: dict[str, Any], fds: list[int]) -> None:
     faulthandler.register(STACK_SIGNAL, file=crash, all_threads=False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(orders["threads"])
+    seed_all(orders["seed"])  # each worker has its own, or all would draw what the process they come from would have drawn
     keep()
     _set_title(orders["title"])
     _note_suicide(page)
@@ -147,7 +150,7 @@ class Worker:
         _, serial, number, node = message
         model = self._models[number]
         if not model.is_plain:
-            self._on_run([(serial, number, [(0, node, None)])], 0)
+            self._on_run([(serial, number, [(0, node, None, None)])], 0)
             return
         now = time.monotonic_ns()
         self._page.run_here(serial, now)
@@ -186,8 +189,8 @@ class Worker:
             return
         model = self._models[number]
         flags = 0
-        if len(parts) == 1 and not parts[0][0] and parts[0][2] is None and model.is_plain:  # the usual case, by the shortest way
-            results, size = self._plain_result(model.run, parts[0][1])
+        if len(parts) == 1 and parts[0][2] is None and parts[0][3] is None and not parts[0][0] and model.is_plain:
+            results, size = self._plain_result(model.run, parts[0][1])  # the usual case, by the shortest way
         else:
             results, size = self._results(model, parts)
             flags = self._runner.flags
@@ -222,8 +225,9 @@ class Worker:
         found: list[tuple[bool, Any]] = []
         if timely:
             try:
-                requests = [unpack(node, self._inputs.get) for _, node, _ in timely]
-                found = self._runner.run(model, requests, [rows for rows, _, _ in timely], lambda i: self._again(timely[i][1]))
+                requests = [unpack(part[1], self._inputs.get) for part in timely]
+                with seeded(timely[0][3]) if timely[0][3] is not None else nullcontext():  # such a request is alone in its order
+                    found = self._runner.run(model, requests, [part[0] for part in timely], lambda i: self._again(timely[i][1]))
             except BaseException as error:
                 found = [(False, failure(error))] * len(timely)
         packed = self._packed_all(found)
