@@ -6,6 +6,7 @@ import ctypes
 import math
 import os
 import random
+import re
 import signal
 import threading
 import time
@@ -466,3 +467,7 @@ def drawing(seed: int | None = None) -> torch.nn.Module:
 
 def dropping() -> Any:
     return lambda x: torch.nn.functional.dropout(x, 0.5)
+
+
+def holds_the_gil() -> Any:
+    return lambda text: bool(re.match("(a+)+$", text))

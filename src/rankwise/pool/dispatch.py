@@ -199,6 +199,7 @@ class Dispatcher:
 
     def tick(self, now: float) -> None:
         with self.lock:
+            self.staff.go_on(now)
             if self.settings.idle_s is not None:
                 self.act(self.scheduler.idle_drops(now, self.settings.idle_s), now)
             self.act(self.scheduler.plan(now), now)
