@@ -471,3 +471,27 @@ def dropping() -> Any:
 
 def holds_the_gil() -> Any:
     return lambda text: bool(re.match("(a+)+$", text))
+
+
+def _stop_in_c() -> None:
+    ctypes.CDLL(None).kill(os.getpid(), signal.SIGSTOP)
+
+
+# Ways to end up stopped, by the number that asks for it.
+STOPS: dict[float, Callable[[], Any]] = {
+    9101.0: lambda: os.kill(os.getpid(), signal.SIGSTOP),
+    9102.0: lambda: signal.raise_signal(signal.SIGSTOP),
+    9103.0: _stop_in_c,
+}
+
+
+def stopping() -> Any:
+    """Twice its rows; some of them stop the process."""
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        for wish in x.flatten().tolist():
+            if wish in STOPS:
+                STOPS[wish]()
+        return x * 2
+
+    return run

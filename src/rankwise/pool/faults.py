@@ -21,7 +21,7 @@ class Death:
     is_guess: bool = False  # memory ran out somewhere on the machine, perhaps not for this one
     hung_s: float | None = None  # we ended it, because a task took too long
     stopped: bool = False  # we ended it, because somebody had stopped it
-    own_doing: bool = False  # the model's code sent the signal itself
+    own_doing: bool = False  # the model's code sent the signal itself, while it ran what it was given last
     stack: str = ""
 
     @property
@@ -42,13 +42,13 @@ class Death:
     @property
     def is_proven(self) -> bool:
         """Nobody from outside could have done this; or it would be a strange chance, if memory ran out for another just then."""
-        left = self.exit_code is not None and self.exit_code >= 0
-        return (left or self.own_doing or self.out_of_memory) and not self.stopped
+        left = self.exit_code is not None and self.exit_code >= 0 and not self.stopped
+        return left or self.own_doing or self.out_of_memory
 
     @property
     def is_kill(self) -> bool:
         """By SIGKILL, which anybody may send; or nobody knows how it ended, which is as little."""
-        return self.exit_code in (None, -signal.SIGKILL)
+        return self.exit_code in (None, -signal.SIGKILL) and not self.stopped  # then the signal was ours
 
 
 def is_quarantined(strikes: int, hits: int, death: Death, others: int = 0) -> bool:

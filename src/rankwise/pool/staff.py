@@ -183,7 +183,7 @@ class Staff:
         if death.exit_code is not None and death.exit_code < 0 and not death.is_proven:
             self._signalled.append((time.monotonic(), WeakSet(task for order in orders if order.serial == running for task in order.tasks)))
         for order in orders:
-            was_running = order.serial == running and not death.stopped
+            was_running = order.serial == running
             if order.is_load:
                 self._died_building(order.model, was_running, death)
             for task in order.tasks:

@@ -19,7 +19,7 @@ SIZE = _FLAGS + SLOTS
 _RUNNING, _RECALLED = struct.Struct("<QQ"), struct.Struct("<Q")
 # What takes less is quick. Who waits for it watches for so long before going to sleep, but less where the worker does not even begin.
 BRISK_NS, _WATCH_NS, _BEGIN_NS = 100_000, 500_000, 40_000
-_RECALLED_AT, _OWN_DOING_AT = 16, 24
+_RECALLED_AT, _OWN_DOING = 16, 3
 
 current_cpu = ctypes.PyDLL(None).sched_getcpu  # keeps the GIL: giving it away would take longer than the call
 
@@ -90,12 +90,14 @@ class StatusPage:
         return int(_RECALLED.unpack_from(self._map, _RECALLED_AT)[0])
 
     def note_own_doing(self) -> None:
-        """Worker: the code I run is about to end me."""
-        self._map[_OWN_DOING_AT] = 1
+        """Worker: the code of what I do now is about to end or stop me, or may be."""
+        self._words[_OWN_DOING] = self._words[0]
 
     @property
     def is_own_doing(self) -> bool:
-        return self._map[_OWN_DOING_AT] != 0
+        """Whether that was said of what the worker does, or was doing when it ended."""
+        serial, _ = self.running
+        return bool(serial and self._words[_OWN_DOING] == serial)
 
     def is_taken(self, slot: int) -> bool:
         return self._map[_FLAGS + slot] != 0

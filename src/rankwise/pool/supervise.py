@@ -46,7 +46,7 @@ class Supervisor:
                 edge.verdict = Death(None, hung_s=hung_s)
                 threading.Thread(target=self._end_hung, args=(edge, hung_s), name="rankwise-look", daemon=True).start()
             elif self._is_stopped(worker.number, edge.pid, now):
-                edge.verdict = Death(None, stopped=True)
+                edge.verdict = Death(None, stopped=True, own_doing=edge.page.is_own_doing)
                 log.warning("worker %d (pid %d) stands stopped; it is ended", worker.number, edge.pid)
                 edge.kill()
 

@@ -20,6 +20,7 @@ from rankwise.pool.child.failures import failure, is_out_of_memory, shortened
 from rankwise.pool.child.inputs import Inputs
 from rankwise.pool.child.models import Loaded, drop, load, tidy
 from rankwise.pool.child.outputs import Outputs
+from rankwise.pool.child.own_doing import note_own_doing
 from rankwise.pool.child.running import Runner
 from rankwise.pool.keeping import KEPT_S, keep
 from rankwise.pool.parcel import Node, Part, folded, pack, unpack
@@ -44,7 +45,7 @@ def serve(orders: dict[str, Any], fds: list[int]) -> None:
     seed_all(orders["seed"])  # each worker has its own, or all would draw what the process they come from would have drawn
     keep()
     _set_title(orders["title"])
-    _note_suicide(page)
+    note_own_doing(page)
     Worker(sock, page, orders["soft_limit"]).serve()
     os._exit(0)
 
@@ -279,22 +280,3 @@ def _set_title(title: str) -> None:
     except OSError:
         pass
     sys.argv = [title]
-
-
-def _note_suicide(page: StatusPage) -> None:
-    """A signal that Python code sends to its own process looks like one from outside; leave a note first."""
-    kill, me = os.kill, os.getpid()
-
-    def noting_kill(pid: int, number: int) -> None:
-        if pid in (me, 0) and number:
-            page.note_own_doing()
-        kill(pid, number)
-
-    os.kill = noting_kill
-    abort = os.abort
-
-    def noting_abort() -> None:
-        page.note_own_doing()
-        abort()
-
-    os.abort = noting_abort  # type: ignore[assignment]
