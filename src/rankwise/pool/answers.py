@@ -9,7 +9,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from rankwise.errors import whole_text
-from rankwise.pool.faults import MAX_BUILDS, back_off_s
+from rankwise.pool.faults import MAX_BUILDS, Death, back_off_s
 from rankwise.pool.inlet import cut_value
 from rankwise.pool.nested import Uneven
 from rankwise.pool.results import raised
@@ -86,6 +86,26 @@ class Answers:
         for task in tasks:
             task.alone = True
         self._scheduler.add_again([task for task in tasks if not task.is_over])
+
+    def poisoned(self, worker: WorkerState, message: tuple[Any, ...], now: float) -> None:
+        """The worker leaves, because its card does nothing any more. A request that was alone has done that; of several it may be any."""
+        _, serial, data, text = message
+        worker.is_ready = False
+        worker.edge.has_answered = True
+        worker.edge.verdict = Death(None, is_poisoned=True)
+        worker.edge.kill()
+        order = worker.inflight.pop(serial, None)
+        if order is None:
+            return
+        self._scheduler.take_back(worker, order, now)
+        if len(order.tasks) > 1:
+            self._run_alone(order.tasks)
+            return
+        error = raised((data, text), order.model.name)
+        error.add_note("rankwise: after this error nothing runs on the card in the same process, so its worker was replaced")
+        for task in order.tasks:
+            if not task.is_over:
+                self._dispatcher.fail(task, error)
 
     def _want_whole(self, task: Task, flags: int) -> None:
         """The model turned out to know no rows: a part of a request means nothing by itself."""

@@ -182,6 +182,8 @@ class Dispatcher:
                 worker.edge.add_segment(message[1])
             elif message[0] == "unbatchable":
                 self.answers.stop_batching(self.scheduler.models[message[1]], message[2])
+            elif message[0] == "poisoned":
+                self.answers.poisoned(worker, message, now)
             elif message[0] == "loaded":
                 self.answers.loaded(worker, message, now)
             elif message[0] == "failed":

@@ -22,12 +22,15 @@ class Death:
     hung_s: float | None = None  # we ended it, because a task took too long
     stopped: bool = False  # we ended it, because somebody had stopped it
     own_doing: bool = False  # the model's code sent the signal itself, while it ran what it was given last
+    is_poisoned: bool = False  # it left, because nothing ran on its card any more
     stack: str = ""
 
     @property
     def text(self) -> str:
         if self.hung_s is not None:
             return f"was ended because it ran for {self.hung_s:.1f} s"
+        if self.is_poisoned:
+            return "left after an error of its card, after which nothing runs there in the same process"
         if self.stopped:
             return "was ended because it stood stopped (SIGSTOP)"
         if self.exit_code is None:

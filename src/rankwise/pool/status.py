@@ -13,7 +13,7 @@ import time
 from rankwise.pool.segments import Segment
 
 SLOTS = 4096
-_POSTED, _ANSWERED, _POSTED_FROM, _RUNS_ON = 4, 5, 6, 7  # words of eight bytes
+_POSTED, _ANSWERED, _POSTED_FROM, _RUNS_ON, _AWAITS_CARD = 4, 5, 6, 7, 8  # words of eight bytes
 _FLAGS = 4096
 SIZE = _FLAGS + SLOTS
 _RUNNING, _RECALLED = struct.Struct("<QQ"), struct.Struct("<Q")
@@ -48,6 +48,14 @@ class StatusPage:
         """
         serial, since = _RUNNING.unpack_from(self._map, 0)
         return (serial, since) if since else (0, 0)
+
+    def wait_for_card(self) -> None:
+        """Worker: the model has returned, and what it has asked of the card may not be done."""
+        self._words[_AWAITS_CARD] = self._words[1]
+
+    @property
+    def awaits_card(self) -> bool:
+        return bool(self._words[1] and self._words[_AWAITS_CARD] == self._words[1])
 
     def post(self, serial: int, cpu: int) -> None:
         """Parent, from this core: there is a packet for a worker that may be watching."""

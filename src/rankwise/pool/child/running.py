@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from rankwise.pool.child.failures import failure, is_out_of_memory, release_memory
+from rankwise.pool.child.failures import check_poison, failure, is_out_of_memory, release_memory
 from rankwise.pool.child.models import Loaded, to_device
 from rankwise.pool.child.proving import Prover
 from rankwise.pool.child.rows import Unbatchable, cut, each_tensor, join
@@ -26,6 +26,7 @@ class Runner:
         self.flags = 0
         self.reason = ""  # why a model's rows are not to be batched
         self.on_call: Callable[[], None] = lambda: None
+        self.on_wait: Callable[[], None] = lambda: None  # for a card to be done with what it was given
         self._again: Again = lambda place: ()
         self._staging = Staging()
         self._prover = Prover()
@@ -40,6 +41,7 @@ class Runner:
         try:
             return True, self.call(model, inputs)
         except BaseException as error:
+            check_poison(error)
             return False, failure(error)
 
     def _batch(self, model: Loaded, requests: list[tuple[Any, ...]], rows: list[int], place: int = 0) -> list[tuple[bool, Any]]:
@@ -59,6 +61,7 @@ class Runner:
             if len(requests) == 1:  # there was nothing to cut; and its input may not be what it was any more
                 return [(True, output)]
         except BaseException as error:
+            check_poison(error)
             if is_out_of_memory(error):
                 self.flags |= HALVED
                 release_memory()
@@ -88,6 +91,7 @@ class Runner:
                 self.reason = str(unbatchable)
                 return False, failure(error)
             except BaseException as raised:
+                check_poison(raised)
                 if not is_out_of_memory(raised):
                     return False, failure(raised)
                 release_memory()
@@ -109,4 +113,6 @@ class Runner:
             if model.keeps_inputs:
                 inputs = each_tensor(inputs, torch.Tensor.clone)
             return model.run(*inputs)
-        return self._staging.fetch(model.run(*[to_device(self._staging.pin(item), model.device) for item in inputs]))
+        output = model.run(*[to_device(self._staging.pin(item), model.device) for item in inputs])
+        self.on_wait()
+        return self._staging.fetch(output)

@@ -11,12 +11,12 @@ import sys
 import time
 from contextlib import nullcontext
 from marshal import dumps
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from rankwise.pool.child.chance import seed_all, seeded
-from rankwise.pool.child.failures import failure, is_out_of_memory, shortened
+from rankwise.pool.child.failures import Poisoned, check_poison, failure, is_out_of_memory, shortened
 from rankwise.pool.child.inputs import Inputs
 from rankwise.pool.child.models import Loaded, drop, load, tidy
 from rankwise.pool.child.outputs import Outputs
@@ -59,7 +59,7 @@ class Worker:
         self._models: dict[int, Loaded] = {}
         self._runner = Runner()
         self._serial = 0  # of the order at hand
-        self._runner.on_call = self._begin_call
+        self._runner.on_call, self._runner.on_wait = self._begin_call, page.wait_for_card
         self._answers: list[tuple[Any, ...]] = []
         self._answers_bytes = 0
         self._answered_ns = self._answer_after_ns = 0
@@ -132,13 +132,26 @@ class Worker:
         try:
             self._models[number] = model = load(pickle.loads(self._inputs.raw(place)))
         except BaseException as error:  # SystemExit from a script without a main guard, say: nothing the user's code does ends the worker
-            drop()
-            ran_out = is_out_of_memory(error) or is_out_of_memory(error.__cause__)  # in a warm-up, which says of itself that it failed
-            send(self._sock, ("failed", serial, number, *failure(error), ran_out), wait=True)
+            self._not_built(serial, number, error)
         else:
             send(self._sock, ("loaded", serial, number, model.nbytes, time.perf_counter() - started), wait=True)
         self._inference.__enter__()
         self._page.run(0, 0)
+
+    def _not_built(self, serial: int, number: int, error: BaseException) -> None:
+        ran_out = is_out_of_memory(error) or is_out_of_memory(error.__cause__)  # in a warm-up, which says of itself that it failed
+        send(self._sock, ("failed", serial, number, *failure(error), ran_out), wait=True)
+        try:
+            check_poison(error)
+        except Poisoned as poisoned:
+            self._leave(0, poisoned)
+        drop()
+
+    def _leave(self, serial: int, poisoned: Poisoned) -> NoReturn:
+        """Nothing would run here any more. What was done before is told first; what waits behind it runs elsewhere."""
+        self._answer()
+        send(self._sock, ("poisoned", serial, *poisoned.packed), wait=True)
+        os._exit(1)
 
     def _on_drop(self, number: int) -> None:
         self._models.pop(number, None)
@@ -162,7 +175,7 @@ class Worker:
             if answer[0] != "T":
                 answer = folded(answer, self._outputs.put)[0]
         except BaseException as error:
-            ok, answer = False, failure(error)
+            ok, answer = False, self._failure(serial, error)
         if self._inputs.in_use and self._inputs.is_kept():
             model.is_plain, model.keeps_inputs, flags = False, True, KEPT
         took = time.monotonic_ns() - now
@@ -191,7 +204,7 @@ class Worker:
         model = self._models[number]
         flags = 0
         if len(parts) == 1 and parts[0][2] is None and parts[0][3] is None and not parts[0][0] and model.is_plain:
-            results, size = self._plain_result(model.run, parts[0][1])  # the usual case, by the shortest way
+            results, size = self._plain_result(serial, model.run, parts[0][1])  # the usual case, by the shortest way
         else:
             results, size = self._results(model, parts)
             flags = self._runner.flags
@@ -210,11 +223,18 @@ class Worker:
         """The limit is for each call of the model: an order may have more than one, where its rows are looked at or one of them fails."""
         self._page.run(self._serial, time.monotonic_ns())
 
-    def _plain_result(self, run: Any, node: Node) -> tuple[list[tuple[bool, Any]], int]:
+    def _failure(self, serial: int, error: BaseException) -> tuple[bytes, str]:
+        try:
+            check_poison(error)
+        except Poisoned as poisoned:
+            self._leave(serial, poisoned)
+        return failure(error)
+
+    def _plain_result(self, serial: int, run: Any, node: Node) -> tuple[list[tuple[bool, Any]], int]:
         try:
             answer, size = folded(pack(run(*unpack(node, self._inputs.get)), self._outputs.put), self._outputs.put)
         except BaseException as error:
-            failed = failure(error)
+            failed = self._failure(serial, error)
             return [(False, failed)], len(failed[0]) + len(failed[1])
         return [(True, answer)], size
 
@@ -230,7 +250,7 @@ class Worker:
                 with seeded(timely[0][3]) if timely[0][3] is not None else nullcontext():  # such a request is alone in its order
                     found = self._runner.run(model, requests, [part[0] for part in timely], lambda i: self._again(timely[i][1]))
             except BaseException as error:
-                found = [(False, failure(error))] * len(timely)
+                found = [(False, self._failure(self._serial, error))] * len(timely)
         packed = self._packed_all(found)
         results = iter([(ok, answer) for ok, answer, _ in packed])
         in_order = [next(results) if part[2] is None or now < part[2] else (False, None) for part in parts]
