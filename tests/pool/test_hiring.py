@@ -15,6 +15,7 @@ import numpy as np
 import psutil
 import pytest
 
+from rankwise.cli.top import _text
 from rankwise.pool import DeadlineExceeded, Model, Pool
 from rankwise.pool.hiring import pause_s
 
@@ -150,3 +151,13 @@ def test_pauses_grow_up_to_half_a_minute() -> None:
 
     assert pauses == sorted(pauses) and pauses[:2] == [0.0, 0.0] and pauses[-1] == 30.0
     assert np.all(np.diff(pauses) <= 20)
+
+
+def test_a_worker_that_starts_has_no_number_that_a_signal_could_go_to() -> None:
+    with Pool({"facts": Model(f"{HERE}:facts")}, workers=2) as pool:
+        shown = [worker["pid"] for worker in pool.stats()["workers"]]
+        looked = [_text([pool.stats()])]
+        wait_for(lambda: len(pids(pool)) == 2)
+
+    assert shown == [None, None]
+    assert "worker 1 (cpu): starts" in looked[0] and "None" not in looked[0]

@@ -85,4 +85,5 @@ def _row(name: str, n: dict[str, Any]) -> tuple[str, ...]:
 
 def _worker_text(worker: dict[str, Any]) -> str:
     doing = f"runs {worker['running']} for {worker['running_s']:.2f} s" if worker["running"] else "idle" if worker["ready"] else "starts"
-    return f"worker {worker['number']} (pid {worker['pid']}, {worker['device']}): {doing}; holds {', '.join(worker['holds']) or 'nothing'}"
+    where = f"pid {worker['pid']}, {worker['device']}" if worker["pid"] is not None else worker["device"]
+    return f"worker {worker['number']} ({where}): {doing}; holds {', '.join(worker['holds']) or 'nothing'}"

@@ -48,7 +48,7 @@ class Edge:
         self.page = StatusPage(Segment.create(SIZE, "rankwise-status"))
         self.crash = os.memfd_create("rankwise-crash", os.MFD_CLOEXEC)
         self._life_line, self._life = os.pipe2(os.O_CLOEXEC)  # when our end is closed, by whatever, the kernel ends the worker
-        self.pid = 0
+        self.pid: int | None = None  # until it is born: 0 would be the whole process group to whoever sends a signal there
         self.pidfd = -1
         self.known_segments = 0  # of the arena, that the worker has been given
         self.segments: list[Segment] = []  # of its outputs
@@ -81,11 +81,17 @@ class Edge:
             self.pidfd = -1
 
     def kill(self) -> None:
-        if self.pidfd >= 0:
-            try:
-                signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
-            except OSError:
-                pass
+        self.signal(signal.SIGKILL)
+
+    def signal(self, number: int) -> bool:
+        """To this very process, or to nobody; never to another that has its number by now. Whether it was there."""
+        if self.pidfd < 0:
+            return False
+        try:
+            signal.pidfd_send_signal(self.pidfd, number)
+        except OSError:
+            return False
+        return True
 
     def await_end(self, seconds: float) -> None:
         if self.pidfd >= 0:

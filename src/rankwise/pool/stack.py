@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import subprocess
@@ -20,7 +19,7 @@ _ANSWER_S, _SETTLE_S = 2.0, 0.05
 
 def stack_of(edge: Edge) -> str:
     """The Python stack, innermost first, without our own frames; where nothing can be had, why."""
-    frames, why_not = _with_py_spy(edge.pid)
+    frames, why_not = _with_py_spy(edge.pid) if edge.pid else ([], "it had not started")
     if not frames:
         frames, silent = _with_faulthandler(edge)
         why_not = f"{why_not}; {silent}"
@@ -51,10 +50,8 @@ def _with_py_spy(pid: int) -> tuple[list[str], str]:
 def _with_faulthandler(edge: Edge) -> tuple[list[str], str]:
     """The worker's own handler writes to its crash notes, line by line; a stopped worker cannot."""
     before = len(edge.crash_notes())
-    try:
-        os.kill(edge.pid, STACK_SIGNAL)
-    except OSError as error:
-        return [], str(error)
+    if not edge.signal(STACK_SIGNAL):
+        return [], "the worker is gone"
     end, notes = time.monotonic() + _ANSWER_S, ""
     while time.monotonic() < end:
         time.sleep(_SETTLE_S)

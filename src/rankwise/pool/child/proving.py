@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from rankwise.pool.child.chance import draws
-from rankwise.pool.child.failures import is_out_of_memory
+from rankwise.pool.child.failures import check_poison, is_out_of_memory
 from rankwise.pool.child.models import Loaded
 from rankwise.pool.child.rows import Unbatchable, cut, each_tensor, gaps, largest, outline_of, roundings, rows_vary, take
 from rankwise.pool.nested import Uneven, joined, leaves
@@ -225,6 +225,7 @@ class Look:
             try:
                 return self._call(take(self._inputs, places))
             except Exception as error:
+                check_poison(error)
                 if is_out_of_memory(error):
                     raise
                 if is_last:
