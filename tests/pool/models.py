@@ -529,3 +529,21 @@ def poisoning(how: str) -> Any:
 
 def healthy_beside() -> Any:
     return poisoning("")
+
+
+def forking(way: str, in_build: bool = False) -> Any:
+    """Twice its rows; forks, and lets the child come back in one way or another."""
+
+    def fork(value: Any) -> Any:
+        pid = ctypes.CDLL(None).fork() if way == "in C" else os.fork()
+        if pid == 0 and way == "raises":
+            raise ValueError("I am the child")
+        if pid == 0 and way == "leaves":
+            raise SystemExit(3)
+        if pid and way != "beside":
+            os.waitpid(pid, 0)
+        return value
+
+    if in_build:
+        fork(None)
+    return (lambda x: x * 2) if in_build else lambda x: fork(x * 2)

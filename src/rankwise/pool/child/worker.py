@@ -58,7 +58,8 @@ class Worker:
         self._outputs = Outputs(sock, page, soft_limit, self._inputs.alias)
         self._models: dict[int, Loaded] = {}
         self._runner = Runner()
-        self._serial = 0  # of the order at hand
+        self._serial = self._number = 0  # of the order at hand, and its model
+        self._pid = os.getpid()
         self._runner.on_call, self._runner.on_wait = self._begin_call, page.wait_for_card
         self._answers: list[tuple[Any, ...]] = []
         self._answers_bytes = 0
@@ -132,8 +133,10 @@ class Worker:
         try:
             self._models[number] = model = load(pickle.loads(self._inputs.raw(place)))
         except BaseException as error:  # SystemExit from a script without a main guard, say: nothing the user's code does ends the worker
+            self._check_is_worker(number)
             self._not_built(serial, number, error)
         else:
+            self._check_is_worker(number)
             send(self._sock, ("loaded", serial, number, model.nbytes, time.perf_counter() - started), wait=True)
         self._inference.__enter__()
         self._page.run(0, 0)
@@ -175,7 +178,9 @@ class Worker:
             if answer[0] != "T":
                 answer = folded(answer, self._outputs.put)[0]
         except BaseException as error:
+            self._number = number
             ok, answer = False, self._failure(serial, error)
+        self._check_is_worker(number)
         if self._inputs.in_use and self._inputs.is_kept():
             model.is_plain, model.keeps_inputs, flags = False, True, KEPT
         took = time.monotonic_ns() - now
@@ -197,7 +202,7 @@ class Worker:
     def _run(self, serial: int, number: int, parts: list[Part]) -> None:
         now = time.monotonic_ns()
         self._page.run(serial, now)
-        self._serial = serial
+        self._serial, self._number = serial, number
         if serial <= self._page.recalled:  # somebody else has it by now
             self._add(("back", serial), 40)
             return
@@ -205,9 +210,11 @@ class Worker:
         flags = 0
         if len(parts) == 1 and parts[0][2] is None and parts[0][3] is None and not parts[0][0] and model.is_plain:
             results, size = self._plain_result(serial, model.run, parts[0][1])  # the usual case, by the shortest way
+            self._check_is_worker(number)
         else:
             results, size = self._results(model, parts)
             flags = self._runner.flags
+            self._check_is_worker(number)
             if flags & UNBATCHABLE:
                 send(self._sock, ("unbatchable", number, self._runner.reason), wait=True)
         if self._inputs.in_use:
@@ -221,9 +228,19 @@ class Worker:
 
     def _begin_call(self) -> None:
         """The limit is for each call of the model: an order may have more than one, where its rows are looked at or one of them fails."""
+        self._check_is_worker(self._number)
         self._page.run(self._serial, time.monotonic_ns())
 
+    def _check_is_worker(self, number: int) -> None:
+        """A process that the model has forked, and that has come back from the model as well: it would answer once more, and take the next
+        task away. It ends here, whatever it was to do."""
+        if os.getpid() != self._pid:
+            name = self._models[number].name if number in self._models else "that was built"
+            os.write(2, f"rankwise: a process that model {name!r} had forked came back from it, and was ended\n".encode())
+            os._exit(0)
+
     def _failure(self, serial: int, error: BaseException) -> tuple[bytes, str]:
+        self._check_is_worker(self._number)
         try:
             check_poison(error)
         except Poisoned as poisoned:
