@@ -547,3 +547,13 @@ def forking(way: str, in_build: bool = False) -> Any:
     if in_build:
         fork(None)
     return (lambda x: x * 2) if in_build else lambda x: fork(x * 2)
+
+
+def nests() -> Any:
+    def run(depth: int) -> Any:
+        value: Any = 1.0
+        for _ in range(depth):
+            value = [value]
+        return value
+
+    return run

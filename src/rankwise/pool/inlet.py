@@ -65,10 +65,7 @@ class Inlet:
             for slot in slots:
                 self._arena.drop(slot)
             if isinstance(error, Unsendable):
-                raise UsageError(
-                    f"an input of model {model.name!r} cannot be sent to a worker: {error}",
-                    next=("give tensors, arrays, numbers, text, or lists, tuples and dicts of them; whatever else has to be picklable",),
-                ) from error
+                raise not_sendable(model.name, error) from error.__cause__
             raise
         return node, size, slots, torch_module() is not None and wants_tensors(inputs)
 
@@ -87,6 +84,13 @@ class Inlet:
                 next=(f"a larger lane: Pool(..., lane_bytes={4 * nbytes})", "or smaller inputs"),
             )
         return lane_full(what, nbytes, arena.limit_bytes, arena.used_bytes(), self._waiting_bytes())
+
+
+def not_sendable(model: str, error: Unsendable) -> UsageError:
+    return UsageError(
+        f"an input of model {model!r} cannot be sent to a worker: {error}",
+        next=("give tensors, arrays, numbers, text, or lists, tuples and dicts of them; whatever else has to be picklable",),
+    )
 
 
 def is_one_array(node: Node) -> bool:

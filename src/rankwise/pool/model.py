@@ -110,13 +110,15 @@ class Model:
 
 
 def _script() -> str:
-    """The file that is run, where there is one; what workers name of it is found here under their name for it as well."""
+    """The file that is run, where there is one that a worker can run too; what workers name of it is found here under their name for it as
+    well. What Python reads from standard input or from a pipe is gone when it has been read."""
     main = sys.modules.get("__main__")
-    file: str | None = getattr(main, "__file__", None)
-    if main is None or not file:
+    file: str = getattr(main, "__file__", None) or ""
+    path = os.path.realpath(file) if file.startswith(("/dev/", "/proc/")) else os.path.abspath(file)
+    if main is None or not file or not os.path.isfile(path):
         return ""
     sys.modules.setdefault("__mp_main__", main)
-    return os.path.abspath(file)
+    return path
 
 
 def _pickled(name: str, what: str, value: Any) -> tuple[bytes, str]:
@@ -131,7 +133,7 @@ def _pickled(name: str, what: str, value: Any) -> tuple[bytes, str]:
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         if script:
             raise _not_sent(name, what, error) from None
-    return _pickled_by_value(name, what, value), ""  # a notebook or a prompt: nothing a worker could import
+    return _pickled_by_value(name, what, value), ""  # a notebook, a prompt, standard input: nothing a worker could import
 
 
 def _pickled_by_value(name: str, what: str, value: Any) -> bytes:
@@ -140,7 +142,7 @@ def _pickled_by_value(name: str, what: str, value: Any) -> bytes:
         import cloudpickle  # type: ignore[import-untyped,unused-ignore]
     except ImportError:
         raise UsageError(
-            f"model {name!r}: its {what} is defined in a notebook or at a prompt, where workers cannot import it",
+            f"model {name!r}: its {what} is defined in a notebook, at a prompt or on standard input, where workers cannot import it",
             next=('put it into a file and give its import path: Model("my_models:build")', 'or: pip install "rankwise[notebook]"'),
         ) from None
     try:

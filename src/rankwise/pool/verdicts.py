@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from rankwise.errors import RankwiseError, headline, whole_text
+from rankwise.errors import RankwiseError, headline
 from rankwise.findings import Finding
 from rankwise.pool.faults import Death
 from rankwise.sizes import bytes_text
@@ -12,10 +12,6 @@ from rankwise.sizes import bytes_text
 
 class PoolError(RankwiseError):
     """Base of what a pool raises on purpose."""
-
-    def __init__(self, finding: Finding) -> None:
-        super().__init__(finding)
-        self.show_rest()
 
 
 class PoolFull(PoolError):
@@ -39,13 +35,7 @@ class TaskHung(PoolError, TimeoutError):
 
 
 class ModelUnavailable(PoolError):
-    """The model cannot be built, or does not fit; its text is the whole finding, because a traceback is often all that is seen of it."""
-
-    def __str__(self) -> str:
-        return whole_text(self.finding)
-
-    def show_rest(self) -> None:
-        """The text says it already."""
+    """The model cannot be built, or does not fit."""
 
 
 class MissingMainGuard(PoolError):
@@ -122,9 +112,10 @@ def build_died(model: str, attempts: int, death: Death) -> ModelUnavailable:
     )  # fmt: skip
 
 
-# What `whole_text` makes of a finding, at the end of a traceback.
+# A finding as the last exception of a traceback, or by itself.
 _TOLD = re.compile(
-    r"^(?P<code>RW\d{3}) (?P<summary>(?:(?!^why    |^next   |^RW\d{3} ).)+?)(?:\nwhy    (?P<why>.*?))?(?P<steps>(?:\nnext   [^\n]*)*)\s*\Z",
+    r"^(?:rankwise\.[\w.]+: )?(?P<code>RW\d{3}) (?P<summary>(?:(?!^why    |^next   |^RW\d{3} ).)+?)"
+    r"(?:\nwhy    (?P<why>.*?))?(?P<steps>(?:\nnext   [^\n]*)*)\s*\Z",
     re.MULTILINE | re.DOTALL,
 )
 

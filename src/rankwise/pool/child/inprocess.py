@@ -28,7 +28,7 @@ from rankwise.pool.child.models import Loaded, load
 from rankwise.pool.child.running import Runner
 from rankwise.pool.dtypes import CARRIED
 from rankwise.pool.exceptions import NOT_IN_A_LOOP, Unsendable
-from rankwise.pool.inlet import wants_tensors
+from rankwise.pool.inlet import not_sendable, wants_tensors
 from rankwise.pool.lease import to_tensor
 from rankwise.pool.parcel import Node, as_array, pack, stays_tensor, unpack, widened
 from rankwise.pool.results import raised
@@ -50,6 +50,10 @@ class Done(Future[Any]):
 
     def result(self, timeout: float | None = None) -> Any:
         return self._result if self._exception is None else super().result(timeout)
+
+
+class NotSent(Exception):
+    """An input that no worker would be given either; why is its cause."""
 
 
 class InProcess:
@@ -77,6 +81,9 @@ class InProcess:
                     result = self._run(loaded, inputs)
             except KeyboardInterrupt:  # the user's own Ctrl-C
                 raise
+            except NotSent as refused:
+                assert isinstance(refused.__cause__, Unsendable)
+                raise not_sendable(model, refused.__cause__) from refused.__cause__.__cause__
             except BaseException as error:
                 self.counters.of(model).failed += 1
                 travels = isinstance(error, Exception) and not isinstance(error, (Unsendable, *NOT_IN_A_LOOP))
@@ -149,7 +156,11 @@ class InProcess:
         if len(inputs) == 1 and model.is_plain and _is_plain(inputs[0]):
             output = model.run(inputs[0].clone())
             return output if _is_plain(output) else pack(output, copied)
-        return pack(self._runner.call(model, unpack(pack(inputs, copied), seen)), copied)
+        try:
+            node = pack(inputs, copied)
+        except Unsendable as error:
+            raise NotSent from error
+        return pack(self._runner.call(model, unpack(node, seen)), copied)
 
     def _load(self, name: str) -> Loaded:
         if name in self._broken:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from rankwise.errors import RankwiseError, UsageError, whole_text
+from rankwise.errors import UsageError
 from rankwise.pool.child import main_module
 from rankwise.pool.child.chance import seeded
 from rankwise.pool.child.inputs import copied, seen
@@ -40,17 +40,13 @@ class Loaded:
 
 
 def load(spec: dict[str, Any], is_worker: bool = True) -> Loaded:
-    """Everything that can go wrong here is the user's own: it passes through untouched, with the rest of its finding if it has one."""
-    try:
-        if is_worker:
-            _become_like_the_caller(spec)
-        if spec["seed"] is None:
-            return _loaded(spec)
-        with seeded(spec["seed"]):  # all replicas are one model, and what a build seeds ends with it
-            return _loaded(spec)
-    except RankwiseError as error:
-        error.add_note(whole_text(error.finding))  # a traceback would tell only what, not why and what to do
-        raise
+    """Everything that can go wrong here is the user's own: it passes through untouched."""
+    if is_worker:
+        _become_like_the_caller(spec)
+    if spec["seed"] is None:
+        return _loaded(spec)
+    with seeded(spec["seed"]):  # all replicas are one model, and what a build seeds ends with it
+        return _loaded(spec)
 
 
 def _loaded(spec: dict[str, Any]) -> Loaded:
