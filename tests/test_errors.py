@@ -1,4 +1,4 @@
-"""The exception tree: every error holds one finding of the catalogue and says its summary."""
+"""The exception tree: every error holds one finding of the catalogue and says all of it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def test_each_error_holds_a_finding_of_its_own_cause(kind: type[RankwiseError], 
     assert (error.finding.code, error.finding.name, error.finding.severity) == (code, load_cause(code).name, load_cause(code).severity)
     assert (error.finding.certain, error.finding.deadlock) == (True, False)
     assert (error.finding.why, error.finding.next) == ("it was moved", ("look for it",))
-    assert str(error) == error.finding.summary == "no such folder: runs/a"
+    assert str(error) == f"{code} no such folder: runs/a\nwhy    it was moved\nnext   look for it"
+    assert error.finding.summary == "no such folder: runs/a"
 
 
 def test_a_traceback_shows_the_rest_of_the_finding_and_the_headline_is_found_above_it() -> None:
@@ -31,7 +32,8 @@ def test_a_traceback_shows_the_rest_of_the_finding_and_the_headline_is_found_abo
         shown = traceback.format_exc()
 
     assert shown.endswith("why    there are\n       first and\n       second\nnext   look there\n")
-    assert headline(shown) == "rankwise.errors.UsageError: no such module"
+    assert headline(shown) == "rankwise.errors.UsageError: RW001 no such module"
+    assert shown.count("look there") == shown.count("no such module") == 2  # the line that raises it, and what it says
     assert headline("") == ""
 
 
@@ -82,4 +84,4 @@ def test_other_text_is_no_start_error(text: str) -> None:
 def test_a_worker_error_ends_with_the_workers_traceback() -> None:
     finding = Finding("RW401", "exception", "error", True, "rank 1 raised ValueError")
 
-    assert str(WorkerError(finding, "Traceback …\nValueError\n")) == "rank 1 raised ValueError\n\nTraceback …\nValueError"
+    assert str(WorkerError(finding, "Traceback …\nValueError\n")) == "RW401 rank 1 raised ValueError\n\nTraceback …\nValueError"

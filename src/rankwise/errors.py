@@ -19,16 +19,15 @@ from rankwise.stages import STAGE_NAMED
 
 
 class RankwiseError(Exception):
-    """Base of all errors rankwise raises on purpose; `cli` prints its finding and exits 2."""
+    """Base of all errors rankwise raises on purpose; its text is the whole finding, because a traceback or a line in a log is often all
+    that is seen of it. `cli` prints the finding instead, and exits 2."""
 
     def __init__(self, finding: Finding) -> None:
         super().__init__(finding.summary)
         self.finding = finding
 
-    def show_rest(self) -> None:
-        """Have a traceback show why and next below the message; for errors of the library, where nobody else would print them."""
-        for line in _rest(self.finding):
-            self.add_note(line)
+    def __str__(self) -> str:
+        return whole_text(self.finding)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Whole through a pickle, whatever a subclass wants to be made of: pools and `spawn` send errors between processes."""
@@ -46,7 +45,6 @@ class UsageError(RankwiseError):
 
     def __init__(self, summary: str, *, why: str = "", next: tuple[str, ...] = ()) -> None:
         super().__init__(Finding("RW001", "wrong-usage", "error", True, summary, why=why, next=next))
-        self.show_rest()
 
 
 class UnreadableInput(RankwiseError):
@@ -54,11 +52,10 @@ class UnreadableInput(RankwiseError):
 
     def __init__(self, summary: str, *, why: str = "", next: tuple[str, ...] = ()) -> None:
         super().__init__(Finding("RW002", "unreadable-input", "error", True, summary, why=why, next=next))
-        self.show_rest()
 
 
 class StartError(RankwiseError):
-    """The ranks did not become one job; its text is the whole finding, because a traceback is often all that is seen of it."""
+    """The ranks did not become one job; its text says where as well."""
 
     def __str__(self) -> str:
         finding = self.finding
@@ -85,21 +82,18 @@ def read_start_error(text: str) -> Finding | None:
 
 
 class TrainError(RankwiseError):
-    """The training would have gone wrong, now or silently; its text is the whole finding, because it is seen in a traceback."""
-
-    def __str__(self) -> str:
-        return whole_text(self.finding)
+    """The training would have gone wrong, now or silently."""
 
 
 class WorkerError(RankwiseError):
-    """A worker that `spawn` started has failed; the worker's own traceback comes first."""
+    """A worker that `spawn` started has failed; the worker's own traceback stands below the finding."""
 
     def __init__(self, finding: Finding, traceback: str) -> None:
         super().__init__(finding)
         self.traceback = traceback
 
     def __str__(self) -> str:
-        return f"{self.finding.summary}\n\n{self.traceback.rstrip()}" if self.traceback else self.finding.summary
+        return f"{super().__str__()}\n\n{self.traceback.rstrip()}" if self.traceback else super().__str__()
 
 
 def headline(traceback: str) -> str:

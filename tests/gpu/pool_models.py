@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import OrderedDict
 from typing import Any, NamedTuple
 
@@ -52,6 +53,36 @@ class Weighty(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x + self.weight[0]
+
+
+class Looking(torch.nn.Module):
+    """Looks its rows up in a table of ten; a row that is not there is a device-side assert."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.nn.Embedding(10, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.table(x.long()).sum(-1) * 0 + x * 2
+
+
+class Hanging(torch.nn.Module):
+    """In Python, in a kernel that it waits for, or in one that it leaves running."""
+
+    def forward(self, how: str, x: torch.Tensor) -> Any:
+        if how == "python":
+            time.sleep(600)
+        elif how != "not at all":
+            torch.cuda._sleep(10**14)
+        return x.sum().item() if how == "waits" else x * 2
+
+
+def looking() -> torch.nn.Module:
+    return Looking()
+
+
+def hanging() -> torch.nn.Module:
+    return Hanging()
 
 
 def where() -> torch.nn.Module:

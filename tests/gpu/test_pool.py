@@ -14,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from rankwise.errors import UsageError  # noqa: E402
-from rankwise.pool import Model, Pool  # noqa: E402
+from rankwise.pool import Model, Pool, TaskHung  # noqa: E402
 from tests.gpu.pool_models import serve_mlp  # noqa: E402
 
 
@@ -105,6 +105,34 @@ def test_a_model_on_the_cpu_runs_beside_one_on_the_card_and_a_card_that_is_not_t
     assert devices == {"card": "cuda:0", "first": "cuda:0", "cpu": "cpu"}
     with pytest.raises(UsageError, match="wants cuda:97"):
         Pool({"far": Model(f"{HERE}:where", device="cuda:97")})
+
+
+@pytest.mark.parametrize("max_batch", [1, 16])
+def test_a_device_side_assert_costs_only_the_input_that_made_it(max_batch: int) -> None:
+    models = {"looking": Model(f"{HERE}:looking", max_batch=max_batch), "mlp": Model(f"{HERE}:mlp")}
+    with Pool(models, workers=2) as pool:
+        pool.submit("looking", torch.ones(1, 1)).result(120)
+        futures = [pool.submit("looking", torch.full((1, 1), 99.0 if i == 30 else float(i % 10))) for i in range(100)]
+        beside = [pool.submit("mlp", torch.rand(1, 512)) for _ in range(50)]
+        error = futures[30].exception(240)
+
+        assert isinstance(error, RuntimeError) and "device-side assert" in str(error), error
+        assert [future.result(240).item() for i, future in enumerate(futures) if i != 30] == [2.0 * (i % 10) for i in range(100) if i != 30]
+        assert all(future.result(240).shape == (1, 512) for future in beside)
+        assert all(pool.submit("looking", torch.ones(1, 1)).result(120).item() == 2.0 for _ in range(20))
+        assert 1 <= pool.stats()["restarts"] <= 2  # the worker of its batch, and the one in which it ran alone
+
+
+@pytest.mark.parametrize("how", ["python", "waits", "leaves"])
+def test_a_task_that_hangs_on_the_card_ends_with_its_stack(how: str) -> None:
+    with Pool({"hanging": Model(f"{HERE}:hanging", limit_s=5.0)}, workers=1) as pool:
+        pool.submit("hanging", "not at all", torch.ones(2)).result(120)
+        error = pool.submit("hanging", how, torch.ones(2)).exception(240)
+
+        assert isinstance(error, TaskHung)
+        assert "could not be read" not in error.finding.why, error.finding.why
+        assert ("pool_models.py" if how != "leaves" else "the card was not done") in error.finding.why, error.finding.why
+        assert pool.submit("hanging", "not at all", torch.ones(2)).result(240).tolist() == [2.0, 2.0]
 
 
 def by_hand(names: list[str], xs: list[Any]) -> float:

@@ -29,6 +29,7 @@ SEVERITY = {
 EXCEPTIONS = {
     "RW109": "warning",  # a rank that is slow before init may still arrive
     "RW125": "warning",  # settings may differ on purpose
+    "RW811": "warning",  # the answers are right, only slower
     # A job can live with these, only worse.
     **dict.fromkeys(("RW601", "RW610", "RW612", "RW617", "RW623", "RW633", "RW634"), "warning"),
 }

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
+import random
+import re
 import signal
 import threading
 import time
@@ -12,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy
 import torch
 
 EXIT, KILL, CRASH, HANG, RAISE, TOO_MUCH, FLOOD = 9001.0, 9002.0, 9003.0, 9004.0, 9005.0, 9006.0, 9007.0
@@ -49,15 +53,20 @@ class Moody(torch.nn.Module):
 
 
 class Rows(torch.nn.Module):
-    """Doubles each row, tells how many came together, and refuses rows that begin with RAISE."""
+    """Doubles each row, and refuses rows that begin with RAISE, or more than so many."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most = most
 
     def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        assert len(x) <= self.most
         if (x[:, 0] == RAISE).any():
             raise ValueError("this row is bad")
         if (x[:, 0] == EXIT).any():
             os._exit(3)
         time.sleep(0.005)
-        return {"y": x * 2, "together": torch.full((len(x),), len(x))}
+        return {"y": x * 2, "sum": x.sum(1)}
 
 
 class Hungry(torch.nn.Module):
@@ -144,8 +153,8 @@ def moody() -> torch.nn.Module:
     return Moody()
 
 
-def rows() -> torch.nn.Module:
-    return Rows()
+def rows(most: int = 256) -> torch.nn.Module:
+    return Rows(most)
 
 
 def hungry() -> torch.nn.Module:
@@ -370,3 +379,181 @@ def interrupting() -> torch.nn.Module:
 
 def constant(value: float, dtype: str) -> Any:
     return lambda x: torch.full((2,), value, dtype=getattr(torch, dtype))
+
+
+def naming() -> Any:
+    """Each row is told what the plain argument beside it is, in type and bits."""
+
+    def run(x: torch.Tensor, beside: Any) -> torch.Tensor:
+        time.sleep(0.001)
+        (value,) = beside if isinstance(beside, dict) else (beside,)
+        kind = (bool, int, float).index(type(value))
+        return torch.cat([x, torch.full((len(x), 1), kind), torch.full((len(x), 1), math.copysign(1 + abs(value), value))], 1)
+
+    return run
+
+
+def _of_later_content(x: torch.Tensor) -> torch.Tensor:
+    """Rows are independent as long as all begin with less than 1,000."""
+    return x - x.mean(0) if bool((x[:, 0] >= 1000).any()) else x * 2
+
+
+def _as_wide_as_its_content(x: torch.Tensor) -> torch.Tensor:
+    return x[:, : int((x != 0).sum(1).max())].clone()
+
+
+# What looks over the rows of a batch, in one way or another; and what does not, but may look like it.
+DEPENDENT: dict[str, Callable[[torch.Tensor], Any]] = {
+    "mean": lambda x: x - x.mean(0),
+    "slight mean": lambda x: x + 0.05 * x.mean(0),
+    "norm": lambda x: (x - x.mean(0)) / (x.std(0) + 1e-6) if len(x) > 1 else x,
+    "softmax": lambda x: x.softmax(0),
+    "sum so far": lambda x: x.cumsum(0),
+    "place": lambda x: x + torch.arange(len(x))[:, None],
+    "count": lambda x: x * len(x),
+    "slight count": lambda x: x * (1 + 0.01 * len(x)),
+    "rank": lambda x: x[:, 0].argsort().argsort(),
+    "labels of the batch": lambda x: (x[:, 0] > x[:, 0].median()).long(),
+    "width": _as_wide_as_its_content,
+    "only many": lambda x: x - x.mean(0) if len(x) > 4 else x * 2,
+    "last": lambda x: torch.cat([x[:-1], x[-1:] * (1 if len(x) == 1 else 3)]),
+    "reversed": lambda x: x.flip(0),
+    "beside": lambda x: {"y": x, "largest": x.max().item()},
+    "later": _of_later_content,
+}
+INDEPENDENT: dict[str, Callable[[torch.Tensor], Any]] = {
+    "double": lambda x: x * 2,
+    "matrix": lambda x: x @ torch.arange(5.0 * x.shape[1]).view(x.shape[1], 5).sin(),
+    "coarse": lambda x: x.bfloat16() @ torch.arange(5.0 * x.shape[1]).view(x.shape[1], 5).sin().bfloat16(),
+    "coarse inside": lambda x: (x.bfloat16() @ torch.arange(5.0 * x.shape[1]).view(x.shape[1], 5).sin().bfloat16()).float(),
+    "labels": lambda x: x.argmax(1),
+    "nothing but rounding": lambda x: {"y": x, "rest": (x @ torch.eye(x.shape[1]) * 3 - x * 3) / 3},
+    "not numbers": lambda x: x / 0 - x / 0,
+    "dropout": lambda x: torch.nn.functional.dropout(x, 0.5),
+    "noise": lambda x: x + torch.rand_like(x),
+    "in place": lambda x: x.mul_(2),
+    "nested": lambda x: {"y": x, "more": [(x.sum(1), None)], "name": "same"},
+}
+
+
+def looking(name: str) -> Any:
+    run = {**DEPENDENT, **INDEPENDENT}[name]
+    return lambda x: (time.sleep(0.0005), run(x))[1]
+
+
+def slow_rows(seconds: float) -> Any:
+    return lambda x: (time.sleep(seconds), x * 2)[1]
+
+
+class Drawing(torch.nn.Module):
+    """Has a weight that was drawn, and draws more from everybody's numbers whenever it is called."""
+
+    def __init__(self, seed: int | None = None) -> None:
+        super().__init__()
+        if seed is not None:
+            torch.manual_seed(seed)
+        self.weight = torch.rand(())
+        self.others = numpy.random.rand(), random.random()
+
+    def forward(self, seconds: float = 0.0) -> dict[str, Any]:
+        time.sleep(seconds)
+        numbers = [float(torch.rand(())), numpy.random.rand(), random.random()]
+        return {"pid": os.getpid(), "built": [float(self.weight), *self.others], "drawn": numbers}
+
+
+def drawing(seed: int | None = None) -> torch.nn.Module:
+    return Drawing(seed)
+
+
+def dropping() -> Any:
+    return lambda x: torch.nn.functional.dropout(x, 0.5)
+
+
+def holds_the_gil() -> Any:
+    return lambda text: bool(re.match("(a+)+$", text))
+
+
+def _stop_in_c() -> None:
+    ctypes.CDLL(None).kill(os.getpid(), signal.SIGSTOP)
+
+
+# Ways to end up stopped, by the number that asks for it.
+STOPS: dict[float, Callable[[], Any]] = {
+    9101.0: lambda: os.kill(os.getpid(), signal.SIGSTOP),
+    9102.0: lambda: signal.raise_signal(signal.SIGSTOP),
+    9103.0: _stop_in_c,
+}
+
+
+def stopping() -> Any:
+    """Twice its rows; some of them stop the process."""
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        for wish in x.flatten().tolist():
+            if wish in STOPS:
+                STOPS[wish]()
+        return x * 2
+
+    return run
+
+
+_dead_card: list[Exception] = []
+
+
+def poisoning(how: str) -> Any:
+    """Twice its rows; one that asks for it leaves a card on which nothing runs any more, for no model of this process."""
+    if how == "build":
+        _dead_card.append(RuntimeError("CUDA error: device-side assert triggered"))
+        raise _dead_card[0]
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        if _dead_card:
+            raise RuntimeError("CUDA error: device-side assert triggered\nCUDA kernel errors might be asynchronously reported")
+        if (x == RAISE).any():
+            if how == "class":
+                _dead_card.append(torch.AcceleratorError("CUDA error: an illegal memory access was encountered"))
+                raise _dead_card[0]
+            if how == "number":
+                _dead_card.append(torch.AcceleratorError("something in words of another day"))
+                _dead_card[0].error_code = 719  # type: ignore[attr-defined]
+                raise _dead_card[0]
+            _dead_card.append(RuntimeError("HIP error: unspecified launch failure"))
+            try:
+                raise _dead_card[0]
+            except RuntimeError:
+                raise ValueError("no luck with this one") from None
+        return x * 2
+
+    return run
+
+
+def healthy_beside() -> Any:
+    return poisoning("")
+
+
+def forking(way: str, in_build: bool = False) -> Any:
+    """Twice its rows; forks, and lets the child come back in one way or another."""
+
+    def fork(value: Any) -> Any:
+        pid = ctypes.CDLL(None).fork() if way == "in C" else os.fork()
+        if pid == 0 and way == "raises":
+            raise ValueError("I am the child")
+        if pid == 0 and way == "leaves":
+            raise SystemExit(3)
+        if pid and way != "beside":
+            os.waitpid(pid, 0)
+        return value
+
+    if in_build:
+        fork(None)
+    return (lambda x: x * 2) if in_build else lambda x: fork(x * 2)
+
+
+def nests() -> Any:
+    def run(depth: int) -> Any:
+        value: Any = 1.0
+        for _ in range(depth):
+            value = [value]
+        return value
+
+    return run

@@ -81,7 +81,7 @@ def test_a_kernel_that_ends_without_closing_leaves_nobody() -> None:
 @pytest.mark.parametrize(
     ("cell", "words"),
     [
-        ("import sys; sys.modules['cloudpickle'] = None", ["notebook or at a prompt", "rankwise[notebook]"]),
+        ("import sys; sys.modules['cloudpickle'] = None", ["in a notebook, at a prompt", "rankwise[notebook]"]),
         ("import threading; factor = threading.Lock()", ["cannot be sent to a worker", "lock"]),
     ],
     ids=["without cloudpickle", "what cannot travel"],

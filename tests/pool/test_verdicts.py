@@ -27,7 +27,7 @@ FINDINGS = [
 
 @pytest.mark.parametrize("finding", FINDINGS, ids=lambda finding: finding.summary.split()[0])
 def test_a_finding_at_the_end_of_a_traceback_is_told_instead_of_it(finding: Finding) -> None:
-    error = build_failed("mlp", f"{TRACEBACK}WeightsError: {finding.summary}\n{whole_text(finding)}\n", 1)
+    error = build_failed("mlp", f"{TRACEBACK}rankwise.weights.records.CheckpointError: {whole_text(finding)}\n", 1)
 
     assert error.finding.summary == f"model 'mlp' could not be built: {finding.code} {finding.summary}"
     assert (error.finding.why, error.finding.next) == (finding.why, finding.next)

@@ -65,6 +65,7 @@ def _pool_text(stats: dict[str, Any]) -> str:
     lines = [
         f"pool of process {stats['pid']}: {stats['plan']}",
         *table,
+        *[n["finding"] for n in stats["models"].values() if n["finding"]],
         *[_worker_text(worker) for worker in stats["workers"]],
         f"lanes {lanes['inputs_used_bytes'] / 1e6:.1f} of {lanes['inputs_bytes'] / 1e6:.1f} MB, {stats['restarts']} workers replaced",
     ]
@@ -84,4 +85,5 @@ def _row(name: str, n: dict[str, Any]) -> tuple[str, ...]:
 
 def _worker_text(worker: dict[str, Any]) -> str:
     doing = f"runs {worker['running']} for {worker['running_s']:.2f} s" if worker["running"] else "idle" if worker["ready"] else "starts"
-    return f"worker {worker['number']} (pid {worker['pid']}, {worker['device']}): {doing}; holds {', '.join(worker['holds']) or 'nothing'}"
+    where = f"pid {worker['pid']}, {worker['device']}" if worker["pid"] is not None else worker["device"]
+    return f"worker {worker['number']} ({where}): {doing}; holds {', '.join(worker['holds']) or 'nothing'}"

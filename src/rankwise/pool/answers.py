@@ -8,13 +8,14 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from rankwise.pool.faults import MAX_BUILDS, back_off_s
+from rankwise.errors import whole_text
+from rankwise.pool.faults import MAX_BUILDS, Death, back_off_s
 from rankwise.pool.inlet import cut_value
 from rankwise.pool.nested import Uneven
 from rankwise.pool.results import raised
 from rankwise.pool.schedule import ModelState, Order, WorkerState
 from rankwise.pool.tasks import Task
-from rankwise.pool.verdicts import build_failed, too_large
+from rankwise.pool.verdicts import build_failed, not_batched, too_large
 from rankwise.pool.wire import HALVED, KEPT, UNBATCHABLE
 
 if TYPE_CHECKING:
@@ -42,9 +43,14 @@ class Answers:
         if order.is_joined:
             self._take_joined(worker, order, results[0], flags, now)
             return
-        for task, (ok, data) in zip(order.tasks, results):
-            if flags & UNBATCHABLE:
+        if order.model.unbatched is not None:
+            for task in order.tasks:
                 self._want_whole(task, flags)
+            if len(order.tasks) > 1 and not flags & UNBATCHABLE:  # they ran in one batch, before it was known that none is to be believed
+                self._throw_away(worker, results)
+                self._run_alone(order.tasks)
+                return
+        for task, (ok, data) in zip(order.tasks, results):
             if task.is_over:
                 self._throw_away(worker, [(ok, data)])
             else:
@@ -60,12 +66,11 @@ class Answers:
             ok = False
         if flags & KEPT and order.carrier is not None:  # the model still has its input: these pages are not used again
             order.carrier.slots = ()
-        if not ok or flags & UNBATCHABLE:
-            for task in order.tasks:
-                task.alone = True
-                if flags & UNBATCHABLE:
+        if not ok or order.model.unbatched is not None:
+            if order.model.unbatched is not None:
+                for task in order.tasks:
                     self._want_whole(task, flags)
-            self._scheduler.add_again([task for task in order.tasks if not task.is_over])
+            self._run_alone(order.tasks)
             return
         is_array = hasattr(value, "shape")
         start, latencies = 0, []
@@ -76,6 +81,31 @@ class Answers:
                 self._dispatcher.done(task, value[start:stop] if is_array else cut_value(value, start, stop))
             start = stop
         self._counters.of(order.model.name).completed_many(latencies)
+
+    def _run_alone(self, tasks: list[Task]) -> None:
+        for task in tasks:
+            task.alone = True
+        self._scheduler.add_again([task for task in tasks if not task.is_over])
+
+    def poisoned(self, worker: WorkerState, message: tuple[Any, ...], now: float) -> None:
+        """The worker leaves, because its card does nothing any more. A request that was alone has done that; of several it may be any."""
+        _, serial, data, text = message
+        worker.is_ready = False
+        worker.edge.has_answered = True
+        worker.edge.verdict = Death(None, is_poisoned=True)
+        worker.edge.kill()
+        order = worker.inflight.pop(serial, None)
+        if order is None:
+            return
+        self._scheduler.take_back(worker, order, now)
+        if len(order.tasks) > 1:
+            self._run_alone(order.tasks)
+            return
+        error = raised((data, text), order.model.name)
+        error.add_note("rankwise: after this error nothing runs on the card in the same process, so its worker was replaced")
+        for task in order.tasks:
+            if not task.is_over:
+                self._dispatcher.fail(task, error)
 
     def _want_whole(self, task: Task, flags: int) -> None:
         """The model turned out to know no rows: a part of a request means nothing by itself."""
@@ -110,16 +140,18 @@ class Answers:
         self._counters.of(model.name).ran(len(order.tasks), rows, seconds)
         if not flags:
             return
-        if flags & UNBATCHABLE:
-            self.stop_batching(model)
+        if flags & UNBATCHABLE:  # its worker has said why; nothing is known only where that did not arrive
+            self.stop_batching(model, "its output has no row for each row of its input")
         if flags & HALVED:
             model.max_batch = max(1, min(model.max_batch, rows // 2))
             log.warning("memory ran out for %d rows of model %r; from now on %d at once", rows, model.name, model.max_batch)
 
-    def stop_batching(self, model: ModelState) -> None:
-        if model.max_batch > 1:
+    def stop_batching(self, model: ModelState, reason: str) -> None:
+        """From now on, and for what is under way: no answer counts that was found in a batch."""
+        if model.unbatched is None:
             model.max_batch = 1
-            log.warning("model %r is not batched any more: its output has no row for each row of its input", model.name)
+            model.unbatched = not_batched(model.name, reason)
+            log.warning("%s", whole_text(model.unbatched))
 
     def _throw_away(self, worker: WorkerState, results: list[tuple[bool, Any]]) -> None:
         """Read and forget, so that their room in the lane is free again."""

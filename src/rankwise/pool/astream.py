@@ -11,7 +11,7 @@ from typing import Any
 from rankwise.pool.stream import PATIENCE_S
 from rankwise.pool.verdicts import PoolFull
 
-Submit = Callable[[Any], Future[Any]]
+Submit = Callable[[Any, int], Future[Any]]  # of an input, and its number
 _OVER = object()
 
 
@@ -42,7 +42,7 @@ class AsyncStream:
         is_hopeless = False
         while True:
             try:
-                self._waiting.append(asyncio.wrap_future(self._submit(source.item())))
+                self._waiting.append(asyncio.wrap_future(self._submit(source.item(), source.number)))
             except PoolFull as error:
                 if not is_hopeless or self._has_open_tasks():
                     is_hopeless = not await self._has_waited()
@@ -74,6 +74,7 @@ class Source:
         self._is_async = isinstance(inputs, AsyncIterable)
         self._inputs: Any = aiter(inputs) if isinstance(inputs, AsyncIterable) else iter(inputs)
         self._coming: asyncio.Future[Any] | None = None
+        self.number = 0  # of the one that comes
 
     async def has_item(self, first: asyncio.Future[Any] | None) -> bool:
         """Whether the next one is here, or will be before the first result, which is not to wait for it."""
@@ -93,6 +94,7 @@ class Source:
     def go_on(self) -> None:
         """That one has been taken."""
         assert self._coming is not None
+        self.number += 1
         if self._coming.exception() is None:
             self._coming = None
         else:

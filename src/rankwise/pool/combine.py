@@ -16,6 +16,7 @@ import numpy as np
 from rankwise.errors import UsageError
 from rankwise.pool.arguments import check_number, check_window
 from rankwise.pool.merging import MERGES
+from rankwise.pool.seeds import checked_seed, seed_of
 from rankwise.pool.stream import PATIENCE_S, WINDOW, failed
 from rankwise.pool.verdicts import PoolFull
 
@@ -39,11 +40,13 @@ class Ensemble:
         else:
             raise UsageError(f"there is no way to combine called {combine!r}", why=f"there are {', '.join(MERGES)}, or any callable")
 
-    def submit(self, *inputs: Any, deadline_s: float | None = None, priority: int = 0) -> Future[Any]:
+    def submit(self, *inputs: Any, deadline_s: float | None = None, priority: int = 0, seed: int | None = None) -> Future[Any]:
         parts: list[Future[Any]] = []
+        seed = checked_seed(seed)
         try:
-            for model in self._models:
-                parts.append(self._pool.submit(model, *inputs, deadline_s=deadline_s, priority=priority))
+            for number, model in enumerate(self._models):
+                own = seed_of(seed, number)
+                parts.append(self._pool.submit(model, *inputs, deadline_s=deadline_s, priority=priority, seed=own))
         except BaseException:
             for part in parts:
                 part.cancel()
@@ -170,8 +173,8 @@ class Router:
             raise UsageError(f"a router is a callable that names a model for its inputs, not {choose!r}")
         self._pool, self._choose = pool, choose
 
-    def submit(self, *inputs: Any, deadline_s: float | None = None, priority: int = 0) -> Future[Any]:
-        return self._pool.submit(self._choose(*inputs), *inputs, deadline_s=deadline_s, priority=priority)
+    def submit(self, *inputs: Any, deadline_s: float | None = None, priority: int = 0, seed: int | None = None) -> Future[Any]:
+        return self._pool.submit(self._choose(*inputs), *inputs, deadline_s=deadline_s, priority=priority, seed=seed)
 
     def map(self, inputs: Iterable[Any], window: int | None = None) -> Iterator[Any]:
         return _map(self._pool, self.submit, inputs, window)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -46,12 +47,15 @@ class Edge:
         self.receiver = Receiver(self.sock)
         self.page = StatusPage(Segment.create(SIZE, "rankwise-status"))
         self.crash = os.memfd_create("rankwise-crash", os.MFD_CLOEXEC)
-        self.pid = 0
+        self._life_line, self._life = os.pipe2(os.O_CLOEXEC)  # when our end is closed, by whatever, the kernel ends the worker
+        self.pid: int | None = None  # until it is born: 0 would be the whole process group to whoever sends a signal there
         self.pidfd = -1
         self.known_segments = 0  # of the arena, that the worker has been given
         self.segments: list[Segment] = []  # of its outputs
         self.is_closed = False
         self.is_gone = False  # its process has ended, or is about to
+        self.is_orphan = False  # the process it was forked from is gone, and with it whoever would tell how this one ends
+        self.is_lost = False  # its socket is closed
         self.has_answered = False
         self.is_armed = False  # the dispatcher's thread waits for its packets
         self.reading = threading.Lock()  # held by the thread that reads its packets
@@ -60,10 +64,12 @@ class Edge:
 
     @property
     def fds(self) -> tuple[int, ...]:
-        return (self._theirs.fileno(), self.page.segment.fd, self.crash)
+        return (self._theirs.fileno(), self.page.segment.fd, self.crash, self._life_line)
 
     def given_away(self) -> None:
         self._theirs.close()
+        os.close(self._life_line)
+        self._life_line = -1
 
     def born(self, pid: int) -> None:
         if self.pid:
@@ -75,11 +81,21 @@ class Edge:
             self.pidfd = -1
 
     def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+
+    def signal(self, number: int) -> bool:
+        """To this very process, or to nobody; never to another that has its number by now. Whether it was there."""
+        if self.pidfd < 0:
+            return False
+        try:
+            signal.pidfd_send_signal(self.pidfd, number)
+        except OSError:
+            return False
+        return True
+
+    def await_end(self, seconds: float) -> None:
         if self.pidfd >= 0:
-            try:
-                signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
-            except OSError:
-                pass
+            select.select([self.pidfd], [], [], seconds)
 
     def add_segment(self, size: int) -> None:
         self.segments.append(Segment(self.receiver.fds.pop(0), size))
@@ -107,13 +123,13 @@ class Edge:
         self.page.segment.close()
         for segment in self.segments:
             segment.close()
-        os.close(self.crash)
-        if self.pidfd >= 0:
-            os.close(self.pidfd)
+        for fd in (self.crash, self._life, self._life_line, self.pidfd):
+            if fd >= 0:
+                os.close(fd)
 
 
 class Crew:
-    """The process with torch in it. A new one is made where the old one has died."""
+    """The process with torch in it."""
 
     def __init__(self, threads: int) -> None:
         self.control, theirs = pair()
@@ -130,13 +146,14 @@ class Crew:
         )
         theirs.close()
 
-    def ask_for(self, edge: Edge, soft_limit: int) -> None:
+    def ask_for(self, edge: Edge, soft_limit: int, seed: int) -> None:
         orders: dict[str, Any] = {
             "number": edge.number,
             "env": edge.seat.env,
             "cpus": list(edge.seat.cpus),
             "threads": edge.seat.threads,
             "soft_limit": soft_limit,
+            "seed": seed,
             "title": f"rankwise-w{edge.number}",
         }
         send(self.control, ("spawn", orders), edge.fds, wait=True)

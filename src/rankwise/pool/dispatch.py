@@ -37,6 +37,7 @@ class Settings:
     seats: list[Seat]
     budgets: dict[str, int]
     plan: str = ""  # why there are so many workers
+    seed: int = 0  # of all random numbers of the workers
 
 
 class Dispatcher:
@@ -117,7 +118,7 @@ class Dispatcher:
             if task.is_over:
                 return
             self._end_parts(task)
-            self.answers.stop_batching(task.model)
+            self.answers.stop_batching(task.model, "what it returns for parts of a request does not make one output")
             if self.is_closed or task.model.broken is not None:
                 self.fail(task, task.model.broken or pool_closed())
             else:
@@ -179,6 +180,10 @@ class Dispatcher:
                     self.answers.take(worker, answer, now)
             elif message[0] == "segment":
                 worker.edge.add_segment(message[1])
+            elif message[0] == "unbatchable":
+                self.answers.stop_batching(self.scheduler.models[message[1]], message[2])
+            elif message[0] == "poisoned":
+                self.answers.poisoned(worker, message, now)
             elif message[0] == "loaded":
                 self.answers.loaded(worker, message, now)
             elif message[0] == "failed":
@@ -196,6 +201,7 @@ class Dispatcher:
 
     def tick(self, now: float) -> None:
         with self.lock:
+            self.staff.go_on(now)
             if self.settings.idle_s is not None:
                 self.act(self.scheduler.idle_drops(now, self.settings.idle_s), now)
             self.act(self.scheduler.plan(now), now)

@@ -21,17 +21,20 @@ class Death:
     is_guess: bool = False  # memory ran out somewhere on the machine, perhaps not for this one
     hung_s: float | None = None  # we ended it, because a task took too long
     stopped: bool = False  # we ended it, because somebody had stopped it
-    own_doing: bool = False  # the model's code sent the signal itself
+    own_doing: bool = False  # the model's code sent the signal itself, while it ran what it was given last
+    is_poisoned: bool = False  # it left, because nothing ran on its card any more
     stack: str = ""
 
     @property
     def text(self) -> str:
         if self.hung_s is not None:
             return f"was ended because it ran for {self.hung_s:.1f} s"
+        if self.is_poisoned:
+            return "left after an error of its card, after which nothing runs there in the same process"
         if self.stopped:
             return "was ended because it stood stopped (SIGSTOP)"
         if self.exit_code is None:
-            return "ended"
+            return "ended, and how cannot be told: the process it was forked from had ended before"
         if self.exit_code >= 0:
             return f"left with exit code {self.exit_code}"
         name = signal_name(-self.exit_code)
@@ -42,7 +45,13 @@ class Death:
     @property
     def is_proven(self) -> bool:
         """Nobody from outside could have done this; or it would be a strange chance, if memory ran out for another just then."""
-        return self.exit_code is not None and (self.exit_code >= 0 or self.own_doing or self.out_of_memory) and not self.stopped
+        left = self.exit_code is not None and self.exit_code >= 0 and not self.stopped
+        return left or self.own_doing or self.out_of_memory
+
+    @property
+    def is_kill(self) -> bool:
+        """By SIGKILL, which anybody may send; or nobody knows how it ended, which is as little."""
+        return self.exit_code in (None, -signal.SIGKILL) and not self.stopped  # then the signal was ours
 
 
 def is_quarantined(strikes: int, hits: int, death: Death, others: int = 0) -> bool:
@@ -50,7 +59,7 @@ def is_quarantined(strikes: int, hits: int, death: Death, others: int = 0) -> bo
     still where workers have lately died of signals without this input (`others`): then somebody outside does send them."""
     if strikes >= MAX_STRIKES:
         return True
-    if death.exit_code == -signal.SIGKILL or others >= MAX_STRIKES:
+    if death.is_kill or others >= MAX_STRIKES:
         return hits >= MAX_KILLS
     return hits >= MAX_HITS
 

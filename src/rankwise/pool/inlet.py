@@ -14,6 +14,7 @@ from rankwise.pool.exceptions import Unsendable
 from rankwise.pool.extents import rounded
 from rankwise.pool.nested import each_leaf, joined
 from rankwise.pool.parcel import Node, folded, pack
+from rankwise.pool.sameness import bits_of
 from rankwise.pool.schedule import ModelState
 from rankwise.pool.tasks import Parcel
 from rankwise.pool.verdicts import lane_full
@@ -64,10 +65,7 @@ class Inlet:
             for slot in slots:
                 self._arena.drop(slot)
             if isinstance(error, Unsendable):
-                raise UsageError(
-                    f"an input of model {model.name!r} cannot be sent to a worker: {error}",
-                    next=("give tensors, arrays, numbers, text, or lists, tuples and dicts of them; whatever else has to be picklable",),
-                ) from error
+                raise not_sendable(model.name, error) from error.__cause__
             raise
         return node, size, slots, torch_module() is not None and wants_tensors(inputs)
 
@@ -86,6 +84,13 @@ class Inlet:
                 next=(f"a larger lane: Pool(..., lane_bytes={4 * nbytes})", "or smaller inputs"),
             )
         return lane_full(what, nbytes, arena.limit_bytes, arena.used_bytes(), self._waiting_bytes())
+
+
+def not_sendable(model: str, error: Unsendable) -> UsageError:
+    return UsageError(
+        f"an input of model {model!r} cannot be sent to a worker: {error}",
+        next=("give tensors, arrays, numbers, text, or lists, tuples and dicts of them; whatever else has to be picklable",),
+    )
 
 
 def is_one_array(node: Node) -> bool:
@@ -107,17 +112,17 @@ def rows_and_key(node: Node) -> tuple[int, Any]:
             rows.add(node[2][0] if node[2] else 0)
             return ("T", node[1], node[2][1:])
         if tag in ("[", "("):
-            return (tag, *[outline(item) for item in node[1]])
+            return (tag, [outline(item) for item in node[1]])
         if tag == "{":
-            return (tag, *node[1], *[outline(item) for item in node[2]])
+            return (tag, node[1], [outline(item) for item in node[2]])
         if tag == "S":  # may hold arrays that nobody would cut
             rows.add(0)
         return node
 
-    key = outline(node)
+    found = outline(node)
     if len(rows) != 1 or 0 in rows:
         return 0, None
-    return rows.pop(), key
+    return rows.pop(), bits_of(found)  # a dict of keys would take 2 for True
 
 
 def cut(node: Node, start: int, stop: int) -> Node:

@@ -47,6 +47,7 @@ class Listener:
         if self._window is not None:
             self._epoll.register(self._window.fileno(), select.EPOLLIN)
         self._workers: dict[int, WorkerState] = {}  # by descriptor
+        self._ends: dict[int, WorkerState] = {}  # by the descriptor of their process
         self._crew_fd = -1
         self._sleeps_until = 0.0
         self._grace_ns = _LONG_GRACE_NS
@@ -63,6 +64,15 @@ class Listener:
         self._epoll.unregister(self._crew_fd)
         self._crew_fd = -1
 
+    def add_end(self, worker: WorkerState) -> None:
+        """Tell its end by its process, because nobody else will."""
+        edge: Edge = worker.edge
+        if edge.pidfd >= 0 and edge.pidfd not in self._ends:
+            self._ends[edge.pidfd] = worker
+            self._epoll.register(edge.pidfd, select.EPOLLIN)
+        elif edge.pidfd < 0:  # it had ended before anybody could look
+            edge.is_lost = True
+
     def add(self, worker: WorkerState) -> None:
         self._workers[worker.edge.sock.fileno()] = worker
         self._arm(worker.edge)
@@ -70,6 +80,8 @@ class Listener:
     def remove(self, worker: WorkerState) -> None:
         self.disarm(worker.edge)
         self._workers.pop(worker.edge.sock.fileno(), None)
+        if self._ends.pop(worker.edge.pidfd, None) is not None:
+            self._epoll.unregister(worker.edge.pidfd)
 
     def expect(self, edge: Edge) -> None:
         """Something was sent to this worker: somebody has to read the answer."""
@@ -247,6 +259,8 @@ class Listener:
                 answer(self._window, snapshot(self._dispatcher))
             elif fd == self._crew_fd:
                 self._dispatcher.staff.hear()
+            elif fd in self._ends:
+                self._dispatcher.staff.bury(self._ends[fd], None)
             else:
                 self._read_some(fd)
         self._dispatcher.on_time(time.monotonic())

@@ -12,6 +12,7 @@ import numpy as np
 from rankwise.errors import UsageError
 from rankwise.pool.dtypes import torch_module
 from rankwise.pool.nested import Uneven, items_of, like
+from rankwise.pool.sameness import is_same
 
 Merge = Callable[[list[Any]], Any]
 
@@ -37,7 +38,7 @@ def _merged(outputs: list[Any], merge: Merge) -> Any:
         return merge(outputs)
     _check_same(outputs, lambda output: type(output) is type(first) and len(output) == len(first))
     if isinstance(first, dict):
-        _check_same(outputs, lambda output: output.keys() == first.keys())
+        _check_same(outputs, lambda output: is_same(set(output), set(first)))
         columns = [[output[key] for output in outputs] for key in first]
     else:
         columns = [list(column) for column in zip(*outputs)]
@@ -63,7 +64,7 @@ def _mean(outputs: list[Any]) -> Any:
         return total.astype(dtype) if dtype.kind in "fc" else total
     if all(isinstance(output, Number) for output in outputs):
         return sum(outputs[1:], start=first) / len(outputs)
-    _check_same(outputs, lambda output: type(output) is type(first) and bool(output == first))
+    _check_same(outputs, lambda output: is_same(output, first))
     return first
 
 

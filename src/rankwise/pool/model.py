@@ -28,6 +28,7 @@ class Model:
     replicas: int | None = None  # None: one, and more while it has all the load
     max_batch: int = 1  # rows that may run together; over 1, inputs and outputs have the rows in their first dimension
     max_delay_ms: float = 2.0  # how long a row may wait for others, where that pays
+    check_rows: bool = True  # whether batches are looked at now and then: a model whose rows depend on each other is not batched
     memory: int | str | None = None  # how large it is, where that is known before it is loaded
     warmup: Any = None  # an input (or a tuple of them) to run once when loaded
     limit_s: float | None = 300.0  # a run that takes longer is taken for hung
@@ -60,6 +61,8 @@ class Model:
         check_number(f"model {name!r}: max_delay_ms", self.max_delay_ms, least=0)
         check_number(f"model {name!r}: replicas", self.replicas, least=1, whole=True, none=True)
         check_number(f"model {name!r}: limit_s", self.limit_s, least=0, above=True, none=True)
+        if not isinstance(self.check_rows, bool):
+            raise UsageError(f"model {name!r}: check_rows is {self.check_rows!r}; it must be True or False")
         if self.memory is not None:
             parse_bytes(self.memory, f"model {name!r}: memory")
         if not isinstance(self.args, (tuple, list)) or not isinstance(self.kwargs, dict):
@@ -82,8 +85,8 @@ class Model:
         except OSError:
             return 0
 
-    def spec(self, name: str, device: str) -> bytes:
-        """All a worker needs to know, pickled."""
+    def spec(self, name: str, device: str, seed: int | None) -> bytes:
+        """All a worker needs to know, pickled; `seed` is for the random numbers of its build."""
         pickled, main = _pickled(name, "build", self.build) if callable(self.build) else (None, "")
         given, main_of_given = _pickled(name, "args, kwargs or warmup", (self.args, self.kwargs, self.warmup))
         folder = os.getcwd()
@@ -98,6 +101,8 @@ class Model:
                 "given": given,
                 "weights": os.path.abspath(self.weights) if self.weights is not None else "",
                 "device": device,
+                "check_rows": self.check_rows,
+                "seed": seed,
                 "path": [folder, *[path for path in sys.path if path]],
                 "cwd": folder,
             }
@@ -105,13 +110,15 @@ class Model:
 
 
 def _script() -> str:
-    """The file that is run, where there is one; what workers name of it is found here under their name for it as well."""
+    """The file that is run, where there is one that a worker can run too; what workers name of it is found here under their name for it as
+    well. What Python reads from standard input or from a pipe is gone when it has been read."""
     main = sys.modules.get("__main__")
-    file: str | None = getattr(main, "__file__", None)
-    if main is None or not file:
+    file: str = getattr(main, "__file__", None) or ""
+    path = os.path.realpath(file) if file.startswith(("/dev/", "/proc/")) else os.path.abspath(file)
+    if main is None or not file or not os.path.isfile(path):
         return ""
     sys.modules.setdefault("__mp_main__", main)
-    return os.path.abspath(file)
+    return path
 
 
 def _pickled(name: str, what: str, value: Any) -> tuple[bytes, str]:
@@ -126,7 +133,7 @@ def _pickled(name: str, what: str, value: Any) -> tuple[bytes, str]:
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         if script:
             raise _not_sent(name, what, error) from None
-    return _pickled_by_value(name, what, value), ""  # a notebook or a prompt: nothing a worker could import
+    return _pickled_by_value(name, what, value), ""  # a notebook, a prompt, standard input: nothing a worker could import
 
 
 def _pickled_by_value(name: str, what: str, value: Any) -> bytes:
@@ -135,7 +142,7 @@ def _pickled_by_value(name: str, what: str, value: Any) -> bytes:
         import cloudpickle  # type: ignore[import-untyped,unused-ignore]
     except ImportError:
         raise UsageError(
-            f"model {name!r}: its {what} is defined in a notebook or at a prompt, where workers cannot import it",
+            f"model {name!r}: its {what} is defined in a notebook, at a prompt or on standard input, where workers cannot import it",
             next=('put it into a file and give its import path: Model("my_models:build")', 'or: pip install "rankwise[notebook]"'),
         ) from None
     try:

@@ -6,6 +6,8 @@ import copy
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from rankwise.pool.sameness import is_same
+
 _MADE_IN_C = "n_sequence_fields"  # of tuples such as torch's maximum with its index
 
 
@@ -75,12 +77,12 @@ def joined(parts: list[Any], is_array: Callable[[Any], bool], cat: Callable[[lis
         return cat(parts)
     items = [items_of(part) for part in parts]
     if items[0] is None:
-        if not all(_is_same(first, part) for part in parts[1:]):
+        if not all(is_same(first, part) for part in parts[1:]):
             raise Uneven
         return first
     if any(type(part) is not type(first) or len(part) != len(first) for part in parts):
         raise Uneven
-    if isinstance(first, dict) and any(list(part) != list(first) for part in parts):
+    if isinstance(first, dict) and not all(is_same(list(first), list(part)) for part in parts):
         raise Uneven
     return like(first, [joined(list(column), is_array, cat) for column in zip(*items)])
 
@@ -93,10 +95,3 @@ def has_rows(value: Any, rows: int) -> bool:
 
 def _is_named(value: Any) -> bool:
     return hasattr(value, "_make")
-
-
-def _is_same(a: Any, b: Any) -> bool:
-    try:
-        return type(a) is type(b) and bool(a == b)
-    except Exception:  # whatever its comparison does
-        return False

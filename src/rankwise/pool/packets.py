@@ -43,11 +43,15 @@ def parts_of(order: Order, arena: Arena) -> list[Part]:
             order.carrier = Carrier(tasks[0], node, arena)
             _to_lane(order.carrier, arena)
             node = order.carrier.node
-        return [(sum([task.rows for task in tasks]), node, None)]
+        return [(sum([task.rows for task in tasks]), node, None, None)]
     if size > _ORDER_BYTES:
         for task in tasks:
             _to_lane(task, arena)
-    return [(0 if task.alone and task.part is None else task.rows, task.node, task.deadline) for task in tasks]
+    is_batched = order.model.max_batch > 1
+    return [
+        (task.rows if task.part is not None or (is_batched and not task.alone) else 0, task.node, task.deadline, task.seed)
+        for task in tasks
+    ]
 
 
 def left_behind(order: Order) -> list[Task]:

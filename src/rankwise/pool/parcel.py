@@ -18,11 +18,12 @@ import numpy as np
 
 from rankwise.pool.dtypes import CARRIED, NUMPY, name_of_numpy, name_of_torch, torch_dtype, torch_module
 from rankwise.pool.exceptions import Unsendable
+from rankwise.pool.sameness import PLAIN
 
 Node = tuple[Any, ...]
-Part = tuple[int, Node, float | None]  # of an order: rows (0: stands for itself), inputs, deadline on the machine's monotonic clock
-# Checked by exact type: marshal would take a numpy scalar for a bytes object, because it offers a buffer.
-PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes))
+# Of an order: rows (0: stands for itself), inputs, deadline on the machine's monotonic clock, seed of its random numbers.
+Part = tuple[int, Node, float | None, int | None]
+_DEEPEST = 250  # containers within containers
 _LONG = 32_000  # bytes of a node; beyond, it goes where the arrays go
 
 Put = Callable[[Any, Any], Any]
@@ -42,8 +43,9 @@ def folded(node: Node, put: Put) -> tuple[Node, int]:
     return ("M", len(data), put(array, array)), 100
 
 
-def pack(value: Any, put: Put) -> Node:
-    """`put(array, owner)` stores a contiguous-or-not numpy array and returns its place; owner is the tensor or array it came from."""
+def pack(value: Any, put: Put, depth: int = 0) -> Node:
+    """`put(array, owner)` stores a contiguous-or-not numpy array and returns its place; owner is the tensor or array it came from.
+    Raises Unsendable."""
     kind, torch = type(value), torch_module()
     if torch is not None and kind is torch.Tensor:
         return _pack_tensor(value, put, torch)
@@ -52,14 +54,16 @@ def pack(value: Any, put: Put) -> Node:
     if kind is np.ndarray:
         name = name_of_numpy(value.dtype)
         return ("N", name, value.shape, put(value, value)) if name else _pickled(value, put)
+    if depth > _DEEPEST:  # or it holds itself; marshal, and Python's own stack, end not far behind
+        raise Unsendable(f"{kind.__name__}: it is nested more than {_DEEPEST} deep")
     if kind is tuple or kind is list:
-        return ("(" if kind is tuple else "[", [pack(item, put) for item in value])
+        return ("(" if kind is tuple else "[", [pack(item, put, depth + 1) for item in value])
     if torch is not None and isinstance(value, torch.Tensor):  # a Parameter, say
         return _pack_tensor(value, put, torch)
     if kind is dict and all(type(key) in PLAIN for key in value):
-        return ("{", list(value), [pack(item, put) for item in value.values()])
+        return ("{", list(value), [pack(item, put, depth + 1) for item in value.values()])
     if isinstance(value, (dict, tuple, list)):
-        return _pack_container(value, put)
+        return _pack_container(value, put, depth)
     return _pickled(value, put)
 
 
@@ -132,7 +136,7 @@ def numpy_view(tensor: Any, name: str, torch: Any) -> np.ndarray[Any, Any]:
     return tensor.view(carrier).numpy()  # type: ignore[no-any-return]
 
 
-def _pack_container(value: Any, put: Put) -> Node:
+def _pack_container(value: Any, put: Put, depth: int) -> Node:
     """A named tuple, an OrderedDict or their like: pickled by its own rules, but what is in it travels as in a plain one, because a
     pickled tensor could only be read where torch is, and would be a tensor where an array is wanted."""
     items = [item for item in (value.values() if isinstance(value, dict) else value) if type(item) not in PLAIN]
@@ -143,7 +147,7 @@ def _pack_container(value: Any, put: Put) -> Node:
         _Hollowing(file, items).dump(value)
     except Exception as error:  # a class made inside a function, say
         raise Unsendable(f"{type(value).__name__}: {error}") from error
-    array = np.frombuffer(marshal.dumps((file.getvalue(), [pack(item, put) for item in items]), 2), np.uint8)
+    array = np.frombuffer(marshal.dumps((file.getvalue(), [pack(item, put, depth + 1) for item in items]), 2), np.uint8)
     return ("S", len(array), put(array, array))
 
 

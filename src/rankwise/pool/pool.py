@@ -37,6 +37,7 @@ from rankwise.pool.metrics import register
 from rankwise.pool.model import Model
 from rankwise.pool.parts import cut_up
 from rankwise.pool.schedule import ModelState
+from rankwise.pool.seeds import any_seed, checked_seed, derived, seed_of
 from rankwise.pool.snapshot import snapshot
 from rankwise.pool.stream import WINDOW, Stream
 from rankwise.pool.tasks import Parcel, TaskFuture
@@ -64,9 +65,11 @@ class Pool:
         threads: int | None = None,
         pin: bool = False,
         lane_bytes: int | str | None = None,
+        seed: int | None = None,
     ) -> None:
         _check_not_importing_main()
         check_pool(workers, max_queue, idle_s, threads, memory, lane_bytes)
+        seed = checked_seed(seed)
         self._models = _checked(models)
         here = machine.look()
         wants_gpu = any(model.device != "cpu" for model in self._models.values())
@@ -90,40 +93,59 @@ class Pool:
             from rankwise.pool.child.inprocess import InProcess
 
             devices = {name: model.device if ":" in model.device else self._states[name].device for name, model in self._models.items()}
-            self._local = InProcess({name: model.spec(name, devices[name]) for name, model in self._models.items()})
+            seeds = {name: derived(seed, "model", name) if seed is not None else None for name in self._models}
+            self._local = InProcess({name: model.spec(name, devices[name], seeds[name]) for name, model in self._models.items()})
             return
         _check_seats(self._states.values(), self.plan)
+        seed = any_seed() if seed is None else seed
         # A worker sees only its own GPU, whichever that is.
-        specs = {state.number: self._models[name].spec(name, state.device.split(":")[0]) for name, state in self._states.items()}
+        specs = {
+            state.number: self._models[name].spec(name, state.device.split(":")[0], derived(seed, "model", name))
+            for name, state in self._states.items()
+        }
         lanes = parse_bytes(lane_bytes) if lane_bytes is not None else here.memory_bytes // _LANE_SHARE
         seats = self.plan.seats
         budgets = memory_limits(memory, {seat.device for seat in seats})
-        settings = Settings(max_queue, lanes, max(64 << 20, lanes // (2 * len(seats))), idle_s, seats, budgets, self.plan.why)
+        settings = Settings(max_queue, lanes, max(64 << 20, lanes // (2 * len(seats))), idle_s, seats, budgets, self.plan.why, seed)
         self._dispatcher = Dispatcher(list(self._states.values()), specs, settings)
         self._inlet, self._express = Inlet(self._dispatcher.arena, self._dispatcher.input_bytes), self._dispatcher.express.send
         _LIVE.add(self)
 
-    def submit(self, model: str, *inputs: Any, deadline_s: float | None = None, priority: int = 0) -> Future[Any]:
+    def submit(self, model: str, *inputs: Any, deadline_s: float | None = None, priority: int = 0, seed: int | None = None) -> Future[Any]:
         """Run `model(*inputs)` in a worker. Raises PoolFull rather than wait."""
         state = self._states.get(model) or self._state(model)
-        if deadline_s is not None or type(priority) is not int:
-            deadline_s, priority = checked_deadline(deadline_s), checked_priority(priority)
+        if deadline_s is not None or seed is not None or type(priority) is not int:
+            deadline_s, priority, seed = checked_deadline(deadline_s), checked_priority(priority), checked_seed(seed)
         if self._local is not None:
-            return self._local.submit(model, inputs, deadline_s)  # type: ignore[no-any-return]
-        return self._submit_parcel(state, self._inlet.parcel(state, inputs), deadline_s, priority)
+            return self._local.submit(model, inputs, deadline_s, seed)  # type: ignore[no-any-return]
+        return self._submit_parcel(state, self._inlet.parcel(state, inputs), deadline_s, priority, seed=seed)
 
     def map(
-        self, model: str, inputs: Iterable[Any], *, window: int | None = None, deadline_s: float | None = None, priority: int = 0
+        self,
+        model: str,
+        inputs: Iterable[Any],
+        *,
+        window: int | None = None,
+        deadline_s: float | None = None,
+        priority: int = 0,
+        seed: int | None = None,
     ) -> Iterator[Any]:
         """Results in the order of `inputs`, which may be endless: at most `window` of them are under way at once.
 
         A tuple among the inputs is several arguments.
         """
         state = self._states.get(model) or self._state(model)
-        return self._stream(((state, item if isinstance(item, tuple) else (item,)) for item in inputs), window, deadline_s, priority)
+        requests = ((state, item if isinstance(item, tuple) else (item,)) for item in inputs)
+        return self._stream(requests, window, deadline_s, priority, seed)
 
     def stream(
-        self, requests: Iterable[tuple[Any, ...]], *, window: int | None = None, deadline_s: float | None = None, priority: int = 0
+        self,
+        requests: Iterable[tuple[Any, ...]],
+        *,
+        window: int | None = None,
+        deadline_s: float | None = None,
+        priority: int = 0,
+        seed: int | None = None,
     ) -> Iterator[Any]:
         """`map` over several models: each request is a tuple of the model's name and its inputs."""
         known = (
@@ -132,11 +154,11 @@ class Pool:
             if type(request) is tuple or is_request(request)
             for model, *inputs in (request,)
         )
-        return self._stream(known, window, deadline_s, priority)
+        return self._stream(known, window, deadline_s, priority, seed)
 
-    async def asubmit(self, model: str, *inputs: Any, deadline_s: float | None = None, priority: int = 0) -> Any:
+    async def asubmit(self, model: str, *inputs: Any, deadline_s: float | None = None, priority: int = 0, seed: int | None = None) -> Any:
         """`submit` for asyncio: awaits the result; cancelling the await cancels the task."""
-        return await asyncio.wrap_future(self.submit(model, *inputs, deadline_s=deadline_s, priority=priority))
+        return await asyncio.wrap_future(self.submit(model, *inputs, deadline_s=deadline_s, priority=priority, seed=seed))
 
     def amap(
         self,
@@ -146,15 +168,17 @@ class Pool:
         window: int | None = None,
         deadline_s: float | None = None,
         priority: int = 0,
+        seed: int | None = None,
     ) -> AsyncIterator[Any]:
         """`map` for asyncio; `inputs` may be an async iterable."""
         self._state(model)
         check_window(window)
         deadline_s, priority = checked_deadline(deadline_s), checked_priority(priority)
+        seed = checked_seed(seed)
 
-        def submit(item: Any) -> Future[Any]:
+        def submit(item: Any, number: int) -> Future[Any]:
             arguments = item if isinstance(item, tuple) else (item,)
-            return self.submit(model, *arguments, deadline_s=deadline_s, priority=priority)
+            return self.submit(model, *arguments, deadline_s=deadline_s, priority=priority, seed=seed_of(seed, number))
 
         return AsyncStream(submit, self.has_open_tasks, window or WINDOW).results(inputs)
 
@@ -250,9 +274,15 @@ class Pool:
         return state
 
     def _submit_parcel(
-        self, model: ModelState, parcel: Parcel, deadline_s: float | None = None, priority: int = 0, is_lazy: bool = False
+        self,
+        model: ModelState,
+        parcel: Parcel,
+        deadline_s: float | None = None,
+        priority: int = 0,
+        is_lazy: bool = False,
+        seed: int | None = None,
     ) -> Future[Any]:
-        if deadline_s is None and model.max_batch == 1 and not priority and not is_lazy:
+        if deadline_s is None and model.max_batch == 1 and not priority and not is_lazy and seed is None:
             express = self._express(model, parcel)
             if express is not None:
                 return express
@@ -264,7 +294,9 @@ class Pool:
             future.priority = priority
         if deadline_s is not None:
             future.deadline = now + deadline_s
-        if model.max_batch > 1:
+        if seed is not None:  # its numbers are its own, so it shares no batch
+            future.seed = seed
+        elif model.max_batch > 1:
             future.rows, key = rows_and_key(parcel[0])
             future.key = (future.to_tensor, key)
             if future.rows > model.max_batch:
@@ -273,14 +305,24 @@ class Pool:
         return future
 
     def _stream(
-        self, requests: Iterator[tuple[ModelState, Sequence[Any]]], window: int | None, deadline_s: float | None, priority: int
+        self,
+        requests: Iterator[tuple[ModelState, Sequence[Any]]],
+        window: int | None,
+        deadline_s: float | None,
+        priority: int,
+        seed: int | None,
     ) -> Iterator[Any]:
         check_window(window)
         deadline_s, priority = checked_deadline(deadline_s), checked_priority(priority)
+        seed = checked_seed(seed)
         if self._local is not None:
-            return (self._local.submit(model.name, tuple(inputs), deadline_s).result() for model, inputs in requests)
+            local = self._local.submit
+            return (
+                local(model.name, tuple(inputs), deadline_s, seed_of(seed, number)).result()
+                for number, (model, inputs) in enumerate(requests)
+            )
         submit = partial(self._submit_parcel, priority=priority) if priority else self._submit_parcel
-        return Stream(self._inlet.parcel, submit, self._dispatcher.has_open_tasks, window).results(requests, deadline_s)
+        return Stream(self._inlet.parcel, submit, self._dispatcher.has_open_tasks, window, seed).results(requests, deadline_s)
 
 
 def _checked(models: Mapping[str, Any]) -> dict[str, Model]:

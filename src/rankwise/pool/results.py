@@ -122,6 +122,12 @@ def raised(payload: tuple[bytes, str], model: str) -> BaseException:
         )  # fmt: skip
     elif error is None:
         last = headline(text) or "an exception"
-        error = ModelError(Finding("RW805", "model-error", "error", True, f"model {model!r} raised {last}", why=text))
+        error = ModelError(
+            Finding(
+                "RW805", "model-error", "error", True, f"model {model!r} raised {last}",
+                why="its class cannot be had in this process, or would end it; the worker's traceback is the cause of this error",
+                next=("look at the worker's traceback",),
+            )
+        )  # fmt: skip
     error.__cause__ = RemoteTraceback(text)
     return error

@@ -19,7 +19,7 @@ UNKNOWN_S = AHEAD_S  # a model that has not run yet gets one task at a time
 LEAST_LOAD_S = 0.02
 
 
-@dataclass
+@dataclass(eq=False)
 class ModelState:
     """One model of the pool, wherever it is loaded."""
 
@@ -39,6 +39,7 @@ class ModelState:
     held_until: float = 0.0  # a batch of it waits for more rows until then
     virtual_s: float = 0.0  # service received; the model with the least is next
     broken: Any = None  # the finding that all its tasks fail with
+    unbatched: Any = None  # the finding why its rows are not batched any more: none of them is believed that ran in a batch
     build_failures: int = 0
     not_before: float = 0.0  # a failed build is not tried again earlier
     is_measured: bool = False
@@ -68,7 +69,7 @@ class Order:
         self.is_joined = False  # its tasks were sent as one request, and come back as one
 
 
-@dataclass
+@dataclass(eq=False)
 class Holding:
     """A model inside a worker."""
 
@@ -79,7 +80,7 @@ class Holding:
     orders: int = 0
 
 
-@dataclass
+@dataclass(eq=False)
 class WorkerState:
     number: int
     device: str  # "cpu", "cuda:0", ...

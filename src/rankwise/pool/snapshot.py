@@ -6,7 +6,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from rankwise.pool.schedule import WorkerState
+from rankwise.pool.schedule import ModelState, WorkerState
 
 if TYPE_CHECKING:
     from rankwise.pool.dispatch import Dispatcher
@@ -24,6 +24,7 @@ def snapshot(dispatcher: Dispatcher) -> dict[str, Any]:
                 "max_batch": model.max_batch,
                 "batch_cost_s": model.cost.fit(),
                 "state": "failed" if model.broken is not None else "ok",
+                "finding": _told(model),
                 **dispatcher.counters.of(model.name).to_dict(),
             }
             for model in scheduler.models.values()
@@ -38,6 +39,12 @@ def snapshot(dispatcher: Dispatcher) -> dict[str, Any]:
         "restarts": restarts,
         "lanes": {"inputs_used_bytes": dispatcher.arena.used_bytes(), "inputs_bytes": dispatcher.arena.total_bytes},
     }
+
+
+def _told(model: ModelState) -> str | None:
+    """What there is to know about it: why it cannot be had, or is not batched."""
+    finding = model.broken.finding if model.broken is not None else model.unbatched
+    return f"{finding.code} {finding.summary}" if finding is not None else None
 
 
 def _worker(worker: WorkerState) -> dict[str, Any]:

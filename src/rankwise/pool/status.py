@@ -13,13 +13,13 @@ import time
 from rankwise.pool.segments import Segment
 
 SLOTS = 4096
-_POSTED, _ANSWERED, _POSTED_FROM, _RUNS_ON = 4, 5, 6, 7  # words of eight bytes
+_POSTED, _ANSWERED, _POSTED_FROM, _RUNS_ON, _AWAITS_CARD = 4, 5, 6, 7, 8  # words of eight bytes
 _FLAGS = 4096
 SIZE = _FLAGS + SLOTS
 _RUNNING, _RECALLED = struct.Struct("<QQ"), struct.Struct("<Q")
 # What takes less is quick. Who waits for it watches for so long before going to sleep, but less where the worker does not even begin.
 BRISK_NS, _WATCH_NS, _BEGIN_NS = 100_000, 500_000, 40_000
-_RECALLED_AT, _OWN_DOING_AT = 16, 24
+_RECALLED_AT, _OWN_DOING = 16, 3
 
 current_cpu = ctypes.PyDLL(None).sched_getcpu  # keeps the GIL: giving it away would take longer than the call
 
@@ -48,6 +48,14 @@ class StatusPage:
         """
         serial, since = _RUNNING.unpack_from(self._map, 0)
         return (serial, since) if since else (0, 0)
+
+    def wait_for_card(self) -> None:
+        """Worker: the model has returned, and what it has asked of the card may not be done."""
+        self._words[_AWAITS_CARD] = self._words[1]
+
+    @property
+    def awaits_card(self) -> bool:
+        return bool(self._words[1] and self._words[_AWAITS_CARD] == self._words[1])
 
     def post(self, serial: int, cpu: int) -> None:
         """Parent, from this core: there is a packet for a worker that may be watching."""
@@ -90,12 +98,14 @@ class StatusPage:
         return int(_RECALLED.unpack_from(self._map, _RECALLED_AT)[0])
 
     def note_own_doing(self) -> None:
-        """Worker: the code I run is about to end me."""
-        self._map[_OWN_DOING_AT] = 1
+        """Worker: the code of what I do now is about to end or stop me, or may be."""
+        self._words[_OWN_DOING] = self._words[0]
 
     @property
     def is_own_doing(self) -> bool:
-        return self._map[_OWN_DOING_AT] != 0
+        """Whether that was said of what the worker does, or was doing when it ended."""
+        serial, _ = self.running
+        return bool(serial and self._words[_OWN_DOING] == serial)
 
     def is_taken(self, slot: int) -> bool:
         return self._map[_FLAGS + slot] != 0

@@ -17,6 +17,7 @@ from typing import Any
 from rankwise.pool.inlet import cut_value, is_one_array
 from rankwise.pool.nested import has_rows
 from rankwise.pool.schedule import ModelState
+from rankwise.pool.seeds import seed_of
 from rankwise.pool.tasks import Parcel
 from rankwise.pool.verdicts import PoolClosed, PoolFull
 from rankwise.pool.wire import INLINE_BYTES
@@ -84,6 +85,7 @@ class Stream:
         submit: Callable[..., Future[Any]],
         has_open_tasks: Callable[[], bool],
         window: int | None,
+        seed: int | None,
     ) -> None:
         self._parcel, self._submit, self._has_open_tasks = parcel, submit, has_open_tasks
         self._most, self._most_futures = window or _MOST, window or _MOST_FUTURES
@@ -92,6 +94,7 @@ class Stream:
         self._num_futures = 0  # of those that wait
         self._open: dict[Any, Bunch] = {}
         self._limit = _FIRST
+        self._seed, self._taken = seed, 0
 
     def results(self, requests: Iterable[tuple[ModelState, Sequence[Any]]], deadline_s: float | None) -> Iterator[Any]:
         source, waiting, monotonic = iter(requests), self._waiting, time.monotonic
@@ -130,17 +133,19 @@ class Stream:
 
     def _take(self, model: ModelState, inputs: Sequence[Any], deadline_s: float | None, is_slow: bool) -> None:
         future: Future[Any] | Later
+        seed = seed_of(self._seed, self._taken)
+        self._taken += 1
         try:
             parcel = self._parcel(model, inputs)
             node, _, slots, to_tensor = parcel
-            if model.max_batch > 1 and self._limit > 1 and deadline_s is None and not slots and is_one_array(node):
+            if model.max_batch > 1 and self._limit > 1 and deadline_s is None and seed is None and not slots and is_one_array(node):
                 tag, dtype, shape, data = node[1][0]
                 if shape and 0 < shape[0] < model.max_batch:
                     self._bunch(model, (model.number, tag, dtype, shape[1:], to_tensor), shape[0], data)
                     return
-            future = self._submit(model, parcel, deadline_s, is_lazy=not is_slow)
+            future = self._submit(model, parcel, deadline_s, is_lazy=not is_slow, seed=seed)
         except PoolFull:  # the inputs are read again: a task that was refused has let go of its place on the lane
-            future = self._when_there_is_room(lambda: self._submit(model, self._parcel(model, inputs), deadline_s, is_lazy=True))
+            future = self._when_there_is_room(lambda: self._submit(model, self._parcel(model, inputs), deadline_s, is_lazy=True, seed=seed))
         except Exception as error:  # it cannot be sent
             future = failed(error)
         self._num_futures += 1

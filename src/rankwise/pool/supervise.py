@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("rankwise.pool")
 STOPPED_AFTER_S = 0.8  # a moment is allowed: somebody may only be looking
+_CREW = 0  # stands for the process that workers are forked from, among their numbers
 RECALL_AFTER_S = 0.05  # a task that takes this long gives up what waits behind it to workers that are idle
 
 
@@ -27,9 +28,16 @@ class Supervisor:
 
     def look(self, now: float) -> None:
         """By the listener's thread, some times a second."""
-        self._dispatcher.staff.oom.note(now)
-        for worker in list(self._dispatcher.staff.workers.values()):
+        staff = self._dispatcher.staff
+        staff.oom.note(now)
+        if staff.crew is not None and self._is_stopped(_CREW, staff.crew.process.pid, now):
+            staff.crew.process.kill()
+        for worker in list(staff.workers.values()):
             edge: Edge = worker.edge
+            if edge.is_orphan and edge.is_lost:
+                edge.kill()
+                staff.bury(worker, None)
+                continue
             if not edge.pid or edge.verdict is not None:
                 continue
             self._recall(worker)
@@ -37,8 +45,8 @@ class Supervisor:
             if hung_s is not None:
                 edge.verdict = Death(None, hung_s=hung_s)
                 threading.Thread(target=self._end_hung, args=(edge, hung_s), name="rankwise-look", daemon=True).start()
-            elif self._is_stopped(worker, now):
-                edge.verdict = Death(None, stopped=True)
+            elif self._is_stopped(worker.number, edge.pid, now):
+                edge.verdict = Death(None, stopped=True, own_doing=edge.page.is_own_doing)
                 log.warning("worker %d (pid %d) stands stopped; it is ended", worker.number, edge.pid)
                 edge.kill()
 
@@ -71,11 +79,11 @@ class Supervisor:
         edge.verdict = Death(None, hung_s=hung_s, stack=stack)
         edge.kill()
 
-    def _is_stopped(self, worker: WorkerState, now: float) -> bool:
-        if _state(worker.edge.pid) != "T":
-            self._stopped_since.pop(worker.number, None)
+    def _is_stopped(self, number: int, pid: int, now: float) -> bool:
+        if _state(pid) != "T":
+            self._stopped_since.pop(number, None)
             return False
-        return now - self._stopped_since.setdefault(worker.number, now) > STOPPED_AFTER_S
+        return now - self._stopped_since.setdefault(number, now) > STOPPED_AFTER_S
 
 
 def _state(pid: int) -> str:

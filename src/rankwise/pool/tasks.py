@@ -33,6 +33,7 @@ class Task:
     deadline: float | None = None
     rows = 0  # 0: stands for itself; otherwise it may share a batch with others of the same key
     key: Any = None
+    seed: int | None = None  # of its random numbers, whichever worker runs it; then it has no rows
     strikes = 0  # workers that died by its doing, as far as can be told
     hits = 0  # workers that died while it ran, for whatever reason
     alone = False  # it was in a batch that ended its worker, and runs by itself now

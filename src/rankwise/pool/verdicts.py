@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from rankwise.errors import RankwiseError, headline, whole_text
+from rankwise.errors import RankwiseError, headline
 from rankwise.findings import Finding
 from rankwise.pool.faults import Death
 from rankwise.sizes import bytes_text
@@ -12,10 +12,6 @@ from rankwise.sizes import bytes_text
 
 class PoolError(RankwiseError):
     """Base of what a pool raises on purpose."""
-
-    def __init__(self, finding: Finding) -> None:
-        super().__init__(finding)
-        self.show_rest()
 
 
 class PoolFull(PoolError):
@@ -39,13 +35,7 @@ class TaskHung(PoolError, TimeoutError):
 
 
 class ModelUnavailable(PoolError):
-    """The model cannot be built, or does not fit; its text is the whole finding, because a traceback is often all that is seen of it."""
-
-    def __str__(self) -> str:
-        return whole_text(self.finding)
-
-    def show_rest(self) -> None:
-        """The text says it already."""
+    """The model cannot be built, or does not fit."""
 
 
 class MissingMainGuard(PoolError):
@@ -122,9 +112,10 @@ def build_died(model: str, attempts: int, death: Death) -> ModelUnavailable:
     )  # fmt: skip
 
 
-# What `whole_text` makes of a finding, at the end of a traceback.
+# A finding as the last exception of a traceback, or by itself.
 _TOLD = re.compile(
-    r"^(?P<code>RW\d{3}) (?P<summary>(?:(?!^why    |^next   |^RW\d{3} ).)+?)(?:\nwhy    (?P<why>.*?))?(?P<steps>(?:\nnext   [^\n]*)*)\s*\Z",
+    r"^(?:rankwise\.[\w.]+: )?(?P<code>RW\d{3}) (?P<summary>(?:(?!^why    |^next   |^RW\d{3} ).)+?)"
+    r"(?:\nwhy    (?P<why>.*?))?(?P<steps>(?:\nnext   [^\n]*)*)\s*\Z",
     re.MULTILINE | re.DOTALL,
 )
 
@@ -156,6 +147,18 @@ def missing_main_guard() -> MissingMainGuard:
             why="a build or an input is defined in the script itself, so a worker runs the script to find it, and comes to Pool(...) again",
             next=('put what starts the pool under: if __name__ == "__main__":', 'or move that to a module: Model("my_models:build")'),
         )
+    )  # fmt: skip
+
+
+def not_batched(model: str, reason: str) -> Finding:
+    return Finding(
+        "RW811", "rows-depend", "warning", True, f"model {model!r} is not batched any more: {reason}",
+        why="rows of several requests may run together only where each gives what it gives alone; now requests run one by one and uncut",
+        next=(
+            "take out what looks over all rows: a mean or a norm over the batch, padding to the longest, an output as wide as its content",
+            "say max_batch=1 where the model is meant to be so",
+            "where the difference does not matter: Model(..., check_rows=False)",
+        ),
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from rankwise.errors import RankwiseError, UnreadableInput, UsageError
-from rankwise.pool.child.running import is_out_of_memory
+from rankwise.pool.child.failures import is_out_of_memory
 from rankwise.predict.batches import as_column
 from rankwise.predict.values import as_array, is_numbers, named_parts, plain
 from rankwise.weights.building import import_callable

@@ -23,7 +23,6 @@ class PredictError(RankwiseError):
 
     def __init__(self, code: str, summary: str, *, why: str = "", next: tuple[str, ...] = ()) -> None:
         super().__init__(load_cause(code).finding(summary, certain=True, why=why, next=next))
-        self.show_rest()
 
 
 class Workspace:

@@ -28,7 +28,6 @@ class CheckpointError(RankwiseError):
 
     def __init__(self, code: str, summary: str, *, why: str = "", next: tuple[str, ...] = ()) -> None:
         super().__init__(load_cause(code).finding(summary, certain=True, why=why, next=next))
-        self.show_rest()
 
 
 @dataclass(frozen=True)

@@ -14,18 +14,21 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import torch
 
 from rankwise.errors import RankwiseError, whole_text
+from rankwise.pool.child.chance import seeded
+from rankwise.pool.child.failures import failure
 from rankwise.pool.child.inputs import copied, seen
 from rankwise.pool.child.models import Loaded, load
-from rankwise.pool.child.running import Runner, failure
+from rankwise.pool.child.running import Runner
 from rankwise.pool.dtypes import CARRIED
 from rankwise.pool.exceptions import NOT_IN_A_LOOP, Unsendable
-from rankwise.pool.inlet import wants_tensors
+from rankwise.pool.inlet import not_sendable, wants_tensors
 from rankwise.pool.lease import to_tensor
 from rankwise.pool.parcel import Node, as_array, pack, stays_tensor, unpack, widened
 from rankwise.pool.results import raised
@@ -49,6 +52,10 @@ class Done(Future[Any]):
         return self._result if self._exception is None else super().result(timeout)
 
 
+class NotSent(Exception):
+    """An input that no worker would be given either; why is its cause."""
+
+
 class InProcess:
     """Runs each task in the thread that submits it, one at a time."""
 
@@ -61,7 +68,7 @@ class InProcess:
         self.counters = Counters(list(specs))
         self.is_closed = False
 
-    def submit(self, model: str, inputs: tuple[Any, ...], deadline_s: float | None = None) -> Future[Any]:
+    def submit(self, model: str, inputs: tuple[Any, ...], deadline_s: float | None = None, seed: int | None = None) -> Future[Any]:
         if self.is_closed:
             raise pool_closed()
         if deadline_s is not None and not deadline_s > 0:
@@ -69,9 +76,14 @@ class InProcess:
         started = time.monotonic()
         with self._lock:
             try:
-                result = self._run(self._models.get(model) or self._load(model), inputs)
+                loaded = self._models.get(model) or self._load(model)
+                with seeded(seed) if seed is not None else nullcontext():
+                    result = self._run(loaded, inputs)
             except KeyboardInterrupt:  # the user's own Ctrl-C
                 raise
+            except NotSent as refused:
+                assert isinstance(refused.__cause__, Unsendable)
+                raise not_sendable(model, refused.__cause__) from refused.__cause__.__cause__
             except BaseException as error:
                 self.counters.of(model).failed += 1
                 travels = isinstance(error, Exception) and not isinstance(error, (Unsendable, *NOT_IN_A_LOOP))
@@ -104,6 +116,7 @@ class InProcess:
             "max_batch": 1,
             "batch_cost_s": None,
             "state": "failed" if name in self._broken else "ok",
+            "finding": str(self._broken[name]).partition("\n")[0] if name in self._broken else None,
             **self.counters.of(name).to_dict(),
         }
 
@@ -143,7 +156,11 @@ class InProcess:
         if len(inputs) == 1 and model.is_plain and _is_plain(inputs[0]):
             output = model.run(inputs[0].clone())
             return output if _is_plain(output) else pack(output, copied)
-        return pack(self._runner.call(model, unpack(pack(inputs, copied), seen)), copied)
+        try:
+            node = pack(inputs, copied)
+        except Unsendable as error:
+            raise NotSent from error
+        return pack(self._runner.call(model, unpack(node, seen)), copied)
 
     def _load(self, name: str) -> Loaded:
         if name in self._broken:

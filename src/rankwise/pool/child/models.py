@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 
-from rankwise.errors import RankwiseError, UsageError, whole_text
+from rankwise.errors import UsageError
 from rankwise.pool.child import main_module
+from rankwise.pool.child.chance import seeded
 from rankwise.pool.child.inputs import copied, seen
 from rankwise.pool.describe import shape_of
 from rankwise.pool.keeping import return_to_kernel
@@ -35,17 +36,17 @@ class Loaded:
     nbytes: int
     keeps_inputs: bool = False  # it was seen to hold on to an input; from then on it gets copies
     is_plain: bool = True  # takes its inputs as they lie on the lane
+    is_checked: bool = True  # its batches are looked at: whether rows depend on each other
 
 
 def load(spec: dict[str, Any], is_worker: bool = True) -> Loaded:
-    """Everything that can go wrong here is the user's own: it passes through untouched, with the rest of its finding if it has one."""
-    try:
-        if is_worker:
-            _become_like_the_caller(spec)
+    """Everything that can go wrong here is the user's own: it passes through untouched."""
+    if is_worker:
+        _become_like_the_caller(spec)
+    if spec["seed"] is None:
         return _loaded(spec)
-    except RankwiseError as error:
-        error.add_note(whole_text(error.finding))  # a traceback would tell only what, not why and what to do
-        raise
+    with seeded(spec["seed"]):  # all replicas are one model, and what a build seeds ends with it
+        return _loaded(spec)
 
 
 def _loaded(spec: dict[str, Any]) -> Loaded:
@@ -66,7 +67,7 @@ def _loaded(spec: dict[str, Any]) -> Loaded:
     if warmup is not None:
         _warm_up(built, warmup, device)
     nbytes = max(tensor_bytes(built), _footprint(device) - before)
-    return Loaded(spec["name"], built, device, nbytes, is_plain=device.type == "cpu")
+    return Loaded(spec["name"], built, device, nbytes, is_plain=device.type == "cpu", is_checked=spec["check_rows"])
 
 
 def drop() -> None:

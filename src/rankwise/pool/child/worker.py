@@ -9,21 +9,25 @@ import signal
 import socket
 import sys
 import time
+from contextlib import nullcontext
 from marshal import dumps
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
+from rankwise.pool.child.chance import seed_all, seeded
+from rankwise.pool.child.failures import Poisoned, check_poison, failure, is_out_of_memory, shortened
 from rankwise.pool.child.inputs import Inputs
 from rankwise.pool.child.models import Loaded, drop, load, tidy
 from rankwise.pool.child.outputs import Outputs
-from rankwise.pool.child.running import Runner, failure, is_out_of_memory, shortened
+from rankwise.pool.child.own_doing import note_own_doing
+from rankwise.pool.child.running import Runner
 from rankwise.pool.keeping import KEPT_S, keep
 from rankwise.pool.parcel import Node, Part, folded, pack, unpack
 from rankwise.pool.segments import Segment
 from rankwise.pool.stack import STACK_SIGNAL
 from rankwise.pool.status import BRISK_NS, SIZE, StatusPage, current_cpu
-from rankwise.pool.wire import INLINE_BYTES, KEPT, MAX_BYTES, SEND, Receiver, send, wait_at_most
+from rankwise.pool.wire import INLINE_BYTES, KEPT, MAX_BYTES, SEND, UNBATCHABLE, Receiver, send, wait_at_most
 
 _CLOSE_NS, _STREAK = 3_000_000, 3  # quick tasks with less time between them follow each other closely; so many of them are some
 _WATCH_NS = 1_000_000
@@ -38,9 +42,10 @@ def serve(orders: dict[str, Any], fds: list[int]) -> None:
     faulthandler.register(STACK_SIGNAL, file=crash, all_threads=False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(orders["threads"])
+    seed_all(orders["seed"])  # each worker has its own, or all would draw what the process they come from would have drawn
     keep()
     _set_title(orders["title"])
-    _note_suicide(page)
+    note_own_doing(page)
     Worker(sock, page, orders["soft_limit"]).serve()
     os._exit(0)
 
@@ -53,6 +58,9 @@ class Worker:
         self._outputs = Outputs(sock, page, soft_limit, self._inputs.alias)
         self._models: dict[int, Loaded] = {}
         self._runner = Runner()
+        self._serial = self._number = 0  # of the order at hand, and its model
+        self._pid = os.getpid()
+        self._runner.on_call, self._runner.on_wait = self._begin_call, page.wait_for_card
         self._answers: list[tuple[Any, ...]] = []
         self._answers_bytes = 0
         self._answered_ns = self._answer_after_ns = 0
@@ -125,13 +133,28 @@ class Worker:
         try:
             self._models[number] = model = load(pickle.loads(self._inputs.raw(place)))
         except BaseException as error:  # SystemExit from a script without a main guard, say: nothing the user's code does ends the worker
-            drop()
-            ran_out = is_out_of_memory(error) or is_out_of_memory(error.__cause__)  # in a warm-up, which says of itself that it failed
-            send(self._sock, ("failed", serial, number, *failure(error), ran_out), wait=True)
+            self._check_is_worker(number)
+            self._not_built(serial, number, error)
         else:
+            self._check_is_worker(number)
             send(self._sock, ("loaded", serial, number, model.nbytes, time.perf_counter() - started), wait=True)
         self._inference.__enter__()
         self._page.run(0, 0)
+
+    def _not_built(self, serial: int, number: int, error: BaseException) -> None:
+        ran_out = is_out_of_memory(error) or is_out_of_memory(error.__cause__)  # in a warm-up, which says of itself that it failed
+        send(self._sock, ("failed", serial, number, *failure(error), ran_out), wait=True)
+        try:
+            check_poison(error)
+        except Poisoned as poisoned:
+            self._leave(0, poisoned)
+        drop()
+
+    def _leave(self, serial: int, poisoned: Poisoned) -> NoReturn:
+        """Nothing would run here any more. What was done before is told first; what waits behind it runs elsewhere."""
+        self._answer()
+        send(self._sock, ("poisoned", serial, *poisoned.packed), wait=True)
+        os._exit(1)
 
     def _on_drop(self, number: int) -> None:
         self._models.pop(number, None)
@@ -144,7 +167,7 @@ class Worker:
         _, serial, number, node = message
         model = self._models[number]
         if not model.is_plain:
-            self._on_run([(serial, number, [(0, node, None)])], 0)
+            self._on_run([(serial, number, [(0, node, None, None)])], 0)
             return
         now = time.monotonic_ns()
         self._page.run_here(serial, now)
@@ -155,7 +178,9 @@ class Worker:
             if answer[0] != "T":
                 answer = folded(answer, self._outputs.put)[0]
         except BaseException as error:
-            ok, answer = False, failure(error)
+            self._number = number
+            ok, answer = False, self._failure(serial, error)
+        self._check_is_worker(number)
         if self._inputs.in_use and self._inputs.is_kept():
             model.is_plain, model.keeps_inputs, flags = False, True, KEPT
         took = time.monotonic_ns() - now
@@ -177,16 +202,21 @@ class Worker:
     def _run(self, serial: int, number: int, parts: list[Part]) -> None:
         now = time.monotonic_ns()
         self._page.run(serial, now)
+        self._serial, self._number = serial, number
         if serial <= self._page.recalled:  # somebody else has it by now
             self._add(("back", serial), 40)
             return
         model = self._models[number]
         flags = 0
-        if len(parts) == 1 and not parts[0][0] and parts[0][2] is None and model.is_plain:  # the usual case, by the shortest way
-            results, size = self._plain_result(model.run, parts[0][1])
+        if len(parts) == 1 and parts[0][2] is None and parts[0][3] is None and not parts[0][0] and model.is_plain:
+            results, size = self._plain_result(serial, model.run, parts[0][1])  # the usual case, by the shortest way
+            self._check_is_worker(number)
         else:
             results, size = self._results(model, parts)
             flags = self._runner.flags
+            self._check_is_worker(number)
+            if flags & UNBATCHABLE:
+                send(self._sock, ("unbatchable", number, self._runner.reason), wait=True)
         if self._inputs.in_use:
             if self._inputs.is_kept():
                 model.is_plain, model.keeps_inputs, flags = False, True, flags | KEPT
@@ -196,11 +226,32 @@ class Worker:
         if end - self._answered_ns > self._answer_after_ns:
             self._answer()
 
-    def _plain_result(self, run: Any, node: Node) -> tuple[list[tuple[bool, Any]], int]:
+    def _begin_call(self) -> None:
+        """The limit is for each call of the model: an order may have more than one, where its rows are looked at or one of them fails."""
+        self._check_is_worker(self._number)
+        self._page.run(self._serial, time.monotonic_ns())
+
+    def _check_is_worker(self, number: int) -> None:
+        """A process that the model has forked, and that has come back from the model as well: it would answer once more, and take the next
+        task away. It ends here, whatever it was to do."""
+        if os.getpid() != self._pid:
+            name = self._models[number].name if number in self._models else "that was built"
+            os.write(2, f"rankwise: a process that model {name!r} had forked came back from it, and was ended\n".encode())
+            os._exit(0)
+
+    def _failure(self, serial: int, error: BaseException) -> tuple[bytes, str]:
+        self._check_is_worker(self._number)
+        try:
+            check_poison(error)
+        except Poisoned as poisoned:
+            self._leave(serial, poisoned)
+        return failure(error)
+
+    def _plain_result(self, serial: int, run: Any, node: Node) -> tuple[list[tuple[bool, Any]], int]:
         try:
             answer, size = folded(pack(run(*unpack(node, self._inputs.get)), self._outputs.put), self._outputs.put)
         except BaseException as error:
-            failed = failure(error)
+            failed = self._failure(serial, error)
             return [(False, failed)], len(failed[0]) + len(failed[1])
         return [(True, answer)], size
 
@@ -212,10 +263,11 @@ class Worker:
         found: list[tuple[bool, Any]] = []
         if timely:
             try:
-                requests = [unpack(node, self._inputs.get) for _, node, _ in timely]
-                found = self._runner.run(model, requests, [rows for rows, _, _ in timely], lambda i: self._again(timely[i][1]))
+                requests = [unpack(part[1], self._inputs.get) for part in timely]
+                with seeded(timely[0][3]) if timely[0][3] is not None else nullcontext():  # such a request is alone in its order
+                    found = self._runner.run(model, requests, [part[0] for part in timely], lambda i: self._again(timely[i][1]))
             except BaseException as error:
-                found = [(False, failure(error))] * len(timely)
+                found = [(False, self._failure(self._serial, error))] * len(timely)
         packed = self._packed_all(found)
         results = iter([(ok, answer) for ok, answer, _ in packed])
         in_order = [next(results) if part[2] is None or now < part[2] else (False, None) for part in parts]
@@ -265,22 +317,3 @@ def _set_title(title: str) -> None:
     except OSError:
         pass
     sys.argv = [title]
-
-
-def _note_suicide(page: StatusPage) -> None:
-    """A signal that Python code sends to its own process looks like one from outside; leave a note first."""
-    kill, me = os.kill, os.getpid()
-
-    def noting_kill(pid: int, number: int) -> None:
-        if pid in (me, 0) and number:
-            page.note_own_doing()
-        kill(pid, number)
-
-    os.kill = noting_kill
-    abort = os.abort
-
-    def noting_abort() -> None:
-        page.note_own_doing()
-        abort()
-
-    os.abort = noting_abort  # type: ignore[assignment]

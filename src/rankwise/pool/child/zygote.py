@@ -6,6 +6,7 @@ Started by `crew` with one argument, the descriptor of its control socket. When 
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
 import select
@@ -18,7 +19,6 @@ from typing import Any
 
 from rankwise.pool.wire import Receiver, send
 
-_PR_SET_PDEATHSIG = 1
 _LONGEST = 20_000  # characters of a traceback
 
 
@@ -103,14 +103,9 @@ class Zygote:
 
 
 def become_worker(orders: dict[str, Any], fds: list[int]) -> None:
-    import ctypes
-
     from rankwise.pool.child.worker import serve
 
-    zygote = os.getppid()
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != zygote:  # it died in between
-        os._exit(1)
+    hang_on_to(fds.pop())
     os.environ.update(orders["env"])
     if orders["cpus"]:
         os.sched_setaffinity(0, orders["cpus"])
@@ -120,6 +115,16 @@ def become_worker(orders: dict[str, Any], fds: list[int]) -> None:
         pass
     gc.enable()
     serve(orders, fds)
+
+
+def hang_on_to(life_line: int) -> None:
+    """The kernel ends this process when the pool's does, and also when it does not get to run any Python: the other end of a pipe, on
+    which nothing is ever written, is closed then. The process that this one was forked from may be gone by that time."""
+    fcntl.fcntl(life_line, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(life_line, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(life_line, fcntl.F_SETFL, fcntl.fcntl(life_line, fcntl.F_GETFL) | os.O_ASYNC)
+    if select.select([life_line], [], [], 0)[0]:  # it was closed before
+        os._exit(1)
 
 
 if __name__ == "__main__":
