@@ -11,10 +11,11 @@ import torch
 
 from rankwise.errors import UsageError
 from rankwise.weights.checkpoint import open_checkpoint
-from rankwise.weights.choosing import choose
+from rankwise.weights.choosing import Wish, choose
 from rankwise.weights.filling import Target
 from rankwise.weights.matching import Rules
 from rankwise.weights.names import wrappers_in
+from rankwise.weights.own_loading import OwnLoading
 from rankwise.weights.refusing import check_harmless
 from rankwise.weights.state_dicts import find_state_dicts, looks_like
 from rankwise.weights.tensors import TensorReader
@@ -63,16 +64,18 @@ def load_weights(
     content = open_checkpoint(path)
     check_harmless(content, Path(path), tensors_only)
     target = Target(model, wanted, where)
-    states = find_state_dicts(content)
+    slots, reader = target.slots(), TensorReader(verify)
+    states = find_state_dicts(content, own={part for name in slots for part in name.split(".")})
     rules = Rules(prefix, _patterns(allow_missing), _patterns(allow_unexpected))
-    choice = choose(Path(path), states, target.slots(), key, rules)
-    converted = target.fill(choice, TensorReader(verify), str(path))
+    own_fit = OwnLoading(model, slots, rules, reader).fit if target.loads_in_its_own_way else None
+    choice = choose(Path(path), states, Wish(slots, rules, key, own_fit))
+    converted = target.fill(choice, reader, str(path))
     records = choice.state.tensors
     return LoadedWeights(
         path=str(path),
         looks_like=tuple(looks_like(content, states)),
         key=choice.state.label,
-        loaded=len(choice.fit.pairs),
+        loaded=len(slots) - len(choice.fit.left_alone),
         nbytes=sum(records[theirs].nbytes for theirs in set(choice.fit.pairs.values())),
         removed_prefixes=tuple(
             dict.fromkeys([*wrappers_in(choice.fit.pairs.values()), *([choice.fit.removed] if choice.fit.removed else [])])

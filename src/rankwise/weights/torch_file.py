@@ -17,6 +17,11 @@ LEGACY_MAGIC = b"\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 
 def read_torch_zip(path: Path, archive: Archive) -> Content:
     """What torch.save wrote, with the tensors left in the file."""
+    value, would_run = _read_pickled(path, archive)
+    return Content("torch zip", as_tree(value), (path,), would_run=would_run)
+
+
+def _read_pickled(path: Path, archive: Archive) -> tuple[Any, tuple[str, ...]]:
     pickled = read_pickle(Stream(archive.read("data.pkl")))
     if "byteorder" in archive.entries and archive.read("byteorder") != b"little":
         raise Damaged("its numbers are big-endian; only little-endian ones can be mapped")
@@ -29,18 +34,23 @@ def read_torch_zip(path: Path, archive: Archive) -> Content:
             raise Damaged(f"the storage data/{key[:40]} should have {nbytes:,} bytes, {extent.nbytes:,} are there")
         return extent
 
-    return Content("torch zip", as_tree(plain_tree(pickled.value, find_storage)), (path,), would_run=what_would_run(pickled))
+    return plain_tree(pickled.value, find_storage), what_would_run(pickled)
 
 
 def read_embedded(extent: Extent, data: Any) -> TensorRecord:
     """The single tensor of an archive inside a DCP file."""
-    archive = open_archive(extent.path, data, extent.offset, extent.nbytes)
-    if "data.pkl" not in archive.entries:
-        raise Damaged(f"there is no tensor at byte {extent.offset:,} of {extent.path.name}")
-    value = read_torch_zip(extent.path, archive).tree.get("")
+    value = read_embedded_value(extent, data)
     if not isinstance(value, TensorRecord):
         raise Damaged(f"there is no tensor at byte {extent.offset:,} of {extent.path.name}")
     return value
+
+
+def read_embedded_value(extent: Extent, data: Any) -> Any:
+    """Whatever torch.save put into an archive inside a DCP file."""
+    archive = open_archive(extent.path, data, extent.offset, extent.nbytes)
+    if "data.pkl" not in archive.entries:
+        raise Damaged(f"there is no value at byte {extent.offset:,} of {extent.path.name}")
+    return _read_pickled(extent.path, archive)[0]
 
 
 def read_legacy(path: Path, data: Any) -> Content:
@@ -68,7 +78,7 @@ def as_tree(value: Any) -> dict[Any, Any]:
     """A dictionary stays itself; a list becomes one by its indices; a bare tensor stands under the empty name."""
     if isinstance(value, dict):
         return value
-    if isinstance(value, list):
+    if isinstance(value, (list, tuple)):
         return {str(index): item for index, item in enumerate(value)}
     return {"": value}
 
