@@ -34,6 +34,7 @@ class LoadedWeights:
     left_alone: tuple[str, ...]  # named by allow_missing: these keep the model's own values
     ignored: tuple[str, ...]
     converted: dict[str, str]  # name: "float16 → float32"
+    unchecked_bytes: int  # of nbytes, without a checksum that was compared: a flipped bit there cannot be seen
     also_found: tuple[str, ...]  # other weights in the same file that would have fitted: key="ema"
 
 
@@ -71,18 +72,18 @@ def load_weights(
     choice = choose(Path(path), states, Wish(slots, rules, key, own_fit))
     converted = target.fill(choice, reader, str(path))
     records = choice.state.tensors
+    used = dict.fromkeys((choice.fit.pairs if choice.fit.handed is None else choice.fit.handed).values())
     return LoadedWeights(
         path=str(path),
         looks_like=tuple(looks_like(content, states)),
         key=choice.state.label,
         loaded=len(slots) - len(choice.fit.left_alone),
-        nbytes=sum(records[theirs].nbytes for theirs in set(choice.fit.pairs.values())),
-        removed_prefixes=tuple(
-            dict.fromkeys([*wrappers_in(choice.fit.pairs.values()), *([choice.fit.removed] if choice.fit.removed else [])])
-        ),
+        nbytes=sum(records[theirs].nbytes for theirs in used),
+        removed_prefixes=tuple(dict.fromkeys([*wrappers_in(used), *([choice.fit.removed] if choice.fit.removed else [])])),
         left_alone=choice.fit.left_alone,
         ignored=choice.fit.ignored,
         converted=converted,
+        unchecked_bytes=sum(reader.unchecked_bytes(theirs, records[theirs]) for theirs in used),
         also_found=choice.also,
     )
 

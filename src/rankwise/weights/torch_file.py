@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -67,11 +69,15 @@ def read_legacy(path: Path, data: Any) -> Content:
 
     def find_storage(key: str, dtype: str, nbytes: int) -> Extent:
         extent = storages.get(key)
-        if extent is None or nbytes > extent.nbytes:
+        if extent is None:
             raise Damaged(f"the storage {key[:40]} of {nbytes:,} bytes is missing")
+        if nbytes != extent.nbytes:
+            raise Damaged(f"the storage {key[:40]} is {nbytes:,} bytes to those who refer to it, and {extent.nbytes:,} where it lies")
         return extent
 
-    return Content("torch legacy", as_tree(plain_tree(pickled.value, find_storage)), (path,), would_run=what_would_run(pickled))
+    tree = as_tree(plain_tree(pickled.value, find_storage))
+    _check_strides(tree)
+    return Content("torch legacy", tree, (path,), would_run=what_would_run(pickled))
 
 
 def as_tree(value: Any) -> dict[Any, Any]:
@@ -83,16 +89,38 @@ def as_tree(value: Any) -> dict[Any, Any]:
     return {"": value}
 
 
+def _check_strides(value: Any) -> None:
+    """Damaged if a tensor repeats one part of its storage and passes over the rest: no checksum would show that a stride became 0."""
+    if isinstance(value, TensorRecord):
+        moving = [size for size, stride in zip(value.shape, value.strides) if stride]
+        is_repeated = any(size > 1 and stride == 0 for size, stride in zip(value.shape, value.strides))
+        if is_repeated and value.storage and math.prod(moving) * ITEM_SIZES[value.dtype] < value.storage.nbytes:
+            raise Damaged(
+                f"a tensor of shape {list(value.shape)} has the strides {list(value.strides)}, which leave out most of its storage"
+            )
+    elif isinstance(value, (dict, list, tuple)):
+        for inside in value.values() if isinstance(value, dict) else value:
+            _check_strides(inside)
+
+
 def _legacy_dtypes(pickled: Pickled) -> dict[str, str]:
     """The dtype of each storage, which only the references to it know."""
     dtypes: dict[str, str] = {}
     for call in pickled.calls:
-        for reference in call.args:
-            if isinstance(reference, Persistent) and isinstance(reference.id, tuple) and len(reference.id) >= 5:
+        for reference in _references(call.args):
+            if isinstance(reference.id, tuple) and len(reference.id) >= 5:
                 kind, key = reference.id[1:3]
                 if isinstance(kind, Global) and isinstance(key, str):
                     dtypes[key] = STORAGE_DTYPES.get(kind.name, "")
     return dtypes
+
+
+def _references(args: tuple[Any, ...], depth: int = 3) -> Iterator[Persistent]:
+    for value in args:
+        if isinstance(value, Persistent):
+            yield value
+        elif isinstance(value, tuple) and depth:
+            yield from _references(value, depth - 1)
 
 
 def _legacy_storages(path: Path, data: Any, at: int, keys: Any, dtypes: dict[str, str]) -> dict[str, Extent]:
@@ -106,6 +134,12 @@ def _legacy_storages(path: Path, data: Any, at: int, keys: Any, dtypes: dict[str
         nbytes = int.from_bytes(data[at : at + 8], "little") * ITEM_SIZES[dtype]
         if at + 8 + nbytes > len(data):
             raise Damaged(f"a storage should have {nbytes:,} bytes, {max(len(data) - at - 8, 0):,} are left")
+        if key in storages:
+            raise Damaged(f"its storage {key[:40]} is listed twice")
         storages[key] = Extent(path, at + 8, nbytes)
         at += 8 + nbytes
+    if at != len(data):
+        raise Damaged(f"its storages end at byte {at:,}, the file at {len(data):,}")
+    if left := dtypes.keys() - storages.keys():
+        raise Damaged(f"the storage {min(left)[:40]} is not in its list")
     return storages
