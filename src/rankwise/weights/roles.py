@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from functools import lru_cache
 from typing import Any
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
@@ -35,6 +36,7 @@ def is_averaged_key(key: Any) -> bool:
     return not _AVERAGED.isdisjoint(words_of(key))
 
 
+@lru_cache(maxsize=10_000)
 def is_training_key(key: Any) -> bool:
     """Whether the words of this key name an optimizer, its moments, gradients, a scheduler, a loss scaler or random numbers."""
     words = words_of(key)
