@@ -153,7 +153,7 @@ def test_what_is_wrong_is_a_finding_and_harms_nothing(
 def test_a_model_that_takes_none_of_the_rows_is_told_at_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.save(tmp_path / "wide.npy", np.zeros((9, WIDTH + 1), np.float32))
 
-    assert predict(tmp_path, "wide.npy", "out.npy") == 0
+    assert predict(tmp_path, "wide.npy", "out.npy") == 1
 
     told = capsys.readouterr()
     assert "9 rows failed" in told.out

@@ -90,13 +90,19 @@ def test_rows_that_fail_are_left_out_of_later_trials() -> None:
     assert executor.ran == [4, 2, 2, 2, 14, 14, 14]
 
 
+def test_a_bad_first_row_does_not_decide_about_the_size() -> None:
+    choice = find_size(Trials(Rows(10_000), Fake(failing=(0, 1))).measure)
+
+    assert choice.size > 1
+
+
 @pytest.mark.parametrize(
     ("trials", "size", "why"),
     [
         (Trials(Rows(10), Fake()), 16, "the input has 10 rows"),
         (Trials(Rows(0), Fake()), 1, "the input has 0 rows"),
         (Trials(Rows(100), Fake(workers=2)), 16, "too few batches of 100 rows"),
-        (Trials(Rows(100), Fake(failing=tuple(range(100)))), 4, "all fail"),
+        (Trials(Rows(100), Fake(failing=tuple(range(100)))), 64, "all fail"),
         (Trials(Rows(100), Fake(most=3)), 4, "4 are too many for the memory"),
         (Trials(Rows(100, width=2 << 20), Fake()), 16, "16 rows are more than 64 MB"),
     ],

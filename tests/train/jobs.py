@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -61,6 +64,38 @@ def train_with_rankwise(
                 loss = mse_loss(model(x), y)
             if step.backward(loss) and step.count == num_steps:
                 return flat(model)
+
+
+def train_with_batch_norm(
+    length: int = 103, global_batch: int = 12, stream: bool = False, **options: Any
+) -> tuple[list[float], list[list[int]], list[str]]:
+    """The parameters after two epochs, how many samples this rank's batches had in the last one, and what was logged before it."""
+    with logs_of("rankwise.train") as lines:
+        data = regression_data(length)
+        torch.manual_seed(0)
+        model = wrap(nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.Linear(16, 3)), device="cpu")
+        step = Step(model, optimizer_of("sgd", model))
+        loader = Loader(Stream(data) if stream else data, global_batch_size=global_batch, **options)
+        for _ in loader.epochs(2):
+            sizes = []
+            for x, y in step.over(loader):
+                with step:
+                    loss = mse_loss(model(x), y)
+                step.backward(loss)
+                sizes.append([len(x), step.num_samples])
+    return flat(model), sizes, lines
+
+
+@contextmanager
+def logs_of(name: str) -> Iterator[list[str]]:
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger(name).addHandler(handler)
+    try:
+        yield lines
+    finally:
+        logging.getLogger(name).removeHandler(handler)
 
 
 def train_by_hand(

@@ -52,6 +52,28 @@ def test_a_rank_without_a_sample_takes_part_with_one_that_does_not_count(length:
         assert sum(share.num_samples for share in shares) == plan.step_size(step)
 
 
+@given(lengths, batches, ranks, st.integers(1, 4), st.sampled_from(["join", "pad"]))
+def test_no_rank_gets_fewer_than_the_least_where_a_step_has_as_many(
+    length: int, batch: int, world_size: int, least: int, uneven: str
+) -> None:
+    plan = Plan(length, batch, world_size, uneven, least=least)  # type: ignore[arg-type]
+
+    for step in range(plan.num_steps):
+        shares = [plan.share(step, rank) for rank in range(world_size)]
+        assert min(len(share.positions) for share in shares) >= min(least, plan.step_size(step))
+        assert sum(share.num_samples for share in shares) == plan.step_size(step)
+    assert positions(plan)[:length] == list(range(length))
+
+
+def test_the_last_window_of_103_samples_on_4_ranks() -> None:
+    plan = Plan(103, 12, 4, "join", least=2)
+
+    last = [plan.share(plan.num_steps - 1, rank) for rank in range(4)]
+
+    assert [share.num_samples for share in last] == [3, 2, 2, 0]
+    assert [len(share.positions) for share in last] == [3, 2, 2, 2]
+
+
 @given(lengths, batches, ranks, batches, ranks, st.data())
 def test_the_rest_of_an_epoch_can_be_done_by_other_ranks(
     length: int, batch: int, before: int, other: int, after: int, data: st.DataObject

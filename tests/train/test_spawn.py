@@ -90,3 +90,53 @@ if __name__ == "__main__":
 
     assert done.returncode == 1
     assert "ended by signal SIGKILL" in done.stderr and "rank 1" in done.stderr
+
+
+def test_tensors_travel_by_value_both_ways(tmp_path: Path) -> None:
+    """The worker has ended when its result is read, and no rank sees what another writes into an argument."""
+    done = run(
+        """\
+import multiprocessing.connection
+import os
+import time
+
+import torch
+
+import rankwise
+
+def work(weights):
+    weights += int(os.environ["RANK"]) + 1
+    time.sleep(1)
+    parameter = torch.ones(2, requires_grad=True)
+    return {"weights": weights, "not a leaf": parameter * 2}
+
+class Unreadable:
+    def __reduce__(self):
+        return int, ("no number",)
+
+def unreadable():
+    return Unreadable()
+
+def slowly(*args, wait=multiprocessing.connection.wait):
+    ready = wait(*args)
+    time.sleep(2)
+    return ready
+
+if __name__ == "__main__":
+    multiprocessing.connection.wait = slowly
+    weights = torch.zeros(3)
+    for result in rankwise.spawn(work, 2, weights):
+        print(result["weights"].tolist(), result["not a leaf"].tolist())
+    print(weights.tolist(), weights.is_shared())
+    try:
+        rankwise.spawn(unreadable, 1)
+    except rankwise.WorkerError as error:
+        print(error.finding.summary)
+""",
+        tmp_path,
+    )
+
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[:3] == ["[1.0, 1.0, 1.0] [2.0, 2.0]", "[2.0, 2.0, 2.0] [2.0, 2.0]", "[0.0, 0.0, 0.0] False"]
+    assert "the result of rank 0 cannot be read back: ValueError" in lines[3]

@@ -70,3 +70,33 @@ def test_a_rank_without_any_batch_is_named(farm: Farm) -> None:
 
     assert outcomes[1].code == "RW712"
     assert "rank 1" in outcomes[1].error
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["map-style", "stream"])
+@pytest.mark.parametrize(
+    ("length", "global_batch", "uneven", "last"),
+    [
+        (103, 12, "join", [[3, 3], [2, 2], [2, 2], [2, 0]]),
+        (98, 12, "join", [[2, 2], [2, 0], [2, 0], [2, 0]]),
+        (97, 12, "pad", [[2, 2]] * 4),
+        (36, 6, "join", [[2, 2], [2, 2], [2, 2], [2, 0]]),
+    ],
+)
+def test_no_rank_gets_a_batch_that_batch_norm_cannot_take(
+    farm: Farm, length: int, global_batch: int, uneven: str, last: list[list[int]], stream: bool
+) -> None:
+    ranks = farm.run("train_with_batch_norm", 4, length=length, global_batch=global_batch, uneven=uneven, stream=stream)
+
+    assert [sizes[-1] for _, sizes, _ in ranks] == last
+    assert all(rank[0] == ranks[0][0] for rank in ranks)
+    assert any("get none in any step" in line for line in ranks[0][2]) == (global_batch == 6)
+
+
+def test_a_last_step_with_too_few_samples_for_any_rank_is_told_before_the_epoch(farm: Farm) -> None:
+    """Of one sample BatchNorm fails in one process, too, if it is one value per channel; nobody can know that before."""
+    told = farm.run("train_with_batch_norm", 2, length=27, global_batch=24, min_batch_size=4)[0][2]
+    ranks = farm.ranks("train_with_batch_norm", 2, length=25, global_batch=12)
+
+    assert any("has 3 samples, where the model's layers want 4" in line for line in told)
+    assert all("Expected more than 1 value per channel" in rank.error for rank in ranks)
+    assert farm.run("train_with_batch_norm", 2, length=25, global_batch=12, uneven="drop")

@@ -16,6 +16,7 @@ from rankwise.errors import UsageError
 from rankwise.weights.matching import Rules, Slot, fit
 from rankwise.weights.names import WRAPPERS, nearest
 from rankwise.weights.records import CheckpointError, TensorRecord
+from tests.weights.checkpoints import refused, save
 from tests.weights.nets import Net, Tied
 
 PARTS = st.sampled_from(["encoder", "0", "1", "head", "weight_g"])
@@ -63,19 +64,6 @@ def test_names_that_fall_together_are_never_guessed() -> None:
     )
 
     assert not found.is_whole
-
-
-def save(path: Path, state: dict[str, object]) -> Path:
-    torch.save(state, path)
-    return path
-
-
-def refused(model: nn.Module, path: Path, **options: object) -> rankwise.Finding:
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    with pytest.raises(CheckpointError) as caught:
-        rankwise.load_weights(model, path, **options)  # type: ignore[arg-type]
-    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items()), "a refused checkpoint changes nothing"
-    return caught.value.finding
 
 
 def test_a_renamed_module_is_a_finding_with_both_sides_and_the_nearest_name(tmp_path: Path) -> None:
@@ -140,9 +128,11 @@ def test_a_prefix_chooses_a_part(tmp_path: Path) -> None:
     path = save(tmp_path / "last.pt", state)
     model = Net()
 
-    assert refused(Net(), path).code == "RW734"
+    found = refused(Net(), path)
     rankwise.load_weights(model, path, prefix="teacher.")
 
+    assert found.code == "RW735"
+    assert "prefix='student.'" in found.next[0] and "prefix='teacher.'" in found.next[1]
     assert torch.equal(model.head.weight, state["teacher.head.weight"])
 
 

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from rankwise.cli.options import Parser
+from rankwise.cli.terminal import print_finding
 from rankwise.errors import UsageError
 
 _EPILOG = """examples:
@@ -18,8 +19,10 @@ _EPILOG = """examples:
   rankwise predict --build my_models:build --weights last.pt --input images/ --load my_data:load_image --output out.jsonl
 
 Killed at any moment, the same command goes on where it was; rows that fail are listed in errors.jsonl beside the output.
-exit code: 0 when every row is through (failed ones included); 2 for wrong usage, or when it had to stop"""
+exit code: 0 when every row is through (failed ones included); 1 when no row worked, the first rows all fail alike, or more
+failed than --max-errors; 2 for wrong usage, or when it had to stop for another reason"""
 _EVERY_S = 0.2
+_TOO_MANY_FAIL = "RW833"
 
 
 def main(argv: list[str]) -> int:
@@ -28,6 +31,7 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     from rankwise.predict.checking import Options
     from rankwise.predict.running import predict
+    from rankwise.predict.workspace import PredictError
 
     shown = Progress()
     try:
@@ -55,11 +59,18 @@ def main(argv: list[str]) -> int:
         shown.clear()
         print("interrupted; the same command goes on from here", file=sys.stderr)
         return 130
+    except PredictError as error:
+        if error.finding.code != _TOO_MANY_FAIL:
+            raise
+        shown.clear()
+        print_finding(error.finding)
+        return 1
     finally:
         shown.clear()
     print(json.dumps(asdict(done), indent=2) if options.json else _told(asdict(done)))
     if done.failed and done.failed == done.rows:
         _warn_of_nothing(done.failed, _first_error(done.errors))
+        return 1
     return 0
 
 
@@ -78,7 +89,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", metavar="DEVICE", default="auto", help="auto, cpu, cuda, cuda:1")
     parser.add_argument("--workers", metavar="N", default="auto", help="processes; 0 runs in this one (default: auto)")
     parser.add_argument("--batch", metavar="N", default="auto", help="rows at once (default: auto, found by trying)")
-    parser.add_argument("--max-errors", metavar="N", type=int, help="stop when more rows than this have failed (default: go on)")
+    parser.add_argument(
+        "--max-errors",
+        metavar="N",
+        type=int,
+        help="stop when more rows than this failed (default: when the first rows all fail alike)",
+    )
     parser.add_argument("--errors", metavar="PATH", help="where failed rows are listed (default: errors.jsonl beside the output)")
     parser.add_argument("--restart", action="store_true", help="begin anew, whatever an earlier run of this command has done")
     parser.add_argument("--overwrite", action="store_true", help="replace the output if it is there")
@@ -142,11 +158,10 @@ def _first_error(path: str | None) -> str:
 
 
 def _warn_of_nothing(failed: int, example: str) -> None:
-    from rankwise.cli.terminal import print_finding
     from rankwise.predict.workspace import PredictError
 
     steps = ("see what the model takes, and choose it with --columns a,b (and --separate)", "then the same command with --overwrite")
-    print_finding(PredictError("RW833", f"none of the {failed:,} rows worked", why=example, next=steps).finding)
+    print_finding(PredictError(_TOO_MANY_FAIL, f"none of the {failed:,} rows worked", why=example, next=steps).finding)
 
 
 def _names(text: str) -> tuple[str, ...]:

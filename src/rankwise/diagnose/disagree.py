@@ -216,7 +216,10 @@ def _blame(job: JobEvidence, book: SourceBook, sides: list[Side], partings: list
         return branch
     if agreed is not None and (agreed.certain or most is None or agreed.ranks == most.ranks):
         return replace(agreed, certain=agreed.certain or (most is not None and agreed.code in _ODD_ONE_OUT))
-    return most or undecided(sides)
+    if most is not None or partings[0] is None:
+        return most or undecided(sides)
+    first, second = sides[:2] if partings[0].mine.rank in sides[0].ranks else sides[1::-1]
+    return undecided([side_of(first.ranks, partings[0].next), side_of(second.ranks, partings[0].next_other), *sides[2:]])
 
 
 def _headline(blame: Blame, sides: list[Side], parting: Parting | None) -> str:

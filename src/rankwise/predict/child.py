@@ -43,7 +43,7 @@ def build_in_worker(**recipe: Any) -> Any:
         return build_runner(**recipe)
     except RankwiseError as error:
         finding = error.finding.to_dict()
-        return lambda columns, length: {"refused": json.dumps(finding)}
+        return lambda columns, length, patience=0: {"refused": json.dumps(finding)}
 
 
 class Runner(torch.nn.Module):
@@ -60,12 +60,16 @@ class Runner(torch.nn.Module):
         self._takes_indices = _takes_indices(model)
         self._dtype = next((tensor.dtype for tensor in _tensors_of(model) if tensor.is_floating_point()), None)
 
-    def forward(self, columns: dict[str, Any], length: int) -> dict[str, Any]:
-        """`rows` are those that worked, `columns` their outputs, `errors` the others; `halved` if memory ran out on the way."""
-        done = _Done(length)
+    def forward(self, columns: dict[str, Any], length: int, patience: int = 0) -> dict[str, Any]:
+        """`rows` are those that worked, `columns` their outputs, `errors` the others; `halved` if memory ran out on the way.
+
+        With `patience`, it gives up when so many of the first rows have failed alike; the rows behind them are in neither list then.
+        """
+        done = _Done(length, patience)
         self._run(columns, 0, length, done)
         peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
-        return {"rows": done.rows, "pieces": done.pieces, "errors": done.errors, "halved": done.halved, "peak_bytes": peak_bytes}
+        told = {"rows": done.rows, "pieces": done.pieces, "errors": done.errors, "halved": done.halved}
+        return {**told, "gave_up": done.gives_up, "peak_bytes": peak_bytes}
 
     def _run(self, columns: dict[str, Any], start: int, stop: int, done: _Done, tightly: bool = False) -> None:
         """All rows at once; if that fails, both halves, so that one bad row costs itself and no other.
@@ -73,6 +77,8 @@ class Runner(torch.nn.Module):
         One row of another length, or a missing one, makes lists of what are arrays without it. So where lists fail, the model gets
         arrays wherever they can be made (`tightly`).
         """
+        if done.gives_up:
+            return
         try:
             piece = as_columns(self._outputs({name: column[start:stop] for name, column in columns.items()}, tightly), stop - start)
         except Unusable as error:  # of fewer rows it would be the same, or look as if it fitted
@@ -145,12 +151,18 @@ class Runner(torch.nn.Module):
 
 
 class _Done:
-    def __init__(self, length: int) -> None:
-        self.length = length
+    def __init__(self, length: int, patience: int) -> None:
+        self.length, self._patience = length, patience
         self.rows: list[int] = []
         self.pieces: list[dict[str, Any]] = []
         self.errors: list[list[Any]] = []
         self.halved = False
+
+    @property
+    def gives_up(self) -> bool:
+        """Whether the first rows have failed alike, and rows are left."""
+        is_enough = self._patience and not self.rows and self._patience <= len(self.errors) < self.length
+        return bool(is_enough) and len({kind for _, kind, _ in self.errors}) == 1
 
 
 class Unusable(ValueError):

@@ -35,10 +35,19 @@ class Recipe:
     limit_s: float | None = None
 
 
+class FirstRowsFail(Exception):
+    """None of the first rows has worked, and all have failed alike."""
+
+    def __init__(self, errors: list[dict[str, Any]]) -> None:
+        super().__init__(f"the first {len(errors)} rows fail")
+        self.errors = errors
+
+
 class Executor(Protocol):
     """Something that runs batches."""
 
     workers: int
+    patience: int  # rows that may fail alike before one has worked; 0: any number. Then FirstRowsFail is raised
     ran_out: bool  # turns true when a batch was too large for the memory and was halved
     peak_bytes: int  # the most memory that a process running the model has been seen to take
 
@@ -56,7 +65,7 @@ class InProcess:
     def __init__(self, recipe: Recipe) -> None:
         from rankwise.predict.child import best_device, build_runner
 
-        self.workers, self.ran_out, self.peak_bytes = 1, False, 0
+        self.workers, self.patience, self.ran_out, self.peak_bytes = 1, 0, False, 0
         try:
             self._runner = build_runner(recipe.build, recipe.weights, recipe.load, recipe.stack)
             self._runner.to(best_device(recipe.device))
@@ -68,7 +77,10 @@ class InProcess:
     def run(self, batches: Iterable[Batch]) -> Iterator[Results]:
         for batch in batches:
             good, rows = _readable(batch)
-            outcome = self._runner(good, len(rows)) if rows else _NOTHING
+            outcome = self._runner(good, len(rows), self.patience) if rows else _NOTHING
+            if outcome["gave_up"]:
+                raise FirstRowsFail(_results(batch, rows, outcome).errors)
+            self.patience = 0 if outcome["rows"] else self.patience
             self.ran_out |= outcome["halved"]
             self.peak_bytes = max(self.peak_bytes, outcome["peak_bytes"])
             yield _results(batch, rows, outcome)
@@ -86,7 +98,8 @@ class InPool:
         options = {"build": recipe.build, "weights": recipe.weights, "load": recipe.load, "stack": recipe.stack}
         model = Model("rankwise.predict.child:build_in_worker", kwargs=options, device=recipe.device, limit_s=recipe.limit_s)
         self._pool = Pool({"model": model}, workers=recipe.workers)
-        self.workers, self.ran_out, self.peak_bytes = len(self._pool.plan.seats), False, 0
+        self.workers, self.patience, self.ran_out, self.peak_bytes = len(self._pool.plan.seats), 0, False, 0
+        self._ended: list[dict[str, Any]] = []  # rows that ended their worker while none has worked
         self._ahead = _AHEAD * self.workers
 
     def run(self, batches: Iterable[Batch]) -> Iterator[Results]:
@@ -107,7 +120,7 @@ class InPool:
 
     def _submit(self, batch: Batch) -> tuple[Batch, list[int], Any]:
         good, rows = _readable(batch)
-        return batch, rows, self._pool.submit("model", good, len(rows)) if rows else None
+        return batch, rows, self._pool.submit("model", good, len(rows), self.patience) if rows else None
 
     def _outcome(self, batch: Batch, rows: list[int], future: Any) -> dict[str, Any]:
         if future is None:
@@ -120,6 +133,12 @@ class InPool:
             return self._by_halves(batch, rows, error)
         if "refused" in outcome:
             raise RankwiseError(Finding.from_dict(json.loads(outcome["refused"])))
+        if outcome["gave_up"]:
+            if self.patience:
+                raise FirstRowsFail(_results(batch, rows, outcome).errors)
+            good, _ = _readable(batch)  # rows before these have worked meanwhile, so each of these is looked at
+            return self._outcome(batch, rows, self._pool.submit("model", good, len(rows), 0))
+        self.patience = 0 if outcome["rows"] else self.patience
         self.ran_out |= outcome["halved"]
         self.peak_bytes = max(self.peak_bytes, outcome["peak_bytes"])
         return outcome
@@ -127,13 +146,17 @@ class InPool:
     def _by_halves(self, batch: Batch, rows: list[int], error: RankwiseError) -> dict[str, Any]:
         """The batch ended its worker, or ran past its limit: find out which row it is."""
         if len(rows) == 1:
-            return {**_NOTHING, "errors": [[0, error.finding.name, error.finding.summary]]}
-        whole: dict[str, Any] = {"rows": [], "pieces": [], "errors": []}
+            outcome = {**_NOTHING, "errors": [[0, error.finding.name, error.finding.summary]]}
+            self._ended += _results(batch, rows, outcome).errors
+            if self.patience and len(self._ended) >= _MAX_ENDED:
+                raise FirstRowsFail(self._ended)
+            return outcome
+        whole: dict[str, Any] = {**_NOTHING, "rows": [], "pieces": [], "errors": []}
         good, _ = _readable(batch)
         for start, stop in ((0, len(rows) // 2), (len(rows) // 2, len(rows))):
             columns = {name: column[start:stop] for name, column in good.items()}
-            part = Batch(batch.first_row, columns, stop - start)
-            outcome = self._outcome(part, list(range(stop - start)), self._pool.submit("model", columns, stop - start))
+            part = Batch(batch.first_row + rows[start], columns, stop - start)
+            outcome = self._outcome(part, list(range(stop - start)), self._pool.submit("model", columns, stop - start, self.patience))
             whole["rows"] += [row + start for row in outcome["rows"]]
             whole["pieces"] += outcome["pieces"]
             whole["errors"] += [[row + start, *rest] for row, *rest in outcome["errors"]]
@@ -144,7 +167,8 @@ class InPool:
         self._pool.close(cancel=True, timeout=5)
 
 
-_NOTHING: dict[str, Any] = {"rows": [], "pieces": [], "errors": [], "halved": False, "peak_bytes": 0}
+_NOTHING: dict[str, Any] = {"rows": [], "pieces": [], "errors": [], "halved": False, "gave_up": False, "peak_bytes": 0}
+_MAX_ENDED = 4  # rows that end their worker, one after the other, before any has worked: each costs a new worker
 _BY_INPUT = {"RW804", "RW806"}  # an input that ends workers, one that runs past the limit
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from rankwise.errors import UsageError
 from rankwise.predict.batches import Batch, Selection
 from rankwise.predict.checking import Options, check_apart, check_options, check_output, check_replaceable
-from rankwise.predict.executing import Executor, Recipe, start
+from rankwise.predict.executing import Executor, FirstRowsFail, Recipe, start
 from rankwise.predict.identity import first_rows_digest, identity_of, is_certain
 from rankwise.predict.journal import Gone
 from rankwise.predict.parts import Results, join
@@ -35,6 +35,7 @@ from rankwise.predict.workspace import (
 
 _PART_S = 2.0  # what a crash may cost, in seconds of work
 _PART_BYTES = 16 << 20
+_ALIKE = 32  # first rows that fail alike before a job that may have any number of failed rows is stopped
 
 # Rows done, rows failed, rows in all: None if that is not known, three digits of it where a file's rows are not counted.
 OnProgress = Callable[[int, int, int | None], None]
@@ -134,7 +135,10 @@ class _Job:
             executor = start(self._recipe)
             try:
                 batch = batch or self._find_batch(executor)
+                executor.patience = 0 if resumed or self._options.max_errors is not None else _ALIKE
                 self._compute(executor, batch)
+            except FirstRowsFail as error:
+                raise _first_rows_fail(error.errors) from None
             finally:
                 executor.close()
             self._space.finish()
@@ -174,10 +178,12 @@ class _Job:
     def _compute(self, executor: Executor, batch: int) -> None:
         """From the first row that is not done to the last, a part every few seconds."""
         held: list[Results] = []
+        first = _FirstRows(executor.patience)
         is_checked = False
         flushed, nbytes, done, failed = time.monotonic(), 0, self._space.done_rows, self._space.failed_rows
         for results in executor.run(self._noted(batches_of(self._source, batch, done, self._space.position))):
             held.append(results)
+            first.look_at(results)
             if not is_checked and len(results.rows):
                 is_checked = self._check_fits(results)
             done, failed = done + results.length, failed + len(results.errors)
@@ -253,6 +259,32 @@ class _Job:
             return output.with_name(self._space.errors_name)
         usual = output.with_name("errors.jsonl")
         return output.with_name(f"{output.name}.errors.jsonl") if usual.exists() and not _is_list_of(output, usual) else usual
+
+
+class _FirstRows:
+    """Watches the first rows of a job, over as many batches as it takes."""
+
+    def __init__(self, patience: int) -> None:
+        self._patience = patience
+        self._errors: list[dict[str, Any]] = []
+
+    def look_at(self, results: Results) -> None:
+        if len(results.rows):
+            self._patience = 0
+        if self._patience:
+            self._errors += results.errors
+            if len(self._errors) >= self._patience and len({error["error"] for error in self._errors}) == 1:
+                raise FirstRowsFail(self._errors)
+
+
+def _first_rows_fail(errors: list[dict[str, Any]]) -> PredictError:
+    first = errors[0]
+    steps = (
+        "see what the model takes, and choose it with --columns a,b (and --separate)",
+        "or go on all the same: --max-errors N stops when more than N rows have failed",
+    )
+    summary = f"the first {len(errors):,} rows all fail alike, and nothing was written"
+    return PredictError("RW833", summary, why=f"row {first['row']}: {first['error']}: {first['message'][:300]}", next=steps)
 
 
 def _is_list_of(output: Path, path: Path) -> bool:

@@ -20,6 +20,7 @@ _LONG_S = 1.0  # a batch that takes longer is large enough, whatever a larger on
 _TRIAL_S = 5.0  # for all trials; the one that is running is not cut short
 _REPEATS, _REPEAT_S = 3, 0.3
 _INPUT_BYTES = 64 << 20
+_MANY = 64  # of the first rows: if all of these fail, more are not tried
 _SHARE = 4  # batches per worker at least, so that all of them end at about the same time; and the part of the memory trials may take
 
 
@@ -49,17 +50,19 @@ def find_size(measure: Callable[[int], Trial | str]) -> Choice:
             break
         best = max((before.rows_per_s for before in trials), default=0.0)
         trials.append(trial)
+        if not trial.rows_per_s:
+            continue  # the first rows fail, and say nothing about speed
         if trial.rows_per_s < _CLEARLY * best:
             ended = f"{size:,} are not clearly faster"
         elif trial.seconds > _LONG_S:
             ended = f"a batch of {size:,} takes {trial.seconds:.1f} s"
         if ended:
             break
-    if not trials:
-        return Choice(1, ended)
-    best = max(trial.rows_per_s for trial in trials)
+    best = max((trial.rows_per_s for trial in trials), default=0.0)
+    if not best:
+        return Choice(trials[-1].size if trials else 1, ended)
     size = next(trial.size for trial in trials if trial.rows_per_s >= _AS_GOOD * best)
-    tried = ", ".join(f"{trial.size:,}: {_rounded(trial.rows_per_s)}" for trial in trials)
+    tried = ", ".join(f"{trial.size:,}: {_rounded(trial.rows_per_s)}" for trial in trials if trial.rows_per_s)
     return Choice(size, f"tried {tried} rows/s" + (f"; {ended}" if ended else ""))
 
 
@@ -99,7 +102,8 @@ class Trials:
             if self._executor.ran_out:
                 return f"{batch.length:,} are too many for the memory"
             if not worked:
-                return f"of the first {batch.length:,} rows all fail"
+                all_fail = f"of the first {batch.length:,} rows all fail"
+                return all_fail if batch.length >= _MANY else Trial(batch.length, 0.0, seconds)
             if len(self._failing) == failing:
                 best = max(best, worked / seconds)
                 spent, repeats = spent + seconds, repeats + 1

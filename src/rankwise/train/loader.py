@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,14 +18,17 @@ from rankwise.train import batches, group
 from rankwise.train.plan import UNEVEN, Plan, Uneven, epoch_order, mixed_seed
 from rankwise.train.stream import Portion, StreamShard
 
+log = logging.getLogger("rankwise.train")
+
 
 class Loader:
     """Yields this rank's batches of a dataset.
 
     Every rank gets the same number of batches, every epoch has its own order, and `state_dict` says where it stands, in words
     that mean the same on another number of ranks. `batch_size` is that of one rank; `global_batch_size` that of all ranks
-    together, which keeps the training the same when the number of ranks changes. Options beyond those named here
-    (`num_workers`, `collate_fn`, `pin_memory` …) are the DataLoader's own.
+    together, which keeps the training the same when the number of ranks changes. `min_batch_size` is the fewest samples a rank
+    may get in a step that has so many: what `Step.over` finds in the model if it is left out, 1 without a `Step`. Options beyond
+    those named here (`num_workers`, `collate_fn`, `pin_memory` …) are the DataLoader's own.
     """
 
     def __init__(
@@ -35,6 +39,7 @@ class Loader:
         global_batch_size: int | None = None,
         shuffle: bool = False,
         uneven: Uneven = "join",
+        min_batch_size: int | None = None,
         seed: int = 0,
         device: torch.device | str | None = None,
         **dataloader_options: Any,
@@ -45,6 +50,7 @@ class Loader:
         self.world_size, self.rank = group.world_size(), group.rank()
         self.global_batch = _global_batch(batch_size, global_batch_size, self.world_size)
         self.is_stream = isinstance(dataset, IterableDataset)
+        self._min_batch_size, self.least = min_batch_size, min_batch_size or 1
         self.length = 0 if self.is_stream else len(dataset)  # type: ignore[arg-type]
         self.epoch = 0
         self._options = dict(dataloader_options)
@@ -86,6 +92,24 @@ class Loader:
             yield self.current
         self._begin(epoch + 1)
 
+    def suit(self, least: int) -> None:
+        """From the next epoch on no rank gets fewer samples than this, unless the caller has said how many; nor where a step has fewer."""
+        least = self._min_batch_size or least
+        if least != self.least or self._min_batch_size:
+            self.least = least
+            self._warn_of_small_steps()
+
+    def _warn_of_small_steps(self) -> None:
+        rest, idle = self.length % self.global_batch, self.world_size - max(1, self.global_batch // self.least)
+        if self.rank or self.least == 1:
+            return
+        if idle > 0:
+            said = "%d samples in a step, at least %d for a rank: %d of %d ranks get none in any step"
+            log.warning(said, self.global_batch, self.least, idle, self.world_size)
+        if 0 < rest < self.least and self.uneven == "join":
+            said = "the last step of an epoch has %d samples, where the model's layers want %d; uneven='drop' leaves it out"
+            log.warning(said, rest, self.least)
+
     @property
     def plan(self) -> Plan:
         """The plan of the epoch that is being read."""
@@ -116,7 +140,12 @@ class Loader:
     def check_agreement(self) -> None:
         """All ranks must cut the same samples in the same way; called by all of them at the beginning of an epoch."""
         facts = {"samples": self.length, "samples in a step": self.global_batch, "epoch": self.epoch, "seed": self.seed}
-        facts |= {"samples done": self._resume_at or 0, "shuffle": int(self.shuffle), "uneven": UNEVEN.index(self.uneven)}
+        facts |= {
+            "fewest samples of a rank": self.least,
+            "samples done": self._resume_at or 0,
+            "shuffle": int(self.shuffle),
+            "uneven": UNEVEN.index(self.uneven),
+        }
         everyone = group.gathered_numbers(list(facts.values()))
         for rank, theirs in enumerate(everyone):
             for name, value, first in zip(facts, theirs, everyone[0]):
@@ -141,7 +170,7 @@ class Loader:
         self._worker_seeds.seed = mixed_seed(self.seed, self.epoch, self._plan.done, self.rank)
         options = self._dataloader_options()
         collate = options.pop("collate_fn", None) or default_collate
-        shard = StreamShard(self.dataset, collate, self.global_batch, self.world_size, self.rank, self.uneven, self._plan.done)  # type: ignore[arg-type]
+        shard = StreamShard(self.dataset, collate, self.global_batch, self.world_size, self.rank, self.uneven, self._plan.done, self.least)  # type: ignore[arg-type]
         yield from DataLoader(shard, batch_size=None, collate_fn=_unchanged, **options)
 
     def _dataloader_options(self) -> dict[str, Any]:
@@ -155,7 +184,7 @@ class Loader:
         return epoch_order(self.length, self.seed, epoch) if self.shuffle else range(self.length)
 
     def _plan_after(self, done: int) -> Plan:
-        return Plan(self.length, self.global_batch, self.world_size, self.uneven, done)
+        return Plan(self.length, self.global_batch, self.world_size, self.uneven, done, self.least)
 
     def _done(self) -> int:
         if self.is_stream:
@@ -165,6 +194,8 @@ class Loader:
     def _check(self) -> None:
         if self.uneven not in UNEVEN:
             raise UsageError(f"uneven={self.uneven!r}", next=(f"one of {', '.join(map(repr, UNEVEN))}",))
+        if self._min_batch_size is not None and (type(self._min_batch_size) is not int or self._min_batch_size < 1):
+            raise UsageError(f"min_batch_size={self._min_batch_size!r}: a rank's batch has at least one sample")
         if taken := {"batch_sampler", "sampler", "drop_last", "generator"} & self._options.keys():
             raise UsageError(
                 f"{', '.join(sorted(taken))} cannot be given: the loader decides who gets which sample",

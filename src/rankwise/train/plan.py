@@ -29,8 +29,8 @@ class Plan:
     """The steps of one epoch after `done` samples of it.
 
     A last global batch that does not fill all ranks is shared as evenly as possible. With "join" a rank that gets nothing
-    of it takes part with a sample that does not count; "pad" repeats samples until all ranks have the same number; "drop"
-    leaves that batch out.
+    of it takes part with samples that do not count; "pad" repeats samples until all ranks have the same number; "drop"
+    leaves that batch out. No rank gets fewer than `least` samples, where a step has as many: some layers cannot take one.
     """
 
     length: int
@@ -38,6 +38,7 @@ class Plan:
     world_size: int
     uneven: Uneven
     done: int = 0
+    least: int = 1
 
     @cached_property
     def end(self) -> int:
@@ -46,7 +47,7 @@ class Plan:
         if self.uneven == "drop":
             return self.length - rest
         if self.uneven == "pad":
-            return self.length + -rest % self.world_size
+            return self.length + num_padding(rest, self.global_batch, self.world_size, self.least)
         return self.length
 
     @cached_property
@@ -67,10 +68,19 @@ class Plan:
 
     def share(self, step: int, rank: int) -> Share:
         first = self.done + step * self.global_batch
-        begin, end = even_part(self.step_size(step), self.world_size, rank)
-        if begin == end:
-            return Share(range(first, first + 1), 0)
+        size = self.step_size(step)
+        num_takers = max(1, min(self.world_size, size // self.least))
+        if rank >= num_takers or size == 0:
+            return Share(range(first, first + max(1, min(self.least, size))), 0)
+        begin, end = even_part(size, num_takers, rank)
         return Share(range(first + begin, first + end), end - begin)
+
+
+def num_padding(rest: int, global_batch: int, world_size: int, least: int) -> int:
+    """How many samples are repeated, so that the `rest` of an epoch gives all ranks the same number."""
+    if rest == 0 or least * world_size > global_batch:
+        return -rest % world_size
+    return max(-(-rest // world_size), least) * world_size - rest
 
 
 @cache

@@ -39,12 +39,12 @@ def spawn(fn: Callable[..., Any], nproc: int, *args: Any) -> list[Any]:
         raise UsageError(f"nproc must be at least 1, not {nproc}")
     if getattr(multiprocessing.current_process(), "_inheriting", False) and _SPAWNED in os.environ:
         raise SystemExit(_NO_GUARD_CODE)  # quietly: the process that started this one tells
-    check_picklable(fn, args)
+    work = pickled(fn, args)
     store = _open_store()
     workers: list[Worker] = []
     try:
         for rank in range(nproc):
-            workers.append(_start(fn, args, rank, nproc, int(store.port)))
+            workers.append(_start(work, rank, nproc, int(store.port)))
         return _results(workers)
     finally:
         _end(workers)
@@ -59,10 +59,13 @@ class Worker:
     pipe: multiprocessing.connection.Connection
 
 
-def check_picklable(fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
-    """What the workers get travels by pickle; a lambda or a function inside a function does not."""
+def pickled(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
+    """What the workers get travels by pickle; a lambda or a function inside a function does not.
+
+    As bytes made here: multiprocessing's own pickling moves tensors into shared memory, where one rank's optimizer would train them all.
+    """
     try:
-        pickle.dumps((fn, args))
+        return pickle.dumps((fn, args))
     except Exception as error:
         raise UsageError(
             f"{getattr(fn, '__qualname__', fn)} cannot be given to a new process: {error}",
@@ -80,10 +83,10 @@ def _open_store() -> Any:
     return TCPStore("127.0.0.1", ear.getsockname()[1], is_master=True, wait_for_workers=False, master_listen_fd=ear.detach())
 
 
-def _start(fn: Callable[..., Any], args: tuple[Any, ...], rank: int, nproc: int, port: int) -> Worker:
+def _start(work: bytes, rank: int, nproc: int, port: int) -> Worker:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_work, args=(fn, args, theirs, os.getpid()), name=f"rank-{rank}")
+    process = context.Process(target=_work, args=(work, theirs, os.getpid()), name=f"rank-{rank}")
     with _environment(rank, nproc, port):
         process.start()
     theirs.close()
@@ -109,12 +112,13 @@ def _environment(rank: int, nproc: int, port: int) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _work(fn: Callable[..., Any], args: tuple[Any, ...], pipe: Any, parent: int) -> None:
+def _work(work: bytes, pipe: Any, parent: int) -> None:
     """In the worker: run, and tell how it went; the traceback is told and not printed, because only the first one matters."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
     try:
+        fn, args = pickle.loads(work)
         result: tuple[Any, ...] = ("returned", fn(*args))
     except BaseException as error:
         finding = error.finding.to_dict() if isinstance(error, RankwiseError) else None
@@ -124,9 +128,12 @@ def _work(fn: Callable[..., Any], args: tuple[Any, ...], pipe: Any, parent: int)
         result = ("returned", None) if code in (0, None) else ("raised", text, finding, failed_at)
     sys.stdout.flush()
     try:
-        pipe.send(result)
+        # the values themselves: multiprocessing would send tensors as handles, which are worth nothing once this process has ended
+        data = pickle.dumps(result)
     except Exception as error:
-        pipe.send(("raised", f"the result of rank {os.environ.get('RANK')} cannot be sent back: {error}", None, time.monotonic()))
+        result = ("raised", f"the result of rank {os.environ.get('RANK')} cannot be sent back: {error}", None, time.monotonic())
+        data = pickle.dumps(result)
+    pipe.send_bytes(data)
     pipe.close()
     if result[0] == "raised":
         sys.exit(1)
@@ -152,7 +159,7 @@ def _results(workers: list[Worker]) -> list[Any]:
 
 def _told(worker: Worker) -> tuple[Any, ...]:
     try:
-        return tuple(worker.pipe.recv())
+        data = worker.pipe.recv_bytes()
     except (EOFError, OSError):
         worker.process.join(_END_GRACE_S)
         if worker.process.exitcode == _NO_GUARD_CODE:
@@ -162,6 +169,11 @@ def _told(worker: Worker) -> tuple[Any, ...]:
                 next=('put the call under: if __name__ == "__main__":',),
             ) from None
         return "raised", "", None, time.monotonic()
+    try:
+        return tuple(pickle.loads(data))
+    except Exception as error:  # whatever the classes of the user's result raise here
+        text = f"the result of rank {worker.rank} cannot be read back: {type(error).__name__}: {error}"
+        return "raised", text, None, time.monotonic()
 
 
 def _failure(worker: Worker, text: str, finding: dict[str, Any] | None) -> Finding:
@@ -172,9 +184,12 @@ def _failure(worker: Worker, text: str, finding: dict[str, Any] | None) -> Findi
         last = headline(text)
         return load_cause("RW401").finding(f"rank {worker.rank} raised {last[:300]}", certain=True, culprits=(place,))
     code = worker.process.exitcode
-    how = f"by signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"with exit code {code}"
+    if code is None:
+        how = "closed its connection and was still running"
+    else:
+        how = f"ended by signal {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
     return load_cause("RW403" if code is not None and code < 0 else "RW402").finding(
-        f"rank {worker.rank} (pid {worker.process.pid}) ended {how} without saying why", certain=True, culprits=(place,)
+        f"rank {worker.rank} (pid {worker.process.pid}) {how} without saying why", certain=True, culprits=(place,)
     )
 
 

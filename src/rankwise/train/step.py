@@ -128,6 +128,7 @@ class Step:
 
     def _micros(self, batches: Iterable[Any], count: Count | None) -> Iterator[Micro]:
         if isinstance(batches, Loader):
+            batches.suit(fewest_samples(self.model))
             batches.check_agreement()
             if count is None:
                 return (streamed if batches.is_stream else planned)(batches, self.accumulate)
@@ -213,6 +214,12 @@ def check_synchronised(model: nn.Module) -> None:
     if group.world_size() > 1 and not (hasattr(model, "no_sync") or hasattr(model, "set_requires_gradient_sync")):
         summary = f"{type(model).__name__} is not wrapped, and there are {group.world_size()} ranks"
         raise TrainError(load_cause("RW714").finding(summary, certain=True))
+
+
+def fewest_samples(model: nn.Module) -> int:
+    """How many samples the model's layers want: BatchNorm takes statistics over a rank's batch, SyncBatchNorm over those of all ranks."""
+    by_rank = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and not isinstance(m, nn.SyncBatchNorm)]
+    return 2 if any(module.training for module in by_rank) else 1
 
 
 def _out_of_order(summary: str) -> TrainError:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from torch.utils.data import IterableDataset, get_worker_info
 
-from rankwise.train.plan import Plan, Uneven
+from rankwise.train.plan import Plan, Uneven, num_padding
 
 
 class Portion(NamedTuple):
@@ -36,6 +36,7 @@ class StreamShard(IterableDataset[Portion]):
     rank: int
     uneven: Uneven
     done: int = 0
+    least: int = 1
 
     def __iter__(self) -> Iterator[Portion]:
         worker = get_worker_info()
@@ -47,16 +48,16 @@ class StreamShard(IterableDataset[Portion]):
     def _blocks(self) -> Iterator[list[Any]]:
         """The stream in global batches; the last one as `uneven` wants it."""
         samples = iter(self.stream)
-        first = list(islice(samples, self.world_size))  # kept for padding
+        first = list(islice(samples, self.world_size * self.least))  # kept for padding
         samples = islice(chain(first, samples), self.done, None)
         while block := list(islice(samples, self.global_batch)):
             if len(block) == self.global_batch:
                 yield block
             elif self.uneven != "drop":
-                missing = -len(block) % self.world_size if self.uneven == "pad" else 0
-                yield block + list(islice(cycle(first), missing))
+                rest = (len(block), self.global_batch, self.world_size, self.least)
+                yield block + list(islice(cycle(first), num_padding(*rest) if self.uneven == "pad" else 0))
 
     def _portion(self, block: list[Any], first: int) -> Portion:
-        share = Plan(len(block), self.global_batch, self.world_size, "join").share(0, self.rank)
+        share = Plan(len(block), self.global_batch, self.world_size, "join", least=self.least).share(0, self.rank)
         samples = [block[position] for position in share.positions]
         return Portion(self.collate(samples), share.num_samples, len(block), first + share.positions.start)

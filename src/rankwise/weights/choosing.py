@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rankwise.errors import UsageError
 from rankwise.weights.matching import Fit, Rules, Slot, fit
 from rankwise.weights.mismatch import mismatch
 from rankwise.weights.records import CheckpointError
-from rankwise.weights.state_dicts import StateDict
+from rankwise.weights.state_dicts import MAIN_KEYS, USUAL_KEYS, StateDict
+
+_MAX_OWN = 16  # state dicts a model is asked about; each is loaded once for it
+_MAX_PREFIXES = 60  # tried for a hint; a model has few parts that are whole models
 
 
 @dataclass(frozen=True)
@@ -22,23 +25,35 @@ class Choice:
     also: tuple[str, ...]
 
 
-def choose(path: Path, states: list[StateDict], slots: Mapping[str, Slot], key: str | None, rules: Rules) -> Choice:
+@dataclass(frozen=True)
+class Wish:
+    """What the model wants and the caller said; `own_fit` asks a model that loads in its own way."""
+
+    slots: Mapping[str, Slot]
+    rules: Rules
+    key: str | None = None
+    own_fit: Callable[[StateDict], Fit | None] | None = None
+
+
+def choose(path: Path, states: list[StateDict], wish: Wish) -> Choice:
     """The state dict that fits the whole model; raises CheckpointError where none or several do."""
+    key = wish.key
     candidates = with_key(path, states, key) if key is not None else [state for state in states if not state.is_for_training]
     if not candidates:
-        raise CheckpointError("RW735", f"{path} holds no weights", why=_found_text(states))
-    fits = [(state, fit(slots, state.tensors, rules)) for state in candidates]
-    whole = [(state, one) for state, one in fits if one.is_whole]
-    if not whole:
-        state, one = min(fits, key=lambda pair: (len(pair[1].missing) + len(pair[1].wrong), pair[1].faults))
-        raise mismatch(path, state, one, slots)
-    distinct = _without_parents(whole)
-    best, one = distinct[0]
-    rivals = [state for state, _ in distinct[1:] if not state.is_averaged and not _is_usual(best)]
-    if key is None and rivals:
-        names = ", ".join(f"key={state.label!r}" for state in (best, *rivals))
+        raise CheckpointError("RW735", f"{path} holds no weights", why=_found_text(states), next=_key_steps(states))
+    fits = _fits(candidates, wish)
+    whole = _distinct([(state, one) for state, one in fits if one.is_whole])
+    trained = [(state, one) for state, one in whole if not state.is_averaged] or whole
+    if len(trained) > 1:
+        names = ", ".join(f"key={state.label!r}" for state, _ in trained)
         raise CheckpointError("RW735", f"{path} holds several sets of weights that fit", next=(f"give one of {names}",))
-    return Choice(best, one, tuple(state.label or "the whole file" for state, _ in distinct[1:]))
+    if trained and key is None and (blocking := _usual_that_does_not_fit(trained[0][0], fits)):
+        raise mismatch(path, *blocking, wish.slots, _key_steps([trained[0][0]]))
+    if not trained:
+        state, one = min(fits, key=lambda pair: (len(pair[1].missing) + len(pair[1].wrong), pair[1].faults))
+        raise _none_fits(path, state, one, wish.slots, wish.rules)
+    best, one = trained[0]
+    return Choice(best, one, tuple(state.label or "the whole file" for state, _ in whole if state is not best))
 
 
 def with_key(path: Path, states: list[StateDict], key: str) -> list[StateDict]:
@@ -49,16 +64,66 @@ def with_key(path: Path, states: list[StateDict], key: str) -> list[StateDict]:
     return found
 
 
-def _without_parents(whole: list[tuple[StateDict, Fit]]) -> list[tuple[StateDict, Fit]]:
-    """A dictionary and the one around it hold the same tensors; only the inner one counts."""
-    keys = [state.key for state, _ in whole]
-    parents = {key[:depth] for key in keys for depth in range(len(key))}
-    return [(state, one) for state, one in whole if state.key not in parents]
+def _fits(candidates: list[StateDict], wish: Wish) -> list[tuple[StateDict, Fit]]:
+    """How each fits by its names; where a model loads in its own way, those that do not are shown to it."""
+    fits = [(state, _fit(state, wish)) for state in candidates]
+    if wish.own_fit is None:
+        return fits
+    whole = [state for state, one in fits if one.is_whole]
+    apart = [state for state, _ in fits if not any(state is one or state.is_around(one) or one.is_around(state) for one in whole)]
+    found = {id(state): one for state in apart[:_MAX_OWN] if not state.doubled and (one := wish.own_fit(state)) is not None}
+    return [(state, found.get(id(state), one)) for state, one in fits]
 
 
-def _is_usual(state: StateDict) -> bool:
-    return not state.key or state.key[-1] in ("model", "state_dict", "model_state_dict")
+def _fit(state: StateDict, wish: Wish) -> Fit:
+    one = fit(wish.slots, state.tensors, wish.rules)
+    return replace(one, ambiguous=(*one.ambiguous, *state.doubled))
+
+
+def _distinct(whole: list[tuple[StateDict, Fit]]) -> list[tuple[StateDict, Fit]]:
+    """Each set of tensors once: not the dictionary around another, nor one that stands under two keys."""
+    inner = [pair for pair in whole if not any(pair[0].is_around(other) for other, _ in whole)]
+    return [pair for index, pair in enumerate(inner) if not any(pair[0].is_same_as(other) for other, _ in inner[:index])]
+
+
+def _usual_that_does_not_fit(best: StateDict, fits: list[tuple[StateDict, Fit]]) -> tuple[StateDict, Fit] | None:
+    """`model` beside the one that fits, if it does not: then whatever fits is something else, until somebody says so."""
+    for state, one in fits:
+        depth = len(state.key) - 1
+        is_beside = 0 <= depth < len(best.key) and state.key[:depth] == best.key[:depth] and state.key[depth] != best.key[depth]
+        if is_beside and state.key[depth] in MAIN_KEYS and best.key[depth] not in USUAL_KEYS and not one.is_whole:
+            return state, one
+    return None
+
+
+def _none_fits(path: Path, state: StateDict, one: Fit, slots: Mapping[str, Slot], rules: Rules) -> CheckpointError:
+    """Both sides; and where a part of the names would fit, the argument that takes it."""
+    prefixes = _prefixes_that_fit(state, slots, rules) if rules.prefix is None else []
+    steps = tuple(f"prefix={prefix!r} takes what is below it, which fits" for prefix in prefixes)
+    if len(prefixes) > 1:
+        return CheckpointError("RW735", f"{path} holds several sets of weights that fit, side by side", next=steps)
+    return mismatch(path, state, one, slots, steps)
+
+
+def _prefixes_that_fit(state: StateDict, slots: Mapping[str, Slot], rules: Rules) -> list[str]:
+    """The prefixes below which a whole set of weights stands, the outermost of each."""
+    prefixes: dict[str, None] = {}
+    for name in state.tensors:
+        parts = name.split(".")
+        prefixes |= {".".join(parts[:depth]) + ".": None for depth in range(1, min(len(parts), 4))}
+    found: list[str] = []
+    for prefix in sorted(prefixes, key=lambda text: text.count("."))[:_MAX_PREFIXES]:
+        if not prefix.startswith(tuple(found)) and fit(slots, state.tensors, replace(rules, prefix=prefix)).is_whole:
+            found.append(prefix)
+    return found
 
 
 def _found_text(states: list[StateDict]) -> str:
-    return f"tensors were found under {', '.join(repr(state.label) for state in states[:8])}" if states else "there is no tensor in it"
+    if not states:
+        return "there is no tensor in it"
+    return f"tensors were found under {', '.join(repr(state.label) for state in states[:8])}, which are no weights by their names"
+
+
+def _key_steps(states: list[StateDict]) -> tuple[str, ...]:
+    outer = [state for state in states if state.key and not any(other.key and other.is_around(state) for other in states)]
+    return (f"if they are the weights: {', '.join(f'key={state.label!r}' for state in outer[:4])}",) if outer else ()

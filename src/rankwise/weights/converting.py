@@ -12,10 +12,12 @@ import torch
 from rankwise.weights.checkpoint import open_checkpoint
 from rankwise.weights.choosing import with_key
 from rankwise.weights.names import WRAPPERS, wrappers_in
+from rankwise.weights.narrowing import check_range
 from rankwise.weights.records import CheckpointError, TensorRecord
 from rankwise.weights.refusing import check_harmless
+from rankwise.weights.sharing import same_bits
 from rankwise.weights.state_dicts import StateDict, find_state_dicts
-from rankwise.weights.tensors import TensorReader
+from rankwise.weights.tensors import TensorReader, torch_dtype
 from rankwise.weights.writing import write_safetensors
 
 _MAX_GROWTH = 16  # an expanded tensor is written out in full; more than this is no checkpoint anybody made on purpose
@@ -56,7 +58,13 @@ def convert_to_safetensors(path: Path, output: Path, wanted: Wanted) -> Converte
     for theirs in kept.values():
         reader.check(theirs, state.tensors[theirs])
     plan = {ours: (_dtype(state.tensors[theirs], wanted.dtype), state.tensors[theirs].shape) for ours, theirs in kept.items()}
-    write_safetensors(output, plan, lambda ours: reader.read(kept[ours], state.tensors[kept[ours]]), same)
+
+    def read(ours: str) -> torch.Tensor:
+        tensor = reader.read(kept[ours], state.tensors[kept[ours]])
+        check_range(kept[ours], tensor, torch_dtype(plan[ours][0]))
+        return tensor
+
+    write_safetensors(output, plan, read, same)
     read_s, written_read_s = _compare(output, kept, state.tensors)
     nbytes = sum(record.nbytes for record in (state.tensors[theirs] for theirs in kept.values()))
     return Converted(str(output), len(plan), nbytes, tuple(wrappers_in(kept.values())), same, read_s, written_read_s)
@@ -89,7 +97,15 @@ def _pick(path: Path, states: list[StateDict], key: str | None) -> StateDict:
     weights = [state for state in states if not state.is_for_training]
     if not weights:
         raise CheckpointError("RW735", f"{path} holds no weights")
-    return weights[0]
+    first = weights[0]
+    apart = [state for state in weights[1:] if not (state.is_around(first) or first.is_around(state) or state.is_averaged)]
+    others = [state for state in apart if not state.is_same_as(first) and not any(other.is_around(state) for other in apart)]
+    if others:
+        names = ", ".join(f"--key {state.label}" for state in (first, *others[:8]))
+        raise CheckpointError("RW735", f"{path} holds several sets of weights", next=(f"give one of {names}",))
+    if first.doubled:
+        raise CheckpointError("RW734", f"two tensors in {path} are called {first.doubled[0]}")
+    return first
 
 
 def _each_once(names: Mapping[str, str], tensors: Mapping[str, TensorRecord]) -> tuple[dict[str, str], dict[str, str]]:
@@ -131,14 +147,8 @@ def _compare(output: Path, kept: Mapping[str, str], tensors: Mapping[str, Tensor
         copy = after.read(ours, written[ours]).clone()
         seconds[0] += between - started
         seconds[1] += time.perf_counter() - between
-        if not _same_bits(original.to(copy.dtype), copy):
+        if not same_bits(original.to(copy.dtype), copy):
             raise CheckpointError(
                 "RW739", f"{ours} is not in {output} what it is in the checkpoint", why="the disk did not keep what was written"
             )
     return seconds[0], seconds[1]
-
-
-def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Equal also where both are NaN."""
-    flat = [tensor.contiguous().reshape(-1).view(torch.uint8) if tensor.numel() else tensor for tensor in (one, other)]
-    return one.shape == other.shape and torch.equal(flat[0], flat[1])

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from rankwise.weights.danger import HARMLESS, what_would_run
-from rankwise.weights.files import beside, read_small
+from rankwise.weights.files import beside, map_file, read_small
 from rankwise.weights.opcodes import Call, Global, Stream, read_pickle
-from rankwise.weights.records import ITEM_SIZES, Chunk, Content, Damaged, Extent, TensorRecord
+from rankwise.weights.records import EXTRA_STATE, ITEM_SIZES, Chunk, Content, Damaged, Extent, TensorRecord, Unbuilt
+from rankwise.weights.torch_file import read_embedded_value
 from rankwise.weights.zipped import MAX_SMALL_ENTRY
 
 METADATA = ".metadata"
@@ -39,8 +40,9 @@ def read_dcp(folder: Path) -> Content:
         paths = metadata.get("planner_data") or {}
         tree: dict[Any, Any] = {}
         for name, entry in metadata["state_dict_metadata"].items():
-            record = _record(name, entry.state, stored) if _kind(entry) == "TensorStorageMetadata" else None
-            _plant(tree, paths.get(name) or (name,), record)
+            is_tensor = _kind(entry) == "TensorStorageMetadata"
+            value = _record(name, entry.state, stored) if is_tensor else _bytes(name, stored)
+            _plant(tree, paths.get(name) or (name,), value)
     except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
         if isinstance(error, Damaged):
             raise
@@ -103,12 +105,20 @@ def _overlap(boxes: list[tuple[tuple[int, ...], tuple[int, ...]]]) -> bool:
     return False
 
 
-def _plant(tree: dict[Any, Any], path: Any, record: TensorRecord | None) -> None:
-    """Put the record where its nested dictionary had it; the planner flattened the names and kept the ways."""
+def _bytes(name: str, stored: dict[tuple[str, tuple[int, ...] | None], Extent]) -> Any:
+    """A module's extra state; whatever else is kept as bytes is nobody's weights."""
+    extent = stored.get((name, None))
+    if extent is None or not name.endswith(EXTRA_STATE):
+        return Unbuilt("kept as bytes")
+    return read_embedded_value(extent, map_file(extent.path))
+
+
+def _plant(tree: dict[Any, Any], path: Any, value: Any) -> None:
+    """Put the value where its nested dictionary had it; the planner flattened the names and kept the ways."""
     *way, last = tuple(path)
     for step in way:
         tree = tree.setdefault(step, {})
-    tree[last] = record
+    tree[last] = value
 
 
 def _kind(entry: Any) -> str:

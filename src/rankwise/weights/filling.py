@@ -9,12 +9,16 @@ from torch.nn.parameter import is_lazy
 
 from rankwise.errors import UsageError
 from rankwise.weights.choosing import Choice
+from rankwise.weights.extra_state import extra_states
 from rankwise.weights.matching import Slot
-from rankwise.weights.names import bare
-from rankwise.weights.records import CheckpointError
+from rankwise.weights.narrowing import check_range
+from rankwise.weights.own_loading import is_on_meta, load_by_own, loads_in_its_own_way
+from rankwise.weights.records import EXTRA_STATE, CheckpointError
+from rankwise.weights.sharing import check_overlaps, memory_of, same_bits, write_into
 from rankwise.weights.tensors import TensorReader
+from rankwise.weights.undoing import Snapshot
 
-_EXTRA = "_extra_state"
+_PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 
 
 class Target:
@@ -23,6 +27,7 @@ class Target:
     def __init__(self, model: torch.nn.Module, dtype: torch.dtype | None, device: torch.device | None) -> None:
         self._model, self._dtype, self._device = model, dtype, device
         self._named: dict[str, Any] = model.state_dict(keep_vars=True)
+        self.loads_in_its_own_way = loads_in_its_own_way(model)
         lazy = [name for name, value in self._named.items() if is_lazy(value)]
         if lazy:
             raise UsageError(
@@ -31,50 +36,75 @@ class Target:
 
     def slots(self) -> dict[str, Slot]:
         """What wants a value, by name."""
-        tensors = {name: value for name, value in self._named.items() if isinstance(value, torch.Tensor)}
-        return {name: Slot(tuple(value.shape), _name(value.dtype), id(value)) for name, value in tensors.items()}
+        return {name: Slot(tuple(value.shape), _name(value.dtype), memory_of(value)) for name, value in self._tensors().items()}
 
     def fill(self, choice: Choice, reader: TensorReader, path: str) -> dict[str, str]:
-        """Put every chosen tensor in its place; returns the dtypes that were converted. The model is touched after the last check."""
-        for theirs in dict.fromkeys(choice.fit.pairs.values()):
-            reader.check(theirs, choice.state.tensors[theirs])
-        self._check_tied(choice, reader, path)
-        self._check_meta(choice)
-        self._extra_states(choice)
+        """Put every chosen tensor in its place; returns the dtypes that were converted. Whatever fails, the model is as it was."""
+        extra = extra_states(choice, self._named, reader)
+        self._check(choice, reader, path)
         converted = {
             ours: f"{choice.state.tensors[theirs].dtype} → {wanted}"
             for ours, theirs in choice.fit.pairs.items()
             if choice.state.tensors[theirs].dtype != (wanted := _name(self._dtype_of(ours)))
         }
-        with torch.no_grad():
-            self._put(choice, reader)
+        snapshot = Snapshot(self._model)
+        try:
+            with torch.no_grad():
+                self._put(choice, reader, extra, snapshot)
+        except BaseException as error:
+            snapshot.restore()
+            if not isinstance(error, CheckpointError):
+                error.add_note("nothing in the model was changed")
+            raise
         return converted
 
-    def _put(self, choice: Choice, reader: TensorReader) -> None:
-        has_meta = any(isinstance(value, torch.Tensor) and value.is_meta for value in self._named.values())
+    def _check(self, choice: Choice, reader: TensorReader, path: str) -> None:
+        pairs, tensors = choice.fit.pairs, choice.state.tensors
+        for theirs in dict.fromkeys([*pairs.values(), *(choice.fit.handed or {}).values()]):
+            reader.check(theirs, tensors[theirs])
+        self._check_tied(choice, reader, path)
+        ours = {name: value for name, value in self._tensors().items() if name in pairs}
+        check_overlaps(ours, lambda name: reader.read(pairs[name], tensors[pairs[name]]), path)
+        self._check_meta(choice)
+        for name, theirs in pairs.items():
+            if tensors[theirs].dtype != _name(self._dtype_of(name)):
+                check_range(name, reader.read(theirs, tensors[theirs]), self._dtype_of(name))
+
+    def _put(self, choice: Choice, reader: TensorReader, extra: dict[str, Any], snapshot: Snapshot) -> None:
+        has_meta = is_on_meta(self._model)
         if not has_meta:
             self._move()
             self._named = self._model.state_dict(keep_vars=True)
-        if self._needs_own_loading():
-            self._load_state_dict(choice, reader, has_meta)
+        if self.loads_in_its_own_way or extra or not all(_is_plain(value) for value in self._tensors().values()):
+            snapshot.copy_values()  # what is asked of others, from here on, may fail when half is done
+        if self.loads_in_its_own_way:
+            self._load_state_dict(choice, reader, extra, has_meta)
         else:
             self._fill_in_place(choice, reader)
+            for name, value in extra.items():
+                self._model.get_submodule(name[: -len(EXTRA_STATE)].rstrip(".")).set_extra_state(value)
         if has_meta:
             self._move()
 
     def _fill_in_place(self, choice: Choice, reader: TensorReader) -> None:
         """One tensor at a time, so that converting needs memory for one only, and two names of one tensor stay so."""
-        placed: dict[int, torch.Tensor] = {}
+        placed: dict[Any, torch.Tensor] = {}
         addresses: set[int] = set()
         for ours, theirs in choice.fit.pairs.items():
             current = self._named[ours]
-            if id(current) not in placed:
+            memory = memory_of(current)
+            if memory not in placed:
                 tensor = reader.read(theirs, choice.state.tensors[theirs])
-                placed[id(current)] = self._on_meta(current, ours, tensor, addresses) if current.is_meta else current.copy_(tensor)
+                if current.is_meta:
+                    placed[memory] = self._on_meta(current, ours, tensor, addresses)
+                else:
+                    write_into(current, tensor)
+                    placed[memory] = current
             if current.is_meta:
-                self._assign(ours, placed[id(current)])
-        for name, value in self._extra_states(choice).items():
-            self._model.get_submodule(name[: -len(_EXTRA)].rstrip(".")).set_extra_state(value)
+                self._assign(ours, placed[memory])
+        for ours in choice.fit.left_alone:
+            if self._named[ours].is_meta:  # a counter of batches: it starts again
+                self._assign(ours, torch.zeros_like(self._named[ours], device=self._device or "cpu"))
 
     def _on_meta(self, current: torch.Tensor, ours: str, tensor: torch.Tensor, addresses: set[int]) -> torch.Tensor:
         """The mapped tensor itself, unless another parameter has the same memory: then writing to one would change both."""
@@ -89,28 +119,30 @@ class Target:
         module = self._model.get_submodule(path)
         (module._parameters if last in module._parameters else module._buffers)[last] = value
 
-    def _load_state_dict(self, choice: Choice, reader: TensorReader, assign: bool) -> None:
+    def _load_state_dict(self, choice: Choice, reader: TensorReader, extra: dict[str, Any], assign: bool) -> None:
         """By the model's own hooks, which know more than names; what they leave without a value is still not passed over."""
-        tensors: dict[str, Any] = {ours: reader.read(theirs, choice.state.tensors[theirs]) for ours, theirs in choice.fit.pairs.items()}
-        if assign:
-            tensors = {ours: tensor.to(self._device or "cpu", self._dtype_of(ours)) for ours, tensor in tensors.items()}
-        missing, _ = self._model.load_state_dict({**tensors, **self._extra_states(choice)}, strict=False, assign=assign)
-        left = [name for name in missing if name not in choice.fit.left_alone and not name.endswith(_EXTRA)]
+        handed = choice.fit.pairs if choice.fit.handed is None else choice.fit.handed
+        values: dict[str, Any] = {name: reader.read(theirs, choice.state.tensors[theirs]) for name, theirs in handed.items()}
+        for name in values:
+            if assign and name in self._named:
+                values[name] = values[name].to(self._device or "cpu", self._dtype_of(name))
+        missing, _ = load_by_own(self._model, {**values, **extra}, assign)
+        left = [name for name in missing if name not in choice.fit.left_alone and not name.endswith(EXTRA_STATE)]
         if left:
             raise CheckpointError("RW734", f"the model's own loading left {', '.join(left[:6])} without a value")
+        self._check_own(choice, values)
 
-    def _needs_own_loading(self) -> bool:
-        """Whether state_dict() shows something else than the model's own tensors, or a class of the user's loads in its own way."""
-        own = {id(tensor) for tensor in (*self._model.parameters(), *self._model.buffers())}
-        if any(isinstance(value, torch.Tensor) and id(value) not in own for value in self._named.values()):
-            return True
-        plain = torch.nn.Module._load_from_state_dict
-        return any(
-            module._load_state_dict_pre_hooks
-            or module._load_state_dict_post_hooks
-            or (type(module)._load_from_state_dict is not plain and not type(module).__module__.startswith("torch.nn."))
-            for module in self._model.modules()
-        )
+    def _check_own(self, choice: Choice, handed: dict[str, Any]) -> None:
+        """What the model made of names that are not its own cannot be foreseen; what is left without a number can be seen."""
+        named = {**self._model.state_dict(keep_vars=True), **dict(self._model.named_buffers())}
+        tensors = {name: value for name, value in named.items() if isinstance(value, torch.Tensor) and name not in choice.fit.pairs}
+        meta = [name for name, value in tensors.items() if value.is_meta]
+        if meta:
+            raise _left_on_meta(meta)
+        infinite = [name for name, value in tensors.items() if not _is_finite(value)]
+        if infinite and all(_is_finite(value) for value in handed.values()):
+            summary = f"{', '.join(infinite[:6])} is not finite after the model's own loading, all numbers of the checkpoint are"
+            raise CheckpointError("RW734", summary)
 
     def _move(self) -> None:
         if self._device is not None:
@@ -122,22 +154,19 @@ class Target:
         own: torch.dtype = self._named[ours].dtype
         return self._dtype if self._dtype is not None and own.is_floating_point else own
 
-    def _extra_states(self, choice: Choice) -> dict[str, Any]:
-        """What modules keep beside their tensors, by the model's names."""
-        found = {bare(name): value for name, value in choice.state.values.items() if name.endswith(_EXTRA)}
-        wanted = [name for name in self._named if name.endswith(_EXTRA)]
-        missing = [name for name in wanted if bare(name) not in found and not isinstance(self._named[name], torch.Tensor)]
-        if missing:
-            raise CheckpointError("RW734", f"{', '.join(missing[:6])} is missing in the checkpoint", why="a module of the model wants it")
-        return {name: found[bare(name)] for name in wanted if bare(name) in found}
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        return {name: value for name, value in self._named.items() if isinstance(value, torch.Tensor)}
 
     def _check_tied(self, choice: Choice, reader: TensorReader, path: str) -> None:
         """One tensor of the model, two different ones in the checkpoint: whichever came last would win."""
-        sources: dict[int, tuple[str, str]] = {}
+        sources: dict[Any, tuple[str, str]] = {}
         for ours, theirs in choice.fit.pairs.items():
-            first_ours, first = sources.setdefault(id(self._named[ours]), (ours, theirs))
+            first_ours, first = sources.setdefault(memory_of(self._named[ours]), (ours, theirs))
             one, other = choice.state.tensors[first], choice.state.tensors[theirs]
-            if first == theirs or one.shares_all_with(other) or torch.equal(reader.read(first, one), reader.read(theirs, other)):
+            if first == theirs or one.shares_all_with(other):
+                continue
+            dtype = self._dtype_of(ours)
+            if same_bits(reader.read(first, one).to(dtype), reader.read(theirs, other).to(dtype)):
                 continue
             raise CheckpointError(
                 "RW737",
@@ -147,14 +176,35 @@ class Target:
 
     def _check_meta(self, choice: Choice) -> None:
         """What is on the meta device and in no checkpoint would be left without a value."""
+        if choice.fit.handed is not None:
+            return  # the model's own loading says what it left
         kept = {**dict(self._model.named_parameters(remove_duplicate=False)), **dict(self._model.named_buffers(remove_duplicate=False))}
-        left = [name for name, tensor in kept.items() if tensor.is_meta and name not in choice.fit.pairs]
+        left = [name for name, tensor in kept.items() if tensor.is_meta and name not in choice.fit.pairs and not _is_counter(name, choice)]
         if left:
-            raise CheckpointError(
-                "RW738",
-                f"{', '.join(left[:6])} would stay on the meta device, without a value",
-                why="a buffer registered with persistent=False, or a name in allow_missing, is in no checkpoint",
-            )
+            raise _left_on_meta(left)
+
+
+def _left_on_meta(names: list[str]) -> CheckpointError:
+    summary = f"{', '.join(names[:6])} would stay on the meta device, without a value"
+    return CheckpointError(
+        "RW738", summary, why="a buffer registered with persistent=False, or a name in allow_missing, is in no checkpoint"
+    )
+
+
+def _is_finite(tensor: Any) -> bool:
+    if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
+        return True
+    wide = tensor.float() if tensor.itemsize == 1 else tensor  # float8 knows no isfinite
+    return bool(wide.isfinite().all())
+
+
+def _is_counter(name: str, choice: Choice) -> bool:
+    return name in choice.fit.left_alone and name.endswith("num_batches_tracked")
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether copying into it is torch's own affair, which was tried a million times, and not that of a subclass."""
+    return type(tensor) in _PLAIN_TYPES and tensor.layout == torch.strided and not tensor.is_inference()
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -72,8 +72,8 @@ def _is_inside(inner: StateDict, outer: StateDict) -> bool:
 def _value_text(value: Any) -> str:
     if isinstance(value, dict):
         return f"dictionary of {len(value)}"
-    if isinstance(value, list):
-        return f"list of {len(value)}"
+    if isinstance(value, (list, tuple)):
+        return f"{type(value).__name__} of {len(value)}"
     if isinstance(value, int) and value.bit_length() > 200:
         return "a very large number"
-    return "an object that was not built" if value is None else repr(value)[:80]
+    return repr(value)[:80]

@@ -11,10 +11,11 @@ import torch
 
 from rankwise.errors import UsageError
 from rankwise.weights.checkpoint import open_checkpoint
-from rankwise.weights.choosing import choose
+from rankwise.weights.choosing import Wish, choose
 from rankwise.weights.filling import Target
 from rankwise.weights.matching import Rules
 from rankwise.weights.names import wrappers_in
+from rankwise.weights.own_loading import OwnLoading
 from rankwise.weights.refusing import check_harmless
 from rankwise.weights.state_dicts import find_state_dicts, looks_like
 from rankwise.weights.tensors import TensorReader
@@ -33,6 +34,7 @@ class LoadedWeights:
     left_alone: tuple[str, ...]  # named by allow_missing: these keep the model's own values
     ignored: tuple[str, ...]
     converted: dict[str, str]  # name: "float16 → float32"
+    unchecked_bytes: int  # of nbytes, without a checksum that was compared: a flipped bit there cannot be seen
     also_found: tuple[str, ...]  # other weights in the same file that would have fitted: key="ema"
 
 
@@ -63,23 +65,25 @@ def load_weights(
     content = open_checkpoint(path)
     check_harmless(content, Path(path), tensors_only)
     target = Target(model, wanted, where)
-    states = find_state_dicts(content)
+    slots, reader = target.slots(), TensorReader(verify)
+    states = find_state_dicts(content, own={part for name in slots for part in name.split(".")})
     rules = Rules(prefix, _patterns(allow_missing), _patterns(allow_unexpected))
-    choice = choose(Path(path), states, target.slots(), key, rules)
-    converted = target.fill(choice, TensorReader(verify), str(path))
+    own_fit = OwnLoading(model, slots, rules, reader).fit if target.loads_in_its_own_way else None
+    choice = choose(Path(path), states, Wish(slots, rules, key, own_fit))
+    converted = target.fill(choice, reader, str(path))
     records = choice.state.tensors
+    used = dict.fromkeys((choice.fit.pairs if choice.fit.handed is None else choice.fit.handed).values())
     return LoadedWeights(
         path=str(path),
         looks_like=tuple(looks_like(content, states)),
         key=choice.state.label,
-        loaded=len(choice.fit.pairs),
-        nbytes=sum(records[theirs].nbytes for theirs in set(choice.fit.pairs.values())),
-        removed_prefixes=tuple(
-            dict.fromkeys([*wrappers_in(choice.fit.pairs.values()), *([choice.fit.removed] if choice.fit.removed else [])])
-        ),
+        loaded=len(slots) - len(choice.fit.left_alone),
+        nbytes=sum(records[theirs].nbytes for theirs in used),
+        removed_prefixes=tuple(dict.fromkeys([*wrappers_in(used), *([choice.fit.removed] if choice.fit.removed else [])])),
         left_alone=choice.fit.left_alone,
         ignored=choice.fit.ignored,
         converted=converted,
+        unchecked_bytes=sum(reader.unchecked_bytes(theirs, records[theirs]) for theirs in used),
         also_found=choice.also,
     )
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from rankwise.weights.names import bare, common_prefix, nearest, without_outer
 from rankwise.weights.records import TensorRecord
+from rankwise.weights.roles import is_training_key
 
 _MAX_OUTER = 6  # wrappers around wrappers around the model
 # What wrappers and libraries keep beside the weights; no model's parameter has these names.
@@ -20,7 +21,7 @@ class Slot:
 
     shape: tuple[int, ...]
     dtype: str
-    identity: int
+    identity: Hashable
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,8 @@ class Fit:
     ignored: tuple[str, ...] = ()  # allowed to be unexpected, or bookkeeping
     ambiguous: tuple[str, ...] = ()  # several names are the same without wrappers
     removed: str = ""  # a prefix that is no wrapper's, taken off all names
+    added: str = ""  # a prefix that the model has and the checkpoint has not
+    handed: Mapping[str, str] | None = None  # what a model that loads in its own way is given, where that is more than the pairs
 
     @property
     def is_whole(self) -> bool:
@@ -55,22 +58,46 @@ class Fit:
 
 
 def fit(slots: Mapping[str, Slot], tensors: Mapping[str, TensorRecord], rules: Rules) -> Fit:
-    """The best fit of these tensors: as they are, without outer wrappers, without all wrappers, without a common prefix."""
-    named = {name: name for name in tensors}
-    if rules.prefix is not None:
-        named = {short: name for name in tensors if (short := _below(name, rules.prefix)) is not None}
+    """The best fit of these tensors under any of the names they may have; the first that is whole, else the one with fewest faults."""
     fits = []
-    for count in range(_MAX_OUTER):
-        stripped = _strip_outer(named, count)
-        if stripped is None:
-            break
-        fits.append(_pair(slots, tensors, stripped, rules))
+    for naming in namings(slots, tensors, rules):
+        fits.append(pair(slots, tensors, naming, rules))
         if fits[-1].is_whole:
             return fits[-1]
-    fits.append(_pair_bare(slots, tensors, named, rules))
-    if not fits[-1].is_whole:
-        fits += _without_prefix(slots, tensors, named, rules)
-    return min(fits, key=lambda one: (not one.is_whole, one.faults))
+    return min(fits, key=lambda one: one.faults)
+
+
+@dataclass(frozen=True)
+class Naming:
+    """One way to call the checkpoint's tensors, in the model's words: name, and the name it has in the checkpoint."""
+
+    named: Mapping[str, str]
+    doubled: tuple[str, ...] = ()  # names that fall together this way, so that it cannot be used
+    removed: str = ""
+    added: str = ""
+
+
+def namings(slots: Mapping[str, Slot], tensors: Mapping[str, TensorRecord], rules: Rules) -> Iterator[Naming]:
+    """As they are, without outer wrappers, without all wrappers, without a common prefix."""
+    start = _taken(tensors, rules.prefix)
+    yield start
+    if start.doubled:
+        return
+    for count in range(1, _MAX_OUTER):
+        stripped = _strip_outer(start.named, count)
+        if stripped is None:
+            break
+        yield Naming(stripped)
+    yield _all_stripped(slots, start.named)
+    yield from _other_prefixes(slots, start.named)
+
+
+def _taken(tensors: Mapping[str, TensorRecord], prefix: str | None) -> Naming:
+    if prefix is None:
+        return Naming({name: name for name in tensors})
+    below = [(short, name) for name in tensors if (short := _below(name, prefix)) is not None]
+    named = dict(below)
+    return Naming(named, tuple(name for short, name in below if named[short] != name))
 
 
 def _strip_outer(named: Mapping[str, str], count: int) -> dict[str, str] | None:
@@ -82,30 +109,27 @@ def _strip_outer(named: Mapping[str, str], count: int) -> dict[str, str] | None:
     return {**{name: original for name, original in stripped.items() if name is not None}, **kept}
 
 
-def _pair_bare(slots: Mapping[str, Slot], tensors: Mapping[str, TensorRecord], named: Mapping[str, str], rules: Rules) -> Fit:
+def _all_stripped(slots: Mapping[str, Slot], named: Mapping[str, str]) -> Naming:
     """Both sides without any wrapper at any depth, so that it does not matter who was wrapped, how often and where."""
     ours, theirs = _by_bare(slots), _by_bare(named)
     doubled = tuple(name for side in (ours, theirs) for names in side.values() if len(names) > 1 for name in names)
-    if doubled:
-        return Fit({}, tuple(slots), tuple(tensors), ambiguous=doubled)
-    renamed = {ours.get(name, [name])[0]: named[names[0]] for name, names in theirs.items()}
-    return _pair(slots, tensors, renamed, rules)
+    return Naming({ours.get(name, [name])[0]: named[names[0]] for name, names in theirs.items()}, doubled)
 
 
-def _without_prefix(slots: Mapping[str, Slot], tensors: Mapping[str, TensorRecord], named: Mapping[str, str], rules: Rules) -> list[Fit]:
+def _other_prefixes(slots: Mapping[str, Slot], named: Mapping[str, str]) -> Iterator[Naming]:
     """Lightning's `model.`, HuggingFace's `bert.`: a prefix that every name has, or none has and the model wants."""
     theirs, ours = {bare(name): original for name, original in named.items()}, {bare(name): name for name in slots}
-    fits = []
+    if len(theirs) < len(named) or len(ours) < len(slots):
+        return  # names fall together without wrappers: whichever came last would win
     prefix = common_prefix(theirs)
     while prefix:
-        shorter = {ours.get(name[len(prefix) :], name[len(prefix) :]): original for name, original in theirs.items()}
-        fits.append(_with_removed(_pair(slots, tensors, shorter, rules), prefix))
+        if not any(is_training_key(part) for part in prefix.split(".")):  # momentum_buffer.0.weight is no 0.weight
+            shorter = {ours.get(name[len(prefix) :], name[len(prefix) :]): original for name, original in theirs.items()}
+            yield Naming(shorter, removed=prefix)
         prefix = prefix.rstrip(".").rpartition(".")[0]
         prefix += "." if prefix else ""
     if wanted := common_prefix(ours):
-        longer = {ours.get(wanted + name, name): original for name, original in theirs.items()}
-        fits.append(_pair(slots, tensors, longer, rules))
-    return fits
+        yield Naming({ours.get(wanted + name, name): original for name, original in theirs.items()}, added=wanted)
 
 
 def _below(name: str, prefix: str) -> str | None:
@@ -115,18 +139,18 @@ def _below(name: str, prefix: str) -> str | None:
     return None
 
 
-def _with_removed(one: Fit, prefix: str) -> Fit:
-    return replace(one, removed=prefix)
-
-
-def _pair(slots: Mapping[str, Slot], tensors: Mapping[str, TensorRecord], named: Mapping[str, str], rules: Rules) -> Fit:
+def pair(slots: Mapping[str, Slot], tensors: Mapping[str, TensorRecord], naming: Naming, rules: Rules) -> Fit:
+    """How the tensors fit under these names."""
+    if naming.doubled:
+        return Fit({}, tuple(slots), tuple(tensors), ambiguous=naming.doubled)
+    named = naming.named
     pairs = {name: named[name] for name in slots if name in named}
     pairs |= _tied_pairs(slots, pairs)
     wrong = {ours: theirs for ours, theirs in pairs.items() if not _agree(slots[ours], tensors[theirs])}
-    left_alone = tuple(name for name in slots if (name not in pairs or name in wrong) and _matches(name, rules.allow_missing))
+    left_alone = tuple(name for name in slots if (name not in pairs or name in wrong) and may_be_missing(name, pairs, rules))
     wrong = {ours: theirs for ours, theirs in wrong.items() if ours not in left_alone}
     unexpected = [name for name in named if name not in slots]
-    ignored = tuple(name for name in unexpected if name in _BOOKKEEPING or _matches(name, rules.allow_unexpected))
+    ignored = tuple(name for name in unexpected if is_allowed(name, rules))
     return Fit(
         pairs={ours: theirs for ours, theirs in pairs.items() if ours not in wrong and ours not in left_alone},
         missing=tuple(name for name in slots if name not in pairs and name not in left_alone),
@@ -134,7 +158,21 @@ def _pair(slots: Mapping[str, Slot], tensors: Mapping[str, TensorRecord], named:
         wrong=wrong,
         left_alone=left_alone,
         ignored=ignored,
+        removed=naming.removed,
+        added=naming.added,
     )
+
+
+def is_allowed(name: str, rules: Rules) -> bool:
+    """Whether a name of the checkpoint that the model has not may be passed over."""
+    return name in _BOOKKEEPING or _matches(name, rules.allow_unexpected)
+
+
+def may_be_missing(name: str, pairs: Mapping[str, str], rules: Rules) -> bool:
+    """Whether a name of the model may keep its own value: the caller says so, or it is a counter that torch before 0.4.1 did not write."""
+    path, _, last = name.rpartition("num_batches_tracked")
+    is_old_counter = name not in pairs and not last and f"{path}running_mean" in pairs and f"{path}running_var" in pairs
+    return is_old_counter or _matches(name, rules.allow_missing)
 
 
 def _tied_pairs(slots: Mapping[str, Slot], pairs: Mapping[str, str]) -> dict[str, str]:

@@ -12,18 +12,18 @@ from rankwise.weights.state_dicts import StateDict
 _SHOWN = 6  # rows of each kind in a finding
 
 
-def mismatch(path: Path, state: StateDict, one: Fit, slots: Mapping[str, Slot]) -> CheckpointError:
+def mismatch(path: Path, state: StateDict, one: Fit, slots: Mapping[str, Slot], steps: tuple[str, ...] = ()) -> CheckpointError:
     """Both sides of every disagreement, and the nearest name of each that is missing."""
     if one.ambiguous:
         names = ", ".join(one.ambiguous[:_SHOWN])
-        summary = f"several names in {path} are the same once wrappers are taken off"
-        return CheckpointError("RW734", summary, why=f"among them {names}; rename one of the modules")
+        summary = f"several names in {path} are the same once they are joined and wrappers are taken off"
+        return CheckpointError("RW734", summary, why=f"among them {names}; rename one of the modules", next=steps)
     facts = [f"{len(one.missing)} of {len(slots)} names of the model are missing"] if one.missing else []
     facts += [f"{len(one.wrong)} have another shape or kind of number"] if one.wrong else []
     facts += [f"{len(one.unexpected)} names of the checkpoint are unknown to the model"] if one.unexpected else []
     under = f" under {state.label!r}" if state.key else ""
     summary = f"{path} does not fit the model: {', '.join(facts)}"
-    return CheckpointError("RW734", summary, why="\n".join(_rows(one, state, slots, under)), next=_steps(one))
+    return CheckpointError("RW734", summary, why="\n".join(_rows(one, state, slots, under)), next=(*steps, *_steps(one)))
 
 
 def _rows(one: Fit, state: StateDict, slots: Mapping[str, Slot], under: str) -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from rankwise.weights.opcodes import Call, Global, Persistent
-from rankwise.weights.records import ITEM_SIZES, Damaged, Extent, TensorRecord
+from rankwise.weights.records import ITEM_SIZES, Damaged, Extent, TensorRecord, Unbuilt
 
 STORAGE_DTYPES = {
     "DoubleStorage": "float64", "FloatStorage": "float32", "HalfStorage": "float16", "BFloat16Storage": "bfloat16",
@@ -22,7 +22,7 @@ FindStorage = Callable[[str, str, int], Extent]
 
 
 def plain_tree(value: Any, find_storage: FindStorage) -> Any:
-    """The value with every tensor as its record; whatever is neither tensor nor plain data is left out as None."""
+    """The value with every tensor as its record; whatever is neither tensor nor plain data is Unbuilt."""
     return _Rebuilder(find_storage).plain(value, 0)
 
 
@@ -38,21 +38,22 @@ class _Rebuilder:
         if id(value) in self._done:
             return self._done[id(value)]
         if depth > _MAX_DEPTH:
-            return None
-        self._done[id(value)] = None  # what contains itself contains None
+            return Unbuilt("it is nested too deeply")
+        self._done[id(value)] = Unbuilt("it contains itself")
         self._done[id(value)] = result = self._plain(value, depth + 1)
         return result
 
     def _plain(self, value: Any, depth: int) -> Any:
         if isinstance(value, dict):
-            return {self._key(key): self.plain(item, depth) for key, item in value.items()}
+            return {_key(key, index): self.plain(item, depth) for index, (key, item) in enumerate(value.items())}
         if isinstance(value, (list, tuple)):
-            return [self.plain(item, depth) for item in value]
+            return type(value)(self.plain(item, depth) for item in value)
         if isinstance(value, Call):
             if value.items and str(value.target).startswith("collections."):
-                return {self._key(key): self.plain(item, depth) for key, item in zip(value.items[::2], value.items[1::2])}
+                pairs = enumerate(zip(value.items[::2], value.items[1::2]))
+                return {_key(key, index): self.plain(item, depth) for index, (key, item) in pairs}
             return self._module(value.state, depth) if _is_module(value.state) else self.tensor(value)
-        return None
+        return Unbuilt(str(value)[:80])
 
     def _module(self, state: dict[str, Any], depth: int) -> dict[str, Any]:
         """The state dict of a module that was saved whole: its own tensors and those of its parts, by their dotted names."""
@@ -68,11 +69,8 @@ class _Rebuilder:
             named |= {f"{name}.{theirs}": tensor for theirs, tensor in inner.items()}
         return named
 
-    def _key(self, key: Any) -> Any:
-        return key if isinstance(key, (str, int, float, bool, bytes, type(None))) else str(type(key).__name__)
-
     def tensor(self, call: Call) -> Any:
-        """The record of a tensor; None for a call that makes none."""
+        """The record of a tensor; Unbuilt for a call that makes none."""
         name = str(call.target)
         args = call.args
         try:
@@ -87,9 +85,11 @@ class _Rebuilder:
             if name.startswith("torch._utils._rebuild_"):
                 kind = name.removeprefix("torch._utils._rebuild_").replace("_", " ")
                 return TensorRecord("unknown", (), unreadable=f"it is a {kind}, which has no plain storage")
-        except (IndexError, TypeError, AttributeError) as error:
+        except Damaged:
+            raise
+        except (IndexError, TypeError, AttributeError, ValueError) as error:
             raise Damaged(f"a tensor is described wrongly ({name}: {error})") from error
-        return None
+        return Unbuilt(name[:80])
 
     def _strided(self, args: tuple[Any, ...], dtype_name: Any, flags: Any) -> TensorRecord:
         reference, first, shape, strides = args[:4]
@@ -113,6 +113,11 @@ class _Rebuilder:
         if view and view[0] is not None:
             raise Damaged("it holds views of storages, as torch 0.1 wrote them")
         return dtype, self._find_storage(key, dtype, count * ITEM_SIZES[dtype])
+
+
+def _key(key: Any, index: int) -> Any:
+    """A key as plain data; one that is none is called by its place, so that no two fall together."""
+    return key if isinstance(key, (str, int, float, bool, bytes, type(None))) else f"{type(key).__name__.lower()} {index}"
 
 
 def _is_module(state: Any) -> bool:

@@ -18,6 +18,8 @@ ITEM_SIZES = {
     "complex128": 16, "complex64": 8, "complex32": 4,
 }  # fmt: skip
 
+EXTRA_STATE = "_extra_state"  # how torch calls what a module keeps beside its tensors (get_extra_state)
+
 
 class Damaged(ValueError):
     """The bytes contradict themselves or each other; the text says how."""
@@ -77,6 +79,16 @@ class TensorRecord:
             and (self.storage, self.first, self.strides, self.shape, self.dtype)
             == (other.storage, other.first, other.strides, other.shape, other.dtype)
         )
+
+
+@dataclass(frozen=True)
+class Unbuilt:
+    """Stands where the checkpoint wants an object that only running code could make."""
+
+    what: str
+
+    def __repr__(self) -> str:
+        return f"an object that was not built: {self.what}"
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 from rankwise.weights.files import beside, map_file, read_small
 from rankwise.weights.records import ITEM_SIZES, Content, Damaged, Extent, TensorRecord, contiguous
 
-MAX_HEADER = 50_000_000
+MAX_HEADER = 100_000_000  # the format's own limit
 CRC_KEY = "rankwise.crc32"  # in the header's __metadata__: {name: CRC-32 in hexadecimal}, because the format itself has no checksum
 DTYPES = {
     "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2",
@@ -32,9 +32,7 @@ def read_safetensors(path: Path, data: Any | None = None) -> Content:
         raise Damaged("its __metadata__ is no dictionary")
     crcs = _crcs(metadata)
     records = {name: _record(path, name, entry, start, len(data), crcs.get(name)) for name, entry in header.items()}
-    end = max((r.storage.offset + r.storage.nbytes for r in records.values() if r.storage), default=start)
-    if end != len(data):
-        raise Damaged(f"its tensors end at byte {end:,}, the file at {len(data):,}")
+    _check_places(records, start, len(data))
     if "DCP_SHARDING_INFO" in metadata:
         raise Damaged("it holds one rank's parts of the tensors; consolidate_safetensors_files joins them")
     # safetensors.torch.save_model notes here which names it left out as the same tensor
@@ -89,6 +87,18 @@ def _record(path: Path, name: str, entry: Any, start: int, size: int, crc: int |
     if start + end > size:
         raise Damaged(f"{name[:100]!r} should end at byte {start + end:,}, the file at {size:,}")
     return TensorRecord(dtype, shape, Extent(path, start + begin, end - begin, crc), 0, contiguous(shape))
+
+
+def _check_places(records: dict[str, Any], start: int, size: int) -> None:
+    """Damaged unless the tensors lie one behind the other to the end of the file, without holes, as the format wants it."""
+    at = start
+    for begin, nbytes, name in sorted((record.storage.offset, record.storage.nbytes, name) for name, record in records.items()):
+        if begin != at:
+            what = "overlaps the one before it" if begin < at else "leaves a hole before it"
+            raise Damaged(f"{name[:100]!r} begins at byte {begin - start:,} of the tensors, which {what}: {at - start:,} was to be next")
+        at += nbytes
+    if at != size:
+        raise Damaged(f"its tensors end at byte {at:,}, the file at {size:,}")
 
 
 def parse_json(content: bytes, what: str) -> dict[str, Any]:

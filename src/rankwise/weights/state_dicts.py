@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rankwise.weights.names import WRAPPERS, wrappers_in
-from rankwise.weights.records import CheckpointError, Content, Damaged, TensorRecord
+from rankwise.weights.records import EXTRA_STATE, CheckpointError, Content, Damaged, TensorRecord
+from rankwise.weights.roles import is_averaged_key, is_training_state
 
-_USUAL_KEYS = ("model", "state_dict", "model_state_dict", "module", "net", "network", "weights", "params")
-_NOT_WEIGHTS = ("optim", "sched", "scaler", "rng", "random_state", "callbacks", "loops")
-_AVERAGED = ("ema", "averag", "swa", "shadow", "teacher", "polyak")
+MAIN_KEYS = ("model", "state_dict", "model_state_dict", "module")  # where these are, the weights are there
+USUAL_KEYS = (*MAIN_KEYS, "net", "network", "weights", "params")
 _MAX_DEPTH = 8
 _MAX_STEPS = 100_000  # dictionaries visited; a checkpoint in earnest has dozens
+_Found = tuple[tuple[str, ...], dict[Any, Any], bool]
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,9 @@ class StateDict:
 
     key: tuple[str, ...]  # () for the whole file
     tensors: dict[str, TensorRecord]
-    values: dict[str, Any]  # what is no tensor: a module's extra state
+    extra: dict[str, Any]  # what modules keep beside their tensors (get_extra_state)
+    is_for_training: bool = False  # optimizer moments and the like: tensors, but not weights
+    doubled: tuple[str, ...] = ()  # names that two different tensors have
 
     @property
     def label(self) -> str:
@@ -30,23 +33,30 @@ class StateDict:
 
     @property
     def is_averaged(self) -> bool:
-        return any(word in part.lower() for part in self.key for word in _AVERAGED) or "n_averaged" in self.tensors
-
-    @property
-    def is_for_training(self) -> bool:
-        """Optimizer moments and the like: tensors, but not weights."""
-        return any(word in part.lower() for part in self.key for word in _NOT_WEIGHTS)
+        return any(is_averaged_key(part) for part in self.key) or "n_averaged" in self.tensors
 
     @property
     def nbytes(self) -> int:
         return sum(record.nbytes for record in self.tensors.values())
 
+    def is_around(self, other: StateDict) -> bool:
+        return len(self.key) < len(other.key) and other.key[: len(self.key)] == self.key
 
-def find_state_dicts(content: Content) -> list[StateDict]:
-    """Every dictionary that has tensors below it, the likeliest weights first."""
-    walk = _Walk()
+    def is_same_as(self, other: StateDict) -> bool:
+        """Whether both are the very same tensors: one dictionary that stands in the checkpoint under two keys."""
+        return self.tensors.keys() == other.tensors.keys() and all(
+            record is other.tensors[name] or record.shares_all_with(other.tensors[name]) for name, record in self.tensors.items()
+        )
+
+
+def find_state_dicts(content: Content, own: Collection[str] = frozenset()) -> list[StateDict]:
+    """Every dictionary that has tensors below it, the likeliest weights first.
+
+    `own` are the parts of the model's names, none of which is taken for training state.
+    """
+    walk = _Walk(own)
     try:
-        found = [StateDict(key, dict(walk.tensors(node)), dict(_values(node))) for key, node in walk.dicts(content.tree)]
+        found = [walk.state_dict(key, node, is_training) for key, node, is_training in walk.dicts(content.tree)]
     except Damaged as error:
         raise CheckpointError("RW732", f"{content.files[0]} is damaged", why=str(error)) from error
     found = [_with_aliases(state, content.aliases) if not state.key else state for state in found if state.tensors]
@@ -55,7 +65,7 @@ def find_state_dicts(content: Content) -> list[StateDict]:
 
 def _order(state: StateDict) -> tuple[bool, bool, int, int]:
     last = state.key[-1] if state.key else ""
-    rank = _USUAL_KEYS.index(last) if last in _USUAL_KEYS else len(_USUAL_KEYS)
+    rank = USUAL_KEYS.index(last) if last in USUAL_KEYS else len(USUAL_KEYS)
     return state.is_for_training, state.is_averaged, rank, len(state.key)
 
 
@@ -83,31 +93,54 @@ def looks_like(content: Content, states: list[StateDict]) -> list[str]:
 class _Walk:
     """Goes through the dictionaries that have tensors below them. One that is referred to from many places counts each time."""
 
-    def __init__(self) -> None:
+    def __init__(self, own: Collection[str]) -> None:
+        self._own = own
         self._steps = 0
         self._fruitful: dict[int, bool] = {}
 
-    def dicts(self, node: dict[Any, Any], key: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], dict[Any, Any]]]:
+    def dicts(self, node: dict[Any, Any], key: tuple[str, ...] = (), is_training: bool = False) -> Iterator[_Found]:
         self._count()
-        yield key, node
+        yield key, node, is_training
         if len(key) < _MAX_DEPTH:
             for name, value in node.items():
-                if isinstance(value, dict) and self._has_tensors(value):
-                    yield from self.dicts(value, (*key, str(name)))
+                if (branch := self._branch(name, value)) is not None:
+                    yield from self.dicts(branch, (*key, str(name)), is_training or self._is_training(name, branch, node))
 
-    def tensors(self, node: dict[Any, Any], prefix: str = "") -> Iterator[tuple[str, TensorRecord]]:
+    def state_dict(self, key: tuple[str, ...], node: dict[Any, Any], is_training: bool) -> StateDict:
+        tensors: dict[str, TensorRecord] = {}
+        extra: dict[str, Any] = {}
+        doubled = []
+        for name, value in self._leaves(node, is_training):
+            if not isinstance(value, TensorRecord):
+                extra[name] = value
+            elif tensors.setdefault(name, value) is not value and not value.shares_all_with(tensors[name]):
+                doubled.append(name)  # {"a": {"w": …}, "a.w": …}
+        return StateDict(key, tensors, extra, is_training, tuple(doubled))
+
+    def _leaves(self, node: dict[Any, Any], is_training: bool, prefix: str = "") -> Iterator[tuple[str, Any]]:
+        """Tensors and extra state below, without the training state where it is not that itself."""
         self._count()
         for name, value in node.items():
-            if isinstance(value, TensorRecord):
+            if isinstance(value, TensorRecord) or str(name).endswith(EXTRA_STATE):
                 yield f"{prefix}{name}", value
-            elif isinstance(value, dict) and self._has_tensors(value) and (prefix or not _is_training_key(name)):
-                yield from self.tensors(value, f"{prefix}{name}.")
+            elif (branch := self._branch(name, value)) is not None and (is_training or not self._is_training(name, branch, node)):
+                yield from self._leaves(branch, is_training, f"{prefix}{name}.")
 
-    def _has_tensors(self, node: dict[Any, Any]) -> bool:
+    def _is_training(self, name: Any, value: dict[Any, Any], node: dict[Any, Any]) -> bool:
+        return is_training_state(name, value, node, self._own)
+
+    def _branch(self, name: Any, value: Any) -> dict[Any, Any] | None:
+        """The value as a dictionary with tensors below it, if it is one; a list is by its indices. Extra state is its module's affair."""
+        if not isinstance(value, (dict, list, tuple)) or str(name).endswith(EXTRA_STATE) or not self._has_tensors(value):
+            return None
+        return value if isinstance(value, dict) else dict(enumerate(value))
+
+    def _has_tensors(self, node: Any) -> bool:
         if id(node) not in self._fruitful:
             self._fruitful[id(node)] = False  # until known; what contains itself ends here
+            inside = node.values() if isinstance(node, dict) else node
             self._fruitful[id(node)] = any(
-                isinstance(value, TensorRecord) or (isinstance(value, dict) and self._has_tensors(value)) for value in node.values()
+                isinstance(value, TensorRecord) or (isinstance(value, (dict, list, tuple)) and self._has_tensors(value)) for value in inside
             )
         return self._fruitful[id(node)]
 
@@ -117,14 +150,6 @@ class _Walk:
             raise Damaged(f"its dictionaries refer to each other more than {_MAX_STEPS:,} times")
 
 
-def _is_training_key(name: Any) -> bool:
-    return any(word in str(name).lower() for word in _NOT_WEIGHTS)
-
-
-def _values(node: dict[Any, Any]) -> Iterator[tuple[str, Any]]:
-    return ((str(name), value) for name, value in node.items() if not isinstance(value, (TensorRecord, dict)) or "extra_state" in str(name))
-
-
 def _with_aliases(state: StateDict, aliases: dict[str, str]) -> StateDict:
     known = {name: state.tensors[kept] for name, kept in aliases.items() if kept in state.tensors}
-    return StateDict(state.key, {**state.tensors, **known}, state.values)
+    return replace(state, tensors={**state.tensors, **known})

@@ -58,6 +58,10 @@ class TensorReader:
         """How many bytes were compared with a checksum so far."""
         return sum(extent.nbytes for extent in self._verified)
 
+    def unchecked_bytes(self, name: str, record: TensorRecord) -> int:
+        """How many bytes of the tensor have no checksum: a flipped bit there cannot be seen."""
+        return sum(part.nbytes for part in self._parts(name, record) if part.storage is not None and part.storage not in self._verified)
+
     def _parts(self, name: str, record: TensorRecord) -> list[TensorRecord]:
         """The record itself, or those of its chunks, each of which is looked at before memory is taken for the whole."""
         parts = [read_embedded(chunk.extent, self._map(chunk.extent.path)) for chunk in record.chunks]

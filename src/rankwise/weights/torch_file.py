@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,11 @@ LEGACY_MAGIC = b"\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 
 def read_torch_zip(path: Path, archive: Archive) -> Content:
     """What torch.save wrote, with the tensors left in the file."""
+    value, would_run = _read_pickled(path, archive)
+    return Content("torch zip", as_tree(value), (path,), would_run=would_run)
+
+
+def _read_pickled(path: Path, archive: Archive) -> tuple[Any, tuple[str, ...]]:
     pickled = read_pickle(Stream(archive.read("data.pkl")))
     if "byteorder" in archive.entries and archive.read("byteorder") != b"little":
         raise Damaged("its numbers are big-endian; only little-endian ones can be mapped")
@@ -29,18 +36,23 @@ def read_torch_zip(path: Path, archive: Archive) -> Content:
             raise Damaged(f"the storage data/{key[:40]} should have {nbytes:,} bytes, {extent.nbytes:,} are there")
         return extent
 
-    return Content("torch zip", as_tree(plain_tree(pickled.value, find_storage)), (path,), would_run=what_would_run(pickled))
+    return plain_tree(pickled.value, find_storage), what_would_run(pickled)
 
 
 def read_embedded(extent: Extent, data: Any) -> TensorRecord:
     """The single tensor of an archive inside a DCP file."""
-    archive = open_archive(extent.path, data, extent.offset, extent.nbytes)
-    if "data.pkl" not in archive.entries:
-        raise Damaged(f"there is no tensor at byte {extent.offset:,} of {extent.path.name}")
-    value = read_torch_zip(extent.path, archive).tree.get("")
+    value = read_embedded_value(extent, data)
     if not isinstance(value, TensorRecord):
         raise Damaged(f"there is no tensor at byte {extent.offset:,} of {extent.path.name}")
     return value
+
+
+def read_embedded_value(extent: Extent, data: Any) -> Any:
+    """Whatever torch.save put into an archive inside a DCP file."""
+    archive = open_archive(extent.path, data, extent.offset, extent.nbytes)
+    if "data.pkl" not in archive.entries:
+        raise Damaged(f"there is no value at byte {extent.offset:,} of {extent.path.name}")
+    return _read_pickled(extent.path, archive)[0]
 
 
 def read_legacy(path: Path, data: Any) -> Content:
@@ -57,32 +69,58 @@ def read_legacy(path: Path, data: Any) -> Content:
 
     def find_storage(key: str, dtype: str, nbytes: int) -> Extent:
         extent = storages.get(key)
-        if extent is None or nbytes > extent.nbytes:
+        if extent is None:
             raise Damaged(f"the storage {key[:40]} of {nbytes:,} bytes is missing")
+        if nbytes != extent.nbytes:
+            raise Damaged(f"the storage {key[:40]} is {nbytes:,} bytes to those who refer to it, and {extent.nbytes:,} where it lies")
         return extent
 
-    return Content("torch legacy", as_tree(plain_tree(pickled.value, find_storage)), (path,), would_run=what_would_run(pickled))
+    tree = as_tree(plain_tree(pickled.value, find_storage))
+    _check_strides(tree)
+    return Content("torch legacy", tree, (path,), would_run=what_would_run(pickled))
 
 
 def as_tree(value: Any) -> dict[Any, Any]:
     """A dictionary stays itself; a list becomes one by its indices; a bare tensor stands under the empty name."""
     if isinstance(value, dict):
         return value
-    if isinstance(value, list):
+    if isinstance(value, (list, tuple)):
         return {str(index): item for index, item in enumerate(value)}
     return {"": value}
+
+
+def _check_strides(value: Any) -> None:
+    """Damaged if a tensor repeats one part of its storage and passes over the rest: no checksum would show that a stride became 0."""
+    if isinstance(value, TensorRecord):
+        moving = [size for size, stride in zip(value.shape, value.strides) if stride]
+        is_repeated = any(size > 1 and stride == 0 for size, stride in zip(value.shape, value.strides))
+        if is_repeated and value.storage and math.prod(moving) * ITEM_SIZES[value.dtype] < value.storage.nbytes:
+            raise Damaged(
+                f"a tensor of shape {list(value.shape)} has the strides {list(value.strides)}, which leave out most of its storage"
+            )
+    elif isinstance(value, (dict, list, tuple)):
+        for inside in value.values() if isinstance(value, dict) else value:
+            _check_strides(inside)
 
 
 def _legacy_dtypes(pickled: Pickled) -> dict[str, str]:
     """The dtype of each storage, which only the references to it know."""
     dtypes: dict[str, str] = {}
     for call in pickled.calls:
-        for reference in call.args:
-            if isinstance(reference, Persistent) and isinstance(reference.id, tuple) and len(reference.id) >= 5:
+        for reference in _references(call.args):
+            if isinstance(reference.id, tuple) and len(reference.id) >= 5:
                 kind, key = reference.id[1:3]
                 if isinstance(kind, Global) and isinstance(key, str):
                     dtypes[key] = STORAGE_DTYPES.get(kind.name, "")
     return dtypes
+
+
+def _references(args: tuple[Any, ...], depth: int = 3) -> Iterator[Persistent]:
+    for value in args:
+        if isinstance(value, Persistent):
+            yield value
+        elif isinstance(value, tuple) and depth:
+            yield from _references(value, depth - 1)
 
 
 def _legacy_storages(path: Path, data: Any, at: int, keys: Any, dtypes: dict[str, str]) -> dict[str, Extent]:
@@ -96,6 +134,12 @@ def _legacy_storages(path: Path, data: Any, at: int, keys: Any, dtypes: dict[str
         nbytes = int.from_bytes(data[at : at + 8], "little") * ITEM_SIZES[dtype]
         if at + 8 + nbytes > len(data):
             raise Damaged(f"a storage should have {nbytes:,} bytes, {max(len(data) - at - 8, 0):,} are left")
+        if key in storages:
+            raise Damaged(f"its storage {key[:40]} is listed twice")
         storages[key] = Extent(path, at + 8, nbytes)
         at += 8 + nbytes
+    if at != len(data):
+        raise Damaged(f"its storages end at byte {at:,}, the file at {len(data):,}")
+    if left := dtypes.keys() - storages.keys():
+        raise Damaged(f"the storage {min(left)[:40]} is not in its list")
     return storages

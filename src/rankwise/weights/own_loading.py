@@ -1,0 +1,94 @@
+"""Models that load in their own way: hooks and overridden methods that rename, split or compute what a checkpoint holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from rankwise.weights.matching import Fit, Naming, Rules, Slot, is_allowed, may_be_missing, namings, pair
+from rankwise.weights.records import EXTRA_STATE, CheckpointError
+from rankwise.weights.state_dicts import StateDict
+from rankwise.weights.tensors import TensorReader
+from rankwise.weights.undoing import Snapshot
+
+
+def loads_in_its_own_way(model: torch.nn.Module) -> bool:
+    """Whether state_dict() shows something else than the model's own tensors, or a class of the user's has a say in loading."""
+    own = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
+    if any(isinstance(value, torch.Tensor) and id(value) not in own for value in model.state_dict(keep_vars=True).values()):
+        return True
+    if type(model).load_state_dict is not torch.nn.Module.load_state_dict:
+        return True
+    plain = torch.nn.Module._load_from_state_dict
+    return any(
+        module._load_state_dict_pre_hooks
+        or module._load_state_dict_post_hooks
+        or (type(module)._load_from_state_dict is not plain and not type(module).__module__.startswith("torch.nn."))
+        for module in model.modules()
+    )
+
+
+class OwnLoading:
+    """Tries what a model's own loading makes of names that are not the model's, and takes it back."""
+
+    def __init__(self, model: torch.nn.Module, slots: Mapping[str, Slot], rules: Rules, reader: TensorReader) -> None:
+        self._model, self._slots, self._rules, self._reader = model, slots, rules, reader
+
+    def fit(self, state: StateDict) -> Fit | None:
+        """The fit under the first names that are taken wholly; None if none are."""
+        if any(record.unreadable for record in state.tensors.values()):
+            return None
+        for naming in namings(self._slots, state.tensors, self._rules):
+            found = None if naming.doubled else self._tried(state, naming)
+            if found is not None and found.is_whole:
+                return found
+        return None
+
+    def _tried(self, state: StateDict, naming: Naming) -> Fit | None:
+        values: dict[str, Any] = {name: self._reader.read(theirs, state.tensors[theirs]) for name, theirs in naming.named.items()}
+        snapshot = Snapshot(self._model)
+        snapshot.copy_values()
+        try:
+            with torch.no_grad():
+                missing, unexpected = load_by_own(self._model, values, assign=is_on_meta(self._model))
+        except Exception:
+            return None  # the names are the wrong ones, for a hook of the user's too
+        finally:
+            snapshot.restore()
+        return self._fit_of(state, naming, missing, unexpected)
+
+    def _fit_of(self, state: StateDict, naming: Naming, missing: list[str], unexpected: list[str]) -> Fit:
+        by_name = pair(self._slots, state.tensors, naming, self._rules)
+        missing = [name for name in missing if not name.endswith(EXTRA_STATE)]
+        allowed = [name for name in missing if may_be_missing(name, by_name.pairs, self._rules)]
+        ignored = tuple(name for name in unexpected if is_allowed(name, self._rules))
+        handed = {name: theirs for name, theirs in naming.named.items() if name not in ignored}
+        return replace(
+            by_name,
+            pairs={ours: theirs for ours, theirs in by_name.pairs.items() if ours in handed},
+            missing=tuple(name for name in missing if name not in allowed),
+            unexpected=tuple(naming.named.get(name, name) for name in unexpected if name not in ignored),
+            wrong={},
+            left_alone=tuple(allowed),
+            ignored=ignored,
+            handed=handed,
+        )
+
+
+def load_by_own(model: torch.nn.Module, values: Mapping[str, Any], assign: bool) -> tuple[list[str], list[str]]:
+    """The model's own load_state_dict; the names it found missing and unexpected. What it cannot take is a CheckpointError."""
+    try:
+        result = model.load_state_dict(dict(values), strict=False, assign=assign)
+    except RuntimeError as error:
+        if not str(error).startswith("Error(s) in loading state_dict"):
+            raise
+        raise CheckpointError("RW734", "the model's own loading does not take the checkpoint", why=str(error)[:1000]) from error
+    missing, unexpected = result if result is not None else ([], [])
+    return list(missing), list(unexpected)
+
+
+def is_on_meta(model: torch.nn.Module) -> bool:
+    return any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))

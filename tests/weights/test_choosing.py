@@ -1,0 +1,141 @@
+"""Which of the tensors in a checkpoint are the weights: never a guess, never the first one, never what only has the right shapes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import rankwise
+from tests.weights.checkpoints import refused, save
+
+
+def net() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+
+
+def weights() -> dict[str, torch.Tensor]:
+    return net().state_dict()
+
+
+def other() -> dict[str, torch.Tensor]:
+    return nn.Linear(7, 7).state_dict()
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        lambda: {"generator_a": weights(), "generator_b": weights()},
+        lambda: {"model": weights(), "model2": weights()},
+        lambda: {"A": {"model": weights()}, "B": {"model": weights()}},
+        lambda: {"model": weights(), "state_dict": weights()},
+        lambda: {"model": weights(), "best_model": weights()},
+        lambda: {"student": weights(), "teacher": weights()},
+        lambda: {"semantic": weights(), "instance": weights()},
+        lambda: {"ema": weights(), "swa": weights()},
+        lambda: {"models": [weights(), weights()]},
+        lambda: {"params": weights(), "m": weights(), "v": weights()},
+        lambda: {0: weights(), "0": weights()},
+    ],
+)
+def test_several_sets_that_fit_are_listed_and_none_is_taken(tmp_path: Path, layout: Any) -> None:
+    found = refused(net(), save(tmp_path / "last.pt", layout()))
+
+    assert found.code == "RW735"
+    assert found.next[0].count("key=") > 1
+
+
+@pytest.mark.parametrize("key", ["momentum", "momentum_buffer", "exp_avg", "grads", "gradients", "optimizer_state", "velocity", "adam_m"])
+def test_what_is_known_to_be_no_weights_is_never_taken(tmp_path: Path, key: str) -> None:
+    alone = refused(net(), save(tmp_path / "alone.pt", {key: weights(), "epoch": 3}))
+    nested = refused(net(), save(tmp_path / "nested.pt", {"run": {key: weights()}}))
+    beside = refused(net(), save(tmp_path / "beside.pt", {"model": other(), key: weights()}))
+    flat = refused(net(), save(tmp_path / "flat.pt", {f"{key}.{name}": tensor for name, tensor in weights().items()}))
+
+    assert [alone.code, nested.code, beside.code, flat.code] == ["RW735", "RW735", "RW734", "RW734"]
+    assert f"key={key!r}" in alone.next[0]
+
+
+def test_an_optimizers_state_is_known_by_what_it_is_made_of(tmp_path: Path) -> None:
+    moments = {"state": weights(), "param_groups": [{"lr": 0.1}]}
+
+    assert refused(net(), save(tmp_path / "last.pt", {"anything": moments})).code == "RW735"
+    assert refused(net(), save(tmp_path / "lists.pt", {"things": [moments]})).code == "RW735"
+
+
+def test_whoever_names_a_key_gets_what_is_there(tmp_path: Path) -> None:
+    state = weights()
+    model = net()
+
+    rankwise.load_weights(model, save(tmp_path / "last.pt", {"momentum": state}), key="momentum")
+
+    assert torch.equal(model[0].weight, state["0.weight"])
+
+
+@pytest.mark.parametrize("key", ["optimal_weights", "scheduled_net", "semantic", "stranger", "momentum_encoder"])
+def test_a_key_that_only_sounds_like_training_state_loads(tmp_path: Path, key: str) -> None:
+    state = weights()
+    model = net()
+
+    report = rankwise.load_weights(model, save(tmp_path / "last.pt", {key: state, "other": other()}))
+
+    assert report.key == key
+    assert torch.equal(model[0].weight, state["0.weight"])
+
+
+def test_a_wrong_model_beside_something_that_fits_is_not_passed_over(tmp_path: Path) -> None:
+    path = save(tmp_path / "last.pt", {"model": other(), "snapshot": weights()})
+
+    found = refused(net(), path)
+    rankwise.load_weights(net(), path, key="snapshot")
+
+    assert found.code == "RW734"
+    assert "under 'model'" in found.why and "key='snapshot'" in found.next[0]
+
+
+def test_a_part_of_the_model_is_that_part_whatever_its_name_means_elsewhere(tmp_path: Path) -> None:
+    """Saved part by part, and one part is called `scaler`."""
+    model = nn.ModuleDict({"body": nn.Linear(4, 4), "scaler": nn.Linear(4, 1)})
+    saved = nn.ModuleDict({"body": nn.Linear(4, 4), "scaler": nn.Linear(4, 1)})
+
+    rankwise.load_weights(model, save(tmp_path / "last.pt", {name: part.state_dict() for name, part in saved.items()}))
+
+    assert torch.equal(model["scaler"].weight, saved["scaler"].weight)
+
+
+def test_one_dictionary_under_two_keys_is_one(tmp_path: Path) -> None:
+    state = weights()
+    model = net()
+
+    rankwise.load_weights(model, save(tmp_path / "last.pt", {"model": state, "best": state}))
+
+    assert torch.equal(model[0].weight, state["0.weight"])
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        lambda: {**weights(), "0": {"weight": torch.zeros(4, 4)}},
+        lambda: {"net.0.weight": torch.zeros(4, 4), **{f"net.module.{name}": tensor for name, tensor in weights().items()}},
+    ],
+)
+def test_two_tensors_of_one_name_are_not_chosen_between(tmp_path: Path, layout: Any) -> None:
+    assert refused(net(), save(tmp_path / "last.pt", layout())).code == "RW734"
+
+
+def test_a_prefix_under_which_two_tensors_fall_together(tmp_path: Path) -> None:
+    state = {**{f"model.{name}": tensor for name, tensor in weights().items()}, "module.model.0.weight": torch.zeros(4, 4)}
+
+    assert refused(net(), save(tmp_path / "last.pt", state), prefix="model.").code == "RW734"
+
+
+def test_a_part_that_fits_is_named_with_its_prefix(tmp_path: Path) -> None:
+    state = {**{f"model.{name}": tensor for name, tensor in weights().items()}, "loss.weight": torch.zeros(3)}
+
+    found = refused(net(), save(tmp_path / "last.pt", {"state_dict": state}))
+
+    assert found.code == "RW734"
+    assert "prefix='model.'" in found.next[0]

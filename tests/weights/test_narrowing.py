@@ -1,0 +1,59 @@
+"""A number that the model's dtype cannot hold is told, not made infinite."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import rankwise
+from rankwise.weights.converting import Wanted, convert_to_safetensors
+from rankwise.weights.records import CheckpointError
+from tests.weights.checkpoints import refused, save
+
+
+def linear(value: float, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    return {"weight": torch.ones(2, 2, dtype=dtype), "bias": torch.tensor([1.0, value], dtype=dtype)}
+
+
+@pytest.mark.parametrize(
+    ("state", "options"),
+    [
+        (linear(1e300, torch.float64), {}),
+        (linear(-1e39, torch.float64), {}),
+        (linear(70000.0, torch.float32), {"dtype": "float16"}),
+        (linear(3e38, torch.bfloat16), {"dtype": "float16"}),
+    ],
+)
+def test_a_number_that_would_become_infinite(tmp_path: Path, state: dict[str, torch.Tensor], options: dict[str, str]) -> None:
+    found = refused(nn.Linear(2, 2), save(tmp_path / "last.pt", state), **options)
+
+    assert found.code == "RW734"
+    assert "bias holds" in found.summary and "cannot hold" in found.summary
+
+
+@pytest.mark.parametrize("value", [torch.inf, torch.nan, 1e-300, 0.1])
+def test_what_was_not_finite_before_and_what_is_only_rounded_is_taken(tmp_path: Path, value: float) -> None:
+    model = nn.Linear(2, 2)
+
+    rankwise.load_weights(model, save(tmp_path / "last.pt", linear(value, torch.float64)))
+
+    assert torch.equal(model.bias, torch.tensor([1.0, value])) or value != value
+
+
+def test_a_whole_number_that_would_become_another(tmp_path: Path) -> None:
+    model = nn.Module()
+    model.register_buffer("ids", torch.zeros(2, dtype=torch.int32))
+
+    assert refused(model, save(tmp_path / "last.pt", {"ids": torch.tensor([1, 2**40])})).code == "RW734"
+
+
+def test_converting_to_a_smaller_dtype(tmp_path: Path) -> None:
+    path = save(tmp_path / "last.pt", linear(70000.0, torch.float32))
+
+    with pytest.raises(CheckpointError, match="bias holds"):
+        convert_to_safetensors(path, tmp_path / "out.safetensors", Wanted(dtype="float16"))
+
+    assert not (tmp_path / "out.safetensors").exists()

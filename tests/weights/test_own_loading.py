@@ -1,0 +1,115 @@
+"""Models that rename or compute while they load are asked before a checkpoint is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import rankwise
+from tests.weights.checkpoints import refused, save
+
+
+class Renamed(nn.Module):
+    """Its `old` layer is called `new` now, and it knows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.new = nn.Linear(3, 3)
+
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+        for name in list(state):
+            if name.startswith(f"{prefix}old."):
+                state[f"{prefix}new.{name[len(prefix) + 4 :]}"] = state.pop(name)
+        super()._load_from_state_dict(state, prefix, *rest)
+
+
+class Joined(nn.Module):
+    """Was two layers, is one: a hook joins them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.both = nn.Linear(3, 4)
+        self.register_load_state_dict_pre_hook(self._join)
+
+    @staticmethod
+    def _join(module: nn.Module, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+        for kind in ("weight", "bias"):
+            if f"{prefix}one.{kind}" in state:
+                parts = [state.pop(f"{prefix}{name}.{kind}") for name in ("one", "two")]
+                state[f"{prefix}both.{kind}"] = torch.cat(parts)
+
+
+OLD = {"old.weight": torch.arange(9.0).view(3, 3), "old.bias": torch.arange(3.0)}
+APART = {f"{name}.{kind}": torch.rand(shape) for name in ("one", "two") for kind, shape in (("weight", (2, 3)), ("bias", (2,)))}
+
+
+@pytest.mark.parametrize("outer", ["", "module.", "_orig_mod.module.", "model."])
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_old_names_that_the_model_renames(tmp_path: Path, outer: str, device: str) -> None:
+    path = save(tmp_path / "last.pt", {"model": {f"{outer}{name}": tensor for name, tensor in OLD.items()}, "epoch": 3})
+    with torch.device(device):
+        model = nn.Sequential(Renamed()) if outer == "model." else Renamed()
+    if outer == "model.":
+        path = save(tmp_path / "last.pt", {f"model.0.{name}": tensor for name, tensor in OLD.items()})
+
+    report = rankwise.load_weights(model, path)
+
+    weight = dict(model.named_parameters())["0.new.weight" if outer == "model." else "new.weight"]
+    assert torch.equal(weight, OLD["old.weight"])
+    assert report.loaded == 2
+
+
+def test_a_hook_that_joins_two_layers(tmp_path: Path) -> None:
+    model = Joined()
+
+    rankwise.load_weights(model, save(tmp_path / "last.pt", APART))
+
+    assert torch.equal(model.both.weight, torch.cat([APART["one.weight"], APART["two.weight"]]))
+
+
+def test_a_checkpoint_that_the_model_cannot_rename_is_refused(tmp_path: Path) -> None:
+    found = refused(Renamed(), save(tmp_path / "last.pt", {"older.weight": torch.zeros(3, 3), "older.bias": torch.zeros(3)}))
+
+    assert found.code == "RW734"
+    assert "new.weight" in found.why and "older.weight" in found.why
+
+
+def test_a_wrong_shape_under_an_old_name_is_refused(tmp_path: Path) -> None:
+    assert refused(Renamed(), save(tmp_path / "last.pt", {**OLD, "old.bias": torch.zeros(4)})).code == "RW734"
+
+
+def test_old_and_new_names_in_one_file_are_two_sets(tmp_path: Path) -> None:
+    found = refused(Renamed(), save(tmp_path / "last.pt", {"a": Renamed().state_dict(), "b": OLD}))
+
+    assert found.code == "RW735"
+    assert "key='a'" in found.next[0] and "key='b'" in found.next[0]
+
+
+def test_old_numbers_that_become_infinite_are_refused(tmp_path: Path) -> None:
+    state = {"old.weight": torch.full((3, 3), 1e300, dtype=torch.float64), "old.bias": torch.zeros(3)}
+
+    assert "not finite" in refused(Renamed(), save(tmp_path / "last.pt", state)).summary
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_batch_norm_without_its_counter_as_torch_0_4_wrote_it(tmp_path: Path, device: str) -> None:
+    saved = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    saved(torch.randn(4, 2))
+    path = save(tmp_path / "last.pt", {name: value for name, value in saved.state_dict().items() if "num_batches" not in name})
+    with torch.device(device):
+        model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+
+    report = rankwise.load_weights(model, path)
+
+    assert torch.equal(model[1].running_mean, saved[1].running_mean)
+    assert (model[1].num_batches_tracked.item(), report.left_alone) == (0, ("1.num_batches_tracked",))
+
+
+def test_a_missing_running_mean_is_still_missing(tmp_path: Path) -> None:
+    state = {name: value for name, value in nn.BatchNorm1d(3).state_dict().items() if name in ("weight", "bias", "running_var")}
+
+    assert "2 of 5 names" in refused(nn.BatchNorm1d(3), save(tmp_path / "last.pt", state)).summary
