@@ -1,0 +1,208 @@
+"""Who left the common way where two ranks' histories part, told from what was usual, from the data and from the code."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from rankwise.evidence.records import Call, Caught, Ended, RankEvidence, Stack
+from tests.diagnose.jobs import (
+    NOW_NS,
+    SECOND,
+    did,
+    elsewhere,
+    ended,
+    expect,
+    gradients,
+    helper,
+    in_backward,
+    in_forward,
+    job,
+    main_thread,
+    numbered,
+    rank,
+    root,
+    stack_of,
+    waiting,
+    waiting_ranks,
+)
+
+STEP = [*did("broadcast", at="train.py:11 train", origin="forward", sizes=(64,)), *gradients()]
+METRIC = did("all_reduce", at="metrics.py:4 reduce")
+
+
+def test_a_skipped_backward_is_found_where_it_happened_and_not_where_it_hangs() -> None:
+    """Without buffers nothing hangs until the epoch's end; the histories part at the skipped step."""
+    step = [Call("forward", 0, 1, stack_of("train.py:11 train")), Call("backward", 2, 3, stack_of("train.py:12 train"))]
+    evidence = job(_with_calls(waiting(0, "barrier", "train.py:20 main", sizes=()), [*step * 3, step[0], *step * 2]), _in_sixth(step))
+
+    found = root(evidence)
+
+    expect(found, "RW201", [0], "skipped the gradient all_reduce", "after the forward at train.py:11")
+    assert waiting_ranks(found) == [1]
+
+
+def _in_sixth(step: list[Call]) -> RankEvidence:
+    return _with_calls(in_backward(1, after=gradients(5)), [*step * 5, step[0]])
+
+
+def _with_calls(evidence: RankEvidence, before: list[Call]) -> RankEvidence:
+    last = evidence.calls[-1]
+    times = (
+        replace(call, started_ns=NOW_NS - 60 * SECOND + i * 1000, ended_ns=NOW_NS - 60 * SECOND + i * 1000 + 500)
+        for i, call in enumerate(before)
+    )
+    calls = (*times, last)
+    return replace(evidence, calls=calls, counts={**evidence.counts, "forward": 1, "backward": 1})
+
+
+def test_a_call_that_only_one_rank_made_shifts_the_pairs_and_is_still_found() -> None:
+    source, lines = numbered("""\
+def main(state):
+    if state.is_main_process:
+        dist.barrier()                  # <- surplus
+    dist.barrier()                      # <- first
+    dist.barrier()                      # <- second
+    model = DDP(net)                    # <- ddp
+""")
+    at = {name: f"train.py:{line} main" for name, line in lines.items()}
+    surplus, first = did("barrier", at=at["surplus"], sizes=()), did("barrier", at=at["first"], sizes=())
+    second = did("barrier", at=at["second"], sizes=())
+    evidence = job(
+        waiting(0, "barrier", at["second"], after=[*surplus, *first], sizes=()),
+        waiting(1, "all_gather", at["ddp"], after=[*first, *second], origin="ddp"),
+        sources={"train.py": source},
+    )
+
+    expect(root(evidence), "RW208", [0], "only rank 0", "is_main_process", at=f"train.py:{lines['surplus']}")
+
+
+def test_a_new_call_without_a_condition_is_a_suspicion_with_both_readings() -> None:
+    evidence = job(waiting(0, "all_gather", "log.py:9 report", after=STEP * 5), in_forward(1, after=STEP * 5))
+
+    found = root(evidence)
+
+    expect(found, "RW208", [0], "Either the call is one rank's alone, or rank 1 left it out", certain=False)
+    assert found.next[0].startswith("compare")
+
+
+def test_of_three_ranks_the_one_with_the_new_call_is_certain() -> None:
+    evidence = job(waiting(0, "all_gather", "log.py:9 report", after=STEP * 5), *[in_forward(r, after=STEP * 5) for r in (1, 2)])
+
+    expect(root(evidence), "RW208", [0])
+
+
+def _passes(evidence: RankEvidence, at: Stack, batches: int, *, is_over: bool) -> RankEvidence:
+    start = Call("pass_start", NOW_NS - 90 * SECOND, NOW_NS - 90 * SECOND, at, peer=0)
+    end = Call("pass_end", NOW_NS - 11 * SECOND, NOW_NS - 11 * SECOND, at, peer=batches)
+    calls = (start, *evidence.calls[:-1], *([end] if is_over else []), evidence.calls[-1])
+    counts = {**evidence.counts, "next_batch": batches, "pass_start": 1, "end_of_data": int(is_over)}
+    return replace(evidence, calls=calls, counts=counts)
+
+
+def test_uneven_data_is_said_only_where_the_loader_ended() -> None:
+    loop = stack_of("train.py:9 train")
+    short = _passes(waiting(1, "all_reduce", "metrics.py:4 reduce", after=STEP * 4), loop, 4, is_over=True)
+    long = _passes(in_backward(0, after=[*STEP * 4, STEP[0]]), loop, 5, is_over=False)
+
+    expect(root(job(long, short)), "RW213", [1], "its data ended after 4 batches", "at batch 5")
+
+
+def test_a_rank_that_stops_with_even_data_left_the_loop_itself() -> None:
+    source, lines = numbered("""\
+def fit(loader):
+    for epoch in range(9):
+        for batch in loader:            # <- loop
+            model(batch).backward()     # <- backward
+        if patience.is_over:
+            break                       # <- break
+    dist.barrier()                      # <- barrier
+""")
+    at = {name: f"train.py:{line} fit" for name, line in lines.items()}
+    step = gradients(at=at["backward"])
+    stopped = _passes(waiting(1, "barrier", at["barrier"], after=step * 5, sizes=()), stack_of(at["loop"]), 5, is_over=True)
+    going = _passes(in_backward(0, at["backward"], after=step * 5), stack_of(at["loop"]), 5, is_over=True)
+    going = replace(going, counts={**going.counts, "next_batch": 6, "pass_start": 2})
+
+    expect(root(job(going, stopped, sources={"train.py": source})), "RW219", [1], "patience.is_over", at=f"train.py:{lines['break']}")
+
+
+def test_rw220_gradient_sync_was_off_on_one_rank() -> None:
+    """Both ran as many forwards and backwards; one of them made one reduction less, and its forward says why."""
+    forward, backward = Call("forward", 0, 1, stack_of("train.py:11 train")), Call("backward", 2, 3, stack_of("train.py:12 train"))
+    off = replace(forward, reduce_op="no_sync")
+    source = "def begin(model, tokens):\n    model.require_backward_grad_sync = tokens >= budget\n"
+    evidence = job(
+        _with_calls(in_backward(0, after=gradients(4)), [forward, backward] * 4 + [forward]),
+        _with_calls(waiting(1, "all_gather", "train.py:20 main", after=gradients(4)), [forward, backward] * 2 + [off, backward] + [forward, backward] * 2),
+        sources={"train.py": source},
+    )
+
+    expect(root(evidence), "RW220", [1], "gradient sync", "no_sync", at="train.py:2")
+
+
+def test_rw221_other_numbers_of_rounds_without_a_loader_name_both() -> None:
+    source, lines = numbered("""\
+def reduce_all(meters):
+    for meter in meters.values():       # <- loop
+        dist.barrier()                  # <- meter
+def main():
+    reduce_all(meters)                  # <- call
+    dist.all_reduce(total)              # <- total
+""")
+    meter = [f"train.py:{lines['meter']} reduce_all", f"train.py:{lines['call']} main"]
+    done = did("barrier", 3, at=meter, sizes=())
+    evidence = job(
+        waiting(0, "barrier", meter, after=done, sizes=()),
+        waiting(1, "all_reduce", f"train.py:{lines['total']} main", after=done),
+        sources={"train.py": source},
+    )
+
+    expect(root(evidence), "RW221", [0, 1], "different numbers of rounds", "meters.values()", certain=False)
+
+
+def test_a_collective_of_a_helper_thread_is_told_as_one() -> None:
+    beside = waiting(0, "all_reduce", ["logger.py:7 report", "logger.py:3 run"], after=STEP * 5, sizes=(1,))
+    beside = replace(beside, calls=(*beside.calls[:-1], replace(beside.calls[-1], by_helper=True)))
+
+    found = root(job(beside, in_backward(1, after=STEP * 5)))
+
+    expect(found, "RW208", [0], "helper thread")
+
+
+def test_rw316_the_same_exception_again_and_again() -> None:
+    stuck = elsewhere(
+        1, "feed.py:50 __iter__", caught=(Caught("CorruptRecord", "utterance 173 has no frames", 8, NOW_NS, stack_of("feed.py:24 get")),)
+    )
+
+    expect(root(job(waiting(0), stuck)), "RW316", [1], "CorruptRecord", "again", certain=False, deadlock=False, at="feed.py:24")
+
+
+@pytest.mark.parametrize("ago_s", [3.0, 30.0])
+def test_rw317_a_rank_that_does_not_end_is_told_after_a_while(ago_s: float) -> None:
+    over = Ended("finished", NOW_NS - int(ago_s * SECOND), code=0)
+    frames = main_thread("/usr/lib/python3.11/queue.py:90 join", "telemetry.py:41 close")
+    hanging = replace(elsewhere(0, threads=frames), leaving=over, last_progress_ns=over.time_ns)
+
+    found = [finding for finding in [*_all(job(hanging, ended(rank(1), "finished", code=0)))] if finding.code == "RW317"]
+
+    assert bool(found) == (ago_s > 10)
+    if found:
+        expect(found[0], "RW317", [0], "hangs at exit", "rank 1 has ended", certain=False, deadlock=False, at="telemetry.py:41")
+
+
+def _all(evidence):
+    from rankwise.diagnose import diagnose
+
+    return diagnose(evidence)
+
+
+def test_rw410_names_the_rank_that_nccls_watchdog_waited_for() -> None:
+    said = "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=11, OpType=ALLREDUCE) ran for 20022 milliseconds"
+    aborted = replace(ended(waiting(0, backend="nccl"), "signal", signal=6, said=said), calls=waiting(0).calls)
+    busy = elsewhere(1, "index.py:29 rebuild", helpers=(helper(7, 4201),))
+
+    found = root(job(aborted, busy, exit_code=1))
+
+    expect(found, "RW410", [1], "rank 1 did not arrive", "rebuild", deadlock=False, at="index.py:29")

@@ -1,0 +1,138 @@
+"""Two ranks' calls laid side by side: where they part, what was usual, and what does not count."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rankwise.diagnose.history import find_parting, has_unusual_step, history_of, times_followed
+from rankwise.evidence.records import Call, JobEvidence
+from tests.diagnose.jobs import NOW_NS, SECOND, job, rank, root, stack_of, waiting
+from tests.diagnose.jobs import Slot as S
+from tests.diagnose.simulation import start
+
+
+def calls(text: str, *, open_last: bool = False) -> tuple[Call, ...]:
+    """One call per letter, each letter a line of its own."""
+    made = []
+    for i, letter in enumerate(text):
+        began = NOW_NS - 100 * SECOND + i * 1000
+        made.append(Call("all_reduce", began, began + 500, stack_of(f"train.py:{ord(letter)} main")))
+    return (*made[:-1], replace(made[-1], ended_ns=0)) if open_last else tuple(made)
+
+
+def two(mine: str, other: str, **facts: int) -> JobEvidence:
+    return job(*[replace(rank(r, []), calls=calls(text, open_last=True), **facts) for r, text in enumerate((mine, other))])
+
+
+def parted(mine: str, other: str) -> tuple[str, str] | None:
+    found = find_parting(two(mine, other), 0, 1)
+    return None if found is None else tuple(chr(c.stack[0].line) if c else "" for c in (found.next, found.next_other))  # type: ignore[return-value]
+
+
+def test_a_rank_that_is_only_further_has_not_parted() -> None:
+    assert parted("abcabc", "abcab") is None
+    assert parted("abc", "abc") is None
+
+
+def test_the_earliest_difference_counts_though_the_rest_is_alike() -> None:
+    assert parted("abcabcabcabx", "abcacabcabcx") == ("b", "c")  # the second lacks a `b` in its second round
+
+
+def test_the_same_call_from_another_line_is_a_twin() -> None:
+    assert parted("abTcabTcab", "abUcabUcab") is None
+
+
+def test_differences_that_were_evened_out_are_past() -> None:
+    assert parted("abXcabYcabP", "abcXabYcabQ") == ("P", "Q")
+
+
+def test_calls_that_left_the_ring_are_left_out_on_both_sides() -> None:
+    evidence = two("abcabc", "cabc")
+    shorter = replace(evidence.ranks[1], num_forgotten=2)
+
+    assert find_parting(replace(evidence, ranks={**evidence.ranks, 1: shorter}), 0, 1) is None
+
+
+def test_rows_of_the_same_call_are_told_apart_by_their_length() -> None:
+    found = find_parting(two("ggbggbggb", "ggbggbggg"), 0, 1)
+    assert found is not None
+
+    assert times_followed(found, found.before, found.next) == 4
+    assert times_followed(found, found.before, found.next_other) == 0
+
+
+def test_a_step_never_taken_before_is_unusual() -> None:
+    assert has_unusual_step(replace(rank(0, []), calls=calls("abcabcabcac")))
+    assert not has_unusual_step(replace(rank(0, []), calls=calls("abcabcabcab")))
+
+
+def test_calls_that_another_call_makes_do_not_count() -> None:
+    outer = Call("all_gather_object", NOW_NS, NOW_NS + 100, stack_of("train.py:5 main"))
+    inner = Call("all_gather", NOW_NS + 10, NOW_NS + 20, stack_of("train.py:5 main"))
+
+    assert [call.op for call in history_of(replace(rank(0, []), calls=(outer, inner))).calls] == ["all_gather_object"]
+
+
+# -- generated jobs, one mutation each: whoever is named for certain is the one ------------------------------------------------
+
+OPS = ["all_reduce", "barrier", "all_gather"]
+
+
+@st.composite
+def mutated_jobs(draw) -> tuple[JobEvidence, int, str]:
+    """Rounds of the same collectives on every rank and in up to two groups; one rank differs once."""
+    world_size, rounds = draw(st.integers(2, 4)), draw(st.integers(2, 6))
+    groups = {"1": tuple(range(world_size))} if draw(st.booleans()) else {}
+    one = [
+        S(draw(st.sampled_from(OPS)), at=f"train.py:{10 + i} main", group=draw(st.sampled_from(["0", *groups])))
+        for i in range(draw(st.integers(1, 5)))
+    ]
+    final = [S("barrier", at="train.py:90 main", sizes=())]
+    programs = [[*one * rounds, *final] for _ in range(world_size)]
+    guilty = draw(st.integers(0, world_size - 1))
+    kind = draw(st.sampled_from(["skip", "extra", "swap", "early end", "other size"]))
+    at = draw(st.integers(0, len(one) * rounds - 1))
+    mine = programs[guilty]
+    if kind == "skip":
+        del mine[at]
+    elif kind == "extra":
+        mine.insert(at, S("all_reduce", at="extra.py:5 log", sizes=(3,)))
+    elif kind == "swap":
+        mine[at], mine[at + 1] = mine[at + 1], mine[at]
+    elif kind == "early end":
+        del mine[at : len(one) * rounds]
+    else:
+        mine[at] = replace(mine[at], sizes=(77,))
+    running = start(programs, groups)
+    running.run()
+    return running.evidence(), guilty, kind
+
+
+@settings(max_examples=300, deadline=None)
+@given(mutated_jobs())
+def test_whoever_is_named_for_certain_is_the_one_that_was_mutated(story: tuple[JobEvidence, int, str]) -> None:
+    evidence, guilty, kind = story
+    if all(not e.alive for e in evidence.ranks.values()) and kind != "other size":
+        return  # it went through: nobody waits
+    found = _root_or_none(evidence)
+    if found is None or not found.certain:
+        return
+    named = {place.rank for place in found.culprits}
+
+    assert named == {guilty} or (guilty in named and found.code in ("RW204", "RW218")), (kind, found)
+
+
+def _root_or_none(evidence: JobEvidence):
+    from rankwise.diagnose import diagnose
+
+    return next(iter(diagnose(evidence)), None)
+
+
+def test_a_wait_without_a_difference_is_no_parting() -> None:
+    evidence = job(waiting(0), waiting(1))
+
+    assert find_parting(evidence, 0, 1) is None
+    assert root(job(waiting(0), rank(1))) is not None
