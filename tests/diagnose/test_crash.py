@@ -286,7 +286,7 @@ def test_rw204_gloo_aborts_a_rank_that_is_sent_more_than_it_expects() -> None:
     assert crashed.ended is not None
     found = root(job(waiting(0, "all_to_all_single", "train.py:7 dispatch"), replace(crashed, ended=replace(crashed.ended, said=said))))
 
-    expect(found, "RW204", [1], "all_to_all_single", "sizes")
+    expect(found, "RW204", [1], "all_to_all_single", "sizes", certain=False)
     assert "384 vs 256" in found.why
 
 

@@ -113,15 +113,15 @@ def by_majority(job: JobEvidence, sides: list[Side]) -> Blame | None:
 def by_branch(job: JobEvidence, book: SourceBook, a: Side, b: Side) -> Blame | None:
     """Both came through the same function, in which only one side took a branch that depends on the rank."""
     shared = common_frames(a.stack, b.stack)
-    world = job.world_size or len(job.ranks)
-    frames = [frame for frame in a.stack if shared and (frame.file, frame.function) == (shared[0].file, shared[0].function)]
-    for frame in [*frames, *[f for f in a.stack if any(f.function == g.function for g in b.stack)]]:
-        taken = book.branch_taken_by(frame, [*a.ranks, *b.ranks], world)
-        if taken is not None:
-            ranks, line = taken
-            why = f"only {ranks_text(ranks)} took the branch in {os.path.basename(frame.file)}:{line}, after which the order of collectives differs (mismatch)"
-            return Blame("RW203", sorted(ranks), why)
-    return None
+    if shared is None or shared[0] != shared[1]:  # only where one line calls both, as `for part in order: part()` does
+        return None
+    taken = book.branch_taken_by(shared[0], [*a.ranks, *b.ranks], job.world_size or len(job.ranks))
+    if taken is None:
+        return None
+    ranks, line = taken
+    place = f"{os.path.basename(shared[0].file)}:{line}"
+    why = f"only {ranks_text(ranks)} took the branch in {place}, after which the order of collectives differs (mismatch)"
+    return Blame("RW203", sorted(ranks), why, certain=False)
 
 
 def undecided(sides: list[Side]) -> Blame:

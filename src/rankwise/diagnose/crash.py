@@ -358,11 +358,8 @@ def _from_end(job: JobEvidence, stands: Standings, root: _End) -> Finding:
         if certain
         else "is gone without a trace, as after SIGKILL (killed)" + (f", exit code {ended.code}" if ended.code else "")
     )
-    why = (
-        f"nothing proves that memory ran out; somebody killed it{_memory_text(evidence)}"
-        if not ended.by
-        else f"the signal came{by}{_memory_text(evidence)}"
-    )
+    unknown = "nothing proves that memory ran out; somebody killed it" if name == "SIGKILL" else f"nobody in the job handles {name}"
+    why = f"{unknown}{_memory_text(evidence)}" if not ended.by else f"the signal came{by}{_memory_text(evidence)}"
     details["deadlock"] = certain
     return load_cause("RW403").finding(f"rank {root.rank} {words}{before}{at(frame)}", certain=certain, why=why, **details)
 
@@ -383,7 +380,7 @@ def _native_crash(job: JobEvidence, root: _End, number: int | None, frame: Frame
         call = _last_unfinished_call(job.ranks[root.rank])
         return load_cause("RW204").finding(
             f"rank {root.rank} was sent more than it expects in {call or 'a collective'}{at(frame)}: the sizes (counts, splits, shapes) of its call do not fit those of another rank",
-            certain=True, why=f"gloo ended the process: {said}", **details,
+            certain=False, why=f"gloo ended the process: {said}", instead=("compare what each rank called last, and with which sizes",), **details,
         )  # fmt: skip
     if "nccl error" in said.lower():
         call = _last_unfinished_call(job.ranks[root.rank]) or "a collective"

@@ -96,7 +96,7 @@ def _by_jump(way: _Way) -> Blame | None:
 def _by_loop(way: _Way) -> Blame | None:
     """These go round in a loop that the others have left."""
     missed, there = way.parting.next, way.parting.next_other
-    if missed is None:
+    if missed is None or (there is None and not was_called(way.parting, missed)):
         return None
     left = find_left_loops(way.book, _stack(missed), _stack(there))
     if left is None or (there is not None and was_called(way.parting, there) and _is_a_pass_ahead(way)):
@@ -218,7 +218,7 @@ def _by_novelty(way: _Way) -> Blame | None:
     ways = way.book.shared_frames(_stack(there), _stack(call))
     line = ways[0] if ways is not None else top_of(_stack(there))
     if there.op == "forward":
-        return Blame("RW209", way.others, why, line, certain="eval" in there.mode or "no_grad" in there.mode)
+        return Blame("RW209", way.others, why, line, certain=False)
     return Blame("RW208", way.others, why, line, certain=False)
 
 

@@ -62,7 +62,7 @@ def find_left_loops(book: SourceBook, inside: Stack, outside: Stack) -> LeftLoop
     if shared is not None:
         here, there = shared
         around = book.loops_at(here.file, here.line)
-        left += [(here, loop) for loop in around if not loop.start <= there.line <= loop.end]
+        left += [(here, loop) for loop in around if there.line > loop.end]
     if not left:
         return None
     reasons = [reason for frame, loop in left for reason in _exits(frame, loop)]

@@ -8,7 +8,7 @@ import socket
 from dataclasses import replace
 from pathlib import Path
 
-from rankwise.evidence.records import FileLock, HostFacts, JobEvidence, Peer, RankEvidence
+from rankwise.evidence.records import FileLock, HostFacts, JobEvidence, Peer, RankEvidence, Stack
 from rankwise.evidence.tracebacks import find_tracebacks
 from rankwise.launch.hostfacts import find_host_facts, oom_count
 from rankwise.launch.observe import Observer, source_files
@@ -131,12 +131,19 @@ class Collector:
             stacks += [init.stack for init in e.inits] + [g.stack for g in e.groups] + [m.stack for m in e.models]
             stacks += [raised.stack for raised in e.raised] + [e.ended.stack if e.ended else ()]
             scripts += [model.class_file for model in e.models] + [e.script]
-        for file in {*source_files(stacks), *filter(None, scripts)}:
+        latest = [call.stack for e in ranks.values() for call in e.calls[-3:]]
+        for file in [*{*source_files(stacks), *filter(None, scripts)}, *_library_files(latest)]:
             if file not in self._sources and len(self._sources) < 200:
                 self._sources[file] = _read_text(file)
         for file in _neighbours(list(self._sources)):
             if file not in self._sources and len(self._sources) < 200:
                 self._sources[file] = _read_text(file)
+
+
+def _library_files(stacks: list[Stack]) -> list[str]:
+    """The libraries between the user's code and torch: what their conditions mean is read there (`trainer.is_world_process_zero()`)."""
+    files = [f.file for stack in stacks for f in stack if "-packages/" in f.file and "/torch/" not in f.file]
+    return list(dict.fromkeys(files))[:40]
 
 
 def _neighbours(files: list[str]) -> list[str]:
