@@ -47,6 +47,28 @@ def test_a_full_disk_costs_the_evidence_and_not_the_job(tmp_path: Path) -> None:
     assert f"could not write verdict.json to {tmp_path}/small/out (OSError: [Errno 28] No space left on device)" in done.stderr
 
 
+def test_a_working_folder_that_was_removed(tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    run = f'rmdir "{tmp_path}/gone"; exec {sys.executable} -m rankwise run --out "{tmp_path}/out" -- true'
+    done = subprocess.run(["bash", "-c", run], capture_output=True, text=True, timeout=90, cwd=tmp_path / "gone")
+
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "out" / "verdict.json").read_text())["findings"] == []
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams(tmp_path: Path, closed: str) -> None:
+    """As a daemon starts its children: no descriptor of ours may take the place of the job's output."""
+    job = "echo to stdout; echo to stderr >&2; exit 3"
+    run = f"exec {sys.executable} -m rankwise run --out {tmp_path}/out -- sh -c '{job}' {closed}"
+    done = subprocess.run(["bash", "-c", run], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=90)
+
+    assert done.returncode == 3, done.stderr
+    assert sorted((tmp_path / "out" / "logs" / "launcher.log").read_text().splitlines()) == ["to stderr", "to stdout"]
+    assert done.stdout == ("" if ">&-" in closed.split() else "to stdout\n")
+    assert ("to stderr" in done.stderr) == ("2>&-" not in closed)
+
+
 def test_the_probes_folder_taken_away(tmp_path: Path, start: Start) -> None:
     """A cleaner of /tmp: the job is not disturbed, and the launcher does not stumble."""
     script = write_script(tmp_path, PATIENT)

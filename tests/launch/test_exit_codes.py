@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from rankwise.diagnose.no_ranks import find_command_failure
 from rankwise.evidence.folder import load_evidence
 from tests.launch.jobs import line_of, write_script
 
@@ -39,6 +40,18 @@ def test_a_shell_in_between(tmp_path: Path, run_rankwise: Callable[..., Any]) ->
     ran = run_rankwise("run", "--out", tmp_path / "out", "--", "sh", "-c", "exit 42")
 
     assert ran.code == 42
+
+
+def test_a_command_that_dies_before_any_rank_exists(tmp_path: Path, run_rankwise: Callable[..., Any]) -> None:
+    """The evidence holds its last words, which is all there is to tell."""
+    script = write_script(tmp_path, "print('loading')\nimport nothing_of_this_name  # here\n")
+    ran = run_rankwise("run", "--out", tmp_path / "out", "--", sys.executable, script)
+    finding = find_command_failure(load_evidence(tmp_path / "out" / "evidence"))
+
+    assert ran.code == 1
+    assert finding is not None
+    assert "ModuleNotFoundError: No module named 'nothing_of_this_name'" in finding.summary
+    assert finding.culprits[0].line == line_of(script, "here")
 
 
 def test_how_each_rank_ended(tmp_path: Path, run_rankwise: Callable[..., Any]) -> None:

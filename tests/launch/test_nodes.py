@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import shutil
 import signal
 import subprocess
@@ -23,7 +24,8 @@ from rankwise.evidence.collectives import CollectiveLog, Signature
 from rankwise.evidence.records import Call, Ended, Frame, HostFacts, Init, JobEvidence, Raised, RankEvidence
 from rankwise.findings import Finding, Place
 from rankwise.launch import nodes, parcels
-from rankwise.launch.nodes import meeting_place
+from rankwise.launch.courier import write_frame
+from rankwise.launch.nodes import SeveralNodes, meeting_place
 from rankwise.launch.parcels import Verdict, pack_job, pack_verdict, unpack_job, unpack_verdict
 from rankwise.launch.peers import Peer, lost_job, merge_jobs
 from rankwise.launch.plan import plan_run
@@ -360,7 +362,52 @@ def test_the_nodes_meet_where_torchrun_meets(options: tuple[str, ...], place: tu
 def test_the_courier_ends_with_the_watcher(free_port: int) -> None:
     command = [sys.executable, Path(nodes.__file__).with_name("courier.py"), "127.0.0.1", str(free_port), "rankwise/x", "0"]
     courier = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    assert courier.stdin is not None
     courier.stdin.close()
 
     assert courier.wait(20) == 0
+
+
+def a_listener() -> SeveralNodes:
+    """A node that hears, without a courier."""
+    node = object.__new__(SeveralNodes)
+    node._inbox, node._number = queue.SimpleQueue(), 0
+    node._peers, node._channels, node._verdicts = {}, {}, {}
+    return node
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        {},
+        {"news": "joined"},
+        {"news": "peers", "serial": 1, "statuses": ["?"]},
+        {"news": "snapshot", "number": [], "version": 1},
+        {"news": 7},
+    ],
+    ids=str,
+)
+def test_a_message_that_makes_no_sense_costs_no_other(garbage: dict[str, Any]) -> None:
+    node = a_listener()
+    for facts in (garbage, {"news": "joined", "number": 3}):
+        node._inbox.put((facts, b"", 1.0, 1))
+    node._hear()
+
+    assert node._number == 3
+
+
+def test_a_courier_that_nobody_hears_is_ended() -> None:
+    """Else the other nodes would seem silent, and their ranks lost."""
+    courier = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert courier.stdin is not None
+    write_frame(courier.stdin, {"news": "joined"})
+    with pytest.raises(RuntimeError):
+        nodes._receive(courier, DeafQueue())  # type: ignore[arg-type]
+
+    assert courier.wait(timeout=60) == -signal.SIGKILL
+    assert courier.stdin is not None
+    courier.stdin.close()
+
+
+class DeafQueue:
+    def put(self, *args: object) -> None:
+        raise RuntimeError("a bug of ours")

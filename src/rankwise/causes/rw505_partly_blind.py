@@ -12,6 +12,8 @@ why. The job itself is not affected.
 - Stacks could not be read: ptrace is refused, as in many containers.
 - torch's record of collectives is off (`TORCH_FR_BUFFER_SIZE=0`) or has another form in this version.
 - A node stopped answering.
+- rankwise itself failed at something: a full disk, no descriptors or memory left, a bug. The traceback is in
+  `logs/rankwise.log` of the run folder; please report a bug.
 
 ## How to fix it
 

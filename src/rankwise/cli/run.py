@@ -38,6 +38,7 @@ def main(argv: list[str]) -> int:
         parser.print_help()
         return 0 if argv else 2
     plan = plan_run(argv)
+    _open_closed_streams()
     from rankwise.launch.follow import follow
     from rankwise.launch.start import SIGNALS, start_job
 
@@ -60,6 +61,18 @@ def main(argv: list[str]) -> int:
             sys.stdout.flush()
         os._exit(code)
     return code
+
+
+def _open_closed_streams() -> None:
+    """`>&-`, or a daemon's child: what we open next would take their numbers, and the job's output would go there."""
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number, which is this one
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  for good
 
 
 def _watcher(plan: RunPlan, folder: Path, job: RunningJob) -> Watch:

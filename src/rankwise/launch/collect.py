@@ -13,7 +13,7 @@ from rankwise.evidence.tracebacks import find_tracebacks
 from rankwise.launch.hostfacts import find_host_facts, oom_count
 from rankwise.launch.observe import Observer, source_files
 from rankwise.launch.plan import RunPlan
-from rankwise.launch.processes import connections_of, file_locks
+from rankwise.launch.processes import connections_of, cwd_of, file_locks
 from rankwise.launch.stacks import StackReader
 
 _MAX_SOURCE = 512 << 10
@@ -29,7 +29,7 @@ class Collector:
         self._plan, self._observer, self._logs, self._started_ns = plan, observer, logs, started_ns
         self._stacks = StackReader(live)
         self._sources: dict[str, str] = {}
-        self._cwd = os.getcwd()
+        self._cwd = cwd_of(os.getpid())  # of which os.getcwd() would complain once it is removed
         self._oom_before = oom_count()
         self._seen_links: dict[int, tuple[Peer, ...]] = {}
         self._seen_locks: list[FileLock] = []

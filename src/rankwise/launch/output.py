@@ -100,10 +100,10 @@ class OutputPump:
                 file.close()
                 self._merge(self._logs / f"pid-{pid}.log", self._logs / f"rank-{rank}.log")
 
-    def said_last(self, pid: int) -> str:
-        """The end of what a process has printed so far."""
-        rank = self._ranks.get(pid)
-        path = self._logs / (f"pid-{pid}.log" if rank is None else f"rank-{rank}.log")
+    def said_last(self, pid: int | None) -> str:
+        """The end of what a process has printed so far; None is the command, and who shares its pipe."""
+        rank = self._ranks.get(pid) if pid is not None else None
+        path = self._logs / ("launcher.log" if pid is None else f"pid-{pid}.log" if rank is None else f"rank-{rank}.log")
         try:
             with path.open("rb") as file:
                 file.seek(max(0, path.stat().st_size - _CHUNK))

@@ -31,6 +31,7 @@ HUNG_EXIT_CODE = 70
 _LOOK_EVERY_NS = 1_000_000_000
 _CONFIRM_S = 1.0
 _CRASH_GRACE_S = 3.5
+_TAIL = 4000
 _NOTES = ("RW504", "RW505", "RW506")  # worth telling only beside something else while the job runs
 
 
@@ -150,7 +151,8 @@ class Watch:
 
     def _collected(self, depth: str, exit_code: int | None = None) -> JobEvidence:
         job = self._collector.collect(depth, time.time_ns(), self._pace.stall_after_s, exit_code=exit_code)
-        return replace(job, blind=(*job.blind, *self._job.faults.spots()), suspected=self._suspected)
+        tails = {"launcher": self._output.said_last(None)[-_TAIL:]} if exit_code and not job.ranks else {}
+        return replace(job, blind=(*job.blind, *self._job.faults.spots()), suspected=self._suspected, log_tails=tails)
 
     def _judge(self, now: int) -> None:
         """Decide, tell what is new, and stop a job that cannot go on."""
