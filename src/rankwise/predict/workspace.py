@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rankwise.causes import load_cause
-from rankwise.errors import RankwiseError
+from rankwise.errors import RankwiseError, whole_text
 from rankwise.predict.journal import Gone, InUse, Journal, read_records
 from rankwise.predict.parts import Results, is_whole, read_part, write_part
 
@@ -23,7 +23,9 @@ class PredictError(RankwiseError):
 
     def __init__(self, code: str, summary: str, *, why: str = "", next: tuple[str, ...] = ()) -> None:
         super().__init__(load_cause(code).finding(summary, certain=True, why=why, next=next))
-        self.show_rest()
+
+    def __str__(self) -> str:
+        return whole_text(self.finding)
 
 
 class Workspace:

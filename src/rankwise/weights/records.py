@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rankwise.causes import load_cause
-from rankwise.errors import RankwiseError
+from rankwise.errors import RankwiseError, whole_text
 
 # torch's name of a dtype: bytes per element
 ITEM_SIZES = {
@@ -30,7 +30,9 @@ class CheckpointError(RankwiseError):
 
     def __init__(self, code: str, summary: str, *, why: str = "", next: tuple[str, ...] = ()) -> None:
         super().__init__(load_cause(code).finding(summary, certain=True, why=why, next=next))
-        self.show_rest()
+
+    def __str__(self) -> str:
+        return whole_text(self.finding)
 
 
 @dataclass(frozen=True)
