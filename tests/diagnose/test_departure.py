@@ -135,7 +135,10 @@ def test_rw220_gradient_sync_was_off_on_one_rank() -> None:
     source = "def begin(model, tokens):\n    model.require_backward_grad_sync = tokens >= budget\n"
     evidence = job(
         _with_calls(in_backward(0, after=gradients(4)), [forward, backward] * 4 + [forward]),
-        _with_calls(waiting(1, "all_gather", "train.py:20 main", after=gradients(4)), [forward, backward] * 2 + [off, backward] + [forward, backward] * 2),
+        _with_calls(
+            waiting(1, "all_gather", "train.py:20 main", after=gradients(4)),
+            [forward, backward] * 2 + [off, backward] + [forward, backward] * 2,
+        ),
         sources={"train.py": source},
     )
 

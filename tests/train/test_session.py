@@ -220,3 +220,11 @@ def test_a_rank_outside_its_world_is_told(cast: Stage) -> None:
 
     assert [part.finding["code"] for part in parts] == ["RW112"] * 3
     assert same_finding(parts[1:])["culprits"][0]["rank"] == 2
+
+
+@pytest.mark.parametrize(("rank", "world_size", "said"), [(2, 2, "has ranks 0 to 1"), (0, 0, "has no rank"), (3, 1, "has rank 0 alone")])
+def test_a_rank_out_of_range_says_so_also_where_nobody_listens(cast: Stage, rank: int, world_size: int, said: str) -> None:
+    (part,) = cast.end([cast.play("sum", rank_env(rank, world_size, free_port()), timeout_s=60.0)])
+
+    assert part.finding["code"] == "RW112"
+    assert f"rank {rank} is out of range: WORLD_SIZE={world_size} {said}" in part.finding["summary"]

@@ -53,6 +53,8 @@ def by_both_ranks(folder: Path) -> None:
     weights, moments = get_state_dict(sharded, optimizer)
     dcp.save({"model": weights, "optim": moments}, checkpoint_id=folder / "dcp_fsdp2")
     dcp.save(get_model_state_dict(sharded), checkpoint_id=folder / "dcp_fsdp2_bare")
+    (folder / "dtensor_files").mkdir(exist_ok=True)
+    torch.save({"model": sharded.state_dict(), "epoch": 3}, folder / "dtensor_files" / f"rank-{dist.get_rank()}.pt")
     ours = DDP(trained())
     for is_sharded, name in ((False, "rankwise_train"), (True, "rankwise_train_sharded")):
         things = {"model": ours, "optimizer": torch.optim.AdamW(ours.parameters())}

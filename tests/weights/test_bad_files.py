@@ -114,7 +114,10 @@ def test_a_traceback_shows_why_and_what_next(tmp_path: Path, corpus: Path) -> No
     with pytest.raises(CheckpointError) as caught:
         rankwise.load_weights(torch.nn.Linear(2, 2), corpus / "expected.pt")
 
+    text = str(caught.value)
+    assert text.startswith("RW734 ") and "\nwhy    model" in text and text.endswith("next   rankwise explain RW734")
     shown = "".join(traceback.format_exception(caught.value))
+    assert shown.count("why    model") == 1
     assert "does not fit the model" in shown and "\nwhy    model" in shown
     assert shown.rstrip().endswith("next   rankwise explain RW734")
 

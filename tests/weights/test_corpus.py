@@ -51,6 +51,7 @@ PLAIN: dict[str, tuple[dict[str, Any], str]] = {
     "rankwise_train_sharded/step-00000007": ({}, "torch.distributed.checkpoint"),
     "rankwise_train_sharded": ({}, "torch.distributed.checkpoint"),
     "rankwise_train_sharded/last.pt": ({}, "torch.distributed.checkpoint"),
+    "dtensor_files": ({}, "DTensors of 2 ranks"),
     "dcp_ddp": ({}, "torch.distributed.checkpoint"),
     "dcp_fsdp1": ({}, "torch.distributed.checkpoint"),
     "dcp_fsdp2": ({}, "optimizer"),

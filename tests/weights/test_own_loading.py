@@ -113,3 +113,24 @@ def test_a_missing_running_mean_is_still_missing(tmp_path: Path) -> None:
     state = {name: value for name, value in nn.BatchNorm1d(3).state_dict().items() if name in ("weight", "bias", "running_var")}
 
     assert "2 of 5 names" in refused(nn.BatchNorm1d(3), save(tmp_path / "last.pt", state)).summary
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*is deprecated")
+@pytest.mark.parametrize(("saved_as", "wanted"), [("old", "new"), ("new", "old"), ("new", "new"), ("old", "old")])
+@pytest.mark.parametrize("outer", ["", "module."])
+def test_weight_norm_of_either_kind(tmp_path: Path, saved_as: str, wanted: str, outer: str) -> None:
+    kinds = {"old": nn.utils.weight_norm, "new": nn.utils.parametrizations.weight_norm}
+    saved, model = (nn.Sequential(kinds[kind](nn.Linear(3, 4)), nn.ReLU(), nn.Linear(4, 2)) for kind in (saved_as, wanted))
+    path = save(tmp_path / "last.pt", {"generator": {f"{outer}{name}": value for name, value in saved.state_dict().items()}})
+
+    rankwise.load_weights(model, path)
+
+    x = torch.randn(5, 3)
+    assert torch.equal(model(x), saved(x))
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*is deprecated")
+def test_weight_norm_that_the_model_has_not_is_told_how(tmp_path: Path) -> None:
+    path = save(tmp_path / "last.pt", nn.Sequential(nn.utils.weight_norm(nn.Linear(3, 4))).state_dict())
+
+    assert "parametrizations.weight_norm" in refused(nn.Sequential(nn.Linear(3, 4)), path).next[0]

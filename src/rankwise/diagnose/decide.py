@@ -10,8 +10,10 @@ from rankwise.diagnose.health import find_notes
 from rankwise.diagnose.lost import with_lost_nodes
 from rankwise.diagnose.match import find_conflict, last_seq
 from rankwise.diagnose.models import model_difference
+from rankwise.diagnose.no_ranks import find_command_failure
 from rankwise.diagnose.p2p import find_crossed_queues
 from rankwise.diagnose.rendezvous import find_rendezvous_wait
+from rankwise.diagnose.restarts import find_stale_store
 from rankwise.diagnose.source import SourceBook
 from rankwise.diagnose.standing import Standings, ended_well, first_raised, gave_up, place_of, standings, wait_of
 from rankwise.diagnose.start import find_start_problem
@@ -49,6 +51,9 @@ def find_root(job: JobEvidence, stands: Standings, book: SourceBook) -> list[Fin
     if job.exit_code == 0 and all(e.alive or ended_well(e.ended) for e in job.ranks.values()):
         silent = find_disagreement(job, stands, book)
         return [silent] if silent is not None and silent.code in _SILENT else []
+    early = find_command_failure(job) or find_stale_store(job)
+    if early is not None:
+        return [early]
     start = find_start_problem(job, stands, book)
     crash = find_crash(job, stands, book)
     disagreement = find_disagreement(job, stands, book)

@@ -29,6 +29,7 @@ from rankwise.train.store import open_store
 logger = logging.getLogger("rankwise.session")
 
 _DESTROY_S = 10.0
+_OUT_OF_RANGE_S = 10.0  # how long a rank that cannot belong to the job looks for the others, to tell them so
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def session(backend: str | None = None, timeout_s: float = 300.0, *, collective_
     told = read_rank_env(os.environ)
     if problem := check_backend(backend):
         raise UsageError(problem)
-    if (told.world_size or 1) == 1 and not told.rank:
+    if told.world_size in (None, 1) and not told.rank:
         job, assembly = _start_alone(backend, told), None
     else:
         job, assembly = _start_together(backend, told, timeout_s, collective_timeout_s)
@@ -102,7 +103,12 @@ def _start_together(backend: str | None, told: RankEnv, timeout_s: float, collec
     deadline = time.monotonic() + timeout_s
     rank, world_size, place = read_place(told, os.environ)
     me = _here(rank)
-    opened = open_store(place, me, timeout_s)
+    try:
+        opened = open_store(place, me, timeout_s if rank < world_size else min(timeout_s, _OUT_OF_RANGE_S))
+    except StartError:
+        if rank < world_size:
+            raise
+        raise _out_of_range(rank, world_size) from None
     claim = claim_device(backend, local_rank_of(told), me, os.environ)
     claim = replace(claim, problem=opened.problem or claim.problem)
     card = own_card(rank, world_size, told.local_rank, claim, opened.address, os.environ)
@@ -135,16 +141,15 @@ def read_place(told: RankEnv, environ: Mapping[str, str]) -> tuple[int, int, Mee
                 stage=ENVIRONMENT.name,
             )
         )
-    if told.world_size == 1:
-        raise StartError(
-            load_cause("RW112").finding(
-                f"rank {told.rank} is outside its world: WORLD_SIZE=1 has rank 0 alone",
-                certain=True,
-                culprits=(_here(told.rank),),
-                stage=ENVIRONMENT.name,
-            )
-        )
+    if told.world_size < 2:
+        raise _out_of_range(told.rank, told.world_size)
     return told.rank, told.world_size, place
+
+
+def _out_of_range(rank: int, world_size: int) -> StartError:
+    has = f"ranks 0 to {world_size - 1}" if world_size > 1 else ("no rank", "rank 0 alone")[world_size]
+    summary = f"rank {rank} is out of range: WORLD_SIZE={world_size} has {has}"
+    return StartError(load_cause("RW112").finding(summary, certain=True, culprits=(_here(rank),), stage=ENVIRONMENT.name))
 
 
 def local_rank_of(told: RankEnv) -> int:

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from rankwise.weights.dcp import METADATA, read_dcp
+from rankwise.weights.deepspeed import is_deepspeed, read_deepspeed
+from rankwise.weights.dtensor import has_rank_parts, join_ranks
 from rankwise.weights.exported import read_exported
 from rankwise.weights.files import check_path, map_file
-from rankwise.weights.records import CheckpointError, Content, Damaged
+from rankwise.weights.records import CheckpointError, Content, Damaged, TensorRecord
 from rankwise.weights.safetensors_file import read_index, read_safetensors
 from rankwise.weights.torch_file import LEGACY_MAGIC, read_legacy, read_torch_zip
 from rankwise.weights.zipped import open_archive
@@ -20,6 +22,7 @@ _IN_FOLDER = (
     "model.safetensors", "pytorch_model.bin", "diffusion_pytorch_model.safetensors", "adapter_model.safetensors", "model.pt",
 )  # fmt: skip
 _SUFFIXES = (".safetensors.index.json", ".bin.index.json", ".safetensors", ".pt", ".pth", ".ckpt", ".bin")
+_MAX_RANKS = 4096
 _FOREIGN = {
     b"version https://git-lfs": ("a Git LFS pointer, not the file itself", "git lfs pull"),
     b"<!DOCTYPE": ("a web page", "download the file itself"),
@@ -98,7 +101,9 @@ def _read_folder(folder: Path) -> Content:
         return read_dcp(folder)
     for name in _IN_FOLDER:
         if (folder / name).is_file():
-            return _read_file(folder / name)
+            return _unless_hollow(_read_file(folder / name), folder)
+    if is_deepspeed(folder):
+        return read_deepspeed(folder)
     try:
         names = sorted(entry.name for entry in os.scandir(folder))
     except OSError as error:
@@ -111,9 +116,25 @@ def _read_folder(folder: Path) -> Content:
         fitting = [name for name in names if name.endswith(suffix) and (folder / name).is_file()]
         if len(fitting) == 1:
             return _read_file(folder / fitting[0])
+        if fitting and (joined := _joined_ranks(folder, fitting)) is not None:
+            return joined
         if fitting:
             raise _foreign(folder, f"a folder with {len(fitting)} checkpoints: {', '.join(fitting[:6])}", "give one of them")
     raise _foreign(folder, "a folder without a checkpoint" + (f"; it has {', '.join(names[:6])}"[:200] if names else ""))
+
+
+def _unless_hollow(content: Content, folder: Path) -> Content:
+    """ZeRO-3 leaves placeholders without elements where the weights would be; then those of DeepSpeed's own files are meant."""
+    empty = [isinstance(value, TensorRecord) and not value.numel for value in content.tree.values()]
+    return read_deepspeed(folder) if any(empty) and is_deepspeed(folder) else content
+
+
+def _joined_ranks(folder: Path, names: list[str]) -> Content | None:
+    """The files of all ranks, where each holds its rank's part of the same tensors."""
+    if len(names) > _MAX_RANKS:
+        return None
+    first = _read_file(folder / names[0])
+    return join_ranks([first, *(_read_file(folder / name) for name in names[1:])]) if has_rank_parts(first.tree) else None
 
 
 def _foreign(path: Path, what: str, *next_steps: str) -> CheckpointError:

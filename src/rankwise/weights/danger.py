@@ -30,9 +30,19 @@ HARMLESS = (
     | {"torch.storage.UntypedStorage", "torch.storage.TypedStorage", "torch._tensor._rebuild_from_type_v2"}
     | {"torch.nn.parameter.Parameter", "torch.Tensor", "torch.Size", "torch.device", "torch.serialization._get_layout"}
 )
+# What a DTensor says about itself; torch accepts these once torch.distributed.tensor is imported.
+_TENSOR = "torch.distributed.tensor"
+DTENSOR = {
+    *(f"{_TENSOR}.{name}" for name in ("DTensor", "placement_types.Shard", "placement_types.Replicate", "placement_types.Partial")),
+    *(f"{_TENSOR}._dtensor_spec.{name}" for name in ("DTensorSpec", "TensorMeta", "ShardOrderEntry")),
+    "torch.distributed._mesh_layout._MeshLayout", "torch.distributed._mesh_layout._FlatLayout", "torch.distributed.device_mesh.DeviceMesh",
+    "torch.distributed._tensor.api.DTensor", "torch.distributed._tensor.placement_types.DTensorSpec",
+    "torch.distributed._tensor.placement_types.TensorMeta", "torch.distributed._tensor.placement_types.Shard",
+    "torch.distributed._tensor.placement_types.Replicate", "torch.distributed.tensor.placement_types._StridedShard",
+}  # fmt: skip
 
 
-def what_would_run(pickled: Pickled, harmless: Collection[str] = frozenset(HARMLESS)) -> tuple[str, ...]:
+def what_would_run(pickled: Pickled, harmless: Collection[str] = HARMLESS | DTENSOR) -> tuple[str, ...]:
     """Every import and call that is not known to be harmless, as Python would write it: `posix.system('rm -rf /')`."""
     calls = [call_text(call) for call in pickled.calls if str(call.target) not in harmless]
     called = {str(call.target) for call in pickled.calls}

@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from rankwise.weights.boxes import check_cover
 from rankwise.weights.danger import HARMLESS, what_would_run
 from rankwise.weights.files import beside, map_file, read_small
 from rankwise.weights.opcodes import Call, Global, Stream, read_pickle
@@ -14,7 +15,6 @@ from rankwise.weights.torch_file import read_embedded_value
 from rankwise.weights.zipped import MAX_SMALL_ENTRY
 
 METADATA = ".metadata"
-_MAX_CHUNKS = 100_000
 _MODULE = "torch.distributed.checkpoint"
 # torch reads this file with a plain pickle.load, which would run whatever it says
 _HARMLESS = HARMLESS | {
@@ -79,30 +79,8 @@ def _record(name: str, entry: dict[str, Any], stored: dict[tuple[str, tuple[int,
         if math.prod(sizes) * ITEM_SIZES[dtype] > extent.nbytes:
             raise Damaged(f"the part of {name[:100]} at {list(offsets)} is declared larger than the bytes it lies in")
         chunks.append(Chunk(offsets, sizes, extent))
-    _check_cover(name, shape, boxes)
+    check_cover(name, shape, boxes)
     return TensorRecord(dtype, shape, chunks=tuple(chunks))
-
-
-def _check_cover(name: str, shape: tuple[int, ...], boxes: list[tuple[tuple[int, ...], tuple[int, ...]]]) -> None:
-    """Damaged unless the boxes fill the tensor exactly: an element that nobody wrote would be random."""
-    inside = all(
-        len(offsets) == len(sizes) == len(shape) and all(o + s <= n for o, s, n in zip(offsets, sizes, shape)) for offsets, sizes in boxes
-    )
-    boxes = [box for box in boxes if math.prod(box[1])]
-    filled = sum(math.prod(sizes) for _, sizes in boxes)
-    if not inside or filled != math.prod(shape) or len(boxes) > _MAX_CHUNKS or _overlap(sorted(boxes)):
-        raise Damaged(f"the parts of {name[:100]} do not fill its shape {list(shape)}: {filled:,} of {math.prod(shape):,} elements")
-
-
-def _overlap(boxes: list[tuple[tuple[int, ...], tuple[int, ...]]]) -> bool:
-    """Boxes in order of their offsets: one is compared with those that start before it ends in the first dimension."""
-    for i, (offsets, sizes) in enumerate(boxes):
-        for others, other_sizes in boxes[i + 1 :]:
-            if others and others[0] >= offsets[0] + sizes[0]:
-                break
-            if all(o < p + q and p < o + s for o, s, p, q in zip(offsets, sizes, others, other_sizes)):
-                return True
-    return False
 
 
 def _bytes(name: str, stored: dict[tuple[str, tuple[int, ...] | None], Extent]) -> Any:

@@ -50,18 +50,31 @@ def read_small(path: Path, limit: int) -> bytes:
 
 def beside(folder: Path, name: Any, named_by: str) -> Path:
     """The file `name` in `folder`. A name that leads anywhere else is refused: who wrote the index does not choose what we open."""
-    if not isinstance(name, str) or not name or name in (".", "..") or "\0" in name or "/" in name or "\\" in name:
-        raise CheckpointError(
-            "RW736",
-            f"{named_by} names {str(name)[:200]!r}, which is not a file beside it",
-            why="the parts of a checkpoint lie in its own folder",
-        )
-    path = folder / name
+    path = _below(folder, name, named_by)
     if not path.is_file():
         raise CheckpointError(
             "RW736", f"{named_by} names {name}, which is not there", why=f"looked in {folder}", next=("copy all files of the checkpoint",)
         )
     return path
+
+
+def beside_folder(folder: Path, name: str, named_by: str) -> Path:
+    """The same for a folder in it."""
+    path = _below(folder, name, named_by)
+    if not path.is_dir():
+        summary = f"{named_by} names {name}, which is not there"
+        raise CheckpointError("RW736", summary, why=f"looked in {folder}", next=("copy all of the checkpoint",))
+    return path
+
+
+def _below(folder: Path, name: Any, named_by: str) -> Path:
+    if not isinstance(name, str) or not name or name in (".", "..") or "\0" in name or "/" in name or "\\" in name:
+        raise CheckpointError(
+            "RW736",
+            f"{named_by} names {str(name)[:200]!r}, which is not beside it",
+            why="the parts of a checkpoint lie in its own folder",
+        )
+    return folder / name
 
 
 class Window:

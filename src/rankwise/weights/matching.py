@@ -6,7 +6,7 @@ import fnmatch
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rankwise.weights.names import bare, common_prefix, nearest, without_outer
+from rankwise.weights.names import as_old_weight_norm, bare, common_prefix, nearest, without_outer
 from rankwise.weights.records import TensorRecord
 from rankwise.weights.roles import is_training_key
 
@@ -78,8 +78,15 @@ class Naming:
 
 
 def namings(slots: Mapping[str, Slot], tensors: Mapping[str, TensorRecord], rules: Rules) -> Iterator[Naming]:
-    """As they are, without outer wrappers, without all wrappers, without a common prefix."""
+    """As they are, without outer wrappers, without all wrappers, without a common prefix; then in the words of the old weight_norm."""
     start = _taken(tensors, rules.prefix)
+    yield from _namings(slots, start)
+    older = {as_old_weight_norm(name): original for name, original in start.named.items()}
+    if older.keys() != start.named.keys() and len(older) == len(start.named) and not start.doubled:
+        yield from _namings(slots, Naming(older))
+
+
+def _namings(slots: Mapping[str, Slot], start: Naming) -> Iterator[Naming]:
     yield start
     if start.doubled:
         return

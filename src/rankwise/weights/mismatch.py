@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rankwise.weights.matching import Fit, Slot, nearest_names
+from rankwise.weights.names import as_old_weight_norm
 from rankwise.weights.records import CheckpointError, TensorRecord
 from rankwise.weights.state_dicts import StateDict
 
@@ -50,6 +51,9 @@ def _rows(one: Fit, state: StateDict, slots: Mapping[str, Slot], under: str) -> 
 
 
 def _steps(one: Fit) -> tuple[str, ...]:
+    normed = {as_old_weight_norm(name)[-2:] for name in one.unexpected}
+    if one.missing and {"_g", "_v"} <= normed:
+        return ("its weights are normed: apply torch.nn.utils.parametrizations.weight_norm to the model, load, and remove it again",)
     if not one.missing and not one.wrong:
         return ("if those names may be left out: allow_unexpected=('pattern*',)",)
     if one.missing and not one.unexpected and not one.wrong:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Collection, Iterable
 
 # The attribute each wrapper keeps the wrapped module under, and who the wrapper is.
@@ -14,12 +15,19 @@ WRAPPERS = {
     "_forward_module": "Lightning Fabric",
     "_original_module": "Lightning Fabric",
 }
+_WEIGHT_NORM = re.compile(r"(.*?)parametrizations\.([^.]+)\.original([01])")
 _MAX_COMPARED = 2000  # names a missing one is compared with; more would take seconds and tell nothing more
 
 
 def bare(name: str) -> str:
     """The name without any wrapper's part, at any depth: `module._orig_mod.0._orig_mod.weight` is `0.weight`."""
     return ".".join(part for part in name.split(".") if part not in WRAPPERS)
+
+
+def as_old_weight_norm(name: str) -> str:
+    """`0.parametrizations.weight.original1` as torch.nn.utils.weight_norm called it: `0.weight_v`. The other way goes torch's own hook."""
+    found = _WEIGHT_NORM.fullmatch(name)
+    return f"{found[1]}{found[2]}_{'gv'[int(found[3])]}" if found else name
 
 
 def without_outer(name: str, count: int) -> str | None:

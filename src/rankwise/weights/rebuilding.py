@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from rankwise.weights.dtensor import dtensor_record, is_dtensor
 from rankwise.weights.opcodes import Call, Global, Persistent
 from rankwise.weights.records import ITEM_SIZES, Damaged, Extent, TensorRecord, Unbuilt
 
@@ -52,6 +53,10 @@ class _Rebuilder:
             if value.items and str(value.target).startswith("collections."):
                 pairs = enumerate(zip(value.items[::2], value.items[1::2]))
                 return {_key(key, index): self.plain(item, depth) for index, (key, item) in pairs}
+            if str(value.target) == "torch.Size":
+                return _sizes(value)
+            if str(value.target).startswith("deepspeed."):
+                return Unbuilt(str(value.target)[:80], self.plain(value.args if value.state is None else value.state, depth))
             return self._module(value.state, depth) if _is_module(value.state) else self.tensor(value)
         return Unbuilt(str(value)[:80])
 
@@ -76,6 +81,8 @@ class _Rebuilder:
         try:
             if name in ("torch._utils._rebuild_parameter", "torch._utils._rebuild_parameter_with_state"):
                 return self.tensor(args[0])
+            if name == "torch._tensor._rebuild_from_type_v2" and is_dtensor(args[1]):
+                return self._dtensor(args[2], args[3])
             if name == "torch._tensor._rebuild_from_type_v2":
                 return self.tensor(Call(args[0], tuple(args[2])))
             if name in ("torch._utils._rebuild_tensor", "torch._utils._rebuild_tensor_v2"):
@@ -87,9 +94,15 @@ class _Rebuilder:
                 return TensorRecord("unknown", (), unreadable=f"it is a {kind}, which has no plain storage")
         except Damaged:
             raise
-        except (IndexError, TypeError, AttributeError, ValueError) as error:
+        except (LookupError, TypeError, AttributeError, ValueError, StopIteration) as error:
             raise Damaged(f"a tensor is described wrongly ({name}: {error})") from error
         return Unbuilt(name[:80])
+
+    def _dtensor(self, args: tuple[Any, ...], state: Any) -> Any:
+        _, _, shape, *_ = args
+        local = next(part["_local_tensor"] for part in (state if isinstance(state, tuple) else (state,)) if isinstance(part, dict))
+        record = self.tensor(local)
+        return dtensor_record(_sizes(shape), state, record) if isinstance(record, TensorRecord) and not record.unreadable else record
 
     def _strided(self, args: tuple[Any, ...], dtype_name: Any, flags: Any) -> TensorRecord:
         reference, first, shape, strides = args[:4]

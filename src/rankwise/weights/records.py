@@ -44,11 +44,12 @@ class Extent:
 
 @dataclass(frozen=True)
 class Chunk:
-    """One box of a tensor that was saved in several: a whole file of torch.save inside another file."""
+    """One box of a tensor that was saved in several: a whole file of torch.save inside another file, or a tensor of its own."""
 
     offsets: tuple[int, ...]
     sizes: tuple[int, ...]
-    extent: Extent
+    extent: Extent | None = None
+    part: TensorRecord | None = None
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,8 @@ class TensorRecord:
     first: int = 0  # index of its first element in the storage
     strides: tuple[int, ...] = ()  # in elements, like torch's
     chunks: tuple[Chunk, ...] = ()
+    pieces: tuple[TensorRecord, ...] = ()  # flat ones, whose elements follow each other
+    part: RankPart | None = None  # what one rank had of it; the whole is in no single file
     unreadable: str = ""  # why its elements cannot be had, for kinds that have no plain storage
 
     @property
@@ -82,10 +85,19 @@ class TensorRecord:
 
 
 @dataclass(frozen=True)
+class RankPart:
+    """A box of a tensor, and where in the whole it begins."""
+
+    offsets: tuple[int, ...]
+    record: TensorRecord
+
+
+@dataclass(frozen=True)
 class Unbuilt:
     """Stands where the checkpoint wants an object that only running code could make."""
 
     what: str
+    state: Any = None  # what it would have been given, where that is plain data
 
     def __repr__(self) -> str:
         return f"an object that was not built: {self.what}"

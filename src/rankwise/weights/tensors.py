@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from rankwise.weights.files import map_file
-from rankwise.weights.records import ITEM_SIZES, CheckpointError, Damaged, Extent, TensorRecord
+from rankwise.weights.records import ITEM_SIZES, CheckpointError, Chunk, Damaged, Extent, TensorRecord
 from rankwise.weights.torch_file import read_embedded
 
 _CRC_STEP = 8 << 20
@@ -44,6 +44,8 @@ class TensorReader:
         if record.numel == 0:
             return torch.empty(record.shape, dtype=torch_dtype(record.dtype))
         parts = self._parts(name, record)
+        if record.pieces:
+            return torch.cat([self._strided(part) for part in parts]).reshape(record.shape)
         if len(parts) == 1:
             return self._strided(parts[0])
         whole = torch.empty(record.shape, dtype=torch_dtype(record.dtype))
@@ -64,11 +66,19 @@ class TensorReader:
 
     def _parts(self, name: str, record: TensorRecord) -> list[TensorRecord]:
         """The record itself, or those of its chunks, each of which is looked at before memory is taken for the whole."""
-        parts = [read_embedded(chunk.extent, self._map(chunk.extent.path)) for chunk in record.chunks]
+        if record.pieces:
+            return list(record.pieces)
+        parts = [self._part(chunk) for chunk in record.chunks]
         for chunk, part in zip(record.chunks, parts):
             if (part.shape, part.dtype) != (chunk.sizes, record.dtype):
                 raise Damaged(f"a part of {name} is {part.dtype}{list(part.shape)} where {record.dtype}{list(chunk.sizes)} was declared")
         return parts or [record]
+
+    def _part(self, chunk: Chunk) -> TensorRecord:
+        if chunk.part is not None:
+            return chunk.part
+        assert chunk.extent is not None
+        return read_embedded(chunk.extent, self._map(chunk.extent.path))
 
     def _strided(self, record: TensorRecord) -> torch.Tensor:
         extent = record.storage

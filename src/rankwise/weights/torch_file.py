@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
-from rankwise.weights.danger import what_would_run
+from rankwise.weights.danger import DTENSOR, HARMLESS, what_would_run
 from rankwise.weights.opcodes import Global, Persistent, Pickled, Stream, read_pickle
 from rankwise.weights.rebuilding import STORAGE_DTYPES, plain_tree
 from rankwise.weights.records import ITEM_SIZES, Content, Damaged, Extent, TensorRecord
@@ -17,13 +17,13 @@ from rankwise.weights.zipped import Archive, open_archive
 LEGACY_MAGIC = b"\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 
 
-def read_torch_zip(path: Path, archive: Archive) -> Content:
+def read_torch_zip(path: Path, archive: Archive, harmless: Collection[str] = HARMLESS | DTENSOR) -> Content:
     """What torch.save wrote, with the tensors left in the file."""
-    value, would_run = _read_pickled(path, archive)
+    value, would_run = _read_pickled(path, archive, harmless)
     return Content("torch zip", as_tree(value), (path,), would_run=would_run)
 
 
-def _read_pickled(path: Path, archive: Archive) -> tuple[Any, tuple[str, ...]]:
+def _read_pickled(path: Path, archive: Archive, harmless: Collection[str] = HARMLESS | DTENSOR) -> tuple[Any, tuple[str, ...]]:
     pickled = read_pickle(Stream(archive.read("data.pkl")))
     if "byteorder" in archive.entries and archive.read("byteorder") != b"little":
         raise Damaged("its numbers are big-endian; only little-endian ones can be mapped")
@@ -36,7 +36,7 @@ def _read_pickled(path: Path, archive: Archive) -> tuple[Any, tuple[str, ...]]:
             raise Damaged(f"the storage data/{key[:40]} should have {nbytes:,} bytes, {extent.nbytes:,} are there")
         return extent
 
-    return plain_tree(pickled.value, find_storage), what_would_run(pickled)
+    return plain_tree(pickled.value, find_storage), what_would_run(pickled, harmless)
 
 
 def read_embedded(extent: Extent, data: Any) -> TensorRecord:

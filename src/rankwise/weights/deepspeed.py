@@ -1,0 +1,224 @@
+"""Folders of DeepSpeed: `latest` names one of several steps; with ZeRO its weights lie in pieces in the files of all ranks.
+
+Stage 1 and 2 cut each group of parameters, laid out flat, into one piece per rank. Stage 3 cuts each parameter into one piece per rank,
+and a rank's pieces lie one behind the other. Either way these are the weights in float32, as the optimizer keeps them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rankwise.weights.danger import DTENSOR, HARMLESS
+from rankwise.weights.files import beside_folder, map_file, read_small
+from rankwise.weights.records import CheckpointError, Content, Damaged, TensorRecord, Unbuilt, contiguous
+from rankwise.weights.torch_file import read_torch_zip
+from rankwise.weights.zipped import open_archive
+
+LATEST = "latest"
+_STATES = re.compile(r"(?:bf16_)?(?:zero_pp_rank_(\d+)_)?mp_rank_(\d+)_(model|optim)_states\.pt")
+_MAX_NAME = 4096
+# classes of DeepSpeed that hold numbers and nothing else
+_HARMLESS = HARMLESS | DTENSOR | {
+    "deepspeed.runtime.fp16.loss_scaler.LossScaler", "deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler",
+    "deepspeed.runtime.zero.config.ZeroStageEnum", "deepspeed.utils.tensor_fragment.fragment_address",
+}  # fmt: skip
+
+
+def is_deepspeed(folder: Path) -> bool:
+    return (folder / LATEST).is_file() or bool(_state_files(folder))
+
+
+def read_deepspeed(folder: Path) -> Content:
+    """The weights of a folder with `latest`, or of one step's folder in it."""
+    files = _state_files(folder)
+    if not files and (folder / LATEST).is_file():
+        tag = read_small(folder / LATEST, _MAX_NAME).decode(errors="replace").strip()
+        folder = beside_folder(folder, tag, LATEST)
+        files = _state_files(folder)
+    _check_parallel(folder, files)
+    models, optimizers = _read(files, "model"), _read(files, "optim")
+    if not models:
+        raise CheckpointError("RW733", f"{folder} is not a checkpoint: a folder of DeepSpeed without *_model_states.pt")
+    module = models[0].tree.get("module")
+    if not isinstance(module, dict):
+        raise Damaged(f"{models[0].files[0].name} has no weights under 'module'")
+    try:
+        weights = _consolidated(models, optimizers, module) if optimizers else module
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
+        if isinstance(error, Damaged):
+            raise
+        raise Damaged(f"its states are not what DeepSpeed writes ({type(error).__name__}: {error})") from error
+    stage = _stage(optimizers)
+    would_run = tuple(dict.fromkeys(line for content in (*models, *optimizers) for line in content.would_run))
+    paths = tuple(path for content in (*models, *optimizers) for path in content.files)
+    return Content(f"DeepSpeed{f' ZeRO-{stage}' if stage else ''}", {"module": weights}, paths, would_run=would_run)
+
+
+def _state_files(folder: Path) -> dict[tuple[str, int, int], Path]:
+    """Kind, rank and model-parallel rank of each file."""
+    found = {}
+    for path in folder.glob("*_states.pt"):
+        if match := _STATES.fullmatch(path.name):
+            found[match[3], int(match[1] or 0), int(match[2])] = path
+    return found
+
+
+def _check_parallel(folder: Path, files: dict[tuple[str, int, int], Path]) -> None:
+    split = max((mp_rank for _, _, mp_rank in files), default=0) + 1
+    if split > 1 or any(folder.glob("layer_*-model_states.pt")) or any(folder.glob("*expert_*_model_states.pt")):
+        how = f"over {split} tensor-parallel ranks" if split > 1 else "by layers or experts"
+        summary = f"{folder} is a checkpoint of DeepSpeed whose layers are split {how}"
+        steps = ("have DeepSpeed join them where it was trained: ds_to_universal.py, or save_16bit_model",)
+        raise CheckpointError("RW740", summary, why="only pieces that ZeRO cut are joined here", next=steps)
+
+
+def _read(files: dict[tuple[str, int, int], Path], kind: str) -> list[Content]:
+    """The files of one kind in the order of ranks."""
+    wanted = sorted((rank, path) for (its_kind, rank, _), path in files.items() if its_kind == kind)
+    if [rank for rank, _ in wanted] != list(range(len(wanted))):
+        have = {rank for rank, _ in wanted}
+        lost = min(set(range(max(have) + 1)) - have)
+        raise CheckpointError("RW736", f"the {kind} states of rank {lost} are missing", why=f"{len(wanted)} ranks are there")
+    contents = []
+    for _, path in wanted:
+        try:
+            contents.append(read_torch_zip(path, open_archive(path, map_file(path)), _HARMLESS))
+        except Damaged as error:
+            raise Damaged(f"{path.name}: {error}") from error
+    return contents
+
+
+def _stage(optimizers: list[Content]) -> int:
+    """1 and 2 are laid out alike; 0 where no file says so."""
+    state = optimizers[0].tree.get("optimizer_state_dict") if optimizers else None
+    declared = state.get("zero_stage") if isinstance(state, dict) else None
+    value = declared.state[0] if isinstance(declared, Unbuilt) and declared.state else declared
+    return value if isinstance(value, int) else 0
+
+
+def _consolidated(models: list[Content], optimizers: list[Content], module: dict[str, Any]) -> dict[str, Any]:
+    states: list[Any] = [content.tree.get("optimizer_state_dict") for content in optimizers]
+    groups = models[0].tree.get("param_shapes")
+    if not isinstance(groups, (list, tuple)) or not all(isinstance(state, dict) for state in states):
+        raise Damaged("it does not say which parameters its pieces belong to (param_shapes)")
+    count = _partition_count(states[0])
+    if count is not None and count != len(states):
+        raise CheckpointError("RW736", f"{count} ranks wrote the optimizer's states, {len(states)} files are there")
+    is_stage_3 = "fp32_flat_groups" in states[0]
+    pieces = [_flat_pieces(state["fp32_flat_groups" if is_stage_3 else "single_partition_of_fp32_groups"]) for state in states]
+    weights = dict(_of_stage_3(groups, pieces)) if is_stage_3 else dict(_of_stage_2(groups, pieces, states))
+    frozen = dict(_frozen(models, is_stage_3))
+    buffers = {name: module[name] for name in models[0].tree.get("buffer_names") or () if name in module}
+    kept = {name: value for name, value in module.items() if not isinstance(value, TensorRecord)}
+    if not is_stage_3:  # frozen ones are whole there
+        frozen = {**{name: value for name, value in module.items() if name not in weights}, **frozen}
+    found = {**kept, **buffers, **frozen, **weights}
+    shared = models[0].tree.get("shared_params")
+    pairs = shared.items() if isinstance(shared, dict) else shared or ()
+    return {**found, **{name: found[same] for name, same in pairs if same in found}}
+
+
+def _of_stage_2(groups: Any, pieces: list[list[TensorRecord]], states: list[Any]) -> Iterator[tuple[str, TensorRecord]]:
+    """Each group is one flat row of all its parameters, cut into equal pieces."""
+    paddings = states[0].get("param_alignment_paddings")
+    for index, shapes in enumerate(groups):
+        row = [rank[index] for rank in pieces]
+        between = paddings[index] if isinstance(paddings, (list, tuple)) else [0] * len(shapes)
+        at = 0
+        for (name, shape), padding in zip(shapes.items(), between, strict=True):
+            _check_place(name, states, index, at, row)
+            yield name, _cut(name, row, at, shape)
+            at += math.prod(shape) + padding
+        left = sum(piece.numel for piece in row) - at
+        if not 0 <= left < 2 * len(row):  # what it is filled up with, so that all pieces are alike and aligned
+            raise Damaged(f"the pieces of group {index} have {left:,} numbers more than its parameters")
+
+
+def _of_stage_3(groups: Any, pieces: list[list[TensorRecord]]) -> Iterator[tuple[str, TensorRecord]]:
+    """Each parameter is cut into equal pieces, the last one filled up; a rank's groups are one row."""
+    ranks, at = len(pieces), 0
+    for name, shape in ((name, shape) for shapes in groups for name, shape in shapes.items()):
+        numel = math.prod(shape)
+        share = -(-numel // ranks)
+        cuts = [_cut(name, row, at, (share,)) for row in pieces]
+        yield name, _flat(tuple(shape), _trimmed([piece for cut in cuts for piece in (cut.pieces or (cut,))], numel))
+        at += share
+    if any(sum(piece.numel for piece in row) != at for row in pieces):
+        raise Damaged("the pieces of a rank have more or fewer numbers than its parts of the parameters")
+
+
+def _frozen(models: list[Content], is_stage_3: bool) -> Iterator[tuple[str, TensorRecord]]:
+    """Parameters that are not trained: whole in stage 2, cut like the others in stage 3, and in their own dtype."""
+    shapes = models[0].tree.get("frozen_param_shapes") or {}
+    for name, shape in shapes.items():
+        parts = [content.tree["frozen_param_fragments"][name] for content in (models if is_stage_3 else models[:1])]
+        yield name, _flat(tuple(shape), _trimmed([_as_row(part) for part in parts], math.prod(shape)))
+
+
+def _check_place(name: str, states: list[Any], group: int, at: int, row: list[TensorRecord]) -> None:
+    """Newer files say where each parameter begins; where that is elsewhere (round-robin), its numbers would be another's."""
+    begin = 0
+    for state, piece in zip(states, row):
+        slices = state.get("param_slice_mappings")
+        place = slices[group].get(name) if isinstance(slices, (list, tuple)) else None
+        if isinstance(place, Unbuilt) and isinstance(place.state, dict):
+            if begin + place.state["start"] != max(at, begin):
+                raise Damaged(f"{name} does not lie where its group says, at {at:,}, but at {begin + place.state['start']:,}")
+            return
+        begin += piece.numel
+
+
+def _cut(name: str, row: list[TensorRecord], at: int, shape: Any) -> TensorRecord:
+    """So many numbers of a row of flat pieces."""
+    numel, found, begin = math.prod(shape), [], 0
+    for piece in row:
+        first, last = max(at, begin), min(at + numel, begin + piece.numel)
+        if first < last:
+            found.append(replace(piece, first=piece.first + first - begin, shape=(last - first,)))
+        begin += piece.numel
+    if sum(piece.numel for piece in found) != numel:
+        raise Damaged(f"the pieces end before {name} does")
+    return _flat(tuple(shape), found)
+
+
+def _flat(shape: tuple[int, ...], pieces: list[TensorRecord]) -> TensorRecord:
+    if not pieces:
+        return TensorRecord("float32", shape)
+    if len(pieces) == 1:
+        return replace(pieces[0], shape=shape, strides=contiguous(shape))
+    return TensorRecord(pieces[0].dtype, shape, pieces=tuple(pieces))
+
+
+def _trimmed(pieces: list[TensorRecord], numel: int) -> list[TensorRecord]:
+    """The first so many numbers; what comes behind only filled the last piece up."""
+    if sum(piece.numel for piece in pieces) < numel:
+        raise Damaged("the pieces of a parameter are too short")
+    found, left = [], numel
+    for piece in pieces:
+        if left > 0:
+            found.append(replace(piece, shape=(min(left, piece.numel),)))
+            left -= piece.numel
+    return found
+
+
+def _flat_pieces(pieces: Any) -> list[TensorRecord]:
+    row = list(pieces) if isinstance(pieces, (list, tuple)) else [pieces]
+    if not all(isinstance(piece, TensorRecord) for piece in row):
+        raise Damaged("the optimizer's pieces of the weights are no tensors")
+    return [_as_row(piece) for piece in row]
+
+
+def _as_row(piece: Any) -> TensorRecord:
+    if not isinstance(piece, TensorRecord) or piece.unreadable or piece.strides != contiguous(piece.shape):
+        raise Damaged("a piece of a parameter is no flat row of numbers")
+    return replace(piece, shape=(piece.numel,), strides=(1,))
+
+
+def _partition_count(state: Any) -> int | None:
+    count = state.get("partition_count")
+    return max(count, default=None) if isinstance(count, (list, tuple)) else count if isinstance(count, int) else None

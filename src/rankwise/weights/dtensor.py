@@ -1,0 +1,117 @@
+"""DTensors in a file of torch.save: what one rank had of a tensor, and the whole out of the files of all ranks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rankwise.weights.boxes import check_cover
+from rankwise.weights.opcodes import Call, Global
+from rankwise.weights.records import Chunk, Content, Damaged, RankPart, TensorRecord
+
+_MODULES = ("torch.distributed.tensor.DTensor", "torch.distributed._tensor.api.DTensor", "torch.distributed._tensor.DTensor")
+
+
+def is_dtensor(kind: Any) -> bool:
+    return isinstance(kind, Global) and (str(kind) in _MODULES or (kind.name == "DTensor" and kind.module.startswith("torch.distributed.")))
+
+
+def dtensor_record(shape: tuple[int, ...], state: Any, local: TensorRecord) -> TensorRecord:
+    """The local tensor, where that is all of it; otherwise a record that knows which part of the whole it is."""
+    spec = _state_of(_attributes(state)["_spec"])
+    kinds = [(placement.target.name, _state_of(placement).get("dim")) for placement in spec["placements"]]
+    if other := [name for name, _ in kinds if name not in ("Replicate", "Shard")]:
+        return TensorRecord(local.dtype, shape, unreadable=f"it is a DTensor placed by {other[0]}, whose parts only its ranks can join")
+    if local.shape == shape:
+        return local
+    mesh = _state_of(spec["mesh"])
+    offsets, sizes = _box(shape, kinds, _mesh_shape(mesh), mesh.get("_coordinate_on_dim"))
+    if sizes != local.shape:
+        raise Damaged(f"a rank's part of a tensor is {list(local.shape)}, where {list(sizes)} of {list(shape)} is its share")
+    rank = mesh.get("_rank") if isinstance(mesh.get("_rank"), int) else None
+    who = f"rank {rank}'s part" if rank is not None else "one rank's part"
+    why = f"it is {who}, {list(local.shape)} of {list(shape)}; give the folder with the files of all ranks"
+    return TensorRecord(local.dtype, shape, unreadable=why, part=RankPart(offsets, local))
+
+
+def join_ranks(contents: Sequence[Content]) -> Content:
+    """One content out of one per rank; Damaged where these are not the files of all ranks of one job."""
+    tree = _joined([content.tree for content in contents], "")
+    files: tuple[Path, ...] = tuple(file for content in contents for file in content.files)
+    would_run = tuple(dict.fromkeys(line for content in contents for line in content.would_run))
+    notes = ("what is no DTensor is that of the first file",)
+    return Content(f"DTensors of {len(contents)} ranks", tree, files, would_run=would_run, notes=notes)
+
+
+def has_rank_parts(tree: Any) -> bool:
+    """Whether a tensor in it is only what one rank had of it."""
+    if isinstance(tree, TensorRecord):
+        return tree.part is not None
+    return isinstance(tree, dict) and any(has_rank_parts(value) for value in tree.values())
+
+
+def _joined(values: Sequence[Any], name: str) -> Any:
+    first = values[0]
+    if isinstance(first, dict) and all(isinstance(value, dict) for value in values):
+        if any(value.keys() != first.keys() for value in values):
+            raise Damaged(f"the files of the ranks have different names{f' under {name}' if name else ''}")
+        return {key: _joined([value[key] for value in values], f"{name}.{key}" if name else str(key)) for key in first}
+    records = [value for value in values if isinstance(value, TensorRecord)]
+    if not records or all(record.part is None for record in records):
+        return first
+    return _whole(name, records)
+
+
+def _whole(name: str, records: list[TensorRecord]) -> TensorRecord:
+    """All parts together; those that several ranks had alike are taken once."""
+    parts = {record.part.offsets: record.part.record for record in records if record.part is not None}
+    if len({(record.dtype, record.shape) for record in records}) > 1 or any(record.part is None for record in records):
+        raise Damaged(f"the files of the ranks disagree about {name}")
+    check_cover(name, records[0].shape, [(offsets, part.shape) for offsets, part in parts.items()])
+    chunks = tuple(Chunk(offsets, part.shape, part=part) for offsets, part in parts.items() if part.numel)
+    return replace(records[0], unreadable="", part=None, chunks=chunks)
+
+
+def _box(
+    shape: tuple[int, ...], kinds: list[tuple[str, Any]], mesh: Sequence[int], coordinate: Any
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Where a rank's part begins and how large it is: cut as torch.chunk cuts, for one dimension of the mesh after the other."""
+    if not isinstance(coordinate, (tuple, list)) or len(coordinate) != len(kinds) or len(mesh) != len(kinds):
+        raise Damaged("a DTensor does not say which part of the mesh it is from")
+    offsets, sizes = [0] * len(shape), list(shape)
+    for (name, dim), count, at in zip(kinds, mesh, coordinate):
+        if name == "Shard":
+            if not isinstance(dim, int) or not -len(shape) <= dim < len(shape) or not 0 <= at < count:
+                raise Damaged(f"a DTensor of {len(shape)} dimensions is sharded along dimension {dim}")
+            step = -(-sizes[dim] // count)
+            begin = min(at * step, sizes[dim])
+            offsets[dim] += begin
+            sizes[dim] = min(step, sizes[dim] - begin)
+    return tuple(offsets), tuple(sizes)
+
+
+def _mesh_shape(mesh: Mapping[str, Any]) -> tuple[int, ...]:
+    """The ranks along each dimension of the mesh, as torch's versions write it down."""
+    if isinstance(layout := mesh.get("_layout"), Call):
+        axes = _state_of(layout)["axes"]
+        return tuple(math.prod(_state_of(axis)["shape"]) if isinstance(axis, Call) else math.prod(axis) for axis in axes)
+    tensor = mesh.get("mesh", mesh.get("_mesh"))
+    return tuple(tensor.args[2]) if isinstance(tensor, Call) else ()
+
+
+def _attributes(state: Any) -> Mapping[str, Any]:
+    found = next((part for part in (state if isinstance(state, tuple) else (state,)) if isinstance(part, dict)), None)
+    if found is None:
+        raise Damaged("a DTensor has no attributes")
+    return found
+
+
+def _state_of(value: Any) -> Mapping[str, Any]:
+    if isinstance(value, Call) and isinstance(value.state, dict):
+        return value.state
+    if isinstance(value, Call) and value.state is None:
+        return {"dim": value.args[0]} if value.args else {}
+    raise Damaged("a DTensor is described wrongly")
