@@ -20,20 +20,21 @@ from tests.launch.injection import RANK
 from tests.launch.jobs import environment, eventually, read_pids, write_script
 
 Start = Callable[..., subprocess.Popen[bytes]]
-PARTS = 4
+PARTS = 8  # some sixty functions each, half a minute on a quiet machine with two cores
 # Where these fail there is no verdict to write, or nobody to write it; the job is well all the same.
 CANNOT_TELL = ("Faults.", "_Guard.", "RunningJob.", "Watch.", "OneNode.leave", "Telling.", "OutputPump.", "_verdict", "Finding.to_dict")
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_function_that_watching_calls_may_fail(tmp_path: Path, part: int) -> None:
     """The functions are found by watching a watch; see `injection.py`. Each raises a bug, a full disk, no descriptors or no memory."""
     command = [sys.executable, "-m", "tests.launch.injection", str(tmp_path), str(part), str(PARTS)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=170, cwd=Path(__file__).parents[2])
+    done = subprocess.run(command, capture_output=True, text=True, timeout=800, cwd=Path(__file__).parents[2])
     assert done.returncode == 0, done.stderr[-2000:]
     cases = [json.loads(line) for line in done.stdout.splitlines()]
 
-    assert len(cases) > 60  # else the job was not looked at closely
+    assert len(cases) > 30  # else the job was not looked at closely
     assert sum(case["hit"] for case in cases) > 0.9 * len(cases)
     failures = {f"{case['function']} ({case['how']})": fault for case in cases if (fault := fault_of(case))}
     assert not failures

@@ -25,27 +25,38 @@ class Watcher(Protocol):
 
 def follow(job: RunningJob, make_watcher: Callable[[], Watcher]) -> int:
     """The exit code of `rankwise run`: the command's own, or the one for a hung job that was stopped."""
-    watcher: Watcher | None = None
+    hook = threading.excepthook
+    threading.excepthook = lambda failed: _note_thread(job, failed)
+    try:
+        watcher, thread = _start(job, make_watcher)
+        while job.code is None and (watcher is None or watcher.exit_code is None):
+            with job.faults.guard("follow the job") as following:
+                job.follow(TICK_S)
+                _note_if_stuck(job, watcher, thread)
+            if following.has_failed:
+                time.sleep(TICK_S)
+        if watcher is not None:
+            watcher.is_over.set()
+            while thread.is_alive() and time.monotonic() - watcher.step_s < _STUCK_S and len(job.asked) < 3:
+                thread.join(TICK_S)
+            job.is_abandoned = thread.is_alive()
+    finally:
+        threading.excepthook = hook
+    with job.faults.guard("clean up"):
+        job.end()
+    code = watcher.exit_code if watcher is not None else None
+    return (job.code or 0) if code is None else code
+
+
+def _start(job: RunningJob, make_watcher: Callable[[], Watcher]) -> tuple[Watcher | None, threading.Thread]:
+    """The watcher in its thread; None where there can be none."""
     thread = threading.Thread(target=lambda: None)
     with job.faults.guard("watch the job"):
         watcher = make_watcher()
         thread = threading.Thread(target=_run, args=(job, watcher), name="watch", daemon=True)
         thread.start()
-    while job.code is None and (watcher is None or watcher.exit_code is None):
-        with job.faults.guard("follow the job") as following:
-            job.follow(TICK_S)
-        if following.has_failed:
-            time.sleep(TICK_S)
-        if watcher is not None and thread.is_alive():
-            _note_if_stuck(job, watcher)
-    if watcher is not None:
-        watcher.is_over.set()
-        while thread.is_alive() and time.monotonic() - watcher.step_s < _STUCK_S and len(job.asked) < 3:
-            thread.join(TICK_S)
-        job.is_abandoned = thread.is_alive()
-    job.end()
-    code = watcher.exit_code if watcher is not None else None
-    return (job.code or 0) if code is None else code
+        return watcher, thread
+    return None, thread
 
 
 def _run(job: RunningJob, watcher: Watcher) -> None:
@@ -53,7 +64,13 @@ def _run(job: RunningJob, watcher: Watcher) -> None:
         watcher.run()
 
 
-def _note_if_stuck(job: RunningJob, watcher: Watcher) -> None:
-    seconds = time.monotonic() - watcher.step_s
-    if seconds > _STUCK_S:
+def _note_if_stuck(job: RunningJob, watcher: Watcher | None, thread: threading.Thread) -> None:
+    if watcher is not None and thread.is_alive() and time.monotonic() - watcher.step_s > _STUCK_S:
         job.faults.note(watcher.step, TimeoutError(f"it has taken {_STUCK_S:.0f} s, and goes on"))
+
+
+def _note_thread(job: RunningJob, failed: threading.ExceptHookArgs) -> None:
+    """What ends a thread of ours is for the log, not for the user's terminal."""
+    name = failed.thread.name if failed.thread is not None else "a thread"
+    if isinstance(failed.exc_value, Exception):
+        job.faults.note(f"go on with {name!r}", failed.exc_value)
