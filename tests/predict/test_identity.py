@@ -16,7 +16,8 @@ import rankwise
 from rankwise.errors import UsageError
 from rankwise.predict import running
 from rankwise.predict.journal import Gone, Journal
-from rankwise.predict.workspace import PredictError, folder_of
+from rankwise.predict.parts import Results
+from rankwise.predict.workspace import PredictError, Workspace, folder_of
 from tests.predict.inputs import rows, write
 from tests.predict.nets import build
 
@@ -205,3 +206,47 @@ def test_who_waited_for_another_process_finds_the_job_done(tmp_path: Path, monke
 
     assert done.rows == 20 and not ran
     assert not folder_of(tmp_path / "out.npy").exists()
+
+
+@pytest.mark.parametrize(("then", "now"), [(2, 2.0), (1, True), (0.0, -0.0), (1.0, True), ("2", 2), (None, False)])
+def test_a_job_is_the_same_to_the_type_and_the_last_bit(tmp_path: Path, then: Any, now: Any) -> None:
+    first = Workspace(tmp_path / "out.npy", {"batch": then})
+    first.add(Results([0], {"y": np.zeros(1)}, [], 0, 1), None)
+    first.close()
+
+    Workspace(tmp_path / "out.npy", {"batch": then}).close()
+    with pytest.raises(PredictError) as caught:
+        Workspace(tmp_path / "out.npy", {"batch": now})
+
+    assert caught.value.finding.code == "RW831"
+    assert f"then {then!r}, now {now!r}" in caught.value.finding.why
+
+
+def test_what_is_kept_of_the_first_rows_is_compared_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """5 and 5.0 are kept as they are, so a job that began with the one does not go on with the other."""
+    x = rows(40)
+    for then, now in ((5, 5.0), (1, True), (0.0, -0.0)):
+        datasets = [[{"x": row, "id": value} for row in x] for value in (then, now)]
+        output = tmp_path / f"{then}.jsonl"
+        unfinished(monkeypatch, build, datasets[0], output, columns=("x",), keep=("id",))
+        with pytest.raises(PredictError, match="the first rows of the input"):
+            rankwise.predict(build, datasets[1], output, columns=("x",), keep=("id",), **JOB)
+
+
+@pytest.mark.parametrize("options", [{"batch": True}, {"workers": False}, {"max_errors": True}])
+def test_truth_is_no_number(tmp_path: Path, options: dict[str, Any]) -> None:
+    write(tmp_path, "npy", 4)
+    with pytest.raises(UsageError):
+        rankwise.predict(build, tmp_path / "x.npy", tmp_path / "out.npy", **{**JOB, **options})
+
+
+def test_names_that_are_one_as_text_do_not_replace_each_other(tmp_path: Path) -> None:
+    dataset = [{1: row, "1": row * 0, "x": row} for row in rows(3)]
+    kept = [{"x": row, "note": {1: "a", "1": "b"}} for row in rows(3)]
+
+    one = rankwise.predict(build, dataset, tmp_path / "a.jsonl", columns=("x",), **JOB)
+    two = rankwise.predict(lambda: lambda x: {1: x, "1": x * 0}, rows(3), tmp_path / "b.jsonl", **{**JOB, "overwrite": True})
+    with pytest.raises(UsageError, match="'note' cannot be kept"):
+        rankwise.predict(build, kept, tmp_path / "c.jsonl", columns=("x",), keep=("note",), **JOB)
+
+    assert (one.failed, two.failed) == (3, 3)

@@ -27,11 +27,11 @@ class Options:
 
 
 def check_options(options: Options, device: str) -> None:
-    if options.batch != "auto" and (not isinstance(options.batch, int) or options.batch < 1):
+    if options.batch != "auto" and (type(options.batch) is not int or options.batch < 1):
         raise UsageError(f'batch must be "auto" or a number of rows, not {options.batch!r}')
-    if options.workers != "auto" and (not isinstance(options.workers, int) or options.workers < 0):
+    if options.workers != "auto" and (type(options.workers) is not int or options.workers < 0):
         raise UsageError(f'workers must be "auto" or a number, not {options.workers!r}')
-    if options.max_errors is not None and (not isinstance(options.max_errors, int) or options.max_errors < 0):
+    if options.max_errors is not None and (type(options.max_errors) is not int or options.max_errors < 0):
         raise UsageError(f"max_errors must be a number of rows, not {options.max_errors!r}", next=("0 stops at the first row that fails",))
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
         raise UsageError(f"there is no device {device!r}", next=("auto, cpu, cuda or cuda:0",))

@@ -18,7 +18,7 @@ import torch
 from rankwise.errors import RankwiseError, UnreadableInput, UsageError
 from rankwise.pool.child.failures import is_out_of_memory
 from rankwise.predict.batches import as_column
-from rankwise.predict.values import as_array, is_numbers, named_parts, plain
+from rankwise.predict.values import as_array, by_text, is_numbers, named_parts, plain
 from rankwise.weights.building import import_callable
 from rankwise.weights.loading import load_weights
 
@@ -174,7 +174,11 @@ def as_columns(outputs: Any, length: int) -> dict[str, Any]:
     named = named_parts(outputs)
     if named is None:
         named = {f"output_{i}": value for i, value in enumerate(outputs)} if isinstance(outputs, tuple) else {"output": outputs}
-    columns = {str(name): _as_column(str(name), value, length) for name, value in named.items() if value is not None}
+    try:
+        texts = by_text(named)
+    except TypeError as error:
+        raise Unusable(f"the model returned outputs that cannot be told apart: {error}") from error
+    columns = {name: _as_column(name, value, length) for name, value in texts.items() if value is not None}
     if not columns:
         raise Unusable("the model returned nothing (None): return its outputs from forward")
     for name, column in columns.items():

@@ -60,7 +60,7 @@ def first_rows_digest(source: Source) -> str:
     """A dataset with the same type and length, and these first rows, is taken for the same."""
     digest = hashlib.sha256()
     first = next(iter(source.batches(_FIRST_ROWS)), None)
-    for name, column in first.columns.items() if first is not None else ():
+    for name, column in (*first.columns.items(), *first.kept.items()) if first is not None else ():
         for said in chain([repr(name).encode()], _said(column)):
             digest.update(said + b"\0")
     return digest.hexdigest()

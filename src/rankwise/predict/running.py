@@ -28,6 +28,7 @@ from rankwise.predict.workspace import (
     cannot_write,
     folder_of,
     is_placed,
+    is_same,
     names_in,
     read_marker,
     write_marker,
@@ -84,7 +85,7 @@ def predict(
     if weights and not Path(weights).exists():
         raise UsageError(f"there are no weights at {weights}", next=("check the path",))
     source = open_source(input, selection)
-    recipe = Recipe(build, str(weights or ""), load, stack, device, options.workers)
+    recipe = Recipe(build, str(weights or ""), load, bool(stack), device, options.workers)
     while True:
         try:
             return _run(source, recipe, selection, target, options, on_progress)
@@ -95,18 +96,18 @@ def predict(
 def _run(source: Source, recipe: Recipe, selection: Selection, target: Path, options: Options, on_progress: OnProgress | None) -> Predicted:
     identity = identity_of(recipe, source, selection, options.batch)
     marker = read_marker(target)
-    is_ours = target.exists() and marker.get("job") == identity and marker.get("bytes") == target.stat().st_size
+    is_ours = target.exists() and is_same(marker.get("job"), identity) and marker.get("bytes") == target.stat().st_size
     if is_ours and is_certain(identity, source) and not (options.overwrite or options.restart):
         if folder_of(target).exists():  # killed between the last rename and the cleaning up
             Workspace(target, identity).remove()
         return Predicted(**marker["predicted"])
     if target.exists() and not is_placed(target, identity):
-        if read_marker(target) != marker:  # another process has put it there, and finished, since we looked
+        if not is_same(read_marker(target), marker):  # another process has put it there, and finished, since we looked
             raise Gone
         check_replaceable(target, options, is_ours)
     workspace = Workspace(target, identity, options.restart)
     try:
-        if read_marker(target) != marker:  # written while we waited for the one who did
+        if not is_same(read_marker(target), marker):  # written while we waited for the one who did
             raise Gone
         return _Job(source, recipe, options, workspace, on_progress).run(identity)
     except BaseException:

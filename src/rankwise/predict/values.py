@@ -62,7 +62,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return [plain(item) for item in (value.astype(str) if value.dtype.kind == "M" else value).tolist()]
     if (named := named_parts(value)) is not None:
-        return {str(name): plain(item) for name, item in named.items()}
+        return {name: plain(item) for name, item in by_text(named).items()}
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     return _scalar(value)
@@ -94,6 +94,15 @@ def named_parts(value: Any) -> Mapping[Any, Any] | None:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     return None
+
+
+def by_text(named: Mapping[Any, Any]) -> dict[str, Any]:
+    """The same under texts; TypeError where two names are the same text, 1 and "1": one would take the place of the other."""
+    found = {str(name): item for name, item in named.items()}
+    if len(found) < len(named):
+        twice = next(text for text in found if sum(str(name) == text for name in named) > 1)
+        raise TypeError(f"two names are {twice!r} as text")
+    return found
 
 
 def _texts(value: Any) -> Any:

@@ -43,16 +43,16 @@ class Workspace:
         except OSError as error:
             raise cannot_write(output, error) from error
         try:
-            self._begin(_as_read({"format": _FORMAT, **identity}), restart)
+            self._begin({"format": _FORMAT, **identity}, restart)
         except BaseException:
             self._journal.close()
             raise
 
     def _begin(self, identity: dict[str, Any], restart: bool) -> None:
         known = self._journal.records[0].get("job") if self._journal.records else None
-        if known is not None and known != identity and self._parts and not restart:
+        if known is not None and not is_same(known, identity) and self._parts and not restart:
             raise another_job(self.output, _differences(known, identity))
-        if known != identity or restart:
+        if not is_same(known, identity) or restart:
             self._journal.keep(0)
             self._append({"job": identity})
         self._drop_unfinished()
@@ -157,7 +157,7 @@ def folder_of(output: Path) -> Path:
 def is_placed(output: Path, identity: dict[str, Any]) -> bool:
     """Whether the output is what an unfinished run of this very job has put there."""
     records = read_records(folder_of(output) / "journal")
-    if not records or not output.exists() or records[0].get("job") != _as_read({"format": _FORMAT, **identity}):
+    if not records or not output.exists() or not is_same(records[0].get("job"), {"format": _FORMAT, **identity}):
         return False
     return _stamp(output) in [record.get("placing") for record in records]
 
@@ -178,9 +178,9 @@ def _stamp(output: Path) -> dict[str, Any]:
     return {"bytes": facts.st_size, "mtime_ns": facts.st_mtime_ns}
 
 
-def _as_read(record: dict[str, Any]) -> Any:
-    """As it is when it was written and read back: tuples are lists then."""
-    return json.loads(json.dumps(record))
+def is_same(one: Any, other: Any) -> bool:
+    """Whether both would be written down alike, to the type and the last bit: for Python, 1 == 1.0 == True, and 0.0 == -0.0."""
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
 def marker_of(output: Path) -> Path:
@@ -214,5 +214,5 @@ def another_job(output: Path, why: str) -> PredictError:
 
 
 def _differences(known: dict[str, Any], wanted: dict[str, Any]) -> str:
-    differing = [key for key in {**known, **wanted} if known.get(key) != wanted.get(key)]
-    return "\n".join(f"{key}: then {known.get(key)}, now {wanted.get(key)}"[:300] for key in differing)
+    differing = [key for key in {**known, **wanted} if not is_same(known.get(key), wanted.get(key))]
+    return "\n".join(f"{key}: then {known.get(key)!r}, now {wanted.get(key)!r}"[:300] for key in differing)

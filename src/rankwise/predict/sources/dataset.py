@@ -12,7 +12,7 @@ import numpy as np
 
 from rankwise.errors import UnreadableInput, UsageError
 from rankwise.predict.batches import Batch, Column, Row, Selection, as_column, of_rows
-from rankwise.predict.values import NUMBERS, as_array, is_tensor
+from rankwise.predict.values import NUMBERS, as_array, by_text, is_tensor
 
 _SAMPLE = 16  # samples to look at before saying that none has a column
 
@@ -120,7 +120,10 @@ def _is_of_torch(dataset: Any, name: str) -> bool:
 def _row(sample: Any) -> Row:
     """A sample's parts by name: a dictionary's keys, a tuple's positions."""
     if isinstance(sample, dict):
-        values = {str(name): value for name, value in sample.items()}
+        try:
+            values = by_text(sample)
+        except TypeError as error:
+            return Row(why=str(error))
     else:
         values = {str(i): value for i, value in enumerate(sample)} if isinstance(sample, (tuple, list)) else {"0": sample}
     return Row(values, values)
