@@ -16,8 +16,13 @@ from rankwise.evidence.records import Call, Frame, JobEvidence, Stack
 from rankwise.findings import ranks_text
 
 _SAME_RANGE = re.compile(r"`range\(\d[\d_]*\)`")  # as many rounds on every rank
-_EVENTS = {"forward": "the forward", "backward": "the backward", "ddp": "the DDP constructor"}
-_DDP_OPS = {"forward": "broadcast", "backward": "all_reduce", "ddp": "all_gather"}
+_EVENTS = {
+    "forward": "the forward",
+    "backward": "the backward",
+    "ddp": "the DDP constructor",
+    "fsdp_forward": "the sharded model's forward",
+}
+_DDP_OPS = {"forward": "broadcast", "backward": "all_reduce", "ddp": "all_gather", "fsdp_forward": "all_gather_into_tensor"}
 
 
 def find_departure(job: JobEvidence, book: SourceBook, parting: Parting, mine: list[int], others: list[int]) -> Blame | None:

@@ -186,7 +186,7 @@ def _different_ops(job: JobEvidence, stands: Standings, book: SourceBook, confli
     sides = []
     for ranks in values.values():
         entry = conflict.entries[ranks[0]]
-        inside = entry.origin if entry.origin in ("forward", "backward", "ddp") else ""
+        inside = entry.origin if entry.origin != "user" else ""
         sides.append(Side(ranks, entry.what.op, user_frames(conflict.stacks[ranks[0]]), inside))
     return _finding_for(job, stands, book, sides, f"slot #{conflict.seq}{group_text(conflict.group)}", _is_stuck(stands, conflict))
 

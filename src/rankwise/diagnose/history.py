@@ -11,7 +11,7 @@ from math import prod
 from rankwise.diagnose.standing import end_of
 from rankwise.evidence.records import Call, JobEvidence, RankEvidence
 
-DDP_CALLS = frozenset({"forward", "backward", "ddp"})
+DDP_CALLS = frozenset({"forward", "backward", "ddp", "fsdp_forward"})
 _NOT_TOGETHER = frozenset(
     {
         "init_process_group", "destroy_process_group", "next_batch", "end_of_data", "pass_start", "pass_end", "send", "recv", "isend", "irecv",
