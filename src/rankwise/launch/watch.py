@@ -188,6 +188,8 @@ class Watch:
         told = self._told
         if told is None or not self._pace.have_all_moved_since(self._observer, told.job.now_ns):
             return
+        if _has_outlasted_timeout(told, time.time_ns()):
+            return  # NCCL's watchdog has noticed by now, and ends the job in its own time: this is why
         kept = [finding for finding in told.findings if finding.certain and finding.severity == "error"]
         if len(kept) < len(told.findings):
             self._waiting = ""
@@ -287,6 +289,13 @@ def _confirm_s(finding: Finding) -> float:
 def _progress_of_waiting(finding: Finding, job: JobEvidence) -> dict[int, int]:
     ranks = [rank for rank in (*(wait.rank for wait in finding.waiting), *(place.rank for place in finding.culprits)) if rank is not None]
     return {rank: job.ranks[rank].last_progress_ns for rank in ranks if rank in job.ranks}
+
+
+def _has_outlasted_timeout(told: Report, now_ns: int) -> bool:
+    """Whether a rank on NCCL has waited for longer than its process group allows; gloo raises by itself, and at once."""
+    waiting = [told.job.ranks[wait.rank] for finding in told.findings for wait in finding.waiting if wait.rank in told.job.ranks]
+    limits = [(rank, init.timeout_s) for rank in waiting for init in rank.inits[-1:] if init.timeout_s and "nccl" in init.backend]
+    return any(now_ns - rank.last_progress_ns > limit_s * 1e9 for rank, limit_s in limits)
 
 
 def _as_seen_in_success(finding: Finding) -> Finding:
