@@ -16,6 +16,7 @@ from rankwise.evidence.records import Call, Frame, JobEvidence, Stack
 from rankwise.findings import ranks_text
 
 _SAME_RANGE = re.compile(r"`range\(\d[\d_]*\)`")  # as many rounds on every rank
+_FEW = 4  # calls that a rank may have made a second time
 _EVENTS = {
     "forward": "the forward",
     "backward": "the backward",
@@ -113,7 +114,20 @@ def _by_jump(way: _Way) -> Blame | None:
     if missed is None or there is None or not leads_to(parting, missed, there):
         return None
     usual, unusual = times_followed(parting, parting.before, missed), times_followed(parting, parting.before, there)
-    return _skipped(way, f", as all ranks did {usual} times before") if usual and not unusual else None
+    if not usual or unusual:
+        return None
+    found = _skipped(way, f", as all ranks did {usual} times before")
+    if found.line is not None or found.candidates or not _is_again(parting, there):
+        return found
+    again = (
+        f"it called {op_text(side_of(way.others, there))}{at(top_of(_stack(there)))} again, or left out what comes before it: {found.why}"
+    )
+    return replace(found, why=again, certain=False)
+
+
+def _is_again(parting: Parting, call: Call) -> bool:
+    """The same call was one of the last few: then it may have been repeated, rather than reached by leaving others out."""
+    return key_of(call) in [parting.mine.key(i) for i in range(max(0, parting.at - _FEW), parting.at)]
 
 
 def _by_round(way: _Way) -> Blame | None:

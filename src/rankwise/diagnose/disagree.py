@@ -93,6 +93,7 @@ def _same_slot(job: JobEvidence, stands: Standings, conflict: Conflict, certain:
     """All called the same operation there, and not with the same arguments."""
     values = conflict.by_value()
     code, words = _SAME_SLOT[conflict.about]
+    certain = certain and len({top_of(user_frames(stack)) for stack in conflict.stacks.values()}) < 2  # from one line: they belong together
     order = conflict.about == "size" and certain and (_varies(job, conflict) or not _is_ragged(conflict))
     culprits = minority(values) or _unusual(job, conflict) or sorted(conflict.entries)
     op = next(iter(conflict.entries.values())).what.op
