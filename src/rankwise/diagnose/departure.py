@@ -32,7 +32,7 @@ def find_departure(job: JobEvidence, book: SourceBook, parting: Parting, mine: l
         mine, others = others, mine
     sides = [side_of(mine, parting.next), side_of(others, parting.instead)]
     way, back = _Way(job, book, parting, mine, others), _Way(job, book, parting.turned(), others, mine)
-    arguments = (_by_own_condition, _by_handler, _by_data, _by_jump, _by_round, _by_loop, _by_exit, _by_order, _by_novelty)
+    arguments = (_by_own_condition, _by_handler, _by_data, _by_jump, _by_round, _by_loop, _by_exit, _by_order, _by_novelty, _by_condition)
     return by_rank_condition(job, book, sides) or next(
         (found for argue in arguments for one in (way, back) if (found := argue(one)) is not None), None
     )
@@ -117,7 +117,7 @@ def _by_jump(way: _Way) -> Blame | None:
     if not usual or unusual:
         return None
     found = _skipped(way, f", as all ranks did {usual} times before")
-    if found.line is not None or found.candidates or not _is_again(parting, there):
+    if found.line is not None or found.candidates or _other_mode(way) or not _is_again(parting, there):
         return found
     again = (
         f"it called {op_text(side_of(way.others, there))}{at(top_of(_stack(there)))} again, or left out what comes before it: {found.why}"
@@ -272,6 +272,18 @@ def _by_novelty(way: _Way) -> Blame | None:
     if there.op == "forward":
         return Blame("RW209", way.others, why, line, certain=False)
     return Blame("RW208", way.others, why, line, certain=False)
+
+
+def _by_condition(way: _Way) -> Blame | None:
+    """The others' call stands under conditions, these ranks' does not: the conditions came out differently. A suspicion, for each may be meant."""
+    there, before = way.parting.next_other, _stack(way.parting.before)
+    if there is None or way.parting.next is None or find_skips(way.book, before, _stack(way.parting.next)):
+        return None
+    told = [reason for reason in find_skips(way.book, before, _stack(there)) if reason.kind == "condition"]
+    if not told:
+        return None
+    why = f"the call at {_place(_stack(there)[0].file, _stack(there)[0].line)} is made {reasons_text(told)}; {ranks_text(way.mine)} did not come to it"
+    return Blame("RW209" if there.op == "forward" else "RW208", way.others, why, None, False, _frames(told))
 
 
 def _frames(reasons: list[Reason]) -> tuple[Frame, ...]:

@@ -94,6 +94,8 @@ def history_of(evidence: RankEvidence) -> History:
 def _made_none(evidence: RankEvidence, call: Call) -> bool:
     """True where torch's own record covers the call and has no collective in it: an evaluation without buffers, a step under no_sync."""
     times = evidence.collectives.created_ns
+    if call.op == "forward" and not any(call.mode):
+        return False  # one of training: its backward reduces gradients, whatever the forward itself did
     if evidence.collectives.is_partial or call.is_open or not times or not times[0] <= call.started_ns <= call.ended_ns <= times[-1]:
         return False
     return bisect_left(times, call.started_ns) == bisect_right(times, call.ended_ns)

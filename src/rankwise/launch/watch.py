@@ -188,8 +188,6 @@ class Watch:
         told = self._told
         if told is None or not self._pace.have_all_moved_since(self._observer, told.job.now_ns):
             return
-        if _has_outlasted_timeout(told, time.time_ns()):
-            return  # NCCL's watchdog has noticed by now, and ends the job in its own time: this is why
         kept = [finding for finding in told.findings if finding.certain and finding.severity == "error"]
         if len(kept) < len(told.findings):
             self._waiting = ""
@@ -199,6 +197,8 @@ class Watch:
         """Tell what is new; that telling fails keeps nobody from acting."""
         if _essence(report.findings) == _essence(self._told.findings if self._told else []):
             return
+        if not report.findings and self._told is not None and has_outlasted_timeout(self._told, time.time_ns()):
+            return  # NCCL's watchdog has noticed by now, and ends the job in its own time: what was told is why
         self._told = report
         if report.findings and report.findings[0].code.startswith(("RW3", "RW502")):
             self._suspected = tuple(report.findings[:4])
@@ -291,7 +291,7 @@ def _progress_of_waiting(finding: Finding, job: JobEvidence) -> dict[int, int]:
     return {rank: job.ranks[rank].last_progress_ns for rank in ranks if rank in job.ranks}
 
 
-def _has_outlasted_timeout(told: Report, now_ns: int) -> bool:
+def has_outlasted_timeout(told: Report, now_ns: int) -> bool:
     """Whether a rank on NCCL has waited for longer than its process group allows; gloo raises by itself, and at once."""
     waiting = [told.job.ranks[wait.rank] for finding in told.findings for wait in finding.waiting if wait.rank in told.job.ranks]
     limits = [(rank, init.timeout_s) for rank in waiting for init in rank.inits[-1:] if init.timeout_s and "nccl" in init.backend]
