@@ -13,7 +13,8 @@ import time
 from rankwise.pool.segments import Segment
 
 SLOTS = 4096
-_POSTED, _ANSWERED, _POSTED_FROM, _RUNS_ON, _AWAITS_CARD = 4, 5, 6, 7, 8  # words of eight bytes
+_POSTED, _ANSWERED, _POSTED_FROM, _RUNS_ON, _AWAITS_CARD, _ITEM = 4, 5, 6, 7, 8, 9  # words of eight bytes
+_CUTS, _NUM_CUTS = 256, 256  # words; more than the orders that are with a worker at once
 _FLAGS = 4096
 SIZE = _FLAGS + SLOTS
 _RUNNING, _RECALLED = struct.Struct("<QQ"), struct.Struct("<Q")
@@ -48,6 +49,25 @@ class StatusPage:
         """
         serial, since = _RUNNING.unpack_from(self._map, 0)
         return (serial, since) if since else (0, 0)
+
+    def run_item(self, i: int, now_ns: int) -> bool:
+        """Worker: of the chunk that I run, this request is next. False where it and those behind it have been taken back."""
+        words = self._words
+        serial = words[0]
+        if words[_CUTS + serial % _NUM_CUTS] == serial:
+            return False
+        words[_OWN_DOING] = 0  # that was the one before
+        words[_ITEM] = i
+        words[1] = now_ns
+        return True
+
+    @property
+    def item(self) -> int:
+        return int(self._words[_ITEM])
+
+    def cut(self, serial: int) -> None:
+        """Parent: of this chunk, no request shall begin any more."""
+        self._words[_CUTS + serial % _NUM_CUTS] = serial
 
     def wait_for_card(self) -> None:
         """Worker: the model has returned, and what it has asked of the card may not be done."""
