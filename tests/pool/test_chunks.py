@@ -307,10 +307,11 @@ def test_a_slot_given_twice_is_taken_out_once() -> None:
 def test_what_one_request_did_is_not_the_next_ones_doing() -> None:
     page = StatusPage(Segment.create(SIZE, "rankwise-test"))
     page.run(5, 1)
-    page.run_item(0, 2)
+    begins = page.chunk(5)
+    assert begins(0)
     page.note_own_doing()
     assert page.is_own_doing
-    page.run_item(1, 3)
+    assert begins(1)
     assert not page.is_own_doing and page.item == 1
 
 
@@ -321,6 +322,6 @@ def test_more_than_one_chunk_can_be_taken_back_from_a_worker() -> None:
     taken_back = []
     for serial in (4, 5, 6, 7):
         page.run(serial, 1)
-        taken_back.append(not page.run_item(0, 2))
+        taken_back.append(not page.chunk(serial)(0))
 
     assert taken_back == [False, True, True, False]

@@ -9,6 +9,7 @@ import ctypes
 import os
 import struct
 import time
+from collections.abc import Callable
 
 from rankwise.pool.segments import Segment
 
@@ -50,16 +51,20 @@ class StatusPage:
         serial, since = _RUNNING.unpack_from(self._map, 0)
         return (serial, since) if since else (0, 0)
 
-    def run_item(self, i: int, now_ns: int) -> bool:
-        """Worker: of the chunk that I run, this request is next. False where it and those behind it have been taken back."""
-        words = self._words
-        serial = words[0]
-        if words[_CUTS + serial % _NUM_CUTS] == serial:
-            return False
-        words[_OWN_DOING] = 0  # that was the one before
-        words[_ITEM] = i
-        words[1] = now_ns
-        return True
+    def chunk(self, serial: int) -> Callable[[int], bool]:
+        """Worker: I run this chunk. What comes back is called with the place of each request before it begins, and says False where it
+        and those behind it have been taken back."""
+        words, now_ns, cut_at = self._words, time.monotonic_ns, _CUTS + serial % _NUM_CUTS
+
+        def begins(place: int) -> bool:
+            if words[cut_at] == serial:
+                return False
+            words[_OWN_DOING] = 0  # that was the one before
+            words[_ITEM] = place
+            words[1] = now_ns()
+            return True
+
+        return begins
 
     @property
     def item(self) -> int:

@@ -168,11 +168,12 @@ class Stream:
                 self._ways.abandon(chunk)
 
     def _take(self, model: ModelState, inputs: Sequence[Any], deadline_s: float | None, is_slow: bool) -> None:
-        seed = seed_of(self._seed, self._taken)
+        seed = None if self._seed is None else seed_of(self._seed, self._taken)
         self._taken += 1
         try:
             parcel = self._ways.parcel(model, inputs)
-            if self._limit > 1 and deadline_s is None and seed is None and self._is_grouped(model, parcel):
+            is_grouped = self._is_chunked if model.max_batch == 1 else self._is_bunched
+            if self._limit > 1 and deadline_s is None and seed is None and is_grouped(model, parcel):
                 return
             self._add(self._ways.submit(model, parcel, deadline_s, is_lazy=not is_slow, seed=seed))
         except PoolFull:  # the inputs are read again: a task that was refused has let go of its place on the lane
@@ -188,13 +189,8 @@ class Stream:
         self._num_futures += 1
         self._waiting.append(future)
 
-    def _is_grouped(self, model: ModelState, parcel: Parcel) -> bool:
+    def _is_bunched(self, model: ModelState, parcel: Parcel) -> bool:
         node, _, slots, to_tensor = parcel
-        if model.max_batch == 1:
-            most = self._chunk_sizes.get(model.number) or self._chunk_size(model)
-            if most > 1:
-                self._chunk(model, parcel, most)
-            return most > 1
         if slots or not is_one_array(node):
             return False
         tag, dtype, shape, data = node[1][0]
@@ -230,13 +226,16 @@ class Stream:
             self._chunk_sizes[model.number] = most
         return most
 
-    def _chunk(self, model: ModelState, parcel: Parcel, most: int) -> None:
-        node, size, slots, to_tensor = parcel
-        data: Any = node
-        kind: tuple[Any, ...] = (model.number, None, None, None, to_tensor)
-        if not slots and is_one_array(node):
-            tag, dtype, shape, data = node[1][0]
+    def _is_chunked(self, model: ModelState, parcel: Parcel) -> bool:
+        most = self._chunk_sizes.get(model.number) or self._chunk_size(model)
+        if most < 2:
+            return False
+        data, size, slots, to_tensor = parcel
+        if not slots and is_one_array(data):
+            tag, dtype, shape, data = data[1][0]
             kind = (model.number, tag, dtype, shape, to_tensor)
+        else:
+            kind = (model.number, None, None, None, to_tensor)
         chunk = self._chunks.get(kind)
         if chunk is not None and chunk.size + size > _CHUNK_BYTES:
             self._send_chunk(chunk)
@@ -249,6 +248,7 @@ class Stream:
         if chunk.count >= most:
             self._send_chunk(chunk)
             self._limit = min(_LARGEST, 2 * self._limit)
+        return True
 
     def _bunch(self, model: ModelState, kind: tuple[Any, ...], rows: int, data: bytes) -> None:
         bunch = self._bunches.get(kind)

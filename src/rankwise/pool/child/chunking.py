@@ -12,7 +12,7 @@ from rankwise.pool.dtypes import name_of_numpy
 from rankwise.pool.lease import to_tensor
 from rankwise.pool.parcel import Get, Put, folded, pack, unpack
 
-_MOST_BYTES = 48_000  # of results, in one message
+MOST_BYTES = 48_000  # of results, in one message: where there are more, the other requests run elsewhere, or later
 _ROOM = 100  # bytes that a result takes besides its data
 
 
@@ -20,8 +20,8 @@ def requests_of(payload: tuple[Any, ...], get: Get) -> tuple[int, Callable[[int]
     """How many there are, and the arguments of each by its place."""
     if payload[0] == EVEN:
         _, dtype, shape, count, data = payload
-        each = each_of(data, dtype, shape, count)
-        return count, lambda i: (to_tensor(each[i], dtype),)
+        each = [(to_tensor(array, dtype),) for array in each_of(data, dtype, shape, count)]
+        return count, each.__getitem__
     nodes = payload[1]
     return len(nodes), lambda i: unpack(nodes[i], get)
 
@@ -35,16 +35,13 @@ class Gathering:
         self._shape: tuple[int, ...] | None = None
         self._dtype: Any = None
         self._results: list[tuple[bool, Any]] | None = None  # where they are not
-        self.size = 0
-
-    @property
-    def is_full(self) -> bool:
-        """No more fits the message: the rest runs elsewhere, or later."""
-        return self.size > _MOST_BYTES
+        self.size = 0  # bytes
 
     def add(self, value: Any) -> None:
         if self._results is None:
-            if type(value) is torch.Tensor and self._is_added(value):
+            if type(value) is torch.Tensor and (data := self._even(value)) is not None:
+                self._data.append(data)
+                self.size += len(data)
                 return
             self._separate()
         node, size = folded(pack(value, self._put), self._put)
@@ -61,18 +58,17 @@ class Gathering:
             return UNEVEN, self._results or []
         return EVEN, name_of_numpy(self._dtype), self._shape, len(self._data), b"".join(self._data)
 
-    def _is_added(self, tensor: torch.Tensor) -> bool:
+    def _even(self, tensor: torch.Tensor) -> bytes | None:
+        """Its bytes, if it is like those before."""
         try:
             array = tensor.numpy()
         except (RuntimeError, TypeError):  # whatever is not plain memory of this process
-            return False
-        if array.shape != self._shape or array.dtype != self._dtype:
+            return None
+        if array.shape != self._shape or array.dtype is not self._dtype:
             if self._shape is not None or array.nbytes > self._most_each:
-                return False
+                return None
             self._shape, self._dtype = array.shape, array.dtype
-        self._data.append(array.tobytes())
-        self.size += array.nbytes
-        return True
+        return array.tobytes()
 
     def _separate(self) -> None:
         """What has come so far, one by one."""

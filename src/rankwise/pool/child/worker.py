@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import torch
 
 from rankwise.pool.child.chance import seed_all, seeded
-from rankwise.pool.child.chunking import Gathering, requests_of
+from rankwise.pool.child.chunking import MOST_BYTES, Gathering, requests_of
 from rankwise.pool.child.failures import Poisoned, check_poison, failure, is_out_of_memory, shortened
 from rankwise.pool.child.inputs import Inputs
 from rankwise.pool.child.models import Loaded, drop, load, tidy
@@ -262,16 +262,16 @@ class Worker:
     def _chunk_results(self, model: Loaded, payload: tuple[Any, ...]) -> tuple[tuple[Any, ...], int, int]:
         """Of its requests, one after the other, until the rest is taken back; the bytes they take, and flags."""
         count, request = requests_of(payload, self._inputs.get)
-        run_item, now, in_use, flags = self._page.run_item, time.monotonic_ns, self._inputs.in_use, 0
+        begins, pid, in_use, flags = self._page.chunk(self._serial), self._pid, self._inputs.in_use, 0
         gathering = Gathering(self._outputs.put, INLINE_BYTES)
         for i in range(count):
-            if not run_item(i, now()) or gathering.is_full:
+            if not begins(i) or gathering.size > MOST_BYTES:
                 break
             try:
                 gathering.add(model.run(*request(i)) if model.is_plain else self._runner.call(model, request(i)))
             except BaseException as error:
                 gathering.fail(self._failure(self._serial, error))
-            if getpid() != self._pid:
+            if getpid() != pid:
                 self._check_is_worker(self._number)
             if in_use:  # before the next, which may have been given the same memory
                 flags |= self._end_inputs(model)
