@@ -14,7 +14,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from rankwise.pool import Model, Pool, Quarantined, TaskHung  # noqa: E402
+from rankwise.pool import Model, Pool, PoolClosed, Quarantined, TaskHung  # noqa: E402
 from rankwise.pool.chunks import Chunk, without  # noqa: E402
 from rankwise.pool.schedule import ModelState  # noqa: E402
 from rankwise.pool.segments import Segment  # noqa: E402
@@ -207,6 +207,22 @@ def test_a_stream_that_is_left_half_way_leaves_nothing_to_do(sent: list[int]) ->
 
         assert max(sent) > 4 and pool.stats()["models"]["sleeper"]["completed"] - done < 100
         assert pool.stats()["lanes"]["inputs_used_bytes"] == 0
+
+
+def test_closing_waits_for_the_running_request_not_for_its_chunk(sent: list[int]) -> None:
+    pool = Pool({"sleeper": Model(f"{HERE}:sleeper")}, workers=1)
+    try:
+        pool.submit("sleeper", 0.0).result(60)
+        quick(pool, "sleeper")
+        results = pool.map("sleeper", [(0.0, 0), *[(0.2, i) for i in range(1, 200)]])
+        assert next(results)[2] == 0
+        pool.close(cancel=True)
+
+        assert max(sent) > 4 and pool.stats()["models"]["sleeper"]["completed"] < 50
+        with pytest.raises(PoolClosed):
+            list(results)
+    finally:
+        pool.close(cancel=True)
 
 
 def test_memory_that_is_given_several_times_is_as_it_was_each_time(pool: Pool, sent: list[int]) -> None:

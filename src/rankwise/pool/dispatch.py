@@ -160,6 +160,7 @@ class Dispatcher:
         with self.lock:
             self.is_closing = True
             if cancel:
+                self._take_back_chunks()
                 self._fail_waiting()
         self.settle()
         with self.lock:
@@ -367,6 +368,15 @@ class Dispatcher:
         chunk.worker = None
         culprit = [task for task in tasks if isinstance(task.part, Item) and task.part.place == running]
         return culprit, [task for task in tasks if task not in culprit]
+
+    def _take_back_chunks(self) -> None:
+        """What has not begun of those that are with a worker waits again."""
+        for worker in self.scheduler.workers.values():
+            page = worker.edge.page
+            for order in worker.inflight.values():
+                if order.tasks and isinstance(chunk := order.tasks[0], Chunk):
+                    page.cut(order.serial)
+                    self.take_from_chunk(chunk, page.item + 1 if page.running[0] == order.serial else 0)
 
     def _tasks_of(self, chunk: Chunk, first: int) -> list[Task]:
         tasks = [] if chunk.is_over else chunk.tasks_from(first)
