@@ -27,9 +27,10 @@ def costing(per_batch_s: float, per_row_s: float, most: int = 10**9) -> Callable
 @pytest.mark.parametrize(
     ("measure", "size", "why"),
     [
-        (costing(0.0, 0.001), 1, "4 are not clearly faster"),
-        (costing(0.001, 0.001), 16, "64 are not clearly faster"),
+        (costing(0.0, 0.001), 1, "4 and 16 are not clearly faster"),
+        (costing(0.001, 0.001), 64, "64 and 256 are not clearly faster"),
         (costing(0.01, 0.0001), 4096, "4,096: "),
+        (costing(0.01, 0.000001), 16384, "16,384: "),
         (costing(0.01, 0.0001, most=100), 64, "256 are too many for the memory"),
         (costing(0.0, 2.0), 1, "a batch of 1 takes 2.0 s"),
         (costing(3.0, 0.001), 1, "a batch of 1 takes 3.0 s"),
@@ -42,6 +43,16 @@ def test_the_smallest_size_about_as_fast_as_the_fastest(measure: Callable[[int],
 
     assert choice.size == size
     assert why in choice.why
+
+
+def test_one_size_that_met_a_busy_machine_does_not_end_the_search() -> None:
+    quick = costing(0.01, 0.0001)
+
+    def measure(size: int) -> Trial | str:
+        trial = quick(size)
+        return Trial(size, trial.rows_per_s / 10, trial.seconds * 10) if size == 64 else trial
+
+    assert find_size(measure).size == 4096
 
 
 class Rows:

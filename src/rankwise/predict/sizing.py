@@ -12,7 +12,7 @@ from rankwise.predict.executing import Executor
 from rankwise.predict.row_bytes import row_bytes
 from rankwise.predict.sources.source import Source, batches_of
 
-SIZES = (1, 4, 16, 64, 256, 1024, 4096)
+SIZES = (1, 4, 16, 64, 256, 1024, 4096, 16384)
 UNTRIED = 256  # where nothing can be tried
 _CLEARLY = 1.1  # a larger batch has to be this much faster for a still larger one to be tried
 _AS_GOOD = 0.95  # of the best: then the smaller batch is taken, for it needs less memory and loses less when it fails
@@ -42,6 +42,7 @@ class Choice:
 def find_size(measure: Callable[[int], Trial | str]) -> Choice:
     """The smallest size about as fast as the fastest. `measure` tries one, or says why it is too large."""
     trials: list[Trial] = []
+    in_vain: list[int] = []  # sizes in a row that brought nothing; one alone may have met a busy machine
     ended = ""
     for size in SIZES:
         trial = measure(size)
@@ -53,9 +54,12 @@ def find_size(measure: Callable[[int], Trial | str]) -> Choice:
         if not trial.rows_per_s:
             continue  # the first rows fail, and say nothing about speed
         if trial.rows_per_s < _CLEARLY * best:
-            ended = f"{size:,} are not clearly faster"
+            in_vain.append(size)
+            ended = f"{_and(in_vain)} are not clearly faster" if len(in_vain) > 1 else ""
         elif trial.seconds > _LONG_S:
             ended = f"a batch of {size:,} takes {trial.seconds:.1f} s"
+        else:
+            in_vain.clear()
         if ended:
             break
     best = max((trial.rows_per_s for trial in trials), default=0.0)
@@ -131,6 +135,10 @@ class Trials:
 
 def _row_bytes(batch: Batch) -> int:
     return max(1, int(row_bytes(batch.columns, batch.length).sum()) // max(1, batch.length))
+
+
+def _and(sizes: list[int]) -> str:
+    return " and ".join(f"{size:,}" for size in sizes)
 
 
 def _rounded(rate: float) -> str:

@@ -15,7 +15,7 @@ from rankwise.predict.sinks.entries import entries, json_text
 from rankwise.predict.sinks.groups import regrouped
 from rankwise.predict.sinks.kinds import Kind, kinds_of
 from rankwise.predict.sinks.types import NoCommonType, arrow_type, without_dictionaries
-from rankwise.predict.sources.tables import arrow
+from rankwise.predict.sources.tables import arrow, is_lists
 from rankwise.predict.values import is_utf8
 from rankwise.predict.workspace import PredictError
 
@@ -25,9 +25,25 @@ Parts = Callable[[], Iterable[Results]]
 def write_parquet(parts: Parts, total: int, path: Path) -> None:
     types = _types(parts())
     schema = _schema(types)
-    with _told(), arrow("parquet").ParquetWriter(path, schema) as writer:
+    texts = [name for field in schema for name in _text_paths(field.name, field.type)]
+    with _told(), arrow("parquet").ParquetWriter(path, schema, use_dictionary=texts or False) as writer:
         for group in regrouped(parts()):
             writer.write_table(_table(group, types, schema), row_group_size=len(group.rows))
+
+
+def _text_paths(name: str, kind: Any) -> Iterator[str]:
+    """The columns, as Parquet calls them, that gain from a list of distinct values; a model's numbers hardly ever come twice."""
+    types = arrow("types")
+    if is_lists(kind):
+        yield from _text_paths(f"{name}.list.element", kind.value_type)
+    elif types.is_struct(kind):
+        for field in kind:
+            yield from _text_paths(f"{name}.{field.name}", field.type)
+    elif types.is_map(kind):
+        yield from _text_paths(f"{name}.key_value.key", kind.key_type)
+        yield from _text_paths(f"{name}.key_value.value", kind.item_type)
+    elif not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
+        yield name
 
 
 def write_arrow(parts: Parts, total: int, path: Path) -> None:
