@@ -185,7 +185,7 @@ def _is_readable(value: Any) -> bool:
 
 def plain(column: Any) -> Any:
     """The same values in the usual layout: dictionaries, runs and views are ways to store them, and not all can be picked from."""
-    if _is_number(column.type):
+    if is_number(column.type):
         return column
     types = arrow("types")
     if types.is_dictionary(column.type):
@@ -242,7 +242,7 @@ def as_numpy(column: Any, broken: Container[int] = ()) -> Column:
 
     Values of rows that are broken are None in such a list.
     """
-    if _is_number(column.type) and not column.null_count:
+    if is_number(column.type) and not column.null_count:
         return column.to_numpy(zero_copy_only=False)
     types = arrow("types")
     if is_tensors(column) and not column.null_count:
@@ -257,13 +257,13 @@ def as_numpy(column: Any, broken: Container[int] = ()) -> Column:
         values = values.flatten()
     if types.is_decimal(values.type):
         values = values.cast(arrow("float64")())
-    if values.null_count or not _is_number(values.type):
+    if values.null_count or not is_number(values.type):
         return _listed(column, broken)
     return values.to_numpy(zero_copy_only=False).reshape(shape)
 
 
 @cache
-def _is_number(kind: Any) -> bool:
+def is_number(kind: Any) -> bool:
     """Asked of every column of every batch, so it is remembered."""
     types = arrow("types")
     return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
