@@ -89,10 +89,10 @@ def seconds(command: list[str]) -> float:
 def report(lines: list[Line]) -> str:
     head = f"""# Predict against a loop by hand
 
-{ROWS:,} rows of eight float32 numbers in a Parquet file, through a model, into a Parquet file with their ids. Against it: a
-DataLoader over `iter_batches`, the fastest of {len(loop_ways())} settings (benchmarks/predict_loop.py). Whole commands, imports
-included, in turns; medians of {REPEATS}, ratios of those of each turn. rankwise finds its batch size, writes every row through to the disk on the
-way, and can be killed at any moment; the loop cannot. A ratio over 1 is in favour of rankwise.
+{ROWS:,} rows of eight float32 numbers in a Parquet file, through a model, into a Parquet file with their ids. Against it: a DataLoader
+over `iter_batches`, the fastest of {len(loop_ways())} settings (benchmarks/predict_loop.py). Whole commands, imports included, in turns;
+medians of {REPEATS}, ratios of those of each turn. rankwise finds its batch size, writes every row through to the disk on the way, and
+can be killed at any moment; the loop cannot. A ratio over 1 is in favour of rankwise.
 """
     return "\n".join([head, *HEAD, *map(str, lines), "", machine_facts(), ""])
 
