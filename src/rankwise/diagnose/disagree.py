@@ -214,6 +214,8 @@ def _blame(job: JobEvidence, book: SourceBook, sides: list[Side], partings: list
     branch = by_branch(job, book, sides[0], sides[1]) if agreed is None or not agreed.certain else None
     if branch is not None:
         return branch
+    if agreed is not None and most is not None and set(most.ranks) < set(agreed.ranks):
+        return replace(agreed, ranks=most.ranks)  # it says how they part, and the majority who did
     if agreed is not None and (agreed.certain or most is None or agreed.ranks == most.ranks):
         return replace(agreed, certain=agreed.certain or (most is not None and agreed.code in _ODD_ONE_OUT))
     if most is not None or partings[0] is None:
@@ -245,7 +247,9 @@ def _headline(blame: Blame, sides: list[Side], parting: Parting | None) -> str:
         "RW213": f"{who} finished with fewer batches; {rest} in {short_text(others)}",
         "RW402": f"{who} left; {rest} in {short_text(others)}",
         "RW215": f"{who} reduced fewer gradients in the last backward; {rest} in {short_text(others)}",
-        "RW221": f"{ranks_text(sides[0].ranks)} and {ranks_text([r for side in sides[1:] for r in side.ranks])} went different numbers of rounds in a loop",
+        "RW221": f"{ranks_text(sides[0].ranks)} and {ranks_text([r for side in sides[1:] for r in side.ranks])} went different numbers of rounds in a loop"
+        if len(blame.ranks) == sum(len(side.ranks) for side in sides)
+        else f"{who} went another number of rounds in the loop; {rest} in {short_text(others)}",
         "RW219": f"{who} left the loop early; {rest} in {short_text(others)}",
         "RW220": f"{who} ran a step with gradient sync off; {rest} in {short_text(others)}",
     }[blame.code]
