@@ -12,11 +12,11 @@ def tiny() -> nn.Module:
 
 
 def small() -> nn.Module:
-    return _mlp(128, 128)
+    return _mlp(64, 64)
 
 
 def large() -> nn.Module:
-    return _mlp(512, 512)
+    return _mlp(256, 256)
 
 
 def _mlp(*widths: int) -> nn.Module:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -46,22 +48,26 @@ def write_input(path: Path) -> None:
 def of_model(name: str) -> list[Line]:
     """Whole commands, start and imports included, in turns; a ratio is the median of those of each turn."""
     loops = {f"loop, {workers} workers, batches of {size:,}": loop(name, size, workers) for workers, size in loop_ways()}
-    tuned = min(loops, key=lambda way: seconds(loops[way]))
-    ways = {"rankwise, 0 workers": ours(name, 0), "rankwise, 2 workers": ours(name, 2), tuned: loops[tuned]}
-    turns = [{way: seconds(command) for way, command in ways.items()} for _ in range(REPEATS)]
+    tuned = min(loops, key=lambda way: spent(loops[way]).wall_s)
+    ours = {workers: predict(name, workers) for workers in (0, 2)}
+    turns = [{way: spent(command) for way, command in {**ours, tuned: loops[tuned]}.items()} for _ in range(REPEATS)]
     lines = []
-    for way in ("rankwise, 0 workers", "rankwise, 2 workers"):
-        ratio = statistics.median(turn[tuned] / turn[way] for turn in turns)
-        took = {each: statistics.median(turn[each] for turn in turns) for each in (way, tuned)}
-        what = f"{name} model, {way.removeprefix('rankwise, ')}: {tuned}"
-        lines.append(Line(what, f"{took[way]:.2f} s", f"{took[tuned]:.2f} s", ratio, required(name, way)))
+    for workers in ours:
+        what, needed = f"{name} model, {workers} workers", required(name, workers)
+        lines.append(compared(f"{what}: {tuned}", [(turn[workers].wall_s, turn[tuned].wall_s) for turn in turns], needed))
+        lines.append(compared(f"{what}: CPU seconds of both", [(turn[workers].cpu_s, turn[tuned].cpu_s) for turn in turns], None))
     return lines
 
 
-def required(name: str, way: str) -> float | None:
+def compared(what: str, pairs: list[tuple[float, float]], needed: float | None) -> Line:
+    mine, theirs = (statistics.median(times) for times in zip(*pairs))
+    return Line(what, f"{mine:.2f} s", f"{theirs:.2f} s", statistics.median(other / own for own, other in pairs), needed)
+
+
+def required(name: str, workers: int) -> float | None:
     if name == "tiny":
-        return 1 / MOST_SLOWER if "0" in way else None
-    return 1.0 if "2" in way else None
+        return None if workers else 1 / MOST_SLOWER
+    return 1.0 if workers else None
 
 
 def loop_ways() -> list[tuple[int, int]]:
@@ -72,18 +78,28 @@ def loop(name: str, size: int, workers: int) -> list[str]:
     return [sys.executable, str(HERE / "predict_loop.py"), "in.parquet", "loop.parquet", name, str(size), str(workers)]
 
 
-def ours(name: str, workers: int) -> list[str]:
+def predict(name: str, workers: int) -> list[str]:
     columns = ["--columns", ",".join(COLUMNS), "--keep", "id"]
     where = ["--input", "in.parquet", "--output", "out.parquet", "--overwrite", "--restart"]
     return [sys.executable, "-m", "rankwise", "predict", "--build", f"predict_models:{name}", *where, *columns, "--workers", str(workers)]
 
 
-def seconds(command: list[str]) -> float:
+class Spent(NamedTuple):
+    wall_s: float
+    cpu_s: float  # of the command and all processes it started; hardly changes when the machine is busy
+
+
+def spent(command: list[str]) -> Spent:
     for left in Path().glob("*out.parquet*"):
         left.unlink()
-    started = time.monotonic()
+    started, before = time.monotonic(), _cpu_s()
     subprocess.run(command, check=True, capture_output=True, env={**os.environ, "PYTHONPATH": str(HERE)})
-    return time.monotonic() - started
+    return Spent(time.monotonic() - started, _cpu_s() - before)
+
+
+def _cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def report(lines: list[Line]) -> str:
