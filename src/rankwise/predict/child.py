@@ -84,7 +84,7 @@ class Runner(torch.nn.Module):
         except Unusable as error:  # of fewer rows it would be the same, or look as if it fitted
             done.errors += [_told(row, error) for row in range(start, stop)]
             return
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # sys.exit in a model would end the job, with exit code 0 at worst
             ran_out = is_out_of_memory(error)
             done.halved |= ran_out
             if not tightly and not ran_out and any(isinstance(column, list) for column in columns.values()):
@@ -214,7 +214,7 @@ def _entry(value: Any) -> Any:
     return as_array(value)[()] if is_numbers(value) else plain(value)
 
 
-def _told(row: int, error: Exception) -> list[Any]:
+def _told(row: int, error: BaseException) -> list[Any]:
     text = "; ".join([str(error), *getattr(error, "__notes__", ())])
     return [row, type(error).__name__, text[:2000]]
 

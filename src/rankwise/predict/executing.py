@@ -73,7 +73,7 @@ class InProcess:
             self._runner.to(best_device(recipe.device))
         except RankwiseError:
             raise
-        except Exception as error:  # as a pool's worker tells it
+        except (Exception, SystemExit) as error:  # as a pool's worker tells it
             raise build_failed("model", "".join(traceback.format_exception(error)), 1) from error
 
     def run(self, batches: Iterable[Batch]) -> Iterator[Results]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from rankwise.errors import UsageError
 from rankwise.predict.batches import Batch, Selection
-from rankwise.predict.checking import Options, check_apart, check_options, check_output, check_replaceable
+from rankwise.predict.checking import Options, check_apart, check_columns, check_options, check_output, check_replaceable
 from rankwise.predict.executing import Executor, FirstRowsFail, Recipe, start
 from rankwise.predict.identity import first_rows_digest, identity_of, is_certain
 from rankwise.predict.journal import Gone
@@ -78,6 +78,7 @@ def predict(
     """
     options = options or Options(**more)
     target = Path(output)
+    check_columns(columns=columns, keep=keep)
     selection = Selection(tuple(columns), tuple(keep))
     check_options(options, device)
     check_output(target, keep, options)
