@@ -117,7 +117,8 @@ def _by_jump(way: _Way) -> Blame | None:
     if not usual or unusual:
         return None
     found = _skipped(way, f", as all ranks did {usual} times before")
-    if found.line is not None or found.candidates or _other_mode(way) or not _is_again(parting, there):
+    is_known = found.line is not None or bool(found.candidates) or missed.op == "backward" or bool(_other_mode(way))
+    if is_known or not _is_again(parting, there):
         return found
     again = (
         f"it called {op_text(side_of(way.others, there))}{at(top_of(_stack(there)))} again, or left out what comes before it: {found.why}"
