@@ -9,7 +9,7 @@ from dataclasses import replace
 from rankwise.causes import load_cause
 from rankwise.diagnose.source import SourceBook
 from rankwise.diagnose.standing import Standings, ended_well, first_raised, main_stack, place_of, wait_of
-from rankwise.diagnose.stuck import activity_of
+from rankwise.diagnose.stuck import activity_of, going_on
 from rankwise.diagnose.wording import at, seconds_text, verb
 from rankwise.evidence.frames import user_frame, user_frames
 from rankwise.evidence.records import Frame, Helper, HostFacts, Init, JobEvidence, PortHolder, RankEvidence
@@ -283,7 +283,7 @@ def _slow_before(job: JobEvidence, stands: Standings, book: SourceBook, waiting:
     finding = load_cause("RW109").finding(
         f"{verb(late, 'has', 'have')} not reached init_process_group after {seconds_text(since)}: it {activity.doing}{moves}{at(frame)} (loading before init); {ranks_text(waiting)} {others}",
         certain=timed_out,
-        culprits=tuple(place_of(job.ranks[r], frame if r == late[0] else stands[r].frame) for r in late),
+        culprits=(*(place_of(job.ranks[r], frame if r == late[0] else stands[r].frame) for r in late), *going_on(evidence, book)),
         waiting=_waits(stands, late),
         why=activity.why or "the others wait in init_process_group and fail when its timeout is over",
     )

@@ -15,7 +15,7 @@ from rankwise.diagnose.waiting import needed_by
 from rankwise.diagnose.wording import at, seconds_text, verb
 from rankwise.evidence.frames import is_user_file, user_frame, user_frames
 from rankwise.evidence.records import Frame, Helper, JobEvidence, RankEvidence, Thread
-from rankwise.findings import Finding, ranks_text
+from rankwise.findings import Finding, Place, ranks_text
 from rankwise.sizes import bytes_text
 
 _LOCK_LINE = re.compile(r"\.acquire\(|^with .*(lock|mutex|sem|cond)|\block\b", re.IGNORECASE)
@@ -58,10 +58,17 @@ def find_stuck(job: JobEvidence, stands: Standings, book: SourceBook) -> list[Fi
         ranks.append(rank)
         waiting_for.update(waiters)
     ordered = sorted(found.values(), key=lambda entry: (-len(entry[2]), min(entry[1])))
-    return [_finding(job, stands, activity, ranks, sorted(waiters - set(ranks))) for activity, ranks, waiters in ordered]
+    return [_finding(job, stands, book, activity, ranks, sorted(waiters - set(ranks))) for activity, ranks, waiters in ordered]
 
 
-def _finding(job: JobEvidence, stands: Standings, activity: Activity, ranks: list[int], waiters: list[int]) -> Finding:
+def going_on(rank: RankEvidence, book: SourceBook) -> list[Place]:
+    """The line in the innermost loop that a rank goes round in, where that is not the line it is at: what repeats there is what takes long."""
+    stack = main_stack(rank)
+    looping = next((frame for frame in stack if book.loops_at(frame.file, frame.line)), None)
+    return [place_of(rank, looping)] if looping is not None and looping != stack[0] else []
+
+
+def _finding(job: JobEvidence, stands: Standings, book: SourceBook, activity: Activity, ranks: list[int], waiters: list[int]) -> Finding:
     """One finding for all ranks that are stuck in the same way at the same line."""
     cause = load_cause("RW502" if activity.moves else activity.code)
     standing = stands[waiters[0]] if waiters else stands[ranks[0]]
@@ -70,6 +77,7 @@ def _finding(job: JobEvidence, stands: Standings, activity: Activity, ranks: lis
     where += f"{verb(waiters, 'waits', 'wait')} in {standing.says}{at(standing.frame)}, for {seconds_text(since)}"
     culprits = [place_of(job.ranks[rank], activity.frame) for rank in ranks]
     culprits += [place_of(job.ranks[r], stands[r].frame) for r in activity.with_ranks]
+    culprits += going_on(job.ranks[ranks[0]], book) if activity.moves else []
     is_circle = bool(activity.with_ranks) and all(set(ranks) & needed_by(job, stands, r) for r in activity.with_ranks)
     finding = cause.finding(
         f"{ranks_text(ranks)} {activity.doing}; {verb(waiters, 'waits', 'wait')} for it",
