@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from rankwise.diagnose.history import find_parting
+from rankwise.evidence.collectives import CollectiveLog, Signature
 from rankwise.evidence.records import Call, Caught, Ended, RankEvidence, Stack
 from tests.diagnose.jobs import (
     NOW_NS,
@@ -209,3 +211,88 @@ def test_rw410_names_the_rank_that_nccls_watchdog_waited_for() -> None:
     found = root(job(aborted, busy, exit_code=1))
 
     expect(found, "RW410", [1], "rank 1 did not arrive", "rebuild", deadlock=False, at="index.py:29")
+
+
+def test_a_call_in_an_except_block_is_made_by_those_who_came_there() -> None:
+    source, lines = numbered("""\
+def main():
+    try:
+        optimizer.load_state_dict(saved)
+    except ValueError:
+        dist.barrier()                  # <- alone
+    model(x)                            # <- forward
+""")
+    evidence = job(
+        in_forward(0, f"train.py:{lines['forward']} main", after=[]),
+        waiting(1, "barrier", f"train.py:{lines['alone']} main", after=[], sizes=()),
+        sources={"train.py": source},
+    )
+
+    expect(root(evidence), "RW208", [1], "except block", at=f"train.py:{lines['alone']}")
+
+
+def test_a_round_without_its_backward_is_found_in_the_first_round() -> None:
+    source, lines = numbered("""\
+def train():
+    for x in data:
+        loss = mean(model(x))           # <- reduce
+        if x.abs().max() == 0:
+            continue                    # <- skip
+        loss.backward()                 # <- backward
+""")
+    at = {name: f"train.py:{line} train" for name, line in lines.items()}
+    first = did("all_reduce", at=at["reduce"])
+    evidence = job(
+        waiting(0, "all_reduce", at["reduce"], after=first),
+        in_backward(1, at["backward"], after=first),
+        sources={"train.py": source},
+    )
+
+    expect(root(evidence), "RW201", [0], "came to the same line again", at=f"train.py:{lines['skip']}")
+
+
+def test_a_condition_of_one_side_is_a_suspicion() -> None:
+    source, lines = numbered("""\
+def main():
+    dist.all_reduce(loss)               # <- both
+    if loss < best:
+        dist.gather_object(state)       # <- save
+    dist.all_gather(x)                  # <- next
+""")
+    at = {name: f"train.py:{line} main" for name, line in lines.items()}
+    both = did("all_reduce", at=at["both"])
+    evidence = job(
+        waiting(0, "gather_object", at["save"], after=both),
+        waiting(1, "all_gather", at["next"], after=both),
+        sources={"train.py": source},
+    )
+
+    found = root(evidence)
+
+    assert (found.certain, found.deadlock) == (False, True)
+    assert "compare" in found.next[0]
+
+
+def test_an_evaluation_without_collectives_is_no_parting() -> None:
+    """Rank 0 alone evaluates, without gradients and buffers; what hangs is the end of rank 1's data."""
+    forward, backward = "train.py:11 train", "train.py:12 train"
+
+    def step(i: int) -> list[Call]:
+        start = NOW_NS - 90 * SECOND + 2 * i * SECOND
+        return [
+            Call("forward", start, start + SECOND // 2, stack_of(forward)),
+            Call("backward", start + SECOND // 2, start + SECOND, stack_of(backward)),
+        ]
+
+    alone = NOW_NS - 90 * SECOND + 3 * SECOND
+    evaluation = Call("forward", alone, alone + SECOND // 2, stack_of("train.py:30 evaluate"), reduce_op="no_grad+eval")
+    with_evaluation, without = [*step(0), *step(1), evaluation, *step(2)], [*step(0), *step(1), *step(2)]
+    log = CollectiveLog()
+    for seq, time_s in enumerate((0.6, 2.6, 4.6), 1):
+        log.add(seq, Signature("0", "all_reduce", (8,)), NOW_NS - 90 * SECOND + int(time_s * SECOND), True, None, "backward")
+    mine = replace(rank(0), calls=tuple(with_evaluation), collectives=log)
+    theirs = replace(rank(1), calls=tuple(without), collectives=log, ended=Ended("finished", NOW_NS, 0), alive=False)
+
+    assert find_parting(job(mine, theirs), 0, 1) is None
+    plain = replace(evaluation, reduce_op="")
+    assert find_parting(job(replace(mine, calls=(*with_evaluation[:4], plain, *with_evaluation[5:])), theirs), 0, 1) is not None

@@ -91,6 +91,28 @@ def test_the_else_branch_is_for_the_others(condition: str) -> None:
 
 
 VARIABLES = {
+    "an object that only one rank has": """\
+def main(model, writer=None):
+    if writer is not None:
+        dist.barrier()
+def run(args):
+    if dist.get_rank() == 0 and args.log_dir is not None:
+        writer = SummaryWriter(args.log_dir)
+    else:
+        writer = None
+    main(model, writer=writer)
+""",
+    "an object given to a class": """\
+class Trainer:
+    def __init__(self, model, tracker):
+        self.tracker = tracker
+    def main(self):
+        if self.tracker:
+            dist.barrier()
+def run():
+    tracker = Tracker("run") if dist.get_rank() == 0 else None
+    Trainer(model, tracker).main()
+""",
     "a variable": "rank = dist.get_rank()\ndef main():\n    lead = rank == 0\n    if lead:\n        dist.barrier()\n",
     "a global": "chief = dist.get_rank() == 0\ndef main():\n    if chief:\n        dist.barrier()\n",
     "an annotated variable": "def main():\n    chief: bool = dist.get_rank() == 0\n    if chief:\n        dist.barrier()\n",
