@@ -6,11 +6,12 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PACKAGES := $(VENV)/.packages
 
-.PHONY: help demo test check format docs lab bench-watch bench-scale bench-session soak-session bench-train soak-train soak-predict bench-pool soak clean
+.PHONY: help demo test test-live check format docs lab bench-watch bench-scale bench-session soak-session bench-train soak-train soak-predict bench-pool soak clean
 
 help:
 	@echo "make demo         the tour: trains, breaks, explains, trains with the helpers, predicts (about a minute)"
-	@echo "make test         all tests, $(WORKERS) at a time (WORKERS=n changes it)"
+	@echo "make test         the tests, $(WORKERS) at a time (WORKERS=n changes it)"
+	@echo "make test-live    the long ones: more real jobs, several hosts, other launchers, faults of our own"
 	@echo "make check        lint, format, types and the house rules"
 	@echo "make format       let ruff reformat and reorder"
 	@echo "make docs         write docs/causes/ from the causes' own doc blocks"
@@ -32,9 +33,13 @@ demo: $(READY)
 
 test: $(READY) $(PACKAGES)
 	@echo "==> tests, $(WORKERS) at a time"
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not serial"
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not serial and not live"
 	@echo "==> tests that need the machine to themselves"
 	@$(BIN)/python -m pytest -m serial || [ $$? -eq 5 ]  # 5: there are none
+
+test-live: $(READY) $(PACKAGES)
+	@echo "==> long and live tests, $(WORKERS) at a time"
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m live
 
 check: $(READY)
 	@echo "==> ruff check"

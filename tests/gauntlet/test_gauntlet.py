@@ -12,11 +12,24 @@ from tests.gauntlet.arena import Case, all_cases, find_problems, run_case, why_n
 RUN_ALL = os.environ.get("RANKWISE_GAUNTLET") == "all"
 # Every kind of fault, both ways to launch, healthy jobs of all sorts; as many as CI has time for. RANKWISE_GAUNTLET=all runs all.
 USUAL = frozenset((Path(__file__).parent / "usual.txt").read_text().split())
+# The others of them are for `make test-live`.
+FEW = frozenset(
+    """
+    crash_abort crash_dataloader_worker_exception init_port_held_by_old_job mismatch_barrier_under_if mismatch_continue_on_empty_batch
+    mismatch_except_skips_reduce mismatch_shorter_loop mismatch_early_return ok_accumulation_no_sync ok_elastic_restart ok_join_uneven
+    stuck_lock_never_released
+    """.split()
+)
 
 
 def _parameters() -> list:
     later = pytest.mark.skipif(not RUN_ALL, reason="not one of the usual cases; RANKWISE_GAUNTLET=all runs it")
-    return [pytest.param(case, id=case.id, marks=[] if case.id in USUAL else [later]) for case in all_cases()]
+    return [
+        pytest.param(
+            case, id=case.id, marks=[] if case.id in FEW else [pytest.mark.live] if case.id in USUAL else [pytest.mark.live, later]
+        )
+        for case in all_cases()
+    ]
 
 
 @pytest.mark.parametrize("case", _parameters())

@@ -25,6 +25,7 @@ PARTS = 8  # some sixty functions each, half a minute on a quiet machine with tw
 CANNOT_TELL = ("Faults.", "_Guard.", "RunningJob.", "Watch.", "OneNode.leave", "Telling.", "OutputPump.", "_verdict", "Finding.to_dict")
 
 
+@pytest.mark.live
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_function_that_watching_calls_may_fail(tmp_path: Path, part: int) -> None:

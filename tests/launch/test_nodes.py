@@ -116,6 +116,7 @@ def hosts() -> Iterator[list[Host]]:
         yield found
 
 
+@pytest.mark.live
 @pytest.mark.netns
 @pytest.mark.timeout(240)
 class TestTwoNodes:

@@ -15,6 +15,8 @@ import pytest
 
 from tests.launch.jobs import line_of, write_script
 
+
+pytestmark = pytest.mark.live
 Run = Callable[..., Any]
 # One thread per rank: these frameworks bring enough load of their own.
 QUIET = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "TOKENIZERS_PARALLELISM": "false"}

@@ -13,7 +13,7 @@ from tests.lab import faults
 from tests.lab.hosts import Host, lab, why_no_lab
 from tests.preflight.lab_check import PORT, Start, Told, check_on
 
-pytestmark = [pytest.mark.netns, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.live, pytest.mark.netns, pytest.mark.timeout(150)]
 
 
 @pytest.fixture(scope="module")

@@ -76,7 +76,7 @@ def _slot_disagreement(job: JobEvidence, stands: Standings, book: SourceBook) ->
 
 
 def find_other_size(job: JobEvidence, stands: Standings) -> Finding | None:
-    """The ranks were in step, and one of them gave a tensor of another size: as their calls show, where torch's record was lost in a crash."""
+    """The ranks were in step, and one of them gave a tensor of another size or dtype: as their calls show, where torch's record was lost in a crash."""
     first, *others = sorted(job.ranks)
     found = {other: pair for other in others if (pair := find_other_sizes(job, first, other)) is not None}
     if not found:
@@ -85,7 +85,8 @@ def find_other_size(job: JobEvidence, stands: Standings) -> Finding | None:
     entries = {
         rank: Entry(0, Signature(call.group, call.op, call.sizes, call.dtype), call.started_ns, False, -1) for rank, call in calls.items()
     }
-    conflict = Conflict(calls[first].group, 0, "size", entries, {rank: call.stack for rank, call in calls.items()})
+    about = "size" if len({call.sizes for call in calls.values()}) > 1 else "dtype"
+    conflict = Conflict(calls[first].group, 0, about, entries, {rank: call.stack for rank, call in calls.items()})
     return _same_slot(job, stands, conflict, certain=True)
 
 

@@ -145,12 +145,12 @@ def find_parting(job: JobEvidence, rank: int, other: int, group: str = "0") -> P
 
 
 def find_other_sizes(job: JobEvidence, rank: int, other: int) -> tuple[Call, Call] | None:
-    """The first collective that both ranks called from the same place, but with tensors of different size."""
+    """The first collective that both ranks called from the same place, but with tensors of different size or dtype."""
     mine, theirs = _from_the_same_call(history_of(job.ranks[rank]), history_of(job.ranks[other]))
     for a, b in zip(mine.calls, theirs.calls, strict=False):
         if _cost(a, b) > _TWIN:
             return None
-        if key_of(a) == key_of(b) and a.op in _SAME_SIZE and a.dtype and b.dtype and a.sizes != b.sizes:
+        if key_of(a) == key_of(b) and a.op in _SAME_SIZE and a.dtype and b.dtype and (a.sizes, a.dtype) != (b.sizes, b.dtype):
             return a, b
     return None
 
