@@ -14,11 +14,20 @@ RUN_ALL = os.environ.get("RANKWISE_GAUNTLET") == "all"
 USUAL = frozenset((Path(__file__).parent / "usual.txt").read_text().split())
 # The others of them are for `make test-live`.
 FEW = frozenset(
-    """
-    crash_abort crash_dataloader_worker_exception init_port_held_by_old_job mismatch_barrier_under_if mismatch_continue_on_empty_batch
-    mismatch_except_skips_reduce mismatch_shorter_loop mismatch_early_return ok_accumulation_no_sync ok_elastic_restart ok_join_uneven
-    stuck_lock_never_released
-    """.split()
+    [
+        "crash_abort",
+        "crash_dataloader_worker_exception",
+        "init_port_held_by_old_job",
+        "mismatch_barrier_under_if",
+        "mismatch_continue_on_empty_batch",
+        "mismatch_except_skips_reduce",
+        "mismatch_shorter_loop",
+        "mismatch_early_return",
+        "ok_accumulation_no_sync",
+        "ok_elastic_restart",
+        "ok_join_uneven",
+        "stuck_lock_never_released",
+    ]
 )
 
 

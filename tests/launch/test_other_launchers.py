@@ -15,7 +15,6 @@ import pytest
 
 from tests.launch.jobs import line_of, write_script
 
-
 pytestmark = pytest.mark.live
 Run = Callable[..., Any]
 # One thread per rank: these frameworks bring enough load of their own.
