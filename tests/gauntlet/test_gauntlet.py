@@ -14,7 +14,7 @@ RUN_ALL = os.environ.get("RANKWISE_GAUNTLET") == "all"
 USUAL = frozenset((Path(__file__).parent / "usual.txt").read_text().split())
 # The others of them are for `make test-live`.
 FEW = frozenset(
-    [
+    {
         "crash_abort",
         "crash_dataloader_worker_exception",
         "init_port_held_by_old_job",
@@ -27,7 +27,7 @@ FEW = frozenset(
         "ok_elastic_restart",
         "ok_join_uneven",
         "stuck_lock_never_released",
-    ]
+    }
 )
 
 

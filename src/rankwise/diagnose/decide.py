@@ -18,6 +18,7 @@ from rankwise.diagnose.source import SourceBook
 from rankwise.diagnose.standing import Standings, ended_well, first_raised, gave_up, place_of, standings, wait_of
 from rankwise.diagnose.start import find_start_problem
 from rankwise.diagnose.stuck import find_all_idle, find_stuck
+from rankwise.diagnose.unanswered import find_unanswered
 from rankwise.diagnose.waiting import members_of, needed_by
 from rankwise.diagnose.wording import at, in_short, relative_to, seconds_text, verb
 from rankwise.evidence.records import JobEvidence
@@ -81,7 +82,7 @@ def find_root(job: JobEvidence, stands: Standings, book: SourceBook) -> list[Fin
         return stuck
     if start is not None:
         return [start]
-    outside = find_rendezvous_wait(job) or find_all_idle(job, stands, book)
+    outside = find_unanswered(job, stands) or find_rendezvous_wait(job) or find_all_idle(job, stands, book)
     if outside is not None:
         return [outside]
     return _unknown(job, stands)

@@ -1,0 +1,70 @@
+"""Transfers on a GPU's stream that do not fit: nothing proves the deadlock, for the calls have returned, but the counts and sizes tell."""
+
+from __future__ import annotations
+
+from math import prod
+
+from rankwise.causes import load_cause
+from rankwise.diagnose.standing import P2P, Standings, place_of, wait_of
+from rankwise.diagnose.transfers import unanswered_transfer
+from rankwise.diagnose.wording import at
+from rankwise.evidence.frames import user_frames
+from rankwise.evidence.records import Call, JobEvidence, RankEvidence
+from rankwise.findings import Finding
+
+
+def find_unanswered(job: JobEvidence, stands: Standings) -> Finding | None:
+    """All ranks wait, some in sends or receives: the first that got stuck, and what the other side does not do."""
+    waiting = [rank for rank, standing in stands.items() if standing.kind == "waiting"]
+    if (
+        len(waiting) < len(stands)
+        or not any(stands[rank].op in P2P for rank in waiting)
+        or any(e.num_forgotten for e in job.ranks.values())
+    ):
+        return None
+    return _other_size(job, stands) or _without_partner(job, stands)
+
+
+def _without_partner(job: JobEvidence, stands: Standings) -> Finding | None:
+    """The rank that is furthest behind has begun a transfer that its peer has no part in; those ahead of it wait for it."""
+    open_ones = {rank: call for rank in stands if (call := unanswered_transfer(job, rank)) is not None and call.peer in stands}
+    if not open_ones:
+        return None
+    begun = {rank: sum(call.op in P2P for call in job.ranks[rank].calls if call.peer is not None) for rank in open_ones}
+    rank = min(open_ones, key=lambda one: (begun[one], one))
+    call, is_send = open_ones[rank], "send" in open_ones[rank].op
+    return load_cause("RW212").finding(
+        f"rank {rank} waits in {call.op} {'to' if is_send else 'from'} rank {call.peer}, which makes no matching {'recv' if is_send else 'send'}",
+        certain=False,
+        culprits=(place_of(job.ranks[rank], next(iter(user_frames(call.stack)), None)),),
+        waiting=tuple(wait_of(stands[other]) for other in stands if other != rank),
+        why=f"it began {begun[rank]} transfers, fewer than the ranks that wait for it; the last ones{at(next(iter(user_frames(call.stack)), None))} "
+        f"have no partner on rank {call.peer}: another neighbour, or one send or receive too many",
+        instead=("compare whom each rank sends to and receives from in this exchange",),
+    )
+
+
+def _other_size(job: JobEvidence, stands: Standings) -> Finding | None:
+    """The n-th send to a rank and its n-th receive are the same transfer, and must be of the same size."""
+    for sender, evidence in job.ranks.items():
+        for receiver in stands:
+            pairs = zip(_of(evidence, "send", receiver), _of(job.ranks[receiver], "recv", sender), strict=False)
+            for number, (sent, received) in enumerate(pairs, 1):
+                if sent.dtype and received.dtype and prod(sent.sizes) != prod(received.sizes):
+                    return _sizes_finding(job, sender, receiver, number, sent, received)
+    return None
+
+
+def _sizes_finding(job: JobEvidence, sender: int, receiver: int, number: int, sent: Call, received: Call) -> Finding:
+    places = {sender: next(iter(user_frames(sent.stack)), None), receiver: next(iter(user_frames(received.stack)), None)}
+    return load_cause("RW212").finding(
+        f"rank {sender} sends {list(sent.sizes)} to rank {receiver}, which receives {list(received.sizes)}",
+        certain=False,
+        culprits=tuple(place_of(job.ranks[rank], frame) for rank, frame in places.items()),
+        why=f"transfer {number} between them: sent{at(places[sender])}, received{at(places[receiver])}; transfers are matched in order",
+        instead=("send and receive in the same order on both sides",),
+    )
+
+
+def _of(evidence: RankEvidence, kind: str, peer: int) -> list[Call]:
+    return [call for call in evidence.calls if call.op.lstrip("i") == kind and call.peer == peer]
