@@ -124,7 +124,8 @@ def find_parting(job: JobEvidence, rank: int, other: int, group: str = "0") -> P
     start = _common_prefix(mine, theirs)
     if start is None:
         return None
-    blocks = _differences(mine, theirs, start)
+    are_over = _has_left(job.ranks[rank], mine), _has_left(job.ranks[other], theirs)
+    blocks = _differences(mine, theirs, start, are_over)
     found, ahead = None, 0
     for i, j, i_end, j_end in blocks:
         num, num_other = _num_in(mine, i, i_end, group), _num_in(theirs, j, j_end, group)
@@ -186,10 +187,10 @@ def _common_prefix(a: History, b: History) -> int | None:
     return None if a.first and same == 0 else same
 
 
-def _differences(a: History, b: History, start: int) -> list[tuple[int, int, int, int]]:
+def _differences(a: History, b: History, start: int, are_over: tuple[bool, bool]) -> list[tuple[int, int, int, int]]:
     """Where the cheapest alignment of the rest is not one to one: first and end index in each."""
     mine, theirs = a.calls[start : start + _LONGEST], b.calls[start : start + _LONGEST]
-    pairs = [(start + i, start + j) for i, j in _align(mine, theirs)]
+    pairs = [(start + i, start + j) for i, j in _align(mine, theirs, are_over)]
     blocks, last = [], (start - 1, start - 1)
     for i, j in [*pairs, (start + len(mine), start + len(theirs))]:
         if i - last[0] > 1 or j - last[1] > 1:
@@ -198,8 +199,11 @@ def _differences(a: History, b: History, start: int) -> list[tuple[int, int, int
     return blocks
 
 
-def _align(a: Sequence[Call], b: Sequence[Call]) -> list[tuple[int, int]]:
-    """The pairs of the cheapest alignment (Needleman-Wunsch within a band); what only one side has at the end is free, it is just further."""
+def _align(a: Sequence[Call], b: Sequence[Call], are_over: tuple[bool, bool]) -> list[tuple[int, int]]:
+    """The pairs of the cheapest alignment (Needleman-Wunsch within a band).
+
+    What only one side has at the end is free, it is just further; unless the other is over, and never comes to it.
+    """
     costs: dict[tuple[int, int], int] = {(0, 0): 0}
     steps: dict[tuple[int, int], tuple[int, int]] = {}
     for i in range(len(a) + 1):
@@ -214,7 +218,10 @@ def _align(a: Sequence[Call], b: Sequence[Call]) -> list[tuple[int, int]]:
             if options:
                 costs[i, j], steps[i, j] = min(options, key=lambda option: option[0])
     edge = [cell for cell in costs if cell[0] == len(a) or cell[1] == len(b)]
-    cell = min(edge, key=lambda cell: (costs[cell], -sum(cell)), default=(0, 0))
+    rest = _GAP if are_over[1] else 0, _GAP if are_over[0] else 0
+    cell = min(
+        edge, key=lambda cell: (costs[cell] + rest[0] * (len(a) - cell[0]) + rest[1] * (len(b) - cell[1]), -sum(cell)), default=(0, 0)
+    )
     pairs = []
     while cell in steps:
         before = steps[cell]
