@@ -65,7 +65,7 @@ def find_root(job: JobEvidence, stands: Standings, book: SourceBook) -> list[Fin
             return [parted]
         if disagreement is not None and _explains(disagreement, crash):
             return [disagreement]
-        if crash.code == "RW204" and not crash.certain and (other_size := find_other_size(job, stands)) is not None:
+        if crash.code == "RW204" and not crash.certain and (other_size := find_other_size(job, stands, book)) is not None:
             return [other_size]
         if disagreement is None or disagreement.code not in _SILENT:
             return [crash]

@@ -72,10 +72,10 @@ def _slot_disagreement(job: JobEvidence, stands: Standings, book: SourceBook) ->
         if parted.code != "RW202":
             return parted
         certain = False
-    return _same_slot(job, stands, conflict, certain)
+    return _same_slot(job, stands, book, conflict, certain)
 
 
-def find_other_size(job: JobEvidence, stands: Standings) -> Finding | None:
+def find_other_size(job: JobEvidence, stands: Standings, book: SourceBook) -> Finding | None:
     """The ranks were in step, and one of them gave a tensor of another size or dtype: as their calls show, where torch's record was lost in a crash."""
     first, *others = sorted(job.ranks)
     found = {other: pair for other in others if (pair := find_other_sizes(job, first, other)) is not None}
@@ -87,15 +87,19 @@ def find_other_size(job: JobEvidence, stands: Standings) -> Finding | None:
     }
     about = "size" if len({call.sizes for call in calls.values()}) > 1 else "dtype"
     conflict = Conflict(calls[first].group, 0, about, entries, {rank: call.stack for rank, call in calls.items()})
-    return _same_slot(job, stands, conflict, certain=True)
+    return _same_slot(job, stands, book, conflict, certain=True)
 
 
-def _same_slot(job: JobEvidence, stands: Standings, conflict: Conflict, certain: bool) -> Finding:
+def _same_slot(job: JobEvidence, stands: Standings, book: SourceBook, conflict: Conflict, certain: bool) -> Finding:
     """All called the same operation there, and not with the same arguments."""
     values = conflict.by_value()
     code, words = _SAME_SLOT[conflict.about]
     certain = certain and len({top_of(user_frames(stack)) for stack in conflict.stacks.values()}) < 2  # from one line: they belong together
-    order = conflict.about == "size" and certain and (_varies(job, conflict) or not _is_ragged(conflict))
+    order = (
+        conflict.about == "size"
+        and certain
+        and (_varies(job, conflict) or not _is_ragged(conflict) or _goes_over_tensors(job, book, conflict))
+    )
     culprits = minority(values) or _unusual(job, conflict) or sorted(conflict.entries)
     op = next(iter(conflict.entries.values())).what.op
     sides = "; ".join(f"{verb(ranks, 'has', 'have')} {_shown(conflict, ranks[0])}" for ranks in values.values())
@@ -109,12 +113,12 @@ def _same_slot(job: JobEvidence, stands: Standings, conflict: Conflict, certain:
         ),
         why=f"{sides}; every rank must call {op}{f' #{conflict.seq}' if conflict.seq else ''} with the same {_noun(conflict.about)};{_both_places(frames)}"
         + (
-            ". These are different tensors: the ranks may go over them in a different order (a set, a dict), or one left one out"
+            ". These may be different tensors: the ranks may go over them in a different order (a set, a dict), or one left one out"
             if order
             else ""
         ),
         deadlock=_is_stuck(stands, conflict),
-        instead=_ORDER if order else () if certain else _COMPARE,
+        instead=(*_ORDER, *load_cause(code).next[:1]) if order else () if certain else _COMPARE,
     )
 
 
@@ -138,6 +142,19 @@ def _with_helper_thread(job: JobEvidence, stands: Standings, conflict: Conflict,
         deadlock=_is_stuck(stands, conflict),
         instead=("give the thread a process group of its own (dist.new_group), or make its collectives from the main thread",),
     )
+
+
+def _goes_over_tensors(job: JobEvidence, book: SourceBook, conflict: Conflict) -> bool:
+    """The call stands in a loop over something other than numbers or a DataLoader: then each round may have a tensor of its own."""
+    for rank, stack in conflict.stacks.items():
+        frame = top_of(user_frames(stack))
+        fetches = {one.line for call in job.ranks[rank].calls if call.op == "pass_start" for one in call.stack}
+        loops = book.loops_at(frame.file, frame.line)[:1] if frame is not None else []
+        if any(
+            not loop.is_while and not loop.text.startswith(("range(", "enumerate(range(")) and loop.start not in fetches for loop in loops
+        ):
+            return True
+    return False
 
 
 def _is_ragged(conflict: Conflict) -> bool:
