@@ -31,6 +31,9 @@ _EPILOG = """examples:
 exit code: the job's own when it ends by itself; 70 when a hung job was stopped; 2 for wrong usage"""
 
 
+_METAVARS = {"--out": "DIR", "--stall-after": "SECONDS", "--on-stall": "abort|report", "--audit": "off|light|full"}
+
+
 def main(argv: list[str]) -> int:
     if not argv or _asks_for_help(argv):
         parser = Parser(prog="rankwise run")
@@ -106,7 +109,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     own = parser.add_argument_group("options of rankwise")
     for name, text in OWN_OPTIONS.items():
-        own.add_argument(name, metavar={"--out": "DIR", "--stall-after": "SECONDS", "--on-stall": "abort|report"}[name], help=text)
+        own.add_argument(name, metavar=_METAVARS[name], help=text)
     torchrun = parser.add_argument_group("options of torchrun, passed on unchanged")
     for name, text in TORCHRUN_VALUES.items():
         torchrun.add_argument(name, metavar="X", help=text)

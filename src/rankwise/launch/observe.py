@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
+from rankwise.evidence.audit import RandomUsed
 from rankwise.evidence.collectives import CollectiveLog
 from rankwise.evidence.flight import log_from_calls, read_flights
 from rankwise.evidence.frames import is_user_file
@@ -364,7 +365,16 @@ class Observer:
             restarts=self._env_of(pid).restarts,
             last_progress_ns=self.moved_ns.get(pid, 0),
             blind=_blind_spots(journal, pid),
+            audit=journal.audit.frozen(journal.sites, self._randoms_below(pid)),
         )
+
+    def _randoms_below(self, pid: int) -> list[RandomUsed]:
+        """What the DataLoader workers of a rank told about the random numbers they used."""
+        return [seen for child in self._below(pid) if child in self.journals for seen in self.journals[child].audit.randoms[:64]]
+
+    def num_audited(self) -> int:
+        """How many lines the audits of all processes have, to see whether there is anything new."""
+        return sum(journal.audit.num_taken for journal in self.journals.values())
 
     def _log_of(self, pid: int, calls: tuple[Call, ...], alive: bool) -> CollectiveLog:
         """The recorder's last word if the rank left one, else what was fetched, else the calls alone."""

@@ -95,3 +95,16 @@ def _kind_of(filename: str) -> int:
     if "site-packages" in path or "dist-packages" in path:
         return _HIDDEN if f"{os.sep}torch{os.sep}" in path else _PACKAGE
     return _HIDDEN if path.startswith(_stdlib) else _USER
+
+
+def is_users(frame: FrameType) -> bool:
+    """Whether this frame runs the user's own code."""
+    kind = _kinds.get(id(frame.f_code))
+    return (_learn(frame.f_code) if kind is None else kind) == _USER
+
+
+def is_called_by_user(frame: FrameType | None) -> bool:
+    """Whether the nearest frame outside Python's own library is the user's code."""
+    while frame is not None and _full_path(frame.f_code.co_filename).startswith(_stdlib) and "-packages" not in frame.f_code.co_filename:
+        frame = frame.f_back
+    return frame is not None and is_users(frame)
