@@ -12,7 +12,7 @@ from rankwise.launch.plan import OWN_OPTIONS, TORCHRUN_FLAGS, TORCHRUN_VALUES
 TORCHRUN = TORCHRUN_VALUES.keys() | TORCHRUN_FLAGS.keys()
 FROZEN = {
     "": {"--help", "--version"},
-    "run": {"--help", "--out", "--stall-after", "--on-stall"},  # and torchrun's, which are torch's promise
+    "run": {"--help", "--out", "--stall-after", "--on-stall", "--audit"},  # and torchrun's, which are torch's promise
     "check": {"--help", "--json", "--script", "--fit", "--checkpoints", "--only", "--wait", "--time-limit"},  # and torchrun's
     "explain": {"--help", "--json"},
     "predict": {

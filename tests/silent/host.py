@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # which the first optimizer would import, in every rank
 import torch.distributed as dist
 import torch.nn.parallel
 import torch.utils.data

@@ -331,6 +331,15 @@ KINDS: dict[str, tuple[str, type]] = {
 }
 
 
+def total_times(times: tuple[Times, ...], least_steps: int = 10) -> Times | None:
+    """All of a rank's times together; None where there are too few steps to tell."""
+    steps = sum(one.steps for one in times)
+    if steps < least_steps:
+        return None
+    parts = ("wall", "data", "forward", "backward", "optimizer", "collective", "save")
+    return Times(steps=steps, audit=times[-1].audit, **{part: sum(getattr(one, part) for one in times) for part in parts})
+
+
 class AuditLog:
     """Filled line by line from a journal."""
 
@@ -343,10 +352,8 @@ class AuditLog:
         name, cls = KINDS[facts["a"]]
         record, kept = thaw(cls, facts), self._records[name]
         self.num_taken += 1
-        if name == "windows" and (old := next((w for w in reversed(kept[-4:]) if w.i == record.i), None)) is not None:
-            if (old.first, old.pattern) == (record.first, record.pattern):
-                kept[kept.index(old)] = record
-                return
+        if name == "windows" and _goes_on(kept, record):
+            return
         kept.append(record)
         if len(kept) > _MOST:
             del kept[_MOST // 2]
@@ -360,6 +367,17 @@ class AuditLog:
     @property
     def randoms(self) -> list[RandomUsed]:
         return self._records["randoms"]
+
+
+def _goes_on(kept: list[Window], record: Window) -> bool:
+    """Whether this is the latest window of its optimizer again, only longer; then it takes its place."""
+    for at in range(len(kept) - 1, max(-1, len(kept) - 5), -1):
+        if kept[at].i == record.i:
+            if (kept[at].first, kept[at].pattern) == (record.first, record.pattern):
+                kept[at] = record
+                return True
+            return False
+    return False
 
 
 def _sites_in(records: dict[str, Any]) -> set[int]:

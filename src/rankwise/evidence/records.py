@@ -243,6 +243,7 @@ class RankEvidence:
     last_progress_ns: int = 0
     blind: tuple[str, ...] = ()  # what could not be seen, in words
     audit: Audit = field(default_factory=Audit)  # of its training
+    glimpses: tuple[Stack, ...] = ()  # where its main thread was now and then, if it kept the others waiting
 
     @property
     def last_call_ns(self) -> int:

@@ -20,6 +20,7 @@ _MAX_SOURCE = 512 << 10
 _MAX_STACKS = 96
 _TAIL = 65536
 _SHOWN_TAIL = 4000
+_MOST_GLIMPSES = 12
 _WORKER_FAULT = re.compile(r"ERROR: (Unexpected [\w -]+ encountered in worker)")
 
 
@@ -85,6 +86,14 @@ class Collector:
     def _log_tails(self, ranks: dict[int, RankEvidence]) -> dict[str, str]:
         """What the first ranks printed last: who says what of the training, and who says nothing."""
         return {f"rank-{rank}": _tail(self._logs / f"rank-{rank}.log")[-_SHOWN_TAIL:] for rank in sorted(ranks)[:4]}
+
+    def glimpse(self, pid: int) -> None:
+        """Look where a rank is that keeps the others waiting; several such looks show where it spends its time."""
+        seen = self._observer.glimpses.setdefault(pid, [])
+        if len(seen) >= _MOST_GLIMPSES:
+            return
+        for threads in (found for other, found in self._stacks.read([pid]).items() if other == pid):
+            seen += [thread.frames for thread in threads if thread.is_main]
 
     def _worth_a_stack(self, rank_pids: list[int]) -> list[int]:
         """Living Python processes of the job: ranks first, then what runs below and above them."""

@@ -51,6 +51,7 @@ class Observer:
         self.ended: dict[int, tuple[int, int]] = {}  # reported by the guardian: code, time
         self.threads: dict[int, tuple[int, tuple[Thread, ...]]] = {}
         self.earlier: dict[int, tuple[Thread, ...]] = {}
+        self.glimpses: dict[int, list[Stack]] = {}
         self._flights: dict[int, CollectiveLog] = {}
         self._rings: dict[int, RingWindow] = {}
         self.flight_cost_s = 0.0
@@ -366,6 +367,7 @@ class Observer:
             last_progress_ns=self.moved_ns.get(pid, 0),
             blind=_blind_spots(journal, pid),
             audit=journal.audit.frozen(journal.sites, self._randoms_below(pid)),
+            glimpses=tuple(self.glimpses.get(pid, ())),
         )
 
     def _randoms_below(self, pid: int) -> list[RandomUsed]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from rankwise.diagnose import diagnose
 from rankwise.diagnose.silent import find_silent, is_silent
+from rankwise.diagnose.straggler import slow_rank
 from rankwise.diagnose.wording import relative_to
 from rankwise.evidence.records import JobEvidence
 from rankwise.findings import Finding
@@ -197,6 +198,9 @@ class Watch:
         self._audited_ns, self._num_audited = now, num_audited
         job = self._collected("audit")
         self._silent = [relative_to(finding, job.cwd) for finding in find_silent(job)]
+        slow = slow_rank(job)
+        if slow is not None and (pid := job.ranks[slow].pid) is not None:
+            self._collector.glimpse(pid)
         told = self._told
         others = [finding for finding in told.findings if not is_silent(finding)] if told else []
         self._report(Report(told.outcome if told and others else "running", None, others, job, self._running_s(), None, False))

@@ -4,28 +4,18 @@ from __future__ import annotations
 
 from rankwise.causes import load_cause
 from rankwise.diagnose.silent.scene import DataPass, Scene
-from rankwise.evidence.audit import Times
+from rankwise.evidence.audit import Times, total_times
 from rankwise.findings import Finding
 
 _MUCH = 0.3
-_LEAST_STEPS = 10
 _LEAST_MS = 2.0  # a step
 
 
 def find(scene: Scene) -> list[Finding]:
-    totals = {rank: total for rank, audit in scene.audits.items() if (total := total_of(audit.times)) is not None}
+    totals = {rank: total for rank, audit in scene.audits.items() if (total := total_times(audit.times)) is not None}
     if not totals or len(totals) < len(scene.audits):
         return []
     return [finding for look in (_data, _collectives) if (finding := look(scene, totals)) is not None]
-
-
-def total_of(times: tuple[Times, ...]) -> Times | None:
-    """All of a rank's times together; None where there are too few steps to tell."""
-    steps = sum(one.steps for one in times)
-    if steps < _LEAST_STEPS:
-        return None
-    parts = ("wall", "audit", "data", "forward", "backward", "optimizer", "collective", "save")
-    return Times(steps=steps, **{part: sum(getattr(one, part) for one in times) for part in parts})
 
 
 def _data(scene: Scene, totals: dict[int, Times]) -> Finding | None:
