@@ -66,7 +66,7 @@ def be_rank(rank: int, request: dict[str, Any]) -> int:
     hooks.live = journal._live = request["live"]
     journal._pid = 0
     hooks.come_aboard()
-    random.seed(os.urandom(8))  # as Python and torch do at their start
+    getattr(random.seed, "__wrapped__", random.seed)(os.urandom(8))  # as Python and torch do at their start
     torch.seed()
     code = 0
     try:

@@ -79,6 +79,8 @@ class StepSeen:
     state: int | None
     buffers: tuple[BufferRow, ...]
     site: int
+    foreign: int = 0  # parameters of no wrapped model, without a gradient
+    unheld: tuple[str, ...] = ()  # parameters of a wrapped model, with a gradient, that are not this optimizer's
     loss: float | None = None
     t: int = 0
 
@@ -216,7 +218,7 @@ class Reduced:
     n: int
     label: str
     words: tuple[str, ...]
-    value: float | None
+    values: tuple[float | None, ...]  # where they are few, and on the CPU
     numel: int
     site: int
     t: int = 0

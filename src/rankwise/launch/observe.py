@@ -372,7 +372,9 @@ class Observer:
 
     def _randoms_below(self, pid: int) -> list[RandomUsed]:
         """What the DataLoader workers of a rank told about the random numbers they used."""
-        return [seen for child in self._below(pid) if child in self.journals for seen in self.journals[child].audit.randoms[:64]]
+        told = {child for child, journal in self.journals.items() if journal.card.get("ppid") == pid}
+        below = sorted({*self._below(pid), *told} & self.journals.keys())
+        return [seen for child in below for seen in self.journals[child].audit.randoms[:64]]
 
     def num_audited(self) -> int:
         """How many lines the audits of all processes have, to see whether there is anything new."""

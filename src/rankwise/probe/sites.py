@@ -104,7 +104,9 @@ def is_users(frame: FrameType) -> bool:
 
 
 def is_called_by_user(frame: FrameType | None) -> bool:
-    """Whether the nearest frame outside Python's own library is the user's code."""
-    while frame is not None and _full_path(frame.f_code.co_filename).startswith(_stdlib) and "-packages" not in frame.f_code.co_filename:
+    """Whether the user's code asked for this, be it through another package, and not torch for a purpose of its own."""
+    while frame is not None and not is_users(frame):
+        if f"{os.sep}torch{os.sep}" in frame.f_code.co_filename or f"{os.sep}triton{os.sep}" in frame.f_code.co_filename:
+            return False
         frame = frame.f_back
-    return frame is not None and is_users(frame)
+    return frame is not None

@@ -18,9 +18,9 @@ def main(fault):
     opt = torch.optim.SGD(model.parameters(), lr=0.01)
     scaler = torch.amp.GradScaler("cpu", init_scale=128.0)
     draw = torch.Generator().manual_seed(dist.get_rank())
-    for _step in range(20):
+    for step in range(20):
         loss = model(torch.randn(8, 6, generator=draw)).square().mean()
         opt.zero_grad()
-        (loss if fault else scaler.scale(loss)).backward()
+        (loss if fault and step else scaler.scale(loss)).backward()
         scaler.step(opt)  # fault
         scaler.update()

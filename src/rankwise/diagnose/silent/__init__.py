@@ -31,6 +31,7 @@ _KINDS = (
 )  # fmt: skip
 _REUSED = ("RW702", "RW714")
 _FAMILIES = tuple(f"RW{tens}" for tens in (51, 75, 76, 77, 78))
+_EXPLAINED_BY = {"RW756": ("RW750",), "RW762": ("RW761",), "RW714": ("RW783",), "RW770": ("RW766",), "RW752": ("RW755",)}
 _WEIGHT = {"error": 0, "warning": 1, "info": 2}
 
 
@@ -40,6 +41,8 @@ def find_silent(job: JobEvidence) -> list[Finding]:
         return []
     scene = Scene(job)
     found = [finding for kind in _KINDS for finding in kind.find(scene)]
+    codes = {finding.code for finding in found}
+    found = [finding for finding in found if not codes & set(_EXPLAINED_BY.get(finding.code, ()))]
     return sorted(found, key=lambda finding: _WEIGHT[finding.severity])
 
 

@@ -11,7 +11,7 @@ from rankwise.evidence.audit import Window
 from rankwise.findings import Finding, Place
 
 _LEAST = 3
-_MOSTLY = 0.7
+_MOSTLY = 0.6
 
 
 @dataclass(frozen=True)

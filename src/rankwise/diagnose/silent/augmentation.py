@@ -47,7 +47,7 @@ def _finding(scene: Scene, ranks: list[int], generators: list[str], num_same: in
     seeds = {rank: _seed_of(scene, rank, generators) for rank in ranks}
     values = {seed.value for seed in seeds.values() if seed is not None}
     is_seeded = len(values) == 1 and all(seeds.values())
-    names = " and ".join(_NAMES[g] for g in generators)
+    names = " and ".join(_NAMES.get(g, g) for g in generators)
     how = f"all ranks call seed {next(iter(values))}" if is_seeded else "the generators have the same state on all ranks"
     return load_cause("RW754").finding(
         f"random augmentation is the same on {ranks_text(ranks)}: their datasets draw identical random numbers",
@@ -61,6 +61,6 @@ def _finding(scene: Scene, ranks: list[int], generators: list[str], num_same: in
 
 def _seed_of(scene: Scene, rank: int, generators: list[str]) -> Seeded | None:
     """The last call that seeded one of these; DataLoader workers take their seeds from torch's."""
-    seeds = scene.audits[rank].seeds
-    wanted = [seed for g in (*generators, "torch") for seed in seeds if seed.which == g]
-    return wanted[0] if wanted else None
+    used = min((seen.t for seen in scene.audits[rank].randoms), default=0)
+    seeds = [seed for seed in scene.audits[rank].seeds if seed.t < used]
+    return next((seed for g in (*generators, "torch") for seed in reversed(seeds) if seed.which == g), None)

@@ -105,7 +105,9 @@ def _averages(scene: Scene, story: Story) -> bool:
         size = sum(w.bytes for w in audit.wrappers) // 4
         if any(s.hooked for s in audit.steps):
             return True
-        if any(r.label.startswith("parameter ") or (not r.label and r.numel > 1 and r.numel >= size > 0) for r in audit.reduces):
+        began = story.weights[0][0].t if story.weights else 0
+        later = [r for r in audit.reduces if r.t > began]
+        if any(r.label.startswith("parameter ") or (not r.label and r.numel > 1 and r.numel >= size > 0) for r in later):
             return True
     return False
 
@@ -154,9 +156,8 @@ def _not_reduced(scene: Scene, story: Story) -> Finding:
     window = next((w for w in reversed(scene.audits[rank].windows) if w.i == a.i and num_backwards(w.pattern)), None)
     letters = [letter for letter in (window.pattern if window else "") if letter in BACKWARDS]
     last = letters[-1] if letters else ""
-    how, fix, site = _reason(last, letters)
-    line = window.places.get(site or last, a.site) if window else a.site
-    places = [scene.place(r, line if r == rank else _same_letter(scene, r, a.i, site or last, a.site)) for r in story.ranks]
+    how, fix, letter = _reason(last, letters)
+    places = [scene.place(r, _same_letter(scene, r, a.i, letter, a.site)) for r in story.ranks]
     if last == "-":
         places = [_at_bypass(scene, place) for place in places]
     return load_cause("RW760").finding(
@@ -170,7 +171,7 @@ def _not_reduced(scene: Scene, story: Story) -> Finding:
 
 
 def _reason(last: str, letters: list[str]) -> tuple[str, str, str]:
-    """Why, the fix, and the letter whose line to show."""
+    """Why, the fix, and the letter whose line to show: the step's own, where there is none."""
     if last == "n" and "s" in letters:
         return (
             "the last backward before the step ran in no_sync(), an earlier one did not: the wrong micro-step synchronises",
@@ -189,6 +190,12 @@ def _reason(last: str, letters: list[str]) -> tuple[str, str, str]:
             "call the wrapper itself in training: model(x), not model.module(x)",
             "-",
         )
+    if not last:
+        return (
+            "no backward() came before the step (gradients from torch.autograd.grad?), and DDP reduces in backward() only",
+            "call loss.backward() on the output of the wrapper, or all_reduce the gradients by hand",
+            "",
+        )
     return (
         "DDP reduced them in backward, and something changed them after that, differently on each rank",
         "look at what happens to the gradients between backward() and step(): clipping, noise or scaling has to be the same on all ranks",
@@ -197,7 +204,7 @@ def _reason(last: str, letters: list[str]) -> tuple[str, str, str]:
 
 
 def _same_letter(scene: Scene, rank: int, i: int, letter: str, default: int) -> int:
-    window = next((w for w in reversed(scene.audits[rank].windows) if w.i == i and letter in w.places), None)
+    window = next((w for w in reversed(scene.audits[rank].windows) if letter and w.i == i and letter in w.places), None)
     return window.places[letter] if window else default
 
 

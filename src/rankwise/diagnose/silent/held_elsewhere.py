@@ -11,7 +11,7 @@ from rankwise.findings import Finding
 def find(scene: Scene) -> list[Finding]:
     found = {rank: one for rank in scene.audits if (one := _foreign(scene, rank)) is not None}
     if not found:
-        return []
+        return _some_elsewhere(scene)
     one = next(iter(found.values()))
     return [
         load_cause("RW702").finding(
@@ -23,6 +23,32 @@ def find(scene: Scene) -> list[Finding]:
             "it was built from another copy of the model (stale parameters), so the model that computes the loss never changes",
         )
     ]
+
+
+def _some_elsewhere(scene: Scene) -> list[Finding]:
+    """A layer was replaced: the optimizer still holds the old one, and nobody holds the new."""
+    for rank, audit in scene.audits.items():
+        latest = {step.i: step for step in audit.steps}
+        if not latest or max(step.n for step in latest.values()) < 3:
+            continue
+        unheld = set.intersection(*(set(step.unheld) for step in latest.values()))
+        stale = next((step for step in latest.values() if step.foreign), None)
+        if unheld and stale is not None:
+            name = sorted(unheld)[0]
+            return [
+                load_cause("RW702").finding(
+                    f"the optimizer does not hold parameter {name} of the model, which gets gradients, and holds {stale.foreign} others that get none",
+                    certain=True,
+                    severity="warning",
+                    culprits=tuple(scene.place(r, _built(scene, r, stale.i)) for r in scene.audits),
+                    why=f"seen at step {stale.n} of rank {rank}: the model was changed after the optimizer was built, so {name} is never updated",
+                )
+            ]
+    return []
+
+
+def _built(scene: Scene, rank: int, i: int) -> int | None:
+    return next((one.built or one.site for one in scene.audits[rank].optimizers if one.i == i), None)
 
 
 def _foreign(scene: Scene, rank: int) -> OptimizerSeen | None:

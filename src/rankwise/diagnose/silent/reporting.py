@@ -13,6 +13,8 @@ _LOSS = re.compile(r"loss\W{0,3}[^\n\d]{0,16}(-?\d+\.?\d*(?:e[-+]?\d+)?)", re.I)
 _METRIC = re.compile(r"(?:acc\w*|metric|score|f1|auc|bleu|error|val\w*|ppl|perplexity|mae|rmse)\W{0,3}[^\n\d]{0,16}(-?\d+\.?\d*)", re.I)
 _APART = 1.2
 _LEAST = 8
+_COMBINING = ("all_reduce", "reduce", "all_gather", "all_gather_into_tensor", "gather")
+_RECORDS = re.compile(r"(loss|metric|log|history|train|result|score)[^/]*$|\.(csv|jsonl?|tsv)$", re.I)
 
 
 def find(scene: Scene) -> list[Finding]:
@@ -24,8 +26,11 @@ def find(scene: Scene) -> list[Finding]:
 
 
 def _speaks_alone(scene: Scene, pattern: re.Pattern[str]) -> bool:
-    """Rank 0 prints such numbers, and nobody else does."""
+    """Rank 0 prints such numbers, or writes a file for them, and nobody else does."""
     tails = {rank: scene.job.log_tails.get(f"rank-{rank}", "") for rank in list(scene.audits)[:4]}
+    files = {rank: any(_RECORDS.search(one.path) for one in audit.writes if one.how == "open") for rank, audit in scene.audits.items()}
+    if files.get(0) and not any(is_writing for rank, is_writing in files.items() if rank):
+        return not any(pattern.search(text) for rank, text in tails.items() if rank)
     return bool(pattern.search(tails.get(0, ""))) and not any(pattern.search(text) for rank, text in tails.items() if rank)
 
 
@@ -121,14 +126,14 @@ def _mean_of_means(scene: Scene) -> Finding | None:
     sizes = _evaluations(scene)
     if not sizes or max(sizes.values()) == min(sizes.values()):
         return None
-    reduces = {rank: [one for one in scene.audits[rank].reduces if one.op in ("all_reduce", "reduce") and not one.label] for rank in sizes}
-    single = {rank: [one for one in found if one.numel == 1 and one.value is not None] for rank, found in reduces.items()}
-    if not all(single.values()) or any(one.numel > 1 for found in reduces.values() for one in found):
+    reduces = {rank: [one for one in scene.audits[rank].reduces if one.op in _COMBINING and not one.label] for rank in sizes}
+    single = {rank: [one for one in found if one.values] for rank, found in reduces.items()}
+    if not all(single.values()) or any(not one.values for found in reduces.values() for one in found):
         return None
-    if any(abs((one.value or 0.0) - size) < 0.5 for rank, size in sizes.items() for one in single[rank] if size > 1):
+    values = {rank: [value for one in found for value in one.values if value is not None] for rank, found in single.items()}
+    if any(abs(value - size) < 0.5 for rank, size in sizes.items() for value in values[rank] if size > 1) or not all(values.values()):
         return None
-    values = {rank: found[0].value for rank, found in single.items()}
-    told = ", ".join(f"rank {rank}: {values[rank]:.4g} over {size} samples" for rank, size in list(sizes.items())[:8])
+    told = ", ".join(f"rank {rank}: {values[rank][0]:.4g} over {size} samples" for rank, size in list(sizes.items())[:8])
     return load_cause("RW781").finding(
         "a metric is averaged over ranks with different numbers of samples: a mean of means, not the mean over all samples",
         certain=False,

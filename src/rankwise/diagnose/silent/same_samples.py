@@ -17,7 +17,7 @@ def find(scene: Scene) -> list[Finding]:
             for passes in zip(*(loader[rank] for rank in ranks)):
                 by_rank = dict(zip(ranks, passes))
                 trained = trained or any(one.trains for one in passes)
-                alike = _alike(by_rank)
+                alike = _alike(scene, by_rank)
                 if alike and all(by_rank[rank].trains for rank in alike):
                     return [_finding(scene, by_rank, alike)]
         if not trained and (found := _from_forwards(scene, ranks)) is not None:
@@ -25,11 +25,11 @@ def find(scene: Scene) -> list[Finding]:
     return []
 
 
-def _alike(passes: dict[int, DataPass]) -> list[int]:
+def _alike(scene: Scene, passes: dict[int, DataPass]) -> list[int]:
     """The ranks whose batches were all the same, if there are such.
 
-    The same indices are not enough: each rank may have a dataset of its own. One tensor of the batches has to be the same as well; not all
-    of them, because augmentation may have changed some.
+    The same indices are not enough: each rank may have a dataset of its own. The tensors of the batches have to be the same as well; where
+    reading the dataset uses random numbers, one of them is enough, because augmentation may have changed the others.
     """
     common = set.intersection(*(set(one.batches) for one in passes.values()))
     best: list[int] = []
@@ -40,7 +40,11 @@ def _alike(passes: dict[int, DataPass]) -> list[int]:
             if len(set(contents)) > 1 and None not in contents:
                 groups.setdefault((_ids(one, common), contents), []).append(rank)
         best = max(best, *groups.values(), key=len) if groups else best
-    return best if len(best) > 1 and _is_proof(passes[best[0]], common) else []
+    if len(best) < 2 or not _is_proof(passes[best[0]], common):
+        return []
+    is_augmented = any(scene.audits[rank].randoms for rank in best)
+    whole = {tuple(_contents(passes[rank], common, column) for column in range(4)) for rank in best}
+    return best if is_augmented or len(whole) == 1 else []
 
 
 def _ids(one: DataPass, common: set[int]) -> tuple[int, ...]:

@@ -30,7 +30,12 @@ def _ended(passes: dict[int, DataPass]) -> bool:
 
 def _uneven(scene: Scene, passes: dict[int, DataPass]) -> Finding | None:
     batches = {rank: one.ended.batches for rank, one in passes.items() if one.ended is not None}
-    if not _ended(passes) or min(batches.values()) < 1 or max(batches.values()) < _UNEVEN * min(batches.values()):
+    if (
+        not _ended(passes)
+        or not any(one.trains for one in passes.values())
+        or min(batches.values()) < 1
+        or max(batches.values()) < _UNEVEN * min(batches.values())
+    ):
         return None
     if max(batches.values()) - min(batches.values()) < 2:
         return None

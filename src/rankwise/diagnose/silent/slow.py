@@ -51,6 +51,8 @@ def _collectives(scene: Scene, totals: dict[int, Times]) -> Finding | None:
     if total.collective < _MUCH * total.wall or each < _LEAST_MS:
         return None
     seen = [one for one in scene.audits[rank].reduces if not one.label]
+    if any(one.label for one in scene.audits[rank].reduces):  # gradients or weights, reduced by hand: that has to be
+        return None
     return load_cause("RW513").finding(
         f"{100 * total.collective / total.wall:.0f} % of the time passes in collectives that the script calls itself: {each:.0f} ms of each step",
         certain=True,

@@ -10,6 +10,7 @@ from rankwise.evidence.audit import StepSeen
 from rankwise.findings import Finding, ranks_text
 
 _FAR = 0.5  # of a standard deviation
+_MOMENTUM, _VERY_FAR = 0.1, 1.5  # what one batch moves the running mean by; how far the ranks' data has to be apart
 
 
 def find(scene: Scene) -> list[Finding]:
@@ -18,8 +19,8 @@ def find(scene: Scene) -> list[Finding]:
         if len(steps) < 2:
             continue
         names = _drifting(steps[-1])
-        if names:
-            return [_finding(scene, ranks, steps, names)]
+        if names and (found := _finding(scene, ranks, steps, names)) is not None:
+            return [found]
     return []
 
 
@@ -32,17 +33,22 @@ def _drifting(steps: dict[int, StepSeen]) -> list[str]:
     return [name for name, found in sums.items() if len(found) > 1 and name.rsplit(".", 1)[-1] in ("running_mean", "running_var")]
 
 
-def _finding(scene: Scene, ranks: list[int], steps: list[dict[int, StepSeen]], names: list[str]) -> Finding:
+def _finding(scene: Scene, ranks: list[int], steps: list[dict[int, StepSeen]], names: list[str]) -> Finding | None:
+    """Where DDP sends rank 0's statistics around, they differ by one batch only, and rank 0's data alone decides: that is a note."""
     last = steps[-1]
     a, b = last[ranks[0]], last[ranks[1]]
+    is_sent = not any(not wrapper.broadcast_buffers for wrapper in scene.audits[ranks[0]].wrappers)
     far, name, mean_a, mean_b = _farthest(a, b)
+    if is_sent and far < _MOMENTUM * _VERY_FAR:
+        return None
+    how = "only rank 0's count (broadcast_buffers)" if is_sent else "each rank evaluates with its own (broadcast_buffers=False)"
     return load_cause("RW774").finding(
-        f"BatchNorm running statistics differ per rank: {names[0]} is not the same on {ranks_text(ranks)} (broadcast_buffers=False)",
+        f"BatchNorm running statistics differ per rank: {names[0]} is not the same on {ranks_text(ranks)}",
         certain=True,
-        severity="warning" if far >= _FAR else "info",
+        severity="warning" if far >= _FAR and not is_sent else "info",
         culprits=tuple(scene.place(rank, _site(scene, rank)) for rank in ranks),
         why=f"at step {a.n} {name}[…] is {mean_a:.4g} on rank {ranks[0]} and {mean_b:.4g} on rank {ranks[1]}, "
-        f"{far:.1f} standard deviations apart; each rank evaluates with its own",
+        f"{far:.1f} standard deviations apart; {how}",
     )
 
 
@@ -60,4 +66,5 @@ def _farthest(a: StepSeen, b: StepSeen) -> tuple[float, str, float, float]:
 
 
 def _site(scene: Scene, rank: int) -> int | None:
-    return next((w.site for w in scene.audits[rank].wrappers if not w.broadcast_buffers), None)
+    wrappers = scene.audits[rank].wrappers
+    return next((w.site for w in wrappers if not w.broadcast_buffers), wrappers[0].site if wrappers else None)

@@ -300,22 +300,22 @@ def _noted_fetch(original: Callable[..., Any]) -> Callable[..., Any]:
         global _base_fetches
         n = _base_fetches
         _base_fetches += 1
-        before = _random_state() if record.is_sampled(n) else None
+        before = _random_state(self.dataset) if record.is_sampled(n) else None
         try:
             data = original(self, index)
         except BaseException as error:
             hooks.step_aside(error)
             raise
         if before is not None:
-            _note_random(n, before)
+            _note_random(n, before, self.dataset)
         return data
 
     return fetch
 
 
 @record.paid
-def _random_state() -> dict[str, int]:
-    """Checksums of the random generators that datasets use."""
+def _random_state(dataset: Any) -> dict[str, int]:
+    """Checksums of the random generators that datasets use: the global ones, and those the dataset holds."""
     import torch
 
     state = {"random": hash(random.getstate()[1]) & _MASK, "torch": prints.fingerprint_of_bytes(torch.get_rng_state())}
@@ -323,12 +323,19 @@ def _random_state() -> dict[str, int]:
     if numpy is not None:
         _kind, keys, position, *_ = numpy.random.get_state()
         state["numpy"] = zlib.crc32(keys.tobytes(), position)
+    for name, value in list(getattr(dataset, "__dict__", {}).items())[:32]:
+        if isinstance(value, torch.Generator):
+            state[f"dataset.{name}"] = prints.fingerprint_of_bytes(value.get_state())
+        elif isinstance(value, random.Random):
+            state[f"dataset.{name}"] = hash(value.getstate()[1]) & _MASK
+        elif type(value).__name__ == "Generator" and hasattr(value, "bit_generator"):
+            state[f"dataset.{name}"] = zlib.crc32(repr(value.bit_generator.state).encode())
     return state
 
 
 @record.paid
-def _note_random(n: int, before: dict[str, int]) -> None:
-    after = _random_state() or {}
+def _note_random(n: int, before: dict[str, int], dataset: Any) -> None:
+    after = _random_state(dataset) or {}
     used = [name for name, value in before.items() if after.get(name) != value]
     if used:
         info = _worker_info()
@@ -336,7 +343,13 @@ def _note_random(n: int, before: dict[str, int]) -> None:
 
 
 def _worker_info() -> Any:
-    return _class("torch.utils.data", "get_worker_info")()
+    ask = getattr(sys.modules.get("torch.utils.data"), "get_worker_info", None)
+    return ask() if ask is not None else None
+
+
+def is_worker() -> bool:
+    """Whether this process is a DataLoader worker, whose steps and passes are its parent's."""
+    return _worker_info() is not None
 
 
 def _class(module: str, name: str) -> Any:

@@ -4,7 +4,7 @@ import time
 from typing import Any
 
 from .. import sites
-from . import files, loss, models, parallel, record, reduces, steps, times, window
+from . import data, files, loss, models, parallel, record, reduces, steps, times, window
 
 
 def joined() -> None:
@@ -31,6 +31,9 @@ def backward_ended(frame: Any) -> None:
 
 @record.paid
 def process_ends() -> None:
+    if data.is_worker():
+        record.flush()
+        return
     steps.at_end()
     times.at_end()
     value, count = loss.mean()

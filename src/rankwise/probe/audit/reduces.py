@@ -10,6 +10,7 @@ _OPS = ("all_reduce", "reduce", "broadcast", "all_gather", "all_gather_into_tens
 _FIRST = 400
 _FRAMES = 3
 _MAX_LABEL = 60
+_FEW = 4
 _SPOILED = frozenset({"locals", "vars", "eval", "exec", "dir"})  # before Python 3.13, looking at variables changes what locals() gave
 _OPTIMIZED = 0x01
 
@@ -27,12 +28,17 @@ def note(op: str, group: str, tensor: Any, site_frame: Any) -> None:
         return
     label = _parameter_label(tensor)
     words = () if label else _words_around(site_frame)
-    value = _value(tensor)
-    if label or words or value is not None:
-        record.write(
-            "reduced", op=op, group=group, n=n, label=label, words=list(words), value=value, numel=tensor.numel(),
-            site=sites.number_of_caller(site_frame),
-        )  # fmt: skip
+    record.write(
+        "reduced",
+        op=op,
+        group=group,
+        n=n,
+        label=label,
+        words=list(words),
+        values=_values(tensor),
+        numel=tensor.numel(),
+        site=sites.number_of_caller(site_frame),
+    )
 
 
 def _parameter_label(tensor: Any) -> str:
@@ -77,7 +83,8 @@ def _texts_of(frame: Any) -> list[str]:
     return found
 
 
-def _value(tensor: Any) -> float | None:
-    if tensor.numel() != 1 or tensor.device.type != "cpu" or not prints.is_plain(tensor) or tensor.is_complex():
-        return None
-    return float(tensor.detach())
+def _values(tensor: Any) -> list[float]:
+    """The numbers of a metric; reading them from a GPU would wait for it."""
+    if tensor.numel() > _FEW or tensor.device.type != "cpu" or not prints.is_plain(tensor) or tensor.is_complex():
+        return []
+    return [float(value) for value in tensor.detach().reshape(-1).tolist()]

@@ -43,9 +43,18 @@ def _noted(original: Callable[..., Any], which: str) -> Callable[..., Any]:
     return seed
 
 
+def _is_users_own(frame: Any) -> bool:
+    """Not what a DataLoader does at the start of each worker. torch.compile's own frames may lie between."""
+    while frame is not None and not sites.is_users(frame):
+        if "_utils" in frame.f_code.co_filename and frame.f_code.co_name == "_worker_loop":
+            return False
+        frame = frame.f_back
+    return frame is not None
+
+
 @record.paid
 def _note(which: str, value: Any, frame: Any) -> None:
     global _num_noted
     _num_noted += 1
-    if _num_noted <= _MOST and hooks.is_aboard() and sites.is_called_by_user(frame):
+    if _num_noted <= _MOST and hooks.is_aboard() and _is_users_own(frame):
         record.write("seeded", which=which, value=str(value)[:40], site=sites.number_of_caller(frame))

@@ -25,7 +25,7 @@ class Seen:
         self.first = 0
         self.told_at = 0
         self.site = 0
-        self.lines = 0
+        self.facts: dict[str, Any] = {}
 
 
 _seen: weakref.WeakKeyDictionary[Any, Seen] = weakref.WeakKeyDictionary()
@@ -78,22 +78,22 @@ def _look(optimizer: Any, frame: Any) -> None:
     if not seen.steps:
         seen.site = sites.number_of_caller(frame)
         _introduce(optimizer, seen)
-    letters, seen.lines = window.close()
-    _note_window(seen, letters + ("G" if in_scaler else ""))
+    letters, lines = window.close()
+    _note_window(seen, letters + ("G" if in_scaler else ""), lines)
     if record.is_sampled(seen.steps):
         _take_prints(optimizer, seen)
     seen.steps += 1
 
 
-def _note_window(seen: Seen, pattern: str) -> None:
+def _note_window(seen: Seen, pattern: str, lines: int) -> None:
     """Written when it changes, and now and then how long it has stayed."""
-    n = seen.steps
-    if pattern == seen.pattern and not record.is_sampled(n):
-        return
-    if pattern != seen.pattern:
+    n, is_new = seen.steps, pattern != seen.pattern
+    if is_new:
         end_window(seen)
         seen.pattern, seen.first = pattern, n
-    _write_window(seen, n - seen.first + 1)
+    seen.facts = {"lines": lines, "places": {letter: site for letter, site in window.where.items() if letter in pattern}, **loss.facts()}
+    if is_new or record.is_sampled(n):
+        _write_window(seen, n - seen.first + 1)
 
 
 def end_window(seen: Seen) -> None:
@@ -102,17 +102,7 @@ def end_window(seen: Seen) -> None:
 
 
 def _write_window(seen: Seen, count: int) -> None:
-    record.write(
-        "window",
-        i=seen.number,
-        pattern=seen.pattern,
-        first=seen.first,
-        count=count,
-        site=seen.site,
-        lines=seen.lines,
-        places={letter: site for letter, site in window.where.items() if letter in (seen.pattern or "")},
-        **loss.facts(),
-    )
+    record.write("window", i=seen.number, pattern=seen.pattern, first=seen.first, count=count, site=seen.site, **seen.facts)
 
 
 def _introduce(optimizer: Any, seen: Seen) -> None:
@@ -160,9 +150,17 @@ def _take_prints(optimizer: Any, seen: Seen) -> None:
         settings=_settings(optimizer),
         state=_state_print(optimizer, [p for _, p in picked]),
         buffers=_buffers(),
+        foreign=sum(id(p) not in names and p.grad is None for p in held) if names else 0,
+        unheld=_unheld(names, held)[:4],
         site=seen.site,
         loss=loss.last(),
     )
+
+
+def _unheld(names: dict[int, tuple[str, bool]], held: list[Any]) -> list[str]:
+    """Parameters of wrapped models that have a gradient and are not this optimizer's."""
+    own = {id(p) for p in held}
+    return [names[id(p)][0] for one in models.known for _, p in one.named() if p.grad is not None and id(p) not in own and id(p) in names]
 
 
 def _part_of(items: list[Any], n: int) -> list[Any]:
@@ -194,14 +192,8 @@ def _state_print(optimizer: Any, parameters: list[Any]) -> int | None:
 
 
 def _buffers() -> list[list[Any]]:
-    """The floating-point buffers of models whose buffers DDP leaves alone."""
-    named = [
-        (name, b)
-        for one in models.known
-        if one.wrapper is not None and not getattr(one.wrapper, "broadcast_buffers", True)
-        for name, b in one.buffers()
-        if b.is_floating_point()
-    ][:12]
+    """The floating-point buffers of wrapped models; whether DDP sends rank 0's around is told by the wrapper."""
+    named = [(name, b) for one in models.known for name, b in one.buffers() if b.is_floating_point()][:12]
     found = prints.fingerprints([b for _, b in named])
     return [[name, found[i][0], prints.numbers_of(b, 8)] for i, (name, b) in enumerate(named) if found[i] is not None]  # type: ignore[index]
 
