@@ -38,9 +38,7 @@ class Host:
         return {int(rank): code for rank, code in json.loads(self._process.stdout.readline())["codes"].items()}
 
     def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(30)
+        self._process.communicate(timeout=30)
 
 
 def evidence(work: Path, script: Path) -> JobEvidence:

@@ -16,7 +16,7 @@ def find(scene: Scene) -> list[Finding]:
     found: list[Finding] = []
     for ranks in scene.groups():
         for loader in scene.shared_loaders(ranks):
-            passes = {rank: loader[rank][0] for rank in ranks}
+            passes = {rank: loader[rank][0] for rank in ranks}  # the first pass of each
             for look in (_uneven, _larger, _whole_each, _padded):
                 finding = look(scene, passes)
                 if finding is not None and finding.code not in {one.code for one in found}:

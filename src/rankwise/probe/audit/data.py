@@ -107,26 +107,20 @@ def pass_began(loader: Any, iterator: Any, frame: Any) -> None:
         backwards=window.backwards,
         pinned=bool(getattr(loader, "pin_memory", False)),
         prefetch=_whole(getattr(loader, "prefetch_factor", None)),
-        data_sum=_dataset_sum(dataset),
+        data_sum=_dataset_sum(dataset) if n == 0 else None,
     )
-
-
-_dataset_sums: weakref.WeakKeyDictionary[Any, int | None] = weakref.WeakKeyDictionary()
 
 
 def _dataset_sum(dataset: Any) -> int | None:
     """A checksum of the tensors and lists a dataset holds, to tell one dataset on all ranks from one for each."""
-    if dataset in _dataset_sums:
-        return _dataset_sums[dataset]
-    found: list[Any] = []
+    found: list[Any] = _held(dataset)
     inner, depth = dataset, 0
     while inner is not None and depth < 4:
         for value in list(getattr(inner, "__dict__", {}).values())[:32]:
             found += _held(value)
         inner, depth = getattr(inner, "dataset", None), depth + 1
     known = [one[0] for one in prints.fingerprints([t for t in found if hasattr(t, "dtype")]) if one] + [t for t in found if type(t) is int]
-    total = _dataset_sums[dataset] = hash((_length(dataset), *known)) & _MASK if known else None
-    return total
+    return hash((_length(dataset), *known)) & _MASK if known else None
 
 
 def _held(value: Any) -> list[Any]:
