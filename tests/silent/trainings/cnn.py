@@ -30,7 +30,7 @@ def main(fault):
     opt = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     data = Images()
     sampler = DistributedSampler(data)
-    for epoch in range(3):
+    for epoch in range(6):
         sampler.set_epoch(epoch)
         for x, y in DataLoader(data, batch_size=8, sampler=sampler):
             opt.zero_grad()
