@@ -90,7 +90,8 @@ soak-predict: $(READY)
 
 bench-pool: $(READY)
 	@echo "==> the pool against ProcessPoolExecutor, loky and joblib"
-	@$(BIN)/python benchmarks/pool.py; code=$$?; $(BIN)/python benchmarks/inference_ways.py && exit $$code
+	@$(BIN)/python benchmarks/pool.py; code=$$?; $(BIN)/python benchmarks/inference_ways.py || code=1; \
+	$(BIN)/python benchmarks/predict_rows.py || code=1; exit $$code
 
 soak: $(READY)
 	@echo "==> ten minutes of load while workers die"

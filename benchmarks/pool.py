@@ -37,10 +37,12 @@ SIZES = {
 }  # fmt: skip
 WORKERS = 2
 REQUESTS = {"mlp": (128, 80), "cnn": (16, 60), "transformer": (32, 80)}  # rows of one request, and how many requests
+CHUNK = 32  # requests that the peers' map sends at once
+CHUNKED = {("mlp", 1): 300, ("mlp", 64): 64, ("cnn", 1): 300, ("transformer", 1): 300}  # model and rows: how many requests
 
 
 def main() -> int:
-    wanted = sys.argv[1:] or ["trips", "tiny", "compute", "start", "local", "threads"]
+    wanted = sys.argv[1:] or ["trips", "tiny", "chunks", "compute", "start", "local", "threads"]
     groups: Groups = []
     lines = measured(SECTIONS, wanted, groups)
     if not sys.argv[1:]:
@@ -139,6 +141,34 @@ def tiny_tasks(groups: Groups) -> list[Line]:
             None,
         ),
     ]
+
+
+def chunks(groups: Groups) -> list[Line]:
+    """Models that are not batched, against the `map` of the peers with a chunksize."""
+    names = [f"tiny{i}" for i in range(10)]
+    jobs = {"tiny tasks, 10 models": [(names[i % 10], np.random.rand(1, 10).astype(np.float32)) for i in range(3000)]}
+    for (name, rows), count in CHUNKED.items():
+        what = f"{name}, {'one row' if rows == 1 else f'{rows} rows'} a request"
+        jobs[what] = [(name, np.random.rand(rows, *pool_models.ROW[name]).astype(np.float32)) for _ in range(count)]
+    builds = dict.fromkeys(names, pool_models.tiny) | {name: pool_models.BUILDERS[name] for name in REQUESTS}
+    models = {name: Model(build, replicas=WORKERS) for name, build in builds.items()}
+    lines = []
+    with Pool(models, workers=WORKERS, threads=1) as pool, executor() as ppe, loky_executor() as other:
+        for what, inputs in jobs.items():
+            ways: dict[str, Callable[[], Any]] = {
+                "rankwise": lambda x=inputs: list(pool.stream(x)),
+                "ProcessPool": lambda x=inputs: list(ppe.map(pool_models.peer_numpy_pair, x, chunksize=CHUNK)),
+                "loky": lambda x=inputs: list(other.map(pool_models.peer_numpy_pair, x, chunksize=CHUNK)),
+            }
+            seconds = interleaved_calls(ways, 7) if what.startswith("tiny") else in_turns(ways, 7)
+            rates = {way: len(inputs) / took for way, took in seconds.items()}
+            best = max(("ProcessPool", "loky"), key=lambda peer: rates[peer])
+            title = f"{what}, not batched: against {best} with chunksize={CHUNK}"
+            ratio = rates["rankwise"] / rates[best]
+            required = 2.0 if what.startswith("tiny") else 1.0
+            lines.append(Line(title, f"{rates['rankwise']:,.0f}/s", f"{rates[best]:,.0f}/s", ratio, required))
+            groups.append((f"{what}, not batched (per second)", [(way, rate, f"{rate:,.0f}") for way, rate in rates.items()]))
+    return lines
 
 
 def compute(groups: Groups) -> list[Line]:
@@ -297,6 +327,7 @@ def thread_defaults(groups: Groups) -> list[Line]:
 SECTIONS = {
     "trips": round_trips,
     "tiny": tiny_tasks,
+    "chunks": chunks,
     "compute": compute,
     "start": start_and_memory,
     "local": in_process,

@@ -210,7 +210,7 @@ def test_ranks_on_a_node_that_was_not_seen_may_be_what_the_others_wait_for() -> 
 
     assert not found.certain and not found.deadlock
     assert "all ranks are in the same" not in found.summary
-    assert "ranks 4-7" in found.summary, "who was not seen"
+    assert "ranks 4-7" in found.why, "who was not seen"
 
 
 def test_a_node_that_was_lost_is_named() -> None:

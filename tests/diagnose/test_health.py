@@ -118,7 +118,7 @@ def test_rw505_what_could_not_be_seen() -> None:
 def test_rw505_many_blind_spots_are_counted() -> None:
     found = notes(*[busy(r, blind=("ptrace was refused",)) for r in range(8)])
 
-    assert "and 5 more" in found["RW505"].summary
+    assert "and 5 more" in found["RW505"].why
 
 
 def test_rw505_a_node_that_does_not_answer_any_more() -> None:

@@ -467,7 +467,7 @@ def test_how_long_is_told_from_the_last_to_arrive() -> None:
     early = replace(waiting(0), collectives=log_of([*FIVE, Slot(done=False)], ended_ns=NOW_NS - 95 * SECOND))
     evidence = job(early, waiting(1), elsewhere(2))
 
-    assert "for 10 s" in root(evidence).summary
+    assert "for 10 s" in root(evidence).why
 
 
 def test_a_wait_that_has_just_begun_is_no_reason_to_worry() -> None:

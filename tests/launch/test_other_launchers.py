@@ -28,7 +28,7 @@ def check(ran: Any, script: Path, codes: set[str], rank: int, comments: set[str]
     finding = ran.verdict["findings"][0]
     assert finding["code"] in codes, finding
     assert finding["certain"]
-    assert [culprit["rank"] for culprit in finding["culprits"]] == [rank]
+    assert {culprit["rank"] for culprit in finding["culprits"]} == {rank}
     assert finding["culprits"][0]["file"].endswith(script.name)
     assert finding["culprits"][0]["line"] in {line_of(script, comment) for comment in comments}
     assert {wait["rank"] for wait in finding["waiting"]} == {1 - rank}

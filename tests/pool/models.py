@@ -557,3 +557,23 @@ def nests() -> Any:
         return value
 
     return run
+
+
+class FailsToBeRead:
+    """Can be sent, and not be made again by whoever gets it."""
+
+    def __reduce__(self) -> Any:
+        return _fail_to_read, (os.getpid(),)
+
+
+def _fail_to_read(sender: int) -> None:
+    raise LookupError("not here")
+
+
+def various() -> Any:
+    """Another kind of result for each input."""
+    kinds: list[Callable[[torch.Tensor], Any]] = [
+        lambda x: x * 2, lambda x: x.sum(), lambda x: float(x), lambda x: None, lambda x: {"y": x, "z": [x + 1]}, lambda x: "text",
+        lambda x: x.to(torch.bfloat16), lambda x: x.numpy(), lambda x: x.expand(3000).clone(), lambda x: torch.zeros(0), lambda x: x > 3,
+    ]  # fmt: skip
+    return lambda x: kinds[int(x) // 16 % len(kinds)](x)

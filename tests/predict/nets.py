@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
+from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -109,3 +111,18 @@ def raising() -> nn.Module:
 
 def number() -> int:
     return 3
+
+
+def quitting() -> Callable[[torch.Tensor], torch.Tensor]:
+    """Ends its process for one of the rows."""
+
+    def quits(x: torch.Tensor) -> torch.Tensor:
+        if bool((x == 7).any()):
+            sys.exit(0)
+        return x
+
+    return quits
+
+
+def exit_at_once() -> None:
+    sys.exit(0)

@@ -163,3 +163,11 @@ def test_a_list_of_failed_rows_goes_with_the_output_it_was_about(folder: Path, s
 
     assert done.errors is None
     assert not (folder / "errors.jsonl").exists()
+
+
+@pytest.mark.parametrize("option", ["columns", "keep"])
+def test_a_text_is_not_read_as_the_names_of_its_letters(tmp_path: Path, option: str) -> None:
+    (tmp_path / "x.csv").write_text("x,id,i,d\n1,2,3,4\n")
+
+    with pytest.raises(UsageError, match=f"{option} takes a list of names, not the text 'id'"):
+        rankwise.predict("tests.predict.nets:build", tmp_path / "x.csv", tmp_path / "out.csv", **{option: "id"}, **JOB)

@@ -119,3 +119,24 @@ def test_some_failed_rows_are_no_failure(tmp_path: Path, capsys: pytest.CaptureF
 
     assert main(["predict", "--build", "tests.predict.nets:slow", "--workers", "0", *paths]) == 0
     assert json.loads(capsys.readouterr().out)["failed"] == 1
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_model_that_exits_costs_its_row_and_does_not_end_the_job(tmp_path: Path, workers: int) -> None:
+    """With exit code 0, the command would look as if it had done its work."""
+    np.save(tmp_path / "x.npy", np.arange(40, dtype=np.float32))
+
+    done = rankwise.predict("tests.predict.nets:quitting", tmp_path / "x.npy", tmp_path / "out.npy", workers=workers, batch=8)
+
+    assert (done.rows, done.failed) == (40, 1)
+    (error,) = map(json.loads, Path(done.errors).read_text().splitlines())
+    assert (error["row"], error["error"]) == (7, "SystemExit")
+
+
+def test_a_build_that_exits_is_told(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.arange(4, dtype=np.float32))
+
+    with pytest.raises(rankwise.RankwiseError) as caught:
+        rankwise.predict("tests.predict.nets:exit_at_once", tmp_path / "x.npy", tmp_path / "out.npy", workers=0)
+
+    assert "SystemExit" in str(caught.value)

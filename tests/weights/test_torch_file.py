@@ -111,3 +111,12 @@ def test_a_tensor_without_arguments_is_a_finding(tmp_path: Path, function: str) 
         rankwise.load_weights(nn.Linear(2, 2), tmp_path / "x.pt")
 
     assert caught.value.finding.code == "RW732"
+
+
+def test_a_program_of_torch_script_is_not_called_damaged(tmp_path: Path) -> None:
+    torch.jit.save(torch.jit.script(nn.Linear(4, 4)), tmp_path / "script.pt")
+
+    found = refused(net(), tmp_path / "script.pt")
+
+    assert found.code == "RW740" and "TorchScript" in found.summary
+    assert "torch.jit.load" in found.next[0]

@@ -88,7 +88,7 @@ def by_sync_off(job: JobEvidence, book: SourceBook, inner: Side, outer: Side) ->
 
 def by_missing_gradients(job: JobEvidence, inner: Side, outer: Side) -> Blame | None:
     """One side reduces gradients; the other has been through just as many backwards, and is past the one the first is in."""
-    if inner.inside != "backward" or outer.inside in ("backward", "forward", "ddp"):
+    if inner.inside != "backward" or outer.inside in ("backward", "forward", "ddp", "fsdp_forward"):
         return None
     mine, theirs = (job.ranks[side.ranks[0]].counts for side in (inner, outer))
     last = next((call for call in reversed(job.ranks[outer.ranks[0]].calls) if call.op == "backward"), None)
@@ -151,13 +151,15 @@ def short_text(side: Side) -> str:
     return {
         "backward": f"the gradient {side.op}",
         "forward": "a DDP forward",
+        "fsdp_forward": "a forward of the sharded model (FSDP)",
         "ddp": "the DDP constructor",
     }.get(side.inside, side.op)
 
 
 def op_text(side: Side) -> str:
     return {
-        "backward": f"{side.op} (gradients, in backward)",
+        "backward": f"{side.op} ({'gradients, ' if 'reduce' in side.op else ''}in backward)",
+        "fsdp_forward": f"{side.op} (in the sharded model's forward, FSDP)",
         "forward": f"{side.op} (in the DDP module's forward)",
         "ddp": f"{side.op} (in the DDP constructor)",
     }.get(side.inside, side.op)

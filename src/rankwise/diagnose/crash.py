@@ -13,7 +13,7 @@ from rankwise.diagnose.standing import Standings, ended_well, first_raised, gave
 from rankwise.diagnose.wording import at
 from rankwise.errors import read_start_error
 from rankwise.evidence.frames import is_user_file, user_frame
-from rankwise.evidence.records import Ended, Frame, JobEvidence, Raised, RankEvidence
+from rankwise.evidence.records import Call, Ended, Frame, JobEvidence, Raised, RankEvidence
 from rankwise.findings import Finding, Place, ranks_text
 from rankwise.sizes import bytes_text
 
@@ -156,7 +156,7 @@ def _from_raise(job: JobEvidence, stands: Standings, book: SourceBook, root: _En
     lost = _lost_worker(job.ranks[root.rank], raised)
     if lost is not None:
         return _worker_killed(job, stands, root, lost, "exited unexpectedly")
-    code = "RW401"
+    code, told = "RW401", next(((code, words) for mark, code, words in _NCCL_SAYS if mark in text), None)
     why = "the first exception by time; what the other ranks report came after it"
     if any(words in text for words in _SHM):
         code, why = "RW406", "shared memory (/dev/shm) is used up" + _shm_left(job)
@@ -164,8 +164,8 @@ def _from_raise(job: JobEvidence, stands: Standings, book: SourceBook, root: _En
         code, why = "RW408", f"the memory ran out on this rank{_memory_text(job.ranks[root.rank])}"
     elif (prefixed := _prefixed_side(raised.message)) is not None:
         code, why = "RW411", prefixed
-    elif (told := next(((code, words) for mark, code, words in _NCCL_SAYS if mark in text), None)) is not None:
-        code, why = told[0], f"{told[1]}; NCCL's own words: {_last_error(raised.message)}"
+    elif told is not None:
+        code, why = told[0], f"NCCL's own words: {_last_error(raised.message)}"
     elif any(words in text for words in _CUDA_LATER):
         why = (
             "CUDA reports an error when the next call notices it: the named line is where it surfaced, the kernel that failed was started "
@@ -174,8 +174,9 @@ def _from_raise(job: JobEvidence, stands: Standings, book: SourceBook, root: _En
     ranks = [end.rank for end in together]
     frame = _raise_frame(raised)
     before = " before init_process_group" if not job.ranks[root.rank].inits else ""
+    summary = f"{ranks_text(ranks)} failed{before} with {_error_text(raised)}{at(frame)}"
     return load_cause(code).finding(
-        f"{ranks_text(ranks)} failed{before} with {_error_text(raised)}{at(frame)}",
+        f"{ranks_text(ranks)} failed: {told[1]}" if told is not None else summary,
         certain=True,
         culprits=tuple(place_of(job.ranks[end.rank], _raise_frame(end.raised) if end.raised else None) for end in together),
         waiting=_waits(stands, ranks),
@@ -249,15 +250,22 @@ def _unused_parameters(job: JobEvidence, stands: Standings, book: SourceBook, ro
         )
     code = "RW214" if everyone else "RW215"
     line = _attribute_place(book, names[0], ("define",) if everyone else ("guarded", "use", "define")) if names else None
-    others = "" if everyone else ", while the other ranks used them"
+    others = "" if everyone else ", unlike on the other ranks"
     return load_cause(code).finding(
-        f"{ranks_text(ranks)}: {listed} got no gradient (unused parameters){others}; DDP failed with '{_first_line(raised.message, 70)}'{at(frame)}",
+        f"{ranks_text(ranks)}: {_few(names)} got no gradient (unused parameters){others}",
         certain=True,
         culprits=tuple(place_of(job.ranks[rank], line or frame) for rank in ranks),
         waiting=_waits(stands, ranks),
-        why=f"their output did not take part in the loss{at(line)}; DDP waits for every parameter unless find_unused_parameters=True",
+        why=f"{listed}: their output did not take part in the loss{at(line)}; DDP failed with '{_first_line(raised.message, 70)}'{at(frame)}; it waits for every parameter unless find_unused_parameters=True",
         deadlock=True,
     )
+
+
+def _few(names: list[str]) -> str:
+    """`head.weight and 3 more`: as much as fits a line."""
+    if not names:
+        return "some parameters"
+    return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
 
 
 def _different_models(job: JobEvidence, stands: Standings, book: SourceBook, root: _End, together: list[_End]) -> Finding | None:
@@ -377,15 +385,17 @@ def _native_crash(job: JobEvidence, root: _End, number: int | None, frame: Frame
         )
     said = root.ended.said
     if _SIZE_MISMATCH in said:  # gloo checks every message it gets against the buffer it was given
-        call = _last_unfinished_call(job.ranks[root.rank])
+        call = _last_unfinished(job.ranks[root.rank])
+        frame = user_frame(call.stack) if call is not None else frame  # the crash itself may show any thread
         return load_cause("RW204").finding(
-            f"rank {root.rank} was sent more than it expects in {call or 'a collective'}{at(frame)}: the sizes (counts, splits, shapes) of its call do not fit those of another rank",
-            certain=False, why=f"gloo ended the process: {said}", instead=("compare what each rank called last, and with which sizes",), **details,
+            f"rank {root.rank} was sent more than it expects in {call.op if call is not None else 'a collective'}",
+            certain=False, why=f"the sizes (counts, splits, shapes) of its call{at(frame)} do not fit those of another rank; gloo ended the process: {said}",
+            instead=("compare what each rank called last, and with which sizes",), **{**details, "culprits": (place_of(job.ranks[root.rank], frame),)},
         )  # fmt: skip
     if "nccl error" in said.lower():
-        call = _last_unfinished_call(job.ranks[root.rank]) or "a collective"
+        call = _last_unfinished(job.ranks[root.rank])
         return load_cause("RW204").finding(
-            f"NCCL refused {call} on rank {root.rank}: its sizes or splits may not fit those of another rank",
+            f"NCCL refused {call.op if call is not None else 'a collective'} on rank {root.rank}: its sizes or splits may not fit those of another rank",
             certain=False, why=f"NCCL's watchdog ended the process: {said}", instead=("compare the sizes and splits of the ranks' last calls",), **details,
         )  # fmt: skip
     why = f"the C++ exception was: {said}" if said else "the Python line is where the crash happened; the fault is in the C code it called"
@@ -394,8 +404,8 @@ def _native_crash(job: JobEvidence, root: _End, number: int | None, frame: Frame
     )  # fmt: skip
 
 
-def _last_unfinished_call(evidence: RankEvidence) -> str:
-    return next((call.op for call in reversed(evidence.calls) if call.is_open or call.failed), "")
+def _last_unfinished(evidence: RankEvidence) -> Call | None:
+    return next((call for call in reversed(evidence.calls) if call.is_open or call.failed), None)
 
 
 # -- small helpers ------------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rankwise.causes import load_cause
 from rankwise.diagnose.at_exit import find_stuck_at_exit
 from rankwise.diagnose.crash import failed_in_collective, find_crash
-from rankwise.diagnose.disagree import find_disagreement, find_parted
+from rankwise.diagnose.disagree import find_disagreement, find_other_size, find_parted
 from rankwise.diagnose.health import find_notes
 from rankwise.diagnose.lost import with_lost_nodes
 from rankwise.diagnose.match import find_conflict, last_seq
@@ -20,7 +20,7 @@ from rankwise.diagnose.standing import Standings, ended_well, first_raised, gave
 from rankwise.diagnose.start import find_start_problem
 from rankwise.diagnose.stuck import find_all_idle, find_stuck
 from rankwise.diagnose.waiting import members_of, needed_by
-from rankwise.diagnose.wording import at, relative_to, seconds_text, verb
+from rankwise.diagnose.wording import at, in_short, relative_to, seconds_text, verb
 from rankwise.evidence.records import JobEvidence
 from rankwise.findings import Finding, ranks_text
 
@@ -45,7 +45,7 @@ def diagnose(job: JobEvidence) -> list[Finding]:
     found += root
     found += find_silent(job)
     found += find_notes(job, stands, is_well=not root)
-    return [relative_to(finding, job.cwd) for finding in with_lost_nodes(found, job, stands)]
+    return [in_short(relative_to(finding, job.cwd)) for finding in with_lost_nodes(found, job, stands)]
 
 
 def find_root(job: JobEvidence, stands: Standings, book: SourceBook) -> list[Finding]:
@@ -66,6 +66,8 @@ def find_root(job: JobEvidence, stands: Standings, book: SourceBook) -> list[Fin
             return [parted]
         if disagreement is not None and _explains(disagreement, crash):
             return [disagreement]
+        if crash.code == "RW204" and not crash.certain and (other_size := find_other_size(job, stands)) is not None:
+            return [other_size]
         if disagreement is None or disagreement.code not in _SILENT:
             return [crash]
         return [disagreement, crash] if _failed_on_its_result(job, crash) else [crash, disagreement]

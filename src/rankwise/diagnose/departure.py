@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rankwise.diagnose.blame import Blame, Side, by_rank_condition, op_text, top_of
-from rankwise.diagnose.history import Parting, leads_to, times_followed, was_called
-from rankwise.diagnose.passes import shorter_pass
+from rankwise.diagnose.history import Parting, key_of, leads_to, times_followed, was_called
+from rankwise.diagnose.passes import has_left_pass, shorter_pass
 from rankwise.diagnose.reasons import LeftLoops, Reason, find_left_loops, find_skips, reasons_text
 from rankwise.diagnose.source import SourceBook
 from rankwise.diagnose.wording import at, verb
@@ -16,8 +16,14 @@ from rankwise.evidence.records import Call, Frame, JobEvidence, Stack
 from rankwise.findings import ranks_text
 
 _SAME_RANGE = re.compile(r"`range\(\d[\d_]*\)`")  # as many rounds on every rank
-_EVENTS = {"forward": "the forward", "backward": "the backward", "ddp": "the DDP constructor"}
-_DDP_OPS = {"forward": "broadcast", "backward": "all_reduce", "ddp": "all_gather"}
+_FEW = 4  # calls that a rank may have made a second time
+_EVENTS = {
+    "forward": "the forward",
+    "backward": "the backward",
+    "ddp": "the DDP constructor",
+    "fsdp_forward": "the sharded model's forward",
+}
+_DDP_OPS = {"forward": "broadcast", "backward": "all_reduce", "ddp": "all_gather", "fsdp_forward": "all_gather_into_tensor"}
 
 
 def find_departure(job: JobEvidence, book: SourceBook, parting: Parting, mine: list[int], others: list[int]) -> Blame | None:
@@ -26,7 +32,7 @@ def find_departure(job: JobEvidence, book: SourceBook, parting: Parting, mine: l
         mine, others = others, mine
     sides = [side_of(mine, parting.next), side_of(others, parting.instead)]
     way, back = _Way(job, book, parting, mine, others), _Way(job, book, parting.turned(), others, mine)
-    arguments = (_by_own_condition, _by_data, _by_jump, _by_loop, _by_exit, _by_order, _by_novelty)
+    arguments = (_by_own_condition, _by_handler, _by_data, _by_jump, _by_round, _by_loop, _by_exit, _by_order, _by_novelty, _by_condition)
     return by_rank_condition(job, book, sides) or next(
         (found for argue in arguments for one in (way, back) if (found := argue(one)) is not None), None
     )
@@ -68,6 +74,19 @@ def _by_own_condition(way: _Way) -> Blame | None:
     return Blame("RW209" if there.op == "forward" else "RW208", way.others, why, line)
 
 
+def _by_handler(way: _Way) -> Blame | None:
+    """The others make a call in an except block, where only those come who met an exception."""
+    there = way.parting.next_other
+    if there is None or was_called(way.parting, there):
+        return None
+    ours, theirs = (way.book.handlers_around(_stack(call)) for call in (way.parting.next, there))
+    if not theirs or ours:
+        return None
+    line = next(frame for frame in _stack(there) if frame.file == theirs[0].file and frame.function == theirs[0].function)
+    why = f"the call stands in the except block of {_place(theirs[0].file, theirs[0].line)}, into which {ranks_text(way.mine)} did not come"
+    return Blame("RW208", way.others, why, line)
+
+
 def _by_data(way: _Way) -> Blame | None:
     """The others' data came to its end, and these have got more batches out of it."""
     if way.parting.next is None:
@@ -75,7 +94,12 @@ def _by_data(way: _Way) -> Blame | None:
     found = shorter_pass(way.job.ranks[way.others[0]], way.job.ranks[way.mine[0]])
     if found is not None:
         short, long = found
-        told = f"{short.batches} batches{at(top_of(user_frames(short.stack)))}, {verb(way.mine, 'is', 'are')} at batch {long.batches} of the same pass"
+        got = (
+            f"{ranks_text(way.mine)} got {long.batches} out of"
+            if long.is_over
+            else f"{verb(way.mine, 'is', 'are')} at batch {long.batches} of"
+        )
+        told = f"{short.batches} batches{at(top_of(user_frames(short.stack)))}, {got} the same pass"
     else:
         (ends, ends_other), (batches, batches_other) = way.counts("end_of_data"), way.counts("next_batch")
         if (ends_other or 0) <= (ends or 0) or (batches or 0) <= (batches_other or 0):
@@ -90,7 +114,34 @@ def _by_jump(way: _Way) -> Blame | None:
     if missed is None or there is None or not leads_to(parting, missed, there):
         return None
     usual, unusual = times_followed(parting, parting.before, missed), times_followed(parting, parting.before, there)
-    return _skipped(way, f", as all ranks did {usual} times before") if usual and not unusual else None
+    if not usual or unusual:
+        return None
+    found = _skipped(way, f", as all ranks did {usual} times before")
+    is_known = found.line is not None or bool(found.candidates) or missed.op == "backward" or bool(_other_mode(way))
+    if is_known or not _is_again(parting, there):
+        return found
+    again = (
+        f"it called {op_text(side_of(way.others, there))}{at(top_of(_stack(there)))} again, or left out what comes before it: {found.why}"
+    )
+    return replace(found, why=again, certain=False)
+
+
+def _is_again(parting: Parting, call: Call) -> bool:
+    """The same call was one of the last few: then it may have been repeated, rather than reached by leaving others out."""
+    return key_of(call) in [parting.mine.key(i) for i in range(max(0, parting.at - _FEW), parting.at)]
+
+
+def _by_round(way: _Way) -> Blame | None:
+    """The others are at the line again that both were at before, a round later: they left out what these do in this round."""
+    missed, there, before = way.parting.next, way.parting.next_other, way.parting.before
+    if missed is None or there is None or before is None or key_of(there) != key_of(before) or key_of(missed) == key_of(before):
+        return None
+    reasons = find_skips(way.book, _stack(before), _stack(missed))
+    if not any(reason.kind in ("continue", "except") for reason in reasons):
+        return None
+    found = _skipped(way, ", and came to the same line again")
+    is_only = len(reasons) == 1 or missed.op == "backward"  # a round without a backward is never meant
+    return found if is_only else replace(found, certain=False)
 
 
 def _by_loop(way: _Way) -> Blame | None:
@@ -106,10 +157,12 @@ def _by_loop(way: _Way) -> Blame | None:
     if left.is_in_another and there is not None and not was_called(way.parting, there) and not way.counts("next_batch")[0]:
         return None  # the others may be at the end of their round, with a call of their own
     batches, batches_other = way.counts("next_batch")
-    if batches and batches == batches_other:
+    ends = [reason for reason in left.reasons if reason.kind != "data"]
+    is_abandoned = bool(ends) and has_left_pass(way.job.ranks[way.others[0]], way.job.ranks[way.mine[0]])
+    if batches and batches == batches_other and not is_abandoned:
         return _skipped(way, f", though both sides fetched {batches} batches")
     loop = f"the loop in {_place(left.frame.file, left.loops[-1].start)} that {verb(way.mine, 'is', 'are')} still in"
-    exits = _possible(way, left)
+    exits = ends if is_abandoned else _possible(way, left)
     ends = [reason for reason in exits if reason.kind != "data"]
     # Without a count of rounds, a round that left the call out looks like a round less.
     skips = (
@@ -220,6 +273,18 @@ def _by_novelty(way: _Way) -> Blame | None:
     if there.op == "forward":
         return Blame("RW209", way.others, why, line, certain=False)
     return Blame("RW208", way.others, why, line, certain=False)
+
+
+def _by_condition(way: _Way) -> Blame | None:
+    """The others' call stands under conditions, these ranks' does not: the conditions came out differently. A suspicion, for each may be meant."""
+    there, before = way.parting.next_other, _stack(way.parting.before)
+    if there is None or way.parting.next is None or find_skips(way.book, before, _stack(way.parting.next)):
+        return None
+    told = [reason for reason in find_skips(way.book, before, _stack(there)) if reason.kind == "condition"]
+    if not told:
+        return None
+    why = f"the call at {_place(_stack(there)[0].file, _stack(there)[0].line)} is made {reasons_text(told)}; {ranks_text(way.mine)} did not come to it"
+    return Blame("RW209" if there.op == "forward" else "RW208", way.others, why, None, False, _frames(told))
 
 
 def _frames(reasons: list[Reason]) -> tuple[Frame, ...]:

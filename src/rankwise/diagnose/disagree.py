@@ -21,13 +21,14 @@ from rankwise.diagnose.blame import (
 )
 from rankwise.diagnose.departure import find_departure, side_of
 from rankwise.diagnose.groups import find_group_disagreement
-from rankwise.diagnose.history import Parting, find_parting, history_of, is_beside, key_of
+from rankwise.diagnose.history import Parting, find_other_sizes, find_parting, history_of, is_beside, key_of
 from rankwise.diagnose.match import Conflict, find_conflict, value_of
 from rankwise.diagnose.p2p import find_circle, find_unmatched_p2p
 from rankwise.diagnose.source import SourceBook
 from rankwise.diagnose.standing import P2P, Standings, end_of, place_of, wait_of
 from rankwise.diagnose.waiting import doomed_ranks, needed_by
 from rankwise.diagnose.wording import at, group_text, verb
+from rankwise.evidence.collectives import Entry, Signature
 from rankwise.evidence.frames import user_frames
 from rankwise.evidence.records import Frame, JobEvidence, Stack
 from rankwise.findings import Finding, Place, ranks_text
@@ -36,8 +37,8 @@ _ODD_ONE_OUT = ("RW201", "RW208", "RW209")  # told by what the few did: that mos
 _ORDER = ("go over the tensors in the same order on every rank: sort them by name, never iterate over a set",)
 _COMPARE = ("compare the lines named above: each of these ranks does what the other does not",)
 _SAME_SLOT = {
-    "size": ("RW204", "tensors of different size"),
-    "dtype": ("RW205", "tensors of different dtype"),
+    "size": ("RW204", "different shapes"),
+    "dtype": ("RW205", "different dtypes"),
     "src": ("RW206", "different src (root) ranks"),
     "reduce_op": ("RW207", "different reduce operations"),
 }
@@ -63,7 +64,6 @@ def _slot_disagreement(job: JobEvidence, stands: Standings, book: SourceBook) ->
         return None
     if (beside := _by_helper_thread(job, conflict)) is not None:
         return _with_helper_thread(job, stands, conflict, beside)
-    values = conflict.by_value()
     if conflict.about == "op":
         return _different_ops(job, stands, book, conflict)
     certain = True
@@ -72,22 +72,43 @@ def _slot_disagreement(job: JobEvidence, stands: Standings, book: SourceBook) ->
         if parted.code != "RW202":
             return parted
         certain = False
+    return _same_slot(job, stands, conflict, certain)
+
+
+def find_other_size(job: JobEvidence, stands: Standings) -> Finding | None:
+    """The ranks were in step, and one of them gave a tensor of another size: as their calls show, where torch's record was lost in a crash."""
+    first, *others = sorted(job.ranks)
+    found = {other: pair for other in others if (pair := find_other_sizes(job, first, other)) is not None}
+    if not found:
+        return None
+    calls = {first: next(iter(found.values()))[0], **{other: pair[1] for other, pair in found.items()}}
+    entries = {
+        rank: Entry(0, Signature(call.group, call.op, call.sizes, call.dtype), call.started_ns, False, -1) for rank, call in calls.items()
+    }
+    conflict = Conflict(calls[first].group, 0, "size", entries, {rank: call.stack for rank, call in calls.items()})
+    return _same_slot(job, stands, conflict, certain=True)
+
+
+def _same_slot(job: JobEvidence, stands: Standings, conflict: Conflict, certain: bool) -> Finding:
+    """All called the same operation there, and not with the same arguments."""
+    values = conflict.by_value()
     code, words = _SAME_SLOT[conflict.about]
-    order = conflict.about == "size" and certain and _varies(job, conflict)
+    certain = certain and len({top_of(user_frames(stack)) for stack in conflict.stacks.values()}) < 2  # from one line: they belong together
+    order = conflict.about == "size" and certain and (_varies(job, conflict) or not _is_ragged(conflict))
     culprits = minority(values) or _unusual(job, conflict) or sorted(conflict.entries)
     op = next(iter(conflict.entries.values())).what.op
     sides = "; ".join(f"{verb(ranks, 'has', 'have')} {_shown(conflict, ranks[0])}" for ranks in values.values())
     frames = {rank: user_frames(conflict.stacks[rank]) for rank in conflict.entries}
     return load_cause(code).finding(
-        f"{op}{group_text(conflict.group)} is called with {words}: {sides}",
+        f"{op}{group_text(conflict.group)} gets {words}: {', '.join(f'{ranks_text(ranks)} {_shown(conflict, ranks[0])}' for ranks in list(values.values())[:2])}",
         certain=certain and not order,
         culprits=tuple(place_of(job.ranks[rank], top_of(frames[rank])) for rank in culprits),
         waiting=tuple(
             wait_of(stands[rank]) for rank in sorted(conflict.entries) if rank not in culprits and stands[rank].kind == "waiting"
         ),
-        why=f"every rank must call {op} #{conflict.seq} with the same {_noun(conflict.about)};{_both_places(frames)}"
+        why=f"{sides}; every rank must call {op}{f' #{conflict.seq}' if conflict.seq else ''} with the same {_noun(conflict.about)};{_both_places(frames)}"
         + (
-            ". This line is called for tensors of several sizes: the ranks may go over them in a different order (a set, a dict)"
+            ". These are different tensors: the ranks may go over them in a different order (a set, a dict), or one left one out"
             if order
             else ""
         ),
@@ -118,11 +139,18 @@ def _with_helper_thread(job: JobEvidence, stands: Standings, conflict: Conflict,
     )
 
 
+def _is_ragged(conflict: Conflict) -> bool:
+    """Tensors that differ in one dimension only, as a longer and a shorter batch do."""
+    shapes = [entry.what.sizes for entry in conflict.entries.values()]
+    return len({len(shape) for shape in shapes}) == 1 and sum(len(set(sizes)) > 1 for sizes in zip(*shapes, strict=True)) == 1
+
+
 def _varies(job: JobEvidence, conflict: Conflict) -> bool:
     """The same line was called with other sizes before: then the ranks may go over their tensors in another order."""
     for rank in conflict.entries:
-        log = job.ranks[rank].collectives
+        log, calls = job.ranks[rank].collectives, job.ranks[rank].calls
         here = {e.what.sizes for e in log if log.stack_of(e) == conflict.stacks[rank]}
+        here |= {call.sizes for call in calls if call.dtype and call.stack == conflict.stacks[rank]}
         if len(here) > 2:
             return True
     return False
@@ -141,8 +169,8 @@ def _unusual(job: JobEvidence, conflict: Conflict) -> list[int]:
 def _shown(conflict: Conflict, rank: int) -> str:
     what = conflict.entries[rank].what
     if conflict.about == "size":
-        return f"shape {list(what.sizes)}"
-    return {"dtype": f"dtype {what.dtype}", "src": f"src={what.peer}", "reduce_op": f"op={what.reduce_op}"}[conflict.about]
+        return str(list(what.sizes))
+    return {"dtype": what.dtype, "src": f"src={what.peer}", "reduce_op": f"op={what.reduce_op}"}[conflict.about]
 
 
 def _noun(about: str) -> str:
@@ -159,7 +187,7 @@ def _different_ops(job: JobEvidence, stands: Standings, book: SourceBook, confli
     sides = []
     for ranks in values.values():
         entry = conflict.entries[ranks[0]]
-        inside = entry.origin if entry.origin in ("forward", "backward", "ddp") else ""
+        inside = entry.origin if entry.origin != "user" else ""
         sides.append(Side(ranks, entry.what.op, user_frames(conflict.stacks[ranks[0]]), inside))
     return _finding_for(job, stands, book, sides, f"slot #{conflict.seq}{group_text(conflict.group)}", _is_stuck(stands, conflict))
 
@@ -214,6 +242,8 @@ def _blame(job: JobEvidence, book: SourceBook, sides: list[Side], partings: list
     branch = by_branch(job, book, sides[0], sides[1]) if agreed is None or not agreed.certain else None
     if branch is not None:
         return branch
+    if agreed is not None and most is not None and set(most.ranks) < set(agreed.ranks):
+        return replace(agreed, ranks=most.ranks)  # it says how they part, and the majority who did
     if agreed is not None and (agreed.certain or most is None or agreed.ranks == most.ranks):
         return replace(agreed, certain=agreed.certain or (most is not None and agreed.code in _ODD_ONE_OUT))
     if most is not None or partings[0] is None:
@@ -245,7 +275,9 @@ def _headline(blame: Blame, sides: list[Side], parting: Parting | None) -> str:
         "RW213": f"{who} finished with fewer batches; {rest} in {short_text(others)}",
         "RW402": f"{who} left; {rest} in {short_text(others)}",
         "RW215": f"{who} reduced fewer gradients in the last backward; {rest} in {short_text(others)}",
-        "RW221": f"{ranks_text(sides[0].ranks)} and {ranks_text([r for side in sides[1:] for r in side.ranks])} went different numbers of rounds in a loop",
+        "RW221": f"{ranks_text(sides[0].ranks)} and {ranks_text([r for side in sides[1:] for r in side.ranks])} went different numbers of rounds in a loop"
+        if len(blame.ranks) == sum(len(side.ranks) for side in sides)
+        else f"{who} went another number of rounds in the loop; {rest} in {short_text(others)}",
         "RW219": f"{who} left the loop early; {rest} in {short_text(others)}",
         "RW220": f"{who} ran a step with gradient sync off; {rest} in {short_text(others)}",
     }[blame.code]
@@ -258,6 +290,9 @@ def find_parted(job: JobEvidence, stands: Standings, book: SourceBook) -> Findin
     for rank, call in last.items():
         sides.setdefault(key_of(call), []).append(rank)
     ordered = sorted(sides.values(), key=lambda ranks: -len(ranks))
+    if len(ordered) == 1:  # all in the same call, but perhaps not for the same time
+        parted = [rank for rank in ordered[0][1:] if find_parting(job, ordered[0][0], rank) is not None]
+        ordered = [[rank for rank in ordered[0] if rank not in parted], parted] if parted else ordered
     if len(ordered) < 2 or find_parting(job, ordered[0][0], ordered[1][0]) is None:
         return None
     return _finding_for(job, stands, book, [side_of(ranks, last[ranks[0]]) for ranks in ordered], "as their last calls show", True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -10,7 +11,7 @@ from math import prod
 from rankwise.diagnose.standing import end_of
 from rankwise.evidence.records import Call, JobEvidence, RankEvidence
 
-DDP_CALLS = frozenset({"forward", "backward", "ddp"})
+DDP_CALLS = frozenset({"forward", "backward", "ddp", "fsdp_forward"})
 _NOT_TOGETHER = frozenset(
     {
         "init_process_group", "destroy_process_group", "next_batch", "end_of_data", "pass_start", "pass_end", "send", "recv", "isend", "irecv",
@@ -35,6 +36,7 @@ class History:
     calls: tuple[Call, ...]
     numbers: tuple[int, ...]
     first: int = 0  # calls before this number have left the ring
+    quiet: frozenset[int] = frozenset()  # numbers of forwards and backwards that are known to have called no collective
 
     def key(self, i: int) -> Key:
         return key_of(self.calls[i])
@@ -85,7 +87,18 @@ def history_of(evidence: RankEvidence) -> History:
     first = evidence.num_forgotten
     numbered = [(first + i, call) for i, call in enumerate(evidence.calls) if call.op not in _NOT_TOGETHER and not is_beside(call)]
     kept = list(_outermost(numbered))
-    return History(evidence.rank, tuple(call for _, call in kept), tuple(number for number, _ in kept), first)
+    quiet = frozenset(number for number, call in kept if call.op in DDP_CALLS and _made_none(evidence, call))
+    return History(evidence.rank, tuple(call for _, call in kept), tuple(number for number, _ in kept), first, quiet)
+
+
+def _made_none(evidence: RankEvidence, call: Call) -> bool:
+    """True where torch's own record covers the call and has no collective in it: an evaluation without buffers, a step under no_sync."""
+    times = evidence.collectives.created_ns
+    if call.op == "forward" and not any(call.mode):
+        return False  # one of training: its backward reduces gradients, whatever the forward itself did
+    if evidence.collectives.is_partial or call.is_open or not times or not times[0] <= call.started_ns <= call.ended_ns <= times[-1]:
+        return False
+    return bisect_left(times, call.started_ns) == bisect_right(times, call.ended_ns)
 
 
 def is_beside(call: Call) -> bool:
@@ -114,9 +127,10 @@ def find_parting(job: JobEvidence, rank: int, other: int, group: str = "0") -> P
     blocks = _differences(mine, theirs, start)
     found, ahead = None, 0
     for i, j, i_end, j_end in blocks:
-        if ahead == 0:
+        num, num_other = _num_in(mine, i, i_end, group), _num_in(theirs, j, j_end, group)
+        if ahead == 0 and (num or num_other or i_end == len(mine.calls) or j_end == len(theirs.calls)):
             found = (i, j, i_end, j_end)
-        ahead += _num_in(mine, i, i_end, group) - _num_in(theirs, j, j_end, group)
+        ahead += num - num_other
     if found is None:
         return None
     i, j, i_end, j_end = found
@@ -130,6 +144,17 @@ def find_parting(job: JobEvidence, rank: int, other: int, group: str = "0") -> P
     return Parting(mine, theirs, i, j, is_in_step_again=j == j_end and i_end < len(mine.calls))
 
 
+def find_other_sizes(job: JobEvidence, rank: int, other: int) -> tuple[Call, Call] | None:
+    """The first collective that both ranks called from the same place, but with tensors of different size."""
+    mine, theirs = _from_the_same_call(history_of(job.ranks[rank]), history_of(job.ranks[other]))
+    for a, b in zip(mine.calls, theirs.calls, strict=False):
+        if _cost(a, b) > _TWIN:
+            return None
+        if key_of(a) == key_of(b) and a.op in _SAME_SIZE and a.dtype and b.dtype and a.sizes != b.sizes:
+            return a, b
+    return None
+
+
 def _has_left(evidence: RankEvidence, history: History) -> bool:
     """True for a rank that will make no further call, and did not end in the middle of its last one."""
     return end_of(evidence) is not None and not (history.calls and _is_unfinished(history.calls[-1]))
@@ -137,7 +162,10 @@ def _has_left(evidence: RankEvidence, history: History) -> bool:
 
 def _num_in(history: History, start: int, end: int, group: str) -> int:
     """How many of these calls are collectives of the group, as far as can be told; DDP's stand for one each."""
-    return sum(call.group == group or call.op in DDP_CALLS for call in history.calls[start:end])
+    return sum(
+        number not in history.quiet if call.op in DDP_CALLS else call.group == group
+        for number, call in zip(history.numbers[start:end], history.calls[start:end], strict=True)
+    )
 
 
 def _from_the_same_call(a: History, b: History) -> tuple[History, History]:

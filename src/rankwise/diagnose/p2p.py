@@ -6,14 +6,14 @@ from dataclasses import replace
 
 from rankwise.causes import load_cause
 from rankwise.diagnose.history import has_unusual_step
-from rankwise.diagnose.reasons import find_left_loops
+from rankwise.diagnose.reasons import LeftLoops, find_left_loops
 from rankwise.diagnose.source import SourceBook
 from rankwise.diagnose.standing import P2P, Standings, place_of, wait_of
 from rankwise.diagnose.transfers import latest_transfer, num_transfers
 from rankwise.diagnose.waiting import doomed_ranks, is_transfer, members_of, needed_by
 from rankwise.diagnose.wording import at, group_text
 from rankwise.evidence.flight import GLOO_MARK, base_group
-from rankwise.evidence.records import JobEvidence
+from rankwise.evidence.records import JobEvidence, RankEvidence
 from rankwise.findings import Finding, ranks_text
 
 
@@ -50,12 +50,22 @@ def _who_departed(job: JobEvidence, stands: Standings, book: SourceBook, rank: i
         return [peer], ""
     for inside, outside in ((rank, peer), (peer, rank)):
         left = find_left_loops(book, stands[inside].stack, stands[outside].stack)
-        if left is not None:
+        if left is not None and _was_in(job.ranks[outside], left):
             return [outside], f"; rank {outside} has left the loop of line {left.loops[-1].start} that rank {inside} is still in"
     unusual = [r for r in (rank, peer) if has_unusual_step(job.ranks[r])]
-    if len(unusual) == 1:
+    if len(unusual) == 1 and stands[unusual[0]].op in P2P:  # one that is done with its transfers comes to something new as well
         return unusual, f"; rank {unusual[0]} came here by a way it did not take before"
     return [rank, peer], ""
+
+
+def _was_in(evidence: RankEvidence, left: LeftLoops) -> bool:
+    """True if the rank made calls in one of these loops itself: a loop of the other's own is none that it has left."""
+    return any(
+        frame.file == left.frame.file and loop.start <= frame.line <= loop.end
+        for call in evidence.calls
+        for frame in call.stack
+        for loop in left.loops
+    )
 
 
 def _tags(job: JobEvidence, stands: Standings, rank: int, peer: int) -> str:

@@ -37,8 +37,20 @@ def shorter_pass(evidence: RankEvidence, other: RankEvidence) -> tuple[Pass, Pas
     mine, theirs = passes_of(evidence), passes_of(other)
     for stack in dict.fromkeys(one.stack for one in reversed(theirs)):
         a, b = ([one for one in passes if one.stack == stack] for passes in (mine, theirs))
-        if not a or len(a) != len(b):
-            continue
-        if a[-1].is_over and a[-1].batches < b[-1].batches:
-            return a[-1], b[-1]
+        is_all_known = not evidence.num_forgotten and not other.num_forgotten
+        if stack == theirs[-1].stack and not theirs[-1].is_over and is_all_known:
+            pairs = list(zip(a, b, strict=False))  # the first that differed has shifted all later ones
+        else:
+            pairs = [(a[-1], b[-1])] if a and len(a) == len(b) else []
+        if (found := next(((one, two) for one, two in pairs if one.is_over and one.batches < two.batches), None)) is not None:
+            return found
     return None
+
+
+def has_left_pass(evidence: RankEvidence, other: RankEvidence) -> bool:
+    """True where this rank, now elsewhere, never came to the end of the pass that the other one is in."""
+    opened = [one for one in passes_of(other) if not one.is_over]
+    if not opened:
+        return False
+    mine, theirs = ([one for one in passes_of(rank) if one.stack == opened[-1].stack] for rank in (evidence, other))
+    return len(mine) == len(theirs) and not mine[-1].is_over

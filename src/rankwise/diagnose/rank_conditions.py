@@ -6,7 +6,7 @@ import ast
 from dataclasses import dataclass
 from typing import Any
 
-from rankwise.diagnose.rank_expressions import NEVER, UNKNOWN, Expressions, common_value
+from rankwise.diagnose.rank_expressions import NEVER, SOMETHING, UNKNOWN, Expressions, common_value
 from rankwise.diagnose.rank_words import (
     TORCH_DISTRIBUTED,
     asks_whether_initialized,
@@ -115,7 +115,20 @@ class RankConditions(Expressions):
         for function, given in reversed(self._calls):
             if function is scope_of(parameter.node):
                 return given.get(parameter.name, UNKNOWN)
-        return UNKNOWN if parameter.node in self._at.misnamed else self._fact(meaning)
+        if parameter.node in self._at.misnamed:
+            return UNKNOWN
+        return self._fact(meaning) if meaning else self._passed(parameter)
+
+    def _passed(self, parameter: Binding) -> Any:
+        """What all calls of a function give for a parameter: `train(model, writer)`, where only rank 0 has a writer."""
+        function = scope_of(parameter.node)
+        if parameter in self._open or not isinstance(function, FUNCTIONS):
+            return UNKNOWN
+        self._open.add(parameter)
+        try:
+            return common_value(self.value(given.get(parameter.name)) for given in self._names.given_to(function))
+        finally:
+            self._open.discard(parameter)
 
     def _is_what_its_name_says(self, binding: Binding) -> bool:
         meaning, value = meaning_of(binding.name), binding.value
@@ -174,12 +187,12 @@ class RankConditions(Expressions):
             return self._keyed(string_key(node), node.args[0] if name == "getattr" else node.func)
         if name in _CONVERSIONS and isinstance(node.func, ast.Name) and not node.keywords:
             given = self.values(node.args)
-            return UNKNOWN if given is UNKNOWN else _CONVERSIONS[name](*given)
+            return UNKNOWN if given is UNKNOWN or SOMETHING in given else _CONVERSIONS[name](*given)
         functions = self._functions(node)
         if functions:
             value = common_value(self._called(function, node, bool(meaning)) for function in functions)
             return self._fact(meaning) if value is UNKNOWN and meaning in ("main", "world_size") else value
-        return self._fact(meaning)
+        return SOMETHING if not meaning and name[:1].isupper() else self._fact(meaning)  # a class: SummaryWriter(log_dir)
 
     def _functions(self, node: ast.Call) -> list[Function]:
         """The user's functions that a call may mean; `dist.get_rank()` within the user's own get_rank() is not that one again."""

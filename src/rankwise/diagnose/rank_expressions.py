@@ -9,6 +9,7 @@ from typing import Any
 
 UNKNOWN = object()
 NEVER = object()  # the value of what is not come by
+SOMETHING = object()  # an object of which no more is known than that it is there: true, and not None
 _DEEPEST = 60  # expressions within expressions, through variables and helpers
 _LONGEST = 300  # steps: a condition that takes more is none that a reader would understand
 
@@ -54,7 +55,7 @@ class Expressions:
         left = self.value(node.left)
         for comparison, right_node in zip(node.ops, node.comparators):
             right = self.value(right_node) if left is not UNKNOWN else UNKNOWN
-            if right is UNKNOWN:
+            if right is UNKNOWN or (SOMETHING in (left, right) and not (right is None and isinstance(comparison, (ast.Is, ast.IsNot)))):
                 return UNKNOWN
             if not _COMPARE[type(comparison)](left, right):
                 return False

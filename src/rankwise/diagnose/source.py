@@ -187,6 +187,18 @@ class SourceBook:
             below = above
         return found
 
+    def handlers_around(self, stack: Stack) -> list[Frame]:
+        """The except blocks that a stack stands in, innermost first."""
+        found = []
+        for frame in stack:
+            statement = self._statement_at(frame.file, frame.line)
+            for above in ancestors(statement) if statement is not None else ():
+                if isinstance(above, FUNCTIONS):
+                    break
+                if isinstance(above, ast.ExceptHandler):
+                    found.append(Frame(frame.file, above.lineno, frame.function))
+        return found
+
     def skips_before(self, file: str, line: int) -> list[Skip]:
         """What could leave the loop or function of a line before that line is reached, in this round or a later one."""
         if (file, line) not in self._skips:

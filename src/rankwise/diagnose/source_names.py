@@ -14,6 +14,7 @@ from rankwise.diagnose.source_tree import (
     FUNCTIONS,
     Function,
     ancestors,
+    arguments_of,
     called_name,
     class_of,
     last_name,
@@ -35,6 +36,7 @@ class _Index:
 
     functions: dict[str, list[Function]] = field(default_factory=dict)
     attributes: dict[str, list[Binding]] = field(default_factory=dict)
+    calls: dict[str, list[ast.Call]] = field(default_factory=dict)
     changed: set[str] = field(default_factory=set)  # names of lists that are changed in place
 
 
@@ -107,6 +109,14 @@ class Names:
         own = [function for function in found if owner_name(call) in _SELF and parent_of(function) is class_of(call)]
         return own or found
 
+    def given_to(self, function: Function) -> list[dict[str, ast.expr]]:
+        """What each call of a function gives for its parameters; nothing where there are too many calls to follow."""
+        above = parent_of(function)
+        is_new = function.name == "__init__" and isinstance(above, ast.ClassDef)
+        name = cast(ast.ClassDef, above).name if is_new else function.name
+        calls = [call for tree in self.trees_with(f"{name}(") for call in self._index(tree).calls.get(name, [])]
+        return [arguments_of(function, call, is_bound=is_new) for call in calls] if len(calls) <= _FEW else []
+
     def returns_of(self, function: Function) -> list[ast.Return] | None:
         """The return statements of a small function, the invisible one at its end included; None for others."""
         if function not in self._returns:
@@ -132,6 +142,8 @@ class Names:
             for node in ast.walk(tree):
                 if isinstance(node, FUNCTIONS):
                     index.functions.setdefault(node.name, []).append(node)
+                if isinstance(node, ast.Call):
+                    index.calls.setdefault(called_name(node), []).append(node)
                 for binding in attribute_bindings(node):
                     index.attributes.setdefault(binding.name, []).append(binding)
                 index.changed.add(_changed_by(node))

@@ -121,14 +121,14 @@ def parameters_of(function: Function) -> list[str]:
     return [parameter.arg for parameter in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)]
 
 
-def arguments_of(function: Function, call: ast.Call) -> dict[str, ast.expr]:
-    """What a call gives for each parameter of a function, defaults included; nothing for calls with * or **."""
+def arguments_of(function: Function, call: ast.Call, is_bound: bool = False) -> dict[str, ast.expr]:
+    """What a call gives for each parameter of a function, defaults included; nothing for calls with * or **. `is_bound`: self comes by itself."""
     if any(isinstance(argument, ast.Starred) for argument in call.args) or any(keyword.arg is None for keyword in call.keywords):
         return {}
     named = [parameter.arg for parameter in (*function.args.posonlyargs, *function.args.args)]
     given = dict(zip(named[::-1], function.args.defaults[::-1]))
     given |= {p.arg: default for p, default in zip(function.args.kwonlyargs, function.args.kw_defaults) if default is not None}
-    is_method = isinstance(call.func, ast.Attribute) and named[:1] in (["self"], ["cls"])
+    is_method = (is_bound or isinstance(call.func, ast.Attribute)) and named[:1] in (["self"], ["cls"])
     given |= dict(zip(named[1:] if is_method else named, call.args))
     return given | {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg is not None}
 

@@ -13,7 +13,7 @@ from rankwise.evidence.records import Call, Ended, Frame, JobEvidence, Raised, R
 from rankwise.findings import Place, Wait
 
 P2P = frozenset({"send", "recv", "isend", "irecv", "batch_isend_irecv", "send_object_list", "recv_object_list"})
-_DDP = frozenset({"forward", "backward", "ddp"})
+_DDP = frozenset({"forward", "backward", "ddp", "fsdp_forward"})
 _ECHOES = (
     "connection closed by peer", "connection reset by peer", "broken pipe", "connection refused", "ncclremoteerror", "nccl error: remote",
     "socketprogress", "ncclsystemerror", "failed to recv, got 0 bytes", "recvvalue failed", "sendbytes failed", "gloo::ioexception",
@@ -49,7 +49,9 @@ class Standing:
     def says(self) -> str:
         """The operation as a user knows it."""
         if self.inside == "backward":
-            return f"{self.op} (gradients, in backward)"
+            return f"{self.op} (gradients, in backward)" if "reduce" in self.op else f"{self.op} (in backward)"
+        if self.inside == "fsdp_forward":
+            return f"{self.op} (in the sharded model's forward, FSDP)"
         if self.inside == "forward":
             return f"{self.op} (in the DDP forward)"
         if self.inside == "ddp":
@@ -260,7 +262,9 @@ def _pending_of(rank: RankEvidence) -> Entry | None:
 
 def _from_call(rank: RankEvidence, call: Call, kind: str = "waiting", echo: bool = False) -> Standing:
     inside = call.op if call.op in _DDP else ""
-    op = {"forward": "broadcast", "backward": "all_reduce", "ddp": "all_gather"}.get(call.op, call.op)
+    op = {"forward": "broadcast", "backward": "all_reduce", "ddp": "all_gather", "fsdp_forward": "all_gather_into_tensor"}.get(
+        call.op, call.op
+    )
     return Standing(rank.rank, kind, op, call.group, None, call.peer, user_frames(call.stack), call.started_ns, None, inside, is_echo=echo)
 
 

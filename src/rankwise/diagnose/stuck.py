@@ -66,16 +66,17 @@ def _finding(job: JobEvidence, stands: Standings, activity: Activity, ranks: lis
     cause = load_cause("RW502" if activity.moves else activity.code)
     standing = stands[waiters[0]] if waiters else stands[ranks[0]]
     since = max(0.0, (job.now_ns - max((stands[r].since_ns for r in waiters), default=job.now_ns)) / 1e9)
-    others = f"{verb(waiters, 'waits', 'wait')} for it in {standing.says}{at(standing.frame)} for {seconds_text(since)}"
+    where = f"it is{at(activity.frame)}; " if activity.frame is not None else ""
+    where += f"{verb(waiters, 'waits', 'wait')} in {standing.says}{at(standing.frame)}, for {seconds_text(since)}"
     culprits = [place_of(job.ranks[rank], activity.frame) for rank in ranks]
     culprits += [place_of(job.ranks[r], stands[r].frame) for r in activity.with_ranks]
     is_circle = bool(activity.with_ranks) and all(set(ranks) & needed_by(job, stands, r) for r in activity.with_ranks)
     finding = cause.finding(
-        f"{ranks_text(ranks)} {activity.doing}{at(activity.frame)}; {others}",
+        f"{ranks_text(ranks)} {activity.doing}; {verb(waiters, 'waits', 'wait')} for it",
         certain=activity.certain,
         culprits=tuple(culprits),
         waiting=tuple(wait_of(stands[r]) for r in waiters if r not in activity.with_ranks),
-        why=activity.why or _movement(job.ranks[ranks[0]]),
+        why=f"{activity.why or _movement(job.ranks[ranks[0]])}; {where}",
         deadlock=activity.deadlock and is_circle,
     )
     return finding.with_severity("error") if finding.deadlock and finding.certain else finding
@@ -94,10 +95,10 @@ def find_all_idle(job: JobEvidence, stands: Standings, book: SourceBook) -> Find
     if activity.frame is None:
         return None
     finding = load_cause(activity.code).finding(
-        f"all ranks stand at the same line, and none is in a collective: each {activity.doing}{at(activity.frame)}, for {seconds_text(quiet_s)}",
+        f"all ranks stand at the same line, and none is in a collective: each {activity.doing}",
         certain=False,
         culprits=tuple(place_of(job.ranks[rank], activity.frame) for rank in living),
-        why=activity.why or "what they wait for is outside the job: a file, a lock, a server, another program",
+        why=f"{activity.why or 'what they wait for is outside the job: a file, a lock, a server, another program'}; they have been{at(activity.frame)} for {seconds_text(quiet_s)}",
     )
     return finding if quiet_s > _LONG_S else finding.with_severity("info")
 
@@ -281,7 +282,7 @@ def _child(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity |
     child = children[-1]
     frame = user_frame(_main(child).frames) if _main(child) else None  # type: ignore[union-attr]
     return Activity(
-        "RW315", f"waits for its child process {child.pid} ({_short(child.command, 60)})", here, f"the child is{at(frame)}" if frame else ""
+        "RW315", f"waits for its child process {child.pid} ({_short(child.command, 36)})", here, f"the child is{at(frame)}" if frame else ""
     )
 
 

@@ -79,7 +79,7 @@ def has_arrived(job: JobEvidence, stands: Standings, rank: int, standing: Standi
 
 def _num_calls(job: JobEvidence, rank: int, standing: Standing) -> int:
     """How often a rank called this collective from Python: comparable where torch's own record is missing on one side."""
-    op = {"forward": "forward", "backward": "backward", "ddp": "ddp"}.get(standing.inside, standing.op)
+    op = standing.inside or standing.op
     if standing.group == "0":
         return job.ranks[rank].counts.get(op, 0)
     return sum(call.op == op and call.group == standing.group for call in job.ranks[rank].calls)

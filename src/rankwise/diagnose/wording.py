@@ -9,6 +9,7 @@ from typing import TypeVar
 from rankwise.evidence.records import Frame
 from rankwise.findings import Finding, Place, Wait, ranks_text, where
 
+_SUMMARY = 99  # characters: one line of a terminal, beside the code
 _P = TypeVar("_P", Place, Wait)
 
 
@@ -43,6 +44,16 @@ def relative_to(finding: Finding, cwd: str) -> Finding:
         culprits=tuple(_relative(place, cwd) for place in finding.culprits),
         waiting=tuple(_relative(wait, cwd) for wait in finding.waiting),
     )
+
+
+def in_short(finding: Finding) -> Finding:
+    """A summary that fits a line; what was too long for it stands in `why`, whole."""
+    if len(finding.summary) <= _SUMMARY:
+        return finding
+    head = finding.summary[:_SUMMARY]
+    cut = max(head.rfind(mark) for mark in ("; ", ": ", ", ", " (", ". "))
+    short = head[:cut] if cut > _SUMMARY // 2 else head[: head.rfind(" ")] + " …"
+    return replace(finding, summary=short, why=f"{finding.summary}; {finding.why}" if finding.why else finding.summary)
 
 
 def _relative(place: _P, cwd: str) -> _P:

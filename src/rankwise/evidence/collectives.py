@@ -35,7 +35,7 @@ class Entry:
     created_ns: int
     done: bool
     site: int  # index into the rank's sites, -1 unknown
-    origin: str = "user"  # user, forward, backward, ddp
+    origin: str = "user"  # user, forward, backward, ddp, fsdp_forward
 
 
 @dataclass
@@ -100,4 +100,4 @@ class CollectiveLog:
         return index
 
 
-ORIGINS = ("user", "forward", "backward", "ddp")
+ORIGINS = ("user", "forward", "backward", "ddp", "fsdp_forward")

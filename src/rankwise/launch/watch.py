@@ -224,6 +224,8 @@ class Watch:
         report = replace(report, findings=[*(f for f in report.findings if not is_silent(f)), *silent])
         if _essence(report.findings) == _essence(self._told.findings if self._told else []):
             return
+        if not report.findings and self._told is not None and has_outlasted_timeout(self._told, time.time_ns()):
+            return  # NCCL's watchdog has noticed by now, and ends the job in its own time: what was told is why
         self._told = report
         if report.findings and report.findings[0].code.startswith(("RW3", "RW502")):
             self._suspected = tuple(report.findings[:4])
@@ -318,6 +320,13 @@ def _confirm_s(finding: Finding) -> float:
 def _progress_of_waiting(finding: Finding, job: JobEvidence) -> dict[int, int]:
     ranks = [rank for rank in (*(wait.rank for wait in finding.waiting), *(place.rank for place in finding.culprits)) if rank is not None]
     return {rank: job.ranks[rank].last_progress_ns for rank in ranks if rank in job.ranks}
+
+
+def has_outlasted_timeout(told: Report, now_ns: int) -> bool:
+    """Whether a rank on NCCL has waited for longer than its process group allows; gloo raises by itself, and at once."""
+    waiting = [told.job.ranks[wait.rank] for finding in told.findings for wait in finding.waiting if wait.rank in told.job.ranks]
+    limits = [(rank, init.timeout_s) for rank in waiting for init in rank.inits[-1:] if init.timeout_s and "nccl" in init.backend]
+    return any(now_ns - rank.last_progress_ns > limit_s * 1e9 for rank, limit_s in limits)
 
 
 def _as_seen_in_success(finding: Finding) -> Finding:

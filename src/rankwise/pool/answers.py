@@ -9,8 +9,10 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from rankwise.errors import whole_text
+from rankwise.pool.chunks import EVEN, UNEVEN, Chunk, each_of
 from rankwise.pool.faults import MAX_BUILDS, Death, back_off_s
 from rankwise.pool.inlet import cut_value
+from rankwise.pool.lease import to_tensor
 from rankwise.pool.nested import Uneven
 from rankwise.pool.results import raised
 from rankwise.pool.schedule import ModelState, Order, WorkerState
@@ -36,9 +38,12 @@ class Answers:
         serial, nanoseconds, results, flags = answer
         order = worker.inflight.pop(serial, None)
         if order is None:  # nobody waits for it any more
-            self._throw_away(worker, results)
+            self._throw_away(worker, separate(results))
             return
         self._scheduler.take_back(worker, order, now)
+        if isinstance(order.tasks[0], Chunk):
+            self._take_chunk(worker, order.tasks[0], results, nanoseconds / 1e9, flags, now)
+            return
         self._learn(order, nanoseconds / 1e9, flags)
         if order.is_joined:
             self._take_joined(worker, order, results[0], flags, now)
@@ -55,6 +60,43 @@ class Answers:
                 self._throw_away(worker, [(ok, data)])
             else:
                 self._finish(worker, task, ok, data, now, flags)
+
+    def _take_chunk(self, worker: WorkerState, chunk: Chunk, results: tuple[Any, ...], seconds: float, flags: int, now: float) -> None:
+        """What its requests gave, or the first of them, where the others were taken back."""
+        if chunk.is_over:
+            self._throw_away(worker, separate(results))
+            return
+        values, errors = self._values(worker, chunk, results)
+        if values:
+            chunk.model.ran(0, seconds / len(values))
+            chunk.model.gave(_bytes_of(results) / len(values))
+        self._counters.of(chunk.model.name).did_chunk(now - chunk.submitted, seconds, len(values) - len(errors), len(errors))
+        if flags & KEPT:  # the model still has an input: these pages are not used again
+            chunk.slots = ()
+        chunk.worker = None
+        if chunk.take(0, values, errors):
+            self._dispatcher.done_chunk(chunk)
+        else:  # the message was full, or the rest had been taken back before
+            self._dispatcher.take_from_chunk(chunk, len(values))
+
+    def _values(self, worker: WorkerState, chunk: Chunk, results: tuple[Any, ...]) -> tuple[list[Any], dict[int, BaseException]]:
+        if results[0] == EVEN:
+            _, dtype, shape, count, data = results
+            arrays = each_of(data, dtype, shape, count)
+            return ([to_tensor(array, dtype) for array in arrays] if chunk.to_tensor else arrays), {}
+        values: list[Any] = []
+        errors: dict[int, BaseException] = {}
+        for i, (ok, data) in enumerate(results[1]):
+            value: Any = None
+            try:
+                if ok:
+                    value = worker.edge.reader.value(chunk, data)
+                else:
+                    errors[i] = raised(data, chunk.model.name)
+            except Exception as error:  # a result that cannot be had here
+                errors[i] = error
+            values.append(value)
+        return values, errors
 
     def _take_joined(self, worker: WorkerState, order: Order, result: tuple[bool, Any], flags: int, now: float) -> None:
         """Each task gets its rows. Where one of them spoilt it for all, each runs by itself."""
@@ -98,18 +140,22 @@ class Answers:
         if order is None:
             return
         self._scheduler.take_back(worker, order, now)
-        if len(order.tasks) > 1:
-            self._run_alone(order.tasks)
+        tasks = order.tasks
+        if isinstance(tasks[0], Chunk):
+            tasks, others = self._dispatcher.dissolve(tasks[0], worker.edge.page.item)
+            self._scheduler.add_again(others)
+        elif len(tasks) > 1:
+            self._run_alone(tasks)
             return
         error = raised((data, text), order.model.name)
         error.add_note("rankwise: after this error nothing runs on the card in the same process, so its worker was replaced")
-        for task in order.tasks:
+        for task in tasks:
             if not task.is_over:
                 self._dispatcher.fail(task, error)
 
     def _want_whole(self, task: Task, flags: int) -> None:
         """The model turned out to know no rows: a part of a request means nothing by itself."""
-        if task.part is not None and not task.is_over:
+        if task.rows and task.part is not None and not task.is_over:
             if flags & KEPT:
                 task.slots = ()
             self._dispatcher.conclude(task, False, Uneven())
@@ -191,3 +237,23 @@ class Answers:
         error = build_failed(model.name, text, model.build_failures)
         error.__cause__ = raised((data, text), model.name)
         self._dispatcher.break_model(model, error)
+
+
+def separate(results: Any) -> list[tuple[bool, Any]]:
+    """Those that may lie on the worker's lane, of an order or a chunk."""
+    if results and results[0] == EVEN:
+        return []
+    return list(results[1] if results and results[0] == UNEVEN else results)
+
+
+def _bytes_of(results: tuple[Any, ...]) -> int:
+    """About what a chunk's results take in this process."""
+    return len(results[4]) if results[0] == EVEN else sum([_node_bytes(node) for ok, node in results[1] if ok])
+
+
+def _node_bytes(node: Any) -> int:
+    if type(node) is bytes or type(node) is str:
+        return len(node)
+    if type(node) is tuple and len(node) == 5 and node[0] == "o":  # on the worker's lane
+        return int(node[3])
+    return sum([_node_bytes(item) for item in node]) if type(node) in (tuple, list) else 0

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from rankwise.pool.answers import Answers
 from rankwise.pool.arena import Arena
+from rankwise.pool.chunks import Chunk, Item
 from rankwise.pool.crew import Seat
 from rankwise.pool.deadlines import Deadlines
 from rankwise.pool.express import Express
@@ -104,6 +105,20 @@ class Dispatcher:
                 self.counters.of(task.model.name).cancelled += 1
                 self._over(task)
 
+    def abandon(self, chunk: Chunk) -> None:
+        """Nobody wants its results any more: what has not begun of it never will."""
+        with self.lock:
+            if chunk.is_over:
+                return
+            if chunk.is_queued:
+                chunk.model.queue.forget(chunk)
+                self.counters.of(chunk.model.name).cancelled += chunk.count
+            elif chunk.worker is not None:
+                for order in chunk.worker.inflight.values():
+                    if chunk in order.tasks:
+                        chunk.worker.edge.page.cut(order.serial)
+            self._over(chunk)
+
     def forget(self, task: Task) -> bool:
         """A task that was never queued itself, because its parts were; False where it was over already."""
         with self.lock:
@@ -145,6 +160,7 @@ class Dispatcher:
         with self.lock:
             self.is_closing = True
             if cancel:
+                self._take_back_chunks()
                 self._fail_waiting()
         self.settle()
         with self.lock:
@@ -233,7 +249,7 @@ class Dispatcher:
                 settled, self._settled = self._settled, []
             for future, ok, value in settled:
                 try:
-                    if ok and type(future) is TaskFuture:
+                    if ok and isinstance(future, TaskFuture):
                         future.announce()
                     elif ok:
                         future.set_result(value)
@@ -264,7 +280,7 @@ class Dispatcher:
         task.slots = ()
 
     def fail(self, task: Task, error: BaseException) -> None:
-        self.counters.of(task.model.name).failed += 1
+        self.counters.of(task.model.name).failed += task.count
         self.conclude(task, False, error)
 
     def break_model(self, model: ModelState, error: Exception) -> None:
@@ -284,7 +300,8 @@ class Dispatcher:
 
     def _refuse(self, task: Task) -> NoReturn:
         model: ModelState = task.model
-        self._over(task)
+        if not isinstance(task, Chunk):  # which is tried again
+            self._over(task)
         if self.is_closing:
             raise pool_closed()
         if model.broken is not None:
@@ -332,6 +349,40 @@ class Dispatcher:
         if task.outcome is not None:
             self._settled.append((task.outcome, False, value))
         self._over(task)
+
+    def done_chunk(self, chunk: Chunk) -> None:
+        """All its requests have their answers."""
+        self._end_parts(chunk)
+        self.let_go(chunk)
+        chunk.release()
+        if not chunk.finish(None):
+            self._settled.append((chunk, True, None))
+
+    def take_from_chunk(self, chunk: Chunk, first: int) -> None:
+        """Its requests from this place on wait again, each by itself."""
+        self.scheduler.add_again(self._tasks_of(chunk, first))
+
+    def dissolve(self, chunk: Chunk, running: int) -> tuple[list[Task], list[Task]]:
+        """Its requests that have no answer become tasks of their own: the one that was running, and the others."""
+        tasks = self._tasks_of(chunk, 0)
+        chunk.worker = None
+        culprit = [task for task in tasks if isinstance(task.part, Item) and task.part.place == running]
+        return culprit, [task for task in tasks if task not in culprit]
+
+    def _take_back_chunks(self) -> None:
+        """What has not begun of those that are with a worker waits again."""
+        for worker in self.scheduler.workers.values():
+            page = worker.edge.page
+            for order in worker.inflight.values():
+                if order.tasks and isinstance(chunk := order.tasks[0], Chunk):
+                    page.cut(order.serial)
+                    self.take_from_chunk(chunk, page.item + 1 if page.running[0] == order.serial else 0)
+
+    def _tasks_of(self, chunk: Chunk, first: int) -> list[Task]:
+        tasks = [] if chunk.is_over else chunk.tasks_from(first)
+        if tasks:
+            self._wholes.add(chunk)
+        return tasks
 
     def done(self, task: Task, value: Any) -> None:
         """Where nobody has looked at the future yet, there is nobody to tell: its result is all there is to set."""

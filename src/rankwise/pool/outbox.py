@@ -58,7 +58,7 @@ class Outbox:
                 self._scheduler.take_back(worker, order, now)
                 self._scheduler.add_again(order.tasks)
 
-    def _parts_of(self, order: Order) -> list[Part]:
+    def _parts_of(self, order: Order) -> list[Part] | tuple[Any, ...]:
         try:
             return parts_of(order, self._arena)
         except LaneFull:  # it may stay so for as long as the caller likes to keep what is there

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from rankwise.pool.arena import Arena, Slot
+from rankwise.pool.chunks import Chunk
 from rankwise.pool.inlet import join_nodes
 from rankwise.pool.parcel import Node, Part
 from rankwise.pool.schedule import Order
@@ -32,9 +33,11 @@ class Carrier(Task):
             self._arena.drop(slot)
 
 
-def parts_of(order: Order, arena: Arena) -> list[Part]:
+def parts_of(order: Order, arena: Arena) -> list[Part] | tuple[Any, ...]:
     """Each task by itself, or small ones as if they were one; what is too much for the packet goes to the lane. Raises LaneFull."""
     tasks = order.tasks
+    if isinstance(tasks[0], Chunk):
+        return tasks[0].payload()
     size = sum([task.size for task in tasks])
     if len(tasks) > 1 and not any(task.slots or task.deadline is not None for task in tasks):
         order.is_joined = True

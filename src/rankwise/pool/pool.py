@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import math
+import operator
 import os
 import sys
 import threading
@@ -29,6 +30,7 @@ from rankwise.pool.arguments import (
     parse_bytes,
 )
 from rankwise.pool.astream import AsyncStream
+from rankwise.pool.chunks import Chunk
 from rankwise.pool.combine import Combine, Ensemble, Router, Split
 from rankwise.pool.dispatch import Dispatcher, Settings
 from rankwise.pool.dtypes import NUMPY, SHARED, name_of_numpy, name_of_torch
@@ -39,7 +41,7 @@ from rankwise.pool.parts import cut_up
 from rankwise.pool.schedule import ModelState
 from rankwise.pool.seeds import any_seed, checked_seed, derived, seed_of
 from rankwise.pool.snapshot import snapshot
-from rankwise.pool.stream import WINDOW, Stream
+from rankwise.pool.stream import WINDOW, Stream, Ways
 from rankwise.pool.tasks import Parcel, TaskFuture
 from rankwise.pool.verdicts import missing_main_guard
 
@@ -136,7 +138,7 @@ class Pool:
         """
         state = self._states.get(model) or self._state(model)
         requests = ((state, item if isinstance(item, tuple) else (item,)) for item in inputs)
-        return self._stream(requests, window, deadline_s, priority, seed)
+        return self._stream(requests, window, deadline_s, priority, seed, _length_of(inputs))
 
     def stream(
         self,
@@ -154,7 +156,7 @@ class Pool:
             if type(request) is tuple or is_request(request)
             for model, *inputs in (request,)
         )
-        return self._stream(known, window, deadline_s, priority, seed)
+        return self._stream(known, window, deadline_s, priority, seed, _length_of(requests))
 
     async def asubmit(self, model: str, *inputs: Any, deadline_s: float | None = None, priority: int = 0, seed: int | None = None) -> Any:
         """`submit` for asyncio: awaits the result; cancelling the await cancels the task."""
@@ -311,6 +313,7 @@ class Pool:
         deadline_s: float | None,
         priority: int,
         seed: int | None,
+        length: int,
     ) -> Iterator[Any]:
         check_window(window)
         deadline_s, priority = checked_deadline(deadline_s), checked_priority(priority)
@@ -322,7 +325,30 @@ class Pool:
                 for number, (model, inputs) in enumerate(requests)
             )
         submit = partial(self._submit_parcel, priority=priority) if priority else self._submit_parcel
-        return Stream(self._inlet.parcel, submit, self._dispatcher.has_open_tasks, window, seed).results(requests, deadline_s)
+        dispatcher = self._dispatcher
+
+        def new_chunk(model: ModelState, kind: tuple[Any, ...]) -> Chunk:
+            chunk = Chunk(model, kind, dispatcher)
+            chunk.priority = priority
+            return chunk
+
+        def submit_chunk(chunk: Chunk) -> Future[Any]:
+            chunk.submitted = time.monotonic()
+            dispatcher.submit(chunk)
+            return chunk
+
+        ways = Ways(
+            self._inlet.parcel, submit, new_chunk, submit_chunk, dispatcher.abandon, dispatcher.has_open_tasks, len(self.plan.seats)
+        )
+        return Stream(ways, window, seed, length).results(requests, deadline_s)
+
+
+def _length_of(source: Any) -> int:
+    """0 where it does not say."""
+    try:
+        return operator.length_hint(source)
+    except Exception:  # whatever its __len__ does
+        return 0
 
 
 def _checked(models: Mapping[str, Any]) -> dict[str, Model]:

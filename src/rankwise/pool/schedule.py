@@ -35,6 +35,7 @@ class ModelState:
     cost: CostModel = field(default_factory=CostModel)
     arrivals: Arrivals = field(default_factory=Arrivals)
     order_s: float | None = None  # the usual seconds of one order
+    result_bytes: float | None = None  # of one request, at the most of late, where requests ran in chunks
     load_s: float = 0.2
     held_until: float = 0.0  # a batch of it waits for more rows until then
     virtual_s: float = 0.0  # service received; the model with the least is next
@@ -56,6 +57,9 @@ class ModelState:
         self.order_s = 0.8 * self.order_s + 0.2 * seconds if self.order_s is not None else seconds
         if rows:
             self.cost.add(rows, seconds)
+
+    def gave(self, nbytes: float) -> None:
+        self.result_bytes = max(nbytes, 0.9 * (self.result_bytes or 0.0))
 
 
 class Order:
@@ -269,7 +273,7 @@ class Scheduler:
     def _most_ahead_s(self, worker: WorkerState, model: ModelState) -> float:
         """Of a stream, inside this worker: most of its part of all that is left, so that near the end nobody has more than the others.
         Nothing while it still has half of that and enough for the moment, or it would get, and answer, one at a time."""
-        left_s = model.queue.waiting * (model.order_s or UNKNOWN_S) + sum([other.ahead_s for other in self.workers.values()])
+        left_s = model.queue.requests * (model.order_s or UNKNOWN_S) + sum([other.ahead_s for other in self.workers.values()])
         most_s = min(AHEAD_LAZY_S, max(AHEAD_S / 2, PART * left_s / len(self.workers)))
         return most_s if worker.ahead_s < max(most_s, AHEAD_S) / 2 else 0.0
 
@@ -280,7 +284,7 @@ class Scheduler:
             return False
         if not head.is_lazy:
             return worker.ahead_s < AHEAD_S
-        if len(worker.inflight) < 2 and model.queue.waiting > len(self.workers):
+        if len(worker.inflight) < 2 and model.queue.requests > len(self.workers):
             return True  # one runs, and however long it takes, the next is there when it is done
         return worker.ahead_s < most_s
 
@@ -311,7 +315,8 @@ class Scheduler:
         model.queue.pop()
         tasks = model.queue.pop_like(head, model.max_batch) if head.rows else [head]
         rows = sum(task.rows for task in tasks)
-        return self._order(worker, model, tasks, (model.cost.seconds(rows) if rows else model.order_s) or UNKNOWN_S)
+        expected = model.cost.seconds(rows) if rows else model.order_s and model.order_s * head.count
+        return self._order(worker, model, tasks, expected or UNKNOWN_S)
 
     def _order(self, worker: WorkerState, model: ModelState, tasks: list[Task], expected: float) -> Order:
         order = Order(self.next_serial(), model, tasks, expected, worker)
@@ -357,7 +362,7 @@ class Scheduler:
         if model.replicas is not None:
             return False
         # One more pays when what waits would keep the present ones busy for longer than the load takes.
-        backlog_s = model.queue.waiting * (model.order_s or UNKNOWN_S) / max(1, model.max_batch) / len(holders)
+        backlog_s = model.queue.requests * (model.order_s or UNKNOWN_S) / max(1, model.max_batch) / len(holders)
         return backlog_s > max(model.load_s, LEAST_LOAD_S)
 
     def _residents(self, device: str) -> list[Resident]:

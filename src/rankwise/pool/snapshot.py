@@ -6,7 +6,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from rankwise.pool.schedule import ModelState, WorkerState
+from rankwise.pool.schedule import ModelState, Order, WorkerState
 
 if TYPE_CHECKING:
     from rankwise.pool.dispatch import Dispatcher
@@ -17,8 +17,10 @@ def snapshot(dispatcher: Dispatcher) -> dict[str, Any]:
     with dispatcher.lock:
         models = {
             model.name: {
-                "queued": model.queue.waiting,
-                "running": sum(len(o.tasks) for w in scheduler.workers.values() for o in w.inflight.values() if o.model is model),
+                "queued": model.queue.requests,
+                "running": sum(
+                    _requests(order) for w in scheduler.workers.values() for order in w.inflight.values() if order.model is model
+                ),
                 "replicas": sum(model.number in worker.holds for worker in scheduler.workers.values()),
                 "memory_bytes": model.nbytes if model.is_measured else None,
                 "max_batch": model.max_batch,
@@ -41,6 +43,10 @@ def snapshot(dispatcher: Dispatcher) -> dict[str, Any]:
     }
 
 
+def _requests(order: Order) -> int:
+    return sum(task.count for task in order.tasks)
+
+
 def _told(model: ModelState) -> str | None:
     """What there is to know about it: why it cannot be had, or is not batched."""
     finding = model.broken.finding if model.broken is not None else model.unbatched
@@ -57,7 +63,7 @@ def _worker(worker: WorkerState) -> dict[str, Any]:
         "ready": worker.is_ready,
         "holds": [holding.model.name for holding in worker.holds.values()],
         "memory_bytes": worker.held_bytes,
-        "inflight": sum(len(order.tasks) for order in worker.inflight.values()),
+        "inflight": sum(map(_requests, worker.inflight.values())),
         "running": order.model.name if order is not None else None,
         "running_s": (time.monotonic_ns() - since_ns) / 1e9 if order is not None else None,
     }

@@ -10,6 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
+from rankwise.pool.chunks import Chunk
 from rankwise.pool.crew import Crew, Edge, Seat
 from rankwise.pool.describe import described
 from rankwise.pool.faults import MAX_BUILDS, MAX_KILLS, Death, back_off_s, is_quarantined
@@ -172,14 +173,21 @@ class Staff:
 
     def _remove(self, worker: WorkerState, death: Death) -> None:
         running, _ = worker.edge.page.running
+        item = worker.edge.page.item
         orders = self._dispatcher.scheduler.lost(worker)
         self.workers.pop(worker.number, None)
         self._dispatcher.listener.remove(worker)
-        self._judge(orders, running, death)
+        self._judge(orders, running, item, death)
         worker.edge.close()
 
-    def _judge(self, orders: list[Order], running: int, death: Death) -> None:
+    def _judge(self, orders: list[Order], running: int, item: int, death: Death) -> None:
+        """`item` is the place of the request that was running, of a chunk."""
         again: list[Task] = []
+        for order in orders:
+            chunk = order.tasks[0] if order.tasks else None
+            if isinstance(chunk, Chunk) and not chunk.is_over and (order.serial == running or chunk.is_cut):
+                order.tasks, others = self._dispatcher.dissolve(chunk, item if order.serial == running else -1)
+                again += others
         if death.exit_code is not None and death.exit_code < 0 and not death.is_proven:
             self._signalled.append((time.monotonic(), WeakSet(task for order in orders if order.serial == running for task in order.tasks)))
         for order in orders:
@@ -190,7 +198,7 @@ class Staff:
                 if not task.is_over and (not was_running or not self._is_its_end(task, death)):
                     again.append(task)
         for task in again:
-            self._dispatcher.counters.of(task.model.name).rerun += 1
+            self._dispatcher.counters.of(task.model.name).rerun += task.count
         self._dispatcher.scheduler.add_again(again)
 
     def _is_its_end(self, task: Task, death: Death) -> bool:

@@ -35,10 +35,10 @@ class Histogram:
         self.sum_s = 0.0
         self._max_s = 0.0
 
-    def add(self, seconds: float) -> None:
-        self._counts[bisect_left(_FINE, seconds)] += 1
-        self.total += 1
-        self.sum_s += seconds
+    def add(self, seconds: float, count: int = 1) -> None:
+        self._counts[bisect_left(_FINE, seconds)] += count
+        self.total += count
+        self.sum_s += seconds * count
         if seconds > self._max_s:
             self._max_s = seconds
 
@@ -77,6 +77,7 @@ class ModelCounters:
     latency: Histogram = field(default_factory=Histogram)
     ones: list[tuple[float, int]] = field(default_factory=list)  # tasks that ran by themselves, not yet counted: latency, nanoseconds
     waiting: list[float] = field(default_factory=list)  # latencies not yet in the histogram: nobody may look for a long while
+    chunks: list[tuple[float, int]] = field(default_factory=list)  # the same, of so many requests at once
 
     def ran(self, tasks: int, rows: int, seconds: float) -> None:
         self.orders += 1
@@ -95,6 +96,18 @@ class ModelCounters:
         if len(self.waiting) > 1000:
             self.sort_in()
 
+    def did_chunk(self, latency_s: float, seconds: float, completed: int, failed: int) -> None:
+        """Requests that ran one by one and were answered together."""
+        self.completed += completed
+        self.failed += failed
+        self.orders += completed + failed
+        self.tasks += completed + failed
+        self.rows += completed + failed
+        self.busy_s += seconds
+        self.chunks.append((latency_s, completed + failed))
+        if len(self.chunks) > 1000:
+            self.sort_in()
+
     def took(self, seconds: float) -> None:
         self.waiting.append(seconds)
         if len(self.waiting) > 1000:
@@ -111,6 +124,9 @@ class ModelCounters:
         for seconds in self.waiting:
             self.latency.add(seconds)
         self.waiting = []
+        for seconds, count in self.chunks:
+            self.latency.add(seconds, count)
+        self.chunks = []
 
     def to_dict(self) -> dict[str, Any]:
         self.sort_in()

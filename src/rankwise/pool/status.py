@@ -9,11 +9,13 @@ import ctypes
 import os
 import struct
 import time
+from collections.abc import Callable
 
 from rankwise.pool.segments import Segment
 
 SLOTS = 4096
-_POSTED, _ANSWERED, _POSTED_FROM, _RUNS_ON, _AWAITS_CARD = 4, 5, 6, 7, 8  # words of eight bytes
+_POSTED, _ANSWERED, _POSTED_FROM, _RUNS_ON, _AWAITS_CARD, _ITEM = 4, 5, 6, 7, 8, 9  # words of eight bytes
+_CUTS, _NUM_CUTS = 256, 256  # words; more than the orders that are with a worker at once
 _FLAGS = 4096
 SIZE = _FLAGS + SLOTS
 _RUNNING, _RECALLED = struct.Struct("<QQ"), struct.Struct("<Q")
@@ -48,6 +50,29 @@ class StatusPage:
         """
         serial, since = _RUNNING.unpack_from(self._map, 0)
         return (serial, since) if since else (0, 0)
+
+    def chunk(self, serial: int) -> Callable[[int], bool]:
+        """Worker: I run this chunk. What comes back is called with the place of each request before it begins, and says False where it
+        and those behind it have been taken back."""
+        words, now_ns, cut_at = self._words, time.monotonic_ns, _CUTS + serial % _NUM_CUTS
+
+        def begins(place: int) -> bool:
+            if words[cut_at] == serial:
+                return False
+            words[_OWN_DOING] = 0  # that was the one before
+            words[_ITEM] = place
+            words[1] = now_ns()
+            return True
+
+        return begins
+
+    @property
+    def item(self) -> int:
+        return int(self._words[_ITEM])
+
+    def cut(self, serial: int) -> None:
+        """Parent: of this chunk, no request shall begin any more."""
+        self._words[_CUTS + serial % _NUM_CUTS] = serial
 
     def wait_for_card(self) -> None:
         """Worker: the model has returned, and what it has asked of the card may not be done."""

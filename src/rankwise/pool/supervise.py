@@ -7,6 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from rankwise.pool.chunks import Chunk
 from rankwise.pool.crew import Edge
 from rankwise.pool.faults import Death
 from rankwise.pool.schedule import WorkerState
@@ -53,10 +54,11 @@ class Supervisor:
     def _recall(self, worker: WorkerState) -> None:
         """What waits behind a slow task goes to somebody who has time."""
         dispatcher, page = self._dispatcher, worker.edge.page
-        if len(worker.inflight) < 2 or (time.monotonic_ns() - page.running[1]) / 1e9 < RECALL_AFTER_S:
+        if not worker.inflight or (time.monotonic_ns() - page.running[1]) / 1e9 < RECALL_AFTER_S:
             return
         with dispatcher.lock:
             serial, _ = page.running
+            self._cut_chunk(worker, serial)
             others = [w for w in dispatcher.scheduler.workers.values() if w is not worker and w.is_ready and not w.inflight]
             behind = [order for order in worker.inflight.values() if order.serial > serial and not order.is_load]
             if serial not in worker.inflight or not others or not behind:
@@ -65,6 +67,16 @@ class Supervisor:
             # It begins none of them any more. The first it may have begun this very moment: then that runs twice, and the answer that
             # nobody waits for is thrown away. To leave it there would be wrong: whether it has begun, or seen the note, cannot be told.
             dispatcher.scheduler.recall(worker, behind, time.monotonic())
+
+    def _cut_chunk(self, worker: WorkerState, serial: int) -> None:
+        """The requests of a chunk that stand behind a slow one. As with orders, the next may have begun this very moment."""
+        dispatcher, order = self._dispatcher, worker.inflight.get(serial)
+        chunk = order.tasks[0] if order is not None and order.tasks else None
+        if not isinstance(chunk, Chunk) or chunk.is_over or chunk.is_cut:
+            return
+        if any(other is not worker and other.is_ready and not other.inflight for other in dispatcher.scheduler.workers.values()):
+            worker.edge.page.cut(serial)
+            dispatcher.take_from_chunk(chunk, worker.edge.page.item + 1)
 
     def _hung_s(self, worker: WorkerState) -> float | None:
         serial, since_ns = worker.edge.page.running

@@ -47,7 +47,8 @@ class Task:
     brisk = 0  # its serial, where its answer may well come before falling asleep and waking up would be over
     part: Outcome | None = None  # where its result goes, if it is not a future itself
     parts: Sequence[Task] = ()  # that run in its stead
-    is_extra = False  # a part that takes no place in the queue of its own: the last part of its request does for all
+    count = 1  # requests that it stands for
+    is_extra = False  # a part that takes no place in the queue of its own: of a request, all but the last; of a chunk, all
 
     def __init__(self, model: Any, parcel: Parcel, submitted: float) -> None:
         self.model, self.submitted = model, submitted
@@ -152,6 +153,7 @@ class TaskQueue:
         self._order: list[int] = []
         self._rows: dict[Any, int] = {}  # that wait, by key
         self.waiting = 0
+        self.requests = 0  # that they stand for
         self.extra = 0  # of those, parts that are not counted as tasks of their own
 
     def push(self, task: Task, front: bool = False) -> None:
@@ -167,9 +169,10 @@ class TaskQueue:
             lane.append(task)
         task.is_queued = True
         self.waiting += 1
+        self.requests += task.count
+        self.extra += task.is_extra
         if task.rows:
             self._rows[task.key] = self._rows.get(task.key, 0) + task.rows
-            self.extra += task.is_extra
 
     def pop(self) -> Task | None:
         task = self.peek()
@@ -195,8 +198,9 @@ class TaskQueue:
         if task.is_queued:
             task.is_queued = False
             self.waiting -= 1
+            self.requests -= task.count
+            self.extra -= task.is_extra
             if task.rows:
-                self.extra -= task.is_extra
                 left = self._rows[task.key] - task.rows
                 if left:
                     self._rows[task.key] = left

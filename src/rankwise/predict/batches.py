@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -64,7 +64,7 @@ class Selection:
         return (columns if self.columns else [name for name in columns if name in first] or columns), keep
 
 
-def taken(columns: dict[str, Column], rows: list[int]) -> dict[str, Column]:
+def taken(columns: dict[str, Column], rows: Sequence[int]) -> dict[str, Column]:
     """Only these rows of all columns."""
     return {name: _taken(column, rows) for name, column in columns.items()}
 
@@ -74,9 +74,9 @@ def is_arrow(column: Column) -> bool:
     return hasattr(column, "to_pylist")
 
 
-def _taken(column: Column, rows: list[int]) -> Column:
+def _taken(column: Column, rows: Sequence[int]) -> Column:
     if isinstance(column, np.ndarray):
-        return column[rows]
+        return column[np.asarray(rows, np.int64)]
     return column.take(np.asarray(rows, np.int64)) if is_arrow(column) else [column[row] for row in rows]
 
 

@@ -37,6 +37,13 @@ def check_options(options: Options, device: str) -> None:
         raise UsageError(f"there is no device {device!r}", next=("auto, cpu, cuda or cuda:0",))
 
 
+def check_columns(**lists: Sequence[str]) -> None:
+    """A text is a sequence too, of its letters."""
+    for name, given in lists.items():
+        if isinstance(given, str):
+            raise UsageError(f"{name} takes a list of names, not the text {given!r}", next=(f"{name}=[{given!r}]",))
+
+
 def check_output(target: Path, keep: Sequence[str], options: Options) -> None:
     """A place for it, a writer, and room for what is kept."""
     writer_for(target)

@@ -61,14 +61,14 @@ class Runner(torch.nn.Module):
         self._dtype = next((tensor.dtype for tensor in _tensors_of(model) if tensor.is_floating_point()), None)
 
     def forward(self, columns: dict[str, Any], length: int, patience: int = 0) -> dict[str, Any]:
-        """`rows` are those that worked, `columns` their outputs, `errors` the others; `halved` if memory ran out on the way.
+        """`spans` are rows that worked (begin and end), `pieces` their outputs, `errors` the others; `halved` if memory ran out on the way.
 
         With `patience`, it gives up when so many of the first rows have failed alike; the rows behind them are in neither list then.
         """
         done = _Done(length, patience)
         self._run(columns, 0, length, done)
         peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
-        told = {"rows": done.rows, "pieces": done.pieces, "errors": done.errors, "halved": done.halved}
+        told = {"spans": done.spans, "pieces": done.pieces, "errors": done.errors, "halved": done.halved}
         return {**told, "gave_up": done.gives_up, "peak_bytes": peak_bytes}
 
     def _run(self, columns: dict[str, Any], start: int, stop: int, done: _Done, tightly: bool = False) -> None:
@@ -84,7 +84,7 @@ class Runner(torch.nn.Module):
         except Unusable as error:  # of fewer rows it would be the same, or look as if it fitted
             done.errors += [_told(row, error) for row in range(start, stop)]
             return
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # sys.exit in a model would end the job, with exit code 0 at worst
             ran_out = is_out_of_memory(error)
             done.halved |= ran_out
             if not tightly and not ran_out and any(isinstance(column, list) for column in columns.values()):
@@ -96,7 +96,7 @@ class Runner(torch.nn.Module):
             else:
                 done.errors.append(_told(start, error))
             return
-        done.rows += range(start, stop)
+        done.spans.append([start, stop])
         done.pieces.append({name: _copied(column) for name, column in piece.items()} if stop - start < done.length else piece)
 
     def _outputs(self, columns: dict[str, Any], tightly: bool) -> Any:
@@ -133,7 +133,8 @@ class Runner(torch.nn.Module):
         if tightly:
             values = [as_column(value) if isinstance(value, list) else value for value in values]
         if self._stack and len(values) > 1 and all(is_numbers(value) and np.ndim(value) == 1 for value in values):
-            return [tensor(np.stack([np.asarray(value) for value in values], axis=1))]
+            stacked = as_array(np.stack([np.asarray(value) for value in values], axis=1))
+            return [tensor(torch.from_numpy(stacked))]  # it is new, so the model may write to it
         return [tensor(value) if is_numbers(value) else list(value) for value in values]
 
     def _tensor(self, value: Any, swapped: bool, as_indices: bool) -> torch.Tensor:
@@ -153,7 +154,7 @@ class Runner(torch.nn.Module):
 class _Done:
     def __init__(self, length: int, patience: int) -> None:
         self.length, self._patience = length, patience
-        self.rows: list[int] = []
+        self.spans: list[list[int]] = []
         self.pieces: list[dict[str, Any]] = []
         self.errors: list[list[Any]] = []
         self.halved = False
@@ -161,7 +162,7 @@ class _Done:
     @property
     def gives_up(self) -> bool:
         """Whether the first rows have failed alike, and rows are left."""
-        is_enough = self._patience and not self.rows and self._patience <= len(self.errors) < self.length
+        is_enough = self._patience and not self.spans and self._patience <= len(self.errors) < self.length
         return bool(is_enough) and len({kind for _, kind, _ in self.errors}) == 1
 
 
@@ -213,7 +214,7 @@ def _entry(value: Any) -> Any:
     return as_array(value)[()] if is_numbers(value) else plain(value)
 
 
-def _told(row: int, error: Exception) -> list[Any]:
+def _told(row: int, error: BaseException) -> list[Any]:
     text = "; ".join([str(error), *getattr(error, "__notes__", ())])
     return [row, type(error).__name__, text[:2000]]
 

@@ -19,6 +19,8 @@ from rankwise.predict.parts import Results, join_columns
 from rankwise.predict.sources.folder import FILE_COLUMN
 from rankwise.predict.values import as_array, is_numbers, plain
 
+Rows = Sequence[int]  # of a batch, those that the model gets
+
 _AHEAD = 3  # batches under way per worker: one runs, one waits on the lane, one is being read
 
 
@@ -71,7 +73,7 @@ class InProcess:
             self._runner.to(best_device(recipe.device))
         except RankwiseError:
             raise
-        except Exception as error:  # as a pool's worker tells it
+        except (Exception, SystemExit) as error:  # as a pool's worker tells it
             raise build_failed("model", "".join(traceback.format_exception(error)), 1) from error
 
     def run(self, batches: Iterable[Batch]) -> Iterator[Results]:
@@ -80,7 +82,7 @@ class InProcess:
             outcome = self._runner(good, len(rows), self.patience) if rows else _NOTHING
             if outcome["gave_up"]:
                 raise FirstRowsFail(_results(batch, rows, outcome).errors)
-            self.patience = 0 if outcome["rows"] else self.patience
+            self.patience = 0 if outcome["spans"] else self.patience
             self.ran_out |= outcome["halved"]
             self.peak_bytes = max(self.peak_bytes, outcome["peak_bytes"])
             yield _results(batch, rows, outcome)
@@ -103,7 +105,7 @@ class InPool:
         self._ahead = _AHEAD * self.workers
 
     def run(self, batches: Iterable[Batch]) -> Iterator[Results]:
-        waiting: deque[tuple[Batch, list[int], Any]] = deque()
+        waiting: deque[tuple[Batch, Rows, Any]] = deque()
         source = iter(batches)
         try:
             while True:
@@ -118,11 +120,11 @@ class InPool:
                 if future is not None:
                     future.cancel()
 
-    def _submit(self, batch: Batch) -> tuple[Batch, list[int], Any]:
+    def _submit(self, batch: Batch) -> tuple[Batch, Rows, Any]:
         good, rows = _readable(batch)
         return batch, rows, self._pool.submit("model", good, len(rows), self.patience) if rows else None
 
-    def _outcome(self, batch: Batch, rows: list[int], future: Any) -> dict[str, Any]:
+    def _outcome(self, batch: Batch, rows: Rows, future: Any) -> dict[str, Any]:
         if future is None:
             return _NOTHING
         try:
@@ -138,12 +140,12 @@ class InPool:
                 raise FirstRowsFail(_results(batch, rows, outcome).errors)
             good, _ = _readable(batch)  # rows before these have worked meanwhile, so each of these is looked at
             return self._outcome(batch, rows, self._pool.submit("model", good, len(rows), 0))
-        self.patience = 0 if outcome["rows"] else self.patience
+        self.patience = 0 if outcome["spans"] else self.patience
         self.ran_out |= outcome["halved"]
         self.peak_bytes = max(self.peak_bytes, outcome["peak_bytes"])
         return outcome
 
-    def _by_halves(self, batch: Batch, rows: list[int], error: RankwiseError) -> dict[str, Any]:
+    def _by_halves(self, batch: Batch, rows: Rows, error: RankwiseError) -> dict[str, Any]:
         """The batch ended its worker, or ran past its limit: find out which row it is."""
         if len(rows) == 1:
             outcome = {**_NOTHING, "errors": [[0, error.finding.name, error.finding.summary]]}
@@ -151,13 +153,13 @@ class InPool:
             if self.patience and len(self._ended) >= _MAX_ENDED:
                 raise FirstRowsFail(self._ended)
             return outcome
-        whole: dict[str, Any] = {**_NOTHING, "rows": [], "pieces": [], "errors": []}
+        whole: dict[str, Any] = {**_NOTHING, "spans": [], "pieces": [], "errors": []}
         good, _ = _readable(batch)
         for start, stop in ((0, len(rows) // 2), (len(rows) // 2, len(rows))):
             columns = {name: column[start:stop] for name, column in good.items()}
             part = Batch(batch.first_row + rows[start], columns, stop - start)
-            outcome = self._outcome(part, list(range(stop - start)), self._pool.submit("model", columns, stop - start, self.patience))
-            whole["rows"] += [row + start for row in outcome["rows"]]
+            outcome = self._outcome(part, range(stop - start), self._pool.submit("model", columns, stop - start, self.patience))
+            whole["spans"] += [[begin + start, end + start] for begin, end in outcome["spans"]]
             whole["pieces"] += outcome["pieces"]
             whole["errors"] += [[row + start, *rest] for row, *rest in outcome["errors"]]
         self.ran_out |= not whole["errors"]  # no row of it is to blame: together they were too much
@@ -167,28 +169,32 @@ class InPool:
         self._pool.close(cancel=True, timeout=5)
 
 
-_NOTHING: dict[str, Any] = {"rows": [], "pieces": [], "errors": [], "halved": False, "gave_up": False, "peak_bytes": 0}
+_NOTHING: dict[str, Any] = {"spans": [], "pieces": [], "errors": [], "halved": False, "gave_up": False, "peak_bytes": 0}
 _MAX_ENDED = 4  # rows that end their worker, one after the other, before any has worked: each costs a new worker
 _BY_INPUT = {"RW804", "RW806"}  # an input that ends workers, one that runs past the limit
 
 
-def _readable(batch: Batch) -> tuple[dict[str, Any], list[int]]:
+def _readable(batch: Batch) -> tuple[dict[str, Any], Rows]:
     """The columns without the rows that could not be read, and the rows that are left."""
+    if not batch.broken:
+        return batch.columns, range(batch.length)
     rows = [row for row in range(batch.length) if row not in batch.broken]
-    return (taken(batch.columns, rows) if batch.broken else batch.columns), rows
+    return taken(batch.columns, rows), rows
 
 
-def _results(batch: Batch, rows: list[int], outcome: dict[str, Any]) -> Results:
+def _results(batch: Batch, rows: Rows, outcome: dict[str, Any]) -> Results:
     """From row numbers within what was run to row numbers of the input."""
-    worked = [rows[row] for row in outcome["rows"]]
+    is_whole = len(rows) == batch.length and outcome["spans"] == [[0, batch.length]]
+    worked = range(batch.length) if is_whole else [row for begin, end in outcome["spans"] for row in rows[begin:end]]
     pieces = [(piece, len(next(iter(piece.values())))) for piece in outcome["pieces"]]
     outputs = {name: _own(column) for name, column in join_columns(pieces).items()}
     check_names([*batch.kept, *outputs])
-    kept = {name: _plain(name, column) for name, column in taken(batch.kept, worked).items()} if worked else {}
+    carried = (batch.kept if is_whole else taken(batch.kept, worked)) if worked else {}
+    kept = {name: _plain(name, column) for name, column in carried.items()}
     errors = [{"row": batch.first_row + row, "error": "unreadable", "message": why} for row, why in batch.broken.items()]
     errors += [{"row": batch.first_row + rows[row], "error": kind, "message": message} for row, kind, message in outcome["errors"]]
     return Results(
-        rows=[batch.first_row + row for row in worked],
+        rows=(np.arange(batch.length) if is_whole else np.asarray(worked, np.int64)) + batch.first_row,
         columns={**kept, **outputs},
         errors=sorted(errors, key=lambda error: error["row"]),
         first_row=batch.first_row,

@@ -52,7 +52,7 @@ def join(pieces: list[Results]) -> Results:
 def join_columns(pieces: list[tuple[dict[str, Column], int]]) -> dict[str, Column]:
     """Columns and numbers of rows, as one. A column that some pieces do not have is None there: a model may have optional outputs."""
     names = dict.fromkeys(name for columns, _ in pieces for name in columns)
-    return {name: joined([columns.get(name, [None] * length) for columns, length in pieces]) for name in names}
+    return {name: joined([columns[name] if name in columns else [None] * length for columns, length in pieces]) for name in names}
 
 
 def write_part(path: Path, results: Results) -> dict[str, int]:

@@ -19,6 +19,13 @@ def row_bytes(columns: dict[str, Column], length: int) -> Sizes:
     return sum((_of_column(column) for column in columns.values()), np.zeros(length, np.int64))
 
 
+def all_bytes(columns: dict[str, Column], length: int) -> int:
+    """Of all rows together."""
+    arrays = [column for column in columns.values() if isinstance(column, np.ndarray)]
+    others = {name: column for name, column in columns.items() if not isinstance(column, np.ndarray)}
+    return sum(array.nbytes for array in arrays) + (int(row_bytes(others, length).sum()) if others else 0)
+
+
 def _of_column(column: Column) -> Sizes:
     if isinstance(column, np.ndarray):
         return np.full(len(column), column.dtype.itemsize * int(np.prod(column.shape[1:], dtype=np.int64)))

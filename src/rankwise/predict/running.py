@@ -12,12 +12,12 @@ from typing import Any
 
 from rankwise.errors import UsageError
 from rankwise.predict.batches import Batch, Selection
-from rankwise.predict.checking import Options, check_apart, check_options, check_output, check_replaceable
+from rankwise.predict.checking import Options, check_apart, check_columns, check_options, check_output, check_replaceable
 from rankwise.predict.executing import Executor, FirstRowsFail, Recipe, start
 from rankwise.predict.identity import first_rows_digest, identity_of, is_certain
 from rankwise.predict.journal import Gone
 from rankwise.predict.parts import Results, join
-from rankwise.predict.row_bytes import row_bytes
+from rankwise.predict.row_bytes import all_bytes
 from rankwise.predict.sinks.sink import check_fits, write_errors, write_output
 from rankwise.predict.sizing import UNTRIED, Choice, Trials, find_size
 from rankwise.predict.sources.source import Source, batches_of, open_source
@@ -78,6 +78,7 @@ def predict(
     """
     options = options or Options(**more)
     target = Path(output)
+    check_columns(columns=columns, keep=keep)
     selection = Selection(tuple(columns), tuple(keep))
     check_options(options, device)
     check_output(target, keep, options)
@@ -188,7 +189,7 @@ class _Job:
             if not is_checked and len(results.rows):
                 is_checked = self._check_fits(results)
             done, failed = done + results.length, failed + len(results.errors)
-            nbytes += int(row_bytes(results.columns, len(results.rows)).sum())
+            nbytes += all_bytes(results.columns, len(results.rows))
             self._on_progress(done, failed, self._total(done))
             too_many = self._are_too_many(failed)
             if too_many or nbytes > _PART_BYTES or time.monotonic() - flushed > _PART_S:

@@ -12,13 +12,15 @@ from rankwise.predict.executing import Executor
 from rankwise.predict.row_bytes import row_bytes
 from rankwise.predict.sources.source import Source, batches_of
 
-SIZES = (1, 4, 16, 64, 256, 1024, 4096)
+SIZES = (1, 4, 16, 64, 256, 1024, 4096, 16384)
 UNTRIED = 256  # where nothing can be tried
 _CLEARLY = 1.1  # a larger batch has to be this much faster for a still larger one to be tried
 _AS_GOOD = 0.95  # of the best: then the smaller batch is taken, for it needs less memory and loses less when it fails
 _LONG_S = 1.0  # a batch that takes longer is large enough, whatever a larger one would bring
 _TRIAL_S = 5.0  # for all trials; the one that is running is not cut short
-_REPEATS, _REPEAT_S = 3, 0.3
+_REPEATS, _LEAST_S, _MOST_S = 3, 0.01, 0.3  # of one size: so often and so long at least, unless it takes too long
+_QUICK_S = 0.05  # what takes less is tried in any case: a size that brought nothing may have met a busy machine
+_BATCH_S = 0.0005  # what reading, storing and writing a batch of ten columns takes beside the model, however few rows it has
 _INPUT_BYTES = 64 << 20
 _MANY = 64  # of the first rows: if all of these fail, more are not tried
 _SHARE = 4  # batches per worker at least, so that all of them end at about the same time; and the part of the memory trials may take
@@ -42,6 +44,7 @@ class Choice:
 def find_size(measure: Callable[[int], Trial | str]) -> Choice:
     """The smallest size about as fast as the fastest. `measure` tries one, or says why it is too large."""
     trials: list[Trial] = []
+    in_vain: list[int] = []  # sizes in a row that brought nothing
     ended = ""
     for size in SIZES:
         trial = measure(size)
@@ -53,9 +56,13 @@ def find_size(measure: Callable[[int], Trial | str]) -> Choice:
         if not trial.rows_per_s:
             continue  # the first rows fail, and say nothing about speed
         if trial.rows_per_s < _CLEARLY * best:
-            ended = f"{size:,} are not clearly faster"
+            in_vain.append(size)
+            is_enough = len(in_vain) > 1 and trial.seconds > _QUICK_S
+            ended = f"{in_vain[0]:,} and more are not clearly faster" if is_enough else ""
         elif trial.seconds > _LONG_S:
             ended = f"a batch of {size:,} takes {trial.seconds:.1f} s"
+        else:
+            in_vain.clear()
         if ended:
             break
     best = max((trial.rows_per_s for trial in trials), default=0.0)
@@ -96,7 +103,7 @@ class Trials:
         self._executor.ran_out = False
         best = 0.0
         spent, repeats = 0.0, 0
-        while repeats < _REPEATS and spent < _REPEAT_S:
+        while spent < (_MOST_S if repeats < _REPEATS else _LEAST_S):
             failing = len(self._failing)
             worked, seconds = self._run(batch)
             if self._executor.ran_out:
@@ -105,7 +112,7 @@ class Trials:
                 all_fail = f"of the first {batch.length:,} rows all fail"
                 return all_fail if batch.length >= _MANY else Trial(batch.length, 0.0, seconds)
             if len(self._failing) == failing:
-                best = max(best, worked / seconds)
+                best = max(best, worked / (seconds + _BATCH_S))
                 spent, repeats = spent + seconds, repeats + 1
         return Trial(batch.length, best, batch.length / best)
 

@@ -24,6 +24,8 @@ _after = {
     "torch.distributed.distributed_c10d": ("collectives", "attach"),
     "torch.distributed._functional_collectives": ("functional", "attach"),
     "torch.nn.parallel.distributed": ("ddp", "attach"),
+    "torch.distributed.fsdp._fully_shard._fsdp_state": ("fsdp", "attach"),
+    "torch.distributed.fsdp.fully_sharded_data_parallel": ("fsdp", "attach_first"),
     "torch.utils.data.dataloader": ("ddp", "attach_dataloader"),
     "torch.utils.data._utils.fetch": ("audit.data", "attach_fetchers"),
     "torch.optim.optimizer": ("audit.steps", "attach"),

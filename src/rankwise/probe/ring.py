@@ -29,7 +29,7 @@ OPS = (
     "all_to_all_single barrier monitored_barrier send recv isend irecv batch_isend_irecv all_gather_object gather_object "
     "broadcast_object_list scatter_object_list send_object_list recv_object_list all_reduce_coalesced all_gather_coalesced "
     "init_process_group new_group split_group destroy_process_group forward backward next_batch end_of_data ddp "
-    "reduce_scatter_coalesced pass_start pass_end"
+    "reduce_scatter_coalesced pass_start pass_end fsdp_forward"
 ).split()
 NUMBER = {name: i for i, name in enumerate(OPS)}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rankwise.weights.files import Window, as_binary
-from rankwise.weights.records import Damaged, Extent
+from rankwise.weights.records import CheckpointError, Damaged, Extent
 
 MAX_SMALL_ENTRY = 256 << 20  # of the entries that are read whole: pickles and JSON
 _LOCAL_HEADER = 30
@@ -47,6 +47,7 @@ def open_archive(path: Path, data: Any, start: int = 0, length: int | None = Non
             infos = archive.infolist()
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, EOFError, IndexError, OverflowError) as error:
         raise Damaged(f"its directory of entries cannot be read ({error})") from error
+    _check_is_no_program(path, {info.filename.partition("/")[2] for info in infos})
     if len(infos) > _MAX_ENTRIES:
         raise Damaged(f"{len(infos):,} entries")
     if min((info.header_offset for info in infos), default=0):
@@ -58,6 +59,15 @@ def open_archive(path: Path, data: Any, start: int = 0, length: int | None = Non
             raise Damaged(f"two entries are called {name}")
         entries[name] = _extent(path, data, start, length, info)
     return Archive(data, entries)
+
+
+def _check_is_no_program(path: Path, names: set[str]) -> None:
+    """What torch.jit.save writes is an archive of the same kind; its code is compressed, which is no damage."""
+    if "constants.pkl" in names and any(name.startswith("code/") for name in names):
+        steps = (f'torch.save(torch.jit.load("{path.name}").state_dict(), "weights.pt"), if you trust the file',)
+        raise CheckpointError(
+            "RW740", f"{path} is a TorchScript program, not a checkpoint", why="its weights lie in objects of its code", next=steps
+        )
 
 
 def _extent(path: Path, data: Any, start: int, length: int, info: zipfile.ZipInfo) -> Extent:

@@ -11,11 +11,13 @@ import sys
 import time
 from contextlib import nullcontext
 from marshal import dumps
+from os import getpid
 from typing import Any, NoReturn
 
 import torch
 
 from rankwise.pool.child.chance import seed_all, seeded
+from rankwise.pool.child.chunking import MOST_BYTES, Gathering, requests_of
 from rankwise.pool.child.failures import Poisoned, check_poison, failure, is_out_of_memory, shortened
 from rankwise.pool.child.inputs import Inputs
 from rankwise.pool.child.models import Loaded, drop, load, tidy
@@ -192,14 +194,15 @@ class Worker:
         if self._inputs.in_use:
             self._inputs.finish()
 
-    def _on_run(self, orders: list[tuple[int, int, list[Part]]], answer_after_ns: int) -> None:
+    def _on_run(self, orders: list[tuple[int, int, list[Part] | tuple[Any, ...]]], answer_after_ns: int) -> None:
         self._answered_ns, self._answer_after_ns = time.monotonic_ns(), answer_after_ns
         for serial, number, parts in orders:
             self._run(serial, number, parts)
         self._page.run(0, 0)
         self._answer()
 
-    def _run(self, serial: int, number: int, parts: list[Part]) -> None:
+    def _run(self, serial: int, number: int, parts: list[Part] | tuple[Any, ...]) -> None:
+        """`parts` is a tuple where it is a chunk."""
         now = time.monotonic_ns()
         self._page.run(serial, now)
         self._serial, self._number = serial, number
@@ -208,7 +211,10 @@ class Worker:
             return
         model = self._models[number]
         flags = 0
-        if len(parts) == 1 and parts[0][2] is None and parts[0][3] is None and not parts[0][0] and model.is_plain:
+        results: Any
+        if isinstance(parts, tuple):
+            results, size, flags = self._chunk_results(model, parts)
+        elif len(parts) == 1 and parts[0][2] is None and parts[0][3] is None and not parts[0][0] and model.is_plain:
             results, size = self._plain_result(serial, model.run, parts[0][1])  # the usual case, by the shortest way
             self._check_is_worker(number)
         else:
@@ -218,9 +224,7 @@ class Worker:
             if flags & UNBATCHABLE:
                 send(self._sock, ("unbatchable", number, self._runner.reason), wait=True)
         if self._inputs.in_use:
-            if self._inputs.is_kept():
-                model.is_plain, model.keeps_inputs, flags = False, True, flags | KEPT
-            self._inputs.finish()
+            flags |= self._end_inputs(model)
         end = time.monotonic_ns()
         self._add((serial, end - now, results, flags), 100 + size)
         if end - self._answered_ns > self._answer_after_ns:
@@ -254,6 +258,32 @@ class Worker:
             failed = self._failure(serial, error)
             return [(False, failed)], len(failed[0]) + len(failed[1])
         return [(True, answer)], size
+
+    def _chunk_results(self, model: Loaded, payload: tuple[Any, ...]) -> tuple[tuple[Any, ...], int, int]:
+        """Of its requests, one after the other, until the rest is taken back; the bytes they take, and flags."""
+        count, request = requests_of(payload, self._inputs.get)
+        begins, pid, in_use, flags = self._page.chunk(self._serial), self._pid, self._inputs.in_use, 0
+        gathering = Gathering(self._outputs.put, INLINE_BYTES)
+        for i in range(count):
+            if not begins(i) or gathering.size > MOST_BYTES:
+                break
+            try:
+                gathering.add(model.run(*request(i)) if model.is_plain else self._runner.call(model, request(i)))
+            except BaseException as error:
+                gathering.fail(self._failure(self._serial, error))
+            if getpid() != pid:
+                self._check_is_worker(self._number)
+            if in_use:  # before the next, which may have been given the same memory
+                flags |= self._end_inputs(model)
+        return gathering.results(), gathering.size, flags
+
+    def _end_inputs(self, model: Loaded) -> int:
+        """Those on the lane; KEPT where the model has not let go of them."""
+        flags = 0
+        if self._inputs.is_kept():
+            model.is_plain, model.keeps_inputs, flags = False, True, KEPT
+        self._inputs.finish()
+        return flags
 
     def _results(self, model: Loaded, parts: list[Part]) -> tuple[list[tuple[bool, Any]], int]:
         """In order, with the bytes they take; (False, None) for those whose deadline has passed meanwhile, which do not run."""

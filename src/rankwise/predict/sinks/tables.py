@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from rankwise.predict.sinks.entries import entries, json_text
 from rankwise.predict.sinks.groups import regrouped
 from rankwise.predict.sinks.kinds import Kind, kinds_of
 from rankwise.predict.sinks.types import NoCommonType, arrow_type, without_dictionaries
-from rankwise.predict.sources.tables import arrow
+from rankwise.predict.sources.tables import arrow, is_lists, is_number
 from rankwise.predict.values import is_utf8
 from rankwise.predict.workspace import PredictError
 
@@ -25,9 +26,35 @@ Parts = Callable[[], Iterable[Results]]
 def write_parquet(parts: Parts, total: int, path: Path) -> None:
     types = _types(parts())
     schema = _schema(types)
-    with _told(), arrow("parquet").ParquetWriter(path, schema) as writer:
-        for group in regrouped(parts()):
-            writer.write_table(_table(group, types, schema), row_group_size=len(group.rows))
+    tables = (_table(group, types, schema) for group in regrouped(parts()))
+    with _told():
+        first = list(islice(tables, 1))
+        repeating = [name for table in first for field in schema for name in _repeating(field.name, field.type, table.column(field.name))]
+        with arrow("parquet").ParquetWriter(path, schema, use_dictionary=repeating or False) as writer:
+            for table in chain(first, tables):
+                writer.write_table(table, row_group_size=len(table))
+
+
+def _repeating(name: str, kind: Any, column: Any = None) -> Iterator[str]:
+    """The columns, as Parquet calls them, that are stored as a list of distinct values and numbers of these. For values that hardly
+    ever come twice, as most models' outputs are, that takes more room and most of the time of writing."""
+    types = arrow("types")
+    if is_lists(kind):
+        yield from _repeating(f"{name}.list.element", kind.value_type)
+    elif types.is_struct(kind):
+        for field in kind:
+            yield from _repeating(f"{name}.{field.name}", field.type)
+    elif types.is_map(kind):
+        yield from _repeating(f"{name}.key_value.key", kind.key_type)
+        yield from _repeating(f"{name}.key_value.value", kind.item_type)
+    elif not is_number(kind) or not (types.is_floating(kind) if column is None else _are_varied(column)):
+        yield name
+
+
+def _are_varied(numbers: Any) -> bool:
+    """By the first of them, which are the same however a job was interrupted."""
+    some = numbers.slice(0, 1024).to_pylist()
+    return len(set(some)) > len(some) // 2
 
 
 def write_arrow(parts: Parts, total: int, path: Path) -> None:
@@ -77,6 +104,8 @@ def _array(column: Column, kind: Any) -> Any:
     if kind is None:
         return arrow("array")([None if value is None else json_text(value) for value in entries(column)], arrow("string")())
     if is_arrow(column):
+        if is_number(column.type) and not column.null_count:
+            return arrow("array")(column.to_numpy(zero_copy_only=False), column.type)  # the same as below, and much quicker
         fresh = column.take(arrow("array")(np.arange(len(column))))  # a slice is written with bytes of its neighbours
         plain = without_dictionaries(column.type)
         return fresh if plain == column.type else fresh.cast(plain)

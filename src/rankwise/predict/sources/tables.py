@@ -15,7 +15,7 @@ from rankwise.errors import UsageError
 from rankwise.predict.batches import Batch, Column, Selection, rebatched
 from rankwise.predict.sources.source import file_identity
 
-_PIECE_ROWS = 8192
+_PIECE_ROWS, _FEW_ROWS = 65536, 8192
 _PIECE_BYTES = 16 << 20
 _READ_BYTES = 1 << 20  # at once from a column of a Parquet file; without this it would be the whole column of a row group
 
@@ -39,17 +39,18 @@ class ParquetSource:
         self.identity = file_identity(path)
 
     def batches(self, size: int, first_row: int = 0, position: int | None = None) -> Iterator[Batch]:
-        return _batches(self._tables(first_row), self._chosen, size, first_row)
+        return _batches(self._tables(first_row, size), self._chosen, size, first_row)
 
-    def _tables(self, first_row: int) -> Iterator[Any]:
+    def _tables(self, first_row: int, size: int) -> Iterator[Any]:
         names = _names(self._chosen)
         skip = first_row
+        most = max(_FEW_ROWS, 4 * size)  # who wants few rows, to try something, does not wait for many
         with _open_parquet(self._path) as file:
             for group, rows in enumerate(self._group_rows):
                 if skip >= rows:
                     skip -= rows
                     continue
-                for table in file.iter_batches(batch_size=self._piece_rows[group], row_groups=[group], columns=names):
+                for table in file.iter_batches(batch_size=min(self._piece_rows[group], most), row_groups=[group], columns=names):
                     yield table.slice(min(skip, table.num_rows))
                     skip = max(0, skip - table.num_rows)
 
@@ -157,7 +158,7 @@ def _batches(tables: Iterator[Any], chosen: Chosen, size: int, first_row: int) -
 def _not_text(name: str, column: Any) -> dict[int, str]:
     """Rows with a text that is not UTF-8, of which files say nothing: the row fails here, or the job where the text is used."""
     types = arrow("types")
-    if not _has(column.type, lambda kind: types.is_string(kind) or types.is_large_string(kind)):
+    if not _has_text(column.type):
         return {}
     # a copy of these rows: of nested values, all would be looked at that they are a slice of
     own = column.take(np.arange(len(column))) if types.is_nested(column.type) else column
@@ -166,6 +167,12 @@ def _not_text(name: str, column: Any) -> dict[int, str]:
         return {}
     except arrow("ArrowInvalid"):
         return {i: f"column {name!r} is not UTF-8" for i, value in enumerate(column) if not _is_readable(value)}
+
+
+@cache
+def _has_text(kind: Any) -> bool:
+    types = arrow("types")
+    return _has(kind, lambda one: types.is_string(one) or types.is_large_string(one))
 
 
 def _is_readable(value: Any) -> bool:
@@ -178,6 +185,8 @@ def _is_readable(value: Any) -> bool:
 
 def plain(column: Any) -> Any:
     """The same values in the usual layout: dictionaries, runs and views are ways to store them, and not all can be picked from."""
+    if is_number(column.type):
+        return column
     types = arrow("types")
     if types.is_dictionary(column.type):
         return plain(column.dictionary_decode())
@@ -233,6 +242,8 @@ def as_numpy(column: Any, broken: Container[int] = ()) -> Column:
 
     Values of rows that are broken are None in such a list.
     """
+    if is_number(column.type) and not column.null_count:
+        return column.to_numpy(zero_copy_only=False)
     types = arrow("types")
     if is_tensors(column) and not column.null_count:
         return column.to_numpy_ndarray()
@@ -246,10 +257,16 @@ def as_numpy(column: Any, broken: Container[int] = ()) -> Column:
         values = values.flatten()
     if types.is_decimal(values.type):
         values = values.cast(arrow("float64")())
-    is_number = types.is_integer(values.type) or types.is_floating(values.type) or types.is_boolean(values.type)
-    if values.null_count or not is_number:
+    if values.null_count or not is_number(values.type):
         return _listed(column, broken)
     return values.to_numpy(zero_copy_only=False).reshape(shape)
+
+
+@cache
+def is_number(kind: Any) -> bool:
+    """Asked of every column of every batch, so it is remembered."""
+    types = arrow("types")
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
 
 
 def _listed(column: Any, broken: Container[int]) -> list[Any]:

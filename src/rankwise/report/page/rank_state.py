@@ -12,7 +12,7 @@ from rankwise.report.page.markup import Html, classes, tag
 from rankwise.report.page.scene import Scene, main_stack, user_stack
 from rankwise.report.places import op_text
 
-_ORIGINS = {"forward": "DDP forward", "backward": "DDP backward", "ddp": "DDP"}
+_ORIGINS = {"forward": "DDP forward", "backward": "DDP backward", "ddp": "DDP", "fsdp_forward": "FSDP forward"}
 _MAX_UNSEEN = 8192  # a damaged world size promises more
 _LONGEST_S = 10 * 365 * 86400
 

@@ -29,6 +29,7 @@ _OPS = {
     "scatter": ("s", "k4"),
     "backward": ("∇", "k5"),
     "forward": ("ƒ", "k2"),
+    "fsdp_forward": ("ƒ", "k2"),
     "ddp": ("D", "k2"),
     "next_batch": ("▤", "k4"),
     "end_of_data": ("∎", "k0"),
