@@ -54,6 +54,9 @@ OWN_OPTIONS = {
 }
 
 
+OWN_FLAGS = {"--profile": "write trace.json into the run folder: all ranks' steps on one clock, for Perfetto or chrome://tracing"}
+
+
 @dataclass(frozen=True)
 class RunPlan:
     """One run, decided. `command` is what gets started: torchrun with its options, or the user's own command."""
@@ -65,6 +68,7 @@ class RunPlan:
     stall_after_s: float | None = None
     on_stall: str = "abort"
     audit: str = "light"
+    profile: bool = False
     num_nodes: int = 1
     endpoint: str = ""
     job_id: str = "none"
@@ -95,7 +99,9 @@ def plan_run(argv: list[str]) -> RunPlan:
             inline, used = argv[i + 1], 2
         else:
             used = 1
-        if full in OWN_OPTIONS:
+        if full in OWN_FLAGS and "=" in word:
+            raise UsageError(f"{name} takes no value", next=("rankwise run --help",))
+        if full in OWN_OPTIONS or full in OWN_FLAGS:
             own[full] = inline
         else:
             torchrun += argv[i : i + used]
@@ -111,7 +117,7 @@ def plan_run(argv: list[str]) -> RunPlan:
 def _full_name(name: str) -> str:
     """torchrun's options have a second spelling with underscores, and may be cut short where that leaves only one of them."""
     full = _SHORT.get(name, name).replace("_", "-")
-    known = {*OWN_OPTIONS, *TORCHRUN_VALUES, *TORCHRUN_FLAGS}
+    known = {*OWN_OPTIONS, *OWN_FLAGS, *TORCHRUN_VALUES, *TORCHRUN_FLAGS}
     longer = [option for option in (*TORCHRUN_VALUES, *TORCHRUN_FLAGS) if option.startswith(full)]
     return longer[0] if full not in known and full.startswith("--") and len(longer) == 1 else full
 
@@ -174,4 +180,4 @@ def _own(own: dict[str, str]) -> dict[str, Any]:
     if audit not in ("off", "light", "full"):
         raise UsageError(f"--audit takes off, light or full, not {audit!r}", next=("rankwise run --help",))
     out = Path(own["--out"]) if "--out" in own else None
-    return {"out": out, "stall_after_s": stall_after, "on_stall": on_stall, "audit": audit}
+    return {"out": out, "stall_after_s": stall_after, "on_stall": on_stall, "audit": audit, "profile": "--profile" in own}

@@ -29,6 +29,7 @@ from rankwise.launch.pace import Pace
 from rankwise.launch.parcels import Verdict
 from rankwise.launch.plan import RunPlan
 from rankwise.launch.starting import find_seats, starting_text
+from rankwise.launch.trace import write_trace
 
 HUNG_EXIT_CODE = 70
 _LOOK_EVERY_NS = 1_000_000_000
@@ -251,6 +252,9 @@ class Watch:
         if self._has_joined:
             with self._guard("gather what the ranks left"):
                 job = self._collected("end", code)
+        if self._plan.profile:
+            with self._guard(f"write trace.json to {self._folder}"):
+                write_trace(self._folder / "trace.json", self._job.live, job)
         with self._guard("hear the other nodes"):
             job = self._nodes.last_job(job, is_hurried=bool(self._job.asked))
         verdict = Verdict("completed" if not job.exit_code else "crashed", [], job)

@@ -4,7 +4,7 @@ import time
 from typing import Any
 
 from .. import sites
-from . import data, files, loss, models, parallel, record, reduces, steps, times, window
+from . import data, files, loss, models, parallel, record, reduces, spans, steps, times, window
 
 
 def joined() -> None:
@@ -41,6 +41,7 @@ def process_ends() -> None:
         "end", spent_ms=round(record.spent_ns() / 1e6, 3), loss=value, losses=count, forwards=window.forwards, backwards=window.backwards
     )
     record.flush()
+    spans.flush()
 
 
 forward = parallel.forward

@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-from . import record
+from . import record, spans
 
 _EVERY_NS = 1_000_000_000
 _PARTS = ("data", "forward", "backward", "optimizer", "collective", "save")
@@ -17,6 +17,8 @@ _depth = 0
 
 def add(part: str, ns: int) -> None:
     _spent[part] += ns
+    if spans.IS_ON:
+        spans.add(part, ns)
 
 
 def optimizer_begins() -> None:
@@ -27,7 +29,7 @@ def optimizer_begins() -> None:
 def optimizer_ends() -> None:
     global _steps, _since_ns
     now = time.perf_counter_ns()
-    _spent["optimizer"] += now - _opened_ns
+    add("optimizer", now - _opened_ns)
     _steps += 1
     if not _since_ns:  # the first step holds what happens only once: start counting after it
         _restart(now)
