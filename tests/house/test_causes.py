@@ -31,6 +31,10 @@ EXCEPTIONS = {
     "RW125": "warning",  # settings may differ on purpose
     "RW811": "warning",  # the answers are right, only slower
     # A job can live with these, only worse.
+    # Training that runs but trains wrong: nothing fails, and where only the user can know it is a note.
+    **dict.fromkeys(("RW750", "RW751", "RW754", "RW755", "RW760", "RW761", "RW764", "RW765", "RW766"), "warning"),
+    **dict.fromkeys(("RW770", "RW771", "RW773", "RW774", "RW775", "RW776", "RW782", "RW783"), "warning"),
+    **dict.fromkeys(("RW752", "RW753", "RW756", "RW762", "RW763", "RW780", "RW781", "RW784", "RW785"), "info"),
     **dict.fromkeys(("RW601", "RW610", "RW612", "RW617", "RW623", "RW633", "RW634"), "warning"),
 }
 NEEDS_NO_STORY = {"RW001", "RW002"}  # said by the command line, tested with it

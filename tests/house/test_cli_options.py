@@ -7,12 +7,12 @@ import argparse
 import pytest
 
 from rankwise.cli.main import build_parser
-from rankwise.launch.plan import OWN_OPTIONS, TORCHRUN_FLAGS, TORCHRUN_VALUES
+from rankwise.launch.plan import OWN_FLAGS, OWN_OPTIONS, TORCHRUN_FLAGS, TORCHRUN_VALUES
 
 TORCHRUN = TORCHRUN_VALUES.keys() | TORCHRUN_FLAGS.keys()
 FROZEN = {
     "": {"--help", "--version"},
-    "run": {"--help", "--out", "--stall-after", "--on-stall"},  # and torchrun's, which are torch's promise
+    "run": {"--help", "--out", "--stall-after", "--on-stall", "--audit", "--profile"},  # and torchrun's, which are torch's promise
     "check": {"--help", "--json", "--script", "--fit", "--checkpoints", "--only", "--wait", "--time-limit"},  # and torchrun's
     "explain": {"--help", "--json"},
     "predict": {
@@ -83,7 +83,7 @@ def test_the_options_are_the_frozen_ones(command: str) -> None:
 
 
 def test_options_of_run_are_those_it_takes_apart() -> None:
-    assert FROZEN["run"] == {"--help", *OWN_OPTIONS}
+    assert FROZEN["run"] == {"--help", *OWN_OPTIONS, *OWN_FLAGS}
 
 
 def test_help_of_run_shows_every_torchrun_option() -> None:
@@ -91,7 +91,7 @@ def test_help_of_run_shows_every_torchrun_option() -> None:
 
 
 def test_no_option_of_run_hides_one_of_torchrun() -> None:
-    assert not OWN_OPTIONS.keys() & TORCHRUN
+    assert not (OWN_OPTIONS.keys() | OWN_FLAGS.keys()) & TORCHRUN
 
 
 def test_every_torchrun_option_is_known_with_or_without_a_value() -> None:

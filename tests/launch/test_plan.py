@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankwise.errors import UsageError
-from rankwise.launch.plan import OWN_OPTIONS, TORCHRUN_FLAGS, TORCHRUN_VALUES, RunPlan, plan_run
+from rankwise.launch.plan import OWN_FLAGS, OWN_OPTIONS, TORCHRUN_FLAGS, TORCHRUN_VALUES, RunPlan, plan_run
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
 
@@ -137,6 +137,7 @@ def test_wrong_usage_is_said_with_a_way_out(argv: list[str]) -> None:
 words = st.sampled_from(
     [
         *OWN_OPTIONS,
+        *OWN_FLAGS,
         *TORCHRUN_VALUES,
         *TORCHRUN_FLAGS,
         "-m",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from rankwise.cli.options import Parser
 from rankwise.errors import UsageError
-from rankwise.launch.plan import OWN_OPTIONS, TORCHRUN_FLAGS, TORCHRUN_VALUES, RunPlan, plan_run
+from rankwise.launch.plan import OWN_FLAGS, OWN_OPTIONS, TORCHRUN_FLAGS, TORCHRUN_VALUES, RunPlan, plan_run
 
 if TYPE_CHECKING:
     from rankwise.launch.job import RunningJob
@@ -29,6 +29,9 @@ _EPILOG = """examples:
   rankwise run -- mpirun -n 4 python train.py
 
 exit code: the job's own when it ends by itself; 70 when a hung job was stopped; 2 for wrong usage"""
+
+
+_METAVARS = {"--out": "DIR", "--stall-after": "SECONDS", "--on-stall": "abort|report", "--audit": "off|light|full"}
 
 
 def main(argv: list[str]) -> int:
@@ -106,7 +109,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     own = parser.add_argument_group("options of rankwise")
     for name, text in OWN_OPTIONS.items():
-        own.add_argument(name, metavar={"--out": "DIR", "--stall-after": "SECONDS", "--on-stall": "abort|report"}[name], help=text)
+        own.add_argument(name, metavar=_METAVARS[name], help=text)
+    for name, text in OWN_FLAGS.items():
+        own.add_argument(name, action="store_true", help=text)
     torchrun = parser.add_argument_group("options of torchrun, passed on unchanged")
     for name, text in TORCHRUN_VALUES.items():
         torchrun.add_argument(name, metavar="X", help=text)

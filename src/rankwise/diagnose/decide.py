@@ -14,6 +14,7 @@ from rankwise.diagnose.no_ranks import find_command_failure
 from rankwise.diagnose.p2p import find_crossed_queues
 from rankwise.diagnose.rendezvous import find_rendezvous_wait
 from rankwise.diagnose.restarts import find_stale_store
+from rankwise.diagnose.silent import find_silent
 from rankwise.diagnose.source import SourceBook
 from rankwise.diagnose.standing import Standings, ended_well, first_raised, gave_up, place_of, standings, wait_of
 from rankwise.diagnose.start import find_start_problem
@@ -43,6 +44,7 @@ def diagnose(job: JobEvidence) -> list[Finding]:
     found: list[Finding] = []
     root = find_root(job, stands, book)
     found += root
+    found += find_silent(job)
     found += find_notes(job, stands, is_well=not root)
     return [in_short(relative_to(finding, job.cwd)) for finding in with_lost_nodes(found, job, stands)]
 

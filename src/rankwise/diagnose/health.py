@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from statistics import median
-
 from rankwise.causes import load_cause
-from rankwise.diagnose.standing import Standings, place_of
+from rankwise.diagnose.standing import Standings
+from rankwise.diagnose.straggler import find_straggler
 from rankwise.diagnose.wording import seconds_text
-from rankwise.evidence.collectives import CollectiveLog
-from rankwise.evidence.frames import user_frame
 from rankwise.evidence.records import JobEvidence
 from rankwise.findings import Finding, ranks_text
 
-_SLOTS = 20  # a straggler is told from at least so many collectives
-_LATE_S = 0.05
 _SLOW_START_S = 10.0
 
 
 def find_notes(job: JobEvidence, stands: Standings, *, is_well: bool) -> list[Finding]:
     """Notes never speak of faults; those about pace are only worth it where there is no fault."""
-    about_pace = [_slow_start(job, stands), _straggler(job)] if is_well else []
+    about_pace = [_slow_start(job, stands), find_straggler(job)] if is_well else []
     notes = [*about_pace, _restarted(job), _debug_detail(job), _blind(job)]
     return [note for note in notes if note is not None]
 
@@ -36,46 +30,6 @@ def _slow_start(job: JobEvidence, stands: Standings) -> Finding | None:
     if begun or not at_work or since < _SLOW_START_S:
         return None
     return load_cause("RW501").finding(f"the first step takes long: {seconds_text(since)} so far, on all ranks", certain=False)
-
-
-def _straggler(job: JobEvidence) -> Finding | None:
-    """Who arrives last at the collectives, again and again; the clocks of different hosts are not comparable."""
-    if len({e.host for e in job.ranks.values()}) != 1 or len(job.ranks) < 2:
-        return None
-    arrivals = {rank: _arrivals(e.collectives) for rank, e in job.ranks.items()}
-    shared = sorted(set.intersection(*(set(times) for times in arrivals.values())))[-200:]
-    if len(shared) < _SLOTS:
-        return None
-    last = Counter(max(arrivals, key=lambda rank: arrivals[rank][slot]) for slot in shared)
-    rank, times = last.most_common(1)[0]
-    if _has_joined(job, rank, arrivals[rank][shared[0]]):
-        return None
-    others = [min(arrivals[r][slot] for r in arrivals if r != rank) for slot in shared]
-    late_s = median((arrivals[rank][slot] - first) / 1e9 for slot, first in zip(shared, others))
-    spacing_s = (arrivals[rank][shared[-1]] - arrivals[rank][shared[0]]) / 1e9 / (len(shared) - 1)
-    if times < 0.7 * len(shared) or late_s < max(_LATE_S, 0.2 * spacing_s):
-        return None
-    frame = next((frame for call in reversed(job.ranks[rank].calls) if (frame := user_frame(call.stack))), None)
-    return load_cause("RW503").finding(
-        f"rank {rank} is a straggler: it arrives last in {times} of {len(shared)} collectives, {seconds_text(late_s) if late_s >= 1 else f'{late_s * 1000:.0f} ms'} "
-        f"after the others, which are slowed down to its pace (slower rank)",
-        certain=True,
-        culprits=(place_of(job.ranks[rank], frame),),
-        why="the others wait for it in every collective: it has more work, slower data or a slower machine",
-    )
-
-
-def _has_joined(job: JobEvidence, rank: int, since_ns: int) -> bool:
-    """A rank that has run out of data and only answers the others' collectives (torch's Join) makes no forward of its own."""
-    forwards = {r: [call for call in e.calls if call.op == "forward" and call.started_ns >= since_ns] for r, e in job.ranks.items()}
-    return not forwards[rank] and any(forwards.values())
-
-
-def _arrivals(log: CollectiveLog) -> dict[int, int]:
-    """When each of the last collectives of the default group was entered, by its number."""
-    ids = {i for i, signature in enumerate(log.signatures) if signature.group == "0"}
-    recent = range(max(0, len(log) - 400), len(log))
-    return {} if log.is_partial else {log.seq[i]: log.created_ns[i] for i in recent if log.what[i] in ids}
 
 
 def _restarted(job: JobEvidence) -> Finding | None:

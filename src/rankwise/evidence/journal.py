@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rankwise.evidence.audit import AuditLog
 from rankwise.evidence.records import Caught, Ended, Frame, Init, Model, NewGroup, PortHolder, Raised, SentSignal, Stack
 
 _MAX_BYTES = 32 << 20
@@ -39,6 +40,7 @@ class Journal:
     ops: list[str] = field(default_factory=list)
     names: dict[int, str] = field(default_factory=dict)
     sites: dict[int, Stack] = field(default_factory=dict)
+    audit: AuditLog = field(default_factory=AuditLog)
     _offset: int = 0
 
     def read_more(self, path: Path) -> bool:
@@ -187,6 +189,10 @@ class Journal:
     def _on_signal(self, facts: dict[str, Any]) -> None:
         stack = stack_from(facts["frames"])
         self.signals.append(SentSignal(self.pid, int(facts["target"]), int(facts["signal"]), int(facts["t"]), stack))
+
+    def _on_audit(self, facts: dict[str, Any]) -> None:
+        for line in facts["lines"]:
+            self.audit.take(line)
 
     def _on_broken(self, facts: dict[str, Any]) -> None:
         self.broken.append(f"{facts['what']}: {facts['error']}")

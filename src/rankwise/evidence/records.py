@@ -5,20 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from rankwise.evidence.audit import Audit
 from rankwise.evidence.collectives import CollectiveLog
+from rankwise.evidence.stack import Frame as Frame
+from rankwise.evidence.stack import Stack as Stack
 from rankwise.findings import Finding
-
-
-@dataclass(frozen=True)
-class Frame:
-    """One line of a Python stack."""
-
-    file: str
-    line: int
-    function: str
-
-
-Stack = tuple[Frame, ...]  # innermost frame first
 
 
 @dataclass(frozen=True)
@@ -251,6 +242,8 @@ class RankEvidence:
     restarts: int = 0
     last_progress_ns: int = 0
     blind: tuple[str, ...] = ()  # what could not be seen, in words
+    audit: Audit = field(default_factory=Audit)  # of its training
+    glimpses: tuple[Stack, ...] = ()  # where its main thread was now and then, if it kept the others waiting
 
     @property
     def last_call_ns(self) -> int:

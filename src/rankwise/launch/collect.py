@@ -19,6 +19,8 @@ from rankwise.launch.stacks import StackReader
 _MAX_SOURCE = 512 << 10
 _MAX_STACKS = 96
 _TAIL = 65536
+_SHOWN_TAIL = 4000
+_MOST_GLIMPSES = 12
 _WORKER_FAULT = re.compile(r"ERROR: (Unexpected [\w -]+ encountered in worker)")
 
 
@@ -40,7 +42,7 @@ class Collector:
         return self._stacks.has_news
 
     def collect(self, depth: str, now_ns: int, stall_after_s: float, exit_code: int | None = None) -> JobEvidence:
-        """depth: "flight" asks the recorders, "deep" reads stacks, locks and sockets too, "end" only gathers what was left."""
+        """depth: "flight" asks the recorders, "deep" reads stacks, locks and sockets too, "end" and "audit" only gather what is there."""
         observer = self._observer
         claims = observer.rank_pids()
         pids = [pid for pids in claims.values() for pid in pids]
@@ -55,7 +57,11 @@ class Collector:
         if depth != "end":  # what was seen stays known until the next deep look: a verdict must not change for want of looking
             ranks = self._with_locks_and_sockets(ranks)
         ranks = self._with_worker_faults(self._with_logged_errors(ranks))
-        hosts = (self._host_facts(ranks),) if depth != "flight" or not all(e.inits and e.inits[-1].ended_ns for e in ranks.values()) else ()
+        hosts = (
+            (self._host_facts(ranks),)
+            if depth not in ("flight", "audit") or not all(e.inits and e.inits[-1].ended_ns for e in ranks.values())
+            else ()
+        )
         launchers = observer.launchers(set(pids))
         self._read_sources(ranks, [helper.script for helper in launchers if helper.script])
         return JobEvidence(
@@ -73,8 +79,21 @@ class Collector:
             restarts=max((e.restarts for e in ranks.values()), default=0),
             launch_style=self._plan.style,
             cwd=self._cwd,
+            log_tails=self._log_tails(ranks) if depth in ("end", "audit") else {},
             blind=(self._stacks.refused,) if self._stacks.refused and depth == "deep" else (),
         )
+
+    def _log_tails(self, ranks: dict[int, RankEvidence]) -> dict[str, str]:
+        """What the first ranks printed last: who says what of the training, and who says nothing."""
+        return {f"rank-{rank}": _tail(self._logs / f"rank-{rank}.log")[-_SHOWN_TAIL:] for rank in sorted(ranks)[:4]}
+
+    def glimpse(self, pid: int) -> None:
+        """Look where a rank is that keeps the others waiting; several such looks show where it spends its time."""
+        seen = self._observer.glimpses.setdefault(pid, [])
+        if len(seen) >= _MOST_GLIMPSES:
+            return
+        for threads in (found for other, found in self._stacks.read([pid]).items() if other == pid):
+            seen += [thread.frames for thread in threads if thread.is_main]
 
     def _worth_a_stack(self, rank_pids: list[int]) -> list[int]:
         """Living Python processes of the job: ranks first, then what runs below and above them."""

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
+from rankwise.evidence.audit import RandomUsed
 from rankwise.evidence.collectives import CollectiveLog
 from rankwise.evidence.flight import log_from_calls, read_flights
 from rankwise.evidence.frames import is_user_file
@@ -50,6 +51,7 @@ class Observer:
         self.ended: dict[int, tuple[int, int]] = {}  # reported by the guardian: code, time
         self.threads: dict[int, tuple[int, tuple[Thread, ...]]] = {}
         self.earlier: dict[int, tuple[Thread, ...]] = {}
+        self.glimpses: dict[int, list[Stack]] = {}
         self._flights: dict[int, CollectiveLog] = {}
         self._rings: dict[int, RingWindow] = {}
         self.flight_cost_s = 0.0
@@ -364,7 +366,19 @@ class Observer:
             restarts=self._env_of(pid).restarts,
             last_progress_ns=self.moved_ns.get(pid, 0),
             blind=_blind_spots(journal, pid),
+            audit=journal.audit.frozen(journal.sites, self._randoms_below(pid)),
+            glimpses=tuple(self.glimpses.get(pid, ())),
         )
+
+    def _randoms_below(self, pid: int) -> list[RandomUsed]:
+        """What the DataLoader workers of a rank told about the random numbers they used."""
+        told = {child for child, journal in self.journals.items() if journal.card.get("ppid") == pid}
+        below = sorted({*self._below(pid), *told} & self.journals.keys())
+        return [seen for child in below for seen in self.journals[child].audit.randoms[:64]]
+
+    def num_audited(self) -> int:
+        """How many lines the audits of all processes have, to see whether there is anything new."""
+        return sum(journal.audit.num_taken for journal in self.journals.values())
 
     def _log_of(self, pid: int, calls: tuple[Call, ...], alive: bool) -> CollectiveLog:
         """The recorder's last word if the rank left one, else what was fetched, else the calls alone."""

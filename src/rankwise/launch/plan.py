@@ -49,8 +49,12 @@ _SHORT = {"-m": "--module", "-r": "--redirects", "-t": "--tee"}
 OWN_OPTIONS = {
     "--out": "run folder (default: rankwise-runs/<time>-<script>)",
     "--stall-after": "seconds without progress before a suspicion is told (default: learned from the job's own pace, at least 10)",
+    "--audit": "off, light (default) or full: how closely to look for training that runs but trains wrong",
     "--on-stall": "abort: stop what is proven deadlocked (default); report: only ever report",
 }
+
+
+OWN_FLAGS = {"--profile": "write trace.json into the run folder: all ranks' steps on one clock, for Perfetto or chrome://tracing"}
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,8 @@ class RunPlan:
     out: Path | None = None
     stall_after_s: float | None = None
     on_stall: str = "abort"
+    audit: str = "light"
+    profile: bool = False
     num_nodes: int = 1
     endpoint: str = ""
     job_id: str = "none"
@@ -93,7 +99,9 @@ def plan_run(argv: list[str]) -> RunPlan:
             inline, used = argv[i + 1], 2
         else:
             used = 1
-        if full in OWN_OPTIONS:
+        if full in OWN_FLAGS and "=" in word:
+            raise UsageError(f"{name} takes no value", next=("rankwise run --help",))
+        if full in OWN_OPTIONS or full in OWN_FLAGS:
             own[full] = inline
         else:
             torchrun += argv[i : i + used]
@@ -109,7 +117,7 @@ def plan_run(argv: list[str]) -> RunPlan:
 def _full_name(name: str) -> str:
     """torchrun's options have a second spelling with underscores, and may be cut short where that leaves only one of them."""
     full = _SHORT.get(name, name).replace("_", "-")
-    known = {*OWN_OPTIONS, *TORCHRUN_VALUES, *TORCHRUN_FLAGS}
+    known = {*OWN_OPTIONS, *OWN_FLAGS, *TORCHRUN_VALUES, *TORCHRUN_FLAGS}
     longer = [option for option in (*TORCHRUN_VALUES, *TORCHRUN_FLAGS) if option.startswith(full)]
     return longer[0] if full not in known and full.startswith("--") and len(longer) == 1 else full
 
@@ -168,4 +176,8 @@ def _own(own: dict[str, str]) -> dict[str, Any]:
         stall_after = -1.0
     if stall_after is not None and not 0 < stall_after < 1e7:
         raise UsageError(f"--stall-after takes a number of seconds above 0, not {text!r}", next=("rankwise run --stall-after 60 …",))
-    return {"out": Path(own["--out"]) if "--out" in own else None, "stall_after_s": stall_after, "on_stall": on_stall}
+    audit = own.get("--audit", "light")
+    if audit not in ("off", "light", "full"):
+        raise UsageError(f"--audit takes off, light or full, not {audit!r}", next=("rankwise run --help",))
+    out = Path(own["--out"]) if "--out" in own else None
+    return {"out": out, "stall_after_s": stall_after, "on_stall": on_stall, "audit": audit, "profile": "--profile" in own}

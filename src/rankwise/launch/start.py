@@ -52,7 +52,7 @@ def start_job(plan: RunPlan, folder: Path) -> RunningJob:
             *(sys.executable, "-I", "-S", str(Path(__file__).with_name("guardian.py"))),
             *(str(control_read), str(status_write), str(live), *plan.command),
         ],
-        env={**_environment(live, output), **tagging, **restarting},
+        env={**_environment(live, output, plan), **tagging, **restarting},
         stdout=out,
         stderr=err,
         pass_fds=(control_read, status_write),
@@ -90,7 +90,7 @@ def _compile_probe() -> None:
     """Once, where Python does not by itself (PYTHONDONTWRITEBYTECODE): else every process of every job would compile the probe anew."""
     if not sys.dont_write_bytecode:
         return
-    for source in (*_PROBE.glob("*.py"), *_PROBE.glob("site/*.py")):
+    for source in (*_PROBE.glob("*.py"), *_PROBE.glob("site/*.py"), *_PROBE.glob("audit/*.py")):
         compiled = Path(cache_from_source(str(source)))
         with contextlib.suppress(OSError):
             if not compiled.exists() or compiled.stat().st_mtime < source.stat().st_mtime:
@@ -99,13 +99,15 @@ def _compile_probe() -> None:
                 py_compile.compile(str(source), quiet=2)
 
 
-def _environment(live: Path, output: OutputPump) -> dict[str, str]:
+def _environment(live: Path, output: OutputPump, plan: RunPlan) -> dict[str, str]:
     env = dict(os.environ)
     site = str(_PROBE / "site")
     env["PYTHONPATH"] = os.pathsep.join([site, *filter(None, [env.get("PYTHONPATH", "")])])
     env["RANKWISE_SITE"] = site  # for environments that have rankwise installed, where a job sets PYTHONPATH anew
     env["RANKWISE_PROBE"] = str(live)
     env["RANKWISE_SINK"] = str(live / "sink")
+    env["RANKWISE_AUDIT"] = "light" if plan.profile and plan.audit == "off" else plan.audit
+    env["RANKWISE_PROFILE"] = "1" if plan.profile else "0"
     env["RANKWISE_PIPES"] = output.identities()
     env["RANKWISE_LAUNCHER_PID"] = str(os.getpid())
     return env

@@ -14,6 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from rankwise.diagnose import diagnose
+from rankwise.diagnose.silent import find_silent, is_silent
+from rankwise.diagnose.straggler import slow_rank
+from rankwise.diagnose.wording import relative_to
 from rankwise.evidence.records import JobEvidence
 from rankwise.findings import Finding
 from rankwise.launch.collect import Collector
@@ -26,9 +29,11 @@ from rankwise.launch.pace import Pace
 from rankwise.launch.parcels import Verdict
 from rankwise.launch.plan import RunPlan
 from rankwise.launch.starting import find_seats, starting_text
+from rankwise.launch.trace import write_trace
 
 HUNG_EXIT_CODE = 70
 _LOOK_EVERY_NS = 1_000_000_000
+_AUDIT_EVERY_NS = 2_000_000_000
 _CONFIRM_S = 1.0
 _CRASH_GRACE_S = 3.5
 _TAIL = 4000
@@ -68,6 +73,8 @@ class Watch:
         self._stopped: Report | None = None  # what is said when a hung job is stopped
         self._looked_ns = 0
         self._waiting = ""
+        self._silent: list[Finding] = []  # training that runs but trains wrong, as far as was seen last
+        self._audited_ns, self._num_audited = 0, 0
 
     def run(self) -> None:
         """Watch the job to its end, and tell how it ended."""
@@ -118,6 +125,8 @@ class Watch:
             self._judge(now)
         with self._guard("take back what is over"):
             self._take_back()
+        with self._guard("look for wrong training"):
+            self._look_at_training(now)
 
     def _look(self, now: int) -> None:
         if now - self._looked_ns < _LOOK_EVERY_NS:
@@ -152,7 +161,7 @@ class Watch:
     def _collected(self, depth: str, exit_code: int | None = None) -> JobEvidence:
         job = self._collector.collect(depth, time.time_ns(), self._pace.stall_after_s, exit_code=exit_code)
         tails = {"launcher": self._output.said_last(None)[-_TAIL:]} if exit_code and not job.ranks else {}
-        return replace(job, blind=(*job.blind, *self._job.faults.spots()), suspected=self._suspected, log_tails=tails)
+        return replace(job, blind=(*job.blind, *self._job.faults.spots()), suspected=self._suspected, log_tails={**job.log_tails, **tails})
 
     def _judge(self, now: int) -> None:
         """Decide, tell what is new, and stop a job that cannot go on."""
@@ -162,7 +171,7 @@ class Watch:
             self._judge_job(job, now)
 
     def _judge_job(self, job: JobEvidence, now: int) -> None:
-        every = diagnose(job)
+        every = [finding for finding in diagnose(job) if not is_silent(finding)]
         self._waiting = every[0].summary if every else ""
         is_stalled = self._is_stalled(now)
         findings = _worth_telling(every, is_stalled)
@@ -180,6 +189,23 @@ class Watch:
                 agreed = self._nodes.publish(agreed)
             self._stop_hung(agreed)
 
+    def _look_at_training(self, now: int) -> None:
+        """Compare what the ranks' audits have told so far; with several nodes that waits for the end, when all evidence is in one place."""
+        if now - self._audited_ns < _AUDIT_EVERY_NS or self._plan.num_nodes > 1:
+            return
+        num_audited = self._observer.num_audited()
+        if num_audited == self._num_audited:
+            return
+        self._audited_ns, self._num_audited = now, num_audited
+        job = self._collected("audit")
+        self._silent = [relative_to(finding, job.cwd) for finding in find_silent(job)]
+        slow = slow_rank(job)
+        if slow is not None and (pid := job.ranks[slow].pid) is not None:
+            self._collector.glimpse(pid)
+        told = self._told
+        others = [finding for finding in told.findings if not is_silent(finding)] if told else []
+        self._report(Report(told.outcome if told and others else "running", None, others, job, self._running_s(), None, False))
+
     def _is_stalled(self, now: int) -> bool:
         return max(self._pace.quiet_s(now), self._pace.longest_wait_s(self._observer, now)) >= self._pace.stall_after_s
 
@@ -188,13 +214,15 @@ class Watch:
         told = self._told
         if told is None or not self._pace.have_all_moved_since(self._observer, told.job.now_ns):
             return
-        kept = [finding for finding in told.findings if finding.certain and finding.severity == "error"]
+        kept = [finding for finding in told.findings if (finding.certain and finding.severity == "error") or is_silent(finding)]
         if len(kept) < len(told.findings):
             self._waiting = ""
             self._report(Report("running", None, kept, told.job, self._running_s(), None, False))
 
     def _report(self, report: Report) -> None:
         """Tell what is new; that telling fails keeps nobody from acting."""
+        silent = [] if report.outcome == "hung" else self._silent
+        report = replace(report, findings=[*(f for f in report.findings if not is_silent(f)), *silent])
         if _essence(report.findings) == _essence(self._told.findings if self._told else []):
             return
         if not report.findings and self._told is not None and has_outlasted_timeout(self._told, time.time_ns()):
@@ -224,6 +252,9 @@ class Watch:
         if self._has_joined:
             with self._guard("gather what the ranks left"):
                 job = self._collected("end", code)
+        if self._plan.profile:
+            with self._guard(f"write trace.json to {self._folder}"):
+                write_trace(self._folder / "trace.json", self._job.live, job)
         with self._guard("hear the other nodes"):
             job = self._nodes.last_job(job, is_hurried=bool(self._job.asked))
         verdict = Verdict("completed" if not job.exit_code else "crashed", [], job)
@@ -244,13 +275,17 @@ class Watch:
             return self._verdict_so_far(verdict)
         findings = diagnose(verdict.job)
         if verdict.outcome == "completed":
-            findings = [_as_seen_in_success(f) for f in findings if f.severity == "info" or (f.certain and f.code[:3] in ("RW2", "RW4"))]
+            findings = [
+                _as_seen_in_success(f)
+                for f in findings
+                if is_silent(f) or f.severity == "info" or (f.certain and f.code[:3] in ("RW2", "RW4"))
+            ]
         return replace(verdict, findings=findings)
 
     def _verdict_so_far(self, verdict: Verdict) -> Verdict:
         if self._told is None:
             return verdict
-        is_stalled = any(f.severity != "info" for f in self._told.findings)
+        is_stalled = any(f.severity != "info" and not is_silent(f) for f in self._told.findings)
         return Verdict("stalled" if is_stalled else verdict.outcome, self._told.findings, self._told.job)
 
     def _end(self, report: Report) -> None:

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from . import calls, ddp, exits, hooks, journal, ports, ring, server, sites, streams
+from .audit import parts, record, times
 
 # function: position of tensor, group, peer, reduce op or tag (None: it has none), with the names they have as keywords
 _SHAPES: dict[str, tuple[tuple[int, str] | None, tuple[int, str], tuple[int, str] | None, tuple[int, str] | None]] = {
@@ -60,7 +61,7 @@ def attach(module: ModuleType) -> None:
 
 
 def _recorded(original: Callable[..., Any], name: str, *shape: tuple[int, str] | None) -> Callable[..., Any]:
-    number = ring.NUMBER[name]
+    number, is_audited = ring.NUMBER[name], record.is_on()
     (tensor_at, tensor_key), (group_at, group_key), (peer_at, peer_key), (op_at, op_key) = (at or _ABSENT for at in shape)
     group_peer_key = f"group_{peer_key}"
 
@@ -73,14 +74,17 @@ def _recorded(original: Callable[..., Any], name: str, *shape: tuple[int, str] |
             if peer is None and group_peer_key in kwargs:
                 peer = _global_rank(group, kwargs[group_peer_key])
             op = args[op_at] if op_at < given else kwargs.get(op_key)
-            record = ring.ring(hooks.live)
-            if record is None:
+            place = ring.ring(hooks.live)
+            if place is None:
                 return None
-            return record, record.enter(
+            name_of_group = "0" if group is None else _group_name(group)
+            if is_audited:
+                parts.reduced(name, name_of_group, tensor, sys._getframe(2))
+            return place, place.enter(
                 number,
                 sys._getframe(2),
                 tensor if hasattr(tensor, "dtype") else None,
-                "0" if group is None else _group_name(group),
+                name_of_group,
                 peer if isinstance(peer, int) else -1,
                 getattr(op, "op", op),  # a ReduceOp with a factor says nothing about itself
             )
@@ -91,6 +95,7 @@ def _recorded(original: Callable[..., Any], name: str, *shape: tuple[int, str] |
     @functools.wraps(original)
     def recorded(*args: Any, **kwargs: Any) -> Any:
         opened = begin(args, kwargs)
+        began = parts.now_ns()
         try:
             result = original(*args, **kwargs)
         except BaseException as error:
@@ -98,6 +103,7 @@ def _recorded(original: Callable[..., Any], name: str, *shape: tuple[int, str] |
             hooks.step_aside(error)
             raise
         calls.end(opened)
+        times.add("collective", parts.now_ns() - began)
         return result
 
     return recorded
@@ -222,5 +228,6 @@ def _whole(value: Any, variable: str) -> int | None:
 
 def hide_from_compiler(module: ModuleType) -> None:
     """Have torch.compile leave what rides in the wrappers alone, as it leaves torch.distributed's own functions alone."""
-    for part in ("calls", "collectives", "hooks", "journal", "ring", "sites"):
+    own = ("calls", "collectives", "hooks", "journal", "ring", "sites")
+    for part in (*own, "audit.parts", "audit.record", "audit.reduces", "audit.times"):
         module.add(f"{__package__}.{part}")

@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from . import calls, hooks, journal, ring, sites
+from .audit import data, parts, record, times
 
 _MAX_PARAMETERS = 4000
 _wrapped_backward = False
@@ -25,31 +26,41 @@ def attach(module: ModuleType) -> None:
 
 def attach_dataloader(module: ModuleType) -> None:
     """Count batches, so that a loop over data shows as progress; note where each pass over the data begins, and that it came to its end."""
-    cls = module._BaseDataLoaderIter
+    cls, is_audited = module._BaseDataLoaderIter, record.is_on()
+    data.attach(module)
     original, original_iter = cls.__next__, module.DataLoader.__iter__
     fetched, ended, began, over = (ring.NUMBER[name] for name in ("next_batch", "end_of_data", "pass_start", "pass_end"))
 
     @functools.wraps(original)
     def counted(self: Any) -> Any:
+        began = parts.now_ns()
         try:
             batch = original(self)
         except BaseException as error:
             if isinstance(error, StopIteration):
                 calls.count(ended)
                 calls.note(over, self._num_yielded)
+                if is_audited:
+                    data.pass_ended(self)
             hooks.step_aside(error)
             raise
         calls.count(fetched)
+        if is_audited:
+            times.add("data", parts.now_ns() - began)
+            data.batch_given(self, batch)
         return batch
 
     @functools.wraps(original_iter)
     def iterate(self: Any) -> Any:
         calls.note(began)
         try:
-            return original_iter(self)
+            iterator = original_iter(self)
         except BaseException as error:
             hooks.step_aside(error)
             raise
+        if is_audited:
+            data.pass_began(self, iterator, sys._getframe(1))
+        return iterator
 
     cls.__next__ = counted
     module.DataLoader.__iter__ = iterate
@@ -70,6 +81,8 @@ def _recorded_init(original: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             calls.end(opened)
         hooks.guarded(_remember)(self, model)
+        if record.is_on():
+            parts.ddp_built(self, sys._getframe(1))
 
     return __init__
 
@@ -96,7 +109,7 @@ def _remember(wrapper: Any, model: Any) -> None:
 
 
 def _recorded_forward(original: Callable[..., Any]) -> Callable[..., Any]:
-    number = ring.NUMBER["forward"]
+    number, is_audited = ring.NUMBER["forward"], record.is_on()
     import torch
 
     @functools.wraps(original)
@@ -104,6 +117,9 @@ def _recorded_forward(original: Callable[..., Any]) -> Callable[..., Any]:
         if torch.compiler.is_compiling():  # keeps torch.compile from tracing the probe
             return original(self, *inputs, **kwargs)
         opened = calls.begin_if_open(number, lambda: _mode_of(self, torch.is_grad_enabled()))
+        if is_audited:
+            parts.forward(self, inputs, kwargs, torch.is_grad_enabled(), sys._getframe(1))
+        began = parts.now_ns()
         try:
             output = original(self, *inputs, **kwargs)
         except BaseException as error:
@@ -112,6 +128,7 @@ def _recorded_forward(original: Callable[..., Any]) -> Callable[..., Any]:
             hooks.step_aside(error)
             raise
         calls.end(opened)
+        times.add("forward", parts.now_ns() - began)
         return output
 
     return forward
@@ -154,7 +171,26 @@ def mark_backward() -> None:
     _wrapped_backward = True
     import torch
 
-    torch.autograd.backward = calls.noted(torch.autograd.backward, "backward")
+    noted = calls.noted(torch.autograd.backward, "backward")
+    torch.autograd.backward = _audited_backward(noted) if record.is_on() else noted
+    parts.joined()
+
+
+def _audited_backward(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def backward(*args: Any, **kwargs: Any) -> Any:
+        parts.backward_begins(args, kwargs, sys._getframe(1))
+        began = parts.now_ns()
+        try:
+            result = original(*args, **kwargs)
+        except BaseException as error:
+            hooks.step_aside(error)
+            raise
+        times.add("backward", parts.now_ns() - began)
+        parts.backward_ended(sys._getframe(1))
+        return result
+
+    return backward
 
 
 def _source_file(cls: type) -> str:

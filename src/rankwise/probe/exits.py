@@ -107,6 +107,9 @@ def _note_end(kind: str, code: Any, stack: Any = ()) -> None:
     if not isinstance(code, int):
         code = 0 if code is None else 1
     code = int(code) if abs(code) < 2**31 else 255
+    audit = sys.modules.get(f"{__package__}.audit.parts")
+    if audit is not None:
+        audit.process_ends()
     hooks.guarded(journal.write)("exit", kind=kind, code=code, frames=list(stack))
     server = sys.modules.get(f"{__package__}.server")
     if server is not None:

@@ -95,3 +95,18 @@ def _kind_of(filename: str) -> int:
     if "site-packages" in path or "dist-packages" in path:
         return _HIDDEN if f"{os.sep}torch{os.sep}" in path else _PACKAGE
     return _HIDDEN if path.startswith(_stdlib) else _USER
+
+
+def is_users(frame: FrameType) -> bool:
+    """Whether this frame runs the user's own code."""
+    kind = _kinds.get(id(frame.f_code))
+    return (_learn(frame.f_code) if kind is None else kind) == _USER
+
+
+def is_called_by_user(frame: FrameType | None) -> bool:
+    """Whether the user's code asked for this, be it through another package, and not torch for a purpose of its own."""
+    while frame is not None and not is_users(frame):
+        if f"{os.sep}torch{os.sep}" in frame.f_code.co_filename or f"{os.sep}triton{os.sep}" in frame.f_code.co_filename:
+            return False
+        frame = frame.f_back
+    return frame is not None

@@ -15,6 +15,7 @@ from rankwise.report.page.rank_rows import rank_section
 from rankwise.report.page.rank_state import rank_states
 from rankwise.report.page.scene import Scene, make_scene
 from rankwise.report.page.stacks import stack_section
+from rankwise.report.page.step_times import step_times_section
 from rankwise.report.page.timeline_table import timeline_section
 from rankwise.report.verdict import findings_of, seconds_of
 from rankwise.report.wording import duration_text, one_line
@@ -32,6 +33,7 @@ def report_html(verdict: dict[str, Any], job: JobEvidence) -> str:
             _verdict(scene),
             _part("Ranks", rank_section(scene, states)) if states else None,
             _part("Timeline", timeline_section(scene), "the last collectives of every rank, aligned by sequence number"),
+            _part("Where the time goes", times, "milliseconds a step, on each rank") if (times := step_times_section(scene)) else None,
             _part("Stacks", stack_section(scene, states), "ranks at the same line of your code together") if job.ranks else None,
             _part("Last output", output, "of the culprits") if (output := output_section(scene)) else None,
             _part("Not seen", blind, "the verdict was reached without this") if (blind := blind_section(scene)) else None,

@@ -1,0 +1,51 @@
+"""Training that runs but trains wrong: each file knows one kind, reads the ranks' audits side by side, and returns findings with proof."""
+
+from __future__ import annotations
+
+from rankwise.diagnose.silent import (
+    accumulation,
+    augmentation,
+    diverged,
+    files,
+    held_elsewhere,
+    not_finite,
+    order,
+    repeated_order,
+    reporting,
+    same_samples,
+    scaling,
+    shards,
+    slow,
+    statistics,
+    workers,
+    wrong_tool,
+)
+from rankwise.diagnose.silent.scene import Scene
+from rankwise.evidence.records import JobEvidence
+from rankwise.findings import Finding
+
+# In the order in which one explains the other: what comes first is told first where several are of the same severity.
+_KINDS = (
+    workers, same_samples, repeated_order, augmentation, order, held_elsewhere, not_finite, scaling, accumulation, diverged, statistics,
+    files, reporting, shards, wrong_tool, slow,
+)  # fmt: skip
+_REUSED = ("RW702", "RW714")
+_FAMILIES = tuple(f"RW{tens}" for tens in (51, 75, 76, 77, 78))
+_EXPLAINED_BY = {"RW756": ("RW750",), "RW762": ("RW761",), "RW714": ("RW783",), "RW770": ("RW766",), "RW752": ("RW755",)}
+_WEIGHT = {"error": 0, "warning": 1, "info": 2}
+
+
+def find_silent(job: JobEvidence) -> list[Finding]:
+    """All that was found, what is worst first."""
+    if not any(evidence.audit.sites for evidence in job.ranks.values()):
+        return []
+    scene = Scene(job)
+    found = [finding for kind in _KINDS for finding in kind.find(scene)]
+    codes = {finding.code for finding in found}
+    found = [finding for finding in found if not codes & set(_EXPLAINED_BY.get(finding.code, ()))]
+    return sorted(found, key=lambda finding: _WEIGHT[finding.severity])
+
+
+def is_silent(finding: Finding) -> bool:
+    """Whether a finding is about training that runs: no reason to stop a job, and none to call it stalled."""
+    return finding.code in _REUSED or finding.code.startswith(_FAMILIES)

@@ -1,0 +1,66 @@
+"""Reading the dataset uses random numbers that are the same on all ranks."""
+
+from __future__ import annotations
+
+from rankwise.causes import load_cause
+from rankwise.diagnose.silent.scene import Scene
+from rankwise.evidence.audit import Seeded
+from rankwise.findings import Finding, ranks_text
+
+_LEAST = 3
+_NAMES = {"random": "random", "torch": "torch", "numpy": "numpy.random"}
+
+
+def find(scene: Scene) -> list[Finding]:
+    for ranks in scene.groups():
+        states = {rank: _states(scene, rank) for rank in ranks}
+        common = set.intersection(*(set(found) for found in states.values()))
+        same = {key for key in common if len({states[rank][key] for rank in ranks}) == 1}
+        generators = sorted({key[0] for key in common})
+        alike = [g for g in generators if sum(key[0] == g for key in same) >= _LEAST and _all_same(g, common, same)]
+        if alike and _trains_on_different_samples(scene, ranks):
+            return [_finding(scene, ranks, alike, len(same))]
+    return []
+
+
+def _states(scene: Scene, rank: int) -> dict[tuple[str, int, int], int]:
+    """The generators' states before each look at the dataset, by generator, worker and number."""
+    return {
+        (name, seen.worker, seen.n): state for seen in scene.audits[rank].randoms for name, state in zip(seen.used, seen.before)
+    }  # fmt: skip
+
+
+def _all_same(generator: str, common: set[tuple[str, int, int]], same: set[tuple[str, int, int]]) -> bool:
+    return all(key in same for key in common if key[0] == generator)
+
+
+def _trains_on_different_samples(scene: Scene, ranks: list[int]) -> bool:
+    """Where even the samples are the same, that is the finding."""
+    for loader in scene.shared_loaders(ranks):
+        passes = [loader[rank][0] for rank in ranks]
+        if all(one.trains for one in passes) and not passes[0].begun.is_iterable:
+            return len({one.drawn[0].sum for one in passes if 0 in one.drawn}) > 1
+    return False
+
+
+def _finding(scene: Scene, ranks: list[int], generators: list[str], num_same: int) -> Finding:
+    seeds = {rank: _seed_of(scene, rank, generators) for rank in ranks}
+    values = {seed.value for seed in seeds.values() if seed is not None}
+    is_seeded = len(values) == 1 and all(seeds.values())
+    names = " and ".join(_NAMES.get(g, g) for g in generators)
+    how = f"all ranks call seed {next(iter(values))}" if is_seeded else "the generators have the same state on all ranks"
+    return load_cause("RW754").finding(
+        f"random augmentation is the same on {ranks_text(ranks)}: their datasets draw identical random numbers",
+        certain=True,
+        severity="warning" if is_seeded else "info",
+        culprits=tuple(scene.place(rank, seed.site if (seed := seeds[rank]) else None) for rank in ranks),
+        why=f"the samples differ, but before each of {num_same} looks at the dataset the state of {names} was the same on all ranks; {how}",
+        instead=("seed with seed + rank once the model is built: random.seed(seed + rank), torch.manual_seed(seed + rank)",),
+    )
+
+
+def _seed_of(scene: Scene, rank: int, generators: list[str]) -> Seeded | None:
+    """The last call that seeded one of these; DataLoader workers take their seeds from torch's."""
+    used = min((seen.t for seen in scene.audits[rank].randoms), default=0)
+    seeds = [seed for seed in scene.audits[rank].seeds if seed.t < used]
+    return next((seed for g in (*generators, "torch") for seed in reversed(seeds) if seed.which == g), None)

@@ -1,0 +1,321 @@
+"""Ranks that should hold the same weights do not: which tensors, since when, and what came before."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rankwise.causes import load_cause
+from rankwise.diagnose.silent.scene import BACKWARDS, Scene, num_backwards
+from rankwise.evidence.audit import Loaded, Row, StepSeen
+from rankwise.evidence.records import Frame
+from rankwise.findings import Finding, Place, ranks_text
+
+_LEAST = 3  # sampled steps at which it has to be seen
+_PATIENCE = 24  # steps after which an averaging is no longer waited for, while the job runs
+
+
+@dataclass
+class Story:
+    """What the sampled steps of some ranks tell, one optimizer's."""
+
+    ranks: list[int]
+    of_model: bool
+    num_seen: int = 0
+    began_equal: bool = False
+    grads: list[tuple[StepSeen, StepSeen, Row, Row]] = field(default_factory=list)  # reduced by DDP, and yet different
+    late: list[tuple[StepSeen, StepSeen, Row, Row]] = field(default_factory=list)  # not reduced by DDP, and different
+    weights: list[tuple[StepSeen, StepSeen, Row, Row]] = field(default_factory=list)
+    last_equal: int | None = None  # the last step before the weights differed
+    met_again: bool = False  # the weights were equal after having differed
+    settings: tuple[StepSeen, StepSeen] | None = None
+    states: tuple[StepSeen, StepSeen] | None = None
+    last: int = 0
+
+
+def find(scene: Scene) -> list[Finding]:
+    for ranks in scene.groups():
+        for story in _stories(scene, ranks):
+            finding = _judge(scene, story)
+            if finding is not None:
+                return [finding]
+    return []
+
+
+def _stories(scene: Scene, ranks: list[int]) -> list[Story]:
+    found: dict[int, Story] = {}
+    for steps in scene.steps(ranks):
+        first = steps[ranks[0]]
+        story = found.setdefault(first.i, Story(ranks, first.of_model))
+        _take(story, steps)
+    return list(found.values())
+
+
+def _take(story: Story, steps: dict[int, StepSeen]) -> None:
+    first = steps[story.ranks[0]]
+    story.num_seen += 1
+    story.last = first.n
+    differ = False
+    for rank in story.ranks[1:]:
+        other = steps[rank]
+        for a, b in zip(first.rows, other.rows):
+            if a[0] != b[0]:
+                continue
+            if a[2] is not None and b[2] is not None and a[2] != b[2]:
+                (story.grads if a[1] or not story.of_model else story.late).append((first, other, a, b))
+            if a[4] is not None and b[4] is not None and a[4] != b[4]:
+                story.weights.append((first, other, a, b))
+                differ = True
+        if story.settings is None and first.settings != other.settings:
+            story.settings = (first, other)
+        if story.states is None and None not in (first.state, other.state) and first.state != other.state:
+            story.states = (first, other)
+    if story.num_seen == 1:
+        story.began_equal = not differ
+    if not differ and story.weights:
+        story.met_again = True
+    elif not differ:
+        story.last_equal = first.n
+
+
+def _judge(scene: Scene, story: Story) -> Finding | None:
+    if story.of_model and _num_steps(story.late) >= min(_LEAST, story.num_seen) and story.weights:
+        return _late(scene, story)
+    if not story.weights or _num_steps(story.weights) < 2:
+        return None
+    averages = story.met_again or _averages(scene, story)
+    if not story.of_model:
+        return _unwrapped(scene, story, averages)
+    if averages:
+        return _info(scene, story)
+    if scene.job.exit_code is None and story.last < _PATIENCE:
+        return None
+    if _num_steps(story.grads) >= min(_LEAST, story.num_seen - 1):
+        return _not_reduced(scene, story)
+    return _loaded_by_some(scene, story) or _other_settings(scene, story) or _other_state(scene, story) or _differ(scene, story)
+
+
+def _num_steps(seen: list[tuple[StepSeen, StepSeen, Row, Row]]) -> int:
+    return len({a.n for a, *_ in seen})
+
+
+def _averages(scene: Scene, story: Story) -> bool:
+    """Somebody averages the weights themselves now and then, or has told DDP how to reduce: local SGD, or the like."""
+    for rank in story.ranks:
+        audit = scene.audits[rank]
+        size = sum(w.bytes for w in audit.wrappers) // 4
+        if any(s.hooked for s in audit.steps):
+            return True
+        began = story.weights[0][0].t if story.weights else 0
+        later = [r for r in audit.reduces if r.t > began]
+        if any(r.label.startswith("parameter ") or (not r.label and r.numel > 1 and r.numel >= size > 0) for r in later):
+            return True
+    return False
+
+
+def _late(scene: Scene, story: Story) -> Finding:
+    a, _b, row_a, row_b = story.late[0]
+    names = list(dict.fromkeys(row[0] for _, _, row, _ in story.late))
+    at = _line_of_change(scene, story)
+    return load_cause("RW771").finding(
+        f"gradients of {_some(names)} are not reduced: DDP does not know these parameters, and they differ between ranks",
+        certain=True,
+        culprits=tuple(scene.place_at(rank, at) if at else scene.place(rank, a.site) for rank in story.ranks),
+        why=f"at step {a.n} the gradient of parameter {row_a[0]} has norm {_norm(row_a[3])} on rank {story.ranks[0]} and {_norm(row_b[3])} "
+        f"on the other; when DDP wrapped the model it was frozen (requires_grad=False) or not there yet, and was unfrozen or added later, "
+        f"so the ranks' weights diverge since then",
+    )
+
+
+def _line_of_change(scene: Scene, story: Story) -> Frame | None:
+    """Where parameters are unfrozen: a line after the wrapping that sets requires_grad, or calls a function of the user's that does."""
+    rank = story.ranks[0]
+    wrapped = scene.frame(rank, scene.audits[rank].wrappers[0].site) if scene.audits[rank].wrappers else None
+    if wrapped is None:
+        return None
+    lines = scene.job.sources.get(wrapped.file, "").splitlines()
+    setters = {wrapped.function: ""}
+    function, found = "", []
+    for text in lines:
+        stripped = text.strip()
+        if stripped.startswith("def "):
+            function = stripped[4:].split("(")[0]
+        elif "requires_grad" in stripped:
+            setters[function] = stripped
+    for n, text in enumerate(lines, 1):
+        if n <= wrapped.line or text.strip().startswith("def "):
+            continue
+        calls = any(f"{name}(" in text for name, how in setters.items() if how and name and name != wrapped.function)
+        if calls or "requires_grad" in text or "add_module(" in text:
+            found.append(n)
+    return Frame(wrapped.file, found[0], wrapped.function) if found else None
+
+
+def _not_reduced(scene: Scene, story: Story) -> Finding:
+    a, _b, row_a, row_b = story.grads[0]
+    rank = story.ranks[0]
+    window = next((w for w in reversed(scene.audits[rank].windows) if w.i == a.i and num_backwards(w.pattern)), None)
+    letters = [letter for letter in (window.pattern if window else "") if letter in BACKWARDS]
+    last = letters[-1] if letters else ""
+    how, fix, letter = _reason(last, letters)
+    places = [scene.place(r, _same_letter(scene, r, a.i, letter, a.site)) for r in story.ranks]
+    if last == "-":
+        places = [_at_bypass(scene, place) for place in places]
+    return load_cause("RW760").finding(
+        f"gradients are not reduced before the optimizer's step: they differ between {ranks_text(story.ranks)}, and so do the weights",
+        certain=True,
+        culprits=tuple(places),
+        why=f"at step {a.n} the gradient of {row_a[0]} has norm {_norm(row_a[3])} on rank {rank} and {_norm(row_b[3])} on another rank "
+        f"(seen at {_num_steps(story.grads)} of {story.num_seen} steps looked at); {how}",
+        instead=(fix,),
+    )
+
+
+def _reason(last: str, letters: list[str]) -> tuple[str, str, str]:
+    """Why, the fix, and the letter whose line to show: the step's own, where there is none."""
+    if last == "n" and "s" in letters:
+        return (
+            "the last backward before the step ran in no_sync(), an earlier one did not: the wrong micro-step synchronises",
+            "leave no_sync() for the last micro-step of each window, forward and backward, so that this one reduces",
+            "n",
+        )
+    if last == "n":
+        return (
+            "every forward before the step was made inside no_sync(), so DDP never reduced",
+            "make the forward of the last micro-step before each step outside no_sync() (it is the forward that decides)",
+            "n",
+        )
+    if last == "-":
+        return (
+            "the last forward did not go through the DDP wrapper (model.module(…), or the model that was wrapped, was called), so DDP did not reduce",
+            "call the wrapper itself in training: model(x), not model.module(x)",
+            "-",
+        )
+    if not last:
+        return (
+            "no backward() came before the step (gradients from torch.autograd.grad?), and DDP reduces in backward() only",
+            "call loss.backward() on the output of the wrapper, or all_reduce the gradients by hand",
+            "",
+        )
+    return (
+        "DDP reduced them in backward, and something changed them after that, differently on each rank",
+        "look at what happens to the gradients between backward() and step(): clipping, noise or scaling has to be the same on all ranks",
+        "",
+    )
+
+
+def _same_letter(scene: Scene, rank: int, i: int, letter: str, default: int) -> int:
+    window = next((w for w in reversed(scene.audits[rank].windows) if letter and w.i == i and letter in w.places), None)
+    return window.places[letter] if window else default
+
+
+def _at_bypass(scene: Scene, place: Place) -> Place:
+    """The line that calls the inner module, where the source shows one near the backward."""
+    line = scene.line_with(place.file or "", (".module(",), place.line or 0)
+    return scene.place_at(place.rank or 0, Frame(place.file or "", line, place.function or "")) if line else place
+
+
+def _loaded_by_some(scene: Scene, story: Story) -> Finding | None:
+    """A checkpoint that only some ranks loaded, after DDP had made the weights the same, or into the optimizer."""
+    loads = {rank: [one for one in scene.audits[rank].loads if one.what == "optimizer" or one.wrapped] for rank in story.ranks}
+    most = max(len(found) for found in loads.values())
+    some = [rank for rank, found in loads.items() if len(found) == most]
+    if not most or len(some) == len(story.ranks):
+        return None
+    one: Loaded = loads[some[0]][-1]
+    others = [rank for rank in story.ranks if rank not in some]
+    a, _b, row_a, row_b = story.weights[0]
+    return load_cause("RW773").finding(
+        f"only {ranks_text(some)} loaded the checkpoint's {one.what} state: weights differ between ranks",
+        certain=True,
+        culprits=tuple(scene.place(rank, loads[rank][-1].site) for rank in some),
+        why=f"{ranks_text(some)} called load_state_dict of the {one.what} after {one.steps} steps, {ranks_text(others)} did not; "
+        f"at step {a.n} {row_a[0]} is different ({_norm(row_a[5])} against {_norm(row_b[5])}). DDP sends rank 0's weights to all once, when it wraps",
+    )
+
+
+def _other_settings(scene: Scene, story: Story) -> Finding | None:
+    if story.settings is None:
+        return None
+    a, b = story.settings
+    other = next(r for r in story.ranks[1:] if b in scene.audits[r].steps)
+    return load_cause("RW775").finding(
+        f"the optimizer has other settings on rank {other} than on rank {story.ranks[0]}, so the ranks' weights diverge",
+        certain=True,
+        culprits=tuple(scene.place(rank, _built(scene, rank, a.i)) for rank in story.ranks),
+        why=f"at step {a.n}: {_difference(a.settings, b.settings)}; the gradients are the same, the steps are not",
+    )
+
+
+def _difference(a: str, b: str) -> str:
+    pairs = [(x, y) for x, y in zip(a.replace("; ", ", ").split(", "), b.replace("; ", ", ").split(", ")) if x != y]
+    return ", ".join(f"{x} against {y}" for x, y in pairs[:4]) or f"{a} against {b}"
+
+
+def _built(scene: Scene, rank: int, i: int) -> int | None:
+    return next((o.built or o.site for o in scene.audits[rank].optimizers if o.i == i), None)
+
+
+def _other_state(scene: Scene, story: Story) -> Finding | None:
+    if story.states is None or not story.weights or story.states[0].n > story.weights[0][0].n:
+        return None
+    a, _ = story.states
+    return load_cause("RW776").finding(
+        "the optimizer's state differs between ranks, so they make different steps from the same gradients",
+        certain=True,
+        culprits=tuple(scene.place(rank, a.site) for rank in story.ranks),
+        why=f"its momenta (or the like) were different before step {a.n}, when the gradients were still the same",
+    )
+
+
+def _differ(scene: Scene, story: Story) -> Finding:
+    a, _b, row_a, row_b = story.weights[0]
+    since = (
+        f"equal until step {story.last_equal}, different at step {a.n}" if story.last_equal is not None else f"different from step {a.n} on"
+    )
+    return load_cause("RW770").finding(
+        f"the weights differ between {ranks_text(story.ranks)}: {row_a[0]} is {since}",
+        certain=True,
+        culprits=tuple(scene.place(rank, a.site) for rank in story.ranks),
+        why=f"norm {_norm(row_a[5])} on rank {story.ranks[0]}, {_norm(row_b[5])} on another; the gradients at these steps are the same on all ranks, "
+        "so something else changed the weights, or a step was made on some ranks only",
+    )
+
+
+def _unwrapped(scene: Scene, story: Story, averages: bool) -> Finding | None:
+    """No DDP: replicas that began equal and drift apart. Ensembles do so on purpose; ranks that share out one dataset do not."""
+    if not story.began_equal:
+        return None
+    a, _b, row_a, row_b = story.weights[0]
+    shared = any(one.begun.is_distributed for rank in story.ranks for passes in scene.loaders(rank).values() for one in passes)
+    reduces = any(r.label.startswith("gradient") for rank in story.ranks for r in scene.audits[rank].reduces)
+    if averages:
+        return _info(scene, story)
+    return load_cause("RW714").finding(
+        f"the model is not wrapped in DDP: {ranks_text(story.ranks)} began with the same weights and train apart; "
+        f"gradients {'still differ after being reduced by hand' if reduces else 'are not reduced'}",
+        certain=False,
+        severity="warning" if shared or reduces else "info",
+        culprits=tuple(scene.place(rank, a.site) for rank in story.ranks),
+        why=f"at step {a.n} {row_a[0]} has norm {_norm(row_a[5])} on rank {story.ranks[0]} and {_norm(row_b[5])} on another"
+        + ("; the data is shared out with a DistributedSampler" if shared else ""),
+    )
+
+
+def _info(scene: Scene, story: Story) -> Finding:
+    a, _b, row_a, _row_b = story.weights[0]
+    return load_cause("RW770").finding(
+        f"the weights differ between ranks at some steps and are averaged now and then: {row_a[0]} at step {a.n}",
+        certain=False,
+        severity="info",
+        culprits=tuple(scene.place(rank, a.site) for rank in story.ranks),
+        why="that is local SGD, if it is meant so",
+    )
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(names[:3])
+    return f"parameter {shown}" if len(names) == 1 else f"parameters {shown}" + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _norm(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.6g}"

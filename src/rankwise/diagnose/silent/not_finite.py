@@ -1,0 +1,50 @@
+"""A loss that is not finite, on which rank first, and what became of the weights."""
+
+from __future__ import annotations
+
+from rankwise.causes import load_cause
+from rankwise.diagnose.silent.scene import Scene
+from rankwise.findings import Finding, ranks_text
+
+
+def find(scene: Scene) -> list[Finding]:
+    bad = {rank: audit.bad_losses[0] for rank, audit in scene.audits.items() if audit.bad_losses}
+    if not bad:
+        return []
+    first = min(one.n for one in bad.values())
+    ranks = sorted(rank for rank, one in bad.items() if one.n == first)
+    spoiled = _spoiled(scene, ranks)
+    some = len(ranks) < len(scene.audits)
+    what = f"{ranks_text(ranks)} alone" if some else "all ranks"
+    inputs = _bad_inputs(scene, ranks)
+    after = f"; from step {spoiled[1]} on parameter {spoiled[0]} is not finite on {ranks_text(spoiled[2])}" if spoiled else ""
+    return [
+        load_cause("RW766").finding(
+            f"the loss became {bad[ranks[0]].value} on {what} at step {first}{after}",
+            certain=True,
+            severity="warning" if some and spoiled else "info",
+            culprits=tuple(scene.place(rank, bad[rank].site) for rank in ranks),
+            why=(inputs or "the batch itself is finite, as far as was looked")
+            + ("; the all-reduce carries the gradients (inf or nan) to every rank" if some else ""),
+        )
+    ]
+
+
+def _spoiled(scene: Scene, ranks: list[int]) -> tuple[str, int, list[int]] | None:
+    """The first parameter whose weights are no longer finite, the step, and on which ranks."""
+    found: list[tuple[int, str, int]] = []
+    for rank, audit in scene.audits.items():
+        seen = next(((s.n, row[0], rank) for s in audit.steps for row in s.rows if row[4] is not None and row[5] is None), None)
+        found += [seen] if seen else []
+    if not found:
+        return None
+    step, name, _ = min(found)
+    return name, step, sorted(rank for _, _, rank in found)
+
+
+def _bad_inputs(scene: Scene, ranks: list[int]) -> str:
+    for rank in ranks:
+        for batch in scene.audits[rank].batches:
+            if batch.bad:
+                return f"batch {batch.n} of rank {rank}'s epoch {batch.p} already holds inf or nan"
+    return ""

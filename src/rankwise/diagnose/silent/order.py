@@ -1,0 +1,106 @@
+"""The ranks give the same tensors to collectives, but in a different order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import groupby
+
+from rankwise.causes import load_cause
+from rankwise.diagnose.silent.scene import Scene
+from rankwise.evidence.audit import Reduced
+from rankwise.evidence.records import Frame
+from rankwise.findings import Finding, Place
+
+_LEAST = 2  # places in the order that have to differ
+
+
+def find(scene: Scene) -> list[Finding]:
+    ranks = sorted(scene.audits)
+    series = {rank: _by_kind(scene.audits[rank].reduces) for rank in ranks}
+    for first in ranks:
+        for other in ranks:
+            if first < other and (found := _swapped(series[first], series[other])) is not None:
+                return [_finding(scene, [first, other], found)]
+    return []
+
+
+def _by_kind(reduces: tuple[Reduced, ...]) -> dict[tuple[str, str], dict[int, Reduced]]:
+    found: dict[tuple[str, str], dict[int, Reduced]] = {}
+    for one in reduces:
+        found.setdefault((one.op, one.group), {})[one.n] = one
+    return found
+
+
+def _swapped(
+    a: dict[tuple[str, str], dict[int, Reduced]], b: dict[tuple[str, str], dict[int, Reduced]]
+) -> list[tuple[str, Reduced, str, Reduced]] | None:
+    """Places at which the labels differ, though both ranks use the same labels in all: one's order is a shuffling of the other's."""
+    for kind in a.keys() & b.keys():
+        common = sorted(a[kind].keys() & b[kind].keys())
+        for name in _names(a[kind][n] for n in common):
+            pairs = [(_label(a[kind][n], name), a[kind][n], _label(b[kind][n], name), b[kind][n]) for n in common]
+            pairs = [pair for pair in pairs if pair[0] and pair[2]]
+            different = [pair for pair in pairs if pair[0] != pair[2]]
+            if len(different) >= _LEAST and _is_shuffled(pairs):
+                return different
+    return None
+
+
+def _names(reduces: Iterable[Reduced]) -> list[str]:
+    """The kinds of labels there are: that of a parameter (""), and each variable that holds a text."""
+    found: dict[str, None] = {}
+    for one in reduces:
+        if one.label:
+            found[""] = None
+        found |= dict.fromkeys(word.partition("=")[0] for word in one.words)
+    return list(found)
+
+
+def _label(one: Reduced, name: str) -> str:
+    if not name:
+        return one.label
+    return next((word for word in one.words if word.startswith(f"{name}=")), "")
+
+
+def _is_shuffled(pairs: list[tuple[str, Reduced, str, Reduced]]) -> bool:
+    """Both ranks have several labels, and the same ones: neither one rank's name for itself, nor a value that goes with the rank."""
+    left, right = {pair[0] for pair in pairs}, {pair[2] for pair in pairs}
+    return len(left) > 1 and left == right
+
+
+def _finding(scene: Scene, ranks: list[int], different: list[tuple[str, Reduced, str, Reduced]]) -> Finding:
+    label_a, a, label_b, b = different[0]
+    shown = [text.partition("=")[2] or text for text in (label_a, label_b)]
+    firsts = [key for key, _ in groupby(text.partition("=")[2] or text for text, *_ in different[:6])]
+    return load_cause("RW783").finding(
+        f"the ranks reduce different tensors together: {a.op} is called in a different order, {shown[0]} on rank {ranks[0]} with {shown[1]} "
+        f"on rank {ranks[1]}",
+        certain=True,
+        culprits=tuple(place for rank, one in zip(ranks, (a, b)) for place in _places(scene, rank, one)),
+        why=f"call {a.n} of {a.op} has {shown[0]} on rank {ranks[0]} and {shown[1]} on rank {ranks[1]}, and so on for {len(different)} calls "
+        f"({', '.join(firsts[:4])}, …): sums of different things, a mismatch without an error",
+    )
+
+
+def _places(scene: Scene, rank: int, one: Reduced) -> list[Place]:
+    """The line that decides the order, where the source shows a loop or a sorting around the call, and the call itself."""
+    frame = scene.frame(rank, one.site)
+    if frame is None:
+        return [scene.place(rank, one.site)]
+    line = _line_of_order(scene, frame)
+    return [*([scene.place_at(rank, Frame(frame.file, line, frame.function))] if line else []), scene.place_at(rank, frame)]
+
+
+def _line_of_order(scene: Scene, frame: Frame) -> int | None:
+    """Upwards from the call: a sort in the same function, else the nearest loop."""
+    lines = scene.job.sources.get(frame.file, "").splitlines()[: frame.line]
+    loop = None
+    for n in range(len(lines), 0, -1):
+        text = lines[n - 1].split("#")[0].strip()
+        if text.startswith("def "):
+            break
+        if "sort" in text:
+            return n
+        if loop is None and (text.startswith("for ") or " for " in text):
+            loop = n
+    return loop

@@ -1,0 +1,108 @@
+"""Ranks that train together draw the same samples."""
+
+from __future__ import annotations
+
+from rankwise.causes import load_cause
+from rankwise.diagnose.silent.scene import DataPass, Scene
+from rankwise.findings import Finding, ranks_text
+
+_LEAST = 3  # batches that have to be the same
+_LEAST_FORWARDS = 6
+
+
+def find(scene: Scene) -> list[Finding]:
+    for ranks in scene.groups():
+        trained = False
+        for loader in scene.shared_loaders(ranks):
+            for passes in zip(*(loader[rank] for rank in ranks)):
+                by_rank = dict(zip(ranks, passes))
+                trained = trained or any(one.trains for one in passes)
+                alike = _alike(scene, by_rank)
+                if alike and all(by_rank[rank].trains for rank in alike):
+                    return [_finding(scene, by_rank, alike)]
+        if not trained and (found := _from_forwards(scene, ranks)) is not None:
+            return [found]
+    return []
+
+
+def _alike(scene: Scene, passes: dict[int, DataPass]) -> list[int]:
+    """The ranks whose batches were all the same, if there are such.
+
+    The same indices are not enough: each rank may have a dataset of its own. The tensors of the batches have to be the same as well; where
+    reading the dataset uses random numbers, one of them is enough, because augmentation may have changed the others.
+    """
+    common = set.intersection(*(set(one.batches) for one in passes.values()))
+    best: list[int] = []
+    for column in range(4):
+        groups: dict[tuple[object, ...], list[int]] = {}
+        for rank, one in passes.items():
+            contents = _contents(one, common, column)
+            if len(set(contents)) > 1 and None not in contents:
+                groups.setdefault((_ids(one, common), contents), []).append(rank)
+        best = max(best, *groups.values(), key=len) if groups else best
+    if len(best) < 2 or not _is_proof(passes[best[0]], common):
+        return []
+    is_augmented = any(scene.audits[rank].randoms for rank in best)
+    whole = {tuple(_contents(passes[rank], common, column) for column in range(4)) for rank in best}
+    return best if is_augmented or len(whole) == 1 else []
+
+
+def _ids(one: DataPass, common: set[int]) -> tuple[int, ...]:
+    return () if one.begun.is_iterable else tuple(one.drawn[n].sum for n in sorted(common) if n in one.drawn)
+
+
+def _contents(one: DataPass, common: set[int], column: int) -> tuple[int | None, ...]:
+    """The checksums of one tensor of each batch."""
+    rows = (one.batches[n].sums for n in sorted(common))
+    return tuple(sums[column] if column < len(sums) else None for sums in rows)
+
+
+def _is_proof(one: DataPass, common: set[int]) -> bool:
+    """Enough batches, and they differ from each other."""
+    is_short = one.ended is not None and one.ended.whole and len(common) >= 2 and len(common) == one.ended.batches
+    contents = {one.batches[n].sums for n in common}
+    return (len(common) >= _LEAST or is_short) and len(contents) > 1
+
+
+def _finding(scene: Scene, passes: dict[int, DataPass], alike: list[int]) -> Finding:
+    one = passes[alike[0]]
+    first, other = alike[0], alike[1]
+    shown = next((n for n in sorted(one.drawn)), None)
+    if one.begun.is_iterable or shown is None:
+        proof = f"the first {len(one.batches)} batches are equal to the last number on {ranks_text(alike)}"
+        fix = "have each rank yield its own part: islice(items, rank, None, world_size), and each DataLoader worker its part of that"
+        why = "the iterable dataset does not split its items by rank"
+    else:
+        ids = ", ".join(str(i) for i in one.drawn[shown].ids[:6])
+        proof = f"batch {shown} is made of samples {ids}, … on rank {first} and on rank {other}, and so on for {len(one.drawn)} batches"
+        fix = "give the DataLoader sampler=DistributedSampler(dataset), and call its set_epoch(epoch) before every epoch"
+        why = f"the loader's sampler is a {one.begun.sampler}" + (", which knows nothing of ranks" if not one.begun.is_distributed else "")
+    return load_cause("RW750").finding(
+        f"{ranks_text(alike)} train on the same data: every batch has the same, identical samples",
+        certain=True,
+        culprits=tuple(scene.place(rank, passes[rank].begun.made) for rank in alike),
+        why=f"{proof}; {why}. The job does the work of one rank, {len(alike)} times",
+        instead=(fix,),
+    )
+
+
+def _from_forwards(scene: Scene, ranks: list[int]) -> Finding | None:
+    """Where there is no DataLoader: what goes into the wrapped model."""
+    seen = {rank: {f.n: f for f in scene.audits[rank].forwards if f.with_grad and f.training} for rank in ranks}
+    common = set.intersection(*(set(forwards) for forwards in seen.values()))
+    sums = [{seen[rank][n].sums for rank in ranks} for n in common]
+    values = {seen[ranks[0]][n].sums for n in common}
+    if (
+        len(common) < _LEAST_FORWARDS
+        or any(len(one) != 1 for one in sums)
+        or len(values) < len(common) // 2
+        or any(None in v for v in values)
+    ):
+        return None
+    return load_cause("RW750").finding(
+        f"{ranks_text(ranks)} train on the same data: what goes into the model is identical on all of them",
+        certain=True,
+        culprits=tuple(scene.place(rank, next(iter(seen[rank].values())).site) for rank in ranks),
+        why=f"the inputs of {len(common)} forwards that were looked at have the same numbers on every rank, and others each time",
+        instead=("give each rank its own part of the data, or its own seed for what is drawn at random",),
+    )

@@ -1,0 +1,61 @@
+"""Where the time goes: waiting for data, and collectives of the script's own."""
+
+from __future__ import annotations
+
+from rankwise.causes import load_cause
+from rankwise.diagnose.silent.scene import DataPass, Scene
+from rankwise.evidence.audit import Times, total_times
+from rankwise.findings import Finding
+
+_MUCH = 0.3
+_LEAST_MS = 2.0  # a step
+
+
+def find(scene: Scene) -> list[Finding]:
+    totals = {rank: total for rank, audit in scene.audits.items() if (total := total_times(audit.times)) is not None}
+    if not totals or len(totals) < len(scene.audits):
+        return []
+    return [finding for look in (_data, _collectives) if (finding := look(scene, totals)) is not None]
+
+
+def _data(scene: Scene, totals: dict[int, Times]) -> Finding | None:
+    """On every rank: where only one waits for its data, it is the straggler that is told of."""
+    if min(total.data / max(total.wall, 1e-9) for total in totals.values()) < _MUCH:
+        return None
+    rank = max(totals, key=lambda r: totals[r].data)
+    total = totals[rank]
+    each = total.data / total.steps
+    if each < _LEAST_MS:
+        return None
+    one = _training_pass(scene, rank)
+    workers = one.begun.workers if one else 0
+    setting = f"num_workers={max(4, 2 * workers)}, prefetch_factor=4, persistent_workers=True"
+    return load_cause("RW512").finding(
+        f"the ranks wait for data {100 * total.data / total.wall:.0f} % of the time: {each:.0f} ms of each {total.wall / total.steps:.0f} ms step "
+        "pass in the DataLoader",
+        certain=True,
+        culprits=tuple(scene.place(r, seen.begun.made if (seen := _training_pass(scene, r)) else None) for r in totals),
+        why=f"num_workers is {workers}; with the data there in time a step would take about {(total.wall - total.data) / total.steps:.0f} ms",
+        next=(f"try DataLoader(…, {setting})",),
+    )
+
+
+def _training_pass(scene: Scene, rank: int) -> DataPass | None:
+    return next((one for passes in scene.loaders(rank).values() for one in passes if one.trains), None)
+
+
+def _collectives(scene: Scene, totals: dict[int, Times]) -> Finding | None:
+    rank = min(totals, key=lambda r: totals[r].collective)  # who waits least, waits for nobody: this is what the calls themselves cost
+    total = totals[rank]
+    each = total.collective / total.steps
+    if total.collective < _MUCH * total.wall or each < _LEAST_MS:
+        return None
+    seen = [one for one in scene.audits[rank].reduces if not one.label]
+    if any(one.label for one in scene.audits[rank].reduces):  # gradients or weights, reduced by hand: that has to be
+        return None
+    return load_cause("RW513").finding(
+        f"{100 * total.collective / total.wall:.0f} % of the time passes in collectives that the script calls itself: {each:.0f} ms of each step",
+        certain=True,
+        culprits=tuple(scene.place(r, seen[-1].site if seen else None) for r in totals),
+        why=f"{len(seen)} such calls were looked at on rank {rank}; DDP's own reduction is not among them",
+    )

@@ -1,0 +1,70 @@
+"""BatchNorm's running statistics are different on each rank."""
+
+from __future__ import annotations
+
+from math import sqrt
+
+from rankwise.causes import load_cause
+from rankwise.diagnose.silent.scene import Scene
+from rankwise.evidence.audit import StepSeen
+from rankwise.findings import Finding, ranks_text
+
+_FAR = 0.5  # of a standard deviation
+_MOMENTUM, _VERY_FAR = 0.1, 1.5  # what one batch moves the running mean by; how far the ranks' data has to be apart
+
+
+def find(scene: Scene) -> list[Finding]:
+    for ranks in scene.groups():
+        steps = [found for found in scene.steps(ranks) if all(step.buffers for step in found.values())]
+        if len(steps) < 2:
+            continue
+        names = _drifting(steps[-1])
+        if names and (found := _finding(scene, ranks, steps, names)) is not None:
+            return [found]
+    return []
+
+
+def _drifting(steps: dict[int, StepSeen]) -> list[str]:
+    """Running statistics whose numbers differ; other buffers may be each rank's own on purpose."""
+    sums: dict[str, set[int]] = {}
+    for step in steps.values():
+        for name, checksum, _ in step.buffers:
+            sums.setdefault(name, set()).add(checksum)
+    return [name for name, found in sums.items() if len(found) > 1 and name.rsplit(".", 1)[-1] in ("running_mean", "running_var")]
+
+
+def _finding(scene: Scene, ranks: list[int], steps: list[dict[int, StepSeen]], names: list[str]) -> Finding | None:
+    """Where DDP sends rank 0's statistics around, they differ by one batch only, and rank 0's data alone decides: that is a note."""
+    last = steps[-1]
+    a, b = last[ranks[0]], last[ranks[1]]
+    is_sent = not any(not wrapper.broadcast_buffers for wrapper in scene.audits[ranks[0]].wrappers)
+    far, name, mean_a, mean_b = _farthest(a, b)
+    if is_sent and far < _MOMENTUM * _VERY_FAR:
+        return None
+    how = "only rank 0's count (broadcast_buffers)" if is_sent else "each rank evaluates with its own (broadcast_buffers=False)"
+    return load_cause("RW774").finding(
+        f"BatchNorm running statistics differ per rank: {names[0]} is not the same on {ranks_text(ranks)}",
+        certain=True,
+        severity="warning" if far >= _FAR and not is_sent else "info",
+        culprits=tuple(scene.place(rank, _site(scene, rank)) for rank in ranks),
+        why=f"at step {a.n} {name}[…] is {mean_a:.4g} on rank {ranks[0]} and {mean_b:.4g} on rank {ranks[1]}, "
+        f"{far:.1f} standard deviations apart; {how}",
+    )
+
+
+def _farthest(a: StepSeen, b: StepSeen) -> tuple[float, str, float, float]:
+    """The pair of running means that are farthest apart, in standard deviations."""
+    values_a, values_b = ({name: numbers for name, _, numbers in step.buffers} for step in (a, b))
+    best = (0.0, "running_mean", 0.0, 0.0)
+    for name, means in values_a.items():
+        variances = values_a.get(name.replace("running_mean", "running_var"), ())
+        if not name.endswith("running_mean") or name not in values_b:
+            continue
+        for x, y, variance in zip(means, values_b[name], variances):
+            best = max(best, (abs(x - y) / sqrt(max(variance, 1e-12)), name, x, y))
+    return best
+
+
+def _site(scene: Scene, rank: int) -> int | None:
+    wrappers = scene.audits[rank].wrappers
+    return next((w.site for w in wrappers if not w.broadcast_buffers), wrappers[0].site if wrappers else None)

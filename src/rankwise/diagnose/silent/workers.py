@@ -1,0 +1,40 @@
+"""Each DataLoader worker of a rank yields the same data."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from rankwise.causes import load_cause
+from rankwise.diagnose.silent.scene import DataPass, Scene
+from rankwise.findings import Finding
+
+
+def find(scene: Scene) -> list[Finding]:
+    found = {rank: one for rank in scene.audits for passes in scene.loaders(rank).values() for one in passes if _repeats(one)}
+    if not found:
+        return []
+    ranks = sorted(found)
+    one = found[ranks[0]]
+    return [
+        load_cause("RW755").finding(
+            f"every DataLoader worker yields the same data: the loop gets each batch {one.begun.workers} times (duplicate samples)",
+            certain=True,
+            culprits=tuple(scene.place(rank, found[rank].begun.made) for rank in ranks),
+            why=f"of the first {len(one.batches)} batches of rank {ranks[0]} only {len(_kinds(one))} are different; the dataset is iterable, "
+            f"is copied into {one.begun.workers} workers, and does not split its items between them",
+        )
+    ]
+
+
+def _kinds(one: DataPass) -> Counter[tuple[int | None, ...]]:
+    return Counter(batch.sums for n, batch in one.batches.items() if n < 16)
+
+
+def _repeats(one: DataPass) -> bool:
+    """Batches come in turn from each worker: with W workers, W in a row are the same, and the next W are others."""
+    workers = one.begun.workers
+    rounds = [[one.batches[n] for n in range(k, k + workers) if n in one.batches] for k in range(0, 16, max(1, workers))]
+    whole = [batches for batches in rounds if len(batches) == workers]
+    if not one.begun.is_iterable or workers < 2 or len(whole) < 2 or any(None in b.sums or not b.sums for r in whole for b in r):
+        return False
+    return all(len({b.sums for b in batches}) == 1 for batches in whole) and len({batches[0].sums for batches in whole}) == len(whole)

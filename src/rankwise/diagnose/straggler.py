@@ -1,0 +1,157 @@
+"""The rank that keeps the others waiting: known by the order of arrival at collectives, and what it does meanwhile."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from statistics import median
+
+from rankwise.causes import load_cause
+from rankwise.diagnose.standing import place_of
+from rankwise.diagnose.wording import seconds_text
+from rankwise.evidence.audit import Times, total_times
+from rankwise.evidence.collectives import CollectiveLog
+from rankwise.evidence.frames import user_frame
+from rankwise.evidence.records import Frame, JobEvidence, RankEvidence
+from rankwise.findings import Finding
+
+_SLOTS = 20  # a straggler is told from at least so many collectives
+_TELLING = 10  # of which so many have to show a difference
+_LATE_S = 0.008
+_LATE_ALONE_S = 0.05  # where nothing but the arrivals tells of it
+_USUALLY = 0.85  # chance, on a busy machine, makes a rank the last in three of four
+_PARTS = ("data", "forward", "optimizer", "save", "other")
+_WORDS = {
+    "data": "waiting for its data",
+    "forward": "in the forward",
+    "backward": "in the backward",
+    "optimizer": "in the optimizer's step",
+    "save": "writing checkpoints",
+    "other": "in code between them",
+}
+
+
+@dataclass(frozen=True)
+class _Lag:
+    """Who comes last, how often, and how much after the first of the others."""
+
+    rank: int
+    times: int
+    seen: int
+    late_s: float
+    spacing_s: float
+    since_ns: int
+
+
+def find_straggler(job: JobEvidence) -> Finding | None:
+    """The clocks of different hosts are not comparable."""
+    if len({e.host for e in job.ranks.values()}) != 1 or len(job.ranks) < 2:
+        return None
+    lag = _find_lag({rank: _arrivals(e.collectives) for rank, e in job.ranks.items()})
+    if lag is None or _has_joined(job, lag.rank, lag.since_ns):
+        return None
+    part = _slow_part(job, lag.rank, lag.late_s)
+    if not part and lag.late_s < _LATE_ALONE_S:
+        return None
+    frame = _busy_at(job.ranks[lag.rank], part)
+    late = seconds_text(lag.late_s) if lag.late_s >= 1 else f"{lag.late_s * 1000:.0f} ms"
+    doing = f"; it spends that time {_WORDS[part]}" if part else ""
+    return load_cause("RW503").finding(
+        f"rank {lag.rank} is a straggler: it arrives last in {lag.times} of {lag.seen} collectives, {late} after the others, "
+        f"which are slowed down to its pace (slower rank)",
+        certain=True,
+        culprits=(place_of(job.ranks[lag.rank], frame),),
+        why=f"the others wait for it in every collective{doing}. Without it a step would be up to {late} shorter"
+        + (": " + _compared(job, lag.rank, part) if part else ""),
+    )
+
+
+def slow_rank(job: JobEvidence) -> int | None:
+    """While the job runs: the rank that is busy much longer than the others between two steps, by its own clock."""
+    busy = {rank: busy_ms for rank, e in job.ranks.items() if (busy_ms := _busy_ms(total_times(e.audit.times, 3))) is not None}
+    if len(busy) < 2 or len(busy) < len(job.ranks):
+        return None
+    rank = max(busy, key=lambda r: busy[r])
+    others = median(ms for r, ms in busy.items() if r != rank)
+    return rank if busy[rank] > others + max(1e3 * _LATE_S, 0.2 * others) else None
+
+
+def _busy_ms(total: Times | None) -> float | None:
+    """A step's time without the backward, in which all wait for the slowest."""
+    return None if total is None else (total.wall - total.backward - total.collective) / total.steps
+
+
+def _find_lag(arrivals: dict[int, dict[int, int]]) -> _Lag | None:
+    """Only collectives to which the ranks come one after the other tell: after the first of a step they all go on together."""
+    shared = sorted(set.intersection(*(set(times) for times in arrivals.values())))[-200:]
+    if len(shared) < _SLOTS:
+        return None
+    spreads = {slot: max(t[slot] for t in arrivals.values()) - min(t[slot] for t in arrivals.values()) for slot in shared}
+    usual = sorted(spreads.values())[int(0.9 * len(shared))]
+    telling = [slot for slot in shared if spreads[slot] >= 0.5 * usual]
+    last = Counter(max(arrivals, key=lambda rank: arrivals[rank][slot]) for slot in telling)
+    rank, times = last.most_common(1)[0]
+    first_of_others = [min(arrivals[r][slot] for r in arrivals if r != rank) for slot in telling]
+    late_s = median((arrivals[rank][slot] - first) / 1e9 for slot, first in zip(telling, first_of_others))
+    spacing_s = (arrivals[rank][shared[-1]] - arrivals[rank][shared[0]]) / 1e9 / (len(shared) - 1)
+    if len(telling) < _TELLING or times < _USUALLY * len(telling) or late_s < max(_LATE_S, 0.2 * spacing_s):
+        return None
+    return _Lag(rank, times, len(telling), late_s, spacing_s, arrivals[rank][shared[0]])
+
+
+def _has_joined(job: JobEvidence, rank: int, since_ns: int) -> bool:
+    """A rank that has run out of data and only answers the others' collectives (torch's Join) makes no forward of its own."""
+    forwards = {r: [call for call in e.calls if call.op == "forward" and call.started_ns >= since_ns] for r, e in job.ranks.items()}
+    return not forwards[rank] and any(forwards.values())
+
+
+def _arrivals(log: CollectiveLog) -> dict[int, int]:
+    """When each of the last collectives of the default group was entered, by its number."""
+    ids = {i for i, signature in enumerate(log.signatures) if signature.group == "0"}
+    recent = range(max(0, len(log) - 400), len(log))
+    return {} if log.is_partial else {log.seq[i]: log.created_ns[i] for i in recent if log.what[i] in ids}
+
+
+def _per_step(total: Times, part: str) -> float:
+    if part == "other":
+        known = total.data + total.forward + total.backward + total.optimizer + total.collective + total.save
+        return (total.wall - known) / total.steps
+    return float(getattr(total, part)) / total.steps
+
+
+def _slow_part(job: JobEvidence, rank: int, late_s: float) -> str:
+    """In which part of a step the straggler is longer than the others; the backward, which is as long on all, where no other is."""
+    totals = {r: total for r, e in job.ranks.items() if (total := total_times(e.audit.times)) is not None}
+    if rank not in totals or len(totals) < 2:
+        return ""
+    more = {
+        part: _per_step(totals[rank], part) - median(_per_step(total, part) for r, total in totals.items() if r != rank)
+        for part in _PARTS
+    }  # fmt: skip
+    part = max(more, key=lambda name: more[name])
+    return part if more[part] >= 0.4 * late_s * 1e3 else "backward"
+
+
+def _compared(job: JobEvidence, rank: int, part: str) -> str:
+    totals = {r: total for r, e in job.ranks.items() if (total := total_times(e.audit.times)) is not None}
+    return ", ".join(f"rank {r} {_per_step(total, part):.0f} ms" for r, total in list(totals.items())[:8]) + f" a step {_WORDS[part]}"
+
+
+def _busy_at(evidence: RankEvidence, part: str) -> Frame | None:
+    """The line at which it was seen most often, else where that part of the step begins, else its last call."""
+    seen = Counter(frame for stack in evidence.glimpses if (frame := user_frame(stack)) is not None)
+    if seen:
+        function, _ = Counter((frame.file, frame.function) for frame in seen.elements()).most_common(1)[0]
+        return max((frame for frame in seen if (frame.file, frame.function) == function), key=lambda frame: seen[frame])
+    audit = evidence.audit
+    sites = {
+        "data": [one.site for one in audit.passes],
+        "forward": [one.site for one in audit.forwards],
+        "backward": [site for one in audit.windows for site in one.places.values()],
+        "optimizer": [one.site for one in audit.optimizers],
+        "save": [one.site for one in audit.writes],
+    }
+    known = sites.get(part, [])
+    if known and (frame := user_frame(audit.sites.get(known[-1], ()))) is not None:
+        return frame
+    return next((frame for call in reversed(evidence.calls) if (frame := user_frame(call.stack))), None)

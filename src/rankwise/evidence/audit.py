@@ -1,0 +1,394 @@
+"""What the audit of one rank's training saw, as frozen records; `site` numbers point into `Audit.sites`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from rankwise.evidence.stack import Stack
+from rankwise.evidence.thaw import thaw
+
+_MOST = 6000  # records kept of a kind: the first and the last
+
+# name, whether DDP reduces it, checksum and norm of the gradient, the same of the weights; None where it could not be looked at
+Row = tuple[str, bool, int | None, float | None, int | None, float | None]
+BufferRow = tuple[str, int, tuple[float, ...]]
+
+
+@dataclass(frozen=True)
+class Wrapper:
+    """A DDP wrapper was built."""
+
+    i: int
+    site: int
+    broadcast_buffers: bool
+    find_unused: bool
+    ranks: tuple[int, ...]
+    parameters: int
+    reduced: int
+    bytes: int
+    cls: str = ""
+    t: int = 0
+
+
+@dataclass(frozen=True)
+class OptimizerSeen:
+    """An optimizer at its first step: whose parameters it holds."""
+
+    i: int
+    cls: str
+    site: int
+    built: int
+    held: int
+    of_model: int
+    late: tuple[str, ...]  # parameters of a wrapped model that DDP does not reduce
+    with_grad: int
+    model_with_grad: int
+    t: int = 0
+
+
+@dataclass(frozen=True)
+class Window:
+    """What happened between two steps of an optimizer, and for how many steps in a row; see `probe/audit/window.py` for the letters."""
+
+    i: int
+    pattern: str
+    first: int
+    count: int
+    site: int
+    lines: int = 0  # places its backwards were made from
+    places: dict[str, int] = field(default_factory=dict)
+    divisor: float | None = None
+    root: str = ""
+    is_mean: bool = False
+    t: int = 0
+
+
+@dataclass(frozen=True)
+class StepSeen:
+    """A sampled step: fingerprints right before the optimizer changes the weights."""
+
+    i: int
+    n: int
+    syncs: int
+    joined: bool
+    hooked: bool
+    of_model: bool
+    rows: tuple[Row, ...]
+    settings: str
+    state: int | None
+    buffers: tuple[BufferRow, ...]
+    site: int
+    foreign: int = 0  # parameters of no wrapped model, without a gradient
+    unheld: tuple[str, ...] = ()  # parameters of a wrapped model, with a gradient, that are not this optimizer's
+    loss: float | None = None
+    t: int = 0
+
+
+@dataclass(frozen=True)
+class PassBegun:
+    """An iteration over a DataLoader began."""
+
+    loader: int
+    n: int
+    site: int
+    made: int
+    sampler: str
+    shuffles: bool
+    epoch: int | None
+    has_epoch: bool
+    is_distributed: bool
+    drop_last: bool
+    size: int | None
+    is_iterable: bool
+    workers: int
+    batch_size: int | None
+    base_seed: int | None
+    backwards: int
+    pinned: bool = False
+    prefetch: int | None = None
+    data_sum: int | None = None  # of what the dataset holds, where that can be told
+    t: int = 0
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """The sampler gave the indices of one batch."""
+
+    loader: int
+    p: int
+    n: int
+    sum: int
+    ids: tuple[Any, ...]
+    size: int
+    t: int = 0
+
+
+@dataclass(frozen=True)
+class BatchSeen:
+    """The loop got a batch: fingerprints of its first tensors."""
+
+    loader: int
+    p: int
+    n: int
+    sums: tuple[int | None, ...]
+    bad: tuple[int, ...]
+    numel: int
+    rows: int
+    backwards: int
+    t: int = 0
+
+
+@dataclass(frozen=True)
+class PassEnded:
+    """A pass came to its end (`whole`), or another began before it had."""
+
+    loader: int
+    n: int
+    whole: bool
+    batches: int
+    samples: int
+    sum: int
+    backwards: int
+    ids: tuple[int, ...]  # a part of the ids, chosen in a way all ranks share
+    repeats: int
+    t: int = 0
+
+
+@dataclass(frozen=True)
+class ForwardSeen:
+    """A sampled forward through DDP."""
+
+    n: int
+    site: int
+    with_grad: bool
+    training: bool
+    sums: tuple[int | None, ...]
+    shape: tuple[int, ...]
+    numel: int
+    backwards: int
+    t: int = 0
+
+
+@dataclass(frozen=True)
+class RandomUsed:
+    """Reading the dataset used random numbers: which generators, and their state before."""
+
+    n: int
+    used: tuple[str, ...]
+    before: tuple[int, ...]
+    worker: int
+    t: int = 0
+
+
+@dataclass(frozen=True)
+class Seeded:
+    which: str
+    value: str
+    site: int
+    t: int = 0
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """`load_state_dict` of a model or an optimizer; how many DDP wrappers and steps there were by then."""
+
+    what: str
+    site: int
+    wrapped: int
+    steps: int
+    t: int = 0
+
+
+@dataclass(frozen=True)
+class Wrote:
+    path: str
+    how: str
+    mode: str
+    site: int
+    t: int = 0
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """A collective of the user's: what its tensor is, where that can be told."""
+
+    op: str
+    group: str
+    n: int
+    label: str
+    words: tuple[str, ...]
+    values: tuple[float | None, ...]  # where they are few, and on the CPU
+    numel: int
+    site: int
+    t: int = 0
+
+
+@dataclass(frozen=True)
+class Times:
+    """Milliseconds of some steps together."""
+
+    steps: int
+    wall: float
+    audit: float
+    data: float
+    forward: float
+    backward: float
+    optimizer: float
+    collective: float
+    save: float
+    t: int = 0
+
+
+@dataclass(frozen=True)
+class BadLoss:
+    n: int
+    site: int
+    value: str
+    t: int = 0
+
+
+@dataclass(frozen=True)
+class Left:
+    """Backwards at the end that no step followed."""
+
+    pattern: str
+    places: dict[str, int] = field(default_factory=dict)
+    t: int = 0
+
+
+@dataclass(frozen=True)
+class Throttled:
+    stride: int
+    spent_ms: float
+    elapsed_ms: float
+    t: int = 0
+
+
+@dataclass(frozen=True)
+class DataParallelBuilt:
+    site: int
+    devices: int = 0
+    t: int = 0
+
+
+@dataclass(frozen=True)
+class AuditEnd:
+    spent_ms: float
+    loss: float
+    losses: int
+    forwards: int
+    backwards: int
+    t: int = 0
+
+
+@dataclass(frozen=True)
+class Audit:
+    """All of it, in the order it happened."""
+
+    sites: dict[int, Stack] = field(default_factory=dict)
+    wrappers: tuple[Wrapper, ...] = ()
+    optimizers: tuple[OptimizerSeen, ...] = ()
+    windows: tuple[Window, ...] = ()
+    steps: tuple[StepSeen, ...] = ()
+    passes: tuple[PassBegun, ...] = ()
+    drawn: tuple[Drawn, ...] = ()
+    batches: tuple[BatchSeen, ...] = ()
+    pass_ends: tuple[PassEnded, ...] = ()
+    forwards: tuple[ForwardSeen, ...] = ()
+    randoms: tuple[RandomUsed, ...] = ()
+    seeds: tuple[Seeded, ...] = ()
+    loads: tuple[Loaded, ...] = ()
+    writes: tuple[Wrote, ...] = ()
+    reduces: tuple[Reduced, ...] = ()
+    times: tuple[Times, ...] = ()
+    bad_losses: tuple[BadLoss, ...] = ()
+    left: tuple[Left, ...] = ()
+    throttled: tuple[Throttled, ...] = ()
+    data_parallel: tuple[DataParallelBuilt, ...] = ()
+    ends: tuple[AuditEnd, ...] = ()
+
+
+KINDS: dict[str, tuple[str, type]] = {
+    "ddp": ("wrappers", Wrapper),
+    "optimizer": ("optimizers", OptimizerSeen),
+    "window": ("windows", Window),
+    "step": ("steps", StepSeen),
+    "pass": ("passes", PassBegun),
+    "drawn": ("drawn", Drawn),
+    "batch": ("batches", BatchSeen),
+    "pass_end": ("pass_ends", PassEnded),
+    "forward": ("forwards", ForwardSeen),
+    "random": ("randoms", RandomUsed),
+    "seeded": ("seeds", Seeded),
+    "loaded": ("loads", Loaded),
+    "wrote": ("writes", Wrote),
+    "reduced": ("reduces", Reduced),
+    "times": ("times", Times),
+    "bad_loss": ("bad_losses", BadLoss),
+    "left": ("left", Left),
+    "throttled": ("throttled", Throttled),
+    "data_parallel": ("data_parallel", DataParallelBuilt),
+    "end": ("ends", AuditEnd),
+}
+
+
+def total_times(times: tuple[Times, ...], least_steps: int = 10) -> Times | None:
+    """All of a rank's times together; None where there are too few steps to tell."""
+    steps = sum(one.steps for one in times)
+    if steps < least_steps:
+        return None
+    parts = ("wall", "data", "forward", "backward", "optimizer", "collective", "save")
+    return Times(steps=steps, audit=times[-1].audit, **{part: sum(getattr(one, part) for one in times) for part in parts})
+
+
+class AuditLog:
+    """Filled line by line from a journal."""
+
+    def __init__(self) -> None:
+        self._records: dict[str, list[Any]] = {name: [] for name, _ in KINDS.values()}
+        self.num_taken = 0
+
+    def take(self, facts: dict[str, Any]) -> None:
+        """One line of the probe's; ValueError or KeyError for what is none. A window that goes on replaces what was known of it."""
+        name, cls = KINDS[facts["a"]]
+        record, kept = thaw(cls, facts), self._records[name]
+        self.num_taken += 1
+        if name == "windows" and _goes_on(kept, record):
+            return
+        kept.append(record)
+        if len(kept) > _MOST:
+            del kept[_MOST // 2]
+
+    def frozen(self, sites: dict[int, Stack], randoms: list[RandomUsed]) -> Audit:
+        """With the places that are mentioned, and what the DataLoader workers of the rank told."""
+        records: dict[str, Any] = {name: tuple(kept) for name, kept in self._records.items()}
+        records["randoms"] += tuple(randoms)
+        return Audit(sites={site: sites[site] for site in _sites_in(records) if site in sites}, **records)
+
+    @property
+    def randoms(self) -> list[RandomUsed]:
+        return self._records["randoms"]
+
+
+def _goes_on(kept: list[Window], record: Window) -> bool:
+    """Whether this is the latest window of its optimizer again, only longer; then it takes its place."""
+    for at in range(len(kept) - 1, max(-1, len(kept) - 5), -1):
+        if kept[at].i == record.i:
+            if (kept[at].first, kept[at].pattern) == (record.first, record.pattern):
+                kept[at] = record
+                return True
+            return False
+    return False
+
+
+def _sites_in(records: dict[str, Any]) -> set[int]:
+    found: set[int] = set()
+    for kept in records.values():
+        for record in kept:
+            found |= {getattr(record, name) for name in _SITE_FIELDS if hasattr(record, name)}
+            found |= set(getattr(record, "places", {}).values())
+    return found
+
+
+_SITE_FIELDS = ("site", "made", "built")

@@ -1,0 +1,17 @@
+"""Lines of Python stacks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One line of a Python stack."""
+
+    file: str
+    line: int
+    function: str
+
+
+Stack = tuple[Frame, ...]  # innermost frame first

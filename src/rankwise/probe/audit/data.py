@@ -1,0 +1,369 @@
+"""Looks at what a DataLoader gives this rank: the indices of every pass, fingerprints of some batches, and the random numbers they used."""
+
+import functools
+import random
+import sys
+import weakref
+import zlib
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from .. import hooks, sites
+from . import prints, record, window
+
+_IDS = 8  # sample ids shown of a batch
+_SKETCH = 256  # ids kept of a pass, to tell how much two ranks' passes overlap
+_FIELDS = 4
+_PRIME, _MASK = 2654435761, 0xFFFFFFFF
+
+_numbers: weakref.WeakKeyDictionary[Any, tuple[int, int]] = weakref.WeakKeyDictionary()  # loader: its number, the place it was made
+_num_loaders = 0
+_passes: weakref.WeakKeyDictionary[Any, "Pass"] = weakref.WeakKeyDictionary()  # by iterator
+_pass_counts: dict[int, int] = {}
+_base_fetches = 0
+
+
+class Pass:
+    """One iteration over a loader so far."""
+
+    def __init__(self, loader: int, number: int) -> None:
+        self.loader, self.number = loader, number
+        self.drawn, self.samples, self.checksum = 0, 0, 0
+        self.given = 0
+        self.began_backwards = window.backwards
+        self.repeats = 0
+        self.sketch: dict[int, int] = {}
+        self.limit = _MASK + 1
+        self.is_over = False
+
+
+def attach(module: ModuleType) -> None:
+    """After `torch.utils.data.dataloader`."""
+    if not record.is_on():
+        return
+    module.DataLoader.__init__ = _noted_init(module.DataLoader.__init__)
+    cls = module._BaseDataLoaderIter
+    cls._next_index = _noted_index(cls._next_index)
+
+
+def attach_fetchers(module: ModuleType) -> None:
+    """After `torch.utils.data._utils.fetch`, which reads the dataset, in a worker or in the rank itself."""
+    if not record.is_on():
+        return
+    for cls in (module._MapDatasetFetcher, module._IterableDatasetFetcher):
+        cls.fetch = _noted_fetch(cls.fetch)
+
+
+def _noted_init(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            original(self, *args, **kwargs)
+        except BaseException as error:
+            hooks.step_aside(error)
+            raise
+        _note_loader(self, sys._getframe(1))
+
+    return __init__
+
+
+@record.paid
+def _note_loader(loader: Any, frame: Any) -> None:
+    global _num_loaders
+    _numbers[loader] = (_num_loaders, sites.number_of_caller(frame))
+    _num_loaders += 1
+
+
+@record.paid
+def pass_began(loader: Any, iterator: Any, frame: Any) -> None:
+    """`iter(loader)` has returned this iterator."""
+    if loader not in _numbers:
+        return
+    number, made = _numbers[loader]
+    sampler, dataset = _innermost_sampler(loader), loader.dataset
+    n = _pass_counts[number] = _pass_counts.get(number, -1) + 1
+    before = _passes.get(iterator)  # persistent workers: the same iterator again
+    if before is not None and not before.is_over:
+        _end(before, False)
+    _passes[iterator] = Pass(number, n)
+    record.write(
+        "pass",
+        loader=number,
+        n=n,
+        site=sites.number_of_caller(frame),
+        made=made,
+        sampler=type(sampler).__name__,
+        shuffles=_shuffles(sampler),
+        epoch=_whole(getattr(sampler, "epoch", None)),
+        has_epoch=hasattr(sampler, "set_epoch"),
+        is_distributed=isinstance(sampler, _class("torch.utils.data.distributed", "DistributedSampler")),
+        drop_last=bool(getattr(sampler, "drop_last", False)),
+        size=_length(dataset),
+        is_iterable=isinstance(dataset, _class("torch.utils.data", "IterableDataset")),
+        workers=int(getattr(loader, "num_workers", 0) or 0),
+        batch_size=_whole(getattr(loader, "batch_size", None)),
+        base_seed=_seed(getattr(iterator, "_base_seed", None)),
+        backwards=window.backwards,
+        pinned=bool(getattr(loader, "pin_memory", False)),
+        prefetch=_whole(getattr(loader, "prefetch_factor", None)),
+        data_sum=_dataset_sum(dataset) if n == 0 else None,
+    )
+
+
+def _dataset_sum(dataset: Any) -> int | None:
+    """A checksum of the tensors and lists a dataset holds, to tell one dataset on all ranks from one for each."""
+    found: list[Any] = _held(dataset)
+    inner, depth = dataset, 0
+    while inner is not None and depth < 4:
+        for value in list(getattr(inner, "__dict__", {}).values())[:32]:
+            found += _held(value)
+        inner, depth = getattr(inner, "dataset", None), depth + 1
+    known = [one[0] for one in prints.fingerprints([t for t in found if hasattr(t, "dtype")]) if one] + [t for t in found if type(t) is int]
+    return hash((_length(dataset), *known)) & _MASK if known else None
+
+
+def _held(value: Any) -> list[Any]:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if type(value) in (list, tuple) and value and isinstance(value[0], torch.Tensor):
+        return list(value[:4])
+    if type(value) in (list, tuple, range) and value and type(value[0]) in (int, str, float):
+        return [zlib.crc32(repr((len(value), list(value[:: max(1, len(value) // 32)][:32]))).encode())]
+    if type(value).__module__ == "numpy" and hasattr(value, "tobytes") and value.size:
+        flat = value.reshape(-1) if value.flags.c_contiguous else value.ravel()[:64]
+        return [zlib.crc32(flat[:: max(1, flat.size // 64)][:64].tobytes())]
+    return []
+
+
+def _innermost_sampler(loader: Any) -> Any:
+    """Of a loader with a batch sampler of the user's, the sampler inside it, if it has one."""
+    batch_sampler = getattr(loader, "batch_sampler", None)
+    if batch_sampler is not None and getattr(loader, "batch_size", None) is None:
+        return batch_sampler if hasattr(batch_sampler, "set_epoch") else getattr(batch_sampler, "sampler", batch_sampler)
+    return getattr(loader, "sampler", None)
+
+
+def _shuffles(sampler: Any) -> bool:
+    shuffle = getattr(sampler, "shuffle", None)
+    return bool(shuffle) if isinstance(shuffle, bool) else type(sampler).__name__ == "RandomSampler"
+
+
+def _noted_index(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def _next_index(self: Any) -> Any:
+        try:
+            index = original(self)
+        except BaseException as error:
+            hooks.step_aside(error)
+            raise
+        _note_index(self, index)
+        return index
+
+    return _next_index
+
+
+@record.paid
+def _note_index(iterator: Any, index: Any) -> None:
+    one = _passes.get(iterator)
+    if one is None:
+        early = _early.setdefault(iterator, [])  # workers are given their first batches before the iterator is returned
+        if len(early) < 4096:
+            early.append(index)
+        return
+    for index_before in _early.pop(iterator, ()):
+        _count_index(one, index_before)
+    _count_index(one, index)
+
+
+_early: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
+
+
+def _count_index(one: Pass, index: Any) -> None:
+    ids = index if isinstance(index, (list, tuple)) else [index]
+    checksum = _checksum(ids)
+    n = one.drawn
+    one.drawn += 1
+    one.samples += len(ids)
+    one.checksum = zlib.crc32(checksum.to_bytes(8, "little"), one.checksum)
+    _sketch(one, ids)
+    if n < 16 or record.is_sampled(n):
+        record.write("drawn", loader=one.loader, p=one.number, n=n, sum=checksum, ids=[_id(i) for i in ids[:_IDS]], size=len(ids))
+
+
+def _sketch(one: Pass, ids: Any) -> None:
+    """Keeps the ids that come first in an order all ranks share, so that the ranks' samples of ids can be compared."""
+    for i in ids:
+        if type(i) is not int:
+            return
+        key = i * _PRIME & _MASK
+        if key in one.sketch:
+            one.repeats += 1
+        elif len(one.sketch) < _SKETCH:
+            one.sketch[key] = i
+        elif key < one.limit:
+            del one.sketch[one.limit]
+            one.sketch[key] = i
+        else:
+            continue
+        one.limit = max(one.sketch) if len(one.sketch) == _SKETCH else _MASK + 1
+
+
+def _checksum(ids: Any) -> int:
+    if all(type(i) is int for i in ids):
+        return hash(tuple(ids)) & 0x7FFFFFFFFFFFFFFF
+    return zlib.crc32(repr(list(ids)).encode())
+
+
+@record.paid
+def batch_given(iterator: Any, batch: Any) -> None:
+    """The loop got a batch."""
+    one = _passes.get(iterator)
+    if one is None:
+        return
+    n = one.given
+    one.given += 1
+    if not record.is_sampled(n) or (one.number > 3 and n > 3 and not record.is_sampled(one.number)):
+        return
+    fields = _fields(batch)
+    record.write(
+        "batch",
+        loader=one.loader,
+        p=one.number,
+        n=n,
+        sums=[found[0] if found else None for found in prints.fingerprints(fields)],
+        bad=[i for i, t in enumerate(fields) if _is_bad(t)],
+        numel=sum(t.numel() for t in fields),
+        rows=int(fields[0].shape[0]) if fields and fields[0].dim() else 0,
+        backwards=window.backwards,
+    )
+
+
+def _fields(batch: Any) -> list[Any]:
+    """The first tensors of a batch, whatever holds them."""
+    import torch
+
+    found: list[Any] = []
+    stack = [batch]
+    while stack and len(found) < _FIELDS:
+        item = stack.pop()
+        if isinstance(item, torch.Tensor):
+            found.append(item)
+        elif isinstance(item, dict):
+            stack += [item[key] for key in list(item)[::-1][:16]]
+        elif isinstance(item, (list, tuple)):
+            stack += list(item)[::-1][:16]
+    return found
+
+
+def _is_bad(tensor: Any) -> bool:
+    return tensor.device.type == "cpu" and tensor.is_floating_point() and tensor.numel() < 1 << 16 and not bool(tensor.isfinite().all())
+
+
+@record.paid
+def pass_ended(iterator: Any) -> None:
+    """The loader raised StopIteration."""
+    window.data_ended()
+    one = _passes.get(iterator)
+    if one is not None and not one.is_over:
+        _end(one, True)
+
+
+def _end(one: Pass, whole: bool) -> None:
+    one.is_over = True
+    sketch = dict(sorted(one.sketch.items()))
+    record.write(
+        "pass_end",
+        loader=one.loader,
+        n=one.number,
+        whole=whole,
+        batches=one.given,
+        samples=one.samples,
+        sum=one.checksum,
+        backwards=window.backwards - one.began_backwards,
+        ids=list(sketch.values()),
+        repeats=one.repeats,
+    )
+
+
+def _noted_fetch(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def fetch(self: Any, index: Any) -> Any:
+        global _base_fetches
+        n = _base_fetches
+        _base_fetches += 1
+        before = _random_state(self.dataset) if record.is_sampled(n) else None
+        try:
+            data = original(self, index)
+        except BaseException as error:
+            hooks.step_aside(error)
+            raise
+        if before is not None:
+            _note_random(n, before, self.dataset)
+        return data
+
+    return fetch
+
+
+@record.paid
+def _random_state(dataset: Any) -> dict[str, int]:
+    """Checksums of the random generators that datasets use: the global ones, and those the dataset holds."""
+    import torch
+
+    state = {"random": hash(random.getstate()[1]) & _MASK, "torch": prints.fingerprint_of_bytes(torch.get_rng_state())}
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        _kind, keys, position, *_ = numpy.random.get_state()
+        state["numpy"] = zlib.crc32(keys.tobytes(), position)
+    for name, value in list(getattr(dataset, "__dict__", {}).items())[:32]:
+        if isinstance(value, torch.Generator):
+            state[f"dataset.{name}"] = prints.fingerprint_of_bytes(value.get_state())
+        elif isinstance(value, random.Random):
+            state[f"dataset.{name}"] = hash(value.getstate()[1]) & _MASK
+        elif type(value).__name__ == "Generator" and hasattr(value, "bit_generator"):
+            state[f"dataset.{name}"] = zlib.crc32(repr(value.bit_generator.state).encode())
+    return state
+
+
+@record.paid
+def _note_random(n: int, before: dict[str, int], dataset: Any) -> None:
+    after = _random_state(dataset) or {}
+    used = [name for name, value in before.items() if after.get(name) != value]
+    if used:
+        info = _worker_info()
+        record.write("random", n=n, used=used, before=[before[name] for name in used], worker=-1 if info is None else int(info.id))
+
+
+def _worker_info() -> Any:
+    ask = getattr(sys.modules.get("torch.utils.data"), "get_worker_info", None)
+    return ask() if ask is not None else None
+
+
+def is_worker() -> bool:
+    """Whether this process is a DataLoader worker, whose steps and passes are its parent's."""
+    return _worker_info() is not None
+
+
+def _class(module: str, name: str) -> Any:
+    return getattr(sys.modules.get(module), name, ())
+
+
+def _length(dataset: Any) -> int | None:
+    try:
+        return len(dataset)
+    except TypeError:
+        return None
+
+
+def _whole(value: Any) -> int | None:
+    return value if type(value) is int else None
+
+
+def _seed(value: Any) -> int | None:
+    return int(value) & 0x7FFFFFFFFFFFFFFF if value is not None else None
+
+
+def _id(value: Any) -> Any:
+    return value if type(value) is int else str(value)[:40]

@@ -1,0 +1,81 @@
+"""Knows the models that DDP wraps on this rank: their parameters by name, what DDP reduces of them, and their buffers."""
+
+import weakref
+from typing import Any
+
+from . import record
+
+_MAX_NAMES = 4000
+
+
+class Wrapped:
+    """One DDP wrapper. Holds it weakly: it may go whenever the user lets it go."""
+
+    def __init__(self, number: int, wrapper: Any) -> None:
+        self.number = number
+        self._wrapper = weakref.ref(wrapper)
+        self.reduced = {id(p) for p in wrapper.module.parameters() if p.requires_grad}
+
+    @property
+    def wrapper(self) -> Any:
+        return self._wrapper()
+
+    def named(self) -> list[tuple[str, Any]]:
+        wrapper = self._wrapper()
+        return [] if wrapper is None else list(wrapper.module.named_parameters())[:_MAX_NAMES]
+
+    def buffers(self) -> list[tuple[str, Any]]:
+        """Those that DDP was not told to leave alone."""
+        wrapper = self._wrapper()
+        if wrapper is None:
+            return []
+        ignored = getattr(wrapper, "parameters_to_ignore", ())
+        return [(name, b) for name, b in wrapper.module.named_buffers() if name not in ignored][:_MAX_NAMES]
+
+
+known: list[Wrapped] = []
+
+
+@record.paid
+def wrapped(wrapper: Any, site: int) -> None:
+    """A DDP wrapper was built."""
+    one = Wrapped(len(known), wrapper)
+    known.append(one)
+    group = getattr(wrapper, "process_group", None)
+    record.write(
+        "ddp",
+        i=one.number,
+        site=site,
+        broadcast_buffers=bool(getattr(wrapper, "broadcast_buffers", True)),
+        find_unused=bool(getattr(wrapper, "find_unused_parameters", False)),
+        ranks=_ranks_of(group),
+        parameters=sum(1 for _ in wrapper.module.parameters()),
+        reduced=len(one.reduced),
+        bytes=sum(p.numel() * p.element_size() for p in wrapper.module.parameters() if p.requires_grad),
+        cls=type(wrapper.module).__qualname__,
+    )
+
+
+def _ranks_of(group: Any) -> list[int]:
+    import torch.distributed as dist
+
+    return [] if group is None else list(dist.get_process_group_ranks(group))[:4096]
+
+
+def names() -> dict[int, tuple[str, bool]]:
+    """id of each parameter of a wrapped model: its name, and whether DDP reduces its gradient."""
+    found: dict[int, tuple[str, bool]] = {}
+    for one in known:
+        for name, p in one.named():
+            found[id(p)] = (name, id(p) in one.reduced)
+    return found
+
+
+def is_joining() -> bool:
+    """Inside torch's Join, ranks with less data take fewer steps, and rightly so."""
+    return any(getattr(getattr(one.wrapper, "_join_config", None), "enable", False) for one in known)
+
+
+def has_hook() -> bool:
+    """A communication hook of the user's: gradients need not be averaged at every step."""
+    return any(getattr(one.wrapper, "_comm_hooks", None) for one in known)

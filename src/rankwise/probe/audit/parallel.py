@@ -1,0 +1,60 @@
+"""Notes `nn.DataParallel`, and what goes through DDP: the forwards' inputs, to compare them between ranks."""
+
+import functools
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from .. import hooks, sites
+from . import data, prints, record, window
+
+_num_forwards = 0
+
+
+def attach(module: ModuleType) -> None:
+    """After `torch.nn.parallel.data_parallel`."""
+    if record.is_on():
+        module.DataParallel.__init__ = _noted_init(module.DataParallel.__init__)
+
+
+def _noted_init(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            original(self, *args, **kwargs)
+        except BaseException as error:
+            hooks.step_aside(error)
+            raise
+        _note_built(self, sys._getframe(1))
+
+    return __init__
+
+
+@record.paid
+def _note_built(wrapper: Any, frame: Any) -> None:
+    hooks.come_aboard()
+    record.write("data_parallel", site=sites.number_of_caller(frame), devices=len(getattr(wrapper, "device_ids", ()) or ()))
+
+
+@record.paid
+def forward(wrapper: Any, inputs: Any, kwargs: Any, with_grad: bool, site: Any) -> None:
+    """A forward through DDP begins."""
+    global _num_forwards
+    window.forward(wrapper, with_grad)
+    n = _num_forwards
+    _num_forwards += 1
+    if not record.is_sampled(n):
+        return
+    fields = data._fields([*inputs, kwargs])
+    record.write(
+        "forward",
+        n=n,
+        site=sites.number_of_caller(site),
+        with_grad=with_grad,
+        training=bool(wrapper.module.training),
+        sums=[found[0] if found else None for found in prints.fingerprints(fields)],
+        shape=list(fields[0].shape)[:4] if fields else [],
+        numel=sum(t.numel() for t in fields),
+        backwards=window.backwards,
+    )

@@ -1,0 +1,93 @@
+"""Writes what the audit saw to the journal, and keeps to its share of the job's time."""
+
+import functools
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from .. import hooks, journal
+
+LEVEL = os.environ.get("RANKWISE_AUDIT", "light")
+_ALLOWED_NS = 60_000_000  # what may be spent before the share counts: a job of two seconds is looked at too
+_SHARE = 0.01
+_MAX_LINES = 20_000
+_AT_ONCE, _FLUSH_NS = 200, 400_000_000
+_WIDEST, _LAST_STRIDE = 256, 1 << 20
+
+_stride = _WIDEST
+_spent_ns = 0
+_began_ns = time.perf_counter_ns()
+_lines = 0
+_kept: list[dict[str, Any]] = []
+_of_pid = [os.getpid()]
+_flushed_ns = [0]
+
+
+def is_on() -> bool:
+    return LEVEL != "off"
+
+
+def is_sampled(n: int) -> bool:
+    """Whether to look at the n-th step, batch or call: the first sixteen, then eight for each doubling, then every so many.
+
+    All strides are powers of two, so that ranks which look less often look at a part of what the others look at.
+    """
+    if n < 16 or LEVEL == "full":
+        return True
+    return n % min(1 << (n.bit_length() - 4), _stride) == 0
+
+
+def write(what: str, /, **facts: Any) -> None:
+    """Keep one line; lines go to the journal some at a time, because opening a file costs more than all the rest."""
+    global _lines
+    _lines += 1
+    if _lines > _MAX_LINES:
+        return
+    if _of_pid[0] != os.getpid():  # a forked worker: what is kept here is its parent's
+        _kept.clear()
+        _of_pid[0] = os.getpid()
+    _kept.append({"a": what, "t": time.time_ns(), **facts})
+    if len(_kept) >= _AT_ONCE or time.monotonic_ns() - _flushed_ns[0] > _FLUSH_NS:
+        flush()
+
+
+def flush() -> None:
+    """Hand over what was kept."""
+    _flushed_ns[0] = time.monotonic_ns()
+    if _kept and _of_pid[0] == os.getpid():
+        lines, _kept[:] = list(_kept), []
+        journal.write("audit", lines=lines)
+
+
+def paid(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A look that may fail unnoticed, and whose time counts."""
+
+    @functools.wraps(function)
+    def run(*args: Any) -> Any:
+        began = time.perf_counter_ns()
+        try:
+            return function(*args)
+        except Exception as error:
+            hooks.note_broken(f"audit: {function.__name__}", error)
+            return None
+        finally:
+            _pay(time.perf_counter_ns() - began)
+
+    return run
+
+
+def _pay(ns: int) -> None:
+    """Look half as often once the share is used up, and say so."""
+    global _spent_ns, _stride
+    _spent_ns += ns
+    if LEVEL == "full" or _spent_ns < _ALLOWED_NS or _stride >= _LAST_STRIDE:
+        return
+    elapsed = time.perf_counter_ns() - _began_ns
+    if _spent_ns - _ALLOWED_NS > _SHARE * elapsed:
+        _stride *= 2
+        write("throttled", stride=_stride, spent_ms=_spent_ns / 1e6, elapsed_ms=elapsed / 1e6)
+
+
+def spent_ns() -> int:
+    return _spent_ns

@@ -1,0 +1,90 @@
+"""Labels the tensors this rank gives to collectives: a parameter's gradient, the metric's name in the loop around, a number."""
+
+import sys
+from typing import Any
+
+from .. import sites
+from . import models, prints, record
+
+_OPS = ("all_reduce", "reduce", "broadcast", "all_gather", "all_gather_into_tensor", "gather")
+_FIRST = 400
+_FRAMES = 3
+_MAX_LABEL = 60
+_FEW = 4
+_SPOILED = frozenset({"locals", "vars", "eval", "exec", "dir"})  # before Python 3.13, looking at variables changes what locals() gave
+_OPTIMIZED = 0x01
+
+_counts: dict[tuple[str, str], int] = {}
+optimized: list[Any] = []  # parameters of optimizers where no model is wrapped
+
+
+@record.paid
+def note(op: str, group: str, tensor: Any, site_frame: Any) -> None:
+    """One collective of the user's is about to be made."""
+    if op not in _OPS or not hasattr(tensor, "dtype"):
+        return
+    n = _counts[op, group] = _counts.get((op, group), -1) + 1
+    if n >= _FIRST and not record.is_sampled(n):
+        return
+    label = _parameter_label(tensor)
+    words = () if label else _words_around(site_frame)
+    record.write(
+        "reduced",
+        op=op,
+        group=group,
+        n=n,
+        label=label,
+        words=list(words),
+        values=_values(tensor),
+        numel=tensor.numel(),
+        site=sites.number_of_caller(site_frame),
+    )
+
+
+def _parameter_label(tensor: Any) -> str:
+    pointer = tensor.data_ptr() if prints.is_plain(tensor) else 0
+    if not pointer:
+        return ""
+    for name, p in _parameters():
+        if p.grad is not None and p.grad.data_ptr() == pointer and p.grad.numel() == tensor.numel():
+            return f"gradient of {name}"
+        if p.data_ptr() == pointer and p.numel() == tensor.numel():
+            return f"parameter {name}"
+    return ""
+
+
+def _parameters() -> list[tuple[str, Any]]:
+    if models.known:
+        return [pair for one in models.known for pair in one.named()][:1000]
+    return [(f"parameter {i}", p) for i, ref in enumerate(optimized[:1000]) if (p := ref()) is not None]
+
+
+def _words_around(frame: Any) -> list[str]:
+    """Short texts in the variables of the user's functions around the call: in a loop over metrics, the metric's name."""
+    found: list[str] = []
+    for _ in range(_FRAMES):
+        while frame is not None and not sites.is_users(frame):
+            frame = frame.f_back
+        if frame is None or not frame.f_code.co_flags & _OPTIMIZED:  # the module itself: its variables are no loop's
+            break
+        found += _texts_of(frame)
+        frame = frame.f_back
+    return found[:6]
+
+
+def _texts_of(frame: Any) -> list[str]:
+    code = frame.f_code
+    if sys.version_info < (3, 13) and not _SPOILED.isdisjoint(code.co_names):
+        return []
+    values = frame.f_locals
+    found = [f"{name}={value[:_MAX_LABEL]}" for name, value in values.items() if type(value) is str and value]
+    if sys.version_info < (3, 13):
+        values.clear()  # a copy that would keep the user's tensors alive as long as the function runs
+    return found
+
+
+def _values(tensor: Any) -> list[float]:
+    """The numbers of a metric; reading them from a GPU would wait for it."""
+    if tensor.numel() > _FEW or tensor.device.type != "cpu" or not prints.is_plain(tensor) or tensor.is_complex():
+        return []
+    return [float(value) for value in tensor.detach().reshape(-1).tolist()]

@@ -1,0 +1,60 @@
+"""Notes where this rank seeds its random generators, and with what."""
+
+import functools
+import random
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from .. import hooks, sites
+from . import record
+
+_MOST = 40
+_num_noted = 0
+
+
+def attach(module: ModuleType) -> None:
+    """After `torch.random`; the standard library's own generator with it."""
+    if not record.is_on():
+        return
+    module.manual_seed = _noted(module.manual_seed, "torch")  # type: ignore[attr-defined]
+    random.seed = _noted(random.seed, "random")
+    random.seed.__qualname__ = "seed"  # where pickle finds it
+    hooks.after("numpy.random", "audit.seeds", "attach_numpy")
+
+
+def attach_numpy(module: ModuleType) -> None:
+    """After `numpy.random`."""
+    if record.is_on():
+        module.seed = _noted(module.seed, "numpy")  # type: ignore[attr-defined]
+
+
+def _noted(original: Callable[..., Any], which: str) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def seed(*args: Any, **kwargs: Any) -> Any:
+        _note(which, args[0] if args else next(iter(kwargs.values()), None), sys._getframe(1))
+        try:
+            return original(*args, **kwargs)
+        except BaseException as error:
+            hooks.step_aside(error)
+            raise
+
+    return seed
+
+
+def _is_users_own(frame: Any) -> bool:
+    """Not what a DataLoader does at the start of each worker. torch.compile's own frames may lie between."""
+    while frame is not None and not sites.is_users(frame):
+        if "_utils" in frame.f_code.co_filename and frame.f_code.co_name == "_worker_loop":
+            return False
+        frame = frame.f_back
+    return frame is not None
+
+
+@record.paid
+def _note(which: str, value: Any, frame: Any) -> None:
+    global _num_noted
+    _num_noted += 1
+    if _num_noted <= _MOST and hooks.is_aboard() and _is_users_own(frame):
+        record.write("seeded", which=which, value=str(value)[:40], site=sites.number_of_caller(frame))

@@ -1,0 +1,271 @@
+"""Looks at optimizer steps: the window of backwards before each, and on sampled ones fingerprints of gradients, weights and state."""
+
+import functools
+import sys
+import time
+import weakref
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from .. import hooks, sites
+from . import loss, models, prints, record, reduces, times, window
+
+_MOST = 24  # tensors looked at in one sample; of larger models another part each time
+_SETTINGS = ("lr", "momentum", "weight_decay", "betas", "eps", "nesterov")
+
+
+class Seen:
+    """One optimizer: its number, its steps so far, the window it had last."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.steps = 0
+        self.pattern: str | None = None
+        self.first = 0
+        self.told_at = 0
+        self.site = 0
+        self.facts: dict[str, Any] = {}
+
+
+_seen: weakref.WeakKeyDictionary[Any, Seen] = weakref.WeakKeyDictionary()
+_all: list[Seen] = []
+_has_joined = False
+in_scaler = False
+
+
+def attach(module: ModuleType) -> None:
+    """After `torch.optim.optimizer`."""
+    if not record.is_on():
+        return
+    module.register_optimizer_step_pre_hook(_before)
+    module.register_optimizer_step_post_hook(_after)
+    cls = module.Optimizer
+    cls.zero_grad = _noted_zero(cls.zero_grad)
+    cls.load_state_dict = noted_load(cls.load_state_dict, "optimizer")
+    cls.__init__ = _noted_init(cls.__init__)
+
+
+def attach_module(module: ModuleType) -> None:
+    """After `torch.nn.modules.module`."""
+    if not record.is_on():
+        return
+    module.Module.zero_grad = _noted_zero(module.Module.zero_grad)
+    module.Module.load_state_dict = noted_load(module.Module.load_state_dict, "model")
+
+
+def _before(optimizer: Any, args: Any, kwargs: Any) -> None:
+    import torch
+
+    if not torch.compiler.is_compiling():
+        times.optimizer_begins()
+        _look(optimizer, sys._getframe(1))
+
+
+def _after(optimizer: Any, args: Any, kwargs: Any) -> None:
+    import torch
+
+    if not torch.compiler.is_compiling():
+        times.optimizer_ends()
+
+
+@record.paid
+def _look(optimizer: Any, frame: Any) -> None:
+    seen = _seen.get(optimizer)
+    if seen is None:
+        seen = _seen[optimizer] = Seen(len(_all))
+        _all.append(seen)
+    if not seen.steps:
+        seen.site = sites.number_of_caller(frame)
+        _introduce(optimizer, seen)
+    letters, lines = window.close()
+    _note_window(seen, letters + ("G" if in_scaler else ""), lines)
+    if record.is_sampled(seen.steps):
+        _take_prints(optimizer, seen)
+    seen.steps += 1
+
+
+def _note_window(seen: Seen, pattern: str, lines: int) -> None:
+    """Written when it changes, and now and then how long it has stayed."""
+    n, is_new = seen.steps, pattern != seen.pattern
+    if is_new:
+        end_window(seen)
+        seen.pattern, seen.first = pattern, n
+    seen.facts = {"lines": lines, "places": {letter: site for letter, site in window.where.items() if letter in pattern}, **loss.facts()}
+    if is_new or record.is_sampled(n):
+        _write_window(seen, n - seen.first + 1)
+
+
+def end_window(seen: Seen) -> None:
+    if seen.pattern is not None and seen.steps - seen.first > 0:
+        _write_window(seen, seen.steps - seen.first)
+
+
+def _write_window(seen: Seen, count: int) -> None:
+    record.write("window", i=seen.number, pattern=seen.pattern, first=seen.first, count=count, site=seen.site, **seen.facts)
+
+
+def _introduce(optimizer: Any, seen: Seen) -> None:
+    """Whose parameters it holds, at its first step."""
+    held = [p for group in optimizer.param_groups for p in group["params"]]
+    names = models.names()
+    window.watch(held)
+    if not models.known:
+        reduces.optimized[:] = [weakref.ref(p) for p in held]
+    record.write(
+        "optimizer",
+        i=seen.number,
+        cls=type(optimizer).__name__,
+        site=seen.site,
+        built=_built.get(optimizer, 0),
+        held=len(held),
+        of_model=sum(id(p) in names for p in held),
+        late=[names[id(p)][0] for p in held if id(p) in names and not names[id(p)][1] and p.requires_grad][:8],
+        with_grad=sum(p.grad is not None for p in held),
+        model_with_grad=sum(p.grad is not None for one in models.known for _, p in one.named()),
+    )
+
+
+def _take_prints(optimizer: Any, seen: Seen) -> None:
+    global _has_joined
+    _has_joined = _has_joined or models.is_joining()
+    names = models.names()
+    held = [p for group in optimizer.param_groups for p in group["params"]]
+    labelled = [(names.get(id(p), (f"parameter {i}", False)), p) for i, p in enumerate(held) if p.requires_grad]
+    picked = _part_of(labelled, seen.steps)
+    found = prints.fingerprints([t for _, p in picked for t in (p.grad, p)])
+    rows = [
+        [name, is_reduced, *(found[2 * i] or (None, None)), *(found[2 * i + 1] or (None, None))]
+        for i, ((name, is_reduced), _) in enumerate(picked)
+    ]
+    record.write(
+        "step",
+        i=seen.number,
+        n=seen.steps,
+        syncs=window.syncs,
+        joined=_has_joined,
+        hooked=models.has_hook(),
+        of_model=any(id(p) in names for _, p in picked),
+        rows=rows,
+        settings=_settings(optimizer),
+        state=_state_print(optimizer, [p for _, p in picked]),
+        buffers=_buffers(),
+        foreign=sum(id(p) not in names and p.grad is None for p in held) if names else 0,
+        unheld=_unheld(names, held)[:4],
+        site=seen.site,
+        loss=loss.last(),
+    )
+
+
+def _unheld(names: dict[int, tuple[str, bool]], held: list[Any]) -> list[str]:
+    """Parameters of wrapped models that have a gradient and are not this optimizer's."""
+    own = {id(p) for p in held}
+    return [names[id(p)][0] for one in models.known for _, p in one.named() if p.grad is not None and id(p) not in own and id(p) in names]
+
+
+def _part_of(items: list[Any], n: int) -> list[Any]:
+    """All of a small model; of a large one some, others at each sample, and the first and last always."""
+    if len(items) <= _MOST or record.LEVEL == "full":
+        return items
+    num_parts = -(-len(items) // (_MOST - 2))
+    part = (n if n < 16 else n // max(1, 1 << (n.bit_length() - 4))) % num_parts
+    return [items[0], *items[1 + part : -1 : num_parts], items[-1]]
+
+
+def _settings(optimizer: Any) -> str:
+    groups = [{name: group[name] for name in _SETTINGS if name in group} for group in optimizer.param_groups[:8]]
+    return "; ".join(", ".join(f"{name}={_plain(value)}" for name, value in group.items()) for group in groups)[:500]
+
+
+def _plain(value: Any) -> Any:
+    return "tensor" if hasattr(value, "dtype") else value  # reading it would wait for the GPU
+
+
+def _state_print(optimizer: Any, parameters: list[Any]) -> int | None:
+    """The first tensors of the optimizer's state, before this step changes them."""
+    import torch
+
+    states = [optimizer.state.get(p) or {} for p in parameters[:4]]
+    tensors = [value for state in states for value in state.values() if isinstance(value, torch.Tensor) and value.numel() > 1][:6]
+    found = [one[0] for one in prints.fingerprints(tensors) if one is not None]
+    return hash(tuple(found)) & 0xFFFFFFFF if found else None
+
+
+def _buffers() -> list[list[Any]]:
+    """The floating-point buffers of wrapped models; whether DDP sends rank 0's around is told by the wrapper."""
+    named = [(name, b) for one in models.known for name, b in one.buffers() if b.is_floating_point()][:12]
+    found = prints.fingerprints([b for _, b in named])
+    return [[name, found[i][0], prints.numbers_of(b, 8)] for i, (name, b) in enumerate(named) if found[i] is not None]  # type: ignore[index]
+
+
+_built: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
+
+def _noted_init(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            original(self, *args, **kwargs)
+        except BaseException as error:
+            hooks.step_aside(error)
+            raise
+        _note_built(self, sys._getframe(1))
+
+    return __init__
+
+
+@record.paid
+def _note_built(optimizer: Any, frame: Any) -> None:
+    _built[optimizer] = sites.number_of_caller(frame)
+
+
+def _noted_zero(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def zero_grad(self: Any, *args: Any, **kwargs: Any) -> Any:
+        import torch
+
+        if not torch.compiler.is_compiling():
+            _zeroed(sys._getframe(1))
+        try:
+            return original(self, *args, **kwargs)
+        except BaseException as error:
+            hooks.step_aside(error)
+            raise
+
+    return zero_grad
+
+
+@record.paid
+def _zeroed(frame: Any) -> None:
+    window.zeroed(frame)
+
+
+def noted_load(original: Callable[..., Any], what: str) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def load_state_dict(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            result = original(self, *args, **kwargs)
+        except BaseException as error:
+            hooks.step_aside(error)
+            raise
+        _note_load(what, sys._getframe(1))
+        return result
+
+    return load_state_dict
+
+
+@record.paid
+def _note_load(what: str, frame: Any) -> None:
+    record.write("loaded", what=what, site=sites.number_of_caller(frame), wrapped=len(models.known), steps=sum(s.steps for s in _all))
+
+
+def steps_so_far() -> int:
+    return max((seen.steps for seen in _all), default=0)
+
+
+def at_end() -> None:
+    """The last window, and gradients that never came to a step."""
+    for seen in _all:
+        end_window(seen)
+    if window.pending():
+        record.write("left", pattern=window.pending(), time=time.time_ns(), places=dict(window.where))

@@ -1,0 +1,104 @@
+"""The window between two optimizer steps as a short text: one letter for each thing that matters for the gradients.
+
+s n -   a backward after a synchronising DDP forward, after one in no_sync, after none through the wrapper
+z       gradients thrown away that no step had used
+g       the loss was multiplied by a GradScaler     u  unscaled     C c  clipped, c while still multiplied
+m       gradients changed by hand after the last backward
+|       the data ended while gradients waited for a step     G  at the end: the step was a GradScaler's
+"""
+
+import weakref
+from typing import Any
+
+from .. import sites
+
+_LONGEST = 120
+
+_letters: list[str] = []
+_lines: set[int] = set()  # the places of this window's backwards: one in a loop, several where there are several losses
+_forwards = ""  # of DDP since the last backward, with gradients: s or n
+_pending = 0  # backwards since gradients were last used or thrown away
+_versions: int | None = None  # of some parameters, at the last backward
+_grads: list[tuple[int, int]] = []  # of the same parameters: their gradients' state then
+_watched: list[weakref.ref[Any]] = []
+is_scaled = False
+backwards = 0  # in all
+forwards = 0  # of DDP, in all
+syncs = 0  # backwards that DDP reduced
+where: dict[str, int] = {}  # letter: the place it was last noted at
+
+
+def note(letter: str, frame: Any = None) -> None:
+    if len(_letters) < _LONGEST:
+        _letters.append(letter)
+    if frame is not None:
+        where[letter] = sites.number_of_caller(frame)
+
+
+def forward(wrapper: Any, with_grad: bool) -> None:
+    """A forward through DDP began."""
+    global _forwards, forwards
+    forwards += 1
+    if with_grad and wrapper.module.training:
+        _forwards = "s" if wrapper.require_backward_grad_sync else "n"
+    elif with_grad and not _forwards:
+        _forwards = "s" if wrapper.require_backward_grad_sync else "n"
+
+
+def backward(frame: Any) -> None:
+    """A backward has ended."""
+    global _forwards, _pending, _versions, backwards, syncs
+    backwards += 1
+    _pending += 1
+    letter = _forwards or "-"
+    syncs += letter == "s"
+    _forwards = ""
+    _versions, _grads[:] = _version_of_weights(), _state_of_grads()
+    note(letter, frame)
+    _lines.add(where[letter])
+
+
+def zeroed(frame: Any) -> None:
+    """Gradients are about to be thrown away; that matters where nothing has used them."""
+    global _pending
+    if _pending and _versions == _version_of_weights():
+        note("z", frame)
+    _pending = 0
+
+
+def data_ended() -> None:
+    if _pending:
+        note("|")
+
+
+def close() -> tuple[str, int]:
+    """A step is made: the letters since the one before, and from how many places backwards were made."""
+    global _pending
+    if _grads and not {"C", "c", "u"} & set(_letters) and _grads != _state_of_grads():
+        note("m")
+    closed = "".join(_letters), len(_lines)
+    _letters.clear()
+    _lines.clear()
+    _grads.clear()
+    _pending = 0
+    return closed
+
+
+def pending() -> str:
+    return "".join(_letters)
+
+
+def watch(parameters: list[Any]) -> None:
+    """Parameters whose change shows that somebody used the gradients, be it without an optimizer."""
+    picked = [*parameters[:2], *parameters[-2:]]
+    _watched.extend(weakref.ref(p) for p in picked if len(_watched) < 16)
+
+
+def _state_of_grads() -> list[tuple[int, int]]:
+    """Which tensors hold the gradients of some parameters, and how often each was written to."""
+    grads = [p.grad for ref in _watched if (p := ref()) is not None]
+    return [(id(grad), grad._version) for grad in grads if grad is not None and not grad.is_inference()]
+
+
+def _version_of_weights() -> int:
+    return sum(p._version for ref in _watched if (p := ref()) is not None and not p.is_inference())

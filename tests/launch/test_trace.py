@@ -1,0 +1,52 @@
+"""The trace of --profile: valid events, a process for each rank, all on one clock."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from rankwise.evidence.collectives import CollectiveLog, Signature
+from rankwise.evidence.records import Call, Frame, JobEvidence, RankEvidence
+from rankwise.launch.trace import write_trace
+
+START = 1_790_000_000_000_000_000
+
+
+def a_rank(rank: int, late_ns: int) -> RankEvidence:
+    log = CollectiveLog()
+    log.add(1, Signature("0", "all_reduce", (4,), "float32"), START + 5_000_000 + late_ns, True, None, "backward")
+    call = Call("barrier", START + 8_000_000, START + 9_000_000, (Frame("/job/train.py", 7, "main"),))
+    return RankEvidence(rank, pid=100 + rank, host="node-a", calls=(call,), collectives=log)
+
+
+def written(tmp_path: Path) -> list[dict]:
+    live = tmp_path / "live"
+    live.mkdir()
+    for rank in (0, 1):
+        lines = [f"data {START + 1_000_000} 500000", f"forward {START + 2_000_000} 1000000", f"nonsense {START} 1", "optimizer cut"]
+        (live / f"trace-{100 + rank}").write_text("\n".join(lines))
+    job = JobEvidence(("x",), START, START + 10**9, 2, 10.0, {rank: a_rank(rank, 1_000_000 * rank) for rank in (0, 1)})
+    write_trace(tmp_path / "trace.json", live, job)
+    return json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+
+
+def test_every_rank_is_a_process_with_named_lanes(tmp_path: Path) -> None:
+    events = written(tmp_path)
+
+    names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+    assert names == {0: "rank 0 (node-a, pid 100)", 1: "rank 1 (node-a, pid 101)"}
+    lanes = {(event["pid"], event["tid"]) for event in events if event["name"] == "thread_name"}
+    assert {(event["pid"], event["tid"]) for event in events if event["ph"] in "Xi"} <= lanes
+
+
+def test_spans_and_arrivals_are_in_microseconds_since_the_jobs_start(tmp_path: Path) -> None:
+    events = written(tmp_path)
+
+    spans = {(event["pid"], event["name"]): (event["ts"], event["dur"]) for event in events if event["ph"] == "X"}
+    assert spans[0, "data"] == (1000.0, 500.0) and spans[1, "forward"] == (2000.0, 1000.0) and spans[0, "barrier"] == (8000.0, 1000.0)
+    arrivals = {event["pid"]: event["ts"] for event in events if event["ph"] == "i"}
+    assert arrivals == {0: 5000.0, 1: 6000.0}
+
+
+def test_what_is_cut_off_or_unknown_is_left_out(tmp_path: Path) -> None:
+    assert {event["name"] for event in written(tmp_path) if event["ph"] == "X"} == {"data", "forward", "barrier"}

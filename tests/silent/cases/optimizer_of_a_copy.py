@@ -1,0 +1,26 @@
+"""The optimizer was built from a copy of the model."""
+
+import copy
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+CASE = {
+    "code": "RW702",
+    "ranks": [0, 1],
+    "words": [["optimizer"], ["does not hold", "not the model"]],
+}
+
+
+def main(fault):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
+    opt = torch.optim.SGD((copy.deepcopy(net) if fault else net).parameters(), lr=0.05)  # fault
+    model = DDP(net)
+    draw = torch.Generator().manual_seed(dist.get_rank())
+    for _step in range(20):
+        opt.zero_grad()
+        model(torch.randn(8, 6, generator=draw)).square().mean().backward()
+        opt.step()
