@@ -301,3 +301,14 @@ def test_a_mismatch_long_before_an_unrelated_error_is_not_its_cause() -> None:
     failed = [raised(rank(r, [Slot(reduce_op=op), *FIVE]), "FileNotFoundError", "no such file") for r, op in enumerate(("SUM", "MAX"))]
 
     assert [finding.code for finding in diagnose(job(*failed, exit_code=1))][:2] == ["RW401", "RW207"]
+
+
+def test_of_two_dtypes_the_one_that_the_code_asks_for_is_named() -> None:
+    evidence = job(waiting(0), waiting(1, dtype="int32"))
+    file = next(iter(evidence.ranks[0].calls[-1].stack)).file
+    asks = replace(evidence, sources={**evidence.sources, file: "n = torch.tensor([1], dtype=torch.int32)\n"})
+
+    found = diagnose(asks)[0]
+
+    assert found.code == "RW205"
+    assert [place.rank for place in found.culprits] == [1]

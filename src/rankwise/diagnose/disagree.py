@@ -100,7 +100,7 @@ def _same_slot(job: JobEvidence, stands: Standings, book: SourceBook, conflict: 
         and certain
         and (_varies(job, conflict) or not _is_ragged(conflict) or _goes_over_tensors(job, book, conflict))
     )
-    culprits = minority(values) or _unusual(job, conflict) or sorted(conflict.entries)
+    culprits = minority(values) or _unusual(job, conflict) or _converted(job, conflict) or sorted(conflict.entries)
     op = next(iter(conflict.entries.values())).what.op
     sides = "; ".join(f"{verb(ranks, 'has', 'have')} {_shown(conflict, ranks[0])}" for ranks in values.values())
     frames = {rank: user_frames(conflict.stacks[rank]) for rank in conflict.entries}
@@ -182,6 +182,29 @@ def _unusual(job: JobEvidence, conflict: Conflict) -> list[int]:
         before |= {value_of(e.what, conflict.about) for e in log if e.seq < conflict.seq and log.stack_of(e) == conflict.stacks[rank]}
     odd = [rank for rank, entry in conflict.entries.items() if value_of(entry.what, conflict.about) not in before]
     return odd if len(before) == 1 and 0 < len(odd) < len(conflict.entries) else []
+
+
+_SPELLED = {
+    "int32": ("torch.int32", "torch.int)", ".int()", "torch.IntTensor"),
+    "int64": ("torch.int64", "torch.long", ".long()", "torch.LongTensor"),
+    "float64": ("torch.float64", "torch.double", ".double()"),
+    "float16": ("torch.float16", "torch.half", ".half()"),
+    "bfloat16": ("torch.bfloat16", ".bfloat16()"),
+    "float32": ("torch.float32", ".float()", "torch.float)", "dtype=torch.float"),
+}
+
+
+def _converted(job: JobEvidence, conflict: Conflict) -> list[int]:
+    """Of two dtypes, the one that the user's code asks for by name, where the other is only what torch takes by itself."""
+    if conflict.about != "dtype":
+        return []
+    files = {frame.file for stack in conflict.stacks.values() for frame in user_frames(stack)}
+    text = "".join(job.sources.get(file, "") for file in files)
+    dtypes = {rank: entry.what.dtype for rank, entry in conflict.entries.items()}
+    named = {dtype for dtype in dtypes.values() if any(word in text for word in _SPELLED.get(dtype, (f"torch.{dtype}",)))}
+    if len(named) != 1 or set(dtypes.values()) - named - {"float32"}:
+        return []
+    return [rank for rank, dtype in dtypes.items() if dtype in named]
 
 
 def _shown(conflict: Conflict, rank: int) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 from rankwise.diagnose import diagnose
 from rankwise.diagnose.silent import find_silent, is_silent
-from rankwise.diagnose.straggler import slow_rank
+from rankwise.diagnose.straggler import find_straggler, slow_rank
 from rankwise.diagnose.wording import relative_to
 from rankwise.evidence.records import JobEvidence
 from rankwise.findings import Finding
@@ -34,6 +34,7 @@ from rankwise.launch.trace import write_trace
 HUNG_EXIT_CODE = 70
 _LOOK_EVERY_NS = 1_000_000_000
 _AUDIT_EVERY_NS = 2_000_000_000
+_ARRIVALS_EVERY_NS = 10_000_000_000
 _CONFIRM_S = 1.0
 _CRASH_GRACE_S = 3.5
 _TAIL = 4000
@@ -75,6 +76,8 @@ class Watch:
         self._waiting = ""
         self._silent: list[Finding] = []  # training that runs but trains wrong, as far as was seen last
         self._audited_ns, self._num_audited = 0, 0
+        self._straggler: list[Finding] = []
+        self._arrivals_ns = 0
 
     def run(self) -> None:
         """Watch the job to its end, and tell how it ended."""
@@ -199,12 +202,23 @@ class Watch:
         self._audited_ns, self._num_audited = now, num_audited
         job = self._collected("audit")
         self._silent = [relative_to(finding, job.cwd) for finding in find_silent(job)]
-        slow = slow_rank(job)
-        if slow is not None and (pid := job.ranks[slow].pid) is not None:
-            self._collector.glimpse(pid)
+        self._silent += self._look_at_pace(job, now)
         told = self._told
         others = [finding for finding in told.findings if not is_silent(finding)] if told else []
         self._report(Report(told.outcome if told and others else "running", None, others, job, self._running_s(), None, False))
+
+    def _look_at_pace(self, job: JobEvidence, now: int) -> list[Finding]:
+        """Where a rank seems to keep the others waiting: see where it is, and now and then ask the recorders who arrives last."""
+        slow = slow_rank(job)
+        if slow is None or (pid := job.ranks[slow].pid) is None:
+            self._straggler = []
+            return []
+        self._collector.glimpse(pid)
+        if now - self._arrivals_ns > _ARRIVALS_EVERY_NS:
+            self._arrivals_ns = now
+            found = find_straggler(self._collected("flight"))
+            self._straggler = [relative_to(found, job.cwd)] if found is not None else []
+        return self._straggler
 
     def _is_stalled(self, now: int) -> bool:
         return max(self._pace.quiet_s(now), self._pace.longest_wait_s(self._observer, now)) >= self._pace.stall_after_s

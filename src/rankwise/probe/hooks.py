@@ -46,6 +46,9 @@ _after = {
 
 
 def install() -> None:
+    if os.environ.get("RANKWISE_AUDIT", "off") == "off":
+        for name in [name for name, (part, _) in _after.items() if part.startswith("audit.")]:
+            del _after[name]  # not asked for: then nothing of it is there
     sys.meta_path.insert(0, _PostImport())
     for name in list(_after):
         after(name, *_after.pop(name))

@@ -29,7 +29,7 @@ _KINDS = (
     workers, same_samples, repeated_order, augmentation, order, held_elsewhere, not_finite, scaling, accumulation, diverged, statistics,
     files, reporting, shards, wrong_tool, slow,
 )  # fmt: skip
-_REUSED = ("RW702", "RW714")
+_REUSED = ("RW503", "RW702", "RW714")
 _FAMILIES = tuple(f"RW{tens}" for tens in (51, 75, 76, 77, 78))
 _EXPLAINED_BY = {"RW756": ("RW750",), "RW762": ("RW761",), "RW714": ("RW783",), "RW770": ("RW766",), "RW752": ("RW755",)}
 _WEIGHT = {"error": 0, "warning": 1, "info": 2}

@@ -7,6 +7,8 @@ from rankwise.diagnose.silent.scene import Scene
 from rankwise.evidence.audit import OptimizerSeen
 from rankwise.findings import Finding
 
+_LOOKED_AT = 4  # a step by which a model has its final form; the probe tells it of the first few only
+
 
 def find(scene: Scene) -> list[Finding]:
     found = {rank: one for rank in scene.audits if (one := _foreign(scene, rank)) is not None}
@@ -28,8 +30,8 @@ def find(scene: Scene) -> list[Finding]:
 def _some_elsewhere(scene: Scene) -> list[Finding]:
     """A layer was replaced: the optimizer still holds the old one, and nobody holds the new."""
     for rank, audit in scene.audits.items():
-        latest = {step.i: step for step in audit.steps}
-        if not latest or max(step.n for step in latest.values()) < 3:
+        latest = {step.i: step for step in audit.steps if step.n == _LOOKED_AT}
+        if not latest:
             continue
         unheld = set.intersection(*(set(step.unheld) for step in latest.values()))
         stale = next((step for step in latest.values() if step.foreign), None)

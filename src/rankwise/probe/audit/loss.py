@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+from .. import sites
 from . import record
 
 _last: float | None = None
@@ -14,7 +15,7 @@ _mean_reduced = False
 _first_bad: list[Any] = []
 
 
-def take(tensors: Any, n: int, site: int) -> None:
+def take(tensors: Any, n: int, frame: Any) -> None:
     """Before a backward: `tensors` is what it starts from."""
     global _last, _sum, _count
     root = tensors[0] if isinstance(tensors, (tuple, list)) and len(tensors) == 1 else tensors
@@ -27,7 +28,7 @@ def take(tensors: Any, n: int, site: int) -> None:
     if not math.isfinite(_last):
         if not _first_bad:
             _first_bad.append(n)
-            record.write("bad_loss", n=n, site=site, value=str(_last))
+            record.write("bad_loss", n=n, site=sites.number_of_caller(frame), value=str(_last))
         return
     _sum, _count = _sum + _last, _count + 1
 

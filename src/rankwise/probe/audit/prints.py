@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-_WHOLE = 128  # tensors up to so many numbers are taken whole
-_TAKEN = 64
+_WHOLE = 64  # tensors up to so many numbers are taken whole
+_TAKEN = 32
 _COPIED = 1 << 20  # a tensor that has to be copied to be read in order must not be larger
 
 Fingerprint = tuple[int, float | None]  # checksum of the sampled numbers; their norm, None where one is not finite

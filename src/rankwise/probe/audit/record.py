@@ -8,16 +8,18 @@ from typing import Any
 
 from .. import hooks, journal
 
-LEVEL = os.environ.get("RANKWISE_AUDIT", "light")
+LEVEL = os.environ.get("RANKWISE_AUDIT", "off")
 _ALLOWED_NS = 60_000_000  # what may be spent before the share counts: a job of two seconds is looked at too
 _SHARE = 0.01
 _MAX_LINES = 20_000
 _AT_ONCE, _FLUSH_NS = 200, 400_000_000
 _WIDEST, _LAST_STRIDE = 256, 1 << 20
+_PATIENCE_NS = 5_000_000_000  # between two such decisions: the first takes a while to show
 
 _stride = _WIDEST
 _spent_ns = 0
 _began_ns = time.perf_counter_ns()
+_throttled_ns = 0
 _lines = 0
 _kept: list[dict[str, Any]] = []
 _of_pid = [os.getpid()]
@@ -65,27 +67,28 @@ def paid(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def run(*args: Any) -> Any:
-        began = time.perf_counter_ns()
+        began = time.thread_time_ns()  # CPU time: on a busy machine the clock counts what others do
         try:
             return function(*args)
         except Exception as error:
             hooks.note_broken(f"audit: {function.__name__}", error)
             return None
         finally:
-            _pay(time.perf_counter_ns() - began)
+            _pay(time.thread_time_ns() - began)
 
     return run
 
 
 def _pay(ns: int) -> None:
     """Look half as often once the share is used up, and say so."""
-    global _spent_ns, _stride
+    global _spent_ns, _stride, _throttled_ns
     _spent_ns += ns
     if LEVEL == "full" or _spent_ns < _ALLOWED_NS or _stride >= _LAST_STRIDE:
         return
-    elapsed = time.perf_counter_ns() - _began_ns
-    if _spent_ns - _ALLOWED_NS > _SHARE * elapsed:
-        _stride *= 2
+    now = time.perf_counter_ns()
+    elapsed = now - _began_ns
+    if _spent_ns - _ALLOWED_NS > _SHARE * elapsed and now - _throttled_ns > _PATIENCE_NS:
+        _stride, _throttled_ns = 2 * _stride, now
         write("throttled", stride=_stride, spent_ms=_spent_ns / 1e6, elapsed_ms=elapsed / 1e6)
 
 

@@ -11,7 +11,9 @@ from typing import Any
 from .. import hooks, sites
 from . import loss, models, prints, record, reduces, times, window
 
-_MOST = 24  # tensors looked at in one sample; of larger models another part each time
+_MOST = 16  # tensors looked at in one sample; of larger models another part each time
+_BUFFERS = 6
+_FIRST_STEPS = 8
 _SETTINGS = ("lr", "momentum", "weight_decay", "betas", "eps", "nesterov")
 
 
@@ -150,11 +152,15 @@ def _take_prints(optimizer: Any, seen: Seen) -> None:
         settings=_settings(optimizer),
         state=_state_print(optimizer, [p for _, p in picked]),
         buffers=_buffers(),
-        foreign=sum(id(p) not in names and p.grad is None for p in held) if names else 0,
-        unheld=_unheld(names, held)[:4],
+        **(_strangers(names, held) if seen.steps < _FIRST_STEPS else {}),
         site=seen.site,
         loss=loss.last(),
     )
+
+
+def _strangers(names: dict[int, tuple[str, bool]], held: list[Any]) -> dict[str, Any]:
+    """Parameters that the optimizer holds and the model does not, and the other way round."""
+    return {"foreign": sum(id(p) not in names and p.grad is None for p in held) if names else 0, "unheld": _unheld(names, held)[:4]}
 
 
 def _unheld(names: dict[int, tuple[str, bool]], held: list[Any]) -> list[str]:
@@ -192,10 +198,10 @@ def _state_print(optimizer: Any, parameters: list[Any]) -> int | None:
 
 
 def _buffers() -> list[list[Any]]:
-    """The floating-point buffers of wrapped models; whether DDP sends rank 0's around is told by the wrapper."""
-    named = [(name, b) for one in models.known for name, b in one.buffers() if b.is_floating_point()][:12]
+    """Some floating-point buffers of wrapped models; whether DDP sends rank 0's around is told by the wrapper."""
+    named = [(name, b) for one in models.known if one.wrapper is not None for name, b in one.buffers() if b.is_floating_point()][:_BUFFERS]
     found = prints.fingerprints([b for _, b in named])
-    return [[name, found[i][0], prints.numbers_of(b, 8)] for i, (name, b) in enumerate(named) if found[i] is not None]  # type: ignore[index]
+    return [[name, one[0], prints.numbers_of(b, 8)] for (name, b), one in zip(named, found) if one is not None]
 
 
 _built: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()

@@ -13,6 +13,7 @@ from typing import Any
 from .. import sites
 
 _LONGEST = 120
+_MOST_PLACES = 500
 
 _letters: list[str] = []
 _lines: set[int] = set()  # the places of this window's backwards: one in a loop, several where there are several losses
@@ -21,6 +22,7 @@ _pending = 0  # backwards since gradients were last used or thrown away
 _versions: int | None = None  # of some parameters, at the last backward
 _grads: list[tuple[int, int]] = []  # of the same parameters: their gradients' state then
 _watched: list[weakref.ref[Any]] = []
+_places: dict[Any, int] = {}
 is_scaled = False
 backwards = 0  # in all
 forwards = 0  # of DDP, in all
@@ -32,7 +34,18 @@ def note(letter: str, frame: Any = None) -> None:
     if len(_letters) < _LONGEST:
         _letters.append(letter)
     if frame is not None:
-        where[letter] = sites.number_of_caller(frame)
+        where[letter] = _place_of(frame)
+
+
+def _place_of(frame: Any) -> int:
+    """The number of the place, found again by the nearest lines alone: walking the whole stack at every step is too much."""
+    key = tuple((id(f.f_code), f.f_lasti) for f in (frame, frame.f_back, frame.f_back and frame.f_back.f_back) if f is not None)
+    number = _places.get(key)
+    if number is None:
+        if len(_places) > _MOST_PLACES:
+            _places.clear()
+        number = _places[key] = sites.number_of_caller(frame)
+    return number
 
 
 def forward(wrapper: Any, with_grad: bool) -> None:
@@ -90,8 +103,8 @@ def pending() -> str:
 
 def watch(parameters: list[Any]) -> None:
     """Parameters whose change shows that somebody used the gradients, be it without an optimizer."""
-    picked = [*parameters[:2], *parameters[-2:]]
-    _watched.extend(weakref.ref(p) for p in picked if len(_watched) < 16)
+    picked = [parameters[0], parameters[-1]] if parameters else []
+    _watched.extend(weakref.ref(p) for p in picked if len(_watched) < 8)
 
 
 def _state_of_grads() -> list[tuple[int, int]]:
