@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from rankwise.diagnose.history import different_modes
 from rankwise.diagnose.source import SourceBook, common_frames
 from rankwise.diagnose.wording import at, verb
+from rankwise.evidence.collectives import WRAPPER_CALLS
 from rankwise.evidence.frames import user_frames
 from rankwise.evidence.records import Frame, JobEvidence, Stack
 from rankwise.findings import ranks_text
@@ -88,7 +89,7 @@ def by_sync_off(job: JobEvidence, book: SourceBook, inner: Side, outer: Side) ->
 
 def by_missing_gradients(job: JobEvidence, inner: Side, outer: Side) -> Blame | None:
     """One side reduces gradients; the other has been through just as many backwards, and is past the one the first is in."""
-    if inner.inside != "backward" or outer.inside in ("backward", "forward", "ddp", "fsdp_forward"):
+    if inner.inside != "backward" or outer.inside in WRAPPER_CALLS:
         return None
     mine, theirs = (job.ranks[side.ranks[0]].counts for side in (inner, outer))
     last = next((call for call in reversed(job.ranks[outer.ranks[0]].calls) if call.op == "backward"), None)

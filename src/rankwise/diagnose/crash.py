@@ -156,27 +156,27 @@ def _from_raise(job: JobEvidence, stands: Standings, book: SourceBook, root: _En
     lost = _lost_worker(job.ranks[root.rank], raised)
     if lost is not None:
         return _worker_killed(job, stands, root, lost, "exited unexpectedly")
-    code, told = "RW401", next(((code, words) for mark, code, words in _NCCL_SAYS if mark in text), None)
+    code = "RW401"
     why = "the first exception by time; what the other ranks report came after it"
+    before = " before init_process_group" if not job.ranks[root.rank].inits else ""
+    failed = f"failed{before} with {_error_text(raised)}{at(_raise_frame(raised))}"
     if any(words in text for words in _SHM):
         code, why = "RW406", "shared memory (/dev/shm) is used up" + _shm_left(job)
     elif any(words in text for words in _OUT_OF_MEMORY):
         code, why = "RW408", f"the memory ran out on this rank{_memory_text(job.ranks[root.rank])}"
     elif (prefixed := _prefixed_side(raised.message)) is not None:
         code, why = "RW411", prefixed
-    elif told is not None:
+    elif (told := next(((code, words) for mark, code, words in _NCCL_SAYS if mark in text), None)) is not None:
         code, why = told[0], f"NCCL's own words: {_last_error(raised.message)}"
+        failed = f"failed: {told[1]}"
     elif any(words in text for words in _CUDA_LATER):
         why = (
             "CUDA reports an error when the next call notices it: the named line is where it surfaced, the kernel that failed was started "
             "earlier. CUDA_LAUNCH_BLOCKING=1 shows the line that started it, compute-sanitizer the access itself"
         )
     ranks = [end.rank for end in together]
-    frame = _raise_frame(raised)
-    before = " before init_process_group" if not job.ranks[root.rank].inits else ""
-    summary = f"{ranks_text(ranks)} failed{before} with {_error_text(raised)}{at(frame)}"
     return load_cause(code).finding(
-        f"{ranks_text(ranks)} failed: {told[1]}" if told is not None else summary,
+        f"{ranks_text(ranks)} {failed}",
         certain=True,
         culprits=tuple(place_of(job.ranks[end.rank], _raise_frame(end.raised) if end.raised else None) for end in together),
         waiting=_waits(stands, ranks),

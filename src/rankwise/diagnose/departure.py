@@ -11,6 +11,7 @@ from rankwise.diagnose.passes import has_left_pass, shorter_pass
 from rankwise.diagnose.reasons import LeftLoops, Reason, find_left_loops, find_skips, reasons_text
 from rankwise.diagnose.source import SourceBook
 from rankwise.diagnose.wording import at, verb
+from rankwise.evidence.collectives import WRAPPER_CALLS
 from rankwise.evidence.frames import user_frames
 from rankwise.evidence.records import Call, Frame, JobEvidence, Stack
 from rankwise.findings import ranks_text
@@ -23,7 +24,6 @@ _EVENTS = {
     "ddp": "the DDP constructor",
     "fsdp_forward": "the sharded model's forward",
 }
-_DDP_OPS = {"forward": "broadcast", "backward": "all_reduce", "ddp": "all_gather", "fsdp_forward": "all_gather_into_tensor"}
 
 
 def find_departure(job: JobEvidence, book: SourceBook, parting: Parting, mine: list[int], others: list[int]) -> Blame | None:
@@ -57,8 +57,8 @@ def side_of(ranks: list[int], call: Call | None) -> Side:
     """The ranks that made a call, as the finding tells it; without a call they have gone."""
     if call is None:
         return Side(ranks, "exit", ())
-    inside = call.op if call.op in _DDP_OPS else ""
-    return Side(ranks, _DDP_OPS.get(call.op, call.op), user_frames(call.stack), inside)
+    inside = call.op if call.op in WRAPPER_CALLS else ""
+    return Side(ranks, WRAPPER_CALLS.get(call.op, call.op), user_frames(call.stack), inside)
 
 
 def _by_own_condition(way: _Way) -> Blame | None:

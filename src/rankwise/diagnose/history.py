@@ -9,9 +9,9 @@ from itertools import pairwise
 from math import prod
 
 from rankwise.diagnose.standing import end_of
+from rankwise.evidence.collectives import WRAPPER_CALLS
 from rankwise.evidence.records import Call, JobEvidence, RankEvidence
 
-DDP_CALLS = frozenset({"forward", "backward", "ddp", "fsdp_forward"})
 _NOT_TOGETHER = frozenset(
     {
         "init_process_group", "destroy_process_group", "next_batch", "end_of_data", "pass_start", "pass_end", "send", "recv", "isend", "irecv",
@@ -87,7 +87,7 @@ def history_of(evidence: RankEvidence) -> History:
     first = evidence.num_forgotten
     numbered = [(first + i, call) for i, call in enumerate(evidence.calls) if call.op not in _NOT_TOGETHER and not is_beside(call)]
     kept = list(_outermost(numbered))
-    quiet = frozenset(number for number, call in kept if call.op in DDP_CALLS and _made_none(evidence, call))
+    quiet = frozenset(number for number, call in kept if call.op in WRAPPER_CALLS and _made_none(evidence, call))
     return History(evidence.rank, tuple(call for _, call in kept), tuple(number for number, _ in kept), first, quiet)
 
 
@@ -114,7 +114,7 @@ def _outermost(numbered: list[tuple[int, Call]]) -> Iterator[tuple[int, Call]]:
         if is_inner:
             continue
         yield number, call
-        if call.op not in DDP_CALLS:
+        if call.op not in WRAPPER_CALLS:
             around = call
 
 
@@ -164,7 +164,7 @@ def _has_left(evidence: RankEvidence, history: History) -> bool:
 def _num_in(history: History, start: int, end: int, group: str) -> int:
     """How many of these calls are collectives of the group, as far as can be told; DDP's stand for one each."""
     return sum(
-        number not in history.quiet if call.op in DDP_CALLS else call.group == group
+        number not in history.quiet if call.op in WRAPPER_CALLS else call.group == group
         for number, call in zip(history.numbers[start:end], history.calls[start:end], strict=True)
     )
 
@@ -234,7 +234,7 @@ def _align(a: Sequence[Call], b: Sequence[Call], are_over: tuple[bool, bool]) ->
 def _cost(a: Call, b: Call) -> int:
     if key_of(a) == key_of(b):
         return 0
-    is_twin = a.op == b.op and a.op not in DDP_CALLS and a.group == b.group and not (_is_unfinished(a) and _is_unfinished(b))
+    is_twin = a.op == b.op and a.op not in WRAPPER_CALLS and a.group == b.group and not (_is_unfinished(a) and _is_unfinished(b))
     return _TWIN if is_twin and _fit(a, b) else _NEVER
 
 

@@ -6,14 +6,13 @@ import signal
 from dataclasses import dataclass, replace
 
 from rankwise.diagnose.transfers import ASYNC_P2P, unanswered_transfer
-from rankwise.evidence.collectives import Entry
+from rankwise.evidence.collectives import WRAPPER_CALLS, Entry
 from rankwise.evidence.flight import P2P_MARK, base_group
 from rankwise.evidence.frames import user_frame, user_frames
 from rankwise.evidence.records import Call, Ended, Frame, JobEvidence, Raised, RankEvidence, Stack, Thread
 from rankwise.findings import Place, Wait
 
 P2P = frozenset({"send", "recv", "isend", "irecv", "batch_isend_irecv", "send_object_list", "recv_object_list"})
-_DDP = frozenset({"forward", "backward", "ddp", "fsdp_forward"})
 _ECHOES = (
     "connection closed by peer", "connection reset by peer", "broken pipe", "connection refused", "ncclremoteerror", "nccl error: remote",
     "socketprogress", "ncclsystemerror", "failed to recv, got 0 bytes", "recvvalue failed", "sendbytes failed", "gloo::ioexception",
@@ -219,7 +218,7 @@ def _waiting(rank: RankEvidence) -> Standing | None:
         return _from_call(rank, innermost)
     if pending is not None and (innermost is not None or _on_nccl(rank) or _looks_idle(rank)):
         return _from_pending(rank, pending, innermost)
-    if innermost is not None and innermost.op not in _DDP:
+    if innermost is not None and innermost.op not in WRAPPER_CALLS:
         return _from_call(rank, innermost)
     if innermost is not None and rank.collectives.is_partial and _looks_idle(rank):
         return _from_call(rank, innermost)
@@ -227,7 +226,7 @@ def _waiting(rank: RankEvidence) -> Standing | None:
 
 
 def _from_pending(rank: RankEvidence, pending: Entry, call: Call | None) -> Standing:
-    inside = pending.origin if pending.origin in _DDP else ""
+    inside = pending.origin if pending.origin in WRAPPER_CALLS else ""
     stack = user_frames(rank.collectives.stack_of(pending)) or (user_frames(call.stack) if call else main_stack(rank))
     what = pending.what
     group = what.group.removesuffix(P2P_MARK)
@@ -261,10 +260,8 @@ def _pending_of(rank: RankEvidence) -> Entry | None:
 
 
 def _from_call(rank: RankEvidence, call: Call, kind: str = "waiting", echo: bool = False) -> Standing:
-    inside = call.op if call.op in _DDP else ""
-    op = {"forward": "broadcast", "backward": "all_reduce", "ddp": "all_gather", "fsdp_forward": "all_gather_into_tensor"}.get(
-        call.op, call.op
-    )
+    inside = call.op if call.op in WRAPPER_CALLS else ""
+    op = WRAPPER_CALLS.get(call.op, call.op)
     return Standing(rank.rank, kind, op, call.group, None, call.peer, user_frames(call.stack), call.started_ns, None, inside, is_echo=echo)
 
 
@@ -302,7 +299,7 @@ def _at_the_end(rank: RankEvidence) -> Standing:
         if failed is not None:
             echo = _from_call(rank, failed, echo=True)
             pending = _pending_of(rank)
-            if pending is not None and failed.op in _DDP:
+            if pending is not None and failed.op in WRAPPER_CALLS:
                 return Standing(
                     rank.rank, "waiting", pending.what.op, pending.what.group, pending.seq, None, echo.stack, failed.started_ns, pending,
                     failed.op, is_echo=True,

@@ -8,7 +8,7 @@ from rankwise.causes import load_cause
 from rankwise.diagnose.standing import P2P, Standings, place_of, wait_of
 from rankwise.diagnose.transfers import unanswered_transfer
 from rankwise.diagnose.wording import at
-from rankwise.evidence.frames import user_frames
+from rankwise.evidence.frames import user_frame
 from rankwise.evidence.records import Call, JobEvidence, RankEvidence
 from rankwise.findings import Finding
 
@@ -36,9 +36,9 @@ def _without_partner(job: JobEvidence, stands: Standings) -> Finding | None:
     return load_cause("RW212").finding(
         f"rank {rank} waits in {call.op} {'to' if is_send else 'from'} rank {call.peer}, which makes no matching {'recv' if is_send else 'send'}",
         certain=False,
-        culprits=(place_of(job.ranks[rank], next(iter(user_frames(call.stack)), None)),),
+        culprits=(place_of(job.ranks[rank], user_frame(call.stack)),),
         waiting=tuple(wait_of(stands[other]) for other in stands if other != rank),
-        why=f"it began {begun[rank]} transfers, fewer than the ranks that wait for it; the last ones{at(next(iter(user_frames(call.stack)), None))} "
+        why=f"it began {begun[rank]} transfers, fewer than the ranks that wait for it; the last ones{at(user_frame(call.stack))} "
         f"have no partner on rank {call.peer}: another neighbour, or one send or receive too many",
         instead=("compare whom each rank sends to and receives from in this exchange",),
     )
@@ -56,7 +56,7 @@ def _other_size(job: JobEvidence, stands: Standings) -> Finding | None:
 
 
 def _sizes_finding(job: JobEvidence, sender: int, receiver: int, number: int, sent: Call, received: Call) -> Finding:
-    places = {sender: next(iter(user_frames(sent.stack)), None), receiver: next(iter(user_frames(received.stack)), None)}
+    places = {sender: user_frame(sent.stack), receiver: user_frame(received.stack)}
     return load_cause("RW212").finding(
         f"rank {sender} sends {list(sent.sizes)} to rank {receiver}, which receives {list(received.sizes)}",
         certain=False,

@@ -100,4 +100,6 @@ class CollectiveLog:
         return index
 
 
-ORIGINS = ("user", "forward", "backward", "ddp", "fsdp_forward")
+# Calls in which DDP and FSDP make collectives of their own, and the first of those.
+WRAPPER_CALLS = {"forward": "broadcast", "backward": "all_reduce", "ddp": "all_gather", "fsdp_forward": "all_gather_into_tensor"}
+ORIGINS = ("user", *WRAPPER_CALLS)

@@ -8,7 +8,7 @@ from bisect import bisect_right
 from math import prod
 from typing import Any
 
-from rankwise.evidence.collectives import CollectiveLog, Signature
+from rankwise.evidence.collectives import WRAPPER_CALLS, CollectiveLog, Signature
 from rankwise.evidence.records import Call
 
 _DTYPES = {
@@ -131,7 +131,7 @@ def _add(log: CollectiveLog, entry: dict[str, Any], finder: _CallFinder, is_on_n
         reduce_op=call.reduce_op if exact and call else "",
     )
     # DDP's own collectives are made in C++: whatever was called from Python inside a forward or backward is the user's.
-    origin = call.op if call is not None and call.op in ("forward", "backward", "ddp", "fsdp_forward") else "user"
+    origin = call.op if call is not None and call.op in WRAPPER_CALLS else "user"
     # torch marks an entry a moment after the waiter has gone on: a call that has returned from a barrier is over.
     passed = exact and call is not None and call.op == "barrier" and call.ended_ns > 0 and not call.failed
     done = bool(entry.get("retired")) or entry.get("state") == "completed" or passed

@@ -95,7 +95,7 @@ def _recorded(original: Callable[..., Any], name: str, *shape: tuple[int, str] |
     @functools.wraps(original)
     def recorded(*args: Any, **kwargs: Any) -> Any:
         opened = begin(args, kwargs)
-        began = parts.now_ns()
+        began = parts.now_ns() if is_audited else 0
         try:
             result = original(*args, **kwargs)
         except BaseException as error:
@@ -103,7 +103,8 @@ def _recorded(original: Callable[..., Any], name: str, *shape: tuple[int, str] |
             hooks.step_aside(error)
             raise
         calls.end(opened)
-        times.add("collective", parts.now_ns() - began)
+        if is_audited:
+            times.add("collective", parts.now_ns() - began)
         return result
 
     return recorded

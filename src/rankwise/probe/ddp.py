@@ -33,7 +33,7 @@ def attach_dataloader(module: ModuleType) -> None:
 
     @functools.wraps(original)
     def counted(self: Any) -> Any:
-        began = parts.now_ns()
+        began = parts.now_ns() if is_audited else 0
         try:
             batch = original(self)
         except BaseException as error:
@@ -119,7 +119,7 @@ def _recorded_forward(original: Callable[..., Any]) -> Callable[..., Any]:
         opened = calls.begin_if_open(number, lambda: _mode_of(self, torch.is_grad_enabled()))
         if is_audited:
             parts.forward(self, inputs, kwargs, torch.is_grad_enabled(), sys._getframe(1))
-        began = parts.now_ns()
+        began = parts.now_ns() if is_audited else 0
         try:
             output = original(self, *inputs, **kwargs)
         except BaseException as error:
@@ -128,7 +128,8 @@ def _recorded_forward(original: Callable[..., Any]) -> Callable[..., Any]:
             hooks.step_aside(error)
             raise
         calls.end(opened)
-        times.add("forward", parts.now_ns() - began)
+        if is_audited:
+            times.add("forward", parts.now_ns() - began)
         return output
 
     return forward

@@ -42,7 +42,7 @@ def attach(module: ModuleType) -> None:
     """After `torch.utils.data.dataloader`."""
     if not record.is_on():
         return
-    module.DataLoader.__init__ = _noted_init(module.DataLoader.__init__)
+    module.DataLoader.__init__ = record.noted_init(module.DataLoader.__init__, _note_loader)
     cls = module._BaseDataLoaderIter
     cls._next_index = _noted_index(cls._next_index)
 
@@ -53,19 +53,6 @@ def attach_fetchers(module: ModuleType) -> None:
         return
     for cls in (module._MapDatasetFetcher, module._IterableDatasetFetcher):
         cls.fetch = _noted_fetch(cls.fetch)
-
-
-def _noted_init(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        try:
-            original(self, *args, **kwargs)
-        except BaseException as error:
-            hooks.step_aside(error)
-            raise
-        _note_loader(self, sys._getframe(1))
-
-    return __init__
 
 
 @record.paid

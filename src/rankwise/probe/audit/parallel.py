@@ -1,8 +1,5 @@
 """Notes `nn.DataParallel`, and what goes through DDP: the forwards' inputs, to compare them between ranks."""
 
-import functools
-import sys
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -15,20 +12,7 @@ _num_forwards = 0
 def attach(module: ModuleType) -> None:
     """After `torch.nn.parallel.data_parallel`."""
     if record.is_on():
-        module.DataParallel.__init__ = _noted_init(module.DataParallel.__init__)
-
-
-def _noted_init(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        try:
-            original(self, *args, **kwargs)
-        except BaseException as error:
-            hooks.step_aside(error)
-            raise
-        _note_built(self, sys._getframe(1))
-
-    return __init__
+        module.DataParallel.__init__ = record.noted_init(module.DataParallel.__init__, _note_built)
 
 
 @record.paid

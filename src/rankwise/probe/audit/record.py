@@ -2,6 +2,7 @@
 
 import functools
 import os
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -77,6 +78,21 @@ def paid(function: Callable[..., Any]) -> Callable[..., Any]:
             _pay(time.thread_time_ns() - began)
 
     return run
+
+
+def noted_init(original: Callable[..., Any], note: Callable[[Any, Any], None]) -> Callable[..., Any]:
+    """A constructor after which `note` gets the new object and the frame it was made from."""
+
+    @functools.wraps(original)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            original(self, *args, **kwargs)
+        except BaseException as error:
+            hooks.step_aside(error)
+            raise
+        note(self, sys._getframe(1))
+
+    return __init__
 
 
 def _pay(ns: int) -> None:

@@ -45,7 +45,7 @@ def attach(module: ModuleType) -> None:
     cls = module.Optimizer
     cls.zero_grad = _noted_zero(cls.zero_grad)
     cls.load_state_dict = noted_load(cls.load_state_dict, "optimizer")
-    cls.__init__ = _noted_init(cls.__init__)
+    cls.__init__ = record.noted_init(cls.__init__, _note_built)
 
 
 def attach_module(module: ModuleType) -> None:
@@ -205,19 +205,6 @@ def _buffers() -> list[list[Any]]:
 
 
 _built: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-
-
-def _noted_init(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        try:
-            original(self, *args, **kwargs)
-        except BaseException as error:
-            hooks.step_aside(error)
-            raise
-        _note_built(self, sys._getframe(1))
-
-    return __init__
 
 
 @record.paid
