@@ -141,3 +141,30 @@ def test_the_limit_is_for_each_call_of_the_model_not_for_all_looks_at_it() -> No
         {"m": Model("tests.pool.models:slow_rows", args=(0.3,), max_batch=4, limit_s=0.8, warmup=torch.zeros(1, 2))}, workers=1
     ) as pool:
         assert torch.equal(pool.submit("m", torch.arange(8.0).view(4, 2)).result(60), 2 * torch.arange(8.0).view(4, 2))
+
+
+NARROW, WIDE = torch.tensor([[1.0, 0.0, 0.0]]), torch.ones(1, 3)
+
+
+@pytest.mark.parametrize("others", [[WIDE] * 7, [torch.cat([WIDE] * 7)]])
+def test_a_single_row_of_another_width_stops_the_batches(others: list[torch.Tensor]) -> None:
+    """Only one row differs, but the rows one by one do not make an output that could be given away instead."""
+    runner, requests = Runner(), [torch.cat([NARROW, WIDE]), *others]
+    model = Loaded("m", DEPENDENT["width"], torch.device("cpu"), 0)
+    results = runner.run(model, [(x,) for x in requests], [len(x) for x in requests], lambda place: (requests[place],))
+
+    assert runner.flags & UNBATCHABLE and [ok for ok, _ in results] == [True] * len(requests)
+
+
+def test_requests_of_a_batch_that_failed_are_looked_at_by_themselves() -> None:
+    def width_of_good_rows(x: torch.Tensor) -> torch.Tensor:
+        if bool((x < 0).any()):
+            raise ValueError("negative")
+        return DEPENDENT["width"](x)  # type: ignore[no-any-return]
+
+    runner, requests = Runner(), [torch.cat([NARROW, WIDE, WIDE]), -WIDE]
+    results = runner.run(
+        Loaded("m", width_of_good_rows, torch.device("cpu"), 0), [(x,) for x in requests], [3, 1], lambda place: (requests[place],)
+    )
+
+    assert runner.flags & UNBATCHABLE and [ok for ok, _ in results] == [True, False]

@@ -235,7 +235,10 @@ class Look:
 
     def _one_by_one(self) -> Any:
         outputs = [self._alone[row] if row in self._alone else self._row(row) for row in range(self.rows)]
-        return joined(outputs, _is_tensor, torch.cat)
+        try:
+            return joined(outputs, _is_tensor, torch.cat)
+        except (Uneven, RuntimeError):
+            raise Unbatchable("what rows give one by one does not make one output") from None
 
 
 def _is_tensor(leaf: Any) -> bool:

@@ -74,7 +74,9 @@ class Runner:
                 ]
             if len(requests) == 1:
                 return [(False, failure(error))]
-        return [self._alone(model, request) for request in requests]  # so that a row that fails does not fail its neighbours
+            # One by one, so that a row that fails does not fail its neighbours; a request of several rows is looked at by itself.
+            return [self._batch(model, requests[i : i + 1], rows[i : i + 1], place + i)[0] for i in range(len(requests))]
+        return [self._alone(model, request) for request in requests]
 
     def _halves(self, model: Loaded, inputs: tuple[Any, ...], rows: int, error: BaseException) -> tuple[bool, Any]:
         """The rows of one request, on copies: a model that writes to its input may have done so before memory ran out."""
