@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PACKAGES := $(VENV)/.packages
 
-.PHONY: help demo test test-live check format docs lab bench-watch bench-scale bench-session soak-session bench-train soak-train soak-predict bench-pool soak clean
+.PHONY: help demo test test-live check format lab bench-watch bench-scale bench-session soak-session bench-train soak-train soak-predict bench-pool soak clean
 
 help:
 	@echo "make demo         the tour: trains, breaks, explains, trains with the helpers, predicts (about a minute)"
@@ -14,7 +14,6 @@ help:
 	@echo "make test-live    the long ones: more real jobs, several hosts, other launchers, faults of our own"
 	@echo "make check        lint, format, types and the house rules"
 	@echo "make format       let ruff reformat and reorder"
-	@echo "make docs         write docs/causes/ from the causes' own doc blocks"
 	@echo "make lab          check between several hosts, all faults (minutes)"
 	@echo "make bench-watch  what watching a job costs it"
 	@echo "make bench-scale  a verdict over 4,096 ranks: seconds and memory"
@@ -55,11 +54,6 @@ format: $(READY)
 	@echo "==> ruff check --fix, ruff format"
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
-
-docs: $(READY)
-	@echo "==> docs/causes"
-	@$(BIN)/python -m rankwise.causes.pages docs/causes
-	@$(BIN)/python -m rankwise.preflight.pages docs/checks
 
 lab: $(READY) $(PACKAGES)
 	@echo "==> check between four hosts (network namespaces; needs root)"

@@ -32,10 +32,3 @@ GRADIENT = Stage("gradient", "first gradient synchronised", 300.0)
 
 STAGES = (ENVIRONMENT, ADDRESS, STORE, REGISTRATION, DEVICES, BACKEND, COLLECTIVE, PARAMETERS, GRADIENT)
 STAGE_NAMED = {stage.name: stage for stage in STAGES}
-
-# The stage that a cause keeps a job from passing, seen from outside; inside a session the stage is known.
-STAGE_OF_CAUSE = {
-    "RW101": REGISTRATION, "RW102": REGISTRATION, "RW103": STORE, "RW104": STORE, "RW105": STORE, "RW106": ADDRESS, "RW107": STORE,
-    "RW108": ENVIRONMENT, "RW109": REGISTRATION, "RW110": REGISTRATION, "RW111": STORE, "RW112": REGISTRATION, "RW113": DEVICES,
-    "RW114": BACKEND, "RW127": BACKEND,
-}  # fmt: skip

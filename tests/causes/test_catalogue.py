@@ -2,28 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-import rankwise.causes
-from rankwise.causes import all_causes, load_cause
+from rankwise.causes import load_cause
 from rankwise.findings import Place
-
-
-def test_every_file_of_the_folder_is_a_cause_and_no_other() -> None:
-    files = {path.stem for path in Path(rankwise.causes.__file__).parent.glob("rw*.py")}
-
-    found = {f"{cause.code.lower()}_{cause.name.replace('-', '_')}" for cause in all_causes()}
-
-    assert found == files
-
-
-def test_causes_come_in_the_order_of_their_codes_and_no_name_is_given_twice() -> None:
-    codes, names = [cause.code for cause in all_causes()], [cause.name for cause in all_causes()]
-
-    assert codes == sorted(codes)
-    assert len(set(names)) == len(names) == len(codes)
 
 
 def test_a_cause_is_loaded_once() -> None:

@@ -14,7 +14,7 @@ FROZEN = {
     "": {"--help", "--version"},
     "run": {"--help", "--out", "--stall-after", "--on-stall", "--audit", "--profile"},  # and torchrun's, which are torch's promise
     "check": {"--help", "--json", "--script", "--fit", "--checkpoints", "--only", "--wait", "--time-limit"},  # and torchrun's
-    "explain": {"--help", "--json"},
+    "explain": {"--help", "--json", "--list"},
     "predict": {
         "--help",
         "--build",

@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.house.imports import SRC, imported_names, packages_imported_by, room_of, rooms_imported_by, source_files
 
 FLOOR = {"errors", "findings", "ranks", "sizes", "stages"}
@@ -20,12 +18,12 @@ MAY_IMPORT = {
     "evidence": FLOOR,
     "probe": set(),
     "diagnose": FLOOR | {"evidence", "causes"},
-    "launch": FLOOR | {"evidence", "diagnose"},
+    "launch": FLOOR | {"evidence", "diagnose", "causes"},
     "preflight": FLOOR | {"causes"},
     "lint": FLOOR | {"causes"},
     "train": FLOOR | {"causes"},
     "weights": FLOOR | {"causes"},
-    "pool": FLOOR | {"weights"},
+    "pool": FLOOR | {"weights", "causes"},
     "predict": FLOOR | {"pool", "weights", "causes"},
     "serve": FLOOR | {"pool"},
     "report": FLOOR | {"evidence", "causes"},
@@ -44,41 +42,38 @@ TORCH_FILES = {
 }  # these run in processes of their own
 
 RELATIVE = [str(path.relative_to(SRC)) for path in source_files()]
+PROBE = [name for name in RELATIVE if name.startswith("probe/")]
 
 
-@pytest.mark.parametrize("name", RELATIVE)
-def test_rooms_only_look_down(name: str) -> None:
-    path = SRC / name
-    room = room_of(path)
-    assert room in MAY_IMPORT, f"{name} stands in a room the design does not know"
-    upward = rooms_imported_by(path) - MAY_IMPORT[room] - {room}
-    assert not upward, f"{name} imports {sorted(upward)}; {room} may import {sorted(MAY_IMPORT[room])}"
+def test_rooms_only_look_down() -> None:
+    unknown = [name for name in RELATIVE if room_of(SRC / name) not in MAY_IMPORT]
+    assert not unknown, f"{unknown} stand in rooms the design does not know"
+    upward = {name: rooms_imported_by(SRC / name) - MAY_IMPORT[room_of(SRC / name)] - {room_of(SRC / name)} for name in RELATIVE}
+    assert {name: rooms for name, rooms in upward.items() if rooms} == {}
 
 
-@pytest.mark.parametrize("name", [name for name in RELATIVE if not name.startswith("probe/")])
-def test_imports_are_absolute(name: str) -> None:
-    relative = [module for module in imported_names(SRC / name) if module.startswith(".")]
-    assert not relative, f"{name} imports {relative}; absolute imports keep the directions checkable"
+def test_imports_are_absolute() -> None:
+    """They keep the directions checkable."""
+    relative = {name: [module for module in imported_names(SRC / name) if module.startswith(".")] for name in RELATIVE if name not in PROBE}
+    assert {name: modules for name, modules in relative.items() if modules} == {}
 
 
-@pytest.mark.parametrize("name", RELATIVE)
-def test_torch_is_imported_only_where_it_may_be(name: str) -> None:
-    allowed = room_of(SRC / name) in TORCH_ROOMS or any(name.startswith(prefix) for prefix in TORCH_FILES)
-    assert allowed or "torch" not in packages_imported_by(SRC / name), f"{name} imports torch"
+def test_torch_is_imported_only_where_it_may_be() -> None:
+    others = [name for name in RELATIVE if room_of(SRC / name) not in TORCH_ROOMS and not name.startswith(tuple(TORCH_FILES))]
+    assert [name for name in others if "torch" in packages_imported_by(SRC / name)] == []
 
 
-@pytest.mark.parametrize("name", [name for name in RELATIVE if name.startswith("probe/")])
-def test_the_probe_needs_nothing_but_the_standard_library_and_torch(name: str) -> None:
+def test_the_probe_needs_nothing_but_the_standard_library_and_torch() -> None:
+    """Nothing else need be in the user's environment, rankwise included."""
     beside = {"rankwise_probe_start"}  # stands next to sitecustomize, on the same path
-    foreign = packages_imported_by(SRC / name) - set(sys.stdlib_module_names) - {"torch"} - beside
-    assert not foreign, f"{name} imports {sorted(foreign)}, which the user's environment need not have"
-    assert not rooms_imported_by(SRC / name), f"{name} imports rankwise, which the user's environment need not have"
+    known = {*sys.stdlib_module_names, "torch", *beside}
+    foreign = {name: (packages_imported_by(SRC / name) - known) | rooms_imported_by(SRC / name) for name in PROBE}
+    assert PROBE and {name: packages for name, packages in foreign.items() if packages} == {}
 
 
-@pytest.mark.parametrize("name", [f"{room}.py" for room in sorted(FLOOR) if (SRC / f"{room}.py").exists()])
-def test_the_floor_needs_only_the_standard_library(name: str) -> None:
-    foreign = packages_imported_by(SRC / name) - set(sys.stdlib_module_names)
-    assert not foreign, f"{name} imports {sorted(foreign)}"
+def test_the_floor_needs_only_the_standard_library() -> None:
+    foreign = {room: packages_imported_by(SRC / f"{room}.py") - set(sys.stdlib_module_names) for room in FLOOR}
+    assert {room: packages for room, packages in foreign.items() if packages} == {}
 
 
 def test_an_upward_import_is_caught(tmp_path: Path) -> None:

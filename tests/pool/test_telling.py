@@ -15,8 +15,8 @@ torch = pytest.importorskip("torch")
 from rankwise.errors import RankwiseError, UsageError  # noqa: E402
 from rankwise.pool import Model, Pool  # noqa: E402
 from rankwise.pool.faults import Death  # noqa: E402
-from rankwise.pool.results import ModelError  # noqa: E402
 from rankwise.pool.verdicts import (  # noqa: E402
+    ModelError,
     build_died,
     build_failed,
     deadline_exceeded,
@@ -38,7 +38,7 @@ ERRORS: list[RankwiseError] = [
     deadline_exceeded("m", 0.5, True),
     quarantined("m", "float32[2]", 2, DEATH),
     task_hung("m", "float32[2]", 3, DEATH),
-    build_failed("m", "ValueError: no", 1),
+    build_failed("m", "ValueError: no", 1, ValueError("no")),
     build_died("m", 1, DEATH),
     too_large("m", 10, "cpu", 5),
     no_worker("torch is missing"),

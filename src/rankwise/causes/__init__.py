@@ -1,7 +1,8 @@
-"""The catalogue of causes: one file per cause, whose doc block is its page.
+"""The catalogue of causes: one Markdown page per cause, with a TOML head.
 
-A file `rw201_skipped_collective.py` is the cause RW201 `skipped-collective`. It holds its page as its docstring (Markdown, the first line
-is its title), `SEVERITY`, and `NEXT`, the steps every finding of that cause suggests. Causes are found by listing this folder.
+The page `RW201-skipped-collective.md` is the cause RW201 `skipped-collective`; `rankwise explain RW201` shows that file. Its head holds
+`severity`, `next` (the steps every finding of that cause suggests) and what `Cause` lists beside them. Causes are found by listing this
+folder: a new one needs its page, the function that finds it, and a test that expects it.
 """
 
 from __future__ import annotations

@@ -13,28 +13,47 @@ from rankwise.errors import UnreadableInput, UsageError
 from rankwise.report.verdict import Outcome, seconds_of, verdict_dict
 
 _EPILOG = """examples:
+  rankwise explain --list                       all causes, a line each
   rankwise explain RW201                        the page of a cause
+  rankwise explain memory                       what a check of `rankwise check` looks at
   rankwise explain rankwise-runs/20260101-…     the verdict of an earlier run, derived again from its evidence"""
+
+_EXAMPLES = ("rankwise explain --list", "rankwise explain RW201", "rankwise explain rankwise-runs/…")
 
 
 def main(argv: list[str]) -> int:
     parser = Parser(prog="rankwise explain")
     add_options(parser)
     options = parser.parse_args(argv)
+    if options.list:
+        print("\n".join(f"{cause.code}  {cause.title}" for cause in all_causes()))
+        return 0
+    if options.what is None:
+        raise UsageError("nothing to explain was given", next=_EXAMPLES)
     if re.fullmatch(r"(?i)rw\d+", options.what):
         print(_page_of(options.what.upper()))
         return 0
     folder = Path(options.what)
-    if not folder.exists():
-        raise UsageError(
-            f"{options.what!r} is neither a code nor a run folder", next=("rankwise explain RW201", "rankwise explain rankwise-runs/…")
-        )
-    return _explain_run(folder, options.json)
+    if folder.exists():
+        return _explain_run(folder, options.json)
+    from rankwise.preflight.catalogue import all_checks
+
+    check = next((check for check in all_checks() if check.name == options.what), None)
+    if check is None:
+        raise UsageError(f"{options.what!r} is neither a code, nor a check, nor a run folder", next=_EXAMPLES)
+    print(check.page)
+    return 0
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.epilog, parser.formatter_class = _EPILOG, argparse.RawDescriptionHelpFormatter
-    parser.add_argument("what", metavar="CODE|RUN_FOLDER", help="a code such as RW201, or the folder of an earlier run")
+    parser.add_argument(
+        "what",
+        nargs="?",
+        metavar="CODE|CHECK|RUN_FOLDER",
+        help="a code (RW201), a check (memory), or the folder of an earlier run",
+    )
+    parser.add_argument("--list", action="store_true", help="all causes, a line each")
     parser.add_argument("--json", action="store_true", help="the verdict as JSON (run folders only)")
 
 
@@ -43,7 +62,7 @@ def _page_of(code: str) -> str:
         cause = load_cause(code)
     except KeyError:
         near = ", ".join(cause.code for cause in all_causes() if cause.code[:3] == code[:3]) or "RW101 to RW900"
-        raise UsageError(f"there is no cause {code}", why=f"near it: {near}", next=("see docs/causes for all of them",)) from None
+        raise UsageError(f"there is no cause {code}", why=f"near it: {near}", next=("rankwise explain --list",)) from None
     return f"{cause.code} {cause.name}\n\n{cause.page}"
 
 

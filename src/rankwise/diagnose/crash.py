@@ -49,7 +49,6 @@ _NCCL_SAYS = (
 _CUDA_LATER = ("device-side assert", "illegal memory access", "unspecified launch failure", "misaligned address", "cuda error: an illegal")
 _UNUSED = "finished reduction in the prior iteration"
 _SIZE_MISMATCH = "doesn't match expected size"
-_MAY_BE_ECHOES = ("RW204", "RW401", "RW405", "RW408")  # what a collective says that met another one
 _ADVICE: dict[int | None, tuple[str, ...]] = {
     signals.SIGKILL: (
         "the worker was killed, most often for want of memory: fewer workers, less prefetch_factor, smaller samples in memory",
@@ -89,7 +88,7 @@ def find_crash(job: JobEvidence, stands: Standings, book: SourceBook) -> Finding
 def failed_in_collective(job: JobEvidence, crash: Finding) -> bool:
     """True if the first failure came out of a collective: gloo's abort at a wrong size, an exception below torch.distributed."""
     ranks = [place.rank for place in crash.culprits if place.rank in job.ranks]
-    return crash.code in _MAY_BE_ECHOES and bool(ranks) and all(_failed_inside(job.ranks[rank]) for rank in ranks if rank is not None)
+    return load_cause(crash.code).may_echo and bool(ranks) and all(_failed_inside(job.ranks[rank]) for rank in ranks if rank is not None)
 
 
 def _failed_inside(evidence: RankEvidence) -> bool:

@@ -34,7 +34,6 @@ _OF_WRONG_VALUES = (
     "ZeroDivisionError",
     "OverflowError",
 )
-_SILENT = ("RW204", "RW205", "RW206", "RW207")  # mismatches that may go through without an error
 
 
 def diagnose(job: JobEvidence) -> list[Finding]:
@@ -53,7 +52,7 @@ def find_root(job: JobEvidence, stands: Standings, book: SourceBook) -> list[Fin
     """The root cause and its companions; empty where the job is well."""
     if job.exit_code == 0 and all(e.alive or ended_well(e.ended) for e in job.ranks.values()):
         silent = find_disagreement(job, stands, book)
-        return [silent] if silent is not None and silent.code in _SILENT else []
+        return [silent] if silent is not None and load_cause(silent.code).unnoticed else []
     early = find_command_failure(job) or find_stale_store(job)
     if early is not None:
         return [early]
@@ -69,7 +68,7 @@ def find_root(job: JobEvidence, stands: Standings, book: SourceBook) -> list[Fin
             return [disagreement]
         if crash.code == "RW204" and not crash.certain and (other_size := find_other_size(job, stands, book)) is not None:
             return [other_size]
-        if disagreement is None or disagreement.code not in _SILENT:
+        if disagreement is None or not load_cause(disagreement.code).unnoticed:
             return [crash]
         return [disagreement, crash] if _failed_on_its_result(job, crash) else [crash, disagreement]
     if disagreement is not None:

@@ -14,7 +14,6 @@ from rankwise.diagnose.wording import at, seconds_text, verb
 from rankwise.evidence.frames import user_frame, user_frames
 from rankwise.evidence.records import Frame, Helper, HostFacts, Init, JobEvidence, PortHolder, RankEvidence
 from rankwise.findings import Finding, Place, Wait, ranks_text, where
-from rankwise.stages import STAGE_OF_CAUSE
 
 _PORT_TAKEN = ("eaddrinuse", "address already in use")
 
@@ -31,7 +30,7 @@ def find_start_problem(job: JobEvidence, stands: Standings, book: SourceBook) ->
     ):  # fmt: skip
         finding = explain(job, stands, book, in_init or failed)
         if finding is not None:
-            return replace(finding, stage=STAGE_OF_CAUSE[finding.code].name)
+            return replace(finding, stage=load_cause(finding.code).stage)
     return None
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rankwise.causes import load_cause
 from rankwise.diagnose import diagnose
 from rankwise.diagnose.silent import find_silent, is_silent
 from rankwise.diagnose.straggler import find_straggler, slow_rank
@@ -38,7 +39,6 @@ _ARRIVALS_EVERY_NS = 10_000_000_000
 _CONFIRM_S = 1.0
 _CRASH_GRACE_S = 3.5
 _TAIL = 4000
-_NOTES = ("RW504", "RW505", "RW506")  # worth telling only beside something else while the job runs
 
 
 @dataclass(frozen=True)
@@ -327,7 +327,7 @@ class Watch:
 def _worth_telling(findings: list[Finding], is_stalled: bool) -> list[Finding]:
     """What is proven at once; suspicions only of a job that has stalled; mere notes only when something else is told."""
     kept = [finding for finding in findings if ((finding.certain or finding.deadlock) and finding.severity == "error") or is_stalled]
-    return kept if any(finding.code not in _NOTES for finding in kept) else []
+    return kept if any(not load_cause(finding.code).note for finding in kept) else []
 
 
 def _confirm_s(finding: Finding) -> float:

@@ -234,8 +234,9 @@ class Answers:
             worker.is_ready, worker.edge.has_answered = False, True
             worker.edge.kill()
             return
-        error = build_failed(model.name, text, model.build_failures)
-        error.__cause__ = raised((data, text), model.name)
+        cause = raised((data, text), model.name)
+        error = build_failed(model.name, text, model.build_failures, cause)
+        error.__cause__ = cause
         self._dispatcher.break_model(model, error)
 
 

@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from rankwise.errors import RankwiseError, headline
-from rankwise.findings import Finding
 from rankwise.pool.arena import Arena
 from rankwise.pool.crew import Edge
 from rankwise.pool.dtypes import CARRIED, NUMPY
@@ -18,6 +16,7 @@ from rankwise.pool.lease import leased, to_tensor
 from rankwise.pool.parcel import Node, as_array, stays_tensor, unpack, widened
 from rankwise.pool.segments import copy_into
 from rankwise.pool.tasks import Task
+from rankwise.pool.verdicts import cannot_be_sent, model_raised
 
 _VIEW_BYTES = 64 << 10  # below, a copy is cheaper than keeping track
 _WORTH = 4  # a result may hold up to so many times its own size of the input it is a part of
@@ -100,10 +99,6 @@ class RemoteTraceback(Exception):
         return f"\nin the worker:\n{self.text}"
 
 
-class ModelError(RankwiseError):
-    """An exception of the model that cannot travel between processes, or an output; its text and traceback are in the message."""
-
-
 def raised(payload: tuple[bytes, str], model: str) -> BaseException:
     """The exception as it was raised in the worker, with the worker's traceback as its cause."""
     data, text = payload
@@ -114,20 +109,8 @@ def raised(payload: tuple[bytes, str], model: str) -> BaseException:
     except Exception:  # its class cannot be had here
         pass
     if isinstance(error, Unsendable):
-        error = ModelError(
-            Finding(
-                "RW805", "model-error", "error", True, f"the output of model {model!r} cannot be sent to the caller: {error}",
-                next=("return tensors, arrays, numbers, text, or lists, tuples and dicts of them; whatever else has to be picklable",),
-            )
-        )  # fmt: skip
+        error = cannot_be_sent(model, error)
     elif error is None:
-        last = headline(text) or "an exception"
-        error = ModelError(
-            Finding(
-                "RW805", "model-error", "error", True, f"model {model!r} raised {last}",
-                why="its class cannot be had in this process, or would end it; the worker's traceback is the cause of this error",
-                next=("look at the worker's traceback",),
-            )
-        )  # fmt: skip
+        error = model_raised(model, text)
     error.__cause__ = RemoteTraceback(text)
     return error

@@ -74,7 +74,7 @@ class InProcess:
         except RankwiseError:
             raise
         except (Exception, SystemExit) as error:  # as a pool's worker tells it
-            raise build_failed("model", "".join(traceback.format_exception(error)), 1) from error
+            raise build_failed("model", "".join(traceback.format_exception(error)), 1, error) from error
 
     def run(self, batches: Iterable[Batch]) -> Iterator[Results]:
         for batch in batches:

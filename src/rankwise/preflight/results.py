@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from rankwise.causes import load_cause
 from rankwise.findings import Finding
 from rankwise.preflight.job import Job, Seen
 
@@ -13,8 +14,6 @@ Status = Literal["pass", "warn", "fail", "not possible"]
 SCHEMA = 1
 
 # Causes of others come first: who cannot find the meeting place cannot be there, who is cut off cannot be quick.
-_ROOTS = ("RW106", "RW103", "RW102", "RW112", "RW107", "RW602", "RW111", "RW108", "RW114", "RW608", "RW605", "RW606", "RW607")
-_ECHOES = ("RW101", "RW601", "RW610")
 _WEIGHT = {"error": 0, "warning": 1, "info": 2}
 
 
@@ -57,8 +56,7 @@ def sorted_findings(results: Iterable[Result]) -> list[Finding]:
     """Errors before warnings, causes before their consequences."""
 
     def order(finding: Finding) -> tuple[int, int]:
-        rank = _ROOTS.index(finding.code) if finding.code in _ROOTS else len(_ROOTS) + (finding.code in _ECHOES)
-        return _WEIGHT[finding.severity], rank
+        return _WEIGHT[finding.severity], load_cause(finding.code).order
 
     return sorted((finding for result in results for finding in result.findings), key=order)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rankwise.causes import load_cause
 from rankwise.diagnose.silent import (
     accumulation,
     augmentation,
@@ -29,9 +30,6 @@ _KINDS = (
     workers, same_samples, repeated_order, augmentation, order, held_elsewhere, not_finite, scaling, accumulation, diverged, statistics,
     files, reporting, shards, wrong_tool, slow,
 )  # fmt: skip
-_REUSED = ("RW503", "RW702", "RW714")
-_FAMILIES = tuple(f"RW{tens}" for tens in (51, 75, 76, 77, 78))
-_EXPLAINED_BY = {"RW756": ("RW750",), "RW762": ("RW761",), "RW714": ("RW783",), "RW770": ("RW766",), "RW752": ("RW755",)}
 _WEIGHT = {"error": 0, "warning": 1, "info": 2}
 
 
@@ -42,10 +40,10 @@ def find_silent(job: JobEvidence) -> list[Finding]:
     scene = Scene(job)
     found = [finding for kind in _KINDS for finding in kind.find(scene)]
     codes = {finding.code for finding in found}
-    found = [finding for finding in found if not codes & set(_EXPLAINED_BY.get(finding.code, ()))]
+    found = [finding for finding in found if not codes & set(load_cause(finding.code).echo_of)]
     return sorted(found, key=lambda finding: _WEIGHT[finding.severity])
 
 
 def is_silent(finding: Finding) -> bool:
     """Whether a finding is about training that runs: no reason to stop a job, and none to call it stalled."""
-    return finding.code in _REUSED or finding.code.startswith(_FAMILIES)
+    return load_cause(finding.code).silent

@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from rankwise.errors import RankwiseError, whole_text
 from rankwise.pool.child.chance import seeded
 from rankwise.pool.child.failures import failure
 from rankwise.pool.child.inputs import copied, seen
@@ -170,8 +169,7 @@ class InProcess:
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            text = whole_text(error.finding) if isinstance(error, RankwiseError) else traceback.format_exc()
-            self._broken[name] = build_failed(name, text, 1)
+            self._broken[name] = build_failed(name, traceback.format_exc(), 1, error)
             raise self._broken[name] from error
         self.counters.of(name).loads += 1
         return model
