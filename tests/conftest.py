@@ -24,7 +24,12 @@ MARK = "PYTEST_LEFTOVER_MARK"
 SETTLE_S = 3.0  # how long what is on its way out may take
 SHARED_FOLDERS = (Path("/tmp"), Path("/dev/shm"))
 NAMESPACES = Path("/run/netns")
-PURE = {"causes", "diagnose", "house"}  # folders of thousands of tests that start nothing: to look for leftovers would only cost time
+PURE = {
+    "causes",
+    "diagnose",
+    "house",
+    "source",
+}  # folders of tests that start nothing: looking for leftovers would only cost time
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # what type checkers and editors see; at run time each is looked up on first use, below
+    from rankwise.errors import RankwiseError, StartError, WorkerError
+    from rankwise.findings import Finding
+    from rankwise.pool import DeadlineExceeded, Model, Pool, PoolFull, Quarantined
+    from rankwise.predict.gathering import gather_predictions
+    from rankwise.predict.running import predict
+    from rankwise.train.session import session
+    from rankwise.train.spawn import spawn
+    from rankwise.weights.loading import load_weights
 
 __version__ = "0.1.0"
 
-# name: the module it lives in; looked up on first use, so that `import rankwise` stays quick and never imports torch
+# name: the module it lives in; `import rankwise` stays quick and never imports torch
 _HOMES = {
     "Finding": "rankwise.findings",
     "RankwiseError": "rankwise.errors",
@@ -43,10 +53,12 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'rankwise' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+if not TYPE_CHECKING:  # a checker would take every name to be there
+
+    def __getattr__(name: str) -> Any:
+        if name not in _HOMES:
+            raise AttributeError(f"module 'rankwise' has no attribute {name!r}")
+        return getattr(importlib.import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import textwrap
 
-from rankwise.diagnose.source import SourceBook
 from rankwise.evidence.records import Frame
+from rankwise.source.book import SourceBook
 
 FILE = "/home/ada/segmenter/train.py"
 WORLD = 4

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from rankwise.causes import load_cause
-from rankwise.diagnose.source import SourceBook
 from rankwise.diagnose.standing import Standings, end_of, place_of
 from rankwise.diagnose.stuck import activity_of
 from rankwise.diagnose.wording import at, seconds_text, verb
 from rankwise.evidence.frames import user_frame
 from rankwise.evidence.records import JobEvidence
 from rankwise.findings import Finding, ranks_text
+from rankwise.source.book import SourceBook
 
 
 def find_stuck_at_exit(job: JobEvidence, stands: Standings, book: SourceBook) -> Finding | None:

@@ -6,12 +6,12 @@ import os
 from dataclasses import dataclass
 
 from rankwise.diagnose.history import different_modes
-from rankwise.diagnose.source import SourceBook, common_frames
 from rankwise.diagnose.wording import at, verb
 from rankwise.evidence.collectives import WRAPPER_CALLS
 from rankwise.evidence.frames import user_frames
 from rankwise.evidence.records import Frame, JobEvidence, Stack
 from rankwise.findings import ranks_text
+from rankwise.source.book import SourceBook, common_frames
 
 
 @dataclass(frozen=True)

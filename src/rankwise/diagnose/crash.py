@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 from rankwise.causes import is_cause, load_cause
 from rankwise.diagnose.models import model_difference
-from rankwise.diagnose.source import SourceBook
 from rankwise.diagnose.standing import Standings, ended_well, first_raised, gave_up, has_failed, is_echo, place_of, wait_of
 from rankwise.diagnose.wording import at
 from rankwise.errors import read_start_error
@@ -16,6 +15,7 @@ from rankwise.evidence.frames import is_user_file, user_frame
 from rankwise.evidence.records import Call, Ended, Frame, JobEvidence, Raised, RankEvidence
 from rankwise.findings import Finding, Place, ranks_text
 from rankwise.sizes import bytes_text
+from rankwise.source.book import SourceBook
 
 _WORKER_KILLED = re.compile(
     r"DataLoader worker \(pid\(?s?\)? (\d{1,9}(?:, ?\d{1,9})*)\).*?(killed by signal: \w+|exited unexpectedly)", re.DOTALL

@@ -15,7 +15,6 @@ from rankwise.diagnose.p2p import find_crossed_queues
 from rankwise.diagnose.rendezvous import find_rendezvous_wait
 from rankwise.diagnose.restarts import find_stale_store
 from rankwise.diagnose.silent import find_silent
-from rankwise.diagnose.source import SourceBook
 from rankwise.diagnose.standing import Standings, ended_well, first_raised, gave_up, place_of, standings, wait_of
 from rankwise.diagnose.start import find_start_problem
 from rankwise.diagnose.stuck import find_all_idle, find_stuck
@@ -24,6 +23,7 @@ from rankwise.diagnose.waiting import members_of, needed_by
 from rankwise.diagnose.wording import at, in_short, relative_to, seconds_text, verb
 from rankwise.evidence.records import JobEvidence
 from rankwise.findings import Finding, ranks_text
+from rankwise.source.book import SourceBook
 
 _OF_WRONG_VALUES = (
     "AssertionError",

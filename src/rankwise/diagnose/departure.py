@@ -9,12 +9,12 @@ from rankwise.diagnose.blame import Blame, Side, by_rank_condition, op_text, top
 from rankwise.diagnose.history import Parting, key_of, leads_to, times_followed, was_called
 from rankwise.diagnose.passes import has_left_pass, shorter_pass
 from rankwise.diagnose.reasons import LeftLoops, Reason, find_left_loops, find_skips, reasons_text
-from rankwise.diagnose.source import SourceBook
 from rankwise.diagnose.wording import at, verb
 from rankwise.evidence.collectives import WRAPPER_CALLS
 from rankwise.evidence.frames import user_frames
 from rankwise.evidence.records import Call, Frame, JobEvidence, Stack
 from rankwise.findings import ranks_text
+from rankwise.source.book import SourceBook
 
 _SAME_RANGE = re.compile(r"`range\(\d[\d_]*\)`")  # as many rounds on every rank
 _FEW = 4  # calls that a rank may have made a second time

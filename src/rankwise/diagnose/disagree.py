@@ -24,7 +24,6 @@ from rankwise.diagnose.groups import find_group_disagreement
 from rankwise.diagnose.history import Parting, find_other_sizes, find_parting, history_of, is_beside, key_of
 from rankwise.diagnose.match import Conflict, find_conflict, value_of
 from rankwise.diagnose.p2p import find_circle, find_unmatched_p2p
-from rankwise.diagnose.source import SourceBook
 from rankwise.diagnose.standing import P2P, Standings, end_of, place_of, wait_of
 from rankwise.diagnose.waiting import doomed_ranks, needed_by
 from rankwise.diagnose.wording import at, group_text, verb
@@ -32,6 +31,7 @@ from rankwise.evidence.collectives import Entry, Signature
 from rankwise.evidence.frames import user_frames
 from rankwise.evidence.records import Frame, JobEvidence, Stack
 from rankwise.findings import Finding, Place, ranks_text
+from rankwise.source.book import SourceBook
 
 _ODD_ONE_OUT = ("RW201", "RW208", "RW209")  # told by what the few did: that most ranks did otherwise is proof enough
 _ORDER = ("go over the tensors in the same order on every rank: sort them by name, never iterate over a set",)

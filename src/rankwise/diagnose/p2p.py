@@ -7,7 +7,6 @@ from dataclasses import replace
 from rankwise.causes import load_cause
 from rankwise.diagnose.history import has_unusual_step
 from rankwise.diagnose.reasons import LeftLoops, find_left_loops
-from rankwise.diagnose.source import SourceBook
 from rankwise.diagnose.standing import P2P, Standings, place_of, wait_of
 from rankwise.diagnose.transfers import latest_transfer, num_transfers
 from rankwise.diagnose.waiting import doomed_ranks, is_transfer, members_of, needed_by
@@ -15,6 +14,7 @@ from rankwise.diagnose.wording import at, group_text
 from rankwise.evidence.flight import GLOO_MARK, base_group
 from rankwise.evidence.records import JobEvidence, RankEvidence
 from rankwise.findings import Finding, ranks_text
+from rankwise.source.book import SourceBook
 
 
 def find_unmatched_p2p(job: JobEvidence, stands: Standings, book: SourceBook) -> Finding | None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from rankwise.diagnose.rank_words import mentions_rank
-from rankwise.diagnose.source import SourceBook
-from rankwise.diagnose.source_guards import Loop, Skip
 from rankwise.evidence.records import Frame, Stack
+from rankwise.source.book import SourceBook
+from rankwise.source.guards import Loop, Skip
+from rankwise.source.rank_words import mentions_rank
 
 _VERBS = {"continue": "continues", "return": "returns", "break": "breaks out of the loop", "except": "catches an exception"}
 

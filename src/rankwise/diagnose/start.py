@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from rankwise.causes import load_cause
-from rankwise.diagnose.source import SourceBook
 from rankwise.diagnose.standing import Standings, ended_well, first_raised, main_stack, place_of, wait_of
 from rankwise.diagnose.stuck import activity_of, going_on
 from rankwise.diagnose.wording import at, seconds_text, verb
 from rankwise.evidence.frames import user_frame, user_frames
 from rankwise.evidence.records import Frame, Helper, HostFacts, Init, JobEvidence, PortHolder, RankEvidence
 from rankwise.findings import Finding, Place, Wait, ranks_text, where
+from rankwise.source.book import SourceBook
 
 _PORT_TAKEN = ("eaddrinuse", "address already in use")
 

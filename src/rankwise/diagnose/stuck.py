@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from rankwise.causes import load_cause
 from rankwise.diagnose.kernel_wait import kernel_wait
-from rankwise.diagnose.source import SourceBook
 from rankwise.diagnose.standing import Standings, ended_well, main_stack, main_thread, place_of, wait_of
 from rankwise.diagnose.waiting import needed_by
 from rankwise.diagnose.wording import at, seconds_text, verb
@@ -17,6 +16,7 @@ from rankwise.evidence.frames import is_user_file, user_frame, user_frames
 from rankwise.evidence.records import Frame, Helper, JobEvidence, RankEvidence, Thread
 from rankwise.findings import Finding, Place, ranks_text
 from rankwise.sizes import bytes_text
+from rankwise.source.book import SourceBook
 
 _LOCK_LINE = re.compile(r"\.acquire\(|^with .*(lock|mutex|sem|cond)|\block\b", re.IGNORECASE)
 _PIPE_LINE = re.compile(r"os\.read\(|\.readline\(|\binput\(|\.recv\(\)|\.read\(\)|stdin|fifo|pipe", re.IGNORECASE)

@@ -6,8 +6,10 @@ import ast
 from dataclasses import dataclass
 from typing import Any
 
-from rankwise.diagnose.rank_expressions import NEVER, SOMETHING, UNKNOWN, Expressions, common_value
-from rankwise.diagnose.rank_words import (
+from rankwise.source.bindings import Binding
+from rankwise.source.names import Names
+from rankwise.source.rank_expressions import NEVER, SOMETHING, UNKNOWN, Expressions, common_value
+from rankwise.source.rank_words import (
     TORCH_DISTRIBUTED,
     asks_whether_initialized,
     is_other_rank,
@@ -17,9 +19,7 @@ from rankwise.diagnose.rank_words import (
     meaning_of_variable,
     tells_rank,
 )
-from rankwise.diagnose.source_bindings import Binding
-from rankwise.diagnose.source_names import Names
-from rankwise.diagnose.source_tree import (
+from rankwise.source.tree import (
     FUNCTIONS,
     Function,
     ancestors,

@@ -122,7 +122,10 @@ def parameters_of(function: Function) -> list[str]:
 
 
 def arguments_of(function: Function, call: ast.Call, is_bound: bool = False) -> dict[str, ast.expr]:
-    """What a call gives for each parameter of a function, defaults included; nothing for calls with * or **. `is_bound`: self comes by itself."""
+    """What a call gives for each parameter of a function, defaults included; nothing for calls with * or **.
+
+    `is_bound`: `self` comes by itself.
+    """
     if any(isinstance(argument, ast.Starred) for argument in call.args) or any(keyword.arg is None for keyword in call.keywords):
         return {}
     named = [parameter.arg for parameter in (*function.args.posonlyargs, *function.args.args)]

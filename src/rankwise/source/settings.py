@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from rankwise.diagnose.source_tree import called_name, covers, string_key
+from rankwise.source.tree import called_name, covers, string_key
 
 
 def find_python_setting(tree: ast.Module, variable: str) -> int | None:

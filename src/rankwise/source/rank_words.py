@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from functools import cache
 
-from rankwise.diagnose.source_tree import called_name, last_name, owner_name, string_key
+from rankwise.source.tree import called_name, last_name, owner_name, string_key
 
 _GLOBAL = {"rank", "global_rank", "world_rank", "process_index", "my_rank", "proc_id", "rank_id"}
 _LOCAL = {"local_rank", "local_process_index"}

@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from rankwise.diagnose.rank_conditions import Position, RankConditions, find_misnamed
-from rankwise.diagnose.rank_words import meaning_of, zero_only_mark
-from rankwise.diagnose.source_guards import Guard, Loop, Skip, find_skips, guards_at, leaves, loop_of
-from rankwise.diagnose.source_names import Names
-from rankwise.diagnose.source_settings import find_python_setting, find_shell_setting, passed_name
-from rankwise.diagnose.source_tree import (
+from rankwise.evidence.records import Frame, JobEvidence, Stack
+from rankwise.ranks import read_rank_env
+from rankwise.source.guards import Guard, Loop, Skip, find_skips, guards_at, leaves, loop_of
+from rankwise.source.names import Names
+from rankwise.source.rank_conditions import Position, RankConditions, find_misnamed
+from rankwise.source.rank_words import meaning_of, zero_only_mark
+from rankwise.source.settings import find_python_setting, find_shell_setting, passed_name
+from rankwise.source.tree import (
     FUNCTIONS,
     LOOPS,
     ancestors,
@@ -25,8 +27,6 @@ from rankwise.diagnose.source_tree import (
     parse,
     scope_of,
 )
-from rankwise.evidence.records import Frame, JobEvidence, Stack
-from rankwise.ranks import read_rank_env
 
 _ENOUGH = 64  # a condition that is not understood for so many ranks is not understood
 

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from rankwise.diagnose.source import SourceBook, common_frames
 from rankwise.evidence.records import Frame
+from rankwise.source.book import SourceBook, common_frames
 from tests.diagnose.jobs import (
     stack_of,
 )

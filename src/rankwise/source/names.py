@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import cast
 
-from rankwise.diagnose.source_bindings import Binding, attribute_bindings, bindings_in, is_bound_by_expression, reaching
-from rankwise.diagnose.source_guards import Guard, guards_around, leaves
-from rankwise.diagnose.source_tree import (
+from rankwise.source.bindings import Binding, attribute_bindings, bindings_in, is_bound_by_expression, reaching
+from rankwise.source.guards import Guard, guards_around, leaves
+from rankwise.source.tree import (
     FUNCTIONS,
     Function,
     ancestors,

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rankwise.diagnose.source_tree import COMPREHENSIONS, LOOPS, ancestors, block_of, last_name, own_nodes, parent_of, scope_of
+from rankwise.source.tree import COMPREHENSIONS, LOOPS, ancestors, block_of, last_name, own_nodes, parent_of, scope_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,7 +133,7 @@ def _is_certain(binding: Binding, on_path: set[ast.AST]) -> bool:
 
 
 def _comes_around(binding: Binding, path: list[ast.AST], live: list[Binding]) -> bool:
-    """True if a later binding can hold at an earlier use: they share a loop, in which nothing binds the name anew; or a function calls back."""
+    """True if a later binding can hold at an earlier use: they share a loop that does not bind the name anew, or a function calls back."""
     if scope_of(binding.node) is not scope_of(path[0]):
         return True
     around = set(ancestors(binding.node))

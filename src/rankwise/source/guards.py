@@ -6,8 +6,9 @@ import ast
 import os
 from dataclasses import dataclass
 
-from rankwise.diagnose.rank_words import is_question
-from rankwise.diagnose.source_tree import (
+from rankwise.evidence.records import Frame
+from rankwise.source.rank_words import is_question
+from rankwise.source.tree import (
     FUNCTIONS,
     LOOPS,
     ancestors,
@@ -21,7 +22,6 @@ from rankwise.diagnose.source_tree import (
     string_key,
     text_of,
 )
-from rankwise.evidence.records import Frame
 
 _LEAVES = (ast.Return, ast.Continue, ast.Break, ast.Raise)
 _EXITS = (("", "exit"), ("", "quit"), ("sys", "exit"), ("os", "_exit"), ("os", "abort"))
