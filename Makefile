@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PACKAGES := $(VENV)/.packages
 
-.PHONY: help demo test test-live check format lab bench-watch bench-scale bench-session soak-session bench-train soak-train soak-predict bench-pool soak clean
+.PHONY: help demo test test-live check format record lab bench-watch bench-scale bench-session soak-session bench-train soak-train soak-predict bench-pool soak clean
 
 help:
 	@echo "make demo         the tour: trains, breaks, explains, trains with the helpers, predicts (about a minute)"
@@ -14,6 +14,7 @@ help:
 	@echo "make test-live    the long ones: more real jobs, several hosts, other launchers, faults of our own"
 	@echo "make check        lint, format, types and the house rules"
 	@echo "make format       let ruff reformat and reorder"
+	@echo "make record       run all gauntlet cases and keep their evidence, from which tests derive the verdicts again"
 	@echo "make lab          check between several hosts, all faults (minutes)"
 	@echo "make bench-watch  what watching a job costs it"
 	@echo "make bench-scale  a verdict over 4,096 ranks: seconds and memory"
@@ -54,6 +55,10 @@ format: $(READY)
 	@echo "==> ruff check --fix, ruff format"
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+
+record: $(READY) $(PACKAGES)
+	@echo "==> the evidence of all gauntlet cases, recorded anew (half an hour); git diff shows which verdicts have changed"
+	@$(BIN)/python -m tests.gauntlet.record
 
 lab: $(READY) $(PACKAGES)
 	@echo "==> check between four hosts (network namespaces; needs root)"
