@@ -8,7 +8,7 @@ import traceback
 import pytest
 
 from rankwise.causes import load_cause
-from rankwise.errors import RankwiseError, StartError, UnreadableInput, UsageError, WorkerError, headline, read_start_error
+from rankwise.errors import RankwiseError, StartError, UnreadableInput, UsageError, WorkerError, headline
 from rankwise.findings import Finding, Place
 from rankwise.stages import STAGES
 
@@ -67,18 +67,12 @@ def test_one_except_catches_them_all() -> None:
 
 
 @pytest.mark.parametrize("stage", [stage.name for stage in STAGES])
-def test_a_start_error_says_its_whole_finding_and_can_be_read_back(stage: str) -> None:
+def test_a_start_error_says_its_whole_finding(stage: str) -> None:
     places = (Place(rank=2, host="node-b"), Place(rank=3, host="node-c", pid=77), Place())
     finding = load_cause("RW101").finding("rank 2 never registered", certain=True, culprits=places, why="nobody knows", stage=stage)
     text = str(StartError(finding))
 
     assert "rank 3, host node-c, pid 77" in text and "rankwise explain RW101" in text
-    assert read_start_error(text) == Finding(**{**vars(finding), "name": ""})
-
-
-@pytest.mark.parametrize("text", ["", "bad sample", "RW1 x", "RW101", "\n\nRW101 x"])
-def test_other_text_is_no_start_error(text: str) -> None:
-    assert read_start_error(text) is None
 
 
 def test_a_worker_error_ends_with_the_workers_traceback() -> None:

@@ -10,7 +10,6 @@ RankwiseError
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -66,21 +65,6 @@ class StartError(RankwiseError):
         return whole_text(finding, lines)
 
 
-def read_start_error(text: str) -> Finding | None:
-    """The finding back from the text of a StartError, as far as the text holds it; None if it is none."""
-    head = re.match(r"(RW\d{3}) (.+)", text)
-    if head is None:
-        return None
-    said: dict[str, list[str]] = {}
-    for line in text.splitlines()[1:]:
-        label, _, words = line.partition(" ")
-        said.setdefault(label, []).append(words.strip())
-    stage = next((stage.name for words in said.get("stage", ()) for stage in STAGE_NAMED.values() if stage.done in words), "")
-    places = tuple(_read_place(words) for words in said.get("where", ()))
-    why = " ".join(said.get("why", ()))
-    return Finding(head[1], "", "error", True, head[2], culprits=places, why=why, next=tuple(said.get("next", ())), stage=stage)
-
-
 class TrainError(RankwiseError):
     """The training would have gone wrong, now or silently."""
 
@@ -125,10 +109,3 @@ def _where(place: Place) -> str:
         str(place) if place.file else "",
     ]
     return ", ".join(part for part in parts if part)
-
-
-def _read_place(words: str) -> Place:
-    found = re.match(r"rank (?:(\d+)|unknown), host (?:unknown|(\S+?))(?:, pid (\d+))?(?:,|$)", words)
-    if found is None:
-        return Place()
-    return Place(rank=int(found[1]) if found[1] else None, host=found[2], pid=int(found[3]) if found[3] else None)

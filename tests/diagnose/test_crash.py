@@ -7,8 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from rankwise.causes import load_cause
 from rankwise.diagnose import diagnose
+from rankwise.errors import StartError
 from rankwise.evidence.records import Frame, HostFacts, JobEvidence, RankEvidence, SentSignal
+from rankwise.findings import Place
 from tests.diagnose.jobs import (
     C10D,
     HOME,
@@ -509,16 +512,16 @@ def test_frames_of_the_users_packages_are_shown_when_there_are_no_others() -> No
 # -- what session() found itself ----------------------------------------------------------------------------------------------
 
 
+def told_by_session(rank: int, code: str, stage: str, place: Place) -> RankEvidence:
+    finding = load_cause(code).finding("what session() found", certain=True, culprits=(place,), stage=stage)
+    evidence = raised(before_init(rank), "rankwise.errors.StartError", str(StartError(finding)))
+    return replace(evidence, raised=(replace(evidence.raised[0], finding=finding),))
+
+
 def test_what_session_told_is_the_verdict_and_who_knows_more_comes_first() -> None:
-    missing = "RW101 rank 1 never registered\nstage  not passed: every rank registered (stage 4 of 9)\nwhere  rank 1, host unknown"
-    unresolved = (
-        "RW106 MASTER_ADDR=node-x does not resolve\nstage  not passed: address resolved (stage 2 of 9)\nwhere  rank 1, host node-b, pid 7"
-    )
-    ranks = [
-        raised(before_init(0), "rankwise.errors.StartError", missing),
-        raised(before_init(1), "rankwise.errors.StartError", unresolved),
-    ]
-    found = root(job(*ranks, exit_code=1))
+    missing = told_by_session(0, "RW101", "registration", Place(1))
+    unresolved = told_by_session(1, "RW106", "address", Place(1, "node-b", 7))
+    found = root(job(missing, unresolved, exit_code=1))
 
     assert (found.code, found.name, found.stage) == ("RW106", "address-unresolvable", "address")
     assert [(place.rank, place.host, place.pid) for place in found.culprits] == [(1, "node-b", 7)]

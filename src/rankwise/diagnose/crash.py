@@ -10,7 +10,6 @@ from rankwise.causes import is_cause, load_cause
 from rankwise.diagnose.models import model_difference
 from rankwise.diagnose.standing import Standings, ended_well, first_raised, gave_up, has_failed, is_echo, place_of, wait_of
 from rankwise.diagnose.wording import at
-from rankwise.errors import read_start_error
 from rankwise.evidence.frames import is_user_file, user_frame
 from rankwise.evidence.records import Call, Ended, Frame, JobEvidence, Raised, RankEvidence
 from rankwise.findings import Finding, Place, ranks_text
@@ -194,12 +193,12 @@ def _told_by_session(ends: list[_End]) -> Finding | None:
     """`session()` found the cause itself, and each rank said so; who only missed a rank knows less than who knows what kept it away."""
     if ends[0].raised is None or _bare(ends[0].raised.type) != "StartError":
         return None
-    told = [read_start_error(end.raised.message) for end in ends if end.raised and _bare(end.raised.type) == "StartError"]
+    told = [end.raised.finding for end in ends if end.raised and _bare(end.raised.type) == "StartError"]
     known = [finding for finding in told if finding is not None and is_cause(finding.code)]
     if not known:
         return None
     best = min(known, key=lambda finding: finding.code in ("RW101", "RW111"))
-    return replace(best, name=load_cause(best.code).name, deadlock=True)
+    return replace(best, deadlock=True)
 
 
 def _interrupted(job: JobEvidence, together: list[_End]) -> Finding:

@@ -9,6 +9,7 @@ from typing import Any
 
 from rankwise.evidence.audit import AuditLog
 from rankwise.evidence.records import Caught, Ended, Frame, Init, Model, NewGroup, PortHolder, Raised, SentSignal, Stack
+from rankwise.findings import Finding
 
 _MAX_BYTES = 32 << 20
 _UNUSED = {"unused": "names", "replaced": "replaced", "added": "added"}  # field of Model: key in the journal
@@ -169,6 +170,7 @@ class Journal:
                 thread=str(facts["thread"]),
                 text=str(facts["text"]),
                 chain=tuple(map(str, facts["chain"])),
+                finding=Finding.from_dict(facts["finding"]) if facts.get("finding") else None,
             )
         )
 

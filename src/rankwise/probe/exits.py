@@ -68,7 +68,14 @@ def note_exception(error: BaseException, thread: str = "MainThread") -> None:
         chain=[_name_of(link) for link in chain],
         thread=thread,
         text="".join(traceback.format_exception(error))[-12000:],
+        finding=_finding_of(error),
     )
+
+
+def _finding_of(error: BaseException) -> dict[str, Any] | None:
+    """What an error of rankwise's own has found; not asked for by its class, which the user's environment need not have."""
+    finding: Any = getattr(error, "finding", None)
+    return finding.to_dict() if type(finding).__module__ == "rankwise.findings" else None
 
 
 def note_child_end(error: BaseException | None) -> None:
