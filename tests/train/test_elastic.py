@@ -73,6 +73,7 @@ class Job:
         self.process.stdout.close()
 
 
+@pytest.mark.live
 @pytest.mark.timeout(1200 if is_long else 180)
 def test_a_job_whose_ranks_are_killed_ends_with_the_weights_of_an_undisturbed_one(farm: Farm, tmp_path: Path) -> None:
     num_epochs = 60 if is_long else 6

@@ -7,12 +7,15 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import Ran
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "train_ddp.py"
 
 
+@pytest.mark.live
 def test_the_example_reaches_the_accuracy_it_states(run_rankwise: Callable[..., Ran], tmp_path: Path) -> None:
     ran = run_rankwise("run", "--out", tmp_path / "run", "--standalone", "--nproc-per-node", "2", EXAMPLE, tmp_path / "digits")
 

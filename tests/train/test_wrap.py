@@ -58,6 +58,7 @@ def test_recomputing_and_compiling_change_neither_names_nor_results(farm: Farm, 
     assert other["weights"] == pytest.approx(plain["weights"], abs=1e-6)
 
 
+@pytest.mark.live
 @pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile's default backend needs g++, which is not installed")
 def test_a_model_compiled_to_native_code_trains_and_is_saved_like_the_plain_one(farm: Farm, tmp_path: Path) -> None:
     plain = farm.run("train_wrapped", 2, jobs=JOBS)
