@@ -36,7 +36,6 @@ class Wrapped:
 known: list[Wrapped] = []
 
 
-@record.paid
 def wrapped(wrapper: Any, site: int) -> None:
     """A DDP wrapper was built."""
     one = Wrapped(len(known), wrapper)
