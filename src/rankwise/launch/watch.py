@@ -294,7 +294,7 @@ class Watch:
             findings = [
                 _as_seen_in_success(f)
                 for f in findings
-                if is_silent(f) or f.severity == "info" or (f.certain and f.code[:3] in ("RW2", "RW4"))
+                if is_silent(f) or f.severity == "info" or (f.certain and f.code[:3] in ("RW2", "RW4")) or f.code == "RW205"
             ]
         return replace(verdict, findings=findings)
 

@@ -4,7 +4,7 @@ import time
 from typing import Any
 
 from .. import sites
-from . import data, files, loss, models, parallel, record, reduces, spans, steps, times, window
+from . import data, files, local, loss, models, parallel, record, reduces, spans, steps, times, window
 
 
 def joined() -> None:
@@ -26,6 +26,7 @@ def backward_begins(args: Any, kwargs: Any, frame: Any) -> None:
 
 @record.paid
 def backward_ended(frame: Any) -> None:
+    local.forget()
     window.backward(frame)
 
 

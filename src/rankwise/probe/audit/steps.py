@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from .. import hooks, sites
-from . import loss, models, prints, record, reduces, times, window
+from . import local, loss, models, prints, record, reduces, times, window
 
 _MOST = 16  # tensors looked at in one sample; of larger models another part each time
 _BUFFERS = 6
@@ -155,6 +155,7 @@ def _take_prints(optimizer: Any, seen: Seen) -> None:
         **(_strangers(names, held) if seen.steps < _FIRST_STEPS else {}),
         site=seen.site,
         loss=loss.last(),
+        local=local.norms(),
     )
 
 
