@@ -15,6 +15,7 @@ from rankwise.diagnose.silent import (
     same_samples,
     scaling,
     shards,
+    skipped_step,
     slow,
     statistics,
     workers,
@@ -26,8 +27,8 @@ from rankwise.findings import Finding
 
 # In the order in which one explains the other: what comes first is told first where several are of the same severity.
 _KINDS = (
-    workers, same_samples, repeated_order, augmentation, order, held_elsewhere, not_finite, scaling, accumulation, diverged, statistics,
-    files, reporting, shards, wrong_tool, slow,
+    workers, same_samples, repeated_order, augmentation, order, held_elsewhere, not_finite, scaling, accumulation, skipped_step,
+    diverged, statistics, files, reporting, shards, wrong_tool, slow,
 )  # fmt: skip
 _REUSED = ("RW503", "RW702", "RW714")
 _FAMILIES = tuple(f"RW{tens}" for tens in (51, 75, 76, 77, 78))

@@ -21,6 +21,7 @@ def ddp_built(wrapper: Any, frame: Any) -> None:
 
 @record.paid
 def backward_begins(args: Any, kwargs: Any, frame: Any) -> None:
+    window.backward_begins(frame)
     loss.take(args[0] if args else kwargs.get("tensors"), steps.steps_so_far(), frame)
 
 
