@@ -29,6 +29,7 @@ for _ in range(int(sys.argv[1])):
 (here / "up").touch()
 rest()
 """
+RUNNER = SLEEPER.replace("time.sleep(600)", "while True: sum(range(9))")
 SLOW = """\
 #!/bin/sh
 echo $$ >> "{folder}/asked"
@@ -106,6 +107,43 @@ def test_a_process_is_not_stopped_by_being_looked_at(tmp_path: Path, sleeper: Sl
     read_until_found(StackReader(tmp_path), pid)
 
     assert Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "S"
+
+
+@pytest.fixture
+def runner(tmp_path: Path) -> Iterator[int]:
+    """The pid of a process that runs Python code all the time."""
+    process = subprocess.Popen([sys.executable, str(write_script(tmp_path, RUNNER)), "0"])
+    eventually("the process is up", (tmp_path / "up").exists)
+    yield process.pid
+    process.kill()
+    process.wait()
+
+
+def test_a_process_that_runs_is_not_sent_the_signal(tmp_path: Path, runner: int, slow_py_spy: Path) -> None:
+    """It may crash of it: faulthandler reads frames that are half made."""
+    reader = StackReader(tmp_path)
+    for _ in range(3):
+        reader.read([runner])
+        eventually("nothing is read any more", lambda: not reader._reading)
+
+    assert not (tmp_path / f"t-{runner}").read_bytes()
+
+
+def test_where_py_spy_is_refused_one_that_runs_is_asked_a_few_times(tmp_path: Path, runner: int) -> None:
+    reader = StackReader(tmp_path)
+    reader.refused = "ptrace is refused here"
+    for _ in range(6):
+        reader.read([runner])
+        eventually("nothing is read any more", lambda: not reader._reading)
+
+    assert (tmp_path / f"t-{runner}").read_text().count("most recent call first") == stacks._MOST_RUNNING
+
+
+def test_a_rank_that_runs_is_peeked_at_with_py_spy_alone(tmp_path: Path, sleeper: Sleep, slow_py_spy: Path) -> None:
+    pid = sleeper(0)
+    assert StackReader(tmp_path).peek(pid) == ()
+
+    assert not (tmp_path / f"t-{pid}").read_bytes()
 
 
 def test_a_process_that_is_gone_has_no_stack(tmp_path: Path) -> None:

@@ -100,13 +100,15 @@ def _same_slot(job: JobEvidence, stands: Standings, book: SourceBook, conflict: 
         and certain
         and (_varies(job, conflict) or not _is_ragged(conflict) or _goes_over_tensors(job, book, conflict))
     )
-    culprits = minority(values) or _unusual(job, conflict) or _converted(job, conflict) or sorted(conflict.entries)
+    proven = minority(values) or _unusual(job, conflict)
+    guessed = [] if proven else _converted(job, conflict)  # that the ranks differ is certain, who of them is wrong is not
+    culprits = proven or guessed or sorted(conflict.entries)
     op = next(iter(conflict.entries.values())).what.op
     sides = "; ".join(f"{verb(ranks, 'has', 'have')} {_shown(conflict, ranks[0])}" for ranks in values.values())
     frames = {rank: user_frames(conflict.stacks[rank]) for rank in conflict.entries}
     return load_cause(code).finding(
         f"{op}{group_text(conflict.group)} gets {words}: {', '.join(f'{ranks_text(ranks)} {_shown(conflict, ranks[0])}' for ranks in list(values.values())[:2])}",
-        certain=certain and not order,
+        certain=certain and not order and not guessed,
         culprits=tuple(place_of(job.ranks[rank], top_of(frames[rank])) for rank in culprits),
         waiting=tuple(
             wait_of(stands[rank]) for rank in sorted(conflict.entries) if rank not in culprits and stands[rank].kind == "waiting"
@@ -115,6 +117,8 @@ def _same_slot(job: JobEvidence, stands: Standings, book: SourceBook, conflict: 
         + (
             ". These may be different tensors: the ranks may go over them in a different order (a set, a dict), or one left one out"
             if order
+            else ". Which of them is meant is not proven: the code asks for the one by name, the other is what torch takes by itself"
+            if guessed
             else ""
         ),
         deadlock=_is_stuck(stands, conflict),

@@ -82,6 +82,7 @@ class StepSeen:
     foreign: int = 0  # parameters of no wrapped model, without a gradient
     unheld: tuple[str, ...] = ()  # parameters of a wrapped model, with a gradient, that are not this optimizer's
     loss: float | None = None
+    local: tuple[tuple[str, float | None], ...] = ()  # norms of some gradients of the last backward, before DDP reduced them
     t: int = 0
 
 

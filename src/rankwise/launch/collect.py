@@ -92,8 +92,7 @@ class Collector:
         seen = self._observer.glimpses.setdefault(pid, [])
         if len(seen) >= _MOST_GLIMPSES:
             return
-        for threads in (found for other, found in self._stacks.read([pid]).items() if other == pid):
-            seen += [thread.frames for thread in threads if thread.is_main]
+        seen += [thread.frames for thread in self._stacks.peek(pid) if thread.is_main]
 
     def _worth_a_stack(self, rank_pids: list[int]) -> list[int]:
         """Living Python processes of the job: ranks first, then what runs below and above them."""

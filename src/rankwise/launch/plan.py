@@ -49,7 +49,7 @@ _SHORT = {"-m": "--module", "-r": "--redirects", "-t": "--tee"}
 OWN_OPTIONS = {
     "--out": "run folder (default: rankwise-runs/<time>-<script>)",
     "--stall-after": "seconds without progress before a suspicion is told (default: learned from the job's own pace, at least 10)",
-    "--audit": "off (default), light or full: look for training that runs but trains wrong (experimental)",
+    "--audit": "light (default), full or off: look for training that runs but trains wrong",
     "--on-stall": "abort: stop what is proven deadlocked (default); report: only ever report",
 }
 
@@ -67,7 +67,7 @@ class RunPlan:
     out: Path | None = None
     stall_after_s: float | None = None
     on_stall: str = "abort"
-    audit: str = "off"
+    audit: str = "light"
     profile: bool = False
     num_nodes: int = 1
     endpoint: str = ""
@@ -176,7 +176,7 @@ def _own(own: dict[str, str]) -> dict[str, Any]:
         stall_after = -1.0
     if stall_after is not None and not 0 < stall_after < 1e7:
         raise UsageError(f"--stall-after takes a number of seconds above 0, not {text!r}", next=("rankwise run --stall-after 60 …",))
-    audit = own.get("--audit", "off")
+    audit = own.get("--audit", "light")
     if audit not in ("off", "light", "full"):
         raise UsageError(f"--audit takes off, light or full, not {audit!r}", next=("rankwise run --help",))
     out = Path(own["--out"]) if "--out" in own else None

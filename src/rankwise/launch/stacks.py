@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 
 from rankwise.evidence.records import Frame, Thread
@@ -22,6 +23,8 @@ _FAULT_FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
 _PY_SPY_S = 3.0  # for one process: with CUDA loaded py-spy may take half a minute
 _PATIENCE_S = 2.0  # for all of them: what comes later is there at the next look
 _AT_ONCE = 8
+_STILL_S = 0.05
+_MOST_RUNNING = 3
 
 
 class StackReader:
@@ -37,6 +40,7 @@ class StackReader:
         self._found: dict[int, tuple[Thread, ...]] = {}
         self._failure: Exception | None = None  # of a thread, for whoever waits for it
         self._slow: set[int] = set()
+        self._asked_running: Counter[int] = Counter()
         self._running: set[subprocess.Popen[bytes]] = set()
         atexit.register(self._kill)
 
@@ -58,6 +62,10 @@ class StackReader:
         if failure is not None and not found:
             raise failure
         return found
+
+    def peek(self, pid: int) -> tuple[Thread, ...]:
+        """Where a rank is that runs: with py-spy or not at all."""
+        return () if pid in self._slow else self._with_py_spy(pid)
 
     def _read_one(self, pid: int) -> None:
         threads: tuple[Thread, ...] = ()
@@ -113,10 +121,18 @@ class StackReader:
                 program.kill()
 
     def _with_faulthandler(self, pid: int) -> tuple[Thread, ...]:
-        """Ask the probe's faulthandler; only where the probe has registered it, or the signal would kill."""
+        """Ask the probe's faulthandler; only where the probe has registered it, or the signal would kill.
+
+        On Python 3.11 it crashes the process, once in some thousand times, where a thread runs Python code meanwhile (half-made frames).
+        So only processes that stand still are asked; where there is no other way, one that runs is asked a few times in its life.
+        """
         path = self._live / f"t-{pid}"
         if not _catches(pid, _STACK_SIGNAL):  # it may have become another program since, which the signal would kill
             return ()
+        if not _stands_still(pid):
+            self._asked_running[pid] += 1
+            if not self.refused or self._asked_running[pid] > _MOST_RUNNING:
+                return ()
         try:
             before = path.stat().st_size
             os.kill(pid, _STACK_SIGNAL)
@@ -184,6 +200,27 @@ def _cwd(pid: int) -> str:
         return os.readlink(f"/proc/{pid}/cwd")
     except OSError:
         return ""
+
+
+def _stands_still(pid: int) -> bool:
+    """Whether all threads sleep, and have for a moment. gloo's wake up now and then to look around, which takes no time worth counting."""
+    before = _ticks(pid)
+    time.sleep(_STILL_S)
+    return before is not None and _ticks(pid) == before
+
+
+def _ticks(pid: int) -> int | None:
+    """The CPU time of all threads together; None where one of them is on a processor, or waits for one."""
+    total = 0
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            state, *numbers = Path(f"/proc/{pid}/task/{thread}/stat").read_text().rpartition(")")[2].split()
+            if state == "R":
+                return None
+            total += int(numbers[10]) + int(numbers[11])
+    except (OSError, ValueError, IndexError):
+        return None
+    return total
 
 
 def _catches(pid: int, number: int) -> bool:

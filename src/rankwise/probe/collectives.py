@@ -230,5 +230,5 @@ def _whole(value: Any, variable: str) -> int | None:
 def hide_from_compiler(module: ModuleType) -> None:
     """Have torch.compile leave what rides in the wrappers alone, as it leaves torch.distributed's own functions alone."""
     own = ("calls", "collectives", "hooks", "journal", "ring", "sites")
-    for part in (*own, "audit.parts", "audit.record", "audit.reduces", "audit.times"):
+    for part in (*own, "audit.parts", "audit.files", "audit.record", "audit.reduces", "audit.times"):
         module.add(f"{__package__}.{part}")

@@ -16,6 +16,7 @@ from rankwise.diagnose.silent import (
     same_samples,
     scaling,
     shards,
+    skipped_step,
     slow,
     statistics,
     workers,
@@ -27,8 +28,8 @@ from rankwise.findings import Finding
 
 # In the order in which one explains the other: what comes first is told first where several are of the same severity.
 _KINDS = (
-    workers, same_samples, repeated_order, augmentation, order, held_elsewhere, not_finite, scaling, accumulation, diverged, statistics,
-    files, reporting, shards, wrong_tool, slow,
+    workers, same_samples, repeated_order, augmentation, order, held_elsewhere, not_finite, scaling, accumulation, skipped_step,
+    diverged, statistics, files, reporting, shards, wrong_tool, slow,
 )  # fmt: skip
 _WEIGHT = {"error": 0, "warning": 1, "info": 2}
 

@@ -151,7 +151,7 @@ def _line_of_change(scene: Scene, story: Story) -> Frame | None:
 
 
 def _not_reduced(scene: Scene, story: Story) -> Finding:
-    a, _b, row_a, row_b = story.grads[0]
+    a, b, row_a, row_b = story.grads[0]
     rank = story.ranks[0]
     window = next((w for w in reversed(scene.audits[rank].windows) if w.i == a.i and num_backwards(w.pattern)), None)
     letters = [letter for letter in (window.pattern if window else "") if letter in BACKWARDS]
@@ -165,9 +165,20 @@ def _not_reduced(scene: Scene, story: Story) -> Finding:
         certain=True,
         culprits=tuple(places),
         why=f"at step {a.n} the gradient of {row_a[0]} has norm {_norm(row_a[3])} on rank {rank} and {_norm(row_b[3])} on another rank "
-        f"(seen at {_num_steps(story.grads)} of {story.num_seen} steps looked at); {how}",
+        f"(seen at {_num_steps(story.grads)} of {story.num_seen} steps looked at){_around_reduction(a, b)}; {how}",
         instead=(fix,),
     )
+
+
+def _around_reduction(a: StepSeen, b: StepSeen) -> str:
+    """The norms of one gradient before and after DDP had its chance to reduce it, on two ranks."""
+    before_a, before_b = dict(a.local), dict(b.local)
+    after_a, after_b = ({row[0]: row[3] for row in step.rows} for step in (a, b))
+    name = next((name for name in before_a if name in before_b and name in after_a and name in after_b), None)
+    if name is None:
+        return ""
+    before, after = ([_norm(one[name]) for one in pair] for pair in ((before_a, before_b), (after_a, after_b)))
+    return f"; that of {name} had norms {before[0]} and {before[1]} as the last backward computed it, {after[0]} and {after[1]} at the step"
 
 
 def _reason(last: str, letters: list[str]) -> tuple[str, str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rankwise.causes import load_cause
-from rankwise.diagnose.silent.scene import Scene
+from rankwise.diagnose.silent.scene import BACKWARDS, Scene
 from rankwise.findings import Finding, ranks_text
 
 
@@ -12,6 +12,8 @@ def find(scene: Scene) -> list[Finding]:
     if not bad:
         return []
     first = min(one.n for one in bad.values())
+    if (found := _in_backward(scene, first)) is not None:
+        return [found]
     ranks = sorted(rank for rank, one in bad.items() if one.n == first)
     spoiled = _spoiled(scene, ranks)
     some = len(ranks) < len(scene.audits)
@@ -28,6 +30,37 @@ def find(scene: Scene) -> list[Finding]:
             + ("; the all-reduce carries the gradients (inf or nan) to every rank" if some else ""),
         )
     ]
+
+
+def _in_backward(scene: Scene, before: int) -> Finding | None:
+    """Some ranks' own gradients were not finite, before DDP carried that to all, when every loss still was."""
+    seen = [
+        (step.n, rank, step, name)
+        for rank, audit in scene.audits.items()
+        for step in audit.steps
+        for name, norm in step.local
+        if norm is None
+    ]
+    if not seen or min(n for n, *_ in seen) >= before:
+        return None
+    first, _, step, name = min(seen, key=lambda one: one[:2])
+    ranks = sorted({rank for n, rank, _, _ in seen if n == first})
+    finite = [rank for rank, audit in scene.audits.items() if any(s.n == first and s.local for s in audit.steps) and rank not in ranks]
+    if not finite:
+        return None
+    return load_cause("RW766").finding(
+        f"the gradients became inf or nan on {ranks_text(ranks)} alone at step {first}, first seen in {name}; the losses were still finite",
+        certain=True,
+        severity="warning",
+        culprits=tuple(scene.place(rank, _backward_of(scene, rank, step.i)) for rank in ranks),
+        why=f"before DDP reduced it, the gradient of {name} was not finite on {ranks_text(ranks)} and finite on {ranks_text(finite)}; the "
+        f"all-reduce carried it to every rank, and from step {before} on a loss is not finite",
+    )
+
+
+def _backward_of(scene: Scene, rank: int, i: int) -> int | None:
+    places = next((window.places for window in scene.audits[rank].windows if window.i == i), {})
+    return next((places[letter] for letter in BACKWARDS if letter in places), None)
 
 
 def _spoiled(scene: Scene, ranks: list[int]) -> tuple[str, int, list[int]] | None:

@@ -19,9 +19,10 @@ def find(scene: Scene) -> list[Finding]:
                 trained = trained or any(one.trains for one in passes)
                 alike = _alike(scene, by_rank)
                 if alike and all(by_rank[rank].trains for rank in alike):
-                    return [_finding(scene, by_rank, alike)]
-        if not trained and (found := _from_forwards(scene, ranks)) is not None:
-            return [found]
+                    found = _finding(scene, by_rank, alike)
+                    return [found if scene.are_together(ranks) else found.with_severity("info")]
+        if not trained and (seen := _from_forwards(scene, ranks)) is not None:
+            return [seen]
     return []
 
 

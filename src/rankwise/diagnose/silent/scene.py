@@ -49,6 +49,13 @@ class Scene:
                 found.append(present)
         return found
 
+    def are_together(self, ranks: list[int]) -> bool:
+        """Whether the ranks are seen to train one model on shares of the data: wrapped in DDP, or gradients or weights reduced by hand.
+
+        Others may have the same data, or shares of any size, on purpose: tensor parallelism, a search for a learning rate, an ensemble.
+        """
+        return any(self.audits[rank].wrappers or any(one.label for one in self.audits[rank].reduces) for rank in ranks)
+
     def frame(self, rank: int, site: int) -> Frame | None:
         return user_frame(self.audits[rank].sites.get(site, ()))
 

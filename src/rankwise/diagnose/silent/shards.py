@@ -20,7 +20,7 @@ def find(scene: Scene) -> list[Finding]:
             for look in (_uneven, _larger, _whole_each, _padded):
                 finding = look(scene, passes)
                 if finding is not None and finding.code not in {one.code for one in found}:
-                    found.append(finding)
+                    found.append(finding if scene.are_together(ranks) else finding.with_severity("info"))
     return found
 
 

@@ -1,6 +1,8 @@
 """Notes the files this rank writes: `torch.save`, and files that the user's code opens for writing."""
 
+import builtins
 import functools
+import io
 import os
 import sys
 import time
@@ -17,7 +19,6 @@ _IGNORED = ("/dev/", "/proc/", "/sys/", "/run/")
 _num_written = 0
 _is_listening = False
 _in_save = False
-_pid = os.getpid()
 
 
 def attach(module: ModuleType) -> None:
@@ -42,40 +43,46 @@ def _noted_save(original: Callable[..., Any]) -> Callable[..., Any]:
             _in_save = False
             times.add("save", time.perf_counter_ns() - began)
         if isinstance(target, (str, os.PathLike)):
-            _note(os.fspath(target), "torch.save", "w", sys._getframe(1))
+            _note(target, "torch.save", "w", sys._getframe(1))
         return result
 
     return save
 
 
 def listen() -> None:
-    """In a process that has joined a job: hear of every file that is opened. Python keeps such a hook for good, so it does little."""
+    """In a process that has joined a job: note files that are opened for writing.
+
+    Not with an audit hook, which Python would call for every `id()` too, and optimizers take one of each parameter at each step.
+    """
     global _is_listening
-    if not _is_listening and record.is_on():
+    if not _is_listening and record.is_on() and builtins.open is io.open:
         _is_listening = True
-        sys.addaudithook(_on_event)
+        builtins.open = io.open = _noted_open(io.open)
 
 
-def _on_event(event: str, args: Any) -> None:
-    if event == "open" and not _in_save and isinstance(args[1], str) and args[1][:1] in "wxa":
-        _on_open(args)
+def _noted_open(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def open(*args: Any, **kwargs: Any) -> Any:  # noqa: A001  the function's own name
+        try:
+            file = original(*args, **kwargs)
+        except BaseException as error:
+            hooks.step_aside(error)
+            raise
+        mode = args[1] if len(args) > 1 else kwargs.get("mode", "r")
+        if mode[:1] in "wxa" and not _in_save and _num_written < _MOST:
+            _note(args[0] if args else kwargs["file"], "open", mode, sys._getframe(1))
+        return file
 
-
-def _on_open(args: Any) -> None:
-    path, mode = args[0], args[1]
-    if _num_written >= _MOST or not isinstance(path, (str, os.PathLike)):
-        return
-    frame = sys._getframe(2)
-    if sites.is_called_by_user(frame):
-        _note(os.fspath(path), "open", mode, frame)
+    open.__module__ = "builtins"  # where pickle finds it
+    return open
 
 
 @record.paid
 def _note(path: Any, how: str, mode: str, frame: Any) -> None:
     global _num_written
-    if not isinstance(path, str) or os.getpid() != _pid_of_rank():
+    if not isinstance(path, (str, os.PathLike)) or os.getpid() != _pid_of_rank() or (how == "open" and not sites.is_called_by_user(frame)):
         return
-    full = os.path.abspath(path)
+    full = os.path.abspath(os.fsdecode(path))
     if full.startswith(_IGNORED) or full.startswith(hooks.live):
         return
     _num_written += 1

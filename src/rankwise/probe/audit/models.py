@@ -14,7 +14,9 @@ class Wrapped:
     def __init__(self, number: int, wrapper: Any) -> None:
         self.number = number
         self._wrapper = weakref.ref(wrapper)
-        self.reduced = {id(p) for p in wrapper.module.parameters() if p.requires_grad}
+        ignored = getattr(wrapper, "parameters_to_ignore", ())
+        self.own = {id(p) for name, p in wrapper.module.named_parameters() if name in ignored}  # each rank's own, and said to be so
+        self.reduced = {id(p) for p in wrapper.module.parameters() if p.requires_grad} - self.own
 
     @property
     def wrapper(self) -> Any:
@@ -36,7 +38,6 @@ class Wrapped:
 known: list[Wrapped] = []
 
 
-@record.paid
 def wrapped(wrapper: Any, site: int) -> None:
     """A DDP wrapper was built."""
     one = Wrapped(len(known), wrapper)
@@ -69,6 +70,11 @@ def names() -> dict[int, tuple[str, bool]]:
         for name, p in one.named():
             found[id(p)] = (name, id(p) in one.reduced)
     return found
+
+
+def own() -> set[int]:
+    """ids of parameters that DDP was told to leave alone."""
+    return set().union(*(one.own for one in known))
 
 
 def is_joining() -> bool:

@@ -4,7 +4,7 @@ from types import ModuleType
 from typing import Any
 
 from .. import hooks, sites
-from . import data, prints, record, window
+from . import data, local, prints, record, steps, window
 
 _num_forwards = 0
 
@@ -26,6 +26,8 @@ def forward(wrapper: Any, inputs: Any, kwargs: Any, with_grad: bool, site: Any) 
     """A forward through DDP begins."""
     global _num_forwards
     window.forward(wrapper, with_grad)
+    if with_grad and wrapper.module.training and record.is_sampled(steps.steps_so_far()):
+        local.watch(wrapper)
     n = _num_forwards
     _num_forwards += 1
     if not record.is_sampled(n):

@@ -4,7 +4,7 @@ import time
 from typing import Any
 
 from .. import sites
-from . import data, files, loss, models, parallel, record, reduces, spans, steps, times, window
+from . import data, files, local, loss, models, parallel, record, reduces, spans, steps, times, window
 
 
 def joined() -> None:
@@ -21,11 +21,13 @@ def ddp_built(wrapper: Any, frame: Any) -> None:
 
 @record.paid
 def backward_begins(args: Any, kwargs: Any, frame: Any) -> None:
+    window.backward_begins(frame)
     loss.take(args[0] if args else kwargs.get("tensors"), steps.steps_so_far(), frame)
 
 
 @record.paid
 def backward_ended(frame: Any) -> None:
+    local.forget()
     window.backward(frame)
 
 

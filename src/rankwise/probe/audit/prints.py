@@ -31,6 +31,14 @@ def numbers_of(tensor: Any, most: int) -> list[float]:
         return [] if part is None else part[:most].tolist()
 
 
+def some_of(tensor: Any) -> Any:
+    """The numbers of a tensor that its fingerprint is made of, on its own device; None for what cannot be looked at."""
+    if torch._C._len_torch_dispatch_stack() or _is_capturing():
+        return None
+    with torch.no_grad():
+        return _numbers_of(tensor)
+
+
 def fingerprint_of_bytes(tensor: Any) -> int:
     """The checksum of a small tensor of bytes."""
     try:

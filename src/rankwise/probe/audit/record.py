@@ -14,13 +14,14 @@ _ALLOWED_NS = 60_000_000  # what may be spent before the share counts: a job of 
 _SHARE = 0.01
 _MAX_LINES = 20_000
 _AT_ONCE, _FLUSH_NS = 200, 400_000_000
-_WIDEST, _LAST_STRIDE = 256, 1 << 20
-_PATIENCE_NS = 5_000_000_000  # between two such decisions: the first takes a while to show
+_WIDEST, _COARSEST = 256, 20
+_PATIENCE_NS = 5_000_000_000  # before it is looked more often again
 
-_stride = _WIDEST
+_coarse = 0  # strides are so many times doubled
+_has_looked = False  # since the last such decision
 _spent_ns = 0
 _began_ns = time.perf_counter_ns()
-_throttled_ns = 0
+_changed_ns = 0
 _lines = 0
 _kept: list[dict[str, Any]] = []
 _of_pid = [os.getpid()]
@@ -34,11 +35,17 @@ def is_on() -> bool:
 def is_sampled(n: int) -> bool:
     """Whether to look at the n-th step, batch or call: the first sixteen, then eight for each doubling, then every so many.
 
-    All strides are powers of two, so that ranks which look less often look at a part of what the others look at.
+    Fewer once the share is used up, from the very first on. All strides are powers of two, so that ranks which look less often look at a
+    part of what the others look at.
     """
-    if n < 16 or LEVEL == "full":
+    global _has_looked
+    if LEVEL == "full":
         return True
-    return n % min(1 << (n.bit_length() - 4), _stride) == 0
+    stride = 1 if n < 16 else min(1 << (n.bit_length() - 4), _WIDEST)
+    if n % (stride << _coarse):
+        return False
+    _has_looked = True
+    return True
 
 
 def write(what: str, /, **facts: Any) -> None:
@@ -96,16 +103,19 @@ def noted_init(original: Callable[..., Any], note: Callable[[Any, Any], None]) -
 
 
 def _pay(ns: int) -> None:
-    """Look half as often once the share is used up, and say so."""
-    global _spent_ns, _stride, _throttled_ns
+    """Once the share is used up, look half as often after each look; twice as often again when there is room."""
+    global _spent_ns, _coarse, _has_looked, _changed_ns
     _spent_ns += ns
-    if LEVEL == "full" or _spent_ns < _ALLOWED_NS or _stride >= _LAST_STRIDE:
+    if LEVEL == "full" or not (_has_looked or _coarse):
         return
     now = time.perf_counter_ns()
-    elapsed = now - _began_ns
-    if _spent_ns - _ALLOWED_NS > _SHARE * elapsed and now - _throttled_ns > _PATIENCE_NS:
-        _stride, _throttled_ns = 2 * _stride, now
-        write("throttled", stride=_stride, spent_ms=_spent_ns / 1e6, elapsed_ms=elapsed / 1e6)
+    over_ns, share_ns = _spent_ns - _ALLOWED_NS, _SHARE * (now - _began_ns)
+    if over_ns > share_ns and _has_looked and _coarse < _COARSEST:
+        _coarse, _changed_ns = _coarse + 1, now
+        write("throttled", stride=1 << _coarse, spent_ms=_spent_ns / 1e6, elapsed_ms=(now - _began_ns) / 1e6)
+    elif over_ns < 0.5 * share_ns and _coarse and now - _changed_ns > _PATIENCE_NS:
+        _coarse, _changed_ns = _coarse - 1, now
+    _has_looked = False
 
 
 def spent_ns() -> int:

@@ -1,6 +1,7 @@
 """Labels the tensors this rank gives to collectives: a parameter's gradient, the metric's name in the loop around, a number."""
 
 import sys
+import weakref
 from typing import Any
 
 from .. import sites
@@ -15,6 +16,8 @@ _SPOILED = frozenset({"locals", "vars", "eval", "exec", "dir"})  # before Python
 _OPTIMIZED = 0x01
 
 _counts: dict[tuple[str, str], int] = {}
+_labels: dict[int, tuple[str, weakref.ref[Any]]] = {}  # address: what lay there, of which parameter
+_misses = 0  # tensors in a row that were none of the model's
 optimized: list[Any] = []  # parameters of optimizers where no model is wrapped
 
 
@@ -42,15 +45,28 @@ def note(op: str, group: str, tensor: Any, site_frame: Any) -> None:
 
 
 def _parameter_label(tensor: Any) -> str:
+    """Looked up where tensors lay the last time. Gradients move now and then; what is never found is looked for more and more seldom."""
+    global _misses
     pointer = tensor.data_ptr() if prints.is_plain(tensor) else 0
     if not pointer:
         return ""
-    for name, p in _parameters():
-        if p.grad is not None and p.grad.data_ptr() == pointer and p.grad.numel() == tensor.numel():
-            return f"gradient of {name}"
-        if p.data_ptr() == pointer and p.numel() == tensor.numel():
-            return f"parameter {name}"
-    return ""
+    label = _label_at(pointer, tensor.numel())
+    if not label and record.is_sampled(_misses):
+        _labels.clear()
+        for name, p in _parameters():
+            for what, t in (("parameter", p), ("gradient of", p.grad)):
+                if t is not None and prints.is_plain(t) and t.numel():
+                    _labels[t.data_ptr()] = (f"{what} {name}", weakref.ref(p))
+        label = _label_at(pointer, tensor.numel())
+    _misses = 0 if label else _misses + 1
+    return label
+
+
+def _label_at(pointer: int, numel: int) -> str:
+    label, ref = _labels.get(pointer, ("", None))
+    p = ref() if ref is not None else None
+    t = None if p is None else p.grad if label.startswith("gradient") else p
+    return label if t is not None and t.data_ptr() == pointer and t.numel() == numel else ""
 
 
 def _parameters() -> list[tuple[str, Any]]:

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from .. import hooks, sites
-from . import loss, models, prints, record, reduces, times, window
+from . import local, loss, models, prints, record, reduces, times, window
 
 _MOST = 16  # tensors looked at in one sample; of larger models another part each time
 _BUFFERS = 6
@@ -110,7 +110,7 @@ def _write_window(seen: Seen, count: int) -> None:
 def _introduce(optimizer: Any, seen: Seen) -> None:
     """Whose parameters it holds, at its first step."""
     held = [p for group in optimizer.param_groups for p in group["params"]]
-    names = models.names()
+    names, own = models.names(), models.own()
     window.watch(held)
     if not models.known:
         reduces.optimized[:] = [weakref.ref(p) for p in held]
@@ -122,7 +122,7 @@ def _introduce(optimizer: Any, seen: Seen) -> None:
         built=_built.get(optimizer, 0),
         held=len(held),
         of_model=sum(id(p) in names for p in held),
-        late=[names[id(p)][0] for p in held if id(p) in names and not names[id(p)][1] and p.requires_grad][:8],
+        late=[names[id(p)][0] for p in held if id(p) in names and not names[id(p)][1] and p.requires_grad and id(p) not in own][:8],
         with_grad=sum(p.grad is not None for p in held),
         model_with_grad=sum(p.grad is not None for one in models.known for _, p in one.named()),
     )
@@ -131,9 +131,9 @@ def _introduce(optimizer: Any, seen: Seen) -> None:
 def _take_prints(optimizer: Any, seen: Seen) -> None:
     global _has_joined
     _has_joined = _has_joined or models.is_joining()
-    names = models.names()
+    names, own = models.names(), models.own()
     held = [p for group in optimizer.param_groups for p in group["params"]]
-    labelled = [(names.get(id(p), (f"parameter {i}", False)), p) for i, p in enumerate(held) if p.requires_grad]
+    labelled = [(names.get(id(p), (f"parameter {i}", False)), p) for i, p in enumerate(held) if p.requires_grad and id(p) not in own]
     picked = _part_of(labelled, seen.steps)
     found = prints.fingerprints([t for _, p in picked for t in (p.grad, p)])
     rows = [
@@ -155,6 +155,7 @@ def _take_prints(optimizer: Any, seen: Seen) -> None:
         **(_strangers(names, held) if seen.steps < _FIRST_STEPS else {}),
         site=seen.site,
         loss=loss.last(),
+        local=local.norms(),
     )
 
 

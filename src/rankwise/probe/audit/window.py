@@ -58,6 +58,12 @@ def forward(wrapper: Any, with_grad: bool) -> None:
         _forwards = "s" if wrapper.require_backward_grad_sync else "n"
 
 
+def backward_begins(frame: Any) -> None:
+    """Gradients that were there after the last backward, and are gone, were thrown away by hand (`p.grad = None`)."""
+    if _pending and _grads and not _state_of_grads():
+        zeroed(frame)
+
+
 def backward(frame: Any) -> None:
     """A backward has ended."""
     global _forwards, _pending, _versions, backwards, syncs

@@ -1,0 +1,51 @@
+"""The gradients of a few parameters as this rank computed them, before DDP reduces them: taken where autograd adds them up."""
+
+from typing import Any
+
+import torch
+
+from . import models, prints, record
+
+_MOST = 2  # parameters: the first and the last that DDP reduces
+
+_handles: list[Any] = []
+_taken: dict[str, Any] = {}  # parameter's name: some numbers of its gradient, on its own device
+
+
+def watch(wrapper: Any) -> None:
+    """Before a training forward of a sampled step. The hooks are autograd's, not the parameter's: nothing of the user's holds them."""
+    forget()
+    if torch.compiler.is_compiling():
+        return
+    one = next((known for known in models.known if known.wrapper is wrapper), None)
+    named = [(name, p) for name, p in one.named() if id(p) in one.reduced and p.requires_grad] if one is not None else []
+    with torch.enable_grad():
+        for name, p in [*named[:1], *named[1:][-1:]][:_MOST]:
+            node = p.expand_as(p).grad_fn.next_functions[0][0] if prints.is_plain(p) else None
+            if node is not None:
+                _handles.append(node.register_prehook(_noting(name)))
+
+
+def _noting(name: str) -> Any:
+    @record.paid
+    def note(grads: Any) -> None:
+        numbers = prints.some_of(grads[0])
+        if numbers is not None:
+            _taken[name] = numbers.clone()
+
+    return note
+
+
+def forget() -> None:
+    """After the backward."""
+    for handle in _handles:
+        handle.remove()
+    _handles.clear()
+
+
+def norms() -> list[list[Any]]:
+    """Name and norm of each gradient that was taken since the last step; read on sampled steps only, for on a GPU that waits."""
+    found = prints.fingerprints(list(_taken.values()))
+    rows = [[name, one[1]] for name, one in zip(_taken, found) if one is not None]
+    _taken.clear()
+    return rows
