@@ -152,6 +152,15 @@ class Pool:
         """Numbers of this moment: per model, per worker, and of the lanes."""
         return self._backend.stats()
 
+    def load(self, model: str) -> Future[None]:
+        """Have the model loaded before anybody asks it anything; done when it is. One that could not be built is tried again."""
+        return self._backend.load(self._state(model))
+
+    def unload(self, model: str) -> None:
+        """The model leaves the workers as soon as what was sent to them is done; whoever asks it then finds it built, and its weights
+        read, anew. So `unload` and `load` after each other are a reload, in which no task is lost."""
+        self._backend.unload(self._state(model))
+
     def ensemble(self, models: Iterable[str], combine: Combine = "mean") -> Ensemble:
         """All of these models on each input; outputs combined by "mean", "vote" or a callable that gets the list of them."""
         return Ensemble(self, models, combine)

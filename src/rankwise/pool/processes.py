@@ -54,6 +54,7 @@ class Processes:
         self.models, self.plan, self.dispatcher, self.counters = models, plan, dispatcher, dispatcher.counters
         self._inlet = Inlet(dispatcher.arena, dispatcher.input_bytes)
         self._express = dispatcher.express.send
+        self.unload = dispatcher.unload
         self.has_open_tasks = dispatcher.has_open_tasks
         self.close = dispatcher.close
         self.forget_after_fork = dispatcher.forget_after_fork
@@ -85,6 +86,11 @@ class Processes:
             self._inlet.parcel, submit, new_chunk, submit_chunk, dispatcher.abandon, dispatcher.has_open_tasks, len(self.plan.seats)
         )
         return Stream(ways, window, seed, length).results(requests, deadline_s)
+
+    def load(self, model: ModelState) -> Future[None]:
+        future: Future[None] = Future()
+        self.dispatcher.load(model, future)
+        return future
 
     def empty(self, shape: tuple[int, ...], dtype: str, as_tensor: bool) -> Any:
         """Lane memory, which every worker reads in place."""

@@ -117,6 +117,24 @@ class InProcess:
         for number, (model, inputs) in enumerate(requests):
             yield self.submit(model, tuple(inputs), deadline_s, priority, seed_of(seed, number)).result()
 
+    def load(self, state: ModelState) -> Future[Any]:
+        if self.is_closed:
+            raise pool_closed()
+        model = state.name
+        with self._lock:
+            self._broken.pop(model, None)
+            try:
+                self._loaded.get(model) or self._load(model)
+            except Exception as error:
+                return Done(None, error)
+        return Done(None, None)
+
+    def unload(self, model: ModelState) -> None:
+        with self._lock:
+            self._broken.pop(model.name, None)
+            if self._loaded.pop(model.name, None) is not None:
+                self.counters.of(model.name).evictions += 1
+
     def empty(self, shape: tuple[int, ...], dtype: str, as_tensor: bool) -> Any:
         """Ordinary memory: there is no lane here."""
         if self.is_closed:
