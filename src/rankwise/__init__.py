@@ -21,6 +21,7 @@ _HOMES = {
     "PoolFull": "rankwise.pool",
     "DeadlineExceeded": "rankwise.pool",
     "Quarantined": "rankwise.pool",
+    "remote": "rankwise.broker",
     "predict": "rankwise.predict.running",
     "gather_predictions": "rankwise.predict.gathering",
 }
@@ -37,6 +38,7 @@ __all__ = [
     "PoolFull",
     "DeadlineExceeded",
     "Quarantined",
+    "remote",
     "predict",
     "gather_predictions",
     "__version__",
