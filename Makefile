@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PACKAGES := $(VENV)/.packages
 
-.PHONY: help demo test test-live check format record lab bench-watch bench-scale bench-session soak-session bench-train soak-train soak-predict bench-pool soak clean
+.PHONY: help demo test test-live check format record lab bench-watch bench-scale bench-session soak-session bench-train soak-train soak-predict soak-broker bench-pool bench-ray soak clean
 
 help:
 	@echo "make demo         the tour: trains, breaks, explains, trains with the helpers, predicts (about a minute)"
@@ -24,6 +24,8 @@ help:
 	@echo "make soak-predict  predict killed at 40 random moments, resumed to the same bytes"
 	@echo "make soak-train   30 ranks killed at random moments, and more sizes of everything; about 8 minutes"
 	@echo "make bench-pool   the inference pool against its peers, and against DDP"
+	@echo "make bench-ray    the pool on Ray beside plain tasks, actors and Ray Data"
+	@echo "make soak-broker  100,000 tasks through Redis and RabbitMQ while brokers and workers die (TASKS=n FAULTS=n)"
 	@echo "make soak         ten minutes of load on the pool while its workers die"
 	@echo "make clean        remove caches and $(VENV)"
 
@@ -97,6 +99,14 @@ bench-pool: $(READY)
 	@$(BIN)/python benchmarks/pool.py; code=$$?; $(BIN)/python benchmarks/inference_ways.py || code=1; \
 	$(BIN)/python benchmarks/predict_rows.py || code=1; exit $$code
 
+bench-ray: $(READY)
+	@echo "==> the same work on Ray, four ways"
+	@$(BIN)/python benchmarks/ray_ways.py
+
+soak-broker: $(READY) $(PACKAGES)
+	@echo "==> tasks through brokers while they and their workers die"
+	@$(BIN)/python benchmarks/soak_broker.py --tasks $(or $(TASKS),100000) --faults $(or $(FAULTS),20)
+
 soak: $(READY)
 	@echo "==> ten minutes of load while workers die"
 	@RANKWISE_SOAK_S=600 $(BIN)/python -m pytest -q -n 1 tests/pool/test_load.py
@@ -121,6 +131,8 @@ $(PACKAGES): | $(READY)
 	command -v ip >/dev/null || missing="$$missing iproute2"; \
 	command -v nft >/dev/null || missing="$$missing nftables"; \
 	command -v mpirun >/dev/null || missing="$$missing openmpi-bin"; \
+	command -v redis-server >/dev/null || missing="$$missing redis-server"; \
+	[ -x /usr/sbin/rabbitmq-server ] || command -v rabbitmq-server >/dev/null || missing="$$missing rabbitmq-server"; \
 	command -v chromium >/dev/null || command -v google-chrome >/dev/null || missing="$$missing chromium"; \
 	if [ -z "$$missing" ]; then :; \
 	elif [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then \

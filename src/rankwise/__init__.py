@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # what type checkers and editors see; at run time each is looked up on first use, below
+    from rankwise.broker import remote
     from rankwise.errors import RankwiseError, StartError, WorkerError
     from rankwise.findings import Finding
     from rankwise.pool import DeadlineExceeded, Model, Pool, PoolFull, Quarantined
@@ -31,6 +32,7 @@ _HOMES = {
     "PoolFull": "rankwise.pool",
     "DeadlineExceeded": "rankwise.pool",
     "Quarantined": "rankwise.pool",
+    "remote": "rankwise.broker",
     "predict": "rankwise.predict.running",
     "gather_predictions": "rankwise.predict.gathering",
 }
@@ -47,6 +49,7 @@ __all__ = [
     "PoolFull",
     "DeadlineExceeded",
     "Quarantined",
+    "remote",
     "predict",
     "gather_predictions",
     "__version__",

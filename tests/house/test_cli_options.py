@@ -49,6 +49,7 @@ FROZEN = {
         "--overwrite",
         "--json",
     },
+    "worker": {"--help", "--broker", "--queue", "--results", "--keep", "--files", "--prefetch", "--drain"},
     "top": {"--help", "--pid", "--interval", "--once", "--json"},
     "demo": {"--help"},
 }

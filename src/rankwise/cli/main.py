@@ -17,6 +17,7 @@ COMMANDS = {
     "explain": "the page of a cause, or the verdict of an earlier run",
     "predict": "offline inference: any input through a model, in order, exactly once, resumable",
     "weights": "what is in a checkpoint; any checkpoint to plain weights or a program",
+    "worker": "run the tasks that a broker (Redis, RabbitMQ) brings, each answered once",
     "top": "a live table of the inference pools on this machine",
     "demo": "the tour: trains, breaks, explains, trains with the helpers, predicts",
 }

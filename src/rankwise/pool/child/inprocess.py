@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import nullcontext
 from typing import Any
@@ -20,6 +20,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from rankwise.pool import machine
+from rankwise.pool.backend import PoolOptions, Requests, states_of
 from rankwise.pool.child.chance import seeded
 from rankwise.pool.child.failures import failure
 from rankwise.pool.child.inputs import copied, seen
@@ -29,8 +31,12 @@ from rankwise.pool.dtypes import CARRIED
 from rankwise.pool.exceptions import NOT_IN_A_LOOP, Unsendable
 from rankwise.pool.inlet import not_sendable, wants_tensors
 from rankwise.pool.lease import to_tensor
+from rankwise.pool.machine import Plan
+from rankwise.pool.model import Model
 from rankwise.pool.parcel import Node, as_array, pack, stays_tensor, unpack, widened
 from rankwise.pool.results import raised
+from rankwise.pool.schedule import ModelState
+from rankwise.pool.seeds import derived, seed_of
 from rankwise.pool.stats import Counters
 from rankwise.pool.verdicts import build_failed, deadline_exceeded, pool_closed
 
@@ -55,19 +61,30 @@ class NotSent(Exception):
     """An input that no worker would be given either; why is its cause."""
 
 
-class InProcess:
-    """Runs each task in the thread that submits it, one at a time."""
+def start(models: dict[str, Model], options: PoolOptions) -> InProcess:
+    here = machine.look()
+    states = states_of(models, here.gpus)
+    devices = {name: model.device if ":" in model.device else states[name].device for name, model in models.items()}
+    seeds = {name: derived(options.seed, "model", name) if options.seed is not None else None for name in models}
+    wants_gpu = any(model.device != "cpu" for model in models.values())
+    plan = machine.plan(here, 1, wants_gpu, options.threads, options.pin)
+    return InProcess({name: model.spec(name, devices[name], seeds[name]) for name, model in models.items()}, states, plan)
 
-    def __init__(self, specs: Mapping[str, bytes]) -> None:
-        self._specs = specs
-        self._models: dict[str, Loaded] = {}
+
+class InProcess:
+    """A `Backend` that runs each task in the thread that submits it, one at a time."""
+
+    def __init__(self, specs: Mapping[str, bytes], states: Mapping[str, ModelState], plan: Plan) -> None:
+        self._specs, self.models, self.plan = specs, states, plan
+        self._loaded: dict[str, Loaded] = {}
         self._broken: dict[str, Exception] = {}
         self._lock = threading.RLock()  # a callback of one task may submit the next
         self._runner = Runner()
         self.counters = Counters(list(specs))
         self.is_closed = False
 
-    def submit(self, model: str, inputs: tuple[Any, ...], deadline_s: float | None = None, seed: int | None = None) -> Future[Any]:
+    def submit(self, state: ModelState, inputs: tuple[Any, ...], deadline_s: float | None, priority: int, seed: int | None) -> Future[Any]:
+        model = state.name
         if self.is_closed:
             raise pool_closed()
         if deadline_s is not None and not deadline_s > 0:
@@ -75,7 +92,7 @@ class InProcess:
         started = time.monotonic()
         with self._lock:
             try:
-                loaded = self._models.get(model) or self._load(model)
+                loaded = self._loaded.get(model) or self._load(model)
                 with seeded(seed) if seed is not None else nullcontext():
                     result = self._run(loaded, inputs)
             except KeyboardInterrupt:  # the user's own Ctrl-C
@@ -93,6 +110,30 @@ class InProcess:
         self.counters.of(model).did_one(seconds, int(1e9 * seconds))
         return Done(result, None)
 
+    def stream(
+        self, requests: Requests, window: int | None, deadline_s: float | None, priority: int, seed: int | None, length: int
+    ) -> Iterator[Any]:
+        for number, (model, inputs) in enumerate(requests):
+            yield self.submit(model, tuple(inputs), deadline_s, priority, seed_of(seed, number)).result()
+
+    def load(self, state: ModelState) -> Future[Any]:
+        if self.is_closed:
+            raise pool_closed()
+        model = state.name
+        with self._lock:
+            self._broken.pop(model, None)
+            try:
+                self._loaded.get(model) or self._load(model)
+            except Exception as error:
+                return Done(None, error)
+        return Done(None, None)
+
+    def unload(self, model: ModelState) -> None:
+        with self._lock:
+            self._broken.pop(model.name, None)
+            if self._loaded.pop(model.name, None) is not None:
+                self.counters.of(model.name).evictions += 1
+
     def empty(self, shape: tuple[int, ...], dtype: str, as_tensor: bool) -> Any:
         """Ordinary memory: there is no lane here."""
         if self.is_closed:
@@ -106,7 +147,7 @@ class InProcess:
         return {"pid": os.getpid(), "plan": "in this process", "models": models, "workers": [], "restarts": 0, "lanes": lanes}
 
     def _numbers(self, name: str) -> dict[str, Any]:
-        model = self._models.get(name)
+        model = self._loaded.get(name)
         return {
             "queued": 0,
             "running": 0,
@@ -119,9 +160,16 @@ class InProcess:
             **self.counters.of(name).to_dict(),
         }
 
-    def close(self) -> None:
+    def has_open_tasks(self) -> bool:
+        """None that anybody could wait for: each is over when `submit` returns."""
+        return False
+
+    def close(self, cancel: bool, timeout: float | None) -> None:
         self.is_closed = True
-        self._models.clear()
+        self._loaded.clear()
+
+    def forget_after_fork(self) -> None:
+        """The child has a copy of the models, and may use it."""
 
     def _late(self, model: str, deadline_s: float, was_running: bool) -> Future[Any]:
         self.counters.of(model).expired += 1
@@ -165,7 +213,7 @@ class InProcess:
         if name in self._broken:
             raise self._broken[name]
         try:
-            self._models[name] = model = load(pickle.loads(self._specs[name]), is_worker=False)
+            self._loaded[name] = model = load(pickle.loads(self._specs[name]), is_worker=False)
         except KeyboardInterrupt:
             raise
         except BaseException as error:

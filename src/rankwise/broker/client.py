@@ -1,0 +1,225 @@
+"""`rankwise.remote`: submits tasks to the workers of a queue, and settles each future once, however often its answer comes.
+
+The same message is sent again where no answer comes for a while: the id makes that harmless, and it closes the gaps that a broker has
+(Redis forgets what it handed to a connection that broke at that moment).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import threading
+import time
+import uuid
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rankwise.broker.blobs import Blobs
+from rankwise.broker.connecting import TASKS, body_of, connect, consumer_of, is_redis, plain_queue, publish, task_queue
+from rankwise.broker.messages import BINARY, Body, Reply, Request, as_array, read_reply, write_request
+from rankwise.broker.stores import RedisStore
+from rankwise.errors import RankwiseError, UsageError
+from rankwise.findings import Finding
+from rankwise.pool.verdicts import DeadlineExceeded, ModelUnavailable, PoolClosed, PoolError, PoolFull, Quarantined, TaskHung, pool_closed
+
+_KINDS: tuple[type[PoolError], ...] = (DeadlineExceeded, ModelUnavailable, PoolClosed, PoolFull, Quarantined, TaskHung)
+_BY_NAME = {kind.__name__: kind for kind in _KINDS}
+_REPLY_S = 3600
+
+
+def remote(
+    broker: str,
+    *,
+    queue: str = TASKS,
+    content_type: str = BINARY,
+    resend_s: float = 60.0,
+    files: str | Path | None = None,
+    large_bytes: int = 1 << 20,
+) -> Remote:
+    """A client of `rankwise worker` at this broker. `files` is a folder that workers share, for tensors over `large_bytes`."""
+    return Remote(broker, queue, content_type, resend_s, _blobs(broker, queue, files, large_bytes))
+
+
+@dataclass
+class Waiting:
+    future: Future[Any]
+    body: Body
+    priority: int
+    as_tensors: bool
+    sent: float
+
+
+class Remote:
+    """Usable from any thread; `with` closes it."""
+
+    def __init__(self, broker: str, queue: str, content_type: str, resend_s: float, blobs: Blobs) -> None:
+        self._broker, self._queue, self._content_type, self._resend_s, self._blobs = broker, queue, content_type, resend_s, blobs
+        self._reply_to = f"rankwise.replies.{uuid.uuid4().hex}"
+        self._lock, self._sending = threading.Lock(), threading.Lock()
+        self._waiting: dict[str, Waiting] = {}
+        self._closed = threading.Event()
+        self._connection: Any = None
+        self._connect()  # a broker that cannot be had is told here
+        self._reader = threading.Thread(target=self._read, name="rankwise-remote", daemon=True)
+        self._reader.start()
+
+    def submit(
+        self,
+        model: str,
+        *inputs: Any,
+        deadline_s: float | None = None,
+        priority: int = 0,
+        seed: int | None = None,
+        id: str | None = None,
+    ) -> Future[Any]:
+        """As `Pool.submit`. A task that is submitted again under the same `id`, by anybody, is answered with the first answer."""
+        if self._closed.is_set():
+            raise pool_closed()
+        if not inputs or not 0 <= priority <= 9:
+            raise UsageError("a task needs at least one input, and a priority from 0 to 9")
+        try:
+            arrays = tuple([as_array(value) for value in inputs])
+        except TypeError as error:
+            raise UsageError(
+                f"an input of model {model!r} cannot be sent", why=str(error), next=("give tensors, arrays or numbers",)
+            ) from None
+        deadline = time.time() + deadline_s if deadline_s is not None else None
+        request = Request(id or uuid.uuid4().hex, model, arrays, deadline, priority, seed)
+        waiting = Waiting(
+            Future(), write_request(request, self._content_type, self._blobs.keep), priority, _has_tensor(inputs), time.time()
+        )
+        with self._lock:
+            if request.id in self._waiting:
+                return self._waiting[request.id].future
+            self._waiting[request.id] = waiting
+        try:
+            self._send(request.id, waiting)
+        except BaseException:
+            with self._lock:
+                self._waiting.pop(request.id, None)
+            raise
+        return waiting.future
+
+    async def asubmit(self, model: str, *inputs: Any, **options: Any) -> Any:
+        """`submit` for asyncio: awaits the result; only the sending is done in a thread."""
+        future = await asyncio.to_thread(self.submit, model, *inputs, **options)
+        return await asyncio.wrap_future(future)
+
+    def close(self) -> None:
+        """Wait for nothing: what has no answer yet fails with PoolClosed. Workers still do it."""
+        self._closed.set()
+        self._reader.join(10)
+        with self._sending:
+            _release(self._connection)
+        with self._lock:
+            left, self._waiting = self._waiting, {}
+        for waiting in left.values():
+            _settle(waiting.future, None, pool_closed())
+
+    def __enter__(self) -> Remote:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- sending, on a connection of its own
+
+    def _connect(self) -> None:
+        self._connection = connect(self._broker)
+        self._connection.ensure_connection(max_retries=3, interval_start=0.2, interval_step=0.2)
+        self._producer = self._connection.Producer()
+        task_queue(self._queue)(self._producer.channel).declare()
+        plain_queue(self._reply_to, _REPLY_S)(self._producer.channel).declare()
+
+    def _send(self, id: str, waiting: Waiting, tries: int = 20) -> None:
+        with self._sending:
+            for left in reversed(range(tries)):
+                try:
+                    if self._connection is None:
+                        self._connect()
+                    waiting.sent = time.time()
+                    publish(
+                        self._producer, waiting.body, self._queue, priority=waiting.priority, correlation_id=id, reply_to=self._reply_to
+                    )
+                    return
+                except Exception:  # of whichever client library; the broker may be restarting
+                    _release(self._connection)
+                    self._connection = None
+                    if not left or self._closed.wait(0.5):
+                        raise
+
+    # ---- reading, in a thread of its own
+
+    def _read(self) -> None:
+        while not self._closed.is_set():
+            connection = connect(self._broker)
+            try:
+                connection.ensure_connection(max_retries=3, interval_start=0.2)
+                queue = plain_queue(self._reply_to, _REPLY_S)
+                with consumer_of(connection, queue, self._on_message):
+                    while not self._closed.is_set():
+                        with contextlib.suppress(TimeoutError):
+                            connection.drain_events(timeout=0.2)
+                        self._resend()
+            except Exception:  # as above
+                self._closed.wait(0.5)
+            finally:
+                _release(connection)
+
+    def _on_message(self, message: Any) -> None:
+        message.ack()
+        with self._lock:
+            waiting = self._waiting.pop(str(message.properties.get("correlation_id")), None)
+        if waiting is None:
+            return  # answered before
+        try:
+            reply = read_reply(body_of(message), self._blobs.fetch)
+            _settle(waiting.future, *_value_of(reply, waiting.as_tensors))
+            self._blobs.drop(reply.refs)
+        except Exception as error:  # an answer that cannot be read is an answer all the same
+            _settle(waiting.future, None, error)
+
+    def _resend(self) -> None:
+        now = time.time()
+        with self._lock:
+            late = [(key, waiting) for key, waiting in self._waiting.items() if now - waiting.sent > self._resend_s]
+        for key, waiting in late:
+            with contextlib.suppress(Exception):  # the next round tries again
+                self._send(key, waiting, tries=1)
+
+
+def _value_of(reply: Reply, as_tensors: bool) -> tuple[Any, BaseException | None]:
+    if reply.error is not None:
+        finding = Finding.from_dict(reply.error.get("finding", {}))
+        return None, _BY_NAME.get(str(reply.error.get("type")), RankwiseError if finding.code == "RW805" else PoolError)(finding)
+    torch = sys.modules.get("torch") if as_tensors else None
+    outputs = {name: torch.from_numpy(array) if torch is not None else array for name, array in reply.outputs.items()}
+    if reply.structure == "dict":
+        return outputs, None
+    return (list(outputs.values()) if reply.structure == "list" else next(iter(outputs.values()))), None
+
+
+def _has_tensor(inputs: tuple[Any, ...]) -> bool:
+    return any(hasattr(value, "detach") for value in inputs)
+
+
+def _settle(future: Future[Any], value: Any, error: BaseException | None) -> None:
+    if future.set_running_or_notify_cancel():
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(value)
+
+
+def _blobs(broker: str, queue: str, files: str | Path | None, large_bytes: int) -> Blobs:
+    redis = RedisStore(broker, queue, 0).redis if is_redis(broker) and files is None else None
+    return Blobs(redis, files, large_bytes)
+
+
+def _release(connection: Any) -> None:
+    with contextlib.suppress(Exception):
+        if connection is not None:
+            connection.release()

@@ -1,0 +1,95 @@
+"""The broker's connection and queues, the same for Redis, RabbitMQ and whatever else kombu speaks."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from rankwise.broker.messages import BINARY, HEADER_LENGTH, JSON, Body, Malformed
+from rankwise.errors import UsageError
+
+TASKS = "rankwise.tasks"
+HIGHEST = 9
+REDELIVER_S = 30  # Redis: what a worker holds and has not been seen with for so long goes to another
+
+
+def connect(address: str) -> Any:
+    """A kombu connection that keeps trying while the broker restarts. Nothing is sent yet."""
+    kombu = _kombu()
+    if "://" not in address:
+        raise UsageError(f"{address!r} is no broker", next=("redis://HOST:6379/0", "amqp://USER:PASSWORD@HOST:5672//"))
+    options: dict[str, Any] = {}
+    if is_redis(address):
+        options = {"visibility_timeout": REDELIVER_S, "queue_order_strategy": "sorted", "priority_steps": list(range(HIGHEST + 1))}
+        options["unacked_restore_limit"] = 1000  # all that a lost worker held, not ten at a time
+    elif is_amqp(address):
+        options = {"confirm_publish": True}  # what was sent is with the broker, or an error tells
+    return kombu.Connection(address, transport_options=options, connect_timeout=5)
+
+
+def _kombu() -> Any:
+    try:
+        return importlib.import_module("kombu")  # by name, because it has no types
+    except ImportError:
+        raise UsageError("brokers need kombu, which is not installed", next=('pip install "rankwise[broker]"',)) from None
+
+
+def is_redis(address: str) -> bool:
+    return address.startswith(("redis://", "rediss://"))
+
+
+def is_amqp(address: str) -> bool:
+    return address.startswith(("amqp://", "amqps://", "pyamqp://"))
+
+
+def task_queue(name: str) -> Any:
+    """Survives a restart of the broker, and gives the urgent ones first."""
+    kombu = _kombu()
+    return kombu.Queue(name, exchange=kombu.Exchange(""), routing_key=name, durable=True, max_priority=HIGHEST)
+
+
+def plain_queue(name: str, expires_s: float | None = None) -> Any:
+    kombu = _kombu()
+    return kombu.Queue(name, exchange=kombu.Exchange(""), routing_key=name, durable=True, expires=expires_s)
+
+
+def consumer_of(connection: Any, queue: Any, on_message: Callable[[Any], None]) -> Any:
+    """Hands over raw messages; nothing is decoded on the way."""
+    return _kombu().Consumer(connection.channel(), [queue], on_message=on_message)
+
+
+def publish(
+    producer: Any, body: Body, routing_key: str, *, priority: int | None = None, headers: dict[str, Any] | None = None, **more: Any
+) -> None:
+    """Persistent, as raw bytes. Redis takes the lowest number first, RabbitMQ the highest; None is for queues without priorities."""
+    is_lowest_first = producer.connection.transport.driver_type == "redis"
+    told = {**(headers or {}), **({HEADER_LENGTH: body.header_length} if body.content_type == BINARY else {})}
+    producer.publish(
+        body.data,
+        exchange="",
+        routing_key=routing_key,
+        content_type=body.content_type,
+        content_encoding="utf-8" if body.content_type == JSON else "binary",
+        headers=told,
+        delivery_mode=2,
+        priority=HIGHEST - priority if is_lowest_first and priority is not None else priority,
+        **more,
+    )
+
+
+def body_of(message: Any) -> Body:
+    """The raw bytes: kombu's own decoders, pickle among them, are never asked."""
+    data = message.body.encode() if isinstance(message.body, str) else bytes(message.body)
+    length = message.headers.get(HEADER_LENGTH, 0)
+    if isinstance(length, str) and length.isascii() and length.isdigit() and len(length) < 19:
+        length = int(length)
+    return Body(message.content_type or JSON, data, length)
+
+
+def check_reply_to(name: Any) -> str:
+    if name is None:
+        return ""
+    if not isinstance(name, str) or len(name) > 200 or not name.isprintable():
+        raise Malformed("reply_to has to be the name of a queue")
+    return name

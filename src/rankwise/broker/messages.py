@@ -1,0 +1,216 @@
+"""Requests and replies as bytes that any language can write: JSON with base64 tensors, or JSON followed by the tensors' raw bytes.
+
+The second is the binary shape of the Open Inference Protocol. Nothing in a message is ever executed or unpickled. Pure.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rankwise.errors import UsageError
+
+JSON, BINARY = "application/json", "application/octet-stream"
+HEADER_LENGTH = "inference-header-content-length"  # in the message's headers: where the JSON of a binary body ends
+_DTYPES = {
+    "BOOL": "?", "UINT8": "<u1", "UINT16": "<u2", "UINT32": "<u4", "UINT64": "<u8", "INT8": "<i1", "INT16": "<i2", "INT32": "<i4",
+    "INT64": "<i8", "FP16": "<f2", "FP32": "<f4", "FP64": "<f8",
+}  # fmt: skip
+_NAMES = {np.dtype(code): name for name, code in _DTYPES.items()}
+_LONGEST_ID, _MOST_DIMENSIONS = 200, 32
+
+Array = np.ndarray[Any, Any]
+Fetch = Callable[[str], bytes]  # the bytes behind a reference
+Keep = Callable[[memoryview], "str | None"]  # a reference for bytes that are too many for a message; None: they are not
+
+
+class Malformed(UsageError):
+    """A message that says nothing that could be done."""
+
+
+@dataclass(frozen=True)
+class Body:
+    """The bytes of a message, and how they are to be read."""
+
+    content_type: str
+    data: bytes
+    header_length: int = 0  # of a binary body
+
+
+@dataclass(frozen=True)
+class Request:
+    id: str
+    model: str
+    inputs: tuple[Array, ...]
+    deadline: float | None = None  # seconds since 1970
+    priority: int = 0  # 0 to 9, the highest first
+    seed: int | None = None
+    refs: tuple[str, ...] = ()  # what its inputs were fetched from
+
+
+@dataclass(frozen=True)
+class Reply:
+    """Outputs and how they were nested ("tensor", "list" or "dict"), or the finding of the error."""
+
+    id: str
+    outputs: Mapping[str, Array] = field(default_factory=dict)
+    structure: str = "tensor"
+    error: dict[str, Any] | None = None
+    refs: tuple[str, ...] = ()
+
+
+def write_request(request: Request, content_type: str, keep: Keep) -> Body:
+    parameters = {"deadline": request.deadline, "priority": request.priority, "seed": request.seed}
+    head = {"id": request.id, "model": request.model, "parameters": {key: value for key, value in parameters.items() if value}}
+    return _write(head, "inputs", {f"input_{i}": array for i, array in enumerate(request.inputs)}, content_type, keep)
+
+
+def read_request(body: Body, fetch: Fetch) -> Request:
+    """Raises Malformed, with what is wrong."""
+    said, arrays, refs = _read(body, "inputs", fetch)
+    parameters = said.get("parameters", {})
+    if not isinstance(said.get("model"), str) or not isinstance(parameters, dict):
+        raise Malformed("a message needs the model's name, and its parameters are an object")
+    deadline, priority, seed = (parameters.get(name) for name in ("deadline", "priority", "seed"))
+    if deadline is not None and not (type(deadline) in (int, float) and math.isfinite(deadline)):
+        raise Malformed("deadline has to be a number: seconds since 1970")
+    if type(priority or 0) is not int or not 0 <= (priority or 0) <= 9:
+        raise Malformed("priority has to be a number from 0 to 9")
+    if seed is not None and type(seed) is not int:
+        raise Malformed("seed has to be a number")
+    return Request(read_id(said), said["model"], tuple(arrays.values()), deadline, priority or 0, seed, refs)
+
+
+def read_id(said: Mapping[str, Any]) -> str:
+    found = said.get("id")
+    if not isinstance(found, str) or not 0 < len(found) <= _LONGEST_ID or not found.isprintable():
+        raise Malformed(f"a message needs an id: a text of 1 to {_LONGEST_ID} printable characters, a new one for each task")
+    return found
+
+
+def write_reply(reply: Reply, content_type: str, keep: Keep) -> Body:
+    head: dict[str, Any] = {"id": reply.id}
+    if reply.error is not None:
+        return Body(JSON, json.dumps({**head, "error": reply.error}).encode())
+    return _write({**head, "parameters": {"structure": reply.structure}}, "outputs", reply.outputs, content_type, keep)
+
+
+def read_reply(body: Body, fetch: Fetch) -> Reply:
+    said = _head(body)[0]
+    if isinstance(said.get("error"), dict):
+        return Reply(read_id(said), error=said["error"])
+    said, arrays, refs = _read(body, "outputs", fetch)
+    structure = said.get("parameters", {}).get("structure", "tensor")
+    return Reply(read_id(said), arrays, structure if structure in ("tensor", "list", "dict") else "dict", refs=refs)
+
+
+def outputs_of(value: Any, names: Sequence[str] = ()) -> tuple[dict[str, Array], str]:
+    """What a model gave, as named arrays. Raises TypeError for what no other language could read."""
+    if isinstance(value, Mapping):
+        return {str(name): as_array(item) for name, item in value.items()}, "dict"
+    if isinstance(value, (list, tuple)):
+        known = names if len(names) == len(value) else [f"output_{i}" for i in range(len(value))]
+        return {name: as_array(item) for name, item in zip(known, value)}, "list"
+    return {names[0] if len(names) == 1 else "output": as_array(value)}, "tensor"
+
+
+def as_array(value: Any) -> Array:
+    """A tensor, an array or a number in the protocol's types. Raises TypeError."""
+    if hasattr(value, "detach"):  # a tensor; torch itself is not needed here
+        value = value.detach().cpu().numpy()
+    array = np.asarray(value) if isinstance(value, (np.ndarray, np.generic, bool, int, float)) else None
+    if array is None or array.dtype.newbyteorder("<") not in _NAMES:
+        raise TypeError(f"{getattr(value, 'dtype', type(value).__name__)} is not among {', '.join(_DTYPES)}")
+    return array
+
+
+def _write(head: dict[str, Any], what: str, arrays: Mapping[str, Array], content_type: str, keep: Keep) -> Body:
+    listed, raws = [], []
+    for name, array in arrays.items():
+        flat = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+        raw = flat.reshape(-1).view(np.uint8).data if flat.size else memoryview(b"")
+        entry: dict[str, Any] = {"name": name, "datatype": _NAMES[flat.dtype], "shape": list(array.shape)}
+        if (ref := keep(raw)) is not None:
+            entry["parameters"] = {"ref": ref}
+        elif content_type == BINARY:
+            entry["parameters"] = {"binary_data_size": len(raw)}
+            raws.append(raw)
+        else:
+            entry["data"] = base64.b64encode(raw).decode()
+        listed.append(entry)
+    text = json.dumps({**head, what: listed}).encode()
+    return Body(BINARY, b"".join([text, *raws]), len(text)) if content_type == BINARY else Body(JSON, text)
+
+
+def _head(body: Body) -> tuple[dict[str, Any], memoryview]:
+    """The JSON of a message, and the raw bytes behind it."""
+    whole = memoryview(body.data)
+    length = len(whole)
+    if body.content_type == BINARY:
+        length = body.header_length
+        if type(length) is not int or not 0 < length <= len(whole):
+            raise Malformed(f"a body of {BINARY} needs the header {HEADER_LENGTH}: a number up to {len(whole)}")
+    elif body.content_type != JSON:
+        raise Malformed(f"its content type is {str(body.content_type)[:60]!r}", why=f"it has to be {JSON} or {BINARY}")
+    try:
+        said = json.loads(bytes(whole[:length]))
+    except (ValueError, RecursionError) as error:
+        raise Malformed(f"it is no valid JSON: {str(error)[:200]}") from None
+    if not isinstance(said, dict):
+        raise Malformed("its JSON has to be an object")
+    return said, whole[length:]
+
+
+def _read(body: Body, what: str, fetch: Fetch) -> tuple[dict[str, Any], dict[str, Array], tuple[str, ...]]:
+    said, raw = _head(body)
+    listed = said.get(what)
+    if not isinstance(listed, list) or not listed:
+        raise Malformed(f"a message needs a list of {what}")
+    arrays: dict[str, Array] = {}
+    refs: list[str] = []
+    at = 0
+    for i, entry in enumerate(listed):
+        parameters = entry.get("parameters", {}) if isinstance(entry, dict) else None
+        if not isinstance(parameters, dict) or not isinstance(entry.get("name", ""), str):
+            raise Malformed(f"{what}[{i}] has to be an object with a name, a datatype and a shape")
+        size = parameters.get("binary_data_size")
+        if isinstance(ref := parameters.get("ref"), str):
+            refs.append(ref)
+            data: Any = fetch(ref)
+        elif type(size) is int and 0 <= size <= len(raw) - at:
+            data, at = raw[at : at + size], at + size
+        elif isinstance(entry.get("data"), (str, list)):
+            data = entry["data"]
+        else:
+            raise Malformed(f"{what}[{i}] has neither data, nor a binary_data_size that is there, nor a ref")
+        arrays[entry.get("name") or f"{i}"] = _array(f"{what}[{i}]", entry, data)
+    if len(arrays) != len(listed):
+        raise Malformed(f"two of its {what} have the same name")
+    return said, arrays, tuple(refs)
+
+
+def _array(where: str, entry: dict[str, Any], data: Any) -> Array:
+    datatype, shape = entry.get("datatype"), entry.get("shape")
+    if not isinstance(datatype, str) or datatype not in _DTYPES:
+        raise Malformed(f"{where}: there is no datatype {str(datatype)[:40]!r}", why=f"there are {', '.join(_DTYPES)}")
+    if not isinstance(shape, list) or len(shape) > _MOST_DIMENSIONS or any(type(n) is not int or not 0 <= n < 1 << 62 for n in shape):
+        raise Malformed(f"{where}: its shape has to be a list of sizes")
+    dtype = np.dtype(_DTYPES[datatype])
+    try:
+        if isinstance(data, list):
+            return np.array(data, dtype).reshape(shape)
+        raw = base64.b64decode(data, validate=True) if isinstance(data, str) else data
+        if len(raw) != math.prod(shape) * dtype.itemsize:
+            raise ValueError(f"{shape} of {datatype} takes {math.prod(shape) * dtype.itemsize} bytes, not {len(raw)}")
+        array = np.frombuffer(bytearray(raw), dtype).reshape(shape)
+        if datatype == "BOOL" and array.size and array.view(np.uint8).max() > 1:
+            raise ValueError("a BOOL is a byte 0 or 1")
+        return array
+    except (ValueError, OverflowError, TypeError, RecursionError) as error:
+        raise Malformed(f"{where}: {str(error)[:200]}") from None

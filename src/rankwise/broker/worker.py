@@ -1,0 +1,307 @@
+"""`rankwise worker`: takes messages from a queue, runs them in a pool, and answers each exactly as often as its sender can tell: once.
+
+A message is acknowledged only after its answer is stored and sent. Whatever happens before that, the broker delivers it again, and
+the store answers it. Two threads: one reads from the broker and acknowledges (kombu wants both on one connection), one stores and sends.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+from rankwise.broker.blobs import Blobs
+from rankwise.broker.connecting import (
+    REDELIVER_S,
+    body_of,
+    check_reply_to,
+    connect,
+    consumer_of,
+    is_redis,
+    plain_queue,
+    publish,
+    task_queue,
+)
+from rankwise.broker.messages import Body, Malformed, Reply, Request, outputs_of, read_request, write_reply
+from rankwise.broker.stores import Store
+from rankwise.errors import RankwiseError, UsageError
+from rankwise.findings import Finding
+from rankwise.pool.verdicts import deadline_exceeded
+
+log = logging.getLogger("rankwise.worker")
+
+MAX_TRIES = 10  # deliveries without an answer: it ends this very process, or had very bad luck
+_BUSY_S, _IDLE_S = 0.005, 0.5  # how long to wait for the next message before looking for answers to acknowledge
+_POISON = {"RW804", "RW806"}  # an input that kills workers, one that never ends
+_REPLY_S = 3600
+_SEND_TRIES = 240  # half a second apart: longer than a broker takes to restart
+
+
+class RunsTasks(Protocol):
+    """What is needed of a pool."""
+
+    def submit(
+        self, model: str, *inputs: Any, deadline_s: float | None = None, priority: int = 0, seed: int | None = None
+    ) -> Future[Any]: ...
+
+
+@dataclass
+class Job:
+    """One task, however often its message has come."""
+
+    id: str
+    content_type: str
+    messages: list[tuple[int, Any]]  # with the number of the connection each came over
+    reply_to: set[str] = field(default_factory=set)
+    refs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class WorkerOptions:
+    broker: str
+    queue: str
+    prefetch: int = 64
+    drain_s: float = 30.0
+
+
+class Worker:
+    def __init__(
+        self, pool: RunsTasks, store: Store, blobs: Blobs, options: WorkerOptions, output_names: Mapping[str, Sequence[str]] | None = None
+    ) -> None:
+        self._pool, self._store, self._blobs, self._options = pool, store, blobs, options
+        self._output_names = output_names or {}
+        self._lock = threading.Lock()
+        self._jobs: dict[str, Job] = {}  # by id, until answered
+        self._answered: list[tuple[int, Any]] = []  # messages to acknowledge
+        self._outbox: queue.SimpleQueue[Callable[[Any], None] | None] = queue.SimpleQueue()
+        self._stopping = threading.Event()
+        self._number = 0  # of the connection
+        self._held: dict[str, float] = {}  # Redis: delivery tags that are not acknowledged
+        self.answered = 0
+
+    def stop(self) -> None:
+        """Take no more; finish what is here."""
+        self._stopping.set()
+
+    def run(self) -> None:
+        """Until `stop`; goes on after every loss of the connection."""
+        sender = threading.Thread(target=self._send_all, name="rankwise-replies")
+        sender.start()
+        try:
+            while not self._stopping.is_set():
+                self._number += 1
+                connection = connect(self._options.broker)
+                try:
+                    self._consume(connection)
+                except (connection.connection_errors, connection.channel_errors, OSError) as error:
+                    log.warning("the broker is gone (%s: %s); trying again", type(error).__name__, error)
+                    self._stopping.wait(0.5)
+                finally:
+                    _close(connection)
+        finally:
+            self._outbox.put(None)
+            sender.join()
+
+    # ---- the reading thread
+
+    def _consume(self, connection: Any) -> None:
+        connection.ensure_connection(max_retries=None, interval_start=0.2, interval_max=2, callback=self._check_not_stopping)
+        if self._stopping.is_set():
+            return
+        with self._lock:
+            self._answered.clear()  # of the last connection: they come again
+            self._held.clear()
+        consumer = consumer_of(connection, task_queue(self._options.queue), self._on_message)
+        consumer.qos(prefetch_count=self._options.prefetch)
+        consumer.consume()
+        log.info("reading from %s", self._options.queue)
+        self._drain(connection, consumer.channel, until=self._stopping.is_set)
+        consumer.cancel()  # what was fetched and not begun goes back when the connection is closed
+        end = time.monotonic() + self._options.drain_s
+        self._drain(connection, consumer.channel, until=lambda: not self._has_work() or time.monotonic() > end)
+
+    def _drain(self, connection: Any, channel: Any, until: Callable[[], bool]) -> None:
+        refreshed = time.monotonic()
+        while not until():
+            try:
+                connection.drain_events(timeout=_BUSY_S if self._jobs or self._answered else _IDLE_S)
+            except TimeoutError:
+                pass
+            self._acknowledge()
+            if time.monotonic() - refreshed > REDELIVER_S / 4:
+                refreshed = time.monotonic()
+                self._keep_held(channel)
+        self._acknowledge()
+
+    def _check_not_stopping(self, error: Exception, interval: float) -> None:
+        if self._stopping.is_set():
+            raise ConnectionError("stopped while the broker was away") from error
+
+    def _on_message(self, message: Any) -> None:
+        if self._stopping.is_set():
+            return  # not acknowledged: it goes back
+        self._held[message.delivery_tag] = 0.0
+        job = Job("", message.content_type or "", [(self._number, message)])
+        try:
+            body = body_of(message)
+            job.reply_to = {name} if (name := check_reply_to(message.properties.get("reply_to"))) else set()
+            request = read_request(body, self._blobs.fetch)
+            job.id, job.refs = request.id, request.refs
+            self._begin(job, request, bool(message.delivery_info.get("redelivered")))
+        except RankwiseError as error:
+            if isinstance(error, Malformed) and self._is_known(job, message):
+                return  # its large inputs were taken away with the first answer
+            self._outbox.put(partial(self._answer, job, None, error, ()))
+
+    def _is_known(self, job: Job, message: Any) -> bool:
+        job.id = str(message.properties.get("correlation_id") or "")
+        if not job.id or (stored := self._store.get(job.id)) is None:
+            return False
+        self._outbox.put(partial(self._answer_again, job, stored))
+        return True
+
+    def _begin(self, job: Job, request: Request, redelivered: bool) -> None:
+        with self._lock:
+            if (running := self._jobs.get(request.id)) is not None:
+                running.messages += job.messages
+                running.reply_to |= job.reply_to
+                return
+        if (stored := self._store.get(request.id)) is not None:
+            self._outbox.put(partial(self._answer_again, job, stored))
+            return
+        left = request.deadline - time.time() if request.deadline is not None else None
+        if left is not None and left <= 0:
+            raise deadline_exceeded(request.model, left, was_running=False)
+        if redelivered and self._store.count_try(request.id) > MAX_TRIES:
+            raise _kills_us(request)
+        with self._lock:
+            self._jobs[job.id] = job
+        try:
+            future = self._pool.submit(request.model, *request.inputs, deadline_s=left, priority=request.priority, seed=request.seed)
+        except BaseException:
+            with self._lock:
+                self._jobs.pop(job.id, None)
+            raise
+        names = self._output_names.get(request.model, ())
+        future.add_done_callback(lambda done: self._outbox.put(partial(self._answer, job, done, None, names)))
+
+    def _acknowledge(self) -> None:
+        with self._lock:
+            answered, self._answered = self._answered, []
+        for number, message in answered:
+            if number == self._number:
+                message.ack()
+                self._held.pop(message.delivery_tag, None)
+
+    def _keep_held(self, channel: Any) -> None:
+        """Redis knows no connections: what is held is redelivered after a while, unless its time is renewed."""
+        if is_redis(self._options.broker) and self._held:
+            channel.client.zadd(channel.unacked_index_key, dict.fromkeys(self._held, time.time()), xx=True)
+
+    def _has_work(self) -> bool:
+        with self._lock:
+            return bool(self._jobs or self._answered)
+
+    # ---- the sending thread
+
+    def _send_all(self) -> None:
+        connection = None
+        while (act := self._outbox.get()) is not None:
+            for left in reversed(range(_SEND_TRIES)):
+                try:
+                    if connection is None:
+                        connection = connect(self._options.broker)
+                        producer = connection.Producer()
+                    act(producer)
+                    break
+                except Exception as error:  # the broker or the store is away; nothing was acknowledged, so nothing is lost
+                    log.warning("an answer could not be sent (%s: %s)", type(error).__name__, error)
+                    _close(connection)
+                    connection = None
+                    if not left or self._stopping.wait(0.5):
+                        break  # the broker delivers it again, to whoever is next
+        _close(connection)
+
+    def _answer(self, job: Job, future: Future[Any] | None, error: BaseException | None, names: Sequence[str], producer: Any) -> None:
+        reply = _reply_of(job, future, error, names)
+        finding = (reply.error or {}).get("finding", {})
+        if finding.get("code") in _POISON or isinstance(error, UsageError):
+            self._to_dead_letters(job, finding, producer)
+        data = pack_body(write_reply(reply, job.content_type, self._blobs.keep))
+        if job.id:
+            data = self._store.put(job.id, data)
+        self._answer_again(job, data, producer)
+        self._blobs.drop(job.refs)
+
+    def _answer_again(self, job: Job, stored: bytes, producer: Any) -> None:
+        """From the store, to whoever asked."""
+        with self._lock:
+            self._jobs.pop(job.id, None)  # who comes from now on finds it in the store
+            waiting = sorted(job.reply_to)
+        for name in waiting:
+            publish(producer, unpack_body(stored), name, correlation_id=job.id)
+            if is_redis(self._options.broker):
+                producer.channel.client.expire(name, _REPLY_S)  # nobody else would tidy up after a sender that is gone
+        self.answered += 1
+        with self._lock:
+            self._answered += job.messages
+
+    def _to_dead_letters(self, job: Job, finding: dict[str, Any], producer: Any) -> None:
+        name = f"{self._options.queue}.dead"
+        plain_queue(name)(producer.channel).declare()
+        _, message = job.messages[0]
+        publish(
+            producer, body_of(message), name, headers={**message.headers, "rankwise-finding": json.dumps(finding)},
+            correlation_id=job.id or None, reply_to=message.properties.get("reply_to"),
+        )  # fmt: skip
+
+
+def pack_body(body: Body) -> bytes:
+    return json.dumps([body.content_type, body.header_length]).encode() + b"\n" + body.data
+
+
+def unpack_body(data: bytes) -> Body:
+    head, _, rest = data.partition(b"\n")
+    content_type, length = json.loads(head)
+    return Body(content_type, rest, length)
+
+
+def _reply_of(job: Job, future: Future[Any] | None, error: BaseException | None, names: Sequence[str]) -> Reply:
+    if future is not None:
+        error = future.exception()
+        if error is None:
+            try:
+                outputs, structure = outputs_of(future.result(), names)
+                return Reply(job.id, outputs, structure)
+            except TypeError as unwritable:
+                error = unwritable
+    assert error is not None
+    if isinstance(error, RankwiseError):
+        finding = error.finding
+    else:
+        summary = f"the model raised {type(error).__name__}: {error}"
+        finding = Finding("RW805", "model-error", "error", True, summary, why=str(error.__cause__ or "").strip())
+    return Reply(job.id, error={"type": type(error).__name__, "finding": asdict(finding)})
+
+
+def _kills_us(request: Request) -> RankwiseError:
+    from rankwise.pool.verdicts import Quarantined
+
+    summary = f"a message for model {request.model!r} came back {MAX_TRIES} times without an answer and is not tried again"
+    why = "each worker that took it ended, or lost its connection, before it could answer"
+    return Quarantined(Finding("RW804", "killer-input", "error", False, summary, why=why))
+
+
+def _close(connection: Any) -> None:
+    try:
+        if connection is not None:
+            connection.release()
+    except Exception:  # it is gone already
+        pass

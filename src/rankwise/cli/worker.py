@@ -1,0 +1,62 @@
+"""`rankwise worker`."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import tempfile
+from pathlib import Path
+
+from rankwise.cli.options import Parser
+
+_EPILOG = """examples:
+  rankwise worker MODELS.toml --broker redis://localhost:6379/0
+  rankwise worker MODELS.toml --broker amqp://guest:guest@localhost:5672// --results /shared/results
+
+Start as many as you like, on as many machines as you like. SIGTERM or Ctrl-C: takes no more, finishes what it has, leaves.
+A message is acknowledged after its answer is stored and sent; what cannot be run goes to the queue NAME.dead with the finding."""
+
+
+def main(argv: list[str]) -> int:
+    parser = Parser(prog="rankwise worker")
+    add_options(parser)
+    options = parser.parse_args(argv)
+    from rankwise.broker.connecting import connect, is_redis
+    from rankwise.pool.models_file import read_models
+
+    models = read_models(options.models)
+    connect(options.broker)  # says at once what is not installed
+    results = options.results or (options.broker if is_redis(options.broker) else str(Path(tempfile.gettempdir()) / "rankwise-results"))
+
+    from rankwise.broker.blobs import Blobs
+    from rankwise.broker.stores import RedisStore, open_store
+    from rankwise.broker.worker import Worker, WorkerOptions
+    from rankwise.pool import Pool
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    store = open_store(results, options.queue, options.keep)
+    blobs = Blobs(store.redis if isinstance(store, RedisStore) else None, options.files)
+    names = {entry.key: [output.name for output in entry.outputs] for entry in models.entries}
+    with Pool(models.models, **models.pool) as pool:
+        settings = WorkerOptions(options.broker, options.queue, options.prefetch, options.drain)
+        worker = Worker(pool, store, blobs, settings, names)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: worker.stop())
+        worker.run()
+    print(f"answered {worker.answered:,} messages")
+    return 0
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.epilog, parser.formatter_class = _EPILOG, argparse.RawDescriptionHelpFormatter
+    parser.add_argument("models", metavar="MODELS.toml", help="which models there are, as for rankwise serve")
+    parser.add_argument("--broker", metavar="URL", required=True, help="redis://… or amqp://…")
+    parser.add_argument("--queue", metavar="NAME", default="rankwise.tasks", help="where messages come from (default: rankwise.tasks)")
+    parser.add_argument(
+        "--results", metavar="PLACE", help="answers by id: redis://… or a shared folder (default: the Redis, or a local folder)"
+    )
+    parser.add_argument("--keep", metavar="SECONDS", type=int, default=86400, help="how long answers are kept (default: a day)")
+    parser.add_argument("--files", metavar="FOLDER", help="shared folder for large tensors; the only one that messages may refer to")
+    parser.add_argument("--prefetch", metavar="N", type=int, default=64, help="messages taken ahead of their turn (default: 64)")
+    parser.add_argument("--drain", metavar="SECONDS", type=float, default=30, help="to finish what is here after SIGTERM (default: 30)")

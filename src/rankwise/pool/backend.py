@@ -1,0 +1,113 @@
+"""What `Pool` needs of an engine. To add one: implement `Backend`, and name its `start` in `ENGINES`."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from rankwise.errors import UsageError
+from rankwise.pool.machine import Plan
+from rankwise.pool.model import Model
+from rankwise.pool.schedule import ModelState
+from rankwise.pool.stats import Counters
+
+Requests = Iterator[tuple[ModelState, Sequence[Any]]]  # model and inputs, one after the other
+ENGINES = {"processes": "rankwise.pool.processes"}
+
+
+@dataclass(frozen=True)
+class PoolOptions:
+    """The keyword arguments of `Pool`, checked."""
+
+    workers: int | str = "auto"
+    memory: int | str | Mapping[str, int | str] | None = None
+    max_queue: int = 10_000
+    idle_s: float | None = None
+    threads: int | None = None
+    pin: bool = False
+    lane_bytes: int | str | None = None
+    seed: int | None = None
+    address: str | None = None
+
+
+class Backend(Protocol):
+    """Runs tasks somewhere. `Pool` has checked all arguments, and calls from any thread."""
+
+    models: Mapping[str, ModelState]
+    plan: Plan  # who works where, and why so many
+    counters: Counters
+
+    @property
+    def is_closed(self) -> bool: ...
+
+    def submit(self, model: ModelState, inputs: tuple[Any, ...], deadline_s: float | None, priority: int, seed: int | None) -> Future[Any]:
+        """Raises PoolFull rather than wait, and PoolClosed after `close`."""
+        ...
+
+    def stream(
+        self, requests: Requests, window: int | None, deadline_s: float | None, priority: int, seed: int | None, length: int
+    ) -> Iterator[Any]:
+        """Results in the order of the requests; `length` is 0 where the source does not know its own."""
+        ...
+
+    def load(self, model: ModelState) -> Future[None]:
+        """Done when a worker has the model."""
+        ...
+
+    def unload(self, model: ModelState) -> None: ...
+
+    def empty(self, shape: tuple[int, ...], dtype: str, as_tensor: bool) -> Any:
+        """Memory whose content is submitted without a copy, where the engine has such."""
+        ...
+
+    def stats(self) -> dict[str, Any]: ...
+
+    def has_open_tasks(self) -> bool: ...
+
+    def close(self, cancel: bool, timeout: float | None) -> None:
+        """Finish what was submitted (or cancel what waits), then let go of everything."""
+        ...
+
+    def forget_after_fork(self) -> None:
+        """In a forked child, where nothing of the parent's engine may be used or closed."""
+        ...
+
+
+def start(engine: str, models: dict[str, Model], options: PoolOptions) -> Backend:
+    """The engine of this name; `workers=0` is the caller's own process."""
+    home = "rankwise.pool.child.inprocess" if options.workers == 0 else ENGINES[engine]
+    backend: Backend = importlib.import_module(home).start(models, options)
+    return backend
+
+
+def states_of(models: dict[str, Model], gpus: tuple[str, ...]) -> dict[str, ModelState]:
+    """What is kept about each model, with the device it may run on."""
+    return {
+        name: ModelState(
+            number=number,
+            name=name,
+            device=_device_of(name, model, gpus),
+            replicas=model.replicas,
+            max_batch=model.max_batch,
+            max_delay_s=model.max_delay_ms / 1000,
+            nbytes=model.expected_bytes,
+            limit_s=model.limit_s,
+        )
+        for number, (name, model) in enumerate(models.items())
+    }
+
+
+def _device_of(name: str, model: Model, gpus: tuple[str, ...]) -> str:
+    """Where it may run: "cpu", "cuda" for any GPU, or one of them by the name that a worker is given it by."""
+    kind, _, number = model.device.partition(":")
+    if kind == "auto":
+        return "cuda" if gpus else "cpu"
+    if kind == "cuda" and int(number or 0) >= len(gpus):
+        shown = f"{len(gpus)} GPUs" if gpus else "no GPU"
+        raise UsageError(
+            f"model {name!r} wants {model.device}, but this machine shows {shown}", next=('device="auto" takes what there is',)
+        )
+    return f"cuda:{gpus[int(number)]}" if number else kind

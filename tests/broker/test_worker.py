@@ -1,0 +1,186 @@
+"""A message is answered once: whatever is delivered twice, killed, late or wrong."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rankwise.broker.blobs import Blobs
+from rankwise.broker.client import Remote, remote
+from rankwise.broker.connecting import body_of, connect, plain_queue, publish, task_queue
+from rankwise.broker.messages import JSON, Body, Request, write_request
+from rankwise.broker.stores import FolderStore
+from rankwise.broker.worker import MAX_TRIES, Worker, WorkerOptions
+from rankwise.errors import RankwiseError
+from rankwise.pool.faults import Death
+from rankwise.pool.verdicts import DeadlineExceeded, quarantined
+
+BROKER = "memory://"
+X = np.ones((2, 3), np.float32)
+
+
+class Counting:
+    """A pool that doubles its input and counts how often it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+        self.open: list[Future[Any]] | None = None  # answered later
+
+    def submit(self, model: str, *inputs: Any, deadline_s: float | None = None, priority: int = 0, seed: int | None = None) -> Future[Any]:
+        self.asked.append(inputs)
+        future: Future[Any] = Future()
+        if model == "killer":
+            future.set_exception(quarantined(model, "x", 2, Death(3)))
+        elif model == "raises":
+            future.set_exception(ValueError("what the model says"))
+        elif self.open is not None:
+            self.open.append(future)
+        else:
+            future.set_result(2 * inputs[0])
+        return future
+
+
+class Running:
+    def __init__(self, folder: Path) -> None:
+        self.queue, self.pool = f"q{uuid.uuid4().hex}", Counting()
+        self.store = FolderStore(folder, self.queue, 60)
+        self.worker = Worker(self.pool, self.store, Blobs(), WorkerOptions(BROKER, self.queue, prefetch=8))
+        self.thread = threading.Thread(target=self.worker.run)
+        self.thread.start()
+
+    def client(self, **options: Any) -> Remote:
+        return remote(BROKER, queue=self.queue, **options)
+
+    def publish(self, body: Body, reply_to: str = "", id: str = "") -> None:
+        with connect(BROKER) as connection:
+            producer = connection.Producer()
+            task_queue(self.queue)(producer.channel).declare()
+            publish(producer, body, self.queue, reply_to=reply_to or None, correlation_id=id)
+
+    def read(self, name: str) -> list[Any]:
+        with connect(BROKER) as connection:
+            queue = plain_queue(name)(connection.channel())
+            queue.declare()
+            found = []
+            while (message := queue.get(no_ack=True)) is not None:
+                found.append(message)
+            return found
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Running]:
+    started = Running(tmp_path)
+    yield started
+    started.worker.stop()
+    started.thread.join(20)
+    assert not started.thread.is_alive()
+
+
+def wait_for(look: Any, limit_s: float = 20) -> Any:
+    end = time.monotonic() + limit_s
+    while not (found := look()):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    return found
+
+
+def test_a_result_comes_back_of_the_kind_that_was_sent(running: Running) -> None:
+    torch = pytest.importorskip("torch")
+    with running.client() as client:
+        assert (client.submit("m", X).result(20) == 2 * X).all()
+        assert torch.equal(client.submit("m", torch.ones(2)).result(20), torch.full((2,), 2.0))
+    with running.client(content_type=JSON) as client:
+        assert (client.submit("m", X).result(20) == 2 * X).all()
+
+
+def test_the_same_id_runs_once_and_is_answered_each_time(running: Running) -> None:
+    with running.client() as one, running.client() as two:
+        assert (one.submit("m", X, id="same").result(20) == 2).all()
+        assert (two.submit("m", 5 * X, id="same").result(20) == 2).all()
+    assert len(running.pool.asked) == 1
+
+
+def test_a_message_that_comes_while_its_task_runs_joins_it(running: Running) -> None:
+    running.pool.open = []
+    with running.client() as one, running.client() as two:
+        first, second = one.submit("m", X, id="a"), two.submit("m", X, id="a")
+        wait_for(lambda: running.worker._jobs and len(running.worker._jobs["a"].messages) == 2)
+        running.pool.open[0].set_result(X)
+        assert (first.result(20) == X).all() and (second.result(20) == X).all()
+    assert len(running.pool.asked) == 1
+
+
+def test_what_was_not_answered_before_the_connection_broke_is_sent_again(running: Running) -> None:
+    running.pool.open = []
+    with running.client(resend_s=0.3) as client:
+        future = client.submit("m", X)
+        wait_for(lambda: [job for job in list(running.worker._jobs.values()) if len(job.messages) > 1])
+        running.pool.open[0].set_result(X)
+        assert (future.result(20) == X).all()
+    assert len(running.pool.asked) == 1
+
+
+def test_a_deadline_that_has_passed_is_not_run(running: Running) -> None:
+    with running.client() as client, pytest.raises(DeadlineExceeded):
+        client.submit("m", X, deadline_s=-1).result(20)
+    assert not running.pool.asked
+
+
+def test_the_models_own_exception_is_told_and_no_poison(running: Running) -> None:
+    with running.client() as client, pytest.raises(RankwiseError, match="ValueError: what the model says"):
+        client.submit("raises", X).result(20)
+    assert running.read(f"{running.queue}.dead") == []
+
+
+def test_an_input_that_kills_workers_goes_to_the_dead_letters_with_its_finding(running: Running) -> None:
+    with running.client() as client, pytest.raises(RankwiseError, match="RW804"):
+        client.submit("killer", X).result(20)
+    [dead] = running.read(f"{running.queue}.dead")
+    assert json.loads(dead.headers["rankwise-finding"])["code"] == "RW804"
+
+
+@pytest.mark.parametrize("body", [Body(JSON, b"{"), Body(JSON, b'{"id": "x"}'), Body("application/x-python-serialize", b"\x80\x04N.")])
+def test_a_malformed_message_goes_to_the_dead_letters_as_it_was(running: Running, body: Body) -> None:
+    running.publish(body)
+    [dead] = wait_for(lambda: running.read(f"{running.queue}.dead"))
+    assert body_of(dead).data == body.data and dead.content_type == body.content_type
+    assert json.loads(dead.headers["rankwise-finding"])["code"] == "RW001"
+    assert not running.pool.asked
+
+
+def test_a_message_that_ended_ten_workers_is_not_tried_again(running: Running) -> None:
+    for _ in range(MAX_TRIES):
+        running.store.count_try("bad")
+
+    message = SimpleNamespace(
+        properties={"reply_to": "answers", "correlation_id": "bad"}, headers={}, content_type=JSON, delivery_tag="1",
+        delivery_info={"redelivered": True}, body=write_request(Request("bad", "m", (X,)), JSON, lambda raw: None).data, ack=lambda: None,
+    )  # fmt: skip
+    running.worker._on_message(message)
+    [answer] = wait_for(lambda: running.read("answers"))
+    assert "RW804" in body_of(answer).data.decode() and not running.pool.asked
+
+
+def test_what_runs_is_finished_before_a_worker_leaves(tmp_path: Path) -> None:
+    running = Running(tmp_path)
+    running.pool.open = []
+    with running.client() as client:
+        future = client.submit("m", X)
+        wait_for(lambda: running.pool.open)
+        running.worker.stop()
+        time.sleep(0.2)
+        assert running.thread.is_alive()
+        running.pool.open[0].set_result(X)
+        assert (future.result(20) == X).all()
+        running.thread.join(20)
+        assert not running.thread.is_alive()
