@@ -8,6 +8,8 @@ import pytest
 
 from tests.silent.stage import Host, evidence
 
+pytestmark = pytest.mark.live  # minutes on two cores
+
 TRAININGS = sorted((Path(__file__).parent / "trainings").glob("*.py"))
 LEVELS = ("off", "light", "full")
 

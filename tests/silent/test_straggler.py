@@ -20,6 +20,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, Dataset
 
+pytestmark = pytest.mark.live  # minutes on two cores
+
 WHERE, SECONDS = {where!r}, {seconds}
 
 
