@@ -43,8 +43,8 @@ def report(rows: list[Row]) -> str:
     lines = [
         "# What watching a job costs it",
         "",
-        "Two ranks on the CPU (gloo, one thread each), with the light audit, the default. Everything is measured in pairs, one with and one",
-        "without the watch, a moment",
+        "Two ranks on the CPU (gloo, one thread each), with the light audit, the default. Everything is measured in pairs, one with",
+        "and one without the watch, a moment",
         f"apart and in changing order. Pairs during which other programs used more than {CALM_CORES:g} of a core do not count; where",
         "hardly any were calmer, all count, the row says so, and only CPU times are judged. Medians; after ±: how far the median",
         "itself may be off (95 %); in brackets: the middle half of the pairs.",
