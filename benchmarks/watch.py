@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 RESULT = HERE / "results" / "watch.md"
 RANKS = ("--standalone", "--nproc-per-node", "2")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", *RANKS)
-RUN = (sys.executable, "-m", "rankwise", "run", *RANKS)
+RUN = (sys.executable, "-m", "rankwise", "run", "--audit", "light", *RANKS)
 SITE = Path(rankwise.__file__).parent / "probe" / "site"
 NUM_STARTS, NUM_BARE_STARTS, NUM_AT_ONCE = 9, 30, 4
 PATIENCE_S = 600.0  # how long to wait for moments in which nobody else uses the machine
@@ -43,7 +43,8 @@ def report(rows: list[Row]) -> str:
     lines = [
         "# What watching a job costs it",
         "",
-        "Two ranks on the CPU (gloo, one thread each). Everything is measured in pairs, one with and one without the watch, a moment",
+        "Two ranks on the CPU (gloo, one thread each), with the light audit, the default. Everything is measured in pairs, one with",
+        "and one without the watch, a moment",
         f"apart and in changing order. Pairs during which other programs used more than {CALM_CORES:g} of a core do not count; where",
         "hardly any were calmer, all count, the row says so, and only CPU times are judged. Medians; after ±: how far the median",
         "itself may be off (95 %); in brackets: the middle half of the pairs.",

@@ -28,6 +28,7 @@ class Wrapper:
     reduced: int
     bytes: int
     cls: str = ""
+    cap: int = 0  # bytes of a bucket, at most
     t: int = 0
 
 

@@ -1,4 +1,4 @@
-"""Where the time goes: waiting for data, and collectives of the script's own."""
+"""Where the time goes: waiting for data, collectives of the script's own, and very small buckets of DDP's."""
 
 from __future__ import annotations
 
@@ -8,14 +8,34 @@ from rankwise.evidence.audit import Times, total_times
 from rankwise.findings import Finding
 
 _MUCH = 0.3
+_SMALL, _MANY = 1 << 20, 16  # bytes of a bucket; buckets in a step
 _LEAST_MS = 5.0  # a step: less is what a busy machine takes to fetch anything
 
 
 def find(scene: Scene) -> list[Finding]:
     totals = {rank: total for rank, audit in scene.audits.items() if (total := total_times(audit.times)) is not None}
     if not totals or len(totals) < len(scene.audits):
+        return _small_buckets(scene)
+    return _small_buckets(scene) + [finding for look in (_data, _collectives) if (finding := look(scene, totals)) is not None]
+
+
+def _small_buckets(scene: Scene) -> list[Finding]:
+    """A note, by the sizes alone: what the all-reduces cost more depends on the network."""
+    small = {
+        rank: one for rank, audit in scene.audits.items() for one in audit.wrappers if 0 < one.cap < _SMALL and one.bytes > _MANY * one.cap
+    }
+    if not small:
         return []
-    return [finding for look in (_data, _collectives) if (finding := look(scene, totals)) is not None]
+    one = next(iter(small.values()))
+    return [
+        load_cause("RW514").finding(
+            f"DDP reduces {one.bytes / 1e6:.1f} MB of gradients in buckets of at most {one.cap / 1e6:.2g} MB: up to "
+            f"{min(one.reduced, -(-one.bytes // one.cap))} all-reduces a step (bucket_cap_mb)",
+            certain=True,
+            culprits=tuple(scene.place(rank, seen.site) for rank, seen in small.items()),
+            why=f"with the default of 25 MB there would be {1 + one.bytes // (25 << 20)} or one more; each costs at least one trip over the network",
+        )
+    ]
 
 
 def _data(scene: Scene, totals: dict[int, Times]) -> Finding | None:

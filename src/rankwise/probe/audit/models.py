@@ -54,6 +54,7 @@ def wrapped(wrapper: Any, site: int) -> None:
         reduced=len(one.reduced),
         bytes=sum(p.numel() * p.element_size() for p in wrapper.module.parameters() if p.requires_grad),
         cls=type(wrapper.module).__qualname__,
+        cap=int(getattr(wrapper, "bucket_bytes_cap", 0) or 0),
     )
 
 
