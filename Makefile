@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PACKAGES := $(VENV)/.packages
 
-.PHONY: help demo test test-live check format record lab bench-watch bench-scale bench-session soak-session bench-train soak-train soak-predict soak-broker bench-pool bench-ray soak clean
+.PHONY: help demo test test-live check format record lab bench-watch bench-scale bench-session soak-session bench-train soak-train soak-predict soak-broker bench-pool soak clean
 
 help:
 	@echo "make demo         the tour: trains, breaks, explains, trains with the helpers, predicts (about a minute)"
@@ -24,7 +24,6 @@ help:
 	@echo "make soak-predict  predict killed at 40 random moments, resumed to the same bytes"
 	@echo "make soak-train   30 ranks killed at random moments, and more sizes of everything; about 8 minutes"
 	@echo "make bench-pool   the inference pool against its peers, and against DDP"
-	@echo "make bench-ray    the pool on Ray beside plain tasks, actors and Ray Data"
 	@echo "make soak-broker  100,000 tasks through Redis and RabbitMQ while brokers and workers die (TASKS=n FAULTS=n)"
 	@echo "make soak         ten minutes of load on the pool while its workers die"
 	@echo "make clean        remove caches and $(VENV)"
@@ -98,10 +97,6 @@ bench-pool: $(READY)
 	@echo "==> the pool against ProcessPoolExecutor, loky and joblib"
 	@$(BIN)/python benchmarks/pool.py; code=$$?; $(BIN)/python benchmarks/inference_ways.py || code=1; \
 	$(BIN)/python benchmarks/predict_rows.py || code=1; exit $$code
-
-bench-ray: $(READY)
-	@echo "==> the same work on Ray, four ways"
-	@$(BIN)/python benchmarks/ray_ways.py
 
 soak-broker: $(READY) $(PACKAGES)
 	@echo "==> tasks through brokers while they and their workers die"

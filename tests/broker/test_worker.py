@@ -184,3 +184,27 @@ def test_what_runs_is_finished_before_a_worker_leaves(tmp_path: Path) -> None:
         assert (future.result(20) == X).all()
         running.thread.join(20)
         assert not running.thread.is_alive()
+
+
+def test_a_deadline_passes_also_where_there_is_no_worker() -> None:
+    with remote(BROKER, queue=f"q{uuid.uuid4().hex}") as client:
+        with pytest.raises(DeadlineExceeded):
+            client.submit("m", X, deadline_s=0.1).result(30)
+        cancelled = client.submit("m", X)
+        assert cancelled.cancel()
+        wait_for(lambda: not client._waiting)
+
+
+def test_an_answer_that_cannot_be_sent_does_not_hold_its_id(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rankwise.broker.worker._SEND_TRIES", 1)
+    put, failures = running.store.put, [OSError("the disk is full")]
+
+    def fails_once(id: str, data: bytes) -> bytes:
+        if failures:
+            raise failures.pop()
+        return put(id, data)
+
+    monkeypatch.setattr(running.store, "put", fails_once)
+    with running.client(resend_s=1) as client:
+        assert (client.submit("m", X).result(30) == 2 * X).all()
+    assert len(running.pool.asked) == 2

@@ -47,8 +47,3 @@ def test_an_engine_of_ones_own_is_used_by_the_pool(monkeypatch: pytest.MonkeyPat
 def test_an_engine_that_is_not_there_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="engine is 'cloud'"):
         Pool({"m": Model("torch.nn:Identity")}, engine="cloud")
-
-
-def test_an_address_without_a_cluster_is_a_usage_error() -> None:
-    with pytest.raises(UsageError, match="address"):
-        Pool({"m": Model("torch.nn:Identity")}, address="auto")

@@ -23,11 +23,22 @@ from rankwise.broker.messages import BINARY, Body, Reply, Request, as_array, rea
 from rankwise.broker.stores import RedisStore
 from rankwise.errors import RankwiseError, UsageError
 from rankwise.findings import Finding
-from rankwise.pool.verdicts import DeadlineExceeded, ModelUnavailable, PoolClosed, PoolError, PoolFull, Quarantined, TaskHung, pool_closed
+from rankwise.pool.verdicts import (
+    DeadlineExceeded,
+    ModelUnavailable,
+    PoolClosed,
+    PoolError,
+    PoolFull,
+    Quarantined,
+    TaskHung,
+    deadline_exceeded,
+    pool_closed,
+)
 
 _KINDS: tuple[type[PoolError], ...] = (DeadlineExceeded, ModelUnavailable, PoolClosed, PoolFull, Quarantined, TaskHung)
 _BY_NAME = {kind.__name__: kind for kind in _KINDS}
 _REPLY_S = 3600
+_GRACE_S = 2.0  # for a worker's own answer that the deadline has passed
 
 
 def remote(
@@ -50,6 +61,9 @@ class Waiting:
     priority: int
     as_tensors: bool
     sent: float
+    model: str = ""
+    deadline_s: float | None = None
+    deadline: float | None = None
 
 
 class Remote:
@@ -88,9 +102,8 @@ class Remote:
             ) from None
         deadline = time.time() + deadline_s if deadline_s is not None else None
         request = Request(id or uuid.uuid4().hex, model, arrays, deadline, priority, seed)
-        waiting = Waiting(
-            Future(), write_request(request, self._content_type, self._blobs.keep), priority, _has_tensor(inputs), time.time()
-        )
+        body = write_request(request, self._content_type, self._blobs.keep)
+        waiting = Waiting(Future(), body, priority, _has_tensor(inputs), time.time(), model, deadline_s, deadline)
         with self._lock:
             if request.id in self._waiting:
                 return self._waiting[request.id].future
@@ -163,6 +176,7 @@ class Remote:
                     while not self._closed.is_set():
                         with contextlib.suppress(TimeoutError):
                             connection.drain_events(timeout=0.2)
+                        self._expire()
                         self._resend()
             except Exception:  # as above
                 self._closed.wait(0.5)
@@ -181,6 +195,16 @@ class Remote:
             self._blobs.drop(reply.refs)
         except Exception as error:  # an answer that cannot be read is an answer all the same
             _settle(waiting.future, None, error)
+
+    def _expire(self) -> None:
+        """Where no worker says so, because there is none; also forgets what was cancelled here."""
+        now = time.time()
+        with self._lock:
+            over = {key: it for key, it in self._waiting.items() if it.future.cancelled() or (it.deadline and now > it.deadline + _GRACE_S)}
+            for key in over:
+                del self._waiting[key]
+        for waiting in over.values():
+            _settle(waiting.future, None, deadline_exceeded(waiting.model, waiting.deadline_s or 0.0, was_running=False))
 
     def _resend(self) -> None:
         now = time.time()
@@ -207,7 +231,7 @@ def _has_tensor(inputs: tuple[Any, ...]) -> bool:
 
 
 def _settle(future: Future[Any], value: Any, error: BaseException | None) -> None:
-    if future.set_running_or_notify_cancel():
+    if not future.cancelled() and future.set_running_or_notify_cancel():
         if error is not None:
             future.set_exception(error)
         else:

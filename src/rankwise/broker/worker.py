@@ -44,6 +44,9 @@ _REPLY_S = 3600
 _SEND_TRIES = 240  # half a second apart: longer than a broker takes to restart
 
 
+Send = partial[None]  # of `_answer` or `_answer_again`, with the job first; waits for the producer
+
+
 class RunsTasks(Protocol):
     """What is needed of a pool."""
 
@@ -80,7 +83,7 @@ class Worker:
         self._lock = threading.Lock()
         self._jobs: dict[str, Job] = {}  # by id, until answered
         self._answered: list[tuple[int, Any]] = []  # messages to acknowledge
-        self._outbox: queue.SimpleQueue[Callable[[Any], None] | None] = queue.SimpleQueue()
+        self._outbox: queue.SimpleQueue[Send | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._number = 0  # of the connection
         self._held: dict[str, float] = {}  # Redis: delivery tags that are not acknowledged
@@ -100,8 +103,8 @@ class Worker:
                 connection = connect(self._options.broker)
                 try:
                     self._consume(connection)
-                except (connection.connection_errors, connection.channel_errors, OSError) as error:
-                    log.warning("the broker is gone (%s: %s); trying again", type(error).__name__, error)
+                except Exception as error:  # of the broker, of the store, or of a message that kombu itself cannot read
+                    log.warning("connecting again after %s: %s", type(error).__name__, error)
                     self._stopping.wait(0.5)
                 finally:
                     _close(connection)
@@ -226,8 +229,14 @@ class Worker:
                     _close(connection)
                     connection = None
                     if not left or self._stopping.wait(0.5):
-                        break  # the broker delivers it again, to whoever is next
+                        self._forget(act)
+                        break
         _close(connection)
+
+    def _forget(self, act: Send) -> None:
+        """Its answer could not be sent: it is not acknowledged, so the broker delivers it again, and it begins anew."""
+        with self._lock:
+            self._jobs.pop(act.args[0].id, None)
 
     def _answer(self, job: Job, future: Future[Any] | None, error: BaseException | None, names: Sequence[str], producer: Any) -> None:
         reply = _reply_of(job, future, error, names)

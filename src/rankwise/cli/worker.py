@@ -44,6 +44,7 @@ def main(argv: list[str]) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: worker.stop())
         worker.run()
+        pool.close(cancel=True, timeout=1)  # what is not done by now goes to another worker
     print(f"answered {worker.answered:,} messages")
     return 0
 

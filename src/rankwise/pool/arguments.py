@@ -39,13 +39,9 @@ def check_pool(workers: Any, max_queue: Any, idle_s: Any, threads: Any, memory: 
         parse_bytes(lane_bytes, "lane_bytes")
 
 
-def check_engine(engine: Any, address: Any, workers: Any) -> None:
-    if engine not in ("processes", "ray"):
-        raise UsageError(f"engine is {_shown(engine)}", next=('"processes" is this machine, "ray" a Ray cluster',))
-    if address is not None and (engine != "ray" or not isinstance(address, str)):
-        raise UsageError(f"address is {_shown(address)}", next=('it is where a Ray cluster is: Pool(..., engine="ray", address="auto")',))
-    if engine == "ray" and workers == 0:
-        raise UsageError("workers=0 is this process, engine='ray' a cluster", next=("leave one of the two out",))
+def check_engine(engine: Any) -> None:
+    if engine != "processes":
+        raise UsageError(f"engine is {_shown(engine)}", next=('"processes", worker processes of this machine, is the only one there is',))
 
 
 def check_models(models: Any) -> None:

@@ -30,7 +30,6 @@ class PoolOptions:
     pin: bool = False
     lane_bytes: int | str | None = None
     seed: int | None = None
-    address: str | None = None
 
 
 class Backend(Protocol):

@@ -59,12 +59,11 @@ class Pool:
         lane_bytes: int | str | None = None,
         seed: int | None = None,
         engine: str = "processes",
-        address: str | None = None,
     ) -> None:
         _check_not_importing_main()
         check_pool(workers, max_queue, idle_s, threads, memory, lane_bytes)
-        check_engine(engine, address, workers)
-        options = PoolOptions(workers, memory, max_queue, idle_s, threads, pin, lane_bytes, checked_seed(seed), address)
+        check_engine(engine)
+        options = PoolOptions(workers, memory, max_queue, idle_s, threads, pin, lane_bytes, checked_seed(seed))
         self._joint: set[Future[Any]] = set()
         self._backend = start(engine, _checked(models), options)
         self._states, self._submit, self.plan = self._backend.models, self._backend.submit, self._backend.plan
