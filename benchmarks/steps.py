@@ -73,7 +73,13 @@ def measure_round(torchrun: tuple[str, ...], run: tuple[str, ...], deadline: flo
 
 
 def cpu_s_of(processes: list[psutil.Process]) -> float:
-    return sum(times.user + times.system for times in (process.cpu_times() for process in processes))
+    """Of those that are still there: a py-spy that the watcher had started is soon gone."""
+    total = 0.0
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            total += times.user + times.system
+    return total
 
 
 def rows_of_steps(target_ms: int, pairs: Pairs[Block], watcher_share: float) -> Iterator[Row]:
