@@ -91,17 +91,8 @@ def fault(number: int, broker: Any, workers: list[Any], folder: Path, chance: ra
 
 
 def start_worker(folder: Path, url: str) -> Any:
-    command = [
-        sys.executable,
-        "-m",
-        "rankwise",
-        "worker",
-        str(folder / "MODELS.toml"),
-        "--broker",
-        url,
-        "--results",
-        str(folder / "results"),
-    ]
+    place = ["--results", str(folder / "results")] if url.startswith("amqp") else []
+    command = [sys.executable, "-m", "rankwise", "worker", str(folder / "MODELS.toml"), "--broker", url, *place]
     with open(folder / "workers.log", "ab") as log:
         return subprocess.Popen(command, stdout=log, stderr=log, cwd=folder)
 

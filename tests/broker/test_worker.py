@@ -208,3 +208,16 @@ def test_an_answer_that_cannot_be_sent_does_not_hold_its_id(running: Running, mo
     with running.client(resend_s=1) as client:
         assert (client.submit("m", X).result(30) == 2 * X).all()
     assert len(running.pool.asked) == 2
+
+
+def test_without_a_worker_the_queue_does_not_fill_with_copies() -> None:
+    queue = f"q{uuid.uuid4().hex}"
+    with remote(BROKER, queue=queue, resend_s=0.25) as client:
+        client.submit("m", X)
+        wait_for(lambda: [it for it in client._waiting.values() if it.sends == 3])
+        [waiting] = client._waiting.values()
+        client._resend()
+        assert waiting.sends == 3  # the next one is due in a second, not in a quarter
+    with connect(BROKER) as connection:
+        task = task_queue(queue)(connection.channel())
+        assert len(list(iter(lambda: task.get(no_ack=True), None))) == 3

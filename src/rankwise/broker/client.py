@@ -38,6 +38,7 @@ from rankwise.pool.verdicts import (
 _KINDS: tuple[type[PoolError], ...] = (DeadlineExceeded, ModelUnavailable, PoolClosed, PoolFull, Quarantined, TaskHung)
 _BY_NAME = {kind.__name__: kind for kind in _KINDS}
 _REPLY_S = 3600
+_LOOK_S, _MOST_RESENT = 0.5, 100
 _GRACE_S = 2.0  # for a worker's own answer that the deadline has passed
 
 
@@ -64,6 +65,7 @@ class Waiting:
     model: str = ""
     deadline_s: float | None = None
     deadline: float | None = None
+    sends: int = 0  # each wait for an answer is twice as long as the last: with no worker there, the queue must not fill with copies
 
 
 class Remote:
@@ -153,7 +155,7 @@ class Remote:
                 try:
                     if self._connection is None:
                         self._connect()
-                    waiting.sent = time.time()
+                    waiting.sent, waiting.sends = time.time(), waiting.sends + 1
                     publish(
                         self._producer, waiting.body, self._queue, priority=waiting.priority, correlation_id=id, reply_to=self._reply_to
                     )
@@ -167,6 +169,7 @@ class Remote:
     # ---- reading, in a thread of its own
 
     def _read(self) -> None:
+        look_at = 0.0
         while not self._closed.is_set():
             connection = connect(self._broker)
             try:
@@ -176,8 +179,10 @@ class Remote:
                     while not self._closed.is_set():
                         with contextlib.suppress(TimeoutError):
                             connection.drain_events(timeout=0.2)
-                        self._expire()
-                        self._resend()
+                        if time.monotonic() >= look_at:
+                            look_at = time.monotonic() + _LOOK_S
+                            self._expire()
+                            self._resend()
             except Exception:  # as above
                 self._closed.wait(0.5)
             finally:
@@ -209,8 +214,8 @@ class Remote:
     def _resend(self) -> None:
         now = time.time()
         with self._lock:
-            late = [(key, waiting) for key, waiting in self._waiting.items() if now - waiting.sent > self._resend_s]
-        for key, waiting in late:
+            late = [(key, it) for key, it in self._waiting.items() if now - it.sent > self._resend_s * 2 ** max(0, it.sends - 1)]
+        for key, waiting in late[:_MOST_RESENT]:  # no more: this thread has answers to read
             with contextlib.suppress(Exception):  # the next round tries again
                 self._send(key, waiting, tries=1)
 

@@ -115,7 +115,7 @@ class Worker:
     # ---- the reading thread
 
     def _consume(self, connection: Any) -> None:
-        connection.ensure_connection(max_retries=None, interval_start=0.2, interval_max=2, callback=self._check_not_stopping)
+        connection.ensure_connection(max_retries=None, interval_start=0.2, interval_max=2, errback=self._check_not_stopping)
         if self._stopping.is_set():
             return
         with self._lock:
