@@ -1,0 +1,191 @@
+"""MODELS.toml: which models there are, how they are built, and what their inputs and outputs are called.
+
+For `rankwise serve` and `rankwise worker`; reads and checks, starts nothing. Files are named relative to the folder of MODELS.toml,
+builds are imported as `python -c "import my_models"` would in the caller's folder.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from rankwise.errors import UnreadableInput, UsageError
+from rankwise.pool.model import Model
+
+DATATYPES = (
+    *("BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64"),
+    *("FP16", "BF16", "FP32", "FP64", "BYTES"),
+)  # the names of the Open Inference Protocol
+_OF_MODEL = {own.name for own in fields(Model)} - {"warmup"}
+_OF_ENTRY = {"program", "inputs", "outputs", "preload"}
+_OF_POOL = {"workers", "memory", "max_queue", "idle_s", "threads", "pin", "lane_bytes", "seed"}
+_KINDS: dict[str, tuple[type, ...]] = {
+    "build": (str,), "program": (str,), "weights": (str,), "device": (str,), "kwargs": (dict,), "args": (list,), "preload": (bool,),
+    "inputs": (list,), "outputs": (list,), "versions": (dict,),
+}  # fmt: skip
+_LARGEST_FILE = 16 << 20
+_EXAMPLE = '[models.mlp]\nbuild = "my_models:build_mlp"'
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """An input or output: -1 in the shape is any size."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One version of one model; `key` is its name in the pool."""
+
+    name: str
+    version: str
+    key: str
+    model: Model
+    inputs: tuple[TensorSpec, ...] = ()
+    outputs: tuple[TensorSpec, ...] = ()
+    preload: bool = True  # it has to be loaded before the server is ready
+
+
+@dataclass(frozen=True)
+class ModelsFile:
+    """All that MODELS.toml says. `Pool(file.models, **file.pool)` runs it."""
+
+    entries: tuple[Entry, ...]
+    pool: dict[str, Any] = field(default_factory=dict)
+    virtual: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def models(self) -> dict[str, Model]:
+        return {entry.key: entry.model for entry in self.entries}
+
+
+def read_models(path: str | Path) -> ModelsFile:
+    """Raises UnreadableInput for what is no TOML, UsageError for what says something wrong."""
+    path = Path(path)
+    data = _toml(path)
+    _check_keys(str(path), data, {"models", "pool", "virtual"})
+    models = _table(str(path), data.get("models", {}), "models")
+    if not models:
+        raise UsageError(f"{path} names no models", next=(f"begin with:\n{_EXAMPLE}",))
+    entries = [entry for name, said in models.items() for entry in _entries(path, name, said)]
+    pool = _table(str(path), data.get("pool", {}), "pool")
+    _check_keys(f"{path}: [pool]", pool, _OF_POOL)
+    virtual = _table(str(path), data.get("virtual", {}), "virtual")
+    return ModelsFile(tuple(entries), pool, {name: _table(str(path), said, f"virtual.{name}") for name, said in virtual.items()})
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    try:
+        with open(path, "rb") as file:
+            raw = file.read(_LARGEST_FILE + 1)
+        if len(raw) > _LARGEST_FILE:
+            raise UnreadableInput(f"{path} is larger than a models file can be", next=("give the path of MODELS.toml",))
+        return tomllib.loads(raw.decode("utf-8"))
+    except OSError as error:
+        raise UnreadableInput(f"{path} cannot be read", why=error.strerror or str(error), next=("check the path",)) from None
+    except UnicodeDecodeError as error:
+        raise UnreadableInput(f"{path} is no TOML", why=f"it is not UTF-8: {error}", next=(f"it begins like this:\n{_EXAMPLE}",)) from None
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        why = str(error) if isinstance(error, tomllib.TOMLDecodeError) else "it is nested too deep"
+        raise UnreadableInput(f"{path} is no valid TOML: {why}", next=(f"it looks like this:\n{_EXAMPLE}",)) from None
+
+
+def _entries(path: Path, name: str, said: Any) -> list[Entry]:
+    """One, or one per version; what a version does not say is as the model says it."""
+    where = f"{path}: [models.{name}]"
+    said = _table(str(path), said, f"models.{name}")
+    check_name(where, name)
+    _check_keys(where, said, {*_OF_MODEL, *_OF_ENTRY, "versions"})
+    _check_kinds(where, said)
+    versions = said.get("versions", {})
+    common = {key: value for key, value in said.items() if key != "versions"}
+    if not versions:
+        return [_entry(path.parent, where, name, "1", name, common)]
+    found = []
+    for version, own in versions.items():
+        where_own = f"{path}: [models.{name}.versions.{version}]"
+        own = _table(str(path), own, f"models.{name}.versions.{version}")
+        check_name(where_own, version)
+        _check_keys(where_own, own, {*_OF_MODEL, *_OF_ENTRY})
+        _check_kinds(where_own, own)
+        found.append(_entry(path.parent, where_own, name, version, f"{name}:{version}", {**common, **own}))
+    return found
+
+
+def _entry(folder: Path, where: str, name: str, version: str, key: str, said: Mapping[str, Any]) -> Entry:
+    if ("build" in said) == ("program" in said):
+        raise UsageError(f"{where} needs either build or program", next=('build = "my_models:build_mlp"', 'or program = "mlp.pt2"'))
+    given = {key: value for key, value in said.items() if key in _OF_MODEL}
+    if "program" in said:
+        given["build"] = str(folder / said["program"])
+        if not given["build"].endswith(".pt2"):
+            raise UsageError(f"{where}: program is {said['program']!r}; it must be a .pt2 file")
+    elif str(said["build"]).endswith(".pt2"):
+        given["build"] = str(folder / said["build"])
+    if "weights" in said:
+        given["weights"] = str(folder / said["weights"])
+    if "args" in said:
+        given["args"] = tuple(said["args"])
+    model = Model(**given)
+    model.check(key)
+    inputs, outputs = (_specs(where, what, said.get(what, [])) for what in ("inputs", "outputs"))
+    return Entry(name, version, key, model, inputs, outputs, said.get("preload", True))
+
+
+def _specs(where: str, what: str, said: list[Any]) -> tuple[TensorSpec, ...]:
+    specs = tuple(_spec(f"{where}: {what}[{i}]", tensor) for i, tensor in enumerate(said))
+    names = [spec.name for spec in specs]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"{where}: two {what} are called {name!r}")
+    return specs
+
+
+def _spec(where: str, said: Any) -> TensorSpec:
+    example = '{ name = "x", datatype = "FP32", shape = [-1, 784] }'
+    if not isinstance(said, dict) or said.keys() != {"name", "datatype", "shape"}:
+        raise UsageError(f"{where} must have a name, a datatype and a shape, and nothing else", next=(example,))
+    name, datatype, shape = said["name"], said["datatype"], said["shape"]
+    if not isinstance(name, str) or not name:
+        raise UsageError(f"{where}: its name is {name!r}; it must be a word", next=(example,))
+    if datatype not in DATATYPES:
+        raise UsageError(f"{where}: there is no datatype {datatype!r}", why=f"there are {', '.join(DATATYPES)}", next=(example,))
+    if not isinstance(shape, list) or any(type(size) is not int or size < -1 for size in shape):
+        raise UsageError(f"{where}: its shape is {shape!r}; it must be a list of sizes, -1 for any", next=(example,))
+    return TensorSpec(name, datatype, tuple(shape))
+
+
+def check_name(where: str, name: str) -> None:
+    """A name that stands in a path and in logs: no control characters, not too long."""
+    if not name or len(name) > 200 or not name.isprintable() or name in (".", ".."):
+        raise UsageError(f"{where}: {name[:80]!r} cannot be a name", next=("use letters, digits, - and _",))
+
+
+def _table(path: str, value: Any, name: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise UsageError(f"{path}: {name} is {value!r}; it must be a table", next=(f"write it as [{name}]",))
+    return value
+
+
+def _check_keys(where: str, said: Mapping[str, Any], known: set[str]) -> None:
+    for key in said:
+        if key not in known:
+            close = difflib.get_close_matches(key, known, 1)
+            steps = (f"did you mean {close[0]!r}?",) if close else ()
+            raise UsageError(f"{where}: there is no {key!r}", why=f"there are {', '.join(sorted(known))}", next=steps)
+
+
+def _check_kinds(where: str, said: Mapping[str, Any]) -> None:
+    for key, kinds in _KINDS.items():
+        if key in said and not isinstance(said[key], kinds):
+            raise UsageError(f"{where}: {key} is {said[key]!r}; it must be {_WORDS[kinds[0]]}")
+
+
+_WORDS = {str: "a text", dict: "a table", list: "a list", bool: "true or false"}
