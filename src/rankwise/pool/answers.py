@@ -219,6 +219,7 @@ class Answers:
         limit = self._dispatcher.settings.budgets.get(place)
         if limit is not None and nbytes > limit:
             self._dispatcher.break_model(model, too_large(model.name, nbytes, place, limit))
+        self._dispatcher.tell_loaded(model)
 
     def not_built(self, worker: WorkerState, message: tuple[Any, ...], now: float) -> None:
         """The build raised: it would do so again, so all its tasks get to know, once. Unless memory ran out, which may pass: then it is

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -53,7 +54,7 @@ class Dispatcher:
         self.act = Outbox(self, specs).act
         self.is_closing = False  # takes no more tasks
         self.is_closed = False
-        self._settled: list[tuple[Outcome, bool, Any]] = []
+        self._settled: list[tuple[Outcome | Future[None], bool, Any]] = []
         self._deadlines = Deadlines()
         self._wholes: set[Task] = set()  # requests that run as parts
         self._all_done = threading.Condition(self.lock)
@@ -142,6 +143,24 @@ class Dispatcher:
                 self.act(self.scheduler.plan(now), now)
         self.settle()
 
+    def load(self, model: ModelState, future: Future[None]) -> None:
+        """Settles the future when the model is loaded, or cannot be. One that could not be built before is tried again."""
+        with self.lock:
+            if self.is_closing:
+                raise pool_closed()
+            if model.broken is not None:
+                model.broken, model.build_failures, model.not_before = None, 0, 0.0
+            model.awaiting_load.append(future)
+            self.tell_loaded(model)
+            now = time.monotonic()
+            self.act(self.scheduler.plan(now), now)
+        self.settle()
+
+    def unload(self, model: ModelState) -> None:
+        with self.lock:
+            self.scheduler.let_leave(model)
+            self.act(self.scheduler.leaving_drops(), time.monotonic())
+
     def has_open_tasks(self) -> bool:
         """Of anybody: what is under way may make room."""
         with self.lock:
@@ -220,6 +239,7 @@ class Dispatcher:
             self.staff.go_on(now)
             if self.settings.idle_s is not None:
                 self.act(self.scheduler.idle_drops(now, self.settings.idle_s), now)
+            self.act(self.scheduler.leaving_drops(), now)
             self.act(self.scheduler.plan(now), now)
         self.supervisor.look(now)
         self.settle()
@@ -283,11 +303,18 @@ class Dispatcher:
         self.counters.of(task.model.name).failed += task.count
         self.conclude(task, False, error)
 
+    def tell_loaded(self, model: ModelState) -> None:
+        if model.awaiting_load and self.scheduler.is_loaded(model):
+            self._settled += [(future, True, None) for future in model.awaiting_load]
+            model.awaiting_load = []
+
     def break_model(self, model: ModelState, error: Exception) -> None:
         """From now on, and for those that wait already: this error."""
         model.broken = error
-        waiting = model.queue.all()
-        if not waiting:  # otherwise their futures tell it
+        waiting, wanted = model.queue.all(), model.awaiting_load
+        self._settled += [(future, False, error) for future in wanted]
+        model.awaiting_load = []
+        if not waiting and not wanted:  # otherwise their futures tell it
             log.error("%s", error)
         for task in waiting:
             model.queue.forget(task)
@@ -413,6 +440,8 @@ class Dispatcher:
 
     def _fail_waiting(self) -> None:
         for model in self.scheduler.models.values():
+            self._settled += [(future, False, pool_closed()) for future in model.awaiting_load]
+            model.awaiting_load = []
             for task in model.queue.all():
                 model.queue.forget(task)
                 self.fail(task, pool_closed())

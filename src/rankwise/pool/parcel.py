@@ -52,6 +52,8 @@ def pack(value: Any, put: Put, depth: int = 0) -> Node:
     if kind in PLAIN:
         return ("=", value)
     if kind is np.ndarray:
+        if value.dtype.name == "bfloat16":  # as ml_dtypes gives it to numpy
+            return ("N", "bfloat16", value.shape, put(value.view(CARRIED["bfloat16"]), value))
         name = name_of_numpy(value.dtype)
         return ("N", name, value.shape, put(value, value)) if name else _pickled(value, put)
     if depth > _DEEPEST:  # or it holds itself; marshal, and Python's own stack, end not far behind

@@ -204,6 +204,24 @@ class Pool:
             return self._local.stats()  # type: ignore[no-any-return]
         return snapshot(self._dispatcher)
 
+    def load(self, model: str) -> Future[None]:
+        """Have the model loaded before anybody asks it anything; done when it is. One that could not be built is tried again."""
+        state = self._state(model)
+        if self._local is not None:
+            return self._local.load_now(model)  # type: ignore[no-any-return]
+        future: Future[None] = Future()
+        self._dispatcher.load(state, future)
+        return future
+
+    def unload(self, model: str) -> None:
+        """The model leaves the workers as soon as what was sent to them is done; whoever asks it then finds it built, and its weights
+        read, anew. So `unload` and `load` after each other are a reload, in which no task is lost."""
+        state = self._state(model)
+        if self._local is not None:
+            self._local.unload(model)
+        else:
+            self._dispatcher.unload(state)
+
     def ensemble(self, models: Iterable[str], combine: Combine = "mean") -> Ensemble:
         """All of these models on each input; outputs combined by "mean", "vote" or a callable that gets the list of them."""
         return Ensemble(self, models, combine)

@@ -45,6 +45,7 @@ class ModelState:
     not_before: float = 0.0  # a failed build is not tried again earlier
     is_measured: bool = False
     counted: Any = None  # its numbers in the pool's statistics
+    awaiting_load: list[Any] = field(default_factory=list)  # futures of callers that want it loaded, whether or not anything runs
 
     def may_run_on(self, device: str) -> bool:
         return self.device in ("cpu", device, device.split(":")[0])
@@ -82,6 +83,7 @@ class Holding:
     is_loading: bool = True
     last_used: float = 0.0
     orders: int = 0
+    is_leaving: bool = False  # it gets nothing more to do, and leaves when it has nothing left to do
 
 
 @dataclass(eq=False)
@@ -155,7 +157,7 @@ class Scheduler:
             for worker in self.workers.values():
                 if not worker.inflight and worker.is_ready:
                     holding = worker.holds.get(model.number)
-                    if holding is not None and not holding.is_loading:
+                    if holding is not None and not holding.is_loading and not holding.is_leaving:
                         return worker
         return None
 
@@ -182,7 +184,36 @@ class Scheduler:
         hungry = [worker for worker in self.workers.values() if self.is_hungry(worker)]
         for worker in sorted(hungry, key=lambda w: (len(w.inflight), w.held_bytes, len(w.holds))):
             actions += self._fill(worker, now)
+        for model in self.models.values():
+            if model.awaiting_load:
+                actions += self._load_wanted(model, now)
         return actions
+
+    def _load_wanted(self, model: ModelState, now: float) -> list[Action]:
+        """Nobody asks it anything yet, but somebody wants it to be there; at once only where a worker has nothing to do."""
+        for worker in self.workers.values():
+            if worker.is_ready and not worker.inflight and model.number not in worker.holds and self._should_load(worker, model, now):
+                return self._load(worker, model, now)
+        return []
+
+    def is_loaded(self, model: ModelState) -> bool:
+        """As often as it has to be."""
+        holdings = [worker.holds[model.number] for worker in self.workers.values() if model.number in worker.holds]
+        return sum(not holding.is_loading and not holding.is_leaving for holding in holdings) >= (model.replicas or 1)
+
+    def let_leave(self, model: ModelState) -> None:
+        """What it has been given is done first; what waits, or comes, finds it loaded anew."""
+        for worker in self.workers.values():
+            if model.number in worker.holds:
+                worker.holds[model.number].is_leaving = True
+
+    def leaving_drops(self) -> list[Action]:
+        return [
+            self._drop(worker, holding.model)
+            for worker in self.workers.values()
+            for holding in list(worker.holds.values())
+            if holding.is_leaving and not holding.is_loading and not holding.orders
+        ]
 
     def is_hungry(self, worker: WorkerState) -> bool:
         few = len(worker.inflight)
@@ -255,7 +286,7 @@ class Scheduler:
                             actions += self._load(worker, model, now)
                         is_its_turn = True  # nothing more for those behind it, or the worker would never be free to load it
                     break
-                if holding.is_loading:
+                if holding.is_loading or holding.is_leaving:
                     break
                 order = self._next_order(worker, model, now)
                 if order is None:

@@ -94,6 +94,23 @@ class InProcess:
         self.counters.of(model).did_one(seconds, int(1e9 * seconds))
         return Done(result, None)
 
+    def load_now(self, model: str) -> Future[Any]:
+        if self.is_closed:
+            raise pool_closed()
+        with self._lock:
+            self._broken.pop(model, None)
+            try:
+                self._models.get(model) or self._load(model)
+            except Exception as error:
+                return Done(None, error)
+        return Done(None, None)
+
+    def unload(self, model: str) -> None:
+        with self._lock:
+            self._broken.pop(model, None)
+            if self._models.pop(model, None) is not None:
+                self.counters.of(model).evictions += 1
+
     def empty(self, shape: tuple[int, ...], dtype: str, as_tensor: bool) -> Any:
         """Ordinary memory: there is no lane here."""
         if self.is_closed:
