@@ -23,6 +23,7 @@ _HOMES = {
     "Quarantined": "rankwise.pool",
     "predict": "rankwise.predict.running",
     "gather_predictions": "rankwise.predict.gathering",
+    "serve": "rankwise.serve.serving",
 }
 __all__ = [
     "Finding",
@@ -39,6 +40,7 @@ __all__ = [
     "Quarantined",
     "predict",
     "gather_predictions",
+    "serve",
     "__version__",
 ]
 

@@ -30,7 +30,7 @@ MAY_IMPORT = {
     "serve": FLOOR | {"pool"},
     "report": FLOOR | {"evidence", "causes"},
     "cli": FLOOR | {"launch", "preflight", "lint", "predict", "serve", "report", "weights", "pool", "causes", "evidence", "diagnose"},
-    "__init__": FLOOR | {"train", "weights", "pool", "predict"},
+    "__init__": FLOOR | {"train", "weights", "pool", "predict", "serve"},
     "__main__": {"cli"},
 }
 # Files outside these rooms must work, and answer --help, without loading torch.

@@ -243,6 +243,11 @@ class Pool:
     def models(self) -> tuple[str, ...]:
         return tuple(self._states)
 
+    def model(self, name: str) -> Model:
+        """What was said about it."""
+        self._state(name)
+        return self._models[name]
+
     def close(self, cancel: bool = False, timeout: float | None = None) -> None:
         """Finish what was submitted (or cancel what waits), then end all workers."""
         if cancel:
