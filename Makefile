@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PACKAGES := $(VENV)/.packages
 
-.PHONY: help demo test test-live check format docs lab bench-watch bench-scale bench-session soak-session bench-train soak-train soak-predict bench-pool soak clean
+.PHONY: help demo test test-live check format docs proto lab bench-watch bench-scale bench-session soak-session bench-train soak-train soak-predict bench-pool soak clean
 
 help:
 	@echo "make demo         the tour: trains, breaks, explains, trains with the helpers, predicts (about a minute)"
@@ -60,6 +60,10 @@ docs: $(READY)
 	@echo "==> docs/causes"
 	@$(BIN)/python -m rankwise.causes.pages docs/causes
 	@$(BIN)/python -m rankwise.preflight.pages docs/checks
+
+proto:
+	@echo "==> descriptors of the gRPC service (needs grpcio-tools)"
+	@cd src/rankwise/serve/rpc && $(abspath $(BIN))/python -m grpc_tools.protoc -I. --include_imports --descriptor_set_out=descriptors.binpb inference.proto health.proto reflection.proto
 
 lab: $(READY) $(PACKAGES)
 	@echo "==> check between four hosts (network namespaces; needs root)"

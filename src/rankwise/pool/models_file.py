@@ -81,6 +81,25 @@ def read_models(path: str | Path) -> ModelsFile:
     return ModelsFile(tuple(entries), pool, {name: _table(str(path), said, f"virtual.{name}") for name, said in virtual.items()})
 
 
+def read_folder(folder: str | Path) -> ModelsFile:
+    """`NAME/VERSION/model.pt2`, or `NAME/VERSION/model.toml`, which says what a table of MODELS.toml says."""
+    folder = Path(folder)
+    entries = []
+    for path in sorted(folder.glob("*/*/model.pt2")) + sorted(folder.glob("*/*/model.toml")):
+        name, version = path.parts[-3:-1]
+        check_name(str(path), name)
+        said = {"program": path.name} if path.suffix == ".pt2" else _toml(path)
+        _check_keys(str(path), said, {*_OF_MODEL, *_OF_ENTRY})
+        _check_kinds(str(path), said)
+        entries.append(_entry(path.parent, str(path), name, version, f"{name}:{version}", said))
+    keys = [entry.key for entry in entries]
+    if twice := next((key for key in keys if keys.count(key) > 1), ""):
+        raise UsageError(f"{folder}: there are a model.pt2 and a model.toml for {twice}; only one of them can be the model")
+    if not entries:
+        raise UnreadableInput(f"{folder} holds no models", why="models are looked for in NAME/VERSION/model.pt2 and model.toml below it")
+    return ModelsFile(tuple(entries))
+
+
 def _toml(path: Path) -> dict[str, Any]:
     try:
         with open(path, "rb") as file:

@@ -20,6 +20,7 @@ class InferRequest:
     outputs: list[str] | None = None  # None: all
     id: str = ""
     parameters: dict[str, Any] = field(default_factory=dict)
+    remaining_s: float | None = None  # what is left of a deadline that the transport has
 
     def deadline_s(self) -> float | None:
         """`timeout` of the protocol is in microseconds; 0 is none."""
@@ -28,7 +29,10 @@ class InferRequest:
             timeout = int(timeout)
         if type(timeout) is not int or timeout < 0:
             raise RequestError("the parameter timeout has to be a number of microseconds")
-        return min(timeout / 1e6, _LONGEST_S) if timeout else None
+        deadlines = [timeout / 1e6] if timeout else []
+        if self.remaining_s is not None:
+            deadlines.append(self.remaining_s)
+        return min([*deadlines, _LONGEST_S]) if deadlines else None
 
     def priority(self) -> int:
         """As the pool has it: higher first."""

@@ -55,10 +55,13 @@ class Server:
         self.catalogue = Catalogue([Served(entry, pool, self._threads) for entry in entries], pool)
         self.health = Health(self.catalogue, guard.may_control)
         rest = Rest(self.catalogue, self.health, options.limits.body_bytes)
-        self._http = HttpServer(Front(rest, guard, Numbers(pool)).respond, options.limits)
+        self._numbers, self._guard = Numbers(pool), guard
+        self._http = HttpServer(Front(rest, guard, self._numbers).respond, options.limits)
+        self._grpc: Any = None
         self._tasks: list[asyncio.Task[Any]] = []
         self._listening: asyncio.AbstractServer | None = None
         self.http_address: tuple[str, int] | None = None
+        self.grpc_address: tuple[str, int] | None = None
 
     async def start(self) -> None:
         """Listens at once, and loads what has to be loaded meanwhile."""
@@ -72,15 +75,29 @@ class Server:
                 raise cannot_listen(self._options.http, error) from None
             self.http_address = listening_address(self._listening)
             self._run(self._http.sweep())
+        if self._options.grpc:
+            await self._start_grpc(*parse_address(self._options.grpc))
         self._run(self.catalogue.load_all())
         self._run(self._look())
+
+    async def _start_grpc(self, host: str, port: int) -> None:
+        from rankwise.serve.rpc.listening import GrpcServer  # grpc takes a while to import
+        from rankwise.serve.rpc.service import Service
+
+        service = Service(self.catalogue, self.health)
+        self._grpc = GrpcServer(service, self.health, self._guard, self._numbers, self._options.limits.body_bytes)
+        port = await self._grpc.start(host, port, self._options.certificate, self._options.private_key)
+        self.grpc_address = host, port
 
     async def stop(self) -> None:
         """No new requests; those that are there are answered, for at most `drain_s`."""
         self.health.is_draining = True
         if self._listening is not None:
             self._listening.close()
-        await self._http.drain(self._options.drain_s)
+        ending = [self._http.drain(self._options.drain_s)]
+        if self._grpc is not None:
+            ending.append(self._grpc.stop(self._options.drain_s))
+        await asyncio.gather(*ending)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

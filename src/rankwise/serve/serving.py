@@ -56,6 +56,10 @@ class Serving:
         """HOST:PORT, as it is listened on."""
         return _shown(self.server.http_address)
 
+    @property
+    def grpc(self) -> str:
+        return _shown(self.server.grpc_address)
+
     def start(self) -> Serving:
         self._thread.start()
         self._is_up.wait(_START_S)
