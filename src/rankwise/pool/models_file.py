@@ -59,7 +59,6 @@ class ModelsFile:
 
     entries: tuple[Entry, ...]
     pool: dict[str, Any] = field(default_factory=dict)
-    virtual: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def models(self) -> dict[str, Model]:
@@ -70,15 +69,14 @@ def read_models(path: str | Path) -> ModelsFile:
     """Raises UnreadableInput for what is no TOML, UsageError for what says something wrong."""
     path = Path(path)
     data = _toml(path)
-    _check_keys(str(path), data, {"models", "pool", "virtual"})
+    _check_keys(str(path), data, {"models", "pool"})
     models = _table(str(path), data.get("models", {}), "models")
     if not models:
         raise UsageError(f"{path} names no models", next=(f"begin with:\n{_EXAMPLE}",))
     entries = [entry for name, said in models.items() for entry in _entries(path, name, said)]
     pool = _table(str(path), data.get("pool", {}), "pool")
     _check_keys(f"{path}: [pool]", pool, _OF_POOL)
-    virtual = _table(str(path), data.get("virtual", {}), "virtual")
-    return ModelsFile(tuple(entries), pool, {name: _table(str(path), said, f"virtual.{name}") for name, said in virtual.items()})
+    return ModelsFile(tuple(entries), pool)
 
 
 def read_folder(folder: str | Path) -> ModelsFile:

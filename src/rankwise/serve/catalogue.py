@@ -128,7 +128,7 @@ def _statistics(model: Served, pool: dict[str, Any] | None) -> dict[str, Any]:
     """The pool knows how often and how long a model ran; the rest of the time of a request is counted as waiting."""
     tally = model.tally
     computed_ns = min(int(pool["busy_s"] * 1e9), tally.succeeded_ns) if pool is not None else 0
-    ran = tally.succeeded - tally.cached
+    ran = tally.succeeded
 
     def of(count: int, ns: int) -> dict[str, int]:
         return {"count": count, "ns": ns}
@@ -146,7 +146,7 @@ def _statistics(model: Served, pool: dict[str, Any] | None) -> dict[str, Any]:
             "compute_input": of(ran, 0),
             "compute_infer": of(ran, computed_ns),
             "compute_output": of(ran, 0),
-            "cache_hit": of(tally.cached, tally.cached_ns),
+            "cache_hit": of(0, 0),
             "cache_miss": of(0, 0),
         },
         "response_stats": {},

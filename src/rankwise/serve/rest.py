@@ -82,7 +82,6 @@ class Rest:
         model = self._catalogue.find(name, version)
         body = await self._body(request)
         asked, wanted = read_infer(body, request.headers.get("inference-header-content-length"), model)
-        asked.parameters.setdefault("routing_key", request.headers.get("x-routing-key", ""))
         parts, json_bytes = write_infer(await model.infer(asked), wanted)
         response = HttpResponse(200, parts, model=model.name)
         if json_bytes is not None:

@@ -24,7 +24,6 @@ class Tally:
 
     def __init__(self) -> None:
         self.succeeded = self.failed = self.succeeded_ns = self.failed_ns = self.rows = self.last_ms = 0
-        self.cached = self.cached_ns = 0
 
     def add(self, ok: bool, started_ns: int, rows: int) -> None:
         took_ns = time.monotonic_ns() - started_ns

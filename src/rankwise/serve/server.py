@@ -8,7 +8,7 @@ import signal
 import ssl
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,7 +47,7 @@ class Options:
 class Server:
     """Listens between `start` and `stop`; both run in one event loop."""
 
-    def __init__(self, pool: Pool, entries: Sequence[Entry], virtual: Mapping[str, Mapping[str, Any]], options: Options) -> None:
+    def __init__(self, pool: Pool, entries: Sequence[Entry], options: Options) -> None:
         self._options = options
         addresses = [parse_address(text) for text in (options.http, options.grpc) if text]
         guard = Guard(options.token, all(host in LOOPBACK for host, _ in addresses))

@@ -20,7 +20,6 @@ def serve(
     *,
     inputs: Mapping[str, Iterable[TensorSpec | tuple[str, str, Iterable[int]]]] | None = None,
     outputs: Mapping[str, Iterable[TensorSpec | tuple[str, str, Iterable[int]]]] | None = None,
-    virtual: Mapping[str, Mapping[str, Any]] | None = None,
     entries: Iterable[Entry] | None = None,
     block: bool = True,
     **options: Any,
@@ -33,7 +32,7 @@ def serve(
     _check_options(options)
     if entries is None:
         entries = [_entry(pool, name, inputs or {}, outputs or {}) for name in pool.models]
-    serving = Serving(Server(pool, list(entries), virtual or {}, Options(**options)))
+    serving = Serving(Server(pool, list(entries), Options(**options)))
     if not block:
         return serving.start()
     asyncio.run(run(serving.server, lambda server: None))
