@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
-import importlib.util
-import logging
 import os
 import sys
 from pathlib import Path
@@ -35,6 +32,8 @@ def main(argv: list[str]) -> int:
     add_options(parser)
     options = parser.parse_args(argv)
     _check_installed()
+    import asyncio
+
     from rankwise.pool import Pool
     from rankwise.pool.arguments import parse_bytes
     from rankwise.serve.http import Limits
@@ -129,12 +128,16 @@ def _workers(text: str) -> int | str:
 
 
 def _check_installed() -> None:
+    import importlib.util
+
     missing = [name for name in _NEEDED if importlib.util.find_spec(name.partition(".")[0]) is None]
     if missing:
         raise UsageError(f"rankwise serve needs {', '.join(missing)}", next=('pip install "rankwise[serve]"',))
 
 
 def _log_json(is_quiet: bool) -> None:
+    import logging
+
     from rankwise.serve.access import JsonLines
 
     handler = logging.StreamHandler(sys.stderr)
