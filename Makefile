@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PACKAGES := $(VENV)/.packages
 
-.PHONY: help demo test test-live check format record lab bench-watch bench-scale bench-session soak-session bench-train soak-train soak-predict soak-broker bench-pool soak clean
+.PHONY: help demo test test-live check format record proto lab bench-watch bench-scale bench-session soak-session bench-train soak-train soak-predict soak-broker bench-pool soak clean
 
 help:
 	@echo "make demo         the tour: trains, breaks, explains, trains with the helpers, predicts (about a minute)"
@@ -60,6 +60,10 @@ format: $(READY)
 record: $(READY) $(PACKAGES)
 	@echo "==> the evidence of all gauntlet cases, recorded anew (half an hour); git diff shows which verdicts have changed"
 	@$(BIN)/python -m tests.gauntlet.record
+
+proto:
+	@echo "==> descriptors of the gRPC service (needs grpcio-tools)"
+	@cd src/rankwise/serve/rpc && $(abspath $(BIN))/python -m grpc_tools.protoc -I. --include_imports --descriptor_set_out=descriptors.binpb inference.proto health.proto reflection.proto
 
 lab: $(READY) $(PACKAGES)
 	@echo "==> check between four hosts (network namespaces; needs root)"

@@ -163,8 +163,8 @@ def main() -> None:
                 continue
             rates.setdefault(name, []).append(measured(name, seconds))
     for name, found in rates.items():
-        package = SERVERS[name][1]
-        print(f"{name:32} {median(found):8.0f} requests/s   ({min(found):.0f} to {max(found):.0f}), {package} {version(package)}")
+        package = f"{SERVERS[name][1]} {version(SERVERS[name][1])}"
+        print(f"{name:32} {median(found):8.0f} requests/s   ({min(found):.0f} to {max(found):.0f}), {package}")
 
 
 if __name__ == "__main__":

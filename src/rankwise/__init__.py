@@ -12,6 +12,7 @@ if TYPE_CHECKING:  # what type checkers and editors see; at run time each is loo
     from rankwise.pool import DeadlineExceeded, Model, Pool, PoolFull, Quarantined
     from rankwise.predict.gathering import gather_predictions
     from rankwise.predict.running import predict
+    from rankwise.serve.serving import serve
     from rankwise.train.session import session
     from rankwise.train.spawn import spawn
     from rankwise.weights.loading import load_weights
@@ -35,6 +36,7 @@ _HOMES = {
     "remote": "rankwise.broker",
     "predict": "rankwise.predict.running",
     "gather_predictions": "rankwise.predict.gathering",
+    "serve": "rankwise.serve.serving",
 }
 __all__ = [
     "Finding",
@@ -52,6 +54,7 @@ __all__ = [
     "remote",
     "predict",
     "gather_predictions",
+    "serve",
     "__version__",
 ]
 

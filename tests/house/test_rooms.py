@@ -27,11 +27,11 @@ MAY_IMPORT = {
     "pool": FLOOR | {"weights", "causes"},
     "predict": FLOOR | {"pool", "weights", "causes"},
     "serve": FLOOR | {"pool"},
-    "broker": FLOOR | {"pool"},
+    "broker": FLOOR | {"pool", "causes"},
     "report": FLOOR | {"evidence", "causes"},
     "cli": FLOOR
     | {"launch", "preflight", "lint", "predict", "serve", "broker", "report", "weights", "pool", "causes", "evidence", "diagnose"},
-    "__init__": FLOOR | {"train", "weights", "pool", "broker", "predict"},
+    "__init__": FLOOR | {"train", "weights", "pool", "broker", "predict", "serve"},
     "__main__": {"cli"},
 }
 # Files outside these rooms must work, and answer --help, without loading torch.

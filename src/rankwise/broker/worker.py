@@ -31,8 +31,8 @@ from rankwise.broker.connecting import (
 )
 from rankwise.broker.messages import Body, Malformed, Reply, Request, outputs_of, read_request, write_reply
 from rankwise.broker.stores import Store
+from rankwise.causes import load_cause
 from rankwise.errors import RankwiseError, UsageError
-from rankwise.findings import Finding
 from rankwise.pool.verdicts import deadline_exceeded
 
 log = logging.getLogger("rankwise.worker")
@@ -296,7 +296,7 @@ def _reply_of(job: Job, future: Future[Any] | None, error: BaseException | None,
         finding = error.finding
     else:
         summary = f"the model raised {type(error).__name__}: {error}"
-        finding = Finding("RW805", "model-error", "error", True, summary, why=str(error.__cause__ or "").strip())
+        finding = load_cause("RW805").finding(summary, certain=True, why=str(error.__cause__ or "").strip())
     return Reply(job.id, error={"type": type(error).__name__, "finding": asdict(finding)})
 
 
@@ -305,7 +305,7 @@ def _kills_us(request: Request) -> RankwiseError:
 
     summary = f"a message for model {request.model!r} came back {MAX_TRIES} times without an answer and is not tried again"
     why = "each worker that took it ended, or lost its connection, before it could answer"
-    return Quarantined(Finding("RW804", "killer-input", "error", False, summary, why=why))
+    return Quarantined(load_cause("RW804").finding(summary, certain=False, why=why))
 
 
 def _close(connection: Any) -> None:

@@ -59,7 +59,6 @@ class ModelsFile:
 
     entries: tuple[Entry, ...]
     pool: dict[str, Any] = field(default_factory=dict)
-    virtual: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def models(self) -> dict[str, Model]:
@@ -70,15 +69,33 @@ def read_models(path: str | Path) -> ModelsFile:
     """Raises UnreadableInput for what is no TOML, UsageError for what says something wrong."""
     path = Path(path)
     data = _toml(path)
-    _check_keys(str(path), data, {"models", "pool", "virtual"})
+    _check_keys(str(path), data, {"models", "pool"})
     models = _table(str(path), data.get("models", {}), "models")
     if not models:
         raise UsageError(f"{path} names no models", next=(f"begin with:\n{_EXAMPLE}",))
     entries = [entry for name, said in models.items() for entry in _entries(path, name, said)]
     pool = _table(str(path), data.get("pool", {}), "pool")
     _check_keys(f"{path}: [pool]", pool, _OF_POOL)
-    virtual = _table(str(path), data.get("virtual", {}), "virtual")
-    return ModelsFile(tuple(entries), pool, {name: _table(str(path), said, f"virtual.{name}") for name, said in virtual.items()})
+    return ModelsFile(tuple(entries), pool)
+
+
+def read_folder(folder: str | Path) -> ModelsFile:
+    """`NAME/VERSION/model.pt2`, or `NAME/VERSION/model.toml`, which says what a table of MODELS.toml says."""
+    folder = Path(folder)
+    entries = []
+    for path in sorted(folder.glob("*/*/model.pt2")) + sorted(folder.glob("*/*/model.toml")):
+        name, version = path.parts[-3:-1]
+        check_name(str(path), name)
+        said = {"program": path.name} if path.suffix == ".pt2" else _toml(path)
+        _check_keys(str(path), said, {*_OF_MODEL, *_OF_ENTRY})
+        _check_kinds(str(path), said)
+        entries.append(_entry(path.parent, str(path), name, version, f"{name}:{version}", said))
+    keys = [entry.key for entry in entries]
+    if twice := next((key for key in keys if keys.count(key) > 1), ""):
+        raise UsageError(f"{folder}: there are a model.pt2 and a model.toml for {twice}; only one of them can be the model")
+    if not entries:
+        raise UnreadableInput(f"{folder} holds no models", why="models are looked for in NAME/VERSION/model.pt2 and model.toml below it")
+    return ModelsFile(tuple(entries))
 
 
 def _toml(path: Path) -> dict[str, Any]:

@@ -65,7 +65,8 @@ class Pool:
         check_engine(engine)
         options = PoolOptions(workers, memory, max_queue, idle_s, threads, pin, lane_bytes, checked_seed(seed))
         self._joint: set[Future[Any]] = set()
-        self._backend = start(engine, _checked(models), options)
+        self._models = _checked(models)
+        self._backend = start(engine, self._models, options)
         self._states, self._submit, self.plan = self._backend.models, self._backend.submit, self._backend.plan
         _LIVE.add(self)
 
@@ -180,6 +181,11 @@ class Pool:
     @property
     def models(self) -> tuple[str, ...]:
         return tuple(self._states)
+
+    def model(self, name: str) -> Model:
+        """What was said about it."""
+        self._state(name)
+        return self._models[name]
 
     def close(self, cancel: bool = False, timeout: float | None = None) -> None:
         """Finish what was submitted (or cancel what waits), then end all workers."""

@@ -1,0 +1,160 @@
+"""`rankwise serve`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rankwise.cli.options import Parser
+from rankwise.errors import UnreadableInput, UsageError
+
+if TYPE_CHECKING:
+    from rankwise.pool.models_file import ModelsFile, TensorSpec
+    from rankwise.serve.server import Server
+
+_EPILOG = """examples:
+  rankwise serve MODELS.toml
+  rankwise serve models/                                     NAME/VERSION/model.pt2, or model.toml, below it
+  rankwise serve --build my_models:build --weights last.pt --input x:FP32:-1,784 --max-batch 32
+  rankwise serve MODELS.toml --http 0.0.0.0:8000 --token-file token --certificate cert.pem --private-key key.pem
+
+It listens on loopback only, unless it is told otherwise. A log line of JSON per request goes to stderr. SIGTERM and Ctrl-C let what
+is under way finish. The token may also stand in RANKWISE_TOKEN.
+exit code: 0 after SIGTERM or Ctrl-C; 2 for wrong usage, or where it cannot listen"""
+_NEEDED = ("httptools", "orjson", "ml_dtypes", "grpc", "google.protobuf")
+
+
+def main(argv: list[str]) -> int:
+    parser = Parser(prog="rankwise serve")
+    add_options(parser)
+    options = parser.parse_args(argv)
+    _check_installed()
+    import asyncio
+
+    from rankwise.pool import Pool
+    from rankwise.pool.arguments import parse_bytes
+    from rankwise.serve.http import Limits
+    from rankwise.serve.server import Options, Server, parse_address, run, tls_context
+
+    for address in (options.http, options.grpc):
+        if address:
+            parse_address(address)
+    tls_context(options.certificate, options.private_key)
+    file = _models(options)
+    token = _token(options.token_file)
+    limits = Limits(body_bytes=parse_bytes(options.max_body, "--max-body"))
+    chosen = Options(options.http, options.grpc, token, options.certificate, options.private_key, options.drain, limits)
+    _log_json(options.quiet)
+    arguments = {**file.pool, **({"workers": _workers(options.workers)} if options.workers else {})}
+    pool = Pool(file.models, **arguments)
+    try:
+        asyncio.run(run(Server(pool, file.entries, chosen), _told))
+    finally:
+        pool.close(cancel=True, timeout=5)
+    return 0
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.epilog, parser.formatter_class = _EPILOG, argparse.RawDescriptionHelpFormatter
+    parser.add_argument("models", metavar="MODELS.toml", nargs="?", help="or a folder of models")
+    parser.add_argument("--http", metavar="HOST:PORT", default="127.0.0.1:8000", help='"" for none (default: 127.0.0.1:8000)')
+    parser.add_argument("--grpc", metavar="HOST:PORT", default="127.0.0.1:8001", help='"" for none (default: 127.0.0.1:8001)')
+    parser.add_argument("--build", metavar="MODULE:CALLABLE", help="one model without a file: what makes it, or a .pt2 program")
+    parser.add_argument("--weights", metavar="CHECKPOINT", help="any checkpoint; a DDP one goes straight in")
+    parser.add_argument("--name", default="model", help="what clients call the model of --build (default: model)")
+    parser.add_argument("--input", metavar="NAME:DATATYPE:SIZES", action="append", default=[], help="of --build: x:FP32:-1,784")
+    parser.add_argument("--max-batch", metavar="N", type=int, default=1, help="of --build: rows that may run together")
+    parser.add_argument("--device", default="auto", help="of --build: auto, cpu, cuda, cuda:1")
+    parser.add_argument("--workers", metavar="N", default="", help="processes (default: as MODELS.toml says, or one per core)")
+    parser.add_argument("--token-file", metavar="PATH", help="clients have to send what stands in it as a bearer token")
+    parser.add_argument("--certificate", metavar="PEM", default="", help="TLS, on both ports")
+    parser.add_argument("--private-key", metavar="PEM", default="", help="of the certificate")
+    parser.add_argument("--max-body", metavar="SIZE", default="256MB", help="the largest request that is taken (default: 256MB)")
+    parser.add_argument("--drain", metavar="SECONDS", type=float, default=30.0, help="what is under way may take so long at the end")
+    parser.add_argument("--quiet", action="store_true", help="no line per request")
+
+
+def _models(options: argparse.Namespace) -> ModelsFile:
+    from rankwise.pool import Model
+    from rankwise.pool.models_file import Entry, ModelsFile, check_name, read_folder, read_models
+
+    if (options.models is None) == (options.build is None):
+        raise UsageError("rankwise serve takes either MODELS.toml or --build", next=("rankwise serve --help",))
+    if options.models is not None:
+        if options.weights or options.input:
+            raise UsageError("--weights and --input belong to --build; with MODELS.toml they stand in there")
+        return read_folder(options.models) if os.path.isdir(options.models) else read_models(options.models)
+    check_name("--name", options.name)
+    model = Model(options.build, options.weights, options.device, max_batch=options.max_batch)
+    model.check(options.name)
+    return ModelsFile((Entry(options.name, "1", options.name, model, tuple(map(_input, options.input))),))
+
+
+def _input(text: str) -> TensorSpec:
+    from rankwise.pool.models_file import DATATYPES, TensorSpec
+
+    name, _, rest = text.partition(":")
+    datatype, _, sizes = rest.partition(":")
+    try:
+        shape = tuple([int(size) for size in sizes.split(",") if size.strip()])
+    except ValueError:
+        shape = (-2,)
+    if not name or datatype not in DATATYPES or any(size < -1 for size in shape):
+        raise UsageError(
+            f"{text!r} does not describe an input", why=f"datatypes are {', '.join(DATATYPES)}", next=("write it as x:FP32:-1,784",)
+        )
+    return TensorSpec(name, datatype, shape)
+
+
+def _token(path: str | None) -> str:
+    if path is None:
+        return os.environ.get("RANKWISE_TOKEN", "")
+    try:
+        token = Path(path).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UnreadableInput(f"the token file {path} cannot be read", why=str(error)) from None
+    if not token:
+        raise UsageError(f"the token file {path} is empty")
+    return token
+
+
+def _workers(text: str) -> int | str:
+    if text != "auto" and not text.isdecimal():
+        raise UsageError(f'--workers takes "auto" or a number, not {text!r}')
+    return text if text == "auto" else int(text)
+
+
+def _check_installed() -> None:
+    import importlib.util
+
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name.partition(".")[0]) is None]
+    if missing:
+        raise UsageError(f"rankwise serve needs {', '.join(missing)}", next=('pip install "rankwise[serve]"',))
+
+
+def _log_json(is_quiet: bool) -> None:
+    import logging
+
+    from rankwise.serve.access import JsonLines
+
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    log = logging.getLogger("rankwise")
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False
+    if is_quiet:
+        logging.getLogger("rankwise.serve.access").setLevel(logging.WARNING)
+
+
+def _told(server: Server) -> None:
+    def shown(address: tuple[str, int]) -> str:
+        return f"[{address[0]}]:{address[1]}" if ":" in address[0] else f"{address[0]}:{address[1]}"
+
+    listening: list[Any] = [("http", server.http_address), ("grpc", server.grpc_address)]
+    names = ", ".join(server.catalogue.by_name)
+    where = " and ".join(f"{kind} on {shown(address)}" for kind, address in listening if address is not None)
+    print(f"serving {names}: {where}", flush=True)

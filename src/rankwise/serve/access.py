@@ -1,0 +1,85 @@
+"""Who may ask, and the line in the log about each request. Bodies, tokens and queries are never logged."""
+
+from __future__ import annotations
+
+import hmac
+import itertools
+import json
+import logging
+import os
+import time
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from rankwise.serve.errors import Forbidden, Unauthorized
+
+log = logging.getLogger("rankwise.serve.access")
+_OPEN = ("/v2/health/live", "/v2/health/ready", "/")  # probes have no token, and the page asks for one
+_LOOPBACK = {"localhost", "127.0.0.1", "::1"}
+_numbers = itertools.count(1)
+_START = os.urandom(4).hex()
+
+
+class Guard:
+    """`token`: what a client has to show; none where anybody may ask. `is_loopback`: nobody else on the network can reach us."""
+
+    def __init__(self, token: str, is_loopback: bool) -> None:
+        self._token, self._is_loopback = token.encode(), is_loopback
+
+    @property
+    def may_control(self) -> bool:
+        return self._is_loopback or bool(self._token)
+
+    def check_token(self, authorization: str) -> None:
+        if not self._token:
+            return
+        scheme, _, token = authorization.partition(" ")
+        if scheme.lower() != "bearer" or not hmac.compare_digest(token.strip().encode("utf-8", "surrogateescape"), self._token):
+            raise Unauthorized("a bearer token is needed, and this request has none that is right")
+
+    def check_http(self, path: str, headers: Mapping[str, str]) -> None:
+        self._check_origin(headers)
+        if path not in _OPEN:
+            self.check_token(headers.get("authorization", ""))
+
+    def _check_origin(self, headers: Mapping[str, str]) -> None:
+        """Pages of other sites must not use the visitor's browser to reach a server that only the visitor can reach."""
+        origin = headers.get("origin")
+        if origin is None:
+            return
+        try:
+            host, own = urlsplit(origin).netloc, headers.get("host", "")
+            name = urlsplit(f"//{own}").hostname
+        except ValueError:
+            raise Forbidden("the Origin of this request is none") from None
+        if host != own or (self._is_loopback and name not in _LOOPBACK):
+            raise Forbidden("pages of other sites may not ask this server")
+
+
+def request_id(given: str) -> str:
+    """The client's own, where it can stand in a log."""
+    if given and len(given) <= 128 and given.isascii() and given.isprintable():
+        return given
+    return f"{_START}-{next(_numbers):x}"
+
+
+def log_request(protocol: str, ident: str, what: str, status: int | str, started: float, model: str, error: str = "") -> None:
+    if log.isEnabledFor(logging.INFO):
+        fields = {"protocol": protocol, "id": ident, "request": what, "status": status, "ms": round((time.monotonic() - started) * 1e3, 3)}
+        log.info("request", extra={"fields": {**fields, **({"model": model} if model else {}), **({"error": error} if error else {})}})
+
+
+class JsonLines(logging.Formatter):
+    """Each record as one line of JSON."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            fields["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(fields, ensure_ascii=True, default=str)

@@ -1,0 +1,44 @@
+"""Around each HTTP request: who may ask, what is counted and logged, and that whatever happens ends in an answer."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from rankwise.serve.access import Guard, log_request, request_id
+from rankwise.serve.errors import ModelFailed, RequestError
+from rankwise.serve.exchange import HttpRequest, HttpResponse, as_error
+from rankwise.serve.numbers import CONTENT_TYPE, Numbers
+from rankwise.serve.rest import Rest
+
+log = logging.getLogger("rankwise.serve")
+
+
+class Front:
+    def __init__(self, rest: Rest, guard: Guard, numbers: Numbers) -> None:
+        self._rest, self._guard, self._numbers = rest, guard, numbers
+        rest.pages["/metrics"] = self._metrics
+
+    async def respond(self, request: HttpRequest) -> HttpResponse:
+        """Never raises, but for a client that has gone."""
+        started, given = time.monotonic(), request.headers.get("x-request-id", "")
+        ident, response, told = request_id(given), HttpResponse(499), ""  # which stays so where the client goes
+        self._numbers.open.inc()
+        try:
+            self._guard.check_http(request.path, request.headers)
+            response = await self._rest.respond(request)
+        except RequestError as error:
+            response, told = as_error(error), str(error)
+        except Exception:  # a fault of ours: the client is told as little as can be, the log all of it
+            log.exception("request %s failed", ident)
+            response = as_error(ModelFailed(f"an error inside the server; its log has it under {ident}"))
+        finally:
+            self._numbers.open.dec()
+            self._numbers.count("http", response.model, response.status, started)
+            log_request("http", ident, f"{request.method} {request.path[:300]}", response.status, started, response.model, told)
+        if given:
+            response.headers.append(("X-Request-Id", ident))
+        return response
+
+    def _metrics(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse(200, [self._numbers.page()], CONTENT_TYPE)

@@ -1,0 +1,46 @@
+"""Live and ready, as they are meant: live while the pool can still move, ready when what has to be loaded is."""
+
+from __future__ import annotations
+
+import time
+
+from rankwise.serve.catalogue import Catalogue
+from rankwise.serve.errors import Forbidden
+
+STUCK_S = 60.0  # tasks wait, nobody runs anything, and nothing gets done for so long
+
+
+class Health:
+    def __init__(self, catalogue: Catalogue, may_control: bool = True) -> None:
+        self._catalogue, self._may_control = catalogue, may_control
+        self.is_draining = False
+        self._done, self._moved = -1, time.monotonic()
+
+    def look(self, now: float) -> None:
+        """Now and then: whether anything moves."""
+        stats = self._catalogue.pool.stats()
+        models = stats["models"].values()
+        done = sum(n["completed"] + n["failed"] + n["cancelled"] for n in models)
+        waits = any(n["queued"] for n in models)
+        runs = any(worker["running"] for worker in stats["workers"])
+        if done != self._done or runs or not waits:
+            self._done, self._moved = done, now
+
+    def why_not_live(self) -> str:
+        stuck_s = time.monotonic() - self._moved
+        return f"tasks have waited for {stuck_s:.0f} s, and no worker does anything" if stuck_s > STUCK_S else ""
+
+    def why_not_ready(self) -> str:
+        if self.is_draining:
+            return "the server is shutting down"
+        if why := self.why_not_live():
+            return why
+        if self._catalogue.is_ready:
+            return ""
+        waiting = [model for model in self._catalogue.all if model.preload and model.state != "READY" and model.reason != "unloaded"]
+        return "; ".join(f"model {model.name!r} is {model.state}" + (f": {model.reason}" if model.reason else "") for model in waiting)
+
+    def check_control(self) -> None:
+        """Raises where anybody in the network could load and unload models."""
+        if not self._may_control:
+            raise Forbidden("models can be loaded and unloaded only over loopback, or with a token")

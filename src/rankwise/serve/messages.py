@@ -1,0 +1,50 @@
+"""An inference as both skins see it: what came in, what goes out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from rankwise.serve.datatypes import Array
+from rankwise.serve.errors import RequestError
+
+_DEFAULT_PRIORITY = 100  # 1 is the most urgent; what says nothing, or 0, stands here
+_LONGEST_S = 30 * 24 * 3600.0
+
+
+@dataclass
+class InferRequest:
+    """Inputs by name, in the order they were sent."""
+
+    inputs: dict[str, tuple[str, Array]]  # datatype and array
+    outputs: list[str] | None = None  # None: all
+    id: str = ""
+    parameters: dict[str, Any] = field(default_factory=dict)
+    remaining_s: float | None = None  # what is left of a deadline that the transport has
+
+    def deadline_s(self) -> float | None:
+        """`timeout` of the protocol is in microseconds; 0 is none."""
+        timeout = self.parameters.get("timeout", 0)
+        if isinstance(timeout, str) and timeout.isdecimal() and len(timeout) < 20:
+            timeout = int(timeout)
+        if type(timeout) is not int or timeout < 0:
+            raise RequestError("the parameter timeout has to be a number of microseconds")
+        deadlines = [timeout / 1e6] if timeout else []
+        if self.remaining_s is not None:
+            deadlines.append(self.remaining_s)
+        return min([*deadlines, _LONGEST_S]) if deadlines else None
+
+    def priority(self) -> int:
+        """As the pool has it: higher first."""
+        priority = self.parameters.get("priority", 0)
+        if type(priority) is not int or not 0 <= priority < 1 << 32:
+            raise RequestError("the parameter priority has to be a whole number, 1 for the most urgent")
+        return _DEFAULT_PRIORITY - priority if priority else 0
+
+
+@dataclass
+class InferResponse:
+    model_name: str
+    model_version: str
+    id: str
+    outputs: list[tuple[str, str, Array]]  # name, datatype, array

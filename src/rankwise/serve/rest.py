@@ -1,0 +1,139 @@
+"""The REST side of the Open Inference Protocol, with the extensions that standard clients use."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+from urllib.parse import unquote
+
+from rankwise import __version__
+from rankwise.serve.binary import read_infer, read_json, write_infer
+from rankwise.serve.catalogue import Catalogue
+from rankwise.serve.compression import LEAST_BYTES, deflate, inflate, wanted_encoding
+from rankwise.serve.errors import NotAllowed, NotFound, RequestError
+from rankwise.serve.exchange import HttpRequest, HttpResponse, as_json
+from rankwise.serve.health import Health
+
+SERVER_NAME = "rankwise"
+EXTENSIONS = ["binary_tensor_data", "model_configuration", "model_repository", "schedule_policy", "statistics"]
+_LARGE = 256 << 10  # bytes that are packed and unpacked beside the loop
+Handler = Callable[[HttpRequest], HttpResponse | Awaitable[HttpResponse]]
+
+
+def server_metadata() -> dict[str, Any]:
+    return {"name": SERVER_NAME, "version": __version__, "extensions": EXTENSIONS}
+
+
+class Rest:
+    def __init__(self, catalogue: Catalogue, health: Health, max_body: int) -> None:
+        self._catalogue, self._health, self._max_body = catalogue, health, max_body
+        self.pages: dict[str, Handler] = {}  # what else is served with GET, by path
+
+    async def respond(self, request: HttpRequest) -> HttpResponse:
+        """Raises RequestError."""
+        page = self.pages.get(request.path)
+        if page is not None:
+            _allow(request, "GET")
+            return await _done(page(request))
+        parts = [unquote(part, errors="surrogateescape") for part in request.path.split("/")[1:]]
+        if parts and not parts[-1]:
+            parts.pop()
+        match parts:
+            case ["v2"]:
+                return _get(request, server_metadata())
+            case ["v2", "health", ("live" | "ready") as what]:
+                _allow(request, "GET")
+                why = self._health.why_not_live() if what == "live" else self._health.why_not_ready()
+                return _empty(why)
+            case ["v2", "models", "stats"]:
+                return _get(request, {"model_stats": self._catalogue.statistics()})
+            case ["v2", "models", name, "versions", version, *rest] if version:
+                return await self._model(request, name, version, rest)
+            case ["v2", "models", name, *rest]:
+                return await self._model(request, name, "", rest)
+            case ["v2", "repository", "index"]:
+                _allow(request, "POST")
+                return as_json(self._catalogue.index(bool(self._said(request).get("ready", False))))
+            case ["v2", "repository", "models", name, ("load" | "unload") as what]:
+                _allow(request, "POST")
+                return await self._control(request, name, what)
+        raise NotFound(f"there is nothing at {request.path[:200]}")
+
+    async def _model(self, request: HttpRequest, name: str, version: str, rest: list[str]) -> HttpResponse:
+        catalogue = self._catalogue
+        match rest:
+            case ["infer"]:
+                _allow(request, "POST")
+                return await self._infer(request, name, version)
+            case ["ready"]:
+                _allow(request, "GET")
+                model = catalogue.find(name, version)
+                return _empty("" if model.state == "READY" else model.reason or f"model {name!r} is {model.state}")
+            case []:
+                return _get(request, catalogue.metadata(name, version))
+            case ["config"]:
+                return _get(request, catalogue.config(name, version))
+            case ["stats"]:
+                return _get(request, {"model_stats": catalogue.statistics(name, version)})
+        raise NotFound(f"there is nothing at {request.path[:200]}")
+
+    async def _infer(self, request: HttpRequest, name: str, version: str) -> HttpResponse:
+        model = self._catalogue.find(name, version)
+        body = await self._body(request)
+        asked, wanted = read_infer(body, request.headers.get("inference-header-content-length"), model)
+        parts, json_bytes = write_infer(await model.infer(asked), wanted)
+        response = HttpResponse(200, parts, model=model.name)
+        if json_bytes is not None:
+            response.content_type = "application/octet-stream"
+            response.headers.append(("Inference-Header-Content-Length", str(json_bytes)))
+        encoding = wanted_encoding(request.headers.get("accept-encoding", ""))
+        if encoding and response.length >= LEAST_BYTES:
+            packed = await asyncio.to_thread(deflate, parts, encoding) if response.length > _LARGE else deflate(parts, encoding)
+            response.parts = [packed]
+            response.headers.append(("Content-Encoding", encoding))
+        return response
+
+    async def _control(self, request: HttpRequest, name: str, what: str) -> HttpResponse:
+        self._health.check_control()
+        self._said(request)
+        if what == "load":
+            await self._catalogue.load(name)
+        else:
+            self._catalogue.unload(name)
+        return HttpResponse(model=name)
+
+    async def _body(self, request: HttpRequest) -> bytes:
+        encoding = request.headers.get("content-encoding", "").strip().lower()
+        if len(request.body) > _LARGE and encoding:
+            return await asyncio.to_thread(inflate, request.body, encoding, self._max_body)
+        return inflate(request.body, encoding, self._max_body)
+
+    def _said(self, request: HttpRequest) -> dict[str, Any]:
+        """A JSON object, or nothing at all."""
+        body = inflate(request.body, request.headers.get("content-encoding", "").strip().lower(), self._max_body)
+        said = read_json(body) if body.strip() else {}
+        if type(said) is not dict:
+            raise RequestError("the request has to be a JSON object, or empty")
+        return said
+
+
+def _allow(request: HttpRequest, method: str) -> None:
+    if request.method != method and not (request.method == "HEAD" and method == "GET"):
+        raise NotAllowed(request.method, method)
+
+
+def _get(request: HttpRequest, value: object) -> HttpResponse:
+    _allow(request, "GET")
+    return as_json(value)
+
+
+def _empty(why_not: str) -> HttpResponse:
+    """Yes is 200 without a body, no is 400, as the protocol has it."""
+    if why_not:
+        raise RequestError(why_not)
+    return HttpResponse()
+
+
+async def _done(response: HttpResponse | Awaitable[HttpResponse]) -> HttpResponse:
+    return response if isinstance(response, HttpResponse) else await response

@@ -1,0 +1,145 @@
+"""The gRPC server: finds the method, checks the token, turns errors into status codes, counts and logs."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from rankwise.errors import UsageError
+from rankwise.serve.access import Guard, log_request, request_id
+from rankwise.serve.errors import RequestError
+from rankwise.serve.health import Health
+from rankwise.serve.numbers import Numbers
+from rankwise.serve.rpc.reflection import SERVICE_UNKNOWN, HealthResponse, health_of, reflect, watch
+from rankwise.serve.rpc.service import Service
+from rankwise.serve.rpc.types import message, methods
+
+log = logging.getLogger("rankwise.serve")
+_INFERENCE, _HEALTH, _REFLECTION = "inference.GRPCInferenceService", "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"
+_OPEN = ("ServerLive", "ServerReady")
+_SLACK_S = 0.02  # between our deadline and the client's, so that it hears from us rather than from its own clock
+
+
+class GrpcServer:
+    def __init__(self, service: Service, health: Health, guard: Guard, numbers: Numbers, max_bytes: int) -> None:
+        self._service, self._health, self._guard, self._numbers = service, health, guard, numbers
+        sizes = [("grpc.max_receive_message_length", max_bytes), ("grpc.max_send_message_length", -1), ("grpc.so_reuseport", 0)]
+        self._server = grpc.aio.server(options=sizes)
+        handlers = {method.name: self._handler(method) for method in methods(_INFERENCE)}
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_INFERENCE, handlers),))
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_HEALTH, self._health_handlers()),))
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_REFLECTION, self._reflection_handlers()),))
+
+    async def start(self, host: str, port: int, certificate: str, private_key: str) -> int:
+        """The port it listens on."""
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        try:
+            if certificate:
+                pair = Path(private_key or certificate).read_bytes(), Path(certificate).read_bytes()
+                found = self._server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
+            else:
+                found = self._server.add_insecure_port(address)
+        except (RuntimeError, OSError):
+            found = 0
+        if not found:
+            raise UsageError(f"cannot listen on {address} for gRPC", next=("choose another port; 0 is any that is free",))
+        await self._server.start()
+        return int(found)
+
+    async def stop(self, grace_s: float) -> None:
+        await self._server.stop(grace_s)
+
+    def _handler(self, method: Any) -> Any:
+        takes, gives = message(method.input_type.full_name), message(method.output_type.full_name)
+        if method.name == "ModelStreamInfer":
+            return grpc.stream_stream_rpc_method_handler(self._stream, takes.FromString, gives.SerializeToString)
+        return grpc.unary_unary_rpc_method_handler(self._unary(method.name), takes.FromString, gives.SerializeToString)
+
+    def _unary(self, name: str) -> Callable[[Any, Any], Any]:
+        call = getattr(self._service, name)
+
+        async def answer(request: Any, context: Any) -> Any:
+            started, status, told = time.monotonic(), "CANCELLED", ""
+            ident = request_id(str(_metadata(context).get("x-request-id", "")))
+            model = getattr(request, "model_name", "") if name == "ModelInfer" else ""
+            try:
+                if name not in _OPEN:
+                    self._guard.check_token(str(_metadata(context).get("authorization", "")))
+                response = await call(request, _remaining_s(context))
+                status = "OK"
+                return response
+            except RequestError as error:
+                status, told = error.grpc, str(error)
+            except Exception:  # a fault of ours: the client is told as little as can be, the log all of it
+                log.exception("request %s failed", ident)
+                status, told = "INTERNAL", f"an error inside the server; its log has it under {ident}"
+            finally:
+                self._numbers.count("grpc", model if status not in ("NOT_FOUND", "CANCELLED") else "", status, started)
+                log_request("grpc", ident, name, status, started, model, told)
+            await context.abort(getattr(grpc.StatusCode, status), _plain(told))
+            return None
+
+        return answer
+
+    async def _stream(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+        """One answer after the other, in the order of the requests; what fails is told in its place."""
+        response = message("inference.ModelStreamInferResponse")
+        try:
+            self._guard.check_token(str(_metadata(context).get("authorization", "")))
+        except RequestError as error:
+            await context.abort(getattr(grpc.StatusCode, error.grpc), str(error))
+        async for request in requests:
+            started, status = time.monotonic(), "OK"
+            try:
+                answer = response(infer_response=await self._service.ModelInfer(request, _remaining_s(context)))
+            except RequestError as error:
+                answer, status = response(error_message=str(error)), error.grpc
+                answer.infer_response.id = request.id
+            self._numbers.count("grpc", request.model_name if status != "NOT_FOUND" else "", status, started)
+            yield answer
+
+    def _health_handlers(self) -> dict[str, Any]:
+        takes = message("grpc.health.v1.HealthCheckRequest")
+
+        async def check(request: Any, context: Any) -> Any:
+            status = health_of(request.service, self._health)
+            if status == SERVICE_UNKNOWN:
+                await context.abort(grpc.StatusCode.NOT_FOUND, "there is no such service")
+            return HealthResponse(status=status)
+
+        async def follow(request: Any, context: Any) -> AsyncIterator[Any]:
+            async for response in watch(request.service, self._health):
+                yield response
+
+        return {
+            "Check": grpc.unary_unary_rpc_method_handler(check, takes.FromString, HealthResponse.SerializeToString),
+            "Watch": grpc.unary_stream_rpc_method_handler(follow, takes.FromString, HealthResponse.SerializeToString),
+        }
+
+    def _reflection_handlers(self) -> dict[str, Any]:
+        takes, gives = (message(f"grpc.reflection.v1alpha.ServerReflection{what}") for what in ("Request", "Response"))
+
+        async def info(requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+            async for response in reflect(requests):
+                yield response
+
+        return {"ServerReflectionInfo": grpc.stream_stream_rpc_method_handler(info, takes.FromString, gives.SerializeToString)}
+
+
+def _metadata(context: Any) -> dict[str, str | bytes]:
+    return dict(tuple(pair) for pair in context.invocation_metadata() or ())
+
+
+def _remaining_s(context: Any) -> float | None:
+    left = context.time_remaining()
+    return None if left is None or left > 1e8 else max(0.0, left - _SLACK_S)
+
+
+def _plain(text: str) -> str:
+    return text.encode("ascii", "backslashreplace").decode()[:2000]

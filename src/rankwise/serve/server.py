@@ -1,0 +1,149 @@
+"""`rankwise.serve(pool)`: the server around a pool, from its first socket to its last answer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import ssl
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from rankwise.errors import UsageError
+from rankwise.pool import Pool
+from rankwise.pool.models_file import Entry
+from rankwise.serve.access import Guard
+from rankwise.serve.catalogue import Catalogue
+from rankwise.serve.front import Front
+from rankwise.serve.health import Health
+from rankwise.serve.http import HttpServer, Limits, listening_address
+from rankwise.serve.numbers import Numbers
+from rankwise.serve.rest import Rest
+from rankwise.serve.served import Served
+
+log = logging.getLogger("rankwise.serve")
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+HTTP, GRPC = "127.0.0.1:8000", "127.0.0.1:8001"
+_LOOK_S = 1.0
+
+
+@dataclass(frozen=True)
+class Options:
+    """`http` and `grpc` are addresses to listen on, empty for none; port 0 is any that is free."""
+
+    http: str = HTTP
+    grpc: str = GRPC
+    token: str = ""
+    certificate: str = ""  # files in PEM, for TLS
+    private_key: str = ""
+    drain_s: float = 30.0
+    limits: Limits = field(default_factory=Limits)
+
+
+class Server:
+    """Listens between `start` and `stop`; both run in one event loop."""
+
+    def __init__(self, pool: Pool, entries: Sequence[Entry], options: Options) -> None:
+        self._options = options
+        addresses = [parse_address(text) for text in (options.http, options.grpc) if text]
+        guard = Guard(options.token, all(host in LOOPBACK for host, _ in addresses))
+        self._threads = ThreadPoolExecutor(1, "rankwise-serve") if not pool.stats()["workers"] else None
+        self.catalogue = Catalogue([Served(entry, pool, self._threads) for entry in entries], pool)
+        self.health = Health(self.catalogue, guard.may_control)
+        rest = Rest(self.catalogue, self.health, options.limits.body_bytes)
+        self._numbers, self._guard = Numbers(pool), guard
+        self._http = HttpServer(Front(rest, guard, self._numbers).respond, options.limits)
+        self._grpc: Any = None
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._listening: asyncio.AbstractServer | None = None
+        self.http_address: tuple[str, int] | None = None
+        self.grpc_address: tuple[str, int] | None = None
+
+    async def start(self) -> None:
+        """Listens at once, and loads what has to be loaded meanwhile."""
+        if self._options.http:
+            host, port = parse_address(self._options.http)
+            context = tls_context(self._options.certificate, self._options.private_key)
+            loop = asyncio.get_running_loop()
+            try:
+                self._listening = await loop.create_server(self._http.connect, host, port, ssl=context, backlog=1024)
+            except OSError as error:
+                raise cannot_listen(self._options.http, error) from None
+            self.http_address = listening_address(self._listening)
+            self._run(self._http.sweep())
+        if self._options.grpc:
+            await self._start_grpc(*parse_address(self._options.grpc))
+        self._run(self.catalogue.load_all())
+        self._run(self._look())
+
+    async def _start_grpc(self, host: str, port: int) -> None:
+        from rankwise.serve.rpc.listening import GrpcServer  # grpc takes a while to import
+        from rankwise.serve.rpc.service import Service
+
+        service = Service(self.catalogue, self.health)
+        self._grpc = GrpcServer(service, self.health, self._guard, self._numbers, self._options.limits.body_bytes)
+        port = await self._grpc.start(host, port, self._options.certificate, self._options.private_key)
+        self.grpc_address = host, port
+
+    async def stop(self) -> None:
+        """No new requests; those that are there are answered, for at most `drain_s`."""
+        self.health.is_draining = True
+        if self._listening is not None:
+            self._listening.close()
+        ending = [self._http.drain(self._options.drain_s)]
+        if self._grpc is not None:
+            ending.append(self._grpc.stop(self._options.drain_s))
+        await asyncio.gather(*ending)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _look(self) -> None:
+        while True:
+            self.health.look(time.monotonic())
+            await asyncio.sleep(_LOOK_S)
+
+    def _run(self, work: Any) -> None:
+        self._tasks.append(asyncio.get_running_loop().create_task(work))
+
+
+async def run(server: Server, on_start: Callable[[Server], None], ended: asyncio.Event | None = None) -> None:
+    """Until SIGTERM or SIGINT, or until `ended` is set; a second signal ends the drain."""
+    ended = ended or asyncio.Event()
+    loop = asyncio.get_running_loop()
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, ended.set)
+    await server.start()
+    on_start(server)
+    await ended.wait()
+    await server.stop()
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """`127.0.0.1:8000`, `[::1]:8000`, or `:8000` for all interfaces."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65535:
+        raise UsageError(f"{text!r} is no address to listen on", next=("write it as HOST:PORT, as in 127.0.0.1:8000",))
+    return host.strip("[]") or "0.0.0.0", int(port)
+
+
+def cannot_listen(address: str, error: OSError) -> UsageError:
+    return UsageError(f"cannot listen on {address}: {error.strerror or error}", next=("choose another port; 0 is any that is free",))
+
+
+def tls_context(certificate: str, private_key: str) -> ssl.SSLContext | None:
+    if not certificate:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(certificate, private_key or None)
+    except (OSError, ssl.SSLError) as error:
+        raise UsageError(f"the certificate {certificate} cannot be used: {error.strerror or error}", next=("give PEM files",)) from None
+    return context
