@@ -22,7 +22,7 @@ def take(tensors: Any, n: int, frame: Any) -> None:
     if not hasattr(root, "numel") or root.numel() != 1:
         return
     _read_chain(root.grad_fn)
-    if root.device.type != "cpu" and not record.is_sampled(n):  # reading it waits for the GPU
+    if root.device.type != "cpu" and not (record.may_read(root) and record.is_sampled(n)):
         return
     _last = float(root.detach())
     if not math.isfinite(_last):

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from . import record
+
 _WHOLE = 64  # tensors up to so many numbers are taken whole
 _TAKEN = 32
 _COPIED = 1 << 20  # a tensor that has to be copied to be read in order must not be larger
@@ -58,7 +60,7 @@ def is_plain(tensor: Any) -> bool:
 
 
 def _numbers_of(tensor: Any) -> Any:
-    if tensor is None or not is_plain(tensor) or not tensor.numel():
+    if tensor is None or not is_plain(tensor) or not tensor.numel() or not record.may_read(tensor):
         return None
     flat = _in_memory_order(tensor.detach())
     if flat is None:

@@ -32,6 +32,11 @@ def is_on() -> bool:
     return LEVEL != "off"
 
 
+def may_read(tensor: Any) -> bool:
+    """Reading a tensor of a GPU waits for all that is queued there: in a job that hangs, for ever, and not at the user's own line."""
+    return LEVEL == "full" or tensor.device.type == "cpu"
+
+
 def is_sampled(n: int) -> bool:
     """Whether to look at the n-th step, batch or call: the first sixteen, then eight for each doubling, then every so many.
 
