@@ -11,6 +11,7 @@ import pytest
 from rankwise.diagnose.straggler import find_straggler
 from tests.silent.stage import Host, evidence
 
+pytestmark = pytest.mark.live  # minutes on two cores
 LONG = bool(os.environ.get("RANKWISE_LONG"))
 SCRIPT = """
 import time
@@ -19,8 +20,6 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, Dataset
-
-pytestmark = pytest.mark.live  # minutes on two cores
 
 WHERE, SECONDS = {where!r}, {seconds}
 
