@@ -11,7 +11,7 @@ from rankwise.source.book import SourceBook, common_frames
 from tests.diagnose.jobs import (
     stack_of,
 )
-from tests.diagnose.sources import ALL, FILE, WORLD, book_of, line_of
+from tests.source.sources import ALL, FILE, LOOP, WORLD, book_of, line_of
 
 # -- branches and twins -------------------------------------------------------------------------------------------------------
 
@@ -43,25 +43,6 @@ def test_finds_the_call_that_the_other_ranks_have_for_the_same_collective() -> N
 
 
 # -- loops and skips ----------------------------------------------------------------------------------------------------------
-
-LOOP = """\
-import torch
-
-def train(loader):
-    for epoch in range(3):
-        for batch in loader:
-            if batch is None:
-                continue
-            try:
-                loss = model(batch)
-            except ValueError:
-                log("skipped")
-            if done:
-                break
-            loss.backward()
-        dist.barrier()
-    finish()
-"""
 
 
 def test_finds_the_loops_around_a_line() -> None:

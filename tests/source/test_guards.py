@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.diagnose.sources import ALL, FILE, book_of, line_of, reaching
+from tests.source.sources import ALL, FILE, LOOP, book_of, line_of, reaching
 
 FORMS = {
     "if on one line": ("def main():\n    if rank == 0: dist.barrier()\n", [0]),
@@ -68,26 +68,6 @@ def test_guards_are_told_from_the_outside_in() -> None:
     guards = book.guards(FILE, 5)
 
     assert [(guard.text, guard.wanted) for guard in guards] == [("a", True), ("b", False), ("c", True)]
-
-
-LOOP = """\
-import torch
-
-def train(loader):
-    for epoch in range(3):
-        for batch in loader:
-            if batch is None:
-                continue
-            try:
-                loss = model(batch)
-            except ValueError:
-                log("skipped")
-            if done:
-                break
-            loss.backward()
-        dist.barrier()
-    finish()
-"""
 
 
 def test_finds_what_may_have_skipped_a_line() -> None:

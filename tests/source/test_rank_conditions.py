@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rankwise.evidence.records import Frame
-from tests.diagnose.sources import ALL, FILE, WORLD, book_of, reaching
+from tests.source.sources import ALL, FILE, WORLD, book_of, reaching
 
 CONDITIONS = {
     "rank == 0": [0],

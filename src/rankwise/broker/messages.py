@@ -15,15 +15,11 @@ from typing import Any
 import numpy as np
 
 from rankwise.errors import UsageError
+from rankwise.pool.datatypes import MOST_DIMENSIONS, NAMES, NUMPY
 
 JSON, BINARY = "application/json", "application/octet-stream"
 HEADER_LENGTH = "inference-header-content-length"  # in the message's headers: where the JSON of a binary body ends
-_DTYPES = {
-    "BOOL": "?", "UINT8": "<u1", "UINT16": "<u2", "UINT32": "<u4", "UINT64": "<u8", "INT8": "<i1", "INT16": "<i2", "INT32": "<i4",
-    "INT64": "<i8", "FP16": "<f2", "FP32": "<f4", "FP64": "<f8",
-}  # fmt: skip
-_NAMES = {np.dtype(code): name for name, code in _DTYPES.items()}
-_LONGEST_ID, _MOST_DIMENSIONS = 200, 32
+_LONGEST_ID = 200
 
 Array = np.ndarray[Any, Any]
 Fetch = Callable[[str], bytes]  # the bytes behind a reference
@@ -125,8 +121,8 @@ def as_array(value: Any) -> Array:
     if hasattr(value, "detach"):  # a tensor; torch itself is not needed here
         value = value.detach().cpu().numpy()
     array = np.asarray(value) if isinstance(value, (np.ndarray, np.generic, bool, int, float)) else None
-    if array is None or array.dtype.newbyteorder("<") not in _NAMES:
-        raise TypeError(f"{getattr(value, 'dtype', type(value).__name__)} is not among {', '.join(_DTYPES)}")
+    if array is None or array.dtype.newbyteorder("<") not in NAMES:
+        raise TypeError(f"{getattr(value, 'dtype', type(value).__name__)} is not among {', '.join(NUMPY)}")
     return array
 
 
@@ -135,7 +131,7 @@ def _write(head: dict[str, Any], what: str, arrays: Mapping[str, Array], content
     for name, array in arrays.items():
         flat = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
         raw = flat.reshape(-1).view(np.uint8).data if flat.size else memoryview(b"")
-        entry: dict[str, Any] = {"name": name, "datatype": _NAMES[flat.dtype], "shape": list(array.shape)}
+        entry: dict[str, Any] = {"name": name, "datatype": NAMES[flat.dtype], "shape": list(array.shape)}
         if (ref := keep(raw)) is not None:
             entry["parameters"] = {"ref": ref}
         elif content_type == BINARY:
@@ -197,11 +193,11 @@ def _read(body: Body, what: str, fetch: Fetch) -> tuple[dict[str, Any], dict[str
 
 def _array(where: str, entry: dict[str, Any], data: Any) -> Array:
     datatype, shape = entry.get("datatype"), entry.get("shape")
-    if not isinstance(datatype, str) or datatype not in _DTYPES:
-        raise Malformed(f"{where}: there is no datatype {str(datatype)[:40]!r}", why=f"there are {', '.join(_DTYPES)}")
-    if not isinstance(shape, list) or len(shape) > _MOST_DIMENSIONS or any(type(n) is not int or not 0 <= n < 1 << 62 for n in shape):
+    if not isinstance(datatype, str) or datatype not in NUMPY:
+        raise Malformed(f"{where}: there is no datatype {str(datatype)[:40]!r}", why=f"there are {', '.join(NUMPY)}")
+    if not isinstance(shape, list) or len(shape) > MOST_DIMENSIONS or any(type(n) is not int or not 0 <= n < 1 << 62 for n in shape):
         raise Malformed(f"{where}: its shape has to be a list of sizes")
-    dtype = np.dtype(_DTYPES[datatype])
+    dtype = NUMPY[datatype]
     try:
         if isinstance(data, list):
             return np.array(data, dtype).reshape(shape)

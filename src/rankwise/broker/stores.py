@@ -13,6 +13,8 @@ import time
 from pathlib import Path
 from typing import Any, Protocol
 
+from rankwise.broker.connecting import is_redis
+
 
 class Store(Protocol):
     def get(self, id: str) -> bytes | None: ...
@@ -27,9 +29,7 @@ class Store(Protocol):
 
 def open_store(address: str, queue: str, keep_s: int) -> Store:
     """`redis://…`, or the path of a folder, which all workers of the queue have to share."""
-    return (
-        RedisStore(address, queue, keep_s) if address.startswith(("redis://", "rediss://")) else FolderStore(Path(address), queue, keep_s)
-    )
+    return RedisStore(address, queue, keep_s) if is_redis(address) else FolderStore(Path(address), queue, keep_s)
 
 
 class RedisStore:

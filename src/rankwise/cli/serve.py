@@ -94,7 +94,8 @@ def _models(options: argparse.Namespace) -> ModelsFile:
 
 
 def _input(text: str) -> TensorSpec:
-    from rankwise.pool.models_file import DATATYPES, TensorSpec
+    from rankwise.pool.datatypes import DATATYPES
+    from rankwise.pool.models_file import TensorSpec
 
     name, _, rest = text.partition(":")
     datatype, _, sizes = rest.partition(":")

@@ -14,19 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from rankwise.errors import UnreadableInput, UsageError
+from rankwise.pool.datatypes import DATATYPES
 from rankwise.pool.model import Model
 
-DATATYPES = (
-    *("BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64"),
-    *("FP16", "BF16", "FP32", "FP64", "BYTES"),
-)  # the names of the Open Inference Protocol
 _OF_MODEL = {own.name for own in fields(Model)} - {"warmup"}
 _OF_ENTRY = {"program", "inputs", "outputs", "preload"}
 _OF_POOL = {"workers", "memory", "max_queue", "idle_s", "threads", "pin", "lane_bytes", "seed"}
-_KINDS: dict[str, tuple[type, ...]] = {
-    "build": (str,), "program": (str,), "weights": (str,), "device": (str,), "kwargs": (dict,), "args": (list,), "preload": (bool,),
-    "inputs": (list,), "outputs": (list,), "versions": (dict,),
+_KINDS: dict[str, type] = {
+    "build": str, "program": str, "weights": str, "device": str, "kwargs": dict, "args": list, "preload": bool,
+    "inputs": list, "outputs": list, "versions": dict,
 }  # fmt: skip
+_WORDS = {str: "a text", dict: "a table", list: "a list", bool: "true or false"}
 _LARGEST_FILE = 16 << 20
 _EXAMPLE = '[models.mlp]\nbuild = "my_models:build_mlp"'
 
@@ -200,9 +198,6 @@ def _check_keys(where: str, said: Mapping[str, Any], known: set[str]) -> None:
 
 
 def _check_kinds(where: str, said: Mapping[str, Any]) -> None:
-    for key, kinds in _KINDS.items():
-        if key in said and not isinstance(said[key], kinds):
-            raise UsageError(f"{where}: {key} is {said[key]!r}; it must be {_WORDS[kinds[0]]}")
-
-
-_WORDS = {str: "a text", dict: "a table", list: "a list", bool: "true or false"}
+    for key, kind in _KINDS.items():
+        if key in said and not isinstance(said[key], kind):
+            raise UsageError(f"{where}: {key} is {said[key]!r}; it must be {_WORDS[kind]}")

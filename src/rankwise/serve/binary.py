@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from rankwise.pool.models_file import DATATYPES
+from rankwise.pool.datatypes import DATATYPES
 from rankwise.serve.datatypes import Array, check_shape, from_json, from_raw, to_json, to_raw
 from rankwise.serve.errors import RequestError
 from rankwise.serve.messages import InferRequest, InferResponse

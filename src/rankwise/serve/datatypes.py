@@ -14,18 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from rankwise.pool.datatypes import MOST_DIMENSIONS, NAMES, NUMPY
 from rankwise.serve.errors import ModelFailed, RequestError
 
 Array = np.ndarray[Any, Any]
-NUMPY: dict[str, np.dtype[Any]] = {
-    "BOOL": np.dtype("bool"), "UINT8": np.dtype("<u1"), "UINT16": np.dtype("<u2"), "UINT32": np.dtype("<u4"), "UINT64": np.dtype("<u8"),
-    "INT8": np.dtype("<i1"), "INT16": np.dtype("<i2"), "INT32": np.dtype("<i4"), "INT64": np.dtype("<i8"),
-    "FP16": np.dtype("<f2"), "FP32": np.dtype("<f4"), "FP64": np.dtype("<f8"),
-}  # fmt: skip
-NAMES = {dtype: name for name, dtype in NUMPY.items()}
 _LENGTH = struct.Struct("<I")
 _MOST_ELEMENTS = 1 << 48  # also of a tensor that is empty because one of its sizes is 0
-_MOST_DIMENSIONS = 32  # numpy takes 64; nobody has a tensor like that
 
 
 @cache
@@ -59,7 +53,7 @@ def count_of(shape: Sequence[int]) -> int:
 def check_shape(name: str, shape: Any) -> tuple[int, ...]:
     if type(shape) not in (list, tuple) or any(type(size) is not int or size < 0 for size in shape):
         raise RequestError(f"input {name!r}: its shape has to be a list of sizes from 0 on")
-    if len(shape) > _MOST_DIMENSIONS or count_of([size for size in shape if size]) >= _MOST_ELEMENTS:
+    if len(shape) > MOST_DIMENSIONS or count_of([size for size in shape if size]) >= _MOST_ELEMENTS:
         raise RequestError(f"input {name!r}: there is no tensor of that shape")
     return tuple(shape)
 

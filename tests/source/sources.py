@@ -28,3 +28,23 @@ def reaching(source: str, *, function: str = "main", words: str = "dist.barrier(
     book = book_of(source, **others)
     ranks, _ = book.ranks_reaching((Frame(FILE, line_of(book, words), function),), list(range(world_size)), world_size)
     return sorted(ranks)
+
+
+LOOP = """\
+import torch
+
+def train(loader):
+    for epoch in range(3):
+        for batch in loader:
+            if batch is None:
+                continue
+            try:
+                loss = model(batch)
+            except ValueError:
+                log("skipped")
+            if done:
+                break
+            loss.backward()
+        dist.barrier()
+    finish()
+"""
