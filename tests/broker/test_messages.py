@@ -87,3 +87,28 @@ def test_a_pickle_is_refused_and_not_read() -> None:
 def test_any_bytes_are_refused_without_another_error(data: bytes, content_type: str, length: int) -> None:
     with pytest.raises(Malformed):
         read_request(Body(content_type, data, length), nothing)
+
+
+@pytest.mark.parametrize(
+    ("datatype", "data", "is_right"),
+    [
+        ("INT32", [1, -2], True), ("INT32", [1.5, 2], False), ("INT32", ["4", 4], False), ("INT8", [300, 1], False),
+        ("BOOL", [True, False], True), ("BOOL", [0, 1], True), ("BOOL", [2, 0], False),
+        ("UINT64", [1, 2**64 - 1], True), ("FP32", [1, 0.1], True), ("FP32", ["1", "2"], False),
+    ],
+)  # fmt: skip
+def test_numbers_in_lists_have_to_be_values_of_the_type(datatype: str, data: list[Any], is_right: bool) -> None:
+    said = {"id": "a", "model": "m", "inputs": [{"name": "x", "datatype": datatype, "shape": [2], "data": data}]}
+    body = Body(JSON, json.dumps(said).encode())
+
+    if is_right:
+        assert read_request(body, nothing).inputs[0].tolist() == pytest.approx(data)
+    else:
+        with pytest.raises(Malformed):
+            read_request(body, nothing)
+
+
+def test_a_seed_of_zero_travels() -> None:
+    request = Request("1", "m", (np.ones(1),), seed=0)
+
+    assert read_request(write_request(request, JSON, inline), nothing).seed == 0

@@ -63,7 +63,7 @@ class Reply:
 
 def write_request(request: Request, content_type: str, keep: Keep) -> Body:
     parameters = {"deadline": request.deadline, "priority": request.priority, "seed": request.seed}
-    head = {"id": request.id, "model": request.model, "parameters": {key: value for key, value in parameters.items() if value}}
+    head = {"id": request.id, "model": request.model, "parameters": {key: value for key, value in parameters.items() if value is not None}}
     return _write(head, "inputs", {f"input_{i}": array for i, array in enumerate(request.inputs)}, content_type, keep)
 
 
@@ -200,7 +200,7 @@ def _array(where: str, entry: dict[str, Any], data: Any) -> Array:
     dtype = NUMPY[datatype]
     try:
         if isinstance(data, list):
-            return np.array(data, dtype).reshape(shape)
+            return _listed(data, datatype).reshape(shape)
         raw = base64.b64decode(data, validate=True) if isinstance(data, str) else data
         if len(raw) != math.prod(shape) * dtype.itemsize:
             raise ValueError(f"{shape} of {datatype} takes {math.prod(shape) * dtype.itemsize} bytes, not {len(raw)}")
@@ -210,3 +210,12 @@ def _array(where: str, entry: dict[str, Any], data: Any) -> Array:
         return array
     except (ValueError, OverflowError, TypeError, RecursionError) as error:
         raise Malformed(f"{where}: {str(error)[:200]}") from None
+
+
+def _listed(data: list[Any], datatype: str) -> Array:
+    """Each number has to be a value of the type: numpy would cut 1.5 to 1 and take "4" for 4."""
+    found, array = np.array(data), np.array(data, NUMPY[datatype])
+    is_right = found.dtype.kind in "biuf" and (array.dtype.kind == "f" or np.array_equal(found, array))
+    if found.size and not is_right:
+        raise ValueError(f"its data holds something that is no {datatype}")
+    return array
