@@ -6,10 +6,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PACKAGES := $(VENV)/.packages
 
-.PHONY: help demo test test-live check format record proto lab bench-watch bench-scale bench-session soak-session bench-train soak-train soak-predict soak-broker bench-pool soak clean
+.PHONY: help demo test test-live check format record proto lab bench-watch bench-scale bench-session soak-session bench-train soak-train soak-predict soak-broker soak-serve bench-serve bench-pool bench-ray soak clean
 
 help:
-	@echo "make demo         the tour: trains, breaks, explains, trains with the helpers, predicts (about a minute)"
+	@echo "make demo         the tour: trains, breaks, explains, trains with the helpers, predicts, serves (about a minute)"
 	@echo "make test         the tests, $(WORKERS) at a time (WORKERS=n changes it)"
 	@echo "make test-live    the long ones: more real jobs, several hosts, other launchers, faults of our own"
 	@echo "make check        lint, format, types and the house rules"
@@ -23,8 +23,11 @@ help:
 	@echo "make bench-train  the same training by hand, with rankwise, Accelerate and Fabric"
 	@echo "make soak-predict  predict killed at 40 random moments, resumed to the same bytes"
 	@echo "make soak-train   30 ranks killed at random moments, and more sizes of everything; about 8 minutes"
+	@echo "make bench-ray    the pool on Ray against plain actors and tasks, Ray Serve and Ray Data"
 	@echo "make bench-pool   the inference pool against its peers, and against DDP"
 	@echo "make soak-broker  100,000 tasks through Redis and RabbitMQ while brokers and workers die (TASKS=n FAULTS=n)"
+	@echo "make soak-serve   the server under load while workers die and models come and go (SECONDS=n, 600 by default)"
+	@echo "make bench-serve  the server against its peers, each in an environment of its own (PEERS=a,b QUICK=1)"
 	@echo "make soak         ten minutes of load on the pool while its workers die"
 	@echo "make clean        remove caches and $(VENV)"
 
@@ -102,9 +105,22 @@ bench-pool: $(READY)
 	@$(BIN)/python benchmarks/pool.py; code=$$?; $(BIN)/python benchmarks/inference_ways.py || code=1; \
 	$(BIN)/python benchmarks/predict_rows.py || code=1; exit $$code
 
+bench-ray: $(READY)
+	@echo "==> the pool on Ray against plain actors and tasks, Ray Serve and Ray Data"
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt 'ray[serve,data]'
+	@$(BIN)/python benchmarks/ray_peers.py
+
 soak-broker: $(READY) $(PACKAGES)
 	@echo "==> tasks through brokers while they and their workers die"
 	@$(BIN)/python benchmarks/soak_broker.py --tasks $(or $(TASKS),100000) --faults $(or $(FAULTS),20)
+
+soak-serve: $(READY)
+	@echo "==> the server under load while workers die and models come and go"
+	@$(BIN)/python benchmarks/soak_serve.py --seconds $(or $(SECONDS),600)
+
+bench-serve: $(READY)
+	@echo "==> the server against its peers"
+	@$(BIN)/python benchmarks/serve.py $(if $(PEERS),--peers $(PEERS)) $(if $(QUICK),--quick)
 
 soak: $(READY)
 	@echo "==> ten minutes of load while workers die"

@@ -37,9 +37,10 @@ def soak(name: str, kind: Any, options: argparse.Namespace) -> int:
     folder = Path(tempfile.mkdtemp(prefix="rw-soak-"))
     (folder / "MODELS.toml").write_text('[models.same]\nbuild = "torch.nn:Identity"\n[pool]\nworkers = 1\n')
     broker = kind(folder)
+    workers: list[Any] = []
     broker.start()
-    workers = [start_worker(folder, broker.url) for _ in range(2)]
     try:
+        workers += [start_worker(folder, broker.url) for _ in range(2)]
         with rankwise.remote(broker.url, resend_s=20) as client:
             client.submit("same", np.zeros(1)).result(120)
             return report(name, *load(client, broker, workers, folder, options), options)

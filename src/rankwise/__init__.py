@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from rankwise.version import __version__
+
 if TYPE_CHECKING:  # what type checkers and editors see; at run time each is looked up on first use, below
     from rankwise.broker import remote
     from rankwise.errors import RankwiseError, StartError, WorkerError
@@ -16,8 +18,6 @@ if TYPE_CHECKING:  # what type checkers and editors see; at run time each is loo
     from rankwise.train.session import session
     from rankwise.train.spawn import spawn
     from rankwise.weights.loading import load_weights
-
-__version__ = "0.1.0"
 
 # name: the module it lives in; `import rankwise` stays quick and never imports torch
 _HOMES = {

@@ -73,9 +73,13 @@ class RabbitMQ:
         _wait(lambda: not is_open(self.port), "rabbitmq-server goes on")
 
     def stop(self) -> None:
-        """Also Erlang's name server, which is a daemon of its own."""
+        """Also Erlang's name server, which is a daemon of its own, and does not leave while it still thinks that the node is there."""
         self.kill()
+        _wait(self._name_server_left, "Erlang's name server goes on")
+
+    def _name_server_left(self) -> bool:
         subprocess.run(["epmd", "-port", str(self._names), "-kill"], stdout=subprocess.DEVNULL, env=self._env, timeout=20)
+        return not is_open(self._names)
 
 
 def is_installed(kind: Any) -> bool:

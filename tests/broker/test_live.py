@@ -16,7 +16,7 @@ import torch
 
 import rankwise
 from rankwise.broker.connecting import connect, plain_queue
-from rankwise.pool.verdicts import DeadlineExceeded, Quarantined
+from rankwise.pool.errors import DeadlineExceeded, Quarantined
 from tests.pool.models import EXIT
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
@@ -101,3 +101,14 @@ def dead_letters(url: str) -> list[Any]:
         while (message := queue.get(no_ack=True)) is not None:
             found.append(message)
         return found
+
+
+def test_a_worker_that_is_told_to_leave_while_the_broker_is_away_leaves(broker: Any, start_worker: Start) -> None:
+    worker = start_worker()
+    with rankwise.remote(broker.url) as client:
+        client.submit("twice", np.ones(1)).result(60)
+        client.submit("slow", np.ones(1))
+        broker.kill()
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(timeout=45) == 0
+        broker.start()

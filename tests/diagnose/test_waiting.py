@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rankwise.diagnose.standing import standings
+from rankwise.diagnose.rank_state import rank_states
 from rankwise.diagnose.waiting import doomed_ranks, members_of, needed_by
 from rankwise.evidence.records import JobEvidence
 from tests.diagnose.jobs import (
@@ -24,12 +24,12 @@ from tests.diagnose.jobs import (
 
 
 def needs(evidence: JobEvidence, number: int) -> set[int]:
-    return needed_by(evidence, standings(evidence), number)
+    return needed_by(evidence, rank_states(evidence), number)
 
 
 def doomed(*ranks) -> list[int]:
     evidence = job(*ranks)
-    return sorted(doomed_ranks(evidence, standings(evidence)))
+    return sorted(doomed_ranks(evidence, rank_states(evidence)))
 
 
 PAIR = new_group(1, 3, name="7")

@@ -31,9 +31,25 @@ def imported_names(path: Path) -> Iterator[str]:
 
 
 def rooms_imported_by(path: Path) -> set[str]:
-    """First parts of what is imported from rankwise; its `__version__` belongs to no room."""
+    """First parts of what is imported from rankwise."""
     names = (name.split(".") for name in imported_names(path))
-    return {parts[1] for parts in names if parts[0] == "rankwise" and len(parts) > 1} - {"__version__"}
+    return {parts[1] for parts in names if parts[0] == "rankwise" and len(parts) > 1}
+
+
+def module_of(path: Path) -> str:
+    """`rankwise.pool.backend` for its file, `rankwise.pool` for that room's `__init__`."""
+    return ".".join(path.relative_to(SRC.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+def import_graph() -> dict[str, set[str]]:
+    """Which of our modules each of them imports: anywhere in the file, for type checkers only as well."""
+    modules = {module_of(path): path for path in source_files()}
+    return {module: {_module_in(name, modules) for name in imported_names(path)} - {"", module} for module, path in modules.items()}
+
+
+def _module_in(name: str, modules: dict[str, Path]) -> str:
+    """The module that an imported name is, or lives in; empty for others'."""
+    return name if name in modules else name.rpartition(".")[0] if name.rpartition(".")[0] in modules else ""
 
 
 def packages_imported_by(path: Path) -> set[str]:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import graphlib
 import sys
 from pathlib import Path
 
-from tests.house.imports import SRC, imported_names, packages_imported_by, room_of, rooms_imported_by, source_files
+import pytest
 
-FLOOR = {"errors", "findings", "ranks", "sizes", "stages"}
+from tests.house.imports import SRC, import_graph, imported_names, packages_imported_by, room_of, rooms_imported_by, source_files
+
+FLOOR = {"errors", "findings", "ranks", "sizes", "stages", "version"}
 MAY_IMPORT = {
     "errors": {"findings", "stages"},
     "findings": set(),
     "ranks": set(),
     "sizes": set(),
     "stages": set(),
+    "version": set(),
     "causes": FLOOR,
     "evidence": FLOOR,
     "probe": set(),
@@ -38,7 +42,8 @@ MAY_IMPORT = {
 TORCH_ROOMS = {"probe", "train", "weights"}
 TORCH_FILES = {
     "preflight/torch_",
-    "pool/child",
+    "pool/workers/child",
+    "pool/inprocess.py",
     "predict/child.py",
     "predict/gathering.py",
     "launch/courier.py",
@@ -53,6 +58,28 @@ def test_rooms_only_look_down() -> None:
     assert not unknown, f"{unknown} stand in rooms the design does not know"
     upward = {name: rooms_imported_by(SRC / name) - MAY_IMPORT[room_of(SRC / name)] - {room_of(SRC / name)} for name in RELATIVE}
     assert {name: rooms for name, rooms in upward.items() if rooms} == {}
+
+
+def test_no_file_imports_itself_by_way_of_others() -> None:
+    """Imports for type checkers only, and inside functions, count as well: a reader follows them too."""
+    graphlib.TopologicalSorter(import_graph()).prepare()  # raises CycleError, which shows the circle
+
+
+def test_a_circle_is_caught() -> None:
+    circle = import_graph()
+    circle["rankwise.findings"].add("rankwise.errors")
+    with pytest.raises(graphlib.CycleError, match="findings"):
+        graphlib.TopologicalSorter(circle).prepare()
+
+
+def test_the_rooms_of_the_pool_only_look_down() -> None:
+    """Backends see all rooms; nothing but tests and `api/pool.py` sees a backend."""
+    order = ["memory", "schedule", "transport", "workers"]
+    for module, imported in import_graph().items():
+        parts = module.split(".")
+        if parts[:2] == ["rankwise", "pool"] and len(parts) > 3 and parts[2] in order:
+            above = {name for name in imported for room in order[order.index(parts[2]) + 1 :] if name.startswith(f"rankwise.pool.{room}.")}
+            assert not above, f"{module} imports {above}"
 
 
 def test_imports_are_absolute() -> None:

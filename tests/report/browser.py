@@ -77,12 +77,15 @@ class Browser:
         self._process.wait(10)
         os.close(self._read)
 
-    def open(self, page: Path, width: int, height: int = 844, scheme: str = "light") -> None:
+    def open(self, page: Path | str, width: int, height: int = 844, scheme: str = "light") -> None:
         self.complaints.clear()
-        self._loaded = False
         self._call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600)
         self._call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-        self._call("Page.navigate", url=page.as_uri())
+        self.go(page if isinstance(page, str) else page.as_uri())
+
+    def go(self, address: str) -> None:
+        self._loaded = False
+        self._call("Page.navigate", url=address)
         deadline = time.monotonic() + 30
         while not self._loaded:
             self._receive(deadline)

@@ -60,3 +60,29 @@ def linear() -> torch.nn.Module:
 
 def broken() -> torch.nn.Module:
     raise RuntimeError("it cannot be built")
+
+
+class Plus(torch.nn.Module):
+    """Its input and a number."""
+
+    def __init__(self, number: float) -> None:
+        super().__init__()
+        self.number = number
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.number
+
+
+def plus(number: float) -> torch.nn.Module:
+    return Plus(number)
+
+
+class Chance(torch.nn.Module):
+    """Another number each time: an answer that comes twice was kept."""
+
+    def forward(self, x: Any) -> Any:
+        return torch.rand(1, dtype=torch.float64) + 0 * (x.double().sum() if hasattr(x, "double") else 0)
+
+
+def chance() -> torch.nn.Module:
+    return Chance()

@@ -127,6 +127,28 @@ def test_wrong_usage_is_a_finding_and_exit_2(case: str, tmp_path: Path, monkeypa
     assert named in told and "Traceback" not in told
 
 
+def test_a_program_says_itself_what_it_takes(tmp_path: Path) -> None:
+    import torch
+
+    class Twice(torch.nn.Module):
+        def forward(self, image: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"twice": image * 2}
+
+    rows = {"image": {0: torch.export.Dim("rows")}}
+    program = torch.export.export(Twice(), (torch.zeros(2, 4),), dynamic_shapes=rows)
+    (tmp_path / "twice" / "3").mkdir(parents=True)
+    torch.export.save(program, tmp_path / "twice" / "3" / "model.pt2")
+    with started(tmp_path, "--workers", "1") as (_, address), Client(address) as client:
+        said = client.get("/v2/models/twice").json
+        assert said["platform"] == "pytorch_pt2" and said["versions"] == ["3"]
+        assert said["inputs"] == [{"name": "image", "datatype": "FP32", "shape": [-1, 4]}]
+        assert said["outputs"] == [{"name": "twice", "datatype": "FP32", "shape": [-1, 4]}]
+        client.wait_until_ready()
+        answer = client.infer("twice", {"inputs": [{**ROW, "name": "image"}]}).json
+        assert answer["outputs"][0] == {"name": "twice", "datatype": "FP32", "shape": [1, 4], "data": [2, 4, 6, 8]}
+        assert client.infer("twice", {"inputs": [{**ROW, "name": "image", "datatype": "FP64"}]}).status == 400
+
+
 def test_a_folder_of_models_is_read(tmp_path: Path, run_rankwise: Callable[..., Any]) -> None:
     for version in ("1", "2"):
         folder = tmp_path / "moody" / version

@@ -43,7 +43,7 @@ def test_the_server_says_who_it_is_and_how_it_is(client: Client) -> None:
 
     assert said["name"] == "rankwise" and "binary_tensor_data" in said["extensions"]
     assert client.get("/v2/").json == said
-    assert (client.get("/v2/health/live").status, client.get("/v2/health/ready").body) == (200, b"")
+    assert (client.get("/v2/health/live").json, client.get("/v2/health/ready").json) == ({"live": True}, {"ready": True})
     assert client.get("/v2/models/sums/ready").status == client.get("/v2/models/two/versions/1/ready").status == 200
     assert client.ask("HEAD", "/v2").headers["content-length"] != "0"
 
@@ -52,7 +52,7 @@ def test_metadata_and_config_are_as_declared_or_found(client: Client) -> None:
     sums, derived = client.get("/v2/models/sums").json, client.get("/v2/models/derived").json
 
     assert sums["inputs"] == [{"name": name, "datatype": "FP32", "shape": [-1, 4]} for name in "ab"]
-    assert derived["outputs"] == [{"name": "output_0", "datatype": "FP32", "shape": [-1, 2]}]
+    assert derived["outputs"] == [{"name": "output", "datatype": "FP32", "shape": [-1, 2]}]
     assert client.get("/v2/models/two").json["versions"] == ["1", "2"]
     config = client.get("/v2/models/sums/config").json
     assert config["max_batch_size"] == 8 and config["input"][0] == {"name": "a", "data_type": "TYPE_FP32", "dims": [4]}
@@ -174,7 +174,7 @@ def test_names_are_percent_decoded_and_versions_chosen(client: Client) -> None:
 def test_a_model_nobody_described_takes_what_it_gets(client: Client) -> None:
     assert client.get("/v2/models/free").json["inputs"] == []
     answer = client.infer("free", {"inputs": [tensor("whatever", [3], "INT64")]}).json
-    assert answer["outputs"] == [{"name": "output_0", "datatype": "INT64", "shape": [1], "data": [6]}]
+    assert answer["outputs"] == [{"name": "output", "datatype": "INT64", "shape": [1], "data": [6]}]
 
 
 WRONG: dict[str, tuple[str, Any, str]] = {
@@ -366,6 +366,12 @@ def test_statistics_count_what_was_answered(client: Client) -> None:
     assert after["inference_stats"]["success"]["count"] - before["inference_stats"]["success"]["count"] == 3
     assert after["inference_stats"]["fail"]["count"] - before["inference_stats"]["fail"]["count"] == 1
     assert after["inference_count"] >= after["execution_count"] > 0
+    batches = after["batch_stats"]
+    assert sum(batch["batch_size"] * batch["compute_infer"]["count"] for batch in batches) == after["inference_count"]
+    assert sum(batch["compute_infer"]["count"] for batch in batches) == after["execution_count"]
+    assert {batch["batch_size"] for batch in batches} >= {2} and all(batch["compute_infer"]["ns"] > 0 for batch in batches)
+    derived = client.get("/v2/models/derived/stats").json["model_stats"][0]
+    assert derived["inference_count"] == 0 and derived["batch_stats"] == []  # it was asked, but only by us
     assert len(client.get("/v2/models/stats").json["model_stats"]) > 10
 
 

@@ -6,6 +6,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rankwise
+from rankwise.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
 
@@ -140,3 +146,9 @@ if __name__ == "__main__":
     lines = done.stdout.splitlines()
     assert lines[:3] == ["[1.0, 1.0, 1.0] [2.0, 2.0]", "[2.0, 2.0, 2.0] [2.0, 2.0]", "[0.0, 0.0, 0.0] False"]
     assert "the result of rank 0 cannot be read back: ValueError" in lines[3]
+
+
+@pytest.mark.parametrize("nproc", [0, -1, 1.5, "2", True])
+def test_a_number_of_processes_that_is_none_is_refused(nproc: Any) -> None:
+    with pytest.raises(UsageError, match="whole number"):
+        rankwise.spawn(print, nproc)

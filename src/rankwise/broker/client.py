@@ -23,7 +23,7 @@ from rankwise.broker.messages import BINARY, Body, Reply, Request, as_array, rea
 from rankwise.broker.stores import RedisStore
 from rankwise.errors import RankwiseError, UsageError
 from rankwise.findings import Finding
-from rankwise.pool.verdicts import (
+from rankwise.pool.errors import (
     DeadlineExceeded,
     ModelUnavailable,
     PoolClosed,
@@ -175,7 +175,8 @@ class Remote:
             try:
                 connection.ensure_connection(max_retries=3, interval_start=0.2)
                 queue = plain_queue(self._reply_to, _REPLY_S)
-                with consumer_of(connection, queue, self._on_message):
+                # Redis writes four things down for each message that is to be acknowledged; a reply that is lost is asked for again.
+                with consumer_of(connection, queue, self._on_message, no_ack=is_redis(self._broker)):
                     while not self._closed.is_set():
                         with contextlib.suppress(TimeoutError):
                             connection.drain_events(timeout=0.2)
@@ -189,7 +190,8 @@ class Remote:
                 _release(connection)
 
     def _on_message(self, message: Any) -> None:
-        message.ack()
+        if not is_redis(self._broker):
+            message.ack()
         with self._lock:
             waiting = self._waiting.pop(str(message.properties.get("correlation_id")), None)
         if waiting is None:
@@ -244,7 +246,7 @@ def _settle(future: Future[Any], value: Any, error: BaseException | None) -> Non
 
 
 def _blobs(broker: str, queue: str, files: str | Path | None, large_bytes: int) -> Blobs:
-    redis = RedisStore(broker, queue, 0).redis if is_redis(broker) and files is None else None
+    redis = RedisStore(broker, queue, 0, tries=20).redis if is_redis(broker) and files is None else None
     return Blobs(redis, files, large_bytes)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rankwise.broker.messages import BINARY, HEADER_LENGTH, JSON, Body, Malformed
+from rankwise.broker.redis_channel import redis_transport
 from rankwise.errors import UsageError
 
 TASKS = "rankwise.tasks"
@@ -20,12 +21,14 @@ def connect(address: str) -> Any:
     if "://" not in address:
         raise UsageError(f"{address!r} is no broker", next=("redis://HOST:6379/0", "amqp://USER:PASSWORD@HOST:5672//"))
     options: dict[str, Any] = {}
+    more: dict[str, Any] = {}
     if is_redis(address):
+        more = {"transport": redis_transport()}
         options = {"visibility_timeout": REDELIVER_S, "queue_order_strategy": "sorted", "priority_steps": list(range(HIGHEST + 1))}
         options["unacked_restore_limit"] = 1000  # all that a lost worker held, not ten at a time
     elif is_amqp(address):
         options = {"confirm_publish": True}  # what was sent is with the broker, or an error tells
-    return kombu.Connection(address, transport_options=options, connect_timeout=5)
+    return kombu.Connection(address, transport_options=options, connect_timeout=5, **more)
 
 
 def _kombu() -> Any:
@@ -54,9 +57,9 @@ def plain_queue(name: str, expires_s: float | None = None) -> Any:
     return kombu.Queue(name, exchange=kombu.Exchange(""), routing_key=name, durable=True, expires=expires_s)
 
 
-def consumer_of(connection: Any, queue: Any, on_message: Callable[[Any], None]) -> Any:
+def consumer_of(connection: Any, queue: Any, on_message: Callable[[Any], None], no_ack: bool = False) -> Any:
     """Hands over raw messages; nothing is decoded on the way."""
-    return _kombu().Consumer(connection.channel(), [queue], on_message=on_message)
+    return _kombu().Consumer(connection.channel(), [queue], on_message=on_message, no_ack=no_ack)
 
 
 def publish(

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from rankwise.errors import UsageError
-from rankwise.pool.datatypes import MOST_DIMENSIONS, NAMES, NUMPY
+from rankwise.pool.api.output_names import named_list, output_names
+from rankwise.pool.memory.datatypes import MOST_DIMENSIONS, NAMES, NUMPY
 
 JSON, BINARY = "application/json", "application/octet-stream"
 HEADER_LENGTH = "inference-header-content-length"  # in the message's headers: where the JSON of a binary body ends
@@ -111,9 +112,8 @@ def outputs_of(value: Any, names: Sequence[str] = ()) -> tuple[dict[str, Array],
     if isinstance(value, Mapping):
         return {str(name): as_array(item) for name, item in value.items()}, "dict"
     if isinstance(value, (list, tuple)):
-        known = names if len(names) == len(value) else [f"output_{i}" for i in range(len(value))]
-        return {name: as_array(item) for name, item in zip(known, value)}, "list"
-    return {names[0] if len(names) == 1 else "output": as_array(value)}, "tensor"
+        return {name: as_array(item) for name, item in named_list(value, names).items()}, "list"
+    return {output_names(None, names)[0]: as_array(value)}, "tensor"
 
 
 def as_array(value: Any) -> Array:

@@ -33,13 +33,14 @@ def open_store(address: str, queue: str, keep_s: int) -> Store:
 
 
 class RedisStore:
-    def __init__(self, address: str, queue: str, keep_s: int) -> None:
+    def __init__(self, address: str, queue: str, keep_s: int, tries: int = 3) -> None:
+        """A worker tries again by itself, and looks meanwhile whether it is to stop; so few `tries` are enough for it."""
         import redis
         from redis.backoff import ExponentialBackoff
         from redis.retry import Retry
 
         errors: list[Any] = [redis.ConnectionError, redis.TimeoutError]
-        retry = Retry(ExponentialBackoff(cap=2), 20)  # a restart of Redis takes seconds
+        retry = Retry(ExponentialBackoff(cap=2 if tries > 3 else 0.2), tries)
         self.redis = redis.Redis.from_url(address, retry=retry, retry_on_error=errors)
         self._prefix, self._keep_s = f"rankwise:{queue}", keep_s
 
@@ -49,8 +50,8 @@ class RedisStore:
 
     def put(self, id: str, data: bytes) -> bytes:
         # A retry after a lost connection may find its own first attempt there, which is the same answer.
-        self.redis.set(f"{self._prefix}:result:{id}", data, nx=True, ex=self._keep_s)
-        return self.get(id) or data
+        is_first = self.redis.set(f"{self._prefix}:result:{id}", data, nx=True, ex=self._keep_s)
+        return data if is_first else self.get(id) or data
 
     def count_try(self, id: str) -> int:
         key = f"{self._prefix}:tries:{id}"

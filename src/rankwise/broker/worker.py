@@ -1,7 +1,7 @@
 """`rankwise worker`: takes messages from a queue, runs them in a pool, and answers each exactly as often as its sender can tell: once.
 
 A message is acknowledged only after its answer is stored and sent. Whatever happens before that, the broker delivers it again, and
-the store answers it. Two threads: one reads from the broker and acknowledges (kombu wants both on one connection), one stores and sends.
+the store answers it. One thread reads from the broker and acknowledges (kombu wants both on one connection), a few others store and send.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from rankwise.broker.messages import Body, Malformed, Reply, Request, outputs_of
 from rankwise.broker.stores import Store
 from rankwise.causes import load_cause
 from rankwise.errors import RankwiseError, UsageError
-from rankwise.pool.verdicts import deadline_exceeded
+from rankwise.pool.errors import deadline_exceeded
 
 log = logging.getLogger("rankwise.worker")
 
@@ -41,6 +41,7 @@ MAX_TRIES = 10  # deliveries without an answer: it ends this very process, or ha
 _BUSY_S, _IDLE_S = 0.005, 0.5  # how long to wait for the next message before looking for answers to acknowledge
 _POISON = {"RW804", "RW806"}  # an input that kills workers, one that never ends
 _REPLY_S = 3600
+_SENDERS = 4  # each waits for the broker's and the store's disk, which take many answers at once as fast as one
 _SEND_TRIES = 240  # half a second apart: longer than a broker takes to restart
 
 
@@ -95,8 +96,9 @@ class Worker:
 
     def run(self) -> None:
         """Until `stop`; goes on after every loss of the connection."""
-        sender = threading.Thread(target=self._send_all, name="rankwise-replies")
-        sender.start()
+        senders = [threading.Thread(target=self._send_all, name=f"rankwise-replies-{i}") for i in range(_SENDERS)]
+        for sender in senders:
+            sender.start()
         try:
             while not self._stopping.is_set():
                 self._number += 1
@@ -109,8 +111,10 @@ class Worker:
                 finally:
                     _close(connection)
         finally:
-            self._outbox.put(None)
-            sender.join()
+            for _ in senders:
+                self._outbox.put(None)
+            for sender in senders:
+                sender.join()
 
     # ---- the reading thread
 
@@ -212,7 +216,7 @@ class Worker:
         with self._lock:
             return bool(self._jobs or self._answered)
 
-    # ---- the sending thread
+    # ---- the sending threads
 
     def _send_all(self) -> None:
         connection = None
@@ -258,8 +262,8 @@ class Worker:
             publish(producer, unpack_body(stored), name, correlation_id=job.id)
             if is_redis(self._options.broker):
                 producer.channel.client.expire(name, _REPLY_S)  # nobody else would tidy up after a sender that is gone
-        self.answered += 1
         with self._lock:
+            self.answered += 1
             self._answered += job.messages
 
     def _to_dead_letters(self, job: Job, finding: dict[str, Any], producer: Any) -> None:
@@ -301,7 +305,7 @@ def _reply_of(job: Job, future: Future[Any] | None, error: BaseException | None,
 
 
 def _kills_us(request: Request) -> RankwiseError:
-    from rankwise.pool.verdicts import Quarantined
+    from rankwise.pool.errors import Quarantined
 
     summary = f"a message for model {request.model!r} came back {MAX_TRIES} times without an answer and is not tried again"
     why = "each worker that took it ended, or lost its connection, before it could answer"

@@ -1,4 +1,4 @@
-"""`rankwise demo`: the tour. Trains on two ranks, breaks the training, shows the verdict, trains with the helpers, and predicts."""
+"""`rankwise demo`: the tour. Trains on two ranks, breaks the training, shows the verdict, trains with the helpers, predicts, serves."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ def main(argv: list[str]) -> int:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.description = "A training on two ranks that works, the same with a real fault, its verdict; then the helpers, and inference."
+    parser.description = (
+        "A training on two ranks that works, the same with a real fault, its verdict; then the helpers, inference and a server."
+    )
 
 
 def _copy_scripts(folder: Path) -> None:
@@ -96,6 +98,32 @@ def _train_with_helpers() -> None:
     _say("   $ python predict_digits.py", "")
     if (code := subprocess.run([sys.executable, "predict_digits.py"]).returncode) != 0:
         raise _OffCourse(f"predict_digits.py should have ended with exit code 0, not {code}")
+    _serve()
+
+
+def _serve() -> None:
+    missing = [name for name in ("httptools", "grpc", "tritonclient", "geventhttpclient") if importlib.util.find_spec(name) is None]
+    if missing:
+        _say("", f"5. A server for other people's clients: left out, since {', '.join(missing)} cannot be imported.")
+        return
+    _say("", "5. The same checkpoint behind a server that other people's clients speak to: NVIDIA's, here.", "")
+    model = ["--build", "train_ddp:small_cnn", "--weights", "runs/digits/last.pt", "--name", "digits"]
+    options = [*model, "--input", "picture:FP32:-1,1,8,8", "--max-batch", "64", "--http", "127.0.0.1:0"]
+    _say(" ".join(["   $ rankwise serve", *options]), "")
+    command = [sys.executable, "-m", "rankwise", "serve", *options, "--grpc", "", "--quiet"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
+        try:
+            assert server.stdout is not None
+            line = server.stdout.readline().strip()
+            if " on " not in line:
+                raise _OffCourse("rankwise serve should have said where it listens")
+            address = line.rpartition(" ")[2]
+            _say(line, "", f"   $ python ask_digits.py {address}", "")
+            if (code := subprocess.run([sys.executable, "ask_digits.py", address]).returncode) != 0:
+                raise _OffCourse(f"ask_digits.py should have ended with exit code 0, not {code}")
+        finally:
+            server.terminate()
+            server.wait(60)
 
 
 def _look_closer(out: Path, verdict: dict[str, Any]) -> None:

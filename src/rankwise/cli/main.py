@@ -7,9 +7,9 @@ import importlib
 import os
 import sys
 
-from rankwise import __version__
 from rankwise.cli.options import Parser
 from rankwise.errors import RankwiseError, UsageError
+from rankwise.version import __version__
 
 COMMANDS = {
     "run": "launch a script as torchrun would, or any command after --, and watch it",

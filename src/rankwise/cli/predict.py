@@ -9,13 +9,14 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from rankwise.cli.options import Parser
+from rankwise.cli.options import Parser, add_engine_options
 from rankwise.cli.terminal import print_finding
 from rankwise.errors import UsageError
 
 _EPILOG = """examples:
   rankwise predict --build my_models:build --weights last.pt --input data.parquet --columns pixels --output out.parquet
   rankwise predict --build mlp.pt2 --input x.npy --output y.npy --workers 0
+  rankwise predict --build my_models:build --weights last.pt --input x.npy --output y.npy --engine ray
   rankwise predict --build my_models:build --weights last.pt --input images/ --load my_data:load_image --output out.jsonl
 
 Killed at any moment, the same command goes on where it was; rows that fail are listed in errors.jsonl beside the output.
@@ -52,6 +53,8 @@ def main(argv: list[str]) -> int:
                 restart=options.restart,
                 overwrite=options.overwrite,
                 errors=options.errors,
+                engine=options.engine or "processes",
+                address=options.address,
             ),
             on_progress=shown.update,
         )
@@ -88,6 +91,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--separate", action="store_true", help="columns of single numbers as inputs of their own, not as one matrix")
     parser.add_argument("--device", metavar="DEVICE", default="auto", help="auto, cpu, cuda, cuda:1")
     parser.add_argument("--workers", metavar="N", default="auto", help="processes; 0 runs in this one (default: auto)")
+    add_engine_options(parser)
     parser.add_argument("--batch", metavar="N", default="auto", help="rows at once (default: auto, found by trying)")
     parser.add_argument(
         "--max-errors",

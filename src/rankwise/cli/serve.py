@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rankwise.cli.options import Parser
+from rankwise.cli.options import Parser, add_engine_options
 from rankwise.errors import UnreadableInput, UsageError
 
 if TYPE_CHECKING:
-    from rankwise.pool.models_file import ModelsFile, TensorSpec
+    from rankwise.pool.api.models_file import ModelsFile
+    from rankwise.pool.memory.datatypes import TensorSpec
     from rankwise.serve.server import Server
 
 _EPILOG = """examples:
@@ -35,7 +37,7 @@ def main(argv: list[str]) -> int:
     import asyncio
 
     from rankwise.pool import Pool
-    from rankwise.pool.arguments import parse_bytes
+    from rankwise.pool.api.arguments import parse_bytes
     from rankwise.serve.http import Limits
     from rankwise.serve.server import Options, Server, parse_address, run, tls_context
 
@@ -46,12 +48,13 @@ def main(argv: list[str]) -> int:
     file = _models(options)
     token = _token(options.token_file)
     limits = Limits(body_bytes=parse_bytes(options.max_body, "--max-body"))
-    chosen = Options(options.http, options.grpc, token, options.certificate, options.private_key, options.drain, limits)
+    chosen = Options(options.http, options.grpc, token, options.certificate, options.private_key, options.drain, options.traces, limits)
     _log_json(options.quiet)
-    arguments = {**file.pool, **({"workers": _workers(options.workers)} if options.workers else {})}
+    given = {"workers": _workers(options.workers) if options.workers else None, "engine": options.engine, "address": options.address}
+    arguments = {**file.pool, **{name: value for name, value in given.items() if value is not None}}
     pool = Pool(file.models, **arguments)
     try:
-        asyncio.run(run(Server(pool, file.entries, chosen), _told))
+        asyncio.run(run(Server(pool, file, chosen, _source(options)), _told))
     finally:
         pool.close(cancel=True, timeout=5)
     return 0
@@ -69,17 +72,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-batch", metavar="N", type=int, default=1, help="of --build: rows that may run together")
     parser.add_argument("--device", default="auto", help="of --build: auto, cpu, cuda, cuda:1")
     parser.add_argument("--workers", metavar="N", default="", help="processes (default: as MODELS.toml says, or one per core)")
+    add_engine_options(parser)
     parser.add_argument("--token-file", metavar="PATH", help="clients have to send what stands in it as a bearer token")
     parser.add_argument("--certificate", metavar="PEM", default="", help="TLS, on both ports")
     parser.add_argument("--private-key", metavar="PEM", default="", help="of the certificate")
     parser.add_argument("--max-body", metavar="SIZE", default="256MB", help="the largest request that is taken (default: 256MB)")
     parser.add_argument("--drain", metavar="SECONDS", type=float, default=30.0, help="what is under way may take so long at the end")
+    parser.add_argument("--traces", metavar="URL", default="", help="OpenTelemetry spans to this collector (OTLP over HTTP)")
     parser.add_argument("--quiet", action="store_true", help="no line per request")
 
 
 def _models(options: argparse.Namespace) -> ModelsFile:
     from rankwise.pool import Model
-    from rankwise.pool.models_file import Entry, ModelsFile, check_name, read_folder, read_models
+    from rankwise.pool.api.models_file import Entry, ModelsFile, check_name, described, read_folder, read_models
 
     if (options.models is None) == (options.build is None):
         raise UsageError("rankwise serve takes either MODELS.toml or --build", next=("rankwise serve --help",))
@@ -90,12 +95,16 @@ def _models(options: argparse.Namespace) -> ModelsFile:
     check_name("--name", options.name)
     model = Model(options.build, options.weights, options.device, max_batch=options.max_batch)
     model.check(options.name)
-    return ModelsFile((Entry(options.name, "1", options.name, model, tuple(map(_input, options.input))),))
+    return ModelsFile((described(Entry(options.name, "1", options.name, model, tuple(map(_input, options.input)))),))
+
+
+def _source(options: argparse.Namespace) -> Callable[[], ModelsFile] | None:
+    """Reads MODELS.toml or the folder once more, for clients that load a model anew."""
+    return (lambda: _models(options)) if options.models is not None else None
 
 
 def _input(text: str) -> TensorSpec:
-    from rankwise.pool.datatypes import DATATYPES
-    from rankwise.pool.models_file import TensorSpec
+    from rankwise.pool.memory.datatypes import DATATYPES, TensorSpec
 
     name, _, rest = text.partition(":")
     datatype, _, sizes = rest.partition(":")

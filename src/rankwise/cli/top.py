@@ -43,7 +43,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _looks(pid: int | None) -> list[dict[str, Any]]:
-    from rankwise.pool.window import look, pools
+    from rankwise.pool.stats import look, pools
 
     names = [name for process, name in pools() if pid in (None, process)]
     if pid is not None and not names:

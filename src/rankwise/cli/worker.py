@@ -8,7 +8,7 @@ import signal
 import tempfile
 from pathlib import Path
 
-from rankwise.cli.options import Parser
+from rankwise.cli.options import Parser, add_engine_options
 
 _EPILOG = """examples:
   rankwise worker MODELS.toml --broker redis://localhost:6379/0
@@ -23,7 +23,7 @@ def main(argv: list[str]) -> int:
     add_options(parser)
     options = parser.parse_args(argv)
     from rankwise.broker.connecting import connect, is_redis
-    from rankwise.pool.models_file import read_models
+    from rankwise.pool.api.models_file import read_models
 
     models = read_models(options.models)
     connect(options.broker)  # says at once what is not installed
@@ -38,7 +38,8 @@ def main(argv: list[str]) -> int:
     store = open_store(results, options.queue, options.keep)
     blobs = Blobs(store.redis if isinstance(store, RedisStore) else None, options.files)
     names = {entry.key: [output.name for output in entry.outputs] for entry in models.entries}
-    with Pool(models.models, **models.pool) as pool:
+    engine = {name: value for name, value in (("engine", options.engine), ("address", options.address)) if value is not None}
+    with Pool(models.models, **{**models.pool, **engine}) as pool:
         settings = WorkerOptions(options.broker, options.queue, options.prefetch, options.drain)
         worker = Worker(pool, store, blobs, settings, names)
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -53,6 +54,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.epilog, parser.formatter_class = _EPILOG, argparse.RawDescriptionHelpFormatter
     parser.add_argument("models", metavar="MODELS.toml", help="which models there are, as for rankwise serve")
     parser.add_argument("--broker", metavar="URL", required=True, help="redis://… or amqp://…")
+    add_engine_options(parser)
     parser.add_argument("--queue", metavar="NAME", default="rankwise.tasks", help="where messages come from (default: rankwise.tasks)")
     parser.add_argument(
         "--results", metavar="PLACE", help="answers by id: redis://… or a shared folder (default: the Redis, or a local folder)"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from rankwise.causes import is_cause, load_cause
 from rankwise.diagnose.models import model_difference
-from rankwise.diagnose.standing import Standings, ended_well, first_raised, gave_up, has_failed, is_echo, place_of, wait_of
+from rankwise.diagnose.rank_state import RankStates, ended_well, first_raised, gave_up, has_failed, is_echo, place_of, wait_of
 from rankwise.diagnose.wording import at
 from rankwise.evidence.frames import is_user_file, user_frame
 from rankwise.evidence.records import Call, Ended, Frame, JobEvidence, Raised, RankEvidence
@@ -46,6 +46,10 @@ _NCCL_SAYS = (
     ("bootstrap : no socket interface", "RW108", "no network interface fits NCCL_SOCKET_IFNAME"),
 )
 _CUDA_LATER = ("device-side assert", "illegal memory access", "unspecified launch failure", "misaligned address", "cuda error: an illegal")
+_SURFACED = (
+    "CUDA reports an error when the next call notices it: the named line is where it surfaced, the kernel that failed was started "
+    "earlier. CUDA_LAUNCH_BLOCKING=1 shows the line that started it, compute-sanitizer the access itself"
+)
 _UNUSED = "finished reduction in the prior iteration"
 _SIZE_MISMATCH = "doesn't match expected size"
 _ADVICE: dict[int | None, tuple[str, ...]] = {
@@ -70,7 +74,7 @@ class _End:
     raised: Raised | None
 
 
-def find_crash(job: JobEvidence, stands: Standings, book: SourceBook) -> Finding | None:
+def find_crash(job: JobEvidence, states: RankStates, book: SourceBook) -> Finding | None:
     """The root cause among the ranks that ended badly; None if none did by itself."""
     ends = sorted(_own_ends(job), key=lambda end: (end.time_ns, end.rank))
     # A rank of which nothing is known but that it is gone may have ended in peace: whoever is known to have failed comes first.
@@ -81,7 +85,7 @@ def find_crash(job: JobEvidence, stands: Standings, book: SourceBook) -> Finding
     if (told := _told_by_session(ends)) is not None:
         return told
     together = [end for end in ends if _same(root, end)]
-    return _from_raise(job, stands, book, root, together) if root.raised else _from_end(job, stands, root)
+    return _from_raise(job, states, book, root, together) if root.raised else _from_end(job, states, root)
 
 
 def failed_in_collective(job: JobEvidence, crash: Finding) -> bool:
@@ -138,22 +142,22 @@ def _same(a: _End, b: _End) -> bool:
 # -- exceptions ---------------------------------------------------------------------------------------------------------------
 
 
-def _from_raise(job: JobEvidence, stands: Standings, book: SourceBook, root: _End, together: list[_End]) -> Finding:
+def _from_raise(job: JobEvidence, states: RankStates, book: SourceBook, root: _End, together: list[_End]) -> Finding:
     raised = root.raised
     assert raised is not None
     text = f"{raised.type}: {raised.message}".lower()
     for special in (_unused_parameters, _different_models):
-        finding = special(job, stands, book, root, together)
+        finding = special(job, states, book, root, together)
         if finding is not None:
             return finding
     if raised.type == "KeyboardInterrupt":
         return _interrupted(job, together)
     killed = _WORKER_KILLED.search(raised.message)
     if killed:
-        return _worker_killed(job, stands, root, int(killed[1].split(",")[0]), killed[2])
+        return _worker_killed(job, states, root, int(killed[1].split(",")[0]), killed[2])
     lost = _lost_worker(job.ranks[root.rank], raised)
     if lost is not None:
-        return _worker_killed(job, stands, root, lost, "exited unexpectedly")
+        return _worker_killed(job, states, root, lost, "exited unexpectedly")
     code = "RW401"
     why = "the first exception by time; what the other ranks report came after it"
     before = " before init_process_group" if not job.ranks[root.rank].inits else ""
@@ -168,16 +172,13 @@ def _from_raise(job: JobEvidence, stands: Standings, book: SourceBook, root: _En
         code, why = told[0], f"NCCL's own words: {_last_error(raised.message)}"
         failed = f"failed: {told[1]}"
     elif any(words in text for words in _CUDA_LATER):
-        why = (
-            "CUDA reports an error when the next call notices it: the named line is where it surfaced, the kernel that failed was started "
-            "earlier. CUDA_LAUNCH_BLOCKING=1 shows the line that started it, compute-sanitizer the access itself"
-        )
+        why = _SURFACED
     ranks = [end.rank for end in together]
     return load_cause(code).finding(
         f"{ranks_text(ranks)} {failed}",
         certain=True,
         culprits=tuple(place_of(job.ranks[end.rank], _raise_frame(end.raised) if end.raised else None) for end in together),
-        waiting=_waits(stands, ranks),
+        waiting=_waits(states, ranks),
         why=why,
         deadlock=True,
     )
@@ -224,7 +225,7 @@ def _prefixed_side(message: str) -> str | None:
     return None
 
 
-def _unused_parameters(job: JobEvidence, stands: Standings, book: SourceBook, root: _End, together: list[_End]) -> Finding | None:
+def _unused_parameters(job: JobEvidence, states: RankStates, book: SourceBook, root: _End, together: list[_End]) -> Finding | None:
     raised = root.raised
     if raised is None or _UNUSED not in raised.message:
         return None
@@ -242,7 +243,7 @@ def _unused_parameters(job: JobEvidence, stands: Standings, book: SourceBook, ro
             f"{ranks_text(ranks)}: {', '.join(replaced[:6])} was replaced after DDP wrapped the model, so DDP waits for gradients that never come (unused parameters)",
             certain=True,
             culprits=tuple(place_of(job.ranks[rank], line or frame) for rank in ranks),
-            waiting=_waits(stands, ranks),
+            waiting=_waits(states, ranks),
             why=f"DDP still holds the old parameters; the module was modified{at(line)}, after wrapping",
             deadlock=True,
         )
@@ -253,7 +254,7 @@ def _unused_parameters(job: JobEvidence, stands: Standings, book: SourceBook, ro
         f"{ranks_text(ranks)}: {_few(names)} got no gradient (unused parameters){others}",
         certain=True,
         culprits=tuple(place_of(job.ranks[rank], line or frame) for rank in ranks),
-        waiting=_waits(stands, ranks),
+        waiting=_waits(states, ranks),
         why=f"{listed}: their output did not take part in the loss{at(line)}; DDP failed with '{_first_line(raised.message, 70)}'{at(frame)}; it waits for every parameter unless find_unused_parameters=True",
         deadlock=True,
     )
@@ -266,7 +267,7 @@ def _few(names: list[str]) -> str:
     return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
 
 
-def _different_models(job: JobEvidence, stands: Standings, book: SourceBook, root: _End, together: list[_End]) -> Finding | None:
+def _different_models(job: JobEvidence, states: RankStates, book: SourceBook, root: _End, together: list[_End]) -> Finding | None:
     models = {rank: e.models[-1] for rank, e in job.ranks.items() if e.models}
     if len({(m.names, m.shapes, m.dtypes) for m in models.values()}) < 2:
         return None
@@ -287,7 +288,7 @@ def _lost_worker(evidence: RankEvidence, raised: Raised) -> int | None:
     return next((helper.pid for helper in dead), 0)  # 0: gone before it was seen
 
 
-def _worker_killed(job: JobEvidence, stands: Standings, root: _End, pid: int, how_it_ended: str) -> Finding:
+def _worker_killed(job: JobEvidence, states: RankStates, root: _End, pid: int, how_it_ended: str) -> Finding:
     raised = root.raised
     assert raised is not None
     evidence = job.ranks[root.rank]
@@ -305,7 +306,7 @@ def _worker_killed(job: JobEvidence, stands: Standings, root: _End, pid: int, ho
         f"rank {root.rank}'s {worker} was {how_it_ended.replace('exited unexpectedly', 'killed or exited unexpectedly')}{name}{at(own)}{how}",
         certain=True,
         culprits=(place_of(evidence, own or _raise_frame(raised)),),
-        waiting=_waits(stands, [root.rank]),
+        waiting=_waits(states, [root.rank]),
         why="the rank fails when its worker is gone, and the other ranks lose their connection to it",
         deadlock=True,
         instead=_ADVICE.get(helper.ended.signal if helper and helper.ended else None, ()),
@@ -315,10 +316,10 @@ def _worker_killed(job: JobEvidence, stands: Standings, root: _End, pid: int, ho
 # -- ends without an exception ------------------------------------------------------------------------------------------------
 
 
-def _from_end(job: JobEvidence, stands: Standings, root: _End) -> Finding:
+def _from_end(job: JobEvidence, states: RankStates, root: _End) -> Finding:
     evidence, ended = job.ranks[root.rank], root.ended
     frame = user_frame(ended.stack) or _signal_frame(evidence, ended) or _last_call_frame(evidence)
-    details = {"culprits": (place_of(evidence, frame),), "waiting": _waits(stands, [root.rank]), "deadlock": True}
+    details = {"culprits": (place_of(evidence, frame),), "waiting": _waits(states, [root.rank]), "deadlock": True}
     before = " before init_process_group" if not evidence.inits else ""
     if ended.kind in ("sys_exit", "os_exit"):
         call = "os._exit" if ended.kind == "os_exit" else "sys.exit"
@@ -390,6 +391,12 @@ def _native_crash(job: JobEvidence, root: _End, number: int | None, frame: Frame
             certain=False, why=f"the sizes (counts, splits, shapes) of its call{at(frame)} do not fit those of another rank; gloo ended the process: {said}",
             instead=("compare what each rank called last, and with which sizes",), **{**details, "culprits": (place_of(job.ranks[root.rank], frame),)},
         )  # fmt: skip
+    if any(words in said.lower() for words in _CUDA_LATER):  # torch's watchdog thread noticed it before the main thread did
+        return load_cause("RW401").finding(
+            f"rank {root.rank} failed with {said[said.find('CUDA error') :] if 'CUDA error' in said else said}{at(frame)}",
+            certain=True, why=f"{_SURFACED}. Here NCCL's watchdog noticed it and ended the process with {name}",
+            instead=("run once with CUDA_LAUNCH_BLOCKING=1 to see the line that started the kernel",), **details,
+        )  # fmt: skip
     if "nccl error" in said.lower():
         call = _last_unfinished(job.ranks[root.rank])
         return load_cause("RW204").finding(
@@ -440,8 +447,8 @@ def _attribute_place(book: SourceBook, parameter: str, kinds: tuple[str, ...]) -
     return None
 
 
-def _waits(stands: Standings, culprits: list[int]) -> tuple[object, ...]:
-    return tuple(wait_of(s) for rank, s in sorted(stands.items()) if rank not in culprits and s.kind in ("waiting", "init"))
+def _waits(states: RankStates, culprits: list[int]) -> tuple[object, ...]:
+    return tuple(wait_of(s) for rank, s in sorted(states.items()) if rank not in culprits and s.kind in ("waiting", "init"))
 
 
 def _oom_proof(job: JobEvidence, evidence: RankEvidence) -> str:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from rankwise.causes import load_cause
 from rankwise.diagnose.at_exit import find_stuck_at_exit
 from rankwise.diagnose.crash import failed_in_collective, find_crash
-from rankwise.diagnose.disagree import find_disagreement, find_other_size, find_parted
+from rankwise.diagnose.disagree import find_disagreement, find_other_size, find_paired, find_parted
 from rankwise.diagnose.health import find_notes
 from rankwise.diagnose.lost import with_lost_nodes
 from rankwise.diagnose.match import find_conflict, last_seq
 from rankwise.diagnose.models import model_difference
 from rankwise.diagnose.no_ranks import find_command_failure
 from rankwise.diagnose.p2p import find_crossed_queues
+from rankwise.diagnose.rank_state import RankStates, ended_well, first_raised, gave_up, place_of, rank_states, wait_of
 from rankwise.diagnose.rendezvous import find_rendezvous_wait
 from rankwise.diagnose.restarts import find_stale_store
 from rankwise.diagnose.silent import find_silent
-from rankwise.diagnose.standing import Standings, ended_well, first_raised, gave_up, place_of, standings, wait_of
 from rankwise.diagnose.start import find_start_problem
 from rankwise.diagnose.stuck import find_all_idle, find_stuck
 from rankwise.diagnose.unanswered import find_unanswered
@@ -38,55 +38,59 @@ _OF_WRONG_VALUES = (
 
 def diagnose(job: JobEvidence) -> list[Finding]:
     """All findings about a job, the root cause first."""
-    stands = standings(job)
+    states = rank_states(job)
     book = SourceBook.of_job(job)
     found: list[Finding] = []
-    root = find_root(job, stands, book)
+    root = find_root(job, states, book)
     found += root
     found += find_silent(job)
-    found += find_notes(job, stands, is_well=not root)
-    return [in_short(relative_to(finding, job.cwd)) for finding in with_lost_nodes(found, job, stands)]
+    found += find_notes(job, states, is_well=not root)
+    return [in_short(relative_to(finding, job.cwd)) for finding in with_lost_nodes(found, job, states)]
 
 
-def find_root(job: JobEvidence, stands: Standings, book: SourceBook) -> list[Finding]:
+def find_root(job: JobEvidence, states: RankStates, book: SourceBook) -> list[Finding]:
     """The root cause and its companions; empty where the job is well."""
     if job.exit_code == 0 and all(e.alive or ended_well(e.ended) for e in job.ranks.values()):
-        silent = find_disagreement(job, stands, book)
-        return [silent] if silent is not None and load_cause(silent.code).unnoticed else []
+        silent = find_disagreement(job, states, book)
+        if silent is None:
+            return []
+        if load_cause(silent.code).unnoticed or (silent.certain and find_conflict(job) is not None):
+            return [silent]
+        return find_paired(job, silent) if not silent.certain else []
     early = find_command_failure(job) or find_stale_store(job)
     if early is not None:
         return [early]
-    start = find_start_problem(job, stands, book)
-    crash = find_crash(job, stands, book)
-    disagreement = find_disagreement(job, stands, book)
+    start = find_start_problem(job, states, book)
+    crash = find_crash(job, states, book)
+    disagreement = find_disagreement(job, states, book)
     if start is not None and (crash is None or start.code in ("RW107", "RW108", "RW110", "RW105") or not start.certain):
         return [start] if crash is None or start.certain else [crash, start]
     if crash is not None:
-        if failed_in_collective(job, crash) and (parted := find_parted(job, stands, book)) is not None:
+        if failed_in_collective(job, crash) and (parted := find_parted(job, states, book)) is not None:
             return [parted]
         if disagreement is not None and _explains(disagreement, crash):
             return [disagreement]
-        if crash.code == "RW204" and not crash.certain and (other_size := find_other_size(job, stands, book)) is not None:
+        if crash.code == "RW204" and not crash.certain and (other_size := find_other_size(job, states, book)) is not None:
             return [other_size]
         if disagreement is None or not load_cause(disagreement.code).unnoticed:
             return [crash]
         return [disagreement, crash] if _failed_on_its_result(job, crash) else [crash, disagreement]
     if disagreement is not None:
         return [disagreement]
-    if (at_exit := find_stuck_at_exit(job, stands, book)) is not None:
+    if (at_exit := find_stuck_at_exit(job, states, book)) is not None:
         return [at_exit]
-    stuck = find_stuck(job, stands, book)
-    timeout = _timed_out(job, stands, list(job.suspected) or stuck)
+    stuck = find_stuck(job, states, book)
+    timeout = _timed_out(job, states, list(job.suspected) or stuck)
     if timeout is not None:
         return [timeout, *stuck]
     if stuck:
         return stuck
     if start is not None:
         return [start]
-    outside = find_unanswered(job, stands) or find_rendezvous_wait(job) or find_all_idle(job, stands, book)
+    outside = find_unanswered(job, states) or find_rendezvous_wait(job) or find_all_idle(job, states, book)
     if outside is not None:
         return [outside]
-    return _unknown(job, stands)
+    return _unknown(job, states)
 
 
 def _explains(disagreement: Finding, crash: Finding) -> bool:
@@ -110,69 +114,69 @@ def _failed_on_its_result(job: JobEvidence, crash: Finding) -> bool:
     )
 
 
-def _timed_out(job: JobEvidence, stands: Standings, stuck: list[Finding]) -> Finding | None:
+def _timed_out(job: JobEvidence, states: RankStates, stuck: list[Finding]) -> Finding | None:
     """torch itself gave up waiting: name whom it waited for, and what that rank was doing."""
     late = sorted(rank for rank, evidence in job.ranks.items() if not evidence.alive and gave_up(evidence))
-    late = [rank for rank in late if stands[rank].kind == "waiting"]
+    late = [rank for rank in late if states[rank].kind == "waiting"]
     if not late:
         return None
-    missing = sorted({r for rank in late for r in needed_by(job, stands, rank) if r in stands} - set(late))
-    standing = stands[late[0]]
+    missing = sorted({r for rank in late for r in needed_by(job, states, rank) if r in states} - set(late))
+    state = states[late[0]]
     if stuck:
         doing = f"{stuck[0].summary.split(';')[0]}. {stuck[0].why}"
     else:
-        doing = "; ".join(f"rank {r} is{at(stands[r].frame) or ' elsewhere'}" for r in missing[:3]) or "no rank is known to be missing"
+        doing = "; ".join(f"rank {r} is{at(states[r].frame) or ' elsewhere'}" for r in missing[:3]) or "no rank is known to be missing"
     limit = next((e.inits[-1].timeout_s for r in late if (e := job.ranks[r]).inits and e.inits[-1].timeout_s), None)
     after = f" ({seconds_text(limit)})" if limit else ""
     who = f"{ranks_text(missing)} did not arrive" if missing else "who did not arrive is not known"
     return load_cause("RW410").finding(
-        f"{verb(late, 'gave', 'gave')} up waiting in {standing.op} (timeout{after}): {who}",
+        f"{verb(late, 'gave', 'gave')} up waiting in {state.op} (timeout{after}): {who}",
         certain=bool(missing),
-        culprits=stuck[0].culprits if stuck else tuple(place_of(job.ranks[r], stands[r].frame) for r in missing),
-        waiting=tuple(wait_of(stands[r]) for r in late),
-        why=f"the process group's timeout{after} was over while {verb(late, 'waited', 'waited')} in {standing.says}{at(standing.frame)}; {doing}",
+        culprits=stuck[0].culprits if stuck else tuple(place_of(job.ranks[r], states[r].frame) for r in missing),
+        waiting=tuple(wait_of(states[r]) for r in late),
+        why=f"the process group's timeout{after} was over while {verb(late, 'waited', 'waited')} in {state.says}{at(state.frame)}; {doing}",
     )
 
 
-def _queued_on_gpu(stands: Standings, waiting: list[int], longest_s: float) -> Finding:
+def _queued_on_gpu(states: RankStates, waiting: list[int], longest_s: float) -> Finding:
     """All ranks have queued the same collective: what the GPUs do before it, or in it, takes long. No fault is in sight."""
-    standing = stands[waiting[0]]
+    state = states[waiting[0]]
     return load_cause("RW502").finding(
-        f"all ranks have queued the same {standing.op}; the GPUs have not finished it for {seconds_text(longest_s)}",
+        f"all ranks have queued the same {state.op}; the GPUs have not finished it for {seconds_text(longest_s)}",
         certain=False,
-        waiting=tuple(wait_of(stands[r]) for r in waiting),
-        why=f"every rank arrived with the same call{at(standing.frame)}; a long kernel before it, or a slow or broken link, would look like this",
+        waiting=tuple(wait_of(states[r]) for r in waiting),
+        why=f"every rank arrived with the same call{at(state.frame)}; a long kernel before it, or a slow or broken link, would look like this",
     )
 
 
-def _unknown(job: JobEvidence, stands: Standings) -> list[Finding]:
+def _unknown(job: JobEvidence, states: RankStates) -> list[Finding]:
     """Nothing fits: say so, and show who waits where and who does not."""
     differing = model_difference(job, deadlock=False)
-    if differing is not None and any(s.inside == "ddp" for s in stands.values()):
+    if differing is not None and any(s.inside == "ddp" for s in states.values()):
         return [differing]
-    waiting = sorted(rank for rank, s in stands.items() if s.kind == "waiting")
+    waiting = sorted(rank for rank, s in states.items() if s.kind == "waiting")
     ended = [rank for rank, e in sorted(job.ranks.items()) if not e.alive and not ended_well(e.ended)]
-    longest = max(((job.now_ns - stands[r].since_ns) / 1e9 for r in waiting), default=0.0)
+    longest = max(((job.now_ns - states[r].since_ns) / 1e9 for r in waiting), default=0.0)
     if not ended and (not waiting or longest < job.stall_after_s):
         return []
-    if job.exit_code is None and longest >= job.stall_after_s and (crossed := find_crossed_queues(job, stands)) is not None:
+    if job.exit_code is None and longest >= job.stall_after_s and (crossed := find_crossed_queues(job, states)) is not None:
         return [crossed]
-    told = "; ".join(f"rank {r} waits in {stands[r].says}{at(stands[r].frame)}" for r in waiting[:4])
+    told = "; ".join(f"rank {r} waits in {states[r].says}{at(states[r].frame)}" for r in waiting[:4])
     if ended and not waiting:
         raised = first_raised(job.ranks[ended[0]])
         said = raised.message.splitlines()[0][:200] if raised and raised.message else ""
         told = f"rank {ended[0]} ended" + (f" with {raised.type}: {said}" if raised else "")
-    together = {(stands[r].op, stands[r].group, stands[r].seq) for r in waiting}
-    unseen = sorted(set(members_of(job, stands[waiting[0]].group)) - set(job.ranks)) if waiting else []
+    together = {(states[r].op, states[r].group, states[r].seq) for r in waiting}
+    unseen = sorted(set(members_of(job, states[waiting[0]].group)) - set(job.ranks)) if waiting else []
     if job.exit_code is None and len(waiting) == len(job.ranks) and len(together) == 1 and not unseen:
         if any("nccl" in e.inits[-1].backend for e in job.ranks.values() if e.inits):
-            return [_queued_on_gpu(stands, waiting, longest)]
+            return [_queued_on_gpu(states, waiting, longest)]
         return [
             load_cause("RW114")
             .finding(
-                f"all ranks are in the same {stands[waiting[0]].op} and it does not complete for {seconds_text(longest)}{at(stands[waiting[0]].frame)}",
+                f"all ranks are in the same {states[waiting[0]].op} and it does not complete for {seconds_text(longest)}{at(states[waiting[0]].frame)}",
                 certain=False,
-                waiting=tuple(wait_of(stands[r]) for r in waiting),
+                waiting=tuple(wait_of(states[r]) for r in waiting),
                 why="every rank arrived with the same call; the network or the backend between them does not deliver",
             )
             .with_severity("warning")
@@ -184,8 +188,8 @@ def _unknown(job: JobEvidence, stands: Standings) -> list[Finding]:
         load_cause("RW900").finding(
             f"the cause is not one rankwise knows: {told or 'nothing moves'}",
             certain=False,
-            culprits=tuple(place_of(job.ranks[r], stands[r].frame) for r in ended[:8] if r not in waiting),
-            waiting=tuple(wait_of(stands[r]) for r in waiting),
+            culprits=tuple(place_of(job.ranks[r], states[r].frame) for r in ended[:8] if r not in waiting),
+            waiting=tuple(wait_of(states[r]) for r in waiting),
             why=f"{verb(waiting, 'waits', 'wait')}, for {seconds_text(longest)}" if waiting else "",
         )
     ]

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 
 from rankwise.diagnose.blame import Blame, Side, by_rank_condition, op_text, top_of
-from rankwise.diagnose.history import Parting, key_of, leads_to, times_followed, was_called
+from rankwise.diagnose.history import Parting, key_of, leads_to, times_between, times_followed, was_called
 from rankwise.diagnose.passes import has_left_pass, shorter_pass
 from rankwise.diagnose.reasons import LeftLoops, Reason, find_left_loops, find_skips, reasons_text
 from rankwise.diagnose.wording import at, verb
@@ -32,7 +32,19 @@ def find_departure(job: JobEvidence, book: SourceBook, parting: Parting, mine: l
         mine, others = others, mine
     sides = [side_of(mine, parting.next), side_of(others, parting.instead)]
     way, back = _Way(job, book, parting, mine, others), _Way(job, book, parting.turned(), others, mine)
-    arguments = (_by_own_condition, _by_handler, _by_data, _by_jump, _by_round, _by_loop, _by_exit, _by_order, _by_novelty, _by_condition)
+    arguments = (
+        _by_own_condition,
+        _by_handler,
+        _by_data,
+        _by_jump,
+        _by_round,
+        _by_loop,
+        _by_exit,
+        _by_order,
+        _by_count,
+        _by_novelty,
+        _by_condition,
+    )
     return by_rank_condition(job, book, sides) or next(
         (found for argue in arguments for one in (way, back) if (found := argue(one)) is not None), None
     )
@@ -226,6 +238,23 @@ def _by_order(way: _Way) -> Blame | None:
     if any(loop.start == shared[0].line for loop in way.book.loops_at(shared[1].file, shared[1].line)):
         return None  # the one that fetches the next item is a round ahead
     return _skipped(way, "")
+
+
+def _by_count(way: _Way) -> Blame | None:
+    """The others came to a call after fewer of these ranks' calls than every time before: they left some out, earlier or here."""
+    missed, there = way.parting.next, way.parting.next_other
+    if missed is None or there is None or key_of(missed) == key_of(there):
+        return None
+    usual, now = times_between(way.parting, missed, there)
+    if len(usual) != 1 or not 0 < now < min(usual):
+        return None
+    times = min(usual)
+    what = _EVENTS.get(missed.op) or op_text(side_of(way.mine, missed))
+    reasons = find_skips(way.book, _stack(way.parting.before), _stack(missed))
+    why = f"it came to {_told(there)} after {now} times {what}, and before always after {times}" + (
+        f": {reasons_text(reasons)}" if reasons else ""
+    )
+    return Blame("RW201", way.others, why, reasons[0].frame if len(reasons) == 1 else None, False, _frames(reasons))
 
 
 def _skipped(way: _Way, usual: str) -> Blame:

@@ -23,11 +23,12 @@ from rankwise.diagnose.departure import find_departure, side_of
 from rankwise.diagnose.groups import find_group_disagreement
 from rankwise.diagnose.history import Parting, find_other_sizes, find_parting, history_of, is_beside, key_of
 from rankwise.diagnose.match import Conflict, find_conflict, value_of
-from rankwise.diagnose.p2p import find_circle, find_unmatched_p2p
-from rankwise.diagnose.standing import P2P, Standings, end_of, place_of, wait_of
+from rankwise.diagnose.p2p import circle_finding, find_circle, find_unmatched_p2p
+from rankwise.diagnose.rank_state import P2P, RankStates, end_of, place_of, wait_of
 from rankwise.diagnose.waiting import doomed_ranks, needed_by
 from rankwise.diagnose.wording import at, group_text, verb
 from rankwise.evidence.collectives import Entry, Signature
+from rankwise.evidence.flight import base_group
 from rankwise.evidence.frames import user_frames
 from rankwise.evidence.records import Frame, JobEvidence, Stack
 from rankwise.findings import Finding, Place, ranks_text
@@ -44,38 +45,38 @@ _SAME_SLOT = {
 }
 
 
-def find_disagreement(job: JobEvidence, stands: Standings, book: SourceBook) -> Finding | None:
+def find_disagreement(job: JobEvidence, states: RankStates, book: SourceBook) -> Finding | None:
     """The first disagreement between ranks, if there is one; certain, since both sides were seen."""
     return (
-        find_group_disagreement(job, stands)
-        or _slot_disagreement(job, stands, book)
-        or _missing_in_slot(job, stands, book)
-        or find_unmatched_p2p(job, stands, book)
-        or find_circle(job, stands)
+        find_group_disagreement(job, states)
+        or _slot_disagreement(job, states, book)
+        or _missing_in_slot(job, states, book)
+        or find_unmatched_p2p(job, states, book)
+        or _circle(job, states, book)
     )
 
 
 # -- the same slot, different things ------------------------------------------------------------------------------------------
 
 
-def _slot_disagreement(job: JobEvidence, stands: Standings, book: SourceBook) -> Finding | None:
+def _slot_disagreement(job: JobEvidence, states: RankStates, book: SourceBook) -> Finding | None:
     conflict = find_conflict(job)
     if conflict is None:
         return None
     if (beside := _by_helper_thread(job, conflict)) is not None:
-        return _with_helper_thread(job, stands, conflict, beside)
+        return _with_helper_thread(job, states, conflict, beside)
     if conflict.about == "op":
-        return _different_ops(job, stands, book, conflict)
+        return _different_ops(job, states, book, conflict)
     certain = True
     if _have_parted(job, conflict):  # then these two calls never belonged together
-        parted = _different_ops(job, stands, book, conflict)
+        parted = _different_ops(job, states, book, conflict)
         if parted.code != "RW202":
             return parted
         certain = False
-    return _same_slot(job, stands, book, conflict, certain)
+    return _same_slot(job, states, book, conflict, certain)
 
 
-def find_other_size(job: JobEvidence, stands: Standings, book: SourceBook) -> Finding | None:
+def find_other_size(job: JobEvidence, states: RankStates, book: SourceBook) -> Finding | None:
     """The ranks were in step, and one of them gave a tensor of another size or dtype: as their calls show, where torch's record was lost in a crash."""
     first, *others = sorted(job.ranks)
     found = {other: pair for other in others if (pair := find_other_sizes(job, first, other)) is not None}
@@ -87,10 +88,10 @@ def find_other_size(job: JobEvidence, stands: Standings, book: SourceBook) -> Fi
     }
     about = "size" if len({call.sizes for call in calls.values()}) > 1 else "dtype"
     conflict = Conflict(calls[first].group, 0, about, entries, {rank: call.stack for rank, call in calls.items()})
-    return _same_slot(job, stands, book, conflict, certain=True)
+    return _same_slot(job, states, book, conflict, certain=True)
 
 
-def _same_slot(job: JobEvidence, stands: Standings, book: SourceBook, conflict: Conflict, certain: bool) -> Finding:
+def _same_slot(job: JobEvidence, states: RankStates, book: SourceBook, conflict: Conflict, certain: bool) -> Finding:
     """All called the same operation there, and not with the same arguments."""
     values = conflict.by_value()
     code, words = _SAME_SLOT[conflict.about]
@@ -111,7 +112,7 @@ def _same_slot(job: JobEvidence, stands: Standings, book: SourceBook, conflict: 
         certain=certain and not order and not guessed,
         culprits=tuple(place_of(job.ranks[rank], top_of(frames[rank])) for rank in culprits),
         waiting=tuple(
-            wait_of(stands[rank]) for rank in sorted(conflict.entries) if rank not in culprits and stands[rank].kind == "waiting"
+            wait_of(states[rank]) for rank in sorted(conflict.entries) if rank not in culprits and states[rank].kind == "waiting"
         ),
         why=f"{sides}; every rank must call {op}{f' #{conflict.seq}' if conflict.seq else ''} with the same {_noun(conflict.about)};{_both_places(frames)}"
         + (
@@ -121,9 +122,26 @@ def _same_slot(job: JobEvidence, stands: Standings, book: SourceBook, conflict: 
             if guessed
             else ""
         ),
-        deadlock=_is_stuck(stands, conflict),
+        deadlock=_is_stuck(states, conflict),
         instead=(*_ORDER, *load_cause(code).next[:1]) if order else () if certain else _COMPARE,
     )
+
+
+def find_paired(job: JobEvidence, guess: Finding) -> list[Finding]:
+    """Different operations that went through all the same: NCCL pairs what stands in a slot, and a job may end well with garbage."""
+    conflict = find_conflict(job)
+    if conflict is None or conflict.about != "op":
+        return []
+    told = [f"{ranks_text(ranks)} {op}" for op, ranks in conflict.by_value().items()]
+    return [
+        load_cause("RW202").finding(
+            f"different collectives were paired: {', '.join(told[:2])}",
+            certain=True,
+            culprits=tuple(place_of(job.ranks[rank], top_of(user_frames(stack))) for rank, stack in conflict.stacks.items()),
+            why=f"slot #{conflict.seq}{group_text(conflict.group)} of torch's own record holds both; the backend does not compare them, so their results are garbage. It may be that {guess.summary.split(';')[0]}: {guess.why}",
+            instead=_COMPARE,
+        )
+    ]
 
 
 def _by_helper_thread(job: JobEvidence, conflict: Conflict) -> list[int] | None:
@@ -133,17 +151,17 @@ def _by_helper_thread(job: JobEvidence, conflict: Conflict) -> list[int] | None:
     return ranks if 0 < len(ranks) < len(conflict.stacks) else None
 
 
-def _with_helper_thread(job: JobEvidence, stands: Standings, conflict: Conflict, ranks: list[int]) -> Finding:
+def _with_helper_thread(job: JobEvidence, states: RankStates, conflict: Conflict, ranks: list[int]) -> Finding:
     op = conflict.entries[ranks[0]].what.op
     others = [rank for rank in conflict.entries if rank not in ranks]
     return load_cause("RW208").finding(
         f"a helper thread of {ranks_text(ranks)} called {op} beside the main thread",
         certain=True,
         culprits=tuple(place_of(job.ranks[rank], top_of(user_frames(conflict.stacks[rank]))) for rank in ranks),
-        waiting=tuple(wait_of(stands[rank]) for rank in others if stands[rank].kind == "waiting"),
+        waiting=tuple(wait_of(states[rank]) for rank in others if states[rank].kind == "waiting"),
         why=f"its call took slot #{conflict.seq} of the group, in which {verb(others, 'is', 'are')} with the main thread's "
         f"{conflict.entries[others[0]].what.op}: collectives of two threads come in any order, and here the ranks' orders differ",
-        deadlock=_is_stuck(stands, conflict),
+        deadlock=_is_stuck(states, conflict),
         instead=("give the thread a process group of its own (dist.new_group), or make its collectives from the main thread",),
     )
 
@@ -227,18 +245,18 @@ def _have_parted(job: JobEvidence, conflict: Conflict) -> bool:
     return find_parting(job, first[0], second[0], conflict.group) is not None
 
 
-def _different_ops(job: JobEvidence, stands: Standings, book: SourceBook, conflict: Conflict) -> Finding:
+def _different_ops(job: JobEvidence, states: RankStates, book: SourceBook, conflict: Conflict) -> Finding:
     values = conflict.by_value()
     sides = []
     for ranks in values.values():
         entry = conflict.entries[ranks[0]]
         inside = entry.origin if entry.origin != "user" else ""
         sides.append(Side(ranks, entry.what.op, user_frames(conflict.stacks[ranks[0]]), inside))
-    return _finding_for(job, stands, book, sides, f"slot #{conflict.seq}{group_text(conflict.group)}", _is_stuck(stands, conflict))
+    return _finding_for(job, states, book, sides, f"slot #{conflict.seq}{group_text(conflict.group)}", _is_stuck(states, conflict))
 
 
-def _finding_for(job: JobEvidence, stands: Standings, book: SourceBook, sides: list[Side], slot: str, deadlock: bool) -> Finding:
-    group = stands[sides[0].ranks[0]].group
+def _finding_for(job: JobEvidence, states: RankStates, book: SourceBook, sides: list[Side], slot: str, deadlock: bool) -> Finding:
+    group = states[sides[0].ranks[0]].group
     partings = [find_parting(job, sides[0].ranks[0], other.ranks[0], group) for other in sides[1:]]
     blame = _blame(job, book, sides, partings)
     now = "; ".join(f"{verb(side.ranks, 'is', 'are')} in {op_text(side)}{at(top_of(side.stack))}" for side in sides)
@@ -252,7 +270,7 @@ def _finding_for(job: JobEvidence, stands: Standings, book: SourceBook, sides: l
         _headline(blame, sides, partings[0]),
         certain=blame.certain,
         culprits=tuple(culprits),
-        waiting=tuple(wait_of(stands[rank]) for rank in innocent if stands[rank].kind == "waiting"),
+        waiting=tuple(wait_of(states[rank]) for rank in innocent if states[rank].kind == "waiting"),
         why=f"{blame.why}; {now} ({slot})",
         deadlock=deadlock,
         instead=() if blame.certain else _COMPARE,
@@ -328,7 +346,7 @@ def _headline(blame: Blame, sides: list[Side], parting: Parting | None) -> str:
     }[blame.code]
 
 
-def find_parted(job: JobEvidence, stands: Standings, book: SourceBook) -> Finding | None:
+def find_parted(job: JobEvidence, states: RankStates, book: SourceBook) -> Finding | None:
     """Ranks that were not in step any more when a collective failed on one of them: what it failed with is only the echo."""
     sides: dict[object, list[int]] = {}
     last = {rank: history.calls[-1] for rank, e in sorted(job.ranks.items()) if (history := history_of(e)).calls}
@@ -340,38 +358,75 @@ def find_parted(job: JobEvidence, stands: Standings, book: SourceBook) -> Findin
         ordered = [[rank for rank in ordered[0] if rank not in parted], parted] if parted else ordered
     if len(ordered) < 2 or find_parting(job, ordered[0][0], ordered[1][0]) is None:
         return None
-    return _finding_for(job, stands, book, [side_of(ranks, last[ranks[0]]) for ranks in ordered], "as their last calls show", True)
+    return _finding_for(job, states, book, [side_of(ranks, last[ranks[0]]) for ranks in ordered], "as their last calls show", True)
+
+
+# -- a circle of groups -------------------------------------------------------------------------------------------------------
+
+
+def _circle(job: JobEvidence, states: RankStates, book: SourceBook) -> Finding | None:
+    """Ranks that wait for each other in different groups: one of them in a call that the others never make, or all in their own order."""
+    ring = find_circle(job, states)
+    if not ring:
+        return None
+    by_group: dict[str, list[int]] = {}
+    for rank, state in sorted(states.items()):
+        if state.kind == "waiting":
+            by_group.setdefault(state.group, []).append(rank)
+    sides = [Side(ranks, states[ranks[0]].op, states[ranks[0]].stack, states[ranks[0]].inside) for ranks in by_group.values()]
+    is_one_group = len({base_group(group) for group in by_group}) == 1  # of two backends
+    if len(sides) == 2 and not is_one_group and (blame := _alone_in_a_group(job, book, sides, next(iter(by_group)))) is not None:
+        there = next(side for side in sides if side.ranks == blame.ranks)
+        others = next(side for side in sides if side is not there)
+        return load_cause(blame.code).finding(
+            f"only {ranks_text(there.ranks)} called {short_text(there)}; {verb(others.ranks, 'waits', 'wait')} in {short_text(others)}",
+            certain=blame.certain,
+            culprits=tuple(place for rank in there.ranks for place in _places(job, rank, blame, top_of(there.stack))),
+            waiting=tuple(wait_of(states[rank]) for rank in others.ranks),
+            why=f"{blame.why}; {verb(others.ranks, 'is', 'are')} in {op_text(others)}{at(top_of(others.stack))}",
+            deadlock=True,
+        )
+    return circle_finding(job, states, ring)
+
+
+def _alone_in_a_group(job: JobEvidence, book: SourceBook, sides: list[Side], group: str) -> Blame | None:
+    """The side whose call only these ranks make, because of a condition on the rank or an exception that they alone met."""
+    parting = find_parting(job, sides[0].ranks[0], sides[1].ranks[0], group)
+    blame = find_departure(job, book, parting, sides[0].ranks, sides[1].ranks) if parting is not None else None
+    blame = blame or by_rank_condition(job, book, sides)
+    proven = blame is not None and blame.code == "RW208" and blame.certain
+    return blame if blame is not None and proven and any(side.ranks == blame.ranks for side in sides) else None
 
 
 # -- one side is missing ------------------------------------------------------------------------------------------------------
 
 
-def _missing_in_slot(job: JobEvidence, stands: Standings, book: SourceBook) -> Finding | None:
+def _missing_in_slot(job: JobEvidence, states: RankStates, book: SourceBook) -> Finding | None:
     """Some ranks wait in a collective; the others have left for good, or wait in another one that these will not reach."""
-    doomed = doomed_ranks(job, stands)
+    doomed = doomed_ranks(job, states)
     slots: dict[tuple[str, str, int | None], list[int]] = {}
-    for rank, standing in sorted(stands.items()):
-        if standing.kind == "waiting" and standing.op not in P2P and standing.op not in ("new_group", "unknown", "destroy_process_group"):
-            slots.setdefault((standing.op, standing.group, standing.seq), []).append(rank)
+    for rank, state in sorted(states.items()):
+        if state.kind == "waiting" and state.op not in P2P and state.op not in ("new_group", "unknown", "destroy_process_group"):
+            slots.setdefault((state.op, state.group, state.seq), []).append(rank)
     for waiting in slots.values():
-        rank, standing = waiting[0], stands[waiting[0]]
-        missing = needed_by(job, stands, rank)
-        gone = sorted(r for r in missing if r in stands and stands[r].kind == "ended" and _left_quietly(job, r))
+        rank, state = waiting[0], states[waiting[0]]
+        missing = needed_by(job, states, rank)
+        gone = sorted(r for r in missing if r in states and states[r].kind == "ended" and _left_quietly(job, r))
         if gone:
-            return _left_while_waited_for(job, stands, book, waiting, gone)
-        elsewhere = sorted(r for r in missing if r in stands and stands[r].kind == "waiting" and stands[r].op not in P2P)
+            return _left_while_waited_for(job, states, book, waiting, gone)
+        elsewhere = sorted(r for r in missing if r in states and states[r].kind == "waiting" and states[r].op not in P2P)
         if (
             elsewhere
             and elsewhere == sorted(missing)
             and {rank, *elsewhere} <= doomed
-            and all(stands[r].group == standing.group for r in elsewhere)
+            and all(states[r].group == state.group for r in elsewhere)
         ):
-            sides = [Side(waiting, standing.op, standing.stack, standing.inside)]
+            sides = [Side(waiting, state.op, state.stack, state.inside)]
             for other in elsewhere:
-                s = stands[other]
+                s = states[other]
                 sides.append(Side([other], s.op, s.stack, s.inside))
             if len({side.op for side in sides}) > 1 or len({top_of(side.stack) for side in sides}) > 1:
-                return _finding_for(job, stands, book, _merged(sides), "as their calls show", True)
+                return _finding_for(job, states, book, _merged(sides), "as their calls show", True)
     return None
 
 
@@ -380,10 +435,10 @@ def _left_quietly(job: JobEvidence, rank: int) -> bool:
     return ended is not None and ended.kind in ("finished", "sys_exit", "os_exit") and not (ended.code or 0)
 
 
-def _left_while_waited_for(job: JobEvidence, stands: Standings, book: SourceBook, waiting: list[int], gone: list[int]) -> Finding:
-    standing = stands[waiting[0]]
-    side = Side(waiting, standing.op, standing.stack, standing.inside)
-    parting = find_parting(job, waiting[0], gone[0], standing.group)
+def _left_while_waited_for(job: JobEvidence, states: RankStates, book: SourceBook, waiting: list[int], gone: list[int]) -> Finding:
+    state = states[waiting[0]]
+    side = Side(waiting, state.op, state.stack, state.inside)
+    parting = find_parting(job, waiting[0], gone[0], state.group)
     blame = find_departure(job, book, parting, waiting, gone) if parting is not None else None
     blame = blame or by_rank_condition(job, book, [side, Side(gone, "exit", ())]) or _odd_ones_out(job, waiting, gone)
     has = verb(gone, "has", "have")
@@ -392,13 +447,13 @@ def _left_while_waited_for(job: JobEvidence, stands: Standings, book: SourceBook
         return load_cause(blame.code).finding(
             f"only {ranks_text(waiting)} called {short_text(alone)}; {has} already finished and left",
             certain=blame.certain,
-            culprits=tuple(place for rank in waiting for place in _places(job, rank, blame, standing.frame)),
-            why=f"{blame.why}; {verb(waiting, 'is', 'are')} in {op_text(side)}{at(standing.frame)}",
+            culprits=tuple(place for rank in waiting for place in _places(job, rank, blame, state.frame)),
+            why=f"{blame.why}; {verb(waiting, 'is', 'are')} in {op_text(side)}{at(state.frame)}",
             deadlock=True,
         )
     ended = end_of(job.ranks[gone[0]])
     assert ended is not None
-    frame = stands[gone[0]].frame
+    frame = states[gone[0]].frame
     how = {"os_exit": f"called os._exit({ended.code or 0})", "sys_exit": f"called sys.exit({ended.code or 0})"}.get(
         ended.kind, "finished and exited with code 0" if not job.ranks[gone[0]].alive else "has come to the end of its script"
     )
@@ -414,16 +469,16 @@ def _left_while_waited_for(job: JobEvidence, stands: Standings, book: SourceBook
     places = tuple(
         place_of(
             job.ranks[rank],
-            (blame.line if blame is not None and not left_by_call else None) or stands[rank].frame or _last_place(job, rank),
+            (blame.line if blame is not None and not left_by_call else None) or states[rank].frame or _last_place(job, rank),
         )
         for rank in gone
     )
     return load_cause(code).finding(
         f"{ranks_text(gone)} {how}; {rest}",
         certain=certain,
-        culprits=places if certain else (*places, *(place_of(job.ranks[rank], standing.frame) for rank in waiting)),
-        waiting=tuple(wait_of(stands[rank]) for rank in waiting) if certain else (),
-        why=f"{reason}; it left{at(frame)}, {verb(waiting, 'is', 'are')} in {op_text(side)}{at(standing.frame)}",
+        culprits=places if certain else (*places, *(place_of(job.ranks[rank], state.frame) for rank in waiting)),
+        waiting=tuple(wait_of(states[rank]) for rank in waiting) if certain else (),
+        why=f"{reason}; it left{at(frame)}, {verb(waiting, 'is', 'are')} in {op_text(side)}{at(state.frame)}",
         deadlock=True,
         instead=() if certain else _COMPARE,
     )
@@ -460,13 +515,13 @@ def _merged(sides: list[Side]) -> list[Side]:
 # -- small helpers ------------------------------------------------------------------------------------------------------------
 
 
-def _is_stuck(stands: Standings, conflict: Conflict) -> bool:
+def _is_stuck(states: RankStates, conflict: Conflict) -> bool:
     """Nobody comes past a conflict that ranks are waiting in; a conflict they all got past is only wrong, not a deadlock."""
     return any(
-        stands[rank].kind == "waiting" and stands[rank].group == conflict.group and (stands[rank].seq or 0) >= conflict.seq
+        states[rank].kind == "waiting" and states[rank].group == conflict.group and (states[rank].seq or 0) >= conflict.seq
         for rank in conflict.entries
-        if rank in stands
-    ) and not any(stands[rank].kind == "elsewhere" for rank in conflict.entries if rank in stands)
+        if rank in states
+    ) and not any(states[rank].kind == "elsewhere" for rank in conflict.entries if rank in states)
 
 
 def _both_places(frames: dict[int, Stack]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rankwise.causes import load_cause
 from rankwise.diagnose.blame import top_of
-from rankwise.diagnose.standing import Standings, place_of, wait_of
+from rankwise.diagnose.rank_state import RankStates, place_of, wait_of
 from rankwise.diagnose.waiting import doomed_ranks
 from rankwise.diagnose.wording import at, verb
 from rankwise.evidence.frames import user_frames
@@ -12,7 +12,7 @@ from rankwise.evidence.records import JobEvidence, NewGroup
 from rankwise.findings import Finding, ranks_text
 
 
-def find_group_disagreement(job: JobEvidence, stands: Standings) -> Finding | None:
+def find_group_disagreement(job: JobEvidence, states: RankStates) -> Finding | None:
     """`new_group` must be called by all ranks, also those outside the group, in the same order."""
     joined = {rank: evidence for rank, evidence in sorted(job.ranks.items()) if evidence.inits}
     if len(joined) < 2 or not any(evidence.groups for evidence in joined.values()):
@@ -26,16 +26,16 @@ def find_group_disagreement(job: JobEvidence, stands: Standings) -> Finding | No
         if len(values) == 1:
             continue
         if set(values) - {None} and None in values and len(values) == 2:
-            waiting = {rank for rank in made if stands[rank].op == "new_group"}
-            if not waiting & doomed_ranks(job, stands):
+            waiting = {rank for rank in made if states[rank].op == "new_group"}
+            if not waiting & doomed_ranks(job, states):
                 return None  # the others may still come
-        return _group_finding(job, stands, made, i, values)
+        return _group_finding(job, states, made, i, values)
     return None
 
 
 def _group_finding(
     job: JobEvidence,
-    stands: Standings,
+    states: RankStates,
     made: dict[int, tuple[NewGroup, ...]],
     i: int,
     values: dict[tuple[int, ...] | None, list[int]],
@@ -51,17 +51,17 @@ def _group_finding(
     )
     code = "RW211" if swapped else "RW210"
     mine = made[odd[0]]
-    frame = top_of(user_frames(mine[i].stack)) if i < len(mine) else stands[odd[0]].frame
+    frame = top_of(user_frames(mine[i].stack)) if i < len(mine) else states[odd[0]].frame
     theirs = top_of(user_frames(made[agreeing[0]][i].stack))
     instead = f"called new_group({list(other)}){at(frame)} instead" if other is not None else f"is{at(frame)}" if frame else "is elsewhere"
     return load_cause(code).finding(
         f"{verb(agreeing, 'called', 'called')} new_group({list(wanted or ())}){at(theirs)}, but {ranks_text(odd)} {instead}",
         certain=True,
         culprits=tuple(place_of(job.ranks[rank], frame) for rank in odd),
-        waiting=tuple(wait_of(stands[rank]) for rank in agreeing if stands[rank].kind == "waiting"),
+        waiting=tuple(wait_of(states[rank]) for rank in agreeing if states[rank].kind == "waiting"),
         why="new_group must be called by every rank of the job, also by those outside the new group, in the same order"
         + (": here the order of the process groups differs" if swapped else ": one rank skipped it, so the groups' numbering differs"),
-        deadlock=any(stands[rank].op == "new_group" for rank in made) or bool(doomed_ranks(job, stands)),
+        deadlock=any(states[rank].op == "new_group" for rank in made) or bool(doomed_ranks(job, states)),
     )
 
 

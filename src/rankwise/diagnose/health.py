@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rankwise.causes import load_cause
-from rankwise.diagnose.standing import Standings
+from rankwise.diagnose.rank_state import RankStates
 from rankwise.diagnose.straggler import find_straggler
 from rankwise.diagnose.wording import seconds_text
 from rankwise.evidence.records import JobEvidence
@@ -12,21 +12,21 @@ from rankwise.findings import Finding, ranks_text
 _SLOW_START_S = 10.0
 
 
-def find_notes(job: JobEvidence, stands: Standings, *, is_well: bool) -> list[Finding]:
+def find_notes(job: JobEvidence, states: RankStates, *, is_well: bool) -> list[Finding]:
     """Notes never speak of faults; those about pace are only worth it where there is no fault."""
-    about_pace = [_slow_start(job, stands), find_straggler(job)] if is_well else []
+    about_pace = [_slow_start(job, states), find_straggler(job)] if is_well else []
     notes = [*about_pace, _restarted(job), _debug_detail(job), _blind(job)]
     return [note for note in notes if note is not None]
 
 
-def _slow_start(job: JobEvidence, stands: Standings) -> Finding | None:
+def _slow_start(job: JobEvidence, states: RankStates) -> Finding | None:
     """All ranks have joined, none has come past its first step, and they are at work."""
     joined = [e.inits[-1].ended_ns for e in job.ranks.values() if e.alive and e.inits and e.inits[-1].ended_ns]
     if job.exit_code is not None or not joined or len(joined) < len(job.ranks):
         return None
     since = (job.now_ns - max(joined)) / 1e9
     begun = any(count > 2 for e in job.ranks.values() for op, count in e.counts.items() if op not in ("new_group", "ddp"))
-    at_work = all(standing.kind == "elsewhere" for standing in stands.values())
+    at_work = all(state.kind == "elsewhere" for state in states.values())
     if begun or not at_work or since < _SLOW_START_S:
         return None
     return load_cause("RW501").finding(f"the first step takes long: {seconds_text(since)} so far, on all ranks", certain=False)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
 
-from rankwise.diagnose.standing import end_of
+from rankwise.diagnose.rank_state import end_of
 from rankwise.evidence.collectives import WRAPPER_CALLS
 from rankwise.evidence.records import Call, JobEvidence, RankEvidence
 
@@ -283,6 +283,21 @@ def _times_in(past: tuple[Key, ...], start: Key, end: Key, length: int) -> int:
         times += row == length and key == end and row > 0
         row = 0
     return times
+
+
+def times_between(parting: Parting, missed: Call, end: Call) -> tuple[set[int], int]:
+    """How often one call was made before each earlier call that ends a row of them, on either rank; and in the other's row that ends now."""
+    key, last = key_of(missed), key_of(end)
+    before: set[int] = set()
+    row = 0
+    for past in parting.past():  # the other's comes last, so its open row is what is left
+        row = 0
+        for one in past:
+            row += one == key
+            if one == last:
+                before.add(row)
+                row = 0
+    return before, row
 
 
 def has_unusual_step(evidence: RankEvidence) -> bool:

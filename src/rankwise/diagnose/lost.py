@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rankwise.causes import load_cause
-from rankwise.diagnose.standing import Standings, wait_of
+from rankwise.diagnose.rank_state import RankStates, wait_of
 from rankwise.diagnose.waiting import members_of
 from rankwise.evidence.records import JobEvidence
 from rankwise.findings import Finding, Place, ranks_text
@@ -12,9 +12,9 @@ _PROVEN_SILENT_S = 20.0  # where nothing else says so: so long, and a frozen mac
 _STUCK_S = 5.0
 
 
-def with_lost_nodes(found: list[Finding], job: JobEvidence, stands: Standings) -> list[Finding]:
+def with_lost_nodes(found: list[Finding], job: JobEvidence, states: RankStates) -> list[Finding]:
     """A node that is gone comes first, unless something else is proven to be the cause."""
-    lost = find_lost_nodes(job, stands)
+    lost = find_lost_nodes(job, states)
     if lost is None:
         return found
     gone = {place.rank for place in lost.culprits}
@@ -24,17 +24,17 @@ def with_lost_nodes(found: list[Finding], job: JobEvidence, stands: Standings) -
     return [lost, *(finding for finding in others if finding.severity == "info")]
 
 
-def find_lost_nodes(job: JobEvidence, stands: Standings) -> Finding | None:
+def find_lost_nodes(job: JobEvidence, states: RankStates) -> Finding | None:
     """Nodes whose watcher stopped answering, and with it every rank there. Proven when the ranks that are left cannot go on."""
     if not job.lost_hosts or job.exit_code == 0:
         return None
     gone = {r: e for r, e in job.ranks.items() if e.host in job.lost_hosts and e.ended is not None and e.ended.kind == "vanished"}
-    living = [stands[rank] for rank, evidence in job.ranks.items() if evidence.alive]
+    living = [states[rank] for rank, evidence in job.ranks.items() if evidence.alive]
     silent_s = (job.now_ns - max((e.ended.time_ns for e in gone.values() if e.ended), default=job.now_ns)) / 1e9
     is_stuck = bool(living) and all(s.kind in ("waiting", "init") and job.now_ns - s.since_ns > _STUCK_S * 1e9 for s in living)
     if job.exit_code is None and not is_stuck:  # the others go on, so far: health notes that the node is out of sight
         return None
-    is_felt = any(s.is_echo for s in stands.values())
+    is_felt = any(s.is_echo for s in states.values())
     is_proven = is_stuck and (is_felt or silent_s >= _PROVEN_SILENT_S)
     nodes = ", ".join(job.lost_hosts)
     there = sorted(gone) or [rank for rank in members_of(job, "0") if rank not in job.ranks]
@@ -45,7 +45,7 @@ def find_lost_nodes(job: JobEvidence, stands: Standings) -> Finding | None:
         certain=job.exit_code is not None or is_proven,
         culprits=tuple(Place(rank=r, host=e.host, pid=e.pid) for r, e in sorted(gone.items()))
         or tuple(Place(host=host) for host in job.lost_hosts),
-        waiting=tuple(wait_of(s) for rank, s in sorted(stands.items()) if rank not in gone and s.kind in ("waiting", "init")),
+        waiting=tuple(wait_of(s) for rank, s in sorted(states.items()) if rank not in gone and s.kind in ("waiting", "init")),
         why="the machine, its network or everything rankwise ran there went away at once; no rank there could say why",
         deadlock=is_proven,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rankwise.causes import load_cause
-from rankwise.diagnose.standing import place_of
+from rankwise.diagnose.rank_state import place_of
 from rankwise.diagnose.wording import verb
 from rankwise.evidence.frames import user_frame
 from rankwise.evidence.records import JobEvidence

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from rankwise.causes import load_cause
-from rankwise.diagnose.standing import Standings, ended_well, first_raised, main_stack, place_of, wait_of
+from rankwise.diagnose.rank_state import RankStates, ended_well, first_raised, main_stack, place_of, wait_of
 from rankwise.diagnose.stuck import activity_of, going_on
 from rankwise.diagnose.wording import at, seconds_text, verb
 from rankwise.evidence.frames import user_frame, user_frames
@@ -18,28 +18,28 @@ from rankwise.source.book import SourceBook
 _PORT_TAKEN = ("eaddrinuse", "address already in use")
 
 
-def find_start_problem(job: JobEvidence, stands: Standings, book: SourceBook) -> Finding | None:
+def find_start_problem(job: JobEvidence, states: RankStates, book: SourceBook) -> Finding | None:
     """Why the ranks in init_process_group (or those that failed there) are not together; None if nobody is stuck there."""
-    in_init = sorted(rank for rank, standing in stands.items() if standing.kind == "init")
+    in_init = sorted(rank for rank, state in states.items() if state.kind == "init")
     failed = sorted(rank for rank, evidence in job.ranks.items() if not evidence.alive and _failed_in_init(evidence))
     if not in_init and not failed:
-        return _met_in_different_worlds(job, stands, book)
+        return _met_in_different_worlds(job, states, book)
     for explain in (
         _port_taken, _interface_missing, _unresolvable, _duplicates, _different_world_sizes, _different_methods, _different_ports,
         _different_backends, _stale_store, _died_before, _slow_before, _died_nameless, _missing, _different_names, _unreachable,
     ):  # fmt: skip
-        finding = explain(job, stands, book, in_init or failed)
+        finding = explain(job, states, book, in_init or failed)
         if finding is not None:
             return replace(finding, stage=load_cause(finding.code).stage)
     return None
 
 
-def _met_in_different_worlds(job: JobEvidence, stands: Standings, book: SourceBook) -> Finding | None:
+def _met_in_different_worlds(job: JobEvidence, states: RankStates, book: SourceBook) -> Finding | None:
     """A smaller world fits into a larger one's store: all ranks pass their init, and stand still in the first collective."""
     living = [rank for rank, evidence in sorted(job.ranks.items()) if evidence.alive]
-    if not living or any(stands[rank].kind != "waiting" for rank in living):
+    if not living or any(states[rank].kind != "waiting" for rank in living):
         return None
-    return _different_world_sizes(job, stands, book, living)
+    return _different_world_sizes(job, states, book, living)
 
 
 def _failed_in_init(evidence: RankEvidence) -> bool:
@@ -49,7 +49,7 @@ def _failed_in_init(evidence: RankEvidence) -> bool:
 # -- one explanation each, from the hardest evidence to the softest -----------------------------------------------------------
 
 
-def _port_taken(job: JobEvidence, stands: Standings, book: SourceBook, waiting: list[int]) -> Finding | None:
+def _port_taken(job: JobEvidence, states: RankStates, book: SourceBook, waiting: list[int]) -> Finding | None:
     for rank, evidence in sorted(job.ranks.items()):
         init = evidence.inits[-1] if evidence.inits else None
         raised = first_raised(evidence)
@@ -64,7 +64,7 @@ def _port_taken(job: JobEvidence, stands: Standings, book: SourceBook, waiting: 
             f"rank {rank} cannot listen on port {port or '(unknown)'}: it is already in use{by} (EADDRINUSE){at(_init_frame(init))}",
             certain=True,
             culprits=(place_of(evidence, line),),
-            waiting=_waits(stands, [rank]),
+            waiting=_waits(states, [rank]),
             why=f"rank {rank} has to open the store on MASTER_PORT {port or ''}, which another program holds",
             next=(f"free the port: kill {holder.pid}",) if holder and holder.pid else (),
             deadlock=True,
@@ -72,7 +72,7 @@ def _port_taken(job: JobEvidence, stands: Standings, book: SourceBook, waiting: 
     return None
 
 
-def _interface_missing(job: JobEvidence, stands: Standings, book: SourceBook, waiting: list[int]) -> Finding | None:
+def _interface_missing(job: JobEvidence, states: RankStates, book: SourceBook, waiting: list[int]) -> Finding | None:
     for evidence in job.ranks.values():
         host = _host(job, evidence)
         for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
@@ -88,7 +88,7 @@ def _interface_missing(job: JobEvidence, stands: Standings, book: SourceBook, wa
             return load_cause("RW108").finding(
                 f"{variable}={wanted} on {ranks_text(ranks)}: there is no such network interface on {host.name} (there are {', '.join(host.interfaces)})",
                 certain=True,
-                culprits=tuple(place_of(job.ranks[r], line or stands[r].frame or _place_in_init(job.ranks[r])) for r in ranks),
+                culprits=tuple(place_of(job.ranks[r], line or states[r].frame or _place_in_init(job.ranks[r])) for r in ranks),
                 why="the backend can bind to no address, so the ranks never connect",
                 next=(f"export {variable}={_likely_interface(host)}",),
                 deadlock=True,
@@ -96,7 +96,7 @@ def _interface_missing(job: JobEvidence, stands: Standings, book: SourceBook, wa
     return None
 
 
-def _unresolvable(job: JobEvidence, stands: Standings, book: SourceBook, waiting: list[int]) -> Finding | None:
+def _unresolvable(job: JobEvidence, states: RankStates, book: SourceBook, waiting: list[int]) -> Finding | None:
     for host in job.hosts:
         for name in host.unresolved:
             ranks = [r for r in waiting if job.ranks[r].inits and _address_of(job.ranks[r].inits[-1]) == name]
@@ -106,14 +106,14 @@ def _unresolvable(job: JobEvidence, stands: Standings, book: SourceBook, waiting
             return load_cause("RW106").finding(
                 f"MASTER_ADDR={name} does not resolve on {host.name} (unknown host), so {verb(ranks, 'cannot', 'cannot')} reach the store",
                 certain=True,
-                culprits=tuple(place_of(job.ranks[r], line or stands[r].frame) for r in ranks),
-                waiting=_waits(stands, ranks),
+                culprits=tuple(place_of(job.ranks[r], line or states[r].frame) for r in ranks),
+                waiting=_waits(states, ranks),
                 why="neither DNS nor /etc/hosts knows the name; torch retries silently until its timeout",
             )
     return None
 
 
-def _duplicates(job: JobEvidence, stands: Standings, book: SourceBook, waiting: list[int]) -> Finding | None:
+def _duplicates(job: JobEvidence, states: RankStates, book: SourceBook, waiting: list[int]) -> Finding | None:
     if not job.duplicates:
         return None
     twice = sorted({evidence.rank for evidence in job.duplicates if evidence.rank in job.ranks})
@@ -127,14 +127,14 @@ def _duplicates(job: JobEvidence, stands: Standings, book: SourceBook, waiting: 
     return load_cause("RW102").finding(
         f"two processes are both rank {rank} (pids {', '.join(str(pid) for pid in pids if pid)}): RANK={rank} was given twice (duplicate rank){nobody}",
         certain=True,
-        culprits=tuple(place_of(job.ranks[r], line or stands[r].frame) for r in twice),
-        waiting=tuple(wait_of(stands[r]) for r in waiting if r not in twice),
+        culprits=tuple(place_of(job.ranks[r], line or states[r].frame) for r in twice),
+        waiting=tuple(wait_of(states[r]) for r in waiting if r not in twice),
         why="RANK must be unique over all nodes: node offset plus local rank",
         deadlock=True,
     )
 
 
-def _different_world_sizes(job: JobEvidence, stands: Standings, book: SourceBook, waiting: list[int]) -> Finding | None:
+def _different_world_sizes(job: JobEvidence, states: RankStates, book: SourceBook, waiting: list[int]) -> Finding | None:
     sizes = {r: e.inits[-1].world_size for r, e in job.ranks.items() if e.inits and e.inits[-1].world_size}
     odd = _odd_ones(sizes)
     if odd is None:
@@ -144,14 +144,14 @@ def _different_world_sizes(job: JobEvidence, stands: Standings, book: SourceBook
     return load_cause("RW112").finding(
         f"ranks disagree about the world size: {_told(sizes, 'WORLD_SIZE=')}",
         certain=True,
-        culprits=tuple(place_of(job.ranks[r], line or stands[r].frame or _place_in_init(job.ranks[r])) for r in ranks),
-        waiting=_waits(stands, ranks),
+        culprits=tuple(place_of(job.ranks[r], line or states[r].frame or _place_in_init(job.ranks[r])) for r in ranks),
+        waiting=_waits(states, ranks),
         why=f"each rank waits for as many ranks as its own WORLD_SIZE says; the others say {usual}",
         deadlock=True,
     )
 
 
-def _different_methods(job: JobEvidence, stands: Standings, book: SourceBook, waiting: list[int]) -> Finding | None:
+def _different_methods(job: JobEvidence, states: RankStates, book: SourceBook, waiting: list[int]) -> Finding | None:
     methods = {r: e.inits[-1].method for r, e in job.ranks.items() if e.inits}
     kinds = {rank: method.split("://")[0] if "://" in method else method for rank, method in methods.items()}
     stores = {rank: method if kinds[rank] == "file" else kinds[rank] for rank, method in methods.items()}
@@ -168,24 +168,24 @@ def _different_methods(job: JobEvidence, stands: Standings, book: SourceBook, wa
         f"ranks use different init methods, and so different stores: {_told(methods, '')}",
         certain=True,
         culprits=tuple(place_of(job.ranks[r], line) for r in ranks),
-        waiting=_waits(stands, ranks),
+        waiting=_waits(states, ranks),
         why=f"ranks that meet in different stores (init_method mismatch) never find each other{'; the value comes from' + at(line)[3:] if origin else ''}",
         deadlock=True,
     )
 
 
-def _different_ports(job: JobEvidence, stands: Standings, book: SourceBook, waiting: list[int]) -> Finding | None:
+def _different_ports(job: JobEvidence, states: RankStates, book: SourceBook, waiting: list[int]) -> Finding | None:
     ports = {r: _port_of(i) for r, i in _store_inits(job).items()}
-    return _elsewhere(job, stands, certain=True) if len(set(ports.values())) > 1 else None
+    return _elsewhere(job, states, certain=True) if len(set(ports.values())) > 1 else None
 
 
-def _different_names(job: JobEvidence, stands: Standings, book: SourceBook, waiting: list[int]) -> Finding | None:
+def _different_names(job: JobEvidence, states: RankStates, book: SourceBook, waiting: list[int]) -> Finding | None:
     """Two names may mean one host: only a suspicion, and only when nothing else explains the wait."""
     names = {r: _canonical(_address_of(i)) for r, i in _store_inits(job).items()}
-    return _elsewhere(job, stands, certain=False) if len(set(names.values())) > 1 else None
+    return _elsewhere(job, states, certain=False) if len(set(names.values())) > 1 else None
 
 
-def _elsewhere(job: JobEvidence, stands: Standings, certain: bool) -> Finding:
+def _elsewhere(job: JobEvidence, states: RankStates, certain: bool) -> Finding:
     places = {r: _store_text(i) for r, i in _store_inits(job).items()}
     usual, count = Counter(places.values()).most_common(1)[0]
     right = usual if count > len(places) / 2 else places.get(0, usual)
@@ -193,8 +193,8 @@ def _elsewhere(job: JobEvidence, stands: Standings, certain: bool) -> Finding:
     finding = load_cause("RW103").finding(
         f"{verb(odd, 'looks', 'look')} for the store at {places[odd[0]]}, the others at {right} (MASTER_ADDR and port differ)",
         certain=certain,
-        culprits=tuple(place_of(job.ranks[r], stands[r].frame or _place_in_init(job.ranks[r])) for r in odd),
-        waiting=_waits(stands, odd),
+        culprits=tuple(place_of(job.ranks[r], states[r].frame or _place_in_init(job.ranks[r])) for r in odd),
+        waiting=_waits(states, odd),
         why=f"the store is where rank 0 opens it, at {right}; nobody answers at the other address and port",
         deadlock=certain,
     )
@@ -209,7 +209,7 @@ def _canonical(address: str) -> str:
     return "localhost" if address in ("localhost", "::1", "0.0.0.0") or address.startswith("127.") else address
 
 
-def _different_backends(job: JobEvidence, stands: Standings, book: SourceBook, waiting: list[int]) -> Finding | None:
+def _different_backends(job: JobEvidence, states: RankStates, book: SourceBook, waiting: list[int]) -> Finding | None:
     backends = {r: e.inits[-1].backend for r, e in job.ranks.items() if e.inits and e.inits[-1].backend}
     odd = _odd_ones(backends)
     if odd is None:
@@ -217,13 +217,13 @@ def _different_backends(job: JobEvidence, stands: Standings, book: SourceBook, w
     return load_cause("RW113").finding(
         f"ranks use different backends: {_told(backends, '')}",
         certain=True,
-        culprits=tuple(place_of(job.ranks[r], stands[r].frame or _place_in_init(job.ranks[r])) for r in odd[0]),
+        culprits=tuple(place_of(job.ranks[r], states[r].frame or _place_in_init(job.ranks[r])) for r in odd[0]),
         why="all ranks of a group must use the same backend",
         deadlock=True,
     )
 
 
-def _stale_store(job: JobEvidence, stands: Standings, book: SourceBook, waiting: list[int]) -> Finding | None:
+def _stale_store(job: JobEvidence, states: RankStates, book: SourceBook, waiting: list[int]) -> Finding | None:
     started = min([job.started_ns, *(e.started_ns for e in job.ranks.values() if e.started_ns)]) / 1e9  # nodes start one after the other
     ranks = sorted(r for r, e in job.ranks.items() if e.inits and (e.inits[-1].file_mtime or started) < started - 0.5)
     if not ranks:
@@ -233,26 +233,26 @@ def _stale_store(job: JobEvidence, stands: Standings, book: SourceBook, waiting:
     return load_cause("RW105").finding(
         f"the file store {path} is left over (stale) from an earlier run: it was last written {seconds_text(started - (init.file_mtime or started))} before this job started",
         certain=True,
-        culprits=tuple(place_of(job.ranks[r], stands[r].frame or _place_in_init(job.ranks[r])) for r in ranks),
+        culprits=tuple(place_of(job.ranks[r], states[r].frame or _place_in_init(job.ranks[r])) for r in ranks),
         why="ranks read the old job's entries in it and wait for, or connect to, processes that no longer exist",
         next=(f"rm {path}",),
         deadlock=True,
     )
 
 
-def _died_before(job: JobEvidence, stands: Standings, book: SourceBook, waiting: list[int]) -> Finding | None:
-    dead = sorted(r for r, e in job.ranks.items() if stands[r].kind == "ended" and not e.inits and r not in waiting)
+def _died_before(job: JobEvidence, states: RankStates, book: SourceBook, waiting: list[int]) -> Finding | None:
+    dead = sorted(r for r, e in job.ranks.items() if states[r].kind == "ended" and not e.inits and r not in waiting)
     if not dead:
         return None
     evidence = job.ranks[dead[0]]
     raised = first_raised(evidence)
-    frame = user_frame(raised.stack) if raised else stands[dead[0]].frame
+    frame = user_frame(raised.stack) if raised else states[dead[0]].frame
     how = f"{raised.type}: {raised.message.splitlines()[0][:200] if raised.message else ''}" if raised else _end_text(evidence)
     return load_cause("RW110").finding(
         f"rank {dead[0]} died before init_process_group with {how}{at(frame)}; {verb(waiting, 'waits', 'wait')} for it",
         certain=True,
-        culprits=tuple(place_of(job.ranks[r], frame if r == dead[0] else stands[r].frame) for r in dead),
-        waiting=_waits(stands, dead),
+        culprits=tuple(place_of(job.ranks[r], frame if r == dead[0] else states[r].frame) for r in dead),
+        waiting=_waits(states, dead),
         why="the launcher did not end the others, so they wait until their timeout",
         deadlock=True,
     )
@@ -268,8 +268,8 @@ def _end_text(evidence: RankEvidence) -> str:
     return {"sys_exit": f"sys.exit({code})", "os_exit": f"os._exit({code})"}.get(ended.kind, f"exit code {code}")
 
 
-def _slow_before(job: JobEvidence, stands: Standings, book: SourceBook, waiting: list[int]) -> Finding | None:
-    late = sorted(r for r, s in stands.items() if s.kind == "before_init" or (s.kind == "ended" and not job.ranks[r].inits))
+def _slow_before(job: JobEvidence, states: RankStates, book: SourceBook, waiting: list[int]) -> Finding | None:
+    late = sorted(r for r, s in states.items() if s.kind == "before_init" or (s.kind == "ended" and not job.ranks[r].inits))
     if not late:
         return None
     evidence = job.ranks[late[0]]
@@ -282,14 +282,14 @@ def _slow_before(job: JobEvidence, stands: Standings, book: SourceBook, waiting:
     finding = load_cause("RW109").finding(
         f"{verb(late, 'has', 'have')} not reached init_process_group after {seconds_text(since)}: it {activity.doing}{moves}{at(frame)} (loading before init); {ranks_text(waiting)} {others}",
         certain=timed_out,
-        culprits=(*(place_of(job.ranks[r], frame if r == late[0] else stands[r].frame) for r in late), *going_on(evidence, book)),
-        waiting=_waits(stands, late),
+        culprits=(*(place_of(job.ranks[r], frame if r == late[0] else states[r].frame) for r in late), *going_on(evidence, book)),
+        waiting=_waits(states, late),
         why=activity.why or "the others wait in init_process_group and fail when its timeout is over",
     )
     return finding.with_severity("error") if timed_out else finding
 
 
-def _died_nameless(job: JobEvidence, stands: Standings, book: SourceBook, waiting: list[int]) -> Finding | None:
+def _died_nameless(job: JobEvidence, states: RankStates, book: SourceBook, waiting: list[int]) -> Finding | None:
     """As many processes failed before they said which rank they are as ranks are missing: then it is those."""
     missing = _missing_ranks(job)
     failed = [helper for helper in job.launchers if helper.raised is not None and helper.ended is not None and not ended_well(helper.ended)]
@@ -307,13 +307,13 @@ def _died_nameless(job: JobEvidence, stands: Standings, book: SourceBook, waitin
                   function=frame.function if frame else None)
             for rank, helper in zip(missing, failed, strict=True)
         ),
-        waiting=_waits(stands, missing),
+        waiting=_waits(states, missing),
         why="nobody else is missing, and the launcher did not end the others, so they wait until their timeout",
         deadlock=True,
     )  # fmt: skip
 
 
-def _missing(job: JobEvidence, stands: Standings, book: SourceBook, waiting: list[int]) -> Finding | None:
+def _missing(job: JobEvidence, states: RankStates, book: SourceBook, waiting: list[int]) -> Finding | None:
     missing = _missing_ranks(job)
     if not missing:
         return None
@@ -332,7 +332,7 @@ def _missing(job: JobEvidence, stands: Standings, book: SourceBook, waiting: lis
             Place(rank=r, file=line.file if line else None, line=line.line if line else None, function=line.function if line else None)
             for r in missing[:64]
         ),
-        waiting=_waits(stands, missing),
+        waiting=_waits(states, missing),
         why="the world size is wrong, or a process was not started"
         + (
             ": the launcher has started all its processes and waits for them"
@@ -351,7 +351,7 @@ def _is_waiting_for_children(launcher: Helper) -> bool:
     )
 
 
-def _unreachable(job: JobEvidence, stands: Standings, book: SourceBook, waiting: list[int]) -> Finding | None:
+def _unreachable(job: JobEvidence, states: RankStates, book: SourceBook, waiting: list[int]) -> Finding | None:
     """All are here and agree, and still they do not meet: the store or the connections between them are out of reach."""
     init = job.ranks[waiting[0]].inits[-1] if job.ranks[waiting[0]].inits else None
     if init is None:
@@ -365,17 +365,17 @@ def _unreachable(job: JobEvidence, stands: Standings, book: SourceBook, waiting:
         return load_cause("RW107").finding(
             f"port {port} is held by another program, {_holder_text(holder)}, which is not a TCPStore; {verb(waiting, 'waits', 'wait')} for its answer",
             certain=False,
-            culprits=tuple(place_of(job.ranks[r], stands[r].frame) for r in waiting if r == 0),
-            waiting=_waits(stands, [0]),
+            culprits=tuple(place_of(job.ranks[r], states[r].frame) for r in waiting if r == 0),
+            waiting=_waits(states, [0]),
             why="the port is already in use, so rank 0 could not open the store there",
         )
-    if 0 in stands and stands[0].kind == "init":
+    if 0 in states and states[0].kind == "init":
         return (
             load_cause("RW114")
             .finding(
                 f"{verb(waiting, 'is', 'are')} in init_process_group and cannot connect to each other",
                 certain=False,
-                waiting=_waits(stands, []),
+                waiting=_waits(states, []),
                 why="every rank is registered with the same store; the connections between the ranks themselves (random high ports) are not made",
             )
             .with_severity("warning")
@@ -384,7 +384,7 @@ def _unreachable(job: JobEvidence, stands: Standings, book: SourceBook, waiting:
     finding = load_cause("RW111").finding(
         f"{verb(waiting, 'cannot', 'cannot')} reach the store at {_store_text(init)}",
         certain=failed,
-        culprits=tuple(place_of(job.ranks[r], stands[r].frame) for r in waiting),
+        culprits=tuple(place_of(job.ranks[r], states[r].frame) for r in waiting),
         why="nothing answers at that address and port: rank 0 is not there, or a firewall is in the way",
     )
     return finding if failed else finding.with_severity("warning")
@@ -487,8 +487,8 @@ def _likely_interface(host: HostFacts) -> str:
     return next((name for name in host.interfaces if name != "lo" and not name.startswith(("docker", "veth", "br-"))), "lo")
 
 
-def _waits(stands: Standings, culprits: list[int]) -> tuple[Wait, ...]:
-    return tuple(wait_of(s) for rank, s in sorted(stands.items()) if rank not in culprits and s.kind in ("waiting", "init"))
+def _waits(states: RankStates, culprits: list[int]) -> tuple[Wait, ...]:
+    return tuple(wait_of(s) for rank, s in sorted(states.items()) if rank not in culprits and s.kind in ("waiting", "init"))
 
 
 __all__ = ["find_start_problem", "where"]

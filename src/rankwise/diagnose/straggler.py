@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from rankwise.causes import load_cause
-from rankwise.diagnose.standing import place_of
+from rankwise.diagnose.rank_state import place_of
 from rankwise.diagnose.wording import seconds_text
 from rankwise.evidence.audit import Times, total_times
 from rankwise.evidence.collectives import CollectiveLog
@@ -129,7 +129,9 @@ def _slow_part(job: JobEvidence, rank: int, late_s: float) -> str:
         for part in _PARTS
     }  # fmt: skip
     part = max(more, key=lambda name: more[name])
-    return part if more[part] >= 0.4 * late_s * 1e3 else "backward"
+    if more[part] >= 0.4 * late_s * 1e3:
+        return part
+    return "backward" if _per_step(totals[rank], "backward") >= 0.4 * late_s * 1e3 else ""  # on a GPU a call is over before its work is
 
 
 def _compared(job: JobEvidence, rank: int, part: str) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from rankwise.causes import load_cause
 from rankwise.diagnose.kernel_wait import kernel_wait
-from rankwise.diagnose.standing import Standings, ended_well, main_stack, main_thread, place_of, wait_of
+from rankwise.diagnose.rank_state import RankStates, ended_well, main_stack, main_thread, place_of, wait_of
 from rankwise.diagnose.waiting import needed_by
 from rankwise.diagnose.wording import at, seconds_text, verb
 from rankwise.evidence.frames import is_user_file, user_frame, user_frames
@@ -21,6 +21,7 @@ from rankwise.source.book import SourceBook
 _LOCK_LINE = re.compile(r"\.acquire\(|^with .*(lock|mutex|sem|cond)|\block\b", re.IGNORECASE)
 _PIPE_LINE = re.compile(r"os\.read\(|\.readline\(|\binput\(|\.recv\(\)|\.read\(\)|stdin|fifo|pipe", re.IGNORECASE)
 _LONG_S = 60.0  # before that, ranks that all wait for something are more likely loading data than stuck
+_KERNEL_S = 30.0  # a decomposition or a compiler may keep a GPU, and the line that waits for it, for that long
 _LOCK_LIBRARIES = ("filelock", "portalocker", "fasteners")
 _CHILD_LINE = re.compile(r"\.wait\(\)|\.communicate\(|subprocess\.|check_call|check_output|os\.wait|os\.system")
 
@@ -39,17 +40,17 @@ class Activity:
     deadlock: bool = False
 
 
-def find_stuck(job: JobEvidence, stands: Standings, book: SourceBook) -> list[Finding]:
+def find_stuck(job: JobEvidence, states: RankStates, book: SourceBook) -> list[Finding]:
     """One finding per rank that others wait for and that is not on its way in any collective."""
-    waiting = [rank for rank, standing in stands.items() if standing.kind in ("waiting", "init")]
+    waiting = [rank for rank, state in states.items() if state.kind in ("waiting", "init")]
     blockers: dict[int, list[int]] = {
         rank: sorted(set(waiting) - {rank})
         for rank, evidence in job.ranks.items()
         if evidence.alive and evidence.samples and evidence.samples[-1].state in ("T", "t") and set(waiting) - {rank}
     }
     for rank in waiting:
-        for needed in needed_by(job, stands, rank) if stands[rank].kind == "waiting" else ():
-            if needed in stands and stands[needed].kind in ("elsewhere", "before_init") and rank not in blockers.get(needed, ()):
+        for needed in needed_by(job, states, rank) if states[rank].kind == "waiting" else ():
+            if needed in states and states[needed].kind in ("elsewhere", "before_init") and rank not in blockers.get(needed, ()):
                 blockers.setdefault(needed, []).append(rank)
     found: dict[tuple[str, Frame | None], tuple[Activity, list[int], set[int]]] = {}
     for rank, waiters in sorted(blockers.items(), key=lambda item: (-len(item[1]), item[0])):
@@ -58,7 +59,7 @@ def find_stuck(job: JobEvidence, stands: Standings, book: SourceBook) -> list[Fi
         ranks.append(rank)
         waiting_for.update(waiters)
     ordered = sorted(found.values(), key=lambda entry: (-len(entry[2]), min(entry[1])))
-    return [_finding(job, stands, book, activity, ranks, sorted(waiters - set(ranks))) for activity, ranks, waiters in ordered]
+    return [_finding(job, states, book, activity, ranks, sorted(waiters - set(ranks))) for activity, ranks, waiters in ordered]
 
 
 def going_on(rank: RankEvidence, book: SourceBook) -> list[Place]:
@@ -68,32 +69,32 @@ def going_on(rank: RankEvidence, book: SourceBook) -> list[Place]:
     return [place_of(rank, looping)] if looping is not None and looping != stack[0] else []
 
 
-def _finding(job: JobEvidence, stands: Standings, book: SourceBook, activity: Activity, ranks: list[int], waiters: list[int]) -> Finding:
+def _finding(job: JobEvidence, states: RankStates, book: SourceBook, activity: Activity, ranks: list[int], waiters: list[int]) -> Finding:
     """One finding for all ranks that are stuck in the same way at the same line."""
     cause = load_cause("RW502" if activity.moves else activity.code)
-    standing = stands[waiters[0]] if waiters else stands[ranks[0]]
-    since = max(0.0, (job.now_ns - max((stands[r].since_ns for r in waiters), default=job.now_ns)) / 1e9)
+    state = states[waiters[0]] if waiters else states[ranks[0]]
+    since = max(0.0, (job.now_ns - max((states[r].since_ns for r in waiters), default=job.now_ns)) / 1e9)
     where = f"it is{at(activity.frame)}; " if activity.frame is not None else ""
-    where += f"{verb(waiters, 'waits', 'wait')} in {standing.says}{at(standing.frame)}, for {seconds_text(since)}"
+    where += f"{verb(waiters, 'waits', 'wait')} in {state.says}{at(state.frame)}, for {seconds_text(since)}"
     culprits = [place_of(job.ranks[rank], activity.frame) for rank in ranks]
-    culprits += [place_of(job.ranks[r], stands[r].frame) for r in activity.with_ranks]
+    culprits += [place_of(job.ranks[r], states[r].frame) for r in activity.with_ranks]
     culprits += going_on(job.ranks[ranks[0]], book) if activity.moves else []
-    is_circle = bool(activity.with_ranks) and all(set(ranks) & needed_by(job, stands, r) for r in activity.with_ranks)
+    is_circle = bool(activity.with_ranks) and all(set(ranks) & needed_by(job, states, r) for r in activity.with_ranks)
     finding = cause.finding(
         f"{ranks_text(ranks)} {activity.doing}; {verb(waiters, 'waits', 'wait')} for it",
         certain=activity.certain,
         culprits=tuple(culprits),
-        waiting=tuple(wait_of(stands[r]) for r in waiters if r not in activity.with_ranks),
+        waiting=tuple(wait_of(states[r]) for r in waiters if r not in activity.with_ranks),
         why=f"{activity.why or _movement(job.ranks[ranks[0]])}; {where}",
         deadlock=activity.deadlock and is_circle,
     )
     return finding.with_severity("error") if finding.deadlock and finding.certain else finding
 
 
-def find_all_idle(job: JobEvidence, stands: Standings, book: SourceBook) -> Finding | None:
+def find_all_idle(job: JobEvidence, states: RankStates, book: SourceBook) -> Finding | None:
     """No rank waits for another, all have stood at the same line for long, and none computes: what they wait for is outside the job."""
     living = [rank for rank, evidence in sorted(job.ranks.items()) if evidence.alive]
-    if not living or any(stands[rank].kind != "elsewhere" for rank in living) or any(_cpu_rate(job.ranks[rank]) > 0.2 for rank in living):
+    if not living or any(states[rank].kind != "elsewhere" for rank in living) or any(_cpu_rate(job.ranks[rank]) > 0.2 for rank in living):
         return None
     quiet_s = (job.now_ns - max(job.ranks[rank].last_progress_ns for rank in living)) / 1e9
     activities = [activity_of(job, job.ranks[rank], book) for rank in living]
@@ -356,6 +357,10 @@ def _busy(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity | 
     if native:
         why = f"the same line for every look, at {_cpu_rate(rank):.0%} CPU and holding the GIL: C code (a regular expression, big numbers) that does not return: {text}"
         return Activity("RW310", "is inside native code that holds the GIL", here, why)
+    if same_place and calls_out and thread is not None and not thread.owns_gil and _waits_for_gpu(rank):
+        quiet_s = (job.now_ns - rank.last_progress_ns) / 1e9
+        why = f"{_cpu_rate(rank):.0%} CPU, always at `{_short(text, 80)}` without the GIL: it waits for its GPU, or computes in native code"
+        return Activity("RW301", "is busy", here, why, moves=quiet_s < _KERNEL_S)
     where = f" in the loop of line {loop[0]}" if loop else ""
     seen = (
         f"; at every look it was at `{_short(text, 80)}`: a loop that goes on, or a call in it that does not return"
@@ -363,6 +368,11 @@ def _busy(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity | 
         else ""
     )
     return Activity("RW301", f"is busy{where}", here, f"{_cpu_rate(rank):.0%} CPU, always in {here.function}(){seen}" if here else "")
+
+
+def _waits_for_gpu(rank: RankEvidence) -> bool:
+    """On NCCL the job's tensors are on GPUs, and a line that waits for one spins at full CPU."""
+    return bool(rank.inits) and "nccl" in rank.inits[-1].backend
 
 
 def _starved(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity | None:

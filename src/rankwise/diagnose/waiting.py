@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rankwise.diagnose.match import last_seq, op_at
-from rankwise.diagnose.standing import P2P, Standing, Standings
+from rankwise.diagnose.rank_state import P2P, RankState, RankStates
 from rankwise.diagnose.transfers import has_answered, latest_transfer
 from rankwise.evidence.flight import base_group
 from rankwise.evidence.records import JobEvidence
@@ -24,80 +24,80 @@ def members_of(job: JobEvidence, group: str, rank: int | None = None) -> list[in
     return sorted(rank for rank, evidence in job.ranks.items() if group in evidence.collectives.groups())
 
 
-def needed_by(job: JobEvidence, stands: Standings, rank: int) -> set[int]:
+def needed_by(job: JobEvidence, states: RankStates, rank: int) -> set[int]:
     """The ranks that a waiting rank waits for: members that have not arrived where it is."""
-    standing = stands[rank]
-    if standing.kind != "waiting" or standing.op == "destroy_process_group":  # which needs nobody, however long it takes
+    state = states[rank]
+    if state.kind != "waiting" or state.op == "destroy_process_group":  # which needs nobody, however long it takes
         return set()
-    if standing.op in P2P:
-        peer = standing.peer
-        transfer = latest_transfer(job.ranks[rank], standing.op, peer)
-        is_met = peer is None or is_transfer(job, stands, rank, peer) or has_answered(job, rank, transfer)
+    if state.op in P2P:
+        peer = state.peer
+        transfer = latest_transfer(job.ranks[rank], state.op, peer)
+        is_met = peer is None or is_transfer(job, states, rank, peer) or has_answered(job, rank, transfer)
         return set() if peer is None or is_met else {peer}
-    if standing.op == "new_group":
+    if state.op == "new_group":
         mine = len(job.ranks[rank].groups)
         return {r for r in job.ranks if r != rank and len(job.ranks[r].groups) < mine}
-    return _missing_in(job, stands, standing) - {rank}
+    return _missing_in(job, states, state) - {rank}
 
 
-def _missing_in(job: JobEvidence, stands: Standings, standing: Standing) -> set[int]:
+def _missing_in(job: JobEvidence, states: RankStates, state: RankState) -> set[int]:
     """Who has not arrived in a slot: worked out once for all who wait in it."""
     # The same name may be another group on other ranks, so its members are part of the slot; the default group is the same for all.
-    group = () if base_group(standing.group) == "0" else tuple(members_of(job, standing.group, standing.rank))
-    slot = (standing.op, standing.group, standing.seq, standing.inside if standing.seq is None else "", group)
-    if slot not in stands.missing:
-        members = group or members_of(job, standing.group)
-        stands.missing[slot] = {r for r in members if r != standing.rank and not has_arrived(job, stands, r, standing)}
-    return stands.missing[slot]
+    group = () if base_group(state.group) == "0" else tuple(members_of(job, state.group, state.rank))
+    slot = (state.op, state.group, state.seq, state.inside if state.seq is None else "", group)
+    if slot not in states.missing:
+        members = group or members_of(job, state.group)
+        states.missing[slot] = {r for r in members if r != state.rank and not has_arrived(job, states, r, state)}
+    return states.missing[slot]
 
 
-def is_transfer(job: JobEvidence, stands: Standings, rank: int, peer: int) -> bool:
+def is_transfer(job: JobEvidence, states: RankStates, rank: int, peer: int) -> bool:
     """A send and a recv that have found each other need nobody: the bytes are on their way."""
-    standing, other = stands[rank], stands.get(peer)
-    wanted = "recv" if "send" in standing.op else "send"
+    state, other = states[rank], states.get(peer)
+    wanted = "recv" if "send" in state.op else "send"
     if other is None or other.kind != "waiting" or other.peer not in (rank, None):
         return False
     if other.op == "batch_isend_irecv":
         return True
-    mine, theirs = latest_transfer(job.ranks[rank], standing.op, peer), latest_transfer(job.ranks[peer], other.op, rank)
+    mine, theirs = latest_transfer(job.ranks[rank], state.op, peer), latest_transfer(job.ranks[peer], other.op, rank)
     return wanted in other.op and (mine.tag if mine else "") == (theirs.tag if theirs else "")
 
 
-def has_arrived(job: JobEvidence, stands: Standings, rank: int, standing: Standing) -> bool:
+def has_arrived(job: JobEvidence, states: RankStates, rank: int, state: RankState) -> bool:
     evidence = job.ranks.get(rank)
     if evidence is None:
         return False
-    other = stands[rank]
-    if standing.seq is not None and not evidence.collectives.is_partial:
-        there = op_at(evidence.collectives, standing.group, standing.seq)
-        return last_seq(evidence.collectives, standing.group) >= standing.seq and there in ("", standing.op)
-    if other.kind == "waiting" and (other.op, other.group) == (standing.op, standing.group):
+    other = states[rank]
+    if state.seq is not None and not evidence.collectives.is_partial:
+        there = op_at(evidence.collectives, state.group, state.seq)
+        return last_seq(evidence.collectives, state.group) >= state.seq and there in ("", state.op)
+    if other.kind == "waiting" and (other.op, other.group) == (state.op, state.group):
         return True
-    mine, theirs = (_num_calls(job, r, standing) for r in (standing.rank, rank))
+    mine, theirs = (_num_calls(job, r, state) for r in (state.rank, rank))
     return theirs >= mine > 0
 
 
-def _num_calls(job: JobEvidence, rank: int, standing: Standing) -> int:
+def _num_calls(job: JobEvidence, rank: int, state: RankState) -> int:
     """How often a rank called this collective from Python: comparable where torch's own record is missing on one side."""
-    op = standing.inside or standing.op
-    if standing.group == "0":
+    op = state.inside or state.op
+    if state.group == "0":
         return job.ranks[rank].counts.get(op, 0)
-    return sum(call.op == op and call.group == standing.group for call in job.ranks[rank].calls)
+    return sum(call.op == op and call.group == state.group for call in job.ranks[rank].calls)
 
 
-def doomed_ranks(job: JobEvidence, stands: Standings) -> set[int]:
+def doomed_ranks(job: JobEvidence, states: RankStates) -> set[int]:
     """The waiting ranks that can never go on: each needs a rank that is gone, or one that is doomed itself.
 
     The greatest such set: waits in a circle stay in it, a wait for somebody who still moves (or for nobody) drops out.
     """
-    if stands.doomed is not None:
-        return stands.doomed
-    doomed = {rank for rank, standing in stands.items() if standing.kind == "waiting" and standing.op != "unknown"}
-    needs = {rank: needed_by(job, stands, rank) for rank in doomed}
-    gone = {rank for rank, standing in stands.items() if standing.kind == "ended"}
+    if states.doomed is not None:
+        return states.doomed
+    doomed = {rank for rank, state in states.items() if state.kind == "waiting" and state.op != "unknown"}
+    needs = {rank: needed_by(job, states, rank) for rank in doomed}
+    gone = {rank for rank, state in states.items() if state.kind == "ended"}
     while True:
         free = {rank for rank in doomed if not needs[rank] & (doomed | gone)}
         if not free:
-            stands.doomed = doomed
+            states.doomed = doomed
             return doomed
         doomed -= free

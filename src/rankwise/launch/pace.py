@@ -5,6 +5,7 @@ from __future__ import annotations
 from rankwise.launch.observe import Observer
 
 _LEAST_STALL_S = 10.0
+_STARTING_EVENTS = 50  # a rank's first collectives, forwards and batches wait for connections, kernels and compilers
 _FIRST_LOOK_S = 1.2
 _LONGEST_REST_S = 4.0
 
@@ -14,7 +15,8 @@ class Pace:
 
     def __init__(self, stall_after_s: float | None) -> None:
         self._given = stall_after_s
-        self._longest_gap_s = 0.0
+        self._longest_gap_s = 0.0  # while running
+        self._longest_start_gap_s = 0.0  # in the first steps: it comes once, so a stall need not be many times as long
         self._last_move_ns = 0
         self._moves: dict[int, int] = {}
         self._looked_ns = 0
@@ -29,17 +31,17 @@ class Pace:
 
     @property
     def stall_after_s(self) -> float:
-        return self._given if self._given is not None else max(_LEAST_STALL_S, 5 * self._longest_gap_s)
+        return self._given if self._given is not None else max(_LEAST_STALL_S, 5 * self._longest_gap_s, 1.5 * self._longest_start_gap_s)
 
     def note(self, observer: Observer, now_ns: int) -> None:
         """Progress is what the ranks' rings and journals show, never that a process merely breathes."""
-        watched = observer.watched()
+        watched, heads = observer.watched(), observer.heads()
         for pid in watched:
             moved = observer.moved_ns.get(pid, 0)
             if moved > self._moves.get(pid, 0):
                 before = self._moves.get(pid)
                 if before and pid in observer.journals and observer.journals[pid].inits:
-                    self._longest_gap_s = max(self._longest_gap_s, min((moved - before) / 1e9, 600.0))
+                    self._learn(min((moved - before) / 1e9, 600.0), is_starting=heads.get(pid, 0) < _STARTING_EVENTS)
                 self._moves[pid] = moved
                 self._num_moves += 1
                 self._last_move_ns = max(self._last_move_ns, moved)
@@ -47,6 +49,12 @@ class Pace:
         if state != self._state or self._last_move_ns > self._looked_ns:
             self._state = state
             self._next_look_s = _FIRST_LOOK_S
+
+    def _learn(self, gap_s: float, is_starting: bool) -> None:
+        if is_starting:
+            self._longest_start_gap_s = max(self._longest_start_gap_s, gap_s)
+        else:
+            self._longest_gap_s = max(self._longest_gap_s, gap_s)
 
     def quiet_s(self, now_ns: int) -> float:
         """Seconds since any process of the job made progress."""

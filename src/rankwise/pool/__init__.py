@@ -1,9 +1,14 @@
-"""Many models, many worker processes, one `submit`: lanes of shared memory, batching, budgets, supervision."""
+"""Many models, many worker processes, one `submit`. Begin with `api/pool.py`.
+
+A request passes through `api` (Pool, Model, streams, ensembles), `memory` (values become bytes in shared memory), `schedule` (decides who
+runs what), `transport` (sockets) and `workers` (starts and watches processes; `workers/child` runs in them), and back the same way.
+`backend.py` is what `Pool` needs of an engine; `processes.py` and `inprocess.py` are the two there are.
+"""
 
 from __future__ import annotations
 
-from rankwise.pool.model import Model
-from rankwise.pool.pool import Pool
-from rankwise.pool.verdicts import DeadlineExceeded, ModelUnavailable, PoolClosed, PoolError, PoolFull, Quarantined, TaskHung
+from rankwise.pool.api.model import Model
+from rankwise.pool.api.pool import Pool
+from rankwise.pool.errors import DeadlineExceeded, ModelUnavailable, PoolClosed, PoolError, PoolFull, Quarantined, TaskHung
 
 __all__ = ["Pool", "Model", "PoolError", "PoolFull", "PoolClosed", "DeadlineExceeded", "Quarantined", "TaskHung", "ModelUnavailable"]

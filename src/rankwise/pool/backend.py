@@ -6,16 +6,16 @@ import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from rankwise.errors import UsageError
+from rankwise.pool.api.model import Model
 from rankwise.pool.machine import Plan
-from rankwise.pool.model import Model
-from rankwise.pool.schedule import ModelState
+from rankwise.pool.schedule.state import ModelState
 from rankwise.pool.stats import Counters
 
 Requests = Iterator[tuple[ModelState, Sequence[Any]]]  # model and inputs, one after the other
-ENGINES = {"processes": "rankwise.pool.processes"}
+ENGINES = {"processes": "rankwise.pool.processes", "ray": "rankwise.pool.ray.engine"}
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ class PoolOptions:
     pin: bool = False
     lane_bytes: int | str | None = None
     seed: int | None = None
+    address: str | None = None  # of the cluster, where the engine is one
 
 
 class Backend(Protocol):
@@ -75,15 +76,30 @@ class Backend(Protocol):
         ...
 
 
+@runtime_checkable
+class Growing(Protocol):
+    """An engine whose models may come and go while it runs."""
+
+    def add(self, name: str, model: Model) -> None: ...
+
+    def remove(self, name: str) -> None:
+        """It takes no more tasks; those it has are done first."""
+        ...
+
+    def reload(self, name: str, model: Model) -> Future[None]:
+        """Done when the new one has taken the old one's place; where it cannot be had, the old one stays."""
+        ...
+
+
 def start(engine: str, models: dict[str, Model], options: PoolOptions) -> Backend:
     """The engine of this name; `workers=0` is the caller's own process."""
-    home = "rankwise.pool.child.inprocess" if options.workers == 0 else ENGINES[engine]
+    home = "rankwise.pool.inprocess" if options.workers == 0 and engine == "processes" else ENGINES[engine]
     backend: Backend = importlib.import_module(home).start(models, options)
     return backend
 
 
-def states_of(models: dict[str, Model], gpus: tuple[str, ...]) -> dict[str, ModelState]:
-    """What is kept about each model, with the device it may run on."""
+def states_of(models: dict[str, Model], gpus: tuple[str, ...], first: int = 0) -> dict[str, ModelState]:
+    """What is kept about each model, with the device it may run on; they are numbered from `first` on."""
     return {
         name: ModelState(
             number=number,
@@ -95,7 +111,7 @@ def states_of(models: dict[str, Model], gpus: tuple[str, ...]) -> dict[str, Mode
             nbytes=model.expected_bytes,
             limit_s=model.limit_s,
         )
-        for number, (name, model) in enumerate(models.items())
+        for number, (name, model) in enumerate(models.items(), first)
     }
 
 

@@ -6,10 +6,25 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from rankwise.pool.crew import Seat
-
 _CGROUP = Path("/sys/fs/cgroup")
 _NODES = Path("/sys/devices/system/node")
+# Read when torch, MKL, OpenBLAS or numexpr are loaded, so they are set before that.
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+
+
+@dataclass(frozen=True)
+class Seat:
+    """What a worker is given: its device, its share of the cores, and the cores themselves where it is pinned."""
+
+    device: str
+    threads: int
+    cpus: tuple[int, ...] = ()
+
+    @property
+    def env(self) -> dict[str, str]:
+        shown = self.device.split(":")[1] if ":" in self.device else ""
+        threads = {name: str(self.threads) for name in THREAD_VARIABLES}
+        return {**threads, "CUDA_VISIBLE_DEVICES": shown}
 
 
 @dataclass(frozen=True)

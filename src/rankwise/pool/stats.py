@@ -1,12 +1,22 @@
-"""What the pool counts about itself."""
+"""What the pool counts about itself, and how others see it: Prometheus, and `rankwise top` through a socket."""
 
 from __future__ import annotations
 
+import itertools
+import json
 import math
+import os
+import socket
+import struct
+import weakref
 from bisect import bisect_left
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
+
+from rankwise.errors import UsageError
 
 # Upper edges in seconds, from 50 µs to a minute: what Prometheus is shown.
 EDGES: tuple[float, ...] = (*[base * 10**power for power in range(-5, 2) for base in (1.0, 2.0, 5.0)][2:], 100.0)
@@ -75,11 +85,14 @@ class ModelCounters:
     rows: int = 0
     busy_s: float = 0.0
     latency: Histogram = field(default_factory=Histogram)
+    batches: dict[int, tuple[int, int]] = field(default_factory=dict)  # by rows: how often so many ran together and worked, nanoseconds
     ones: list[tuple[float, int]] = field(default_factory=list)  # tasks that ran by themselves, not yet counted: latency, nanoseconds
-    waiting: list[float] = field(default_factory=list)  # latencies not yet in the histogram: nobody may look for a long while
+    waiting: list[float] = field(default_factory=list)  # latencies not yet in the histogram: `stats()` may not be called for a long while
     chunks: list[tuple[float, int]] = field(default_factory=list)  # the same, of so many requests at once
 
-    def ran(self, tasks: int, rows: int, seconds: float) -> None:
+    def ran(self, tasks: int, rows: int, seconds: float, ok: bool = True) -> None:
+        if ok:
+            self._count_batches(rows or tasks, 1, int(seconds * 1e9))
         self.orders += 1
         self.tasks += tasks
         self.rows += rows or tasks
@@ -104,6 +117,7 @@ class ModelCounters:
         self.tasks += completed + failed
         self.rows += completed + failed
         self.busy_s += seconds
+        self._count_batches(1, completed, int(seconds * 1e9))
         self.chunks.append((latency_s, completed + failed))
         if len(self.chunks) > 1000:
             self.sort_in()
@@ -119,7 +133,9 @@ class ModelCounters:
         self.orders += len(ones)
         self.tasks += len(ones)
         self.rows += len(ones)
-        self.busy_s += sum([nanoseconds for _, nanoseconds in ones]) / 1e9
+        nanoseconds = sum([nanoseconds for _, nanoseconds in ones])
+        self._count_batches(1, len(ones), nanoseconds)
+        self.busy_s += nanoseconds / 1e9
         self.waiting += [latency_s for latency_s, _ in ones]
         for seconds in self.waiting:
             self.latency.add(seconds)
@@ -128,11 +144,17 @@ class ModelCounters:
             self.latency.add(seconds, count)
         self.chunks = []
 
+    def _count_batches(self, rows: int, count: int, nanoseconds: int) -> None:
+        if count:
+            known, known_ns = self.batches.get(rows, (0, 0))
+            self.batches[rows] = known + count, known_ns + nanoseconds
+
     def to_dict(self) -> dict[str, Any]:
         self.sort_in()
         numbers = {name: value for name, value in vars(self).items() if isinstance(value, (int, float))}
         return {
             **numbers,
+            "batches": dict(self.batches),
             "mean_batch": round(self.rows / self.orders, 2) if self.orders else None,
             "p50_s": self.latency.quantile(0.5),
             "p99_s": self.latency.quantile(0.99),
@@ -146,3 +168,156 @@ class Counters:
 
     def of(self, name: str) -> ModelCounters:
         return self.models[name]
+
+    def add(self, name: str) -> ModelCounters:
+        """A name that is taken belongs to a model that is about to be forgotten."""
+        if name in self.models:
+            raise UsageError(f"a model {name!r} is still leaving the pool", next=("use another name, or wait",))
+        self.models[name] = counted = ModelCounters()
+        return counted
+
+    def forget(self, name: str) -> None:
+        del self.models[name]
+
+
+_GAUGES = {
+    "queued": "tasks that wait",
+    "running": "tasks with a worker",
+    "replicas": "workers that hold the model",
+    "memory_bytes": "measured size of the model",
+}
+_COUNTERS = {
+    "completed": "tasks that gave a result",
+    "failed": "tasks that ended with an exception",
+    "rejected": "tasks refused because the queue was full",
+    "cancelled": "tasks cancelled before they ran",
+    "expired": "tasks whose deadline passed",
+    "rerun": "tasks that ran again because their worker died",
+    "quarantined": "inputs that kill workers",
+    "loads": "times the model was loaded",
+    "evictions": "times the model left a worker",
+    "rows": "rows that ran",
+    "busy_s": "seconds workers spent in the model",
+}
+
+
+class HasStats(Protocol):
+    def stats(self) -> dict[str, Any]: ...
+
+
+_collectors: weakref.WeakKeyDictionary[Any, PoolCollector] = weakref.WeakKeyDictionary()
+
+
+def register(pool: HasStats, counters: Counters, registry: Any, name: str) -> None:
+    """All pools of a registry are shown by one collector, because a registry takes each name only once."""
+    if registry is None:
+        from prometheus_client import REGISTRY as registry
+    collector = _collectors.get(registry)
+    if collector is None:
+        collector = _collectors[registry] = PoolCollector()
+        collector.add(pool, counters, name)
+        registry.register(collector)
+    else:
+        collector.add(pool, counters, name)
+
+
+class PoolCollector:
+    """For prometheus_client's registry. Pools that are gone are shown no more."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+        self._pools: weakref.WeakKeyDictionary[HasStats, tuple[str, Counters]] = weakref.WeakKeyDictionary()
+
+    def add(self, pool: HasStats, counters: Counters, name: str) -> None:
+        others = {known for other, (known, _) in self._pools.items() if other is not pool}
+        if name in others:
+            raise UsageError(f"there is a pool called {name!r} in this registry already", next=("give each pool a name of its own",))
+        if not name and pool in self._pools:
+            return
+        name = name or next(number for number in map(str, self._numbers) if number not in others)
+        self._pools[pool] = (name, counters)
+
+    def collect(self) -> Iterator[Any]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+        shown = [(name, pool.stats(), counters) for pool, (name, counters) in list(self._pools.items())]
+        models = [(pool, model, numbers) for pool, now, _ in shown for model, numbers in now["models"].items()]
+        for name, text in _GAUGES.items():
+            gauge = GaugeMetricFamily(f"rankwise_pool_{name}", text, labels=["pool", "model"])
+            for pool, model, numbers in models:
+                gauge.add_metric([pool, model], numbers.get(name) or 0)
+            yield gauge
+        for name, text in _COUNTERS.items():
+            counter = CounterMetricFamily(f"rankwise_pool_{name.replace('busy_s', 'busy_seconds')}", text, labels=["pool", "model"])
+            for pool, model, numbers in models:
+                counter.add_metric([pool, model], numbers[name])
+            yield counter
+        latency = HistogramMetricFamily("rankwise_pool_latency_seconds", "from submit to result", labels=["pool", "model"])
+        for pool, _, counters in shown:
+            for model, counted in list(counters.models.items()):
+                latency.add_metric([pool, model], _buckets(counted.latency), counted.latency.sum_s)
+        yield latency
+        restarts = CounterMetricFamily("rankwise_pool_restarts", "workers that were replaced", labels=["pool"])
+        for pool, now, _ in shown:
+            restarts.add_metric([pool], now["restarts"])
+        yield restarts
+
+
+def _buckets(latency: Histogram) -> list[tuple[str, float]]:
+    edges = [*[f"{edge:g}" for edge in EDGES], "+Inf"]
+    return [(edge, float(count)) for edge, count in zip(edges, latency.up_to_edges())]
+
+
+_PREFIX = "rankwise-pool-"
+_TIMEOUT_S = 2.0
+
+
+def open_window(number: int) -> socket.socket | None:
+    """A listening socket in the abstract namespace; None where there is none, which only costs the live table."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(f"\0{_PREFIX}{os.getpid()}-{number}")
+        listener.listen(4)
+        listener.setblocking(False)
+    except OSError:
+        listener.close()
+        return None
+    return listener
+
+
+def answer(listener: socket.socket, stats: dict[str, Any]) -> None:
+    """Show the numbers to a process that connects, if it belongs to the same user."""
+    try:
+        visitor, _ = listener.accept()
+    except OSError:
+        return
+    with visitor:
+        try:
+            _, uid, _ = struct.unpack("3i", visitor.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+            if uid in (os.getuid(), 0):
+                visitor.settimeout(0.2)  # an answer fits the socket's buffer; who does not read it is not waited for
+                visitor.sendall(json.dumps(stats).encode())
+        except OSError:
+            pass
+
+
+def pools() -> list[tuple[int, str]]:
+    """(process, name) of every pool on this machine that has a window."""
+    try:
+        lines = Path("/proc/net/unix").read_text().splitlines()
+    except OSError:
+        return []
+    names = {line.rsplit("@", 1)[1] for line in lines if f"@{_PREFIX}" in line}
+    return sorted((int(name.removeprefix(_PREFIX).split("-")[0]), name) for name in names)
+
+
+def look(name: str) -> dict[str, Any] | None:
+    """The numbers of a pool; None where it is gone, or another user's."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as visitor:
+        visitor.settimeout(_TIMEOUT_S)
+        try:
+            visitor.connect(f"\0{name}")
+            data = b"".join(iter(lambda: visitor.recv(65536), b""))
+            return dict(json.loads(data)) if data else None
+        except (OSError, ValueError):
+            return None

@@ -24,6 +24,8 @@ class Options:
     restart: bool = False
     overwrite: bool = False
     errors: str | os.PathLike[str] | None = None
+    engine: str = "processes"
+    address: str | None = None  # of the cluster, where the engine is one
 
 
 def check_options(options: Options, device: str) -> None:
@@ -33,8 +35,23 @@ def check_options(options: Options, device: str) -> None:
         raise UsageError(f'workers must be "auto" or a number, not {options.workers!r}')
     if options.max_errors is not None and (type(options.max_errors) is not int or options.max_errors < 0):
         raise UsageError(f"max_errors must be a number of rows, not {options.max_errors!r}", next=("0 stops at the first row that fails",))
+    if options.engine != "processes" and options.workers == 0:
+        raise UsageError(
+            f"workers=0 runs the model in this process, and engine {options.engine!r} does not", next=("leave out one of them",)
+        )
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
         raise UsageError(f"there is no device {device!r}", next=("auto, cpu, cuda or cuda:0",))
+
+
+def check_is_path(**given: Any) -> None:
+    """An address of object storage is no path: the journal of a job needs files that can be locked, appended to and renamed."""
+    for name, value in given.items():
+        if isinstance(value, str) and re.match(r"[A-Za-z][\w+.-]+://", value):
+            raise UsageError(
+                f"{name} is the address {value}; predict reads and writes files",
+                why="a job that is interrupted goes on from a journal beside its output, which needs a file system",
+                next=("copy it here first, and the output there at the end (aws s3 cp, gsutil cp)", "or mount it: a path on a shared disk"),
+            )
 
 
 def check_columns(**lists: Sequence[str]) -> None:

@@ -16,7 +16,8 @@ import numpy as np
 import torch
 
 from rankwise.errors import RankwiseError, UnreadableInput, UsageError
-from rankwise.pool.child.failures import is_out_of_memory
+from rankwise.pool.api.output_names import named_list, output_names
+from rankwise.pool.workers.child.failures import is_out_of_memory, run_divided
 from rankwise.predict.batches import as_column
 from rankwise.predict.values import as_array, by_text, is_numbers, named_parts, plain
 from rankwise.weights.building import import_callable
@@ -77,27 +78,30 @@ class Runner(torch.nn.Module):
         One row of another length, or a missing one, makes lists of what are arrays without it. So where lists fail, the model gets
         arrays wherever they can be made (`tightly`).
         """
-        if done.gives_up:
-            return
-        try:
-            piece = as_columns(self._outputs({name: column[start:stop] for name, column in columns.items()}, tightly), stop - start)
-        except Unusable as error:  # of fewer rows it would be the same, or look as if it fitted
-            done.errors += [_told(row, error) for row in range(start, stop)]
-            return
-        except (Exception, SystemExit) as error:  # sys.exit in a model would end the job, with exit code 0 at worst
+
+        def run(start: int, stop: int) -> None:
+            if not done.gives_up:
+                piece = as_columns(self._outputs({name: column[start:stop] for name, column in columns.items()}, tightly), stop - start)
+                done.spans.append([start, stop])
+                done.pieces.append({name: _copied(column) for name, column in piece.items()} if stop - start < done.length else piece)
+
+        def judge(error: BaseException, start: int, stop: int) -> int:
+            if isinstance(error, Unusable):  # of fewer rows it would be the same, or look as if it fitted
+                done.errors += [_told(row, error) for row in range(start, stop)]
+                return 0
+            if not isinstance(error, (Exception, SystemExit)):  # sys.exit in a model would end the job, with exit code 0 at worst
+                raise error
             ran_out = is_out_of_memory(error)
             done.halved |= ran_out
             if not tightly and not ran_out and any(isinstance(column, list) for column in columns.values()):
                 self._run(columns, start, stop, done, tightly=True)
             elif stop - start > 1:
-                middle = (start + stop) // 2
-                self._run(columns, start, middle, done, tightly)
-                self._run(columns, middle, stop, done, tightly)
+                return 2
             else:
                 done.errors.append(_told(start, error))
-            return
-        done.spans.append([start, stop])
-        done.pieces.append({name: _copied(column) for name, column in piece.items()} if stop - start < done.length else piece)
+            return 0
+
+        run_divided(run, judge, start, stop)
 
     def _outputs(self, columns: dict[str, Any], tightly: bool) -> Any:
         """A file's whole numbers may be meant as integers or not: where the model fails on the one, it gets the other. Nothing is
@@ -174,7 +178,7 @@ def as_columns(outputs: Any, length: int) -> dict[str, Any]:
     """A model's outputs as named columns with one entry per row. What is None in a dictionary is not there."""
     named = named_parts(outputs)
     if named is None:
-        named = {f"output_{i}": value for i, value in enumerate(outputs)} if isinstance(outputs, tuple) else {"output": outputs}
+        named = named_list(outputs) if isinstance(outputs, tuple) else {output_names(None)[0]: outputs}
     try:
         texts = by_text(named)
     except TypeError as error:

@@ -13,7 +13,7 @@ import numpy as np
 
 from rankwise.errors import RankwiseError, UsageError
 from rankwise.findings import Finding
-from rankwise.pool.verdicts import build_failed
+from rankwise.pool.errors import build_failed
 from rankwise.predict.batches import Batch, is_arrow, taken
 from rankwise.predict.parts import Results, join_columns
 from rankwise.predict.sources.folder import FILE_COLUMN
@@ -35,6 +35,8 @@ class Recipe:
     device: str = "auto"
     workers: int | str = "auto"
     limit_s: float | None = None
+    engine: str = "processes"
+    address: str | None = None
 
 
 class FirstRowsFail(Exception):
@@ -99,7 +101,7 @@ class InPool:
 
         options = {"build": recipe.build, "weights": recipe.weights, "load": recipe.load, "stack": recipe.stack}
         model = Model("rankwise.predict.child:build_in_worker", kwargs=options, device=recipe.device, limit_s=recipe.limit_s)
-        self._pool = Pool({"model": model}, workers=recipe.workers)
+        self._pool = Pool({"model": model}, workers=recipe.workers, engine=recipe.engine, address=recipe.address)
         self.workers, self.patience, self.ran_out, self.peak_bytes = len(self._pool.plan.seats), 0, False, 0
         self._ended: list[dict[str, Any]] = []  # rows that ended their worker while none has worked
         self._ahead = _AHEAD * self.workers

@@ -13,7 +13,8 @@ import numpy as np
 
 from rankwise.predict.batches import Selection
 from rankwise.predict.executing import Recipe
-from rankwise.predict.sources.source import Source, file_identity, folder_identity
+from rankwise.predict.sources.file_identity import file_identity, folder_identity
+from rankwise.predict.sources.source import Source
 from rankwise.predict.values import Array, as_array, is_numbers
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from rankwise.errors import UsageError
 from rankwise.predict.batches import Batch, Selection
-from rankwise.predict.checking import Options, check_apart, check_columns, check_options, check_output, check_replaceable
+from rankwise.predict.checking import Options, check_apart, check_columns, check_is_path, check_options, check_output, check_replaceable
 from rankwise.predict.executing import Executor, FirstRowsFail, Recipe, start
 from rankwise.predict.identity import first_rows_digest, identity_of, is_certain
 from rankwise.predict.journal import Gone
@@ -74,9 +74,10 @@ def predict(
     """Run the model over `input` (a path, or a dataset) and write `output`; the same call again goes on where it was interrupted.
 
     `build` is an import path ("my_models:build"), a callable that makes the model, or a `.pt2` program. Keywords beyond those named
-    are those of `Options`: `workers`, `batch`, `max_errors`, `restart`, `overwrite`, `errors`.
+    are those of `Options`: `workers`, `batch`, `max_errors`, `restart`, `overwrite`, `errors`, `engine`, `address`.
     """
     options = options or Options(**more)
+    check_is_path(input=input, output=output, weights=weights, errors=options.errors)
     target = Path(output)
     check_columns(columns=columns, keep=keep)
     selection = Selection(tuple(columns), tuple(keep))
@@ -86,7 +87,7 @@ def predict(
     if weights and not Path(weights).exists():
         raise UsageError(f"there are no weights at {weights}", next=("check the path",))
     source = open_source(input, selection)
-    recipe = Recipe(build, str(weights or ""), load, bool(stack), device, options.workers)
+    recipe = Recipe(build, str(weights or ""), load, bool(stack), device, options.workers, engine=options.engine, address=options.address)
     while True:
         try:
             return _run(source, recipe, selection, target, options, on_progress)

@@ -95,7 +95,7 @@ def _recorded(original: Callable[..., Any], name: str, *shape: tuple[int, str] |
     @functools.wraps(original)
     def recorded(*args: Any, **kwargs: Any) -> Any:
         opened = begin(args, kwargs)
-        began = parts.now_ns() if is_audited else 0
+        began = times.begin("collective") if is_audited else 0
         try:
             result = original(*args, **kwargs)
         except BaseException as error:

@@ -33,7 +33,7 @@ def attach_dataloader(module: ModuleType) -> None:
 
     @functools.wraps(original)
     def counted(self: Any) -> Any:
-        began = parts.now_ns() if is_audited else 0
+        began = times.begin("data") if is_audited else 0
         try:
             batch = original(self)
         except BaseException as error:
@@ -119,7 +119,7 @@ def _recorded_forward(original: Callable[..., Any]) -> Callable[..., Any]:
         opened = calls.begin_if_open(number, lambda: _mode_of(self, torch.is_grad_enabled()))
         if is_audited:
             parts.forward(self, inputs, kwargs, torch.is_grad_enabled(), sys._getframe(1))
-        began = parts.now_ns() if is_audited else 0
+        began = times.begin("forward") if is_audited else 0
         try:
             output = original(self, *inputs, **kwargs)
         except BaseException as error:
@@ -181,7 +181,7 @@ def _audited_backward(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def backward(*args: Any, **kwargs: Any) -> Any:
         parts.backward_begins(args, kwargs, sys._getframe(1))
-        began = parts.now_ns()
+        began = times.begin("backward")
         try:
             result = original(*args, **kwargs)
         except BaseException as error:

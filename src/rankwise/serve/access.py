@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from rankwise.serve.errors import Forbidden, Unauthorized
 
 log = logging.getLogger("rankwise.serve.access")
-_OPEN = ("/v2/health/live", "/v2/health/ready", "/")  # probes have no token, and the page asks for one
+_OPEN = ("/v2/health/live", "/v2/health/ready", "/", "/page.js", "/page.css")  # probes have no token, and the page asks for one
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 _numbers = itertools.count(1)
 _START = os.urandom(4).hex()

@@ -7,11 +7,11 @@ from typing import Any
 
 import orjson
 
-from rankwise.pool.datatypes import DATATYPES
+from rankwise.pool.memory.datatypes import DATATYPES
+from rankwise.serve.answering import Answering
 from rankwise.serve.datatypes import Array, check_shape, from_json, from_raw, to_json, to_raw
 from rankwise.serve.errors import RequestError
 from rankwise.serve.messages import InferRequest, InferResponse
-from rankwise.serve.served import Served
 
 Wanted = dict[str, bool]  # by output, whether it is wanted as raw bytes; under "" what holds for all others
 
@@ -28,7 +28,7 @@ def read_json(body: bytes | memoryview) -> Any:
         raise RequestError(f"the request is no valid JSON: {told[:200]}") from None
 
 
-def read_infer(body: bytes, header_length: str | None, model: Served) -> tuple[InferRequest, Wanted]:
+def read_infer(body: bytes, header_length: str | None, model: Answering) -> tuple[InferRequest, Wanted]:
     """`header_length` is Inference-Header-Content-Length: where the JSON ends and raw tensors begin."""
     if header_length is None:
         return _parsed(read_json(body), memoryview(b""))
@@ -40,7 +40,7 @@ def read_infer(body: bytes, header_length: str | None, model: Served) -> tuple[I
     return _parsed(read_json(whole[:length]), whole[length:])
 
 
-def _raw(body: memoryview, model: Served) -> tuple[InferRequest, Wanted]:
+def _raw(body: memoryview, model: Answering) -> tuple[InferRequest, Wanted]:
     """No JSON at all: the body is the only input, of one row."""
     if len(model.inputs) != 1:
         raise RequestError(f"model {model.name!r} has not exactly one input, so a request needs JSON that says what is what")
@@ -149,14 +149,16 @@ def write_infer(response: InferResponse, wanted: Wanted) -> tuple[list[bytes | m
     """The parts of the body, and how long its JSON is where raw tensors follow it."""
     listed, raws = [], []
     for name, datatype, array in response.outputs:
-        head = {"name": name, "datatype": datatype, "shape": list(array.shape)}
+        said = {"name": name, "datatype": datatype, "shape": list(array.shape)}
         if wanted.get(name, wanted[""]):
             raws.append(raw := to_raw(array, datatype))
-            listed.append(orjson.dumps({**head, "parameters": {"binary_data_size": len(raw)}}))
+            listed.append(orjson.dumps({**said, "parameters": {"binary_data_size": len(raw)}}))
         else:
-            listed.append(orjson.dumps(head)[:-1] + b',"data":' + to_json(name, array, datatype) + b"}")
-    head = {"model_name": response.model_name, "model_version": response.model_version}
+            listed.append(orjson.dumps(said)[:-1] + b',"data":' + to_json(name, array, datatype) + b"}")
+    head: dict[str, Any] = {"model_name": response.model_name, "model_version": response.model_version}
     if response.id:
         head["id"] = response.id
+    if response.parameters:
+        head["parameters"] = response.parameters
     text = orjson.dumps(head)[:-1] + b',"outputs":[' + b",".join(listed) + b"]}"
     return [text, *raws], len(text) if raws else None

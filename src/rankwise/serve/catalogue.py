@@ -4,26 +4,55 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from rankwise.errors import RankwiseError
 from rankwise.pool import Pool
-from rankwise.pool.models_file import TensorSpec
-from rankwise.serve.errors import NotFound, Unavailable
+from rankwise.pool.api.models_file import Entry, ModelsFile
+from rankwise.pool.api.virtual_models import VirtualModel
+from rankwise.pool.memory.datatypes import TensorSpec
+from rankwise.serve.answering import Answering
+from rankwise.serve.errors import NotFound, RequestError, Unavailable
 from rankwise.serve.served import Served
+from rankwise.serve.shadow import Shadow
+from rankwise.serve.virtual import Virtual
 
 log = logging.getLogger("rankwise.serve")
+Source = Callable[[], ModelsFile]
+Count = Callable[[str, str, str], None]  # model, shadow, outcome
+Make = Callable[[Entry | VirtualModel, Callable[[str], Answering]], Answering]
 
 
 class Catalogue:
-    def __init__(self, served: Iterable[Served], pool: Pool) -> None:
-        self.pool = pool
-        self.by_name: dict[str, dict[str, Served]] = {}
-        for model in served:
-            self.by_name.setdefault(model.name, {})[model.version] = model
+    """`make` makes what is served of an entry; `source` reads the file anew, where there is one; `count` counts what shadows answered."""
+
+    def __init__(self, file: ModelsFile, pool: Pool, make: Make, count: Count, source: Source | None = None) -> None:
+        self.pool, self._make, self._count, self._source = pool, make, count, source
+        self._changing = asyncio.Lock()
+        self.by_name: dict[str, dict[str, Answering]] = {}
+        for entry in file.entries:
+            self._add(entry)
+        for virtual in file.virtual:
+            self._add(virtual)
+
+    def _add(self, said: Entry | VirtualModel) -> None:
+        model = self._make(said, self.find_named)
+        self.by_name.setdefault(model.name, {})[model.version] = model
+        self._set_shadow(model, said.shadow)
+
+    def _set_shadow(self, model: Answering, name: str) -> None:
+        if name:
+            shadow = Shadow(lambda: self.find_named(name), lambda outcome: self._count(model.name, name, outcome))
+        model.follow = shadow.follow if name else None
+
+    def find_named(self, text: str) -> Answering:
+        """By NAME or NAME:VERSION, as MODELS.toml has it."""
+        name, _, version = text.rpartition(":")
+        return self.find(text) if text in self.by_name else self.find(name, version)
 
     @property
-    def all(self) -> list[Served]:
+    def all(self) -> list[Answering]:
         return [model for versions in self.by_name.values() for model in versions.values()]
 
     @property
@@ -34,7 +63,7 @@ class Catalogue:
     async def load_all(self) -> None:
         """Those that have to be there from the start."""
 
-        async def load(model: Served) -> None:
+        async def load(model: Answering) -> None:
             try:
                 await model.load()
             except Unavailable as error:
@@ -42,7 +71,7 @@ class Catalogue:
 
         await asyncio.gather(*[load(model) for model in self.all if model.preload])
 
-    def find(self, name: str, version: str = "") -> Served:
+    def find(self, name: str, version: str = "") -> Answering:
         """The newest version where none is named, of those that are not out of order if there are any."""
         versions = self.by_name.get(name)
         if versions is None:
@@ -54,14 +83,39 @@ class Catalogue:
         newest = sorted(versions.values(), key=_age)
         return next((model for model in newest if model.state != "UNAVAILABLE"), newest[0])
 
-    def versions_of(self, name: str) -> list[Served]:
+    def versions_of(self, name: str) -> list[Answering]:
         if name not in self.by_name:
             raise NotFound(f"there is no model {name[:200]!r}")
         return list(self.by_name[name].values())
 
     async def load(self, name: str) -> None:
+        """All versions that its file or folder has now: new ones come, those that are gone go, the others are loaded anew."""
+        async with self._changing:
+            said = await self._said_anew(name)
+            known = self.by_name.get(name, {})
+            for version, own in said.items():
+                if version in known:
+                    self._set_shadow(known[version], own.shadow)
+                else:
+                    if isinstance(own, Entry):
+                        self.pool.add(own.key, own.model)
+                    self._add(own)
+            gone = [version for version in known if said and version not in said]
         for model in self.versions_of(name):
-            await model.load()
+            if model.version not in gone:
+                await _load(model, said.get(model.version))
+        for version in gone:  # only now: until here there was always one that answered
+            self.by_name[name].pop(version).discard()
+
+    async def _said_anew(self, name: str) -> dict[str, Entry | VirtualModel]:
+        if self._source is None:
+            return {}
+        try:
+            file = await asyncio.to_thread(self._source)
+        except RankwiseError as error:
+            raise RequestError(error.finding.summary) from error
+        said: list[Entry | VirtualModel] = [*file.entries, *file.virtual]
+        return {own.version: own for own in said if own.name == name}
 
     def unload(self, name: str) -> None:
         for model in self.versions_of(name):
@@ -103,14 +157,23 @@ class Catalogue:
 
     def statistics(self, name: str = "", version: str = "") -> list[dict[str, Any]]:
         if version:
-            models: Sequence[Served] = [self.find(name, version)]
+            models: Sequence[Answering] = [self.find(name, version)]
         else:
             models = self.versions_of(name) if name else self.all
         numbers = self.pool.stats()["models"]
         return [_statistics(model, numbers.get(model.key)) for model in models]
 
 
-def _age(model: Served) -> tuple[int, int, str]:
+async def _load(model: Answering, said: Entry | VirtualModel | None) -> None:
+    if isinstance(model, Served) and isinstance(said, Entry):
+        await model.load(said)
+        return
+    if isinstance(model, Virtual) and isinstance(said, VirtualModel):
+        model.become(said)
+    await model.load()
+
+
+def _age(model: Answering) -> tuple[int, int, str]:
     """Sorts the newest first: numbers before words, the highest before the others."""
     return (0, -int(model.version), "") if model.version.isdecimal() else (1, 0, model.version)
 
@@ -124,10 +187,10 @@ def _config(spec: TensorSpec, is_batched: bool) -> dict[str, Any]:
     return {"name": spec.name, "data_type": f"TYPE_{datatype}", "dims": list(spec.shape[1:] if is_batched else spec.shape)}
 
 
-def _statistics(model: Served, pool: dict[str, Any] | None) -> dict[str, Any]:
+def _statistics(model: Answering, numbers: Mapping[str, Any] | None) -> dict[str, Any]:
     """The pool knows how often and how long a model ran; the rest of the time of a request is counted as waiting."""
-    tally = model.tally
-    computed_ns = min(int(pool["busy_s"] * 1e9), tally.succeeded_ns) if pool is not None else 0
+    tally, batches = model.tally, model.batches(numbers)
+    computed_ns = min(sum([ns for _, ns in batches.values()]), tally.succeeded_ns)
     ran = tally.succeeded
 
     def of(count: int, ns: int) -> dict[str, int]:
@@ -137,8 +200,8 @@ def _statistics(model: Served, pool: dict[str, Any] | None) -> dict[str, Any]:
         "name": model.name,
         "version": model.version,
         "last_inference": tally.last_ms,
-        "inference_count": tally.rows,
-        "execution_count": min(pool["orders"], tally.rows) if pool is not None else 0,
+        "inference_count": sum([rows * count for rows, (count, _) in batches.items()]),
+        "execution_count": sum([count for count, _ in batches.values()]),
         "inference_stats": {
             "success": of(tally.succeeded, tally.succeeded_ns),
             "fail": of(tally.failed, tally.failed_ns),
@@ -146,10 +209,13 @@ def _statistics(model: Served, pool: dict[str, Any] | None) -> dict[str, Any]:
             "compute_input": of(ran, 0),
             "compute_infer": of(ran, computed_ns),
             "compute_output": of(ran, 0),
-            "cache_hit": of(0, 0),
-            "cache_miss": of(0, 0),
+            "cache_hit": of(tally.hits, tally.hits_ns),
+            "cache_miss": of(tally.misses, tally.misses_ns),
         },
         "response_stats": {},
-        "batch_stats": [],
+        "batch_stats": [
+            {"batch_size": rows, "compute_input": of(count, 0), "compute_infer": of(count, ns), "compute_output": of(count, 0)}
+            for rows, (count, ns) in sorted(batches.items())
+        ],
         "memory_usage": [],
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rankwise.errors import RankwiseError, UsageError
-from rankwise.pool.verdicts import DeadlineExceeded, ModelUnavailable, PoolClosed, PoolError, PoolFull, Quarantined, TaskHung
+from rankwise.pool.errors import DeadlineExceeded, ModelUnavailable, PoolClosed, PoolError, PoolFull, Quarantined, TaskHung
 
 RETRY_AFTER_S = 1
 

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import logging
 import time
+from typing import Any
 
 from rankwise.serve.access import Guard, log_request, request_id
 from rankwise.serve.errors import ModelFailed, RequestError
 from rankwise.serve.exchange import HttpRequest, HttpResponse, as_error
 from rankwise.serve.numbers import CONTENT_TYPE, Numbers
+from rankwise.serve.page.files import Page
 from rankwise.serve.rest import Rest
+from rankwise.serve.tracing import Tracing
 
 log = logging.getLogger("rankwise.serve")
 
 
 class Front:
-    def __init__(self, rest: Rest, guard: Guard, numbers: Numbers) -> None:
-        self._rest, self._guard, self._numbers = rest, guard, numbers
-        rest.pages["/metrics"] = self._metrics
+    def __init__(self, rest: Rest, guard: Guard, numbers: Numbers, page: Page, tracing: Tracing) -> None:
+        self._rest, self._guard, self._numbers, self._tracing = rest, guard, numbers, tracing
+        rest.pages.update({"/metrics": self._metrics, **dict.fromkeys(page.paths, page.answer)})
 
     async def respond(self, request: HttpRequest) -> HttpResponse:
         """Never raises, but for a client that has gone."""
+        name = "infer" if request.path.endswith("/infer") else request.method
+        with self._tracing.span(name, request.headers, request.path) as said:
+            return await self._respond(request, said)
+
+    async def _respond(self, request: HttpRequest, said: dict[str, Any]) -> HttpResponse:
         started, given = time.monotonic(), request.headers.get("x-request-id", "")
         ident, response, told = request_id(given), HttpResponse(499), ""  # which stays so where the client goes
         self._numbers.open.inc()
@@ -34,6 +42,7 @@ class Front:
             response = as_error(ModelFailed(f"an error inside the server; its log has it under {ident}"))
         finally:
             self._numbers.open.dec()
+            said.update(path=request.path[:300], model=response.model, status=response.status, id=ident, error=told)
             self._numbers.count("http", response.model, response.status, started)
             log_request("http", ident, f"{request.method} {request.path[:300]}", response.status, started, response.model, told)
         if given:

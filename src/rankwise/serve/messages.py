@@ -8,7 +8,9 @@ from typing import Any
 from rankwise.serve.datatypes import Array
 from rankwise.serve.errors import RequestError
 
+LEAST_URGENT = 1000
 _DEFAULT_PRIORITY = 100  # 1 is the most urgent; what says nothing, or 0, stands here
+Output = tuple[str, str, Array]  # name, datatype, array
 _LONGEST_S = 30 * 24 * 3600.0
 
 
@@ -47,4 +49,5 @@ class InferResponse:
     model_name: str
     model_version: str
     id: str
-    outputs: list[tuple[str, str, Array]]  # name, datatype, array
+    outputs: list[Output]
+    parameters: dict[str, Any] = field(default_factory=dict)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from rankwise.pool import Pool
+from rankwise.serve.catalogue import Catalogue
+from rankwise.serve.served import Served
 
 _EDGES = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -22,6 +27,9 @@ class Numbers:
             "rankwise_serve_request_seconds", "from the whole request to its answer", labels[:2], buckets=_EDGES, registry=self._registry
         )
         self.open = Gauge("rankwise_serve_open_requests", "requests that are being answered", registry=self._registry)
+        self._shadows = Counter(
+            "rankwise_serve_shadow_requests", "what shadows answered", ("model", "shadow", "outcome"), registry=self._registry
+        )
         self._known: dict[tuple[str, str, str], Any] = {}
         pool.register_metrics(self._registry, "serve")
 
@@ -33,5 +41,30 @@ class Numbers:
         children[0].inc()
         children[1].observe(time.monotonic() - started)
 
+    def count_shadow(self, model: str, shadow: str, outcome: str) -> None:
+        self._shadows.labels(model, shadow, outcome).inc()
+
+    def show_caches(self, catalogue: Catalogue) -> None:
+        self._registry.register(_Caches(catalogue))
+
     def page(self) -> bytes:
         return generate_latest(self._registry)
+
+
+class _Caches(Collector):
+    """Read when they are scraped."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+
+    def collect(self) -> Iterator[Metric]:
+        labels = ["model", "version"]
+        lookups = CounterMetricFamily("rankwise_serve_cache_lookups", "answers looked for in the cache", labels=[*labels, "outcome"])
+        nbytes = GaugeMetricFamily("rankwise_serve_cache_bytes", "kept answers", labels=labels)
+        for model in self._catalogue.all:
+            if isinstance(model, Served) and model.cache is not None:
+                lookups.add_metric([model.name, model.version, "hit"], model.tally.hits)
+                lookups.add_metric([model.name, model.version, "miss"], model.tally.misses)
+                nbytes.add_metric([model.name, model.version], model.cache.nbytes)
+        yield lookups
+        yield nbytes

@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import unquote
 
-from rankwise import __version__
 from rankwise.serve.binary import read_infer, read_json, write_infer
 from rankwise.serve.catalogue import Catalogue
 from rankwise.serve.compression import LEAST_BYTES, deflate, inflate, wanted_encoding
 from rankwise.serve.errors import NotAllowed, NotFound, RequestError
 from rankwise.serve.exchange import HttpRequest, HttpResponse, as_json
 from rankwise.serve.health import Health
+from rankwise.version import __version__
 
 SERVER_NAME = "rankwise"
 EXTENSIONS = ["binary_tensor_data", "model_configuration", "model_repository", "schedule_policy", "statistics"]
@@ -45,7 +45,7 @@ class Rest:
             case ["v2", "health", ("live" | "ready") as what]:
                 _allow(request, "GET")
                 why = self._health.why_not_live() if what == "live" else self._health.why_not_ready()
-                return _empty(why)
+                return _yes({what: True}, why)
             case ["v2", "models", "stats"]:
                 return _get(request, {"model_stats": self._catalogue.statistics()})
             case ["v2", "models", name, "versions", version, *rest] if version:
@@ -69,7 +69,8 @@ class Rest:
             case ["ready"]:
                 _allow(request, "GET")
                 model = catalogue.find(name, version)
-                return _empty("" if model.state == "READY" else model.reason or f"model {name!r} is {model.state}")
+                why = "" if model.state == "READY" else model.reason or f"model {name!r} is {model.state}"
+                return _yes({"name": name, "ready": True}, why)
             case []:
                 return _get(request, catalogue.metadata(name, version))
             case ["config"]:
@@ -128,11 +129,11 @@ def _get(request: HttpRequest, value: object) -> HttpResponse:
     return as_json(value)
 
 
-def _empty(why_not: str) -> HttpResponse:
-    """Yes is 200 without a body, no is 400, as the protocol has it."""
+def _yes(said: dict[str, Any], why_not: str) -> HttpResponse:
+    """Yes is 200, no is 400, as the protocol has it. Triton's clients look at the status only, KServe's at the body as well."""
     if why_not:
         raise RequestError(why_not)
-    return HttpResponse()
+    return as_json(said)
 
 
 async def _done(response: HttpResponse | Awaitable[HttpResponse]) -> HttpResponse:

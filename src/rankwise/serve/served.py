@@ -1,80 +1,120 @@
-"""One version of one model as clients see it: what it takes and gives, whether it can be asked, and what it has answered so far."""
+"""One version of one model of the pool: whether it can be asked, how it is loaded, and what it answers."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor, Future
 from typing import Any
 
 import numpy as np
 
 from rankwise.pool import Pool
-from rankwise.pool.models_file import Entry, TensorSpec
-from rankwise.serve.datatypes import Array, datatype_of, dtype_of
-from rankwise.serve.errors import ModelFailed, RequestError, Unavailable, as_request_error
-from rankwise.serve.messages import InferRequest, InferResponse
+from rankwise.pool.api.models_file import Entry
+from rankwise.pool.memory.datatypes import TensorSpec
+from rankwise.serve.answering import Answering, Batches, Note
+from rankwise.serve.cache import Cache, key_of
+from rankwise.serve.checking import checked_inputs, chosen, named_outputs
+from rankwise.serve.datatypes import Array, dtype_of
+from rankwise.serve.errors import Unavailable, as_request_error
+from rankwise.serve.messages import InferRequest, InferResponse, Output
 
 _SIZES = (2, 3)  # of what may have any size, when the model is asked what it gives
 
 
-class Tally:
-    """What was answered; nanoseconds as the protocol has them."""
-
-    def __init__(self) -> None:
-        self.succeeded = self.failed = self.succeeded_ns = self.failed_ns = self.rows = self.last_ms = 0
-
-    def add(self, ok: bool, started_ns: int, rows: int) -> None:
-        took_ns = time.monotonic_ns() - started_ns
-        if ok:
-            self.succeeded += 1
-            self.succeeded_ns += took_ns
-            self.rows += rows
-        else:
-            self.failed += 1
-            self.failed_ns += took_ns
-        self.last_ms = time.time_ns() // 1_000_000
-
-
-class Served:
+class Served(Answering):
     """A model of the pool. `threads` run it where the pool has no workers, so that the server goes on listening."""
 
-    platform, backend = "pytorch_module", "pytorch"
-
-    def __init__(self, entry: Entry, pool: Pool, threads: Executor | None) -> None:
-        self.name, self.version, self.key, self.preload = entry.name, entry.version, entry.key, entry.preload
-        self.max_batch = entry.model.max_batch
-        self.inputs, self.outputs = entry.inputs, entry.outputs
-        if str(entry.model.build).endswith(".pt2"):
-            self.platform = "pytorch_pt2"
+    def __init__(self, entry: Entry, pool: Pool, threads: Executor | None, note: Note) -> None:
+        super().__init__(entry.name, entry.version, note)
+        self.key, self._pool, self._threads = entry.key, pool, threads
+        self._loading = asyncio.Lock()
+        self.cache: Cache | None = None
+        self.asked: Batches = {}  # batches that nobody but we asked for, to find out what it gives
+        self._describe(entry)
         self.state, self.reason = ("LOADING", "") if entry.preload else ("READY", "loaded when it is first asked")
-        self.tally = Tally()
-        self._pool, self._threads = pool, threads
+
+    def _describe(self, entry: Entry) -> None:
+        self.entry, self.preload, self.max_batch = entry, entry.preload, entry.model.max_batch
+        self.inputs, self.outputs = entry.inputs, entry.outputs
+        self.platform = "pytorch_pt2" if entry.model.is_program else "pytorch_module"
+        self.cache = Cache(entry.cache_bytes) if entry.cache_bytes else None
 
     # ---- loading
 
-    async def load(self) -> None:
-        """Loads it; where it is there already, anew. Raises Unavailable where it cannot be had."""
-        if self.state == "READY":
-            self._pool.unload(self.key)
-        self.state, self.reason = "LOADING", ""
+    async def load(self, entry: Entry | None = None) -> None:
+        """Loads it; where it is there already, anew, and the old one answers until the new one can. `entry` is what it is from now on.
+        Raises Unavailable where it cannot be had; an old one is kept then."""
+        async with self._loading:
+            if self.state == "READY" and self.numbers()["replicas"]:
+                await self._load_anew(entry or self.entry)
+                return
+            self.state, self.reason = "LOADING", ""
+            try:
+                if entry is not None and self._pool.can_change:
+                    await self._done(self._pool.reload, self.key, entry.model)
+                else:
+                    await self._done(self._pool.load, self.key)
+                await self._become(entry or self.entry)
+            except Exception as error:
+                self.state, self.reason = "UNAVAILABLE", str(as_request_error(error, self.name))
+                self._note(self.reason, self.name)
+                raise Unavailable(self.reason) from error
+            self.state = "READY"
+
+    async def _load_anew(self, entry: Entry) -> None:
         try:
-            await asyncio.wrap_future(self._called(self._pool.load, self.key))
-            await self._learn_outputs()
+            if self._pool.can_change:
+                await self._done(self._pool.reload, self.key, entry.model)
+            else:  # those who ask now wait until it is loaded again
+                self._pool.unload(self.key)
+                await self._done(self._pool.load, self.key)
         except Exception as error:
-            self.state, self.reason = "UNAVAILABLE", str(as_request_error(error, self.name))
+            self.reason = f"the new one cannot be had, so the old one goes on answering: {as_request_error(error, self.name)}"
+            self._note(self.reason, self.name)
             raise Unavailable(self.reason) from error
-        self.state = "READY"
+        self.reason = ""
+        await self._become(entry)
+
+    async def _become(self, entry: Entry) -> None:
+        if self.cache is not None:
+            self.cache.clear()
+        if entry is not self.entry or not self.outputs:
+            self._describe(entry)
+            await self._learn_outputs()
 
     def unload(self) -> None:
         self._pool.unload(self.key)
         self.state, self.reason = "UNAVAILABLE", "unloaded"
 
+    def discard(self) -> None:
+        """Nobody knows it any more."""
+        self.state, self.reason = "UNAVAILABLE", "unloaded"
+        if self._threads is None:
+            self._pool.remove(self.key)
+        else:
+            self._threads.submit(self._pool.remove, self.key)  # after what was asked before
+
     async def _learn_outputs(self) -> None:
         """Where nobody said what it gives: it is asked twice with zeros, and what differs in size may have any."""
         if self.outputs or not self.inputs or any(spec.datatype == "BYTES" for spec in self.inputs):
             return
+        before = self.batches(self.numbers())
+        try:
+            await self._ask_with_zeros()
+        finally:
+            self.asked = subtracted(self.numbers()["batches"], before)
+
+    def numbers(self) -> dict[str, Any]:
+        """The pool's, of this moment."""
+        return dict(self._pool.stats()["models"][self.key])
+
+    def batches(self, numbers: Mapping[str, Any] | None) -> Batches:
+        """Without what we asked ourselves."""
+        return subtracted(numbers["batches"], self.asked) if numbers is not None else {}
+
+    async def _ask_with_zeros(self) -> None:
         try:
             seen = [self._named(await self.run(self._zeros(size), 60.0, 0)) for size in _SIZES]
         except Exception:  # zeros are not what it takes; then clients find out with the first answer
@@ -91,119 +131,43 @@ class Served:
 
     # ---- answering
 
-    async def infer(self, request: InferRequest) -> InferResponse:
-        """Raises RequestError and nothing else; cancelling it cancels the task."""
-        started_ns, rows, ok = time.monotonic_ns(), 1, False
-        try:
-            arrays = self._checked(request)
-            rows = arrays[0].shape[0] if self.max_batch > 1 and arrays[0].ndim else 1
-            result = await self.answer(arrays, request)
-            outputs = self._named(result)
-            if request.outputs is not None:
-                outputs = _chosen(outputs, request.outputs)
-            ok = True
-            return InferResponse(self.name, self.version, request.id, outputs)
-        except Exception as error:
-            raise as_request_error(error, self.name) from error
-        finally:
-            self.tally.add(ok, started_ns, rows)
+    async def _answer(self, request: InferRequest) -> InferResponse:
+        if self.state == "UNAVAILABLE" and self.reason == "unloaded":
+            raise Unavailable(f"model {self.name!r} is unloaded")
+        arrays = checked_inputs(request, self.name, self.inputs, self.outputs)
+        deadline_s, priority = request.deadline_s(), request.priority()
+        cache = self.cache
+        if cache is None:
+            outputs = self._named(await self.run(arrays, deadline_s, priority))
+        else:
+            outputs = await self._cached(cache, request, lambda: self.run(arrays, deadline_s, priority))
+        return self.respond(request, chosen(outputs, request.outputs, self.name))
 
-    async def answer(self, arrays: list[Array], request: InferRequest) -> Any:
-        return await self.run(arrays, request.deadline_s(), request.priority())
+    async def _cached(self, cache: Cache, request: InferRequest, run: Callable[[], Awaitable[Any]]) -> list[Output]:
+        started_ns, generation = time.monotonic_ns(), cache.generation
+        key = key_of(request.inputs, [spec.name for spec in self.inputs] or list(request.inputs))
+        found = cache.find(key)
+        self.tally.looked_up(found is not None, started_ns)
+        if found is None:
+            found = self._named(await run())
+            cache.keep(key, found, generation)
+        return found
+
+    def _named(self, result: Any) -> list[Output]:
+        return named_outputs(result, self.name, self.outputs)
 
     async def run(self, arrays: list[Array], deadline_s: float | None, priority: int) -> Any:
-        return await asyncio.wrap_future(self._called(self._pool.submit, self.key, *arrays, deadline_s=deadline_s, priority=priority))
+        return await self._done(self._pool.submit, self.key, *arrays, deadline_s=deadline_s, priority=priority)
+
+    async def _done(self, call: Any, *args: Any, **kwargs: Any) -> Any:
+        return await asyncio.wrap_future(self._called(call, *args, **kwargs))
 
     def _called(self, call: Any, *args: Any, **kwargs: Any) -> Future[Any]:
         if self._threads is None:
             return call(*args, **kwargs)  # type: ignore[no-any-return]
         return self._threads.submit(lambda: call(*args, **kwargs).result())
 
-    def _checked(self, request: InferRequest) -> list[Array]:
-        """The arrays in the order in which the model takes them."""
-        if self.state == "UNAVAILABLE" and self.reason == "unloaded":
-            raise Unavailable(f"model {self.name!r} is unloaded")
-        if not request.inputs:
-            raise RequestError("the request has no inputs")
-        if request.outputs is not None and self.outputs:
-            _check_known("output", request.outputs, {spec.name for spec in self.outputs}, self.name)
-        if not self.inputs:
-            return [array for _, array in request.inputs.values()]
-        _check_known("input", request.inputs, {spec.name for spec in self.inputs}, self.name)
-        return [_checked_input(spec, request.inputs, self.name) for spec in self.inputs]
 
-    def _named(self, result: Any) -> list[tuple[str, str, Array]]:
-        """What the model gave, by the names of its outputs."""
-        found = _as_outputs(result)
-        if self.outputs:
-            if isinstance(result, Mapping) and {name for name, _ in found} >= {spec.name for spec in self.outputs}:
-                by_name = dict(found)
-                found = [(spec.name, by_name[spec.name]) for spec in self.outputs]
-            if len(found) != len(self.outputs):
-                raise ModelFailed(f"model {self.name!r} gave {len(found)} outputs, but {len(self.outputs)} are declared")
-            return [(spec.name, spec.datatype, _checked_output(spec, array)) for spec, (_, array) in zip(self.outputs, found)]
-        named = [(name, datatype_of(array), array) for name, array in found]
-        for name, datatype, array in named:
-            if not datatype:
-                raise ModelFailed(f"output {name!r} of model {self.name!r} is of type {array.dtype}, which the protocol does not know")
-        return named
-
-
-def _check_known(what: str, names: Any, known: set[str], model: str) -> None:
-    for name in names:
-        if name not in known:
-            raise RequestError(f"model {model!r} has no {what} {name!r}; it has {', '.join(sorted(known))}")
-
-
-def _checked_input(spec: TensorSpec, inputs: Mapping[str, tuple[str, Array]], model: str) -> Array:
-    if spec.name not in inputs:
-        raise RequestError(f"model {model!r} needs the input {spec.name!r}, which is missing")
-    datatype, array = inputs[spec.name]
-    if datatype != spec.datatype:
-        raise RequestError(f"input {spec.name!r} of model {model!r} is {spec.datatype}, not {datatype}")
-    if not _fits(spec.shape, array.shape):
-        raise RequestError(f"input {spec.name!r} of model {model!r} has the shape {list(spec.shape)}, not {list(array.shape)}")
-    return array
-
-
-def _checked_output(spec: TensorSpec, array: Array) -> Array:
-    datatype = datatype_of(array)
-    if spec.datatype == "BF16" and datatype == "FP32":  # the pool widens it, which loses nothing
-        array = array.astype(dtype_of("BF16"))
-    elif datatype != spec.datatype:
-        raise ModelFailed(f"output {spec.name!r} is {datatype or array.dtype}, but {spec.datatype} is declared")
-    if not _fits(spec.shape, array.shape):
-        raise ModelFailed(f"output {spec.name!r} has the shape {list(array.shape)}, but {list(spec.shape)} is declared")
-    return array
-
-
-def _fits(declared: tuple[int, ...], shape: tuple[int, ...]) -> bool:
-    return len(declared) == len(shape) and all(size in (-1, given) for size, given in zip(declared, shape))
-
-
-def _as_outputs(result: Any) -> list[tuple[str, Array]]:
-    if isinstance(result, Mapping):
-        return [(str(name), _as_array(value)) for name, value in result.items()]
-    if isinstance(result, (tuple, list)) and not all(isinstance(item, (str, bytes)) for item in result):
-        return [(f"output_{i}", _as_array(value)) for i, value in enumerate(result)]
-    return [("output_0", _as_array(result))]
-
-
-def _as_array(value: Any) -> Array:
-    if isinstance(value, np.ndarray):
-        return value
-    if isinstance(value, (str, bytes)):
-        return np.array(value, object)
-    if isinstance(value, (bool, int, float, np.generic)):
-        return np.asarray(value)
-    if isinstance(value, (list, tuple)) and all(isinstance(item, (str, bytes)) for item in value):
-        array: Array = np.empty(len(value), object)
-        array[:] = value
-        return array
-    raise ModelFailed(f"the model gave a {type(value).__name__}, which is no tensor")
-
-
-def _chosen(outputs: list[tuple[str, str, Array]], names: list[str]) -> list[tuple[str, str, Array]]:
-    by_name = {output[0]: output for output in outputs}
-    _check_known("output", names, set(by_name), "")
-    return [by_name[name] for name in names]
+def subtracted(batches: Mapping[int, tuple[int, int]], others: Mapping[int, tuple[int, int]]) -> Batches:
+    left = {rows: (count - others.get(rows, (0, 0))[0], ns - others.get(rows, (0, 0))[1]) for rows, (count, ns) in batches.items()}
+    return {rows: numbers for rows, numbers in left.items() if numbers[0] > 0}

@@ -8,22 +8,29 @@ import signal
 import ssl
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 from rankwise.errors import UsageError
 from rankwise.pool import Pool
-from rankwise.pool.models_file import Entry
+from rankwise.pool.api.models_file import Entry, ModelsFile
+from rankwise.pool.api.virtual_models import VirtualModel
 from rankwise.serve.access import Guard
-from rankwise.serve.catalogue import Catalogue
+from rankwise.serve.answering import Answering
+from rankwise.serve.catalogue import Catalogue, Source
 from rankwise.serve.front import Front
 from rankwise.serve.health import Health
 from rankwise.serve.http import HttpServer, Limits, listening_address
 from rankwise.serve.numbers import Numbers
+from rankwise.serve.page.files import Page
+from rankwise.serve.page.findings import Findings
+from rankwise.serve.page.status import Status
 from rankwise.serve.rest import Rest
 from rankwise.serve.served import Served
+from rankwise.serve.tracing import Tracing
+from rankwise.serve.virtual import Virtual
 
 log = logging.getLogger("rankwise.serve")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -41,30 +48,40 @@ class Options:
     certificate: str = ""  # files in PEM, for TLS
     private_key: str = ""
     drain_s: float = 30.0
+    traces: str = ""  # where OpenTelemetry spans go: the URL of a collector
     limits: Limits = field(default_factory=Limits)
 
 
 class Server:
     """Listens between `start` and `stop`; both run in one event loop."""
 
-    def __init__(self, pool: Pool, entries: Sequence[Entry], options: Options) -> None:
-        self._options = options
+    def __init__(self, pool: Pool, file: ModelsFile, options: Options, source: Source | None = None) -> None:
+        self._options, self._pool = options, pool
         addresses = [parse_address(text) for text in (options.http, options.grpc) if text]
         guard = Guard(options.token, all(host in LOOPBACK for host, _ in addresses))
         self._threads = ThreadPoolExecutor(1, "rankwise-serve") if not pool.stats()["workers"] else None
-        self.catalogue = Catalogue([Served(entry, pool, self._threads) for entry in entries], pool)
+        self._findings, self._numbers, self._guard = Findings(), Numbers(pool), guard
+        self.catalogue = Catalogue(file, pool, self._make, self._numbers.count_shadow, source)
+        self._numbers.show_caches(self.catalogue)
         self.health = Health(self.catalogue, guard.may_control)
         rest = Rest(self.catalogue, self.health, options.limits.body_bytes)
-        self._numbers, self._guard = Numbers(pool), guard
-        self._http = HttpServer(Front(rest, guard, self._numbers).respond, options.limits)
+        self._tracing = Tracing(options.traces)
+        page = Page(Status(self.catalogue, self.health, self._findings))
+        self._http = HttpServer(Front(rest, guard, self._numbers, page, self._tracing).respond, options.limits)
         self._grpc: Any = None
         self._tasks: list[asyncio.Task[Any]] = []
         self._listening: asyncio.AbstractServer | None = None
         self.http_address: tuple[str, int] | None = None
         self.grpc_address: tuple[str, int] | None = None
 
+    def _make(self, said: Entry | VirtualModel, find: Callable[[str], Answering]) -> Answering:
+        if isinstance(said, VirtualModel):
+            return Virtual(said, find)
+        return Served(said, self._pool, self._threads, self._findings.note)
+
     async def start(self) -> None:
         """Listens at once, and loads what has to be loaded meanwhile."""
+        logging.getLogger("rankwise.pool").addHandler(self._findings)
         if self._options.http:
             host, port = parse_address(self._options.http)
             context = tls_context(self._options.certificate, self._options.private_key)
@@ -85,13 +102,14 @@ class Server:
         from rankwise.serve.rpc.service import Service
 
         service = Service(self.catalogue, self.health)
-        self._grpc = GrpcServer(service, self.health, self._guard, self._numbers, self._options.limits.body_bytes)
+        self._grpc = GrpcServer(service, self.health, self._guard, self._numbers, self._tracing, self._options.limits.body_bytes)
         port = await self._grpc.start(host, port, self._options.certificate, self._options.private_key)
         self.grpc_address = host, port
 
     async def stop(self) -> None:
         """No new requests; those that are there are answered, for at most `drain_s`."""
         self.health.is_draining = True
+        logging.getLogger("rankwise.pool").removeHandler(self._findings)
         if self._listening is not None:
             self._listening.close()
         ending = [self._http.drain(self._options.drain_s)]
@@ -101,6 +119,7 @@ class Server:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.to_thread(self._tracing.close)
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 

@@ -9,7 +9,9 @@ from typing import Any
 
 from rankwise.errors import UsageError
 from rankwise.pool import Pool
-from rankwise.pool.models_file import Entry, TensorSpec
+from rankwise.pool.api.models_file import Entry, ModelsFile, described
+from rankwise.pool.api.virtual_models import VirtualModel
+from rankwise.pool.memory.datatypes import TensorSpec
 from rankwise.serve.server import Options, Server, run
 
 _START_S = 60.0
@@ -21,18 +23,20 @@ def serve(
     inputs: Mapping[str, Iterable[TensorSpec | tuple[str, str, Iterable[int]]]] | None = None,
     outputs: Mapping[str, Iterable[TensorSpec | tuple[str, str, Iterable[int]]]] | None = None,
     entries: Iterable[Entry] | None = None,
+    virtual: Iterable[VirtualModel] = (),
     block: bool = True,
     **options: Any,
 ) -> Serving | None:
     """Serve all models of a pool.
 
-    `inputs` and `outputs` say, by model, what these are: `{"mlp": [("x", "FP32", [-1, 784])]}`. `options` are those of
+    `inputs` and `outputs` say, by model, what these are: `{"mlp": [("x", "FP32", [-1, 784])]}`; `virtual` are models
+    made of others. `options` are those of
     `rankwise.serve.server.Options`: `http`, `grpc`, `token`, … With `block=False` the server runs in a thread, until `close()`.
     """
     _check_options(options)
     if entries is None:
         entries = [_entry(pool, name, inputs or {}, outputs or {}) for name in pool.models]
-    serving = Serving(Server(pool, list(entries), Options(**options)))
+    serving = Serving(Server(pool, ModelsFile(tuple(entries), tuple(virtual)), Options(**options)))
     if not block:
         return serving.start()
     asyncio.run(run(serving.server, lambda server: None))
@@ -93,7 +97,7 @@ class Serving:
 
 def _entry(pool: Pool, name: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Entry:
     takes, gives = (tuple([_spec(tensor) for tensor in said.get(name, ())]) for said in (inputs, outputs))
-    return Entry(name, "1", name, pool.model(name), takes, gives)
+    return described(Entry(name, "1", name, pool.model(name), takes, gives))
 
 
 def _spec(said: Any) -> TensorSpec:

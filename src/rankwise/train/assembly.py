@@ -22,10 +22,10 @@ from rankwise.errors import StartError
 from rankwise.findings import Finding, Place, ranks_text
 from rankwise.ranks import MeetingPlace
 from rankwise.stages import REGISTRATION, STAGE_NAMED, Stage
-from rankwise.train.board import BoardLost, pauses_s
 from rankwise.train.cards import Card
 from rankwise.train.registration import Registration
 from rankwise.train.store import OpenStore
+from rankwise.train.store_client import StoreLost, pauses_s
 
 logger = logging.getLogger("rankwise.session")
 
@@ -39,8 +39,8 @@ class Assembly:
 
     def __init__(self, opened: OpenStore, place: MeetingPlace, card: Card) -> None:
         self._opened, self._place, self._card = opened, place, card
-        self._board = opened.board
-        self._board.find_loss = self._find_loss
+        self._store = opened.client
+        self._store.find_loss = self._find_loss
         self._name = ""  # of this gathering: the leader's id
         self.cards: list[Card] = []  # who is here, once the roll-call is over
         self.notes: list[Finding] = []  # what differs without being in the way
@@ -51,7 +51,7 @@ class Assembly:
 
     def gather(self, timeout_s: float) -> None:
         """Register, and wait until every rank has; raises the same finding on every rank that is here."""
-        roll_call = Registration(self._board, self._place, self._card)
+        roll_call = Registration(self._store, self._place, self._card)
 
         def leave_word(problem: Finding) -> None:
             self._name, self._num_present = roll_call.name, roll_call.num_present
@@ -93,7 +93,7 @@ class Assembly:
                 elif is_through and not has_said:
                     has_said = True
                     self._say_through(base, note)
-                if (outcome := self._board.look(base)) is not None:
+                if (outcome := self._store.look(base)) is not None:
                     break
                 if time.monotonic() > deadline:
                     self._publish(base, self._late(stage, base, timeout_s))
@@ -105,12 +105,12 @@ class Assembly:
         return answer
 
     def _say_through(self, base: str, note: str) -> None:
-        self._board.put(f"{base}/rank/{self._card.rank}", note or "yes")
-        if self._board.add(f"{base}/count", 1) == self._card.world_size:
+        self._store.put(f"{base}/rank/{self._card.rank}", note or "yes")
+        if self._store.add(f"{base}/count", 1) == self._card.world_size:
             notes: dict[str, list[int]] = {}
             for rank in range(self._card.world_size) if note else ():
-                notes.setdefault(self._board.look(f"{base}/rank/{rank}") or "", []).append(rank)
-            self._board.put_first(base, json.dumps({"notes": notes}))
+                notes.setdefault(self._store.look(f"{base}/rank/{rank}") or "", []).append(rank)
+            self._store.put_first(base, json.dumps({"notes": notes}))
 
     def _find_ended(self) -> Finding | None:
         """A rank of this host whose process is gone; it had a moment to say itself why, and that counts before this."""
@@ -133,7 +133,7 @@ class Assembly:
         )
 
     def _late(self, stage: Stage, base: str, timeout_s: float) -> Finding:
-        late = [card for card in self.cards if self._board.look(f"{base}/rank/{card.rank}") is None]
+        late = [card for card in self.cards if self._store.look(f"{base}/rank/{card.rank}") is None]
         return load_cause("RW126").finding(
             f"{ranks_text([card.rank for card in late])} did not pass the stage {stage.done!r} within {timeout_s:.0f} s",
             certain=True,
@@ -152,11 +152,11 @@ class Assembly:
 
     def post(self, key: str, value: str) -> None:
         """Leave something for the others of this gathering."""
-        self._board.put(f"rankwise/{self._name}/{key}", value)
+        self._store.put(f"rankwise/{self._name}/{key}", value)
 
     def read(self, key: str, timeout_s: float) -> str | None:
         """What another rank has posted; None if it has not within the time."""
-        return self._board.wait(f"rankwise/{self._name}/{key}", time.monotonic() + timeout_s)
+        return self._store.wait(f"rankwise/{self._name}/{key}", time.monotonic() + timeout_s)
 
     @property
     def connection(self) -> Store:
@@ -172,11 +172,11 @@ class Assembly:
         logger.error("rank %s: start-up failed, not passed: %s. %s %s", at, STAGE_NAMED[finding.stage].done, finding.code, finding.summary)
         try:
             heard = f"rankwise/{self._name}/heard"
-            if self._board.add(heard, 1) >= self._num_present:
-                self._board.put(f"{heard}/all", "yes")
-            self._board.wait(f"{heard}/all", time.monotonic() + _HEAR_S)
+            if self._store.add(heard, 1) >= self._num_present:
+                self._store.put(f"{heard}/all", "yes")
+            self._store.wait(f"{heard}/all", time.monotonic() + _HEAR_S)
             self.leave()
-        except BoardLost:
+        except StoreLost:
             pass  # the store is gone, and with it whoever could be waited for
         raise error
 
@@ -189,12 +189,12 @@ class Assembly:
         others = self._num_present - 1
         try:
             if not self._opened.is_ours:
-                self._board.add(key, 1)
+                self._store.add(key, 1)
                 return
             deadline, pauses = time.monotonic() + _LEAVE_S, pauses_s()
-            while self._board.add(key, 0) < others and time.monotonic() < deadline:
+            while self._store.add(key, 0) < others and time.monotonic() < deadline:
                 time.sleep(next(pauses))
-        except BoardLost:
+        except StoreLost:
             pass
 
     def note_failure(self, error: BaseException) -> None:
@@ -204,13 +204,13 @@ class Assembly:
         error._rankwise_failed_at = time.monotonic()  # type: ignore[attr-defined]  # read by spawn
         key = f"rankwise/{self._name}/failed"
         try:
-            if self._board.add(key, 1) == 1:
+            if self._store.add(key, 1) == 1:
                 last = traceback.extract_tb(error.__traceback__)[-1:]
                 at = f" at {last[0].filename}:{last[0].lineno}" if last else ""
-                self._board.put(f"{key}/first", f"rank {self._card.rank} on {self._card.host} with {type(error).__name__}: {error}{at}")
-            elif (first := self._board.look(f"{key}/first")) is not None:
+                self._store.put(f"{key}/first", f"rank {self._card.rank} on {self._card.host} with {type(error).__name__}: {error}{at}")
+            elif (first := self._store.look(f"{key}/first")) is not None:
                 error.add_note(f"rankwise: this is not where it began: {first} failed first")
-        except BoardLost:
+        except StoreLost:
             pass  # the store went with the rank that failed first
 
     @contextmanager
@@ -228,7 +228,7 @@ class Assembly:
                 culprits=(self._card.place,),
                 stage=self._stage.name,
             )
-            with suppress(BoardLost):
+            with suppress(StoreLost):
                 tell(problem)
             self.leave()
             raise
@@ -236,7 +236,7 @@ class Assembly:
     def _publish(self, base: str, finding: Finding, num_present: int | None = None) -> None:
         """The first outcome counts, for everybody."""
         outcome = {"finding": finding.to_dict(), "present": self._num_present if num_present is None else num_present}
-        self._board.put_first(base, json.dumps(outcome))
+        self._store.put_first(base, json.dumps(outcome))
 
     def _find_loss(self, said: str) -> Finding:
         keeper = "the launcher" if self._place.kept_by_launcher else "rank 0"

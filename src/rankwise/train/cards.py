@@ -14,11 +14,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-import rankwise
 from rankwise.findings import Place
 from rankwise.ranks import read_job_name
 from rankwise.train.devices import Claim
 from rankwise.train.interfaces import offered_address, own_addresses, route_to
+from rankwise.version import __version__
 
 _SETTINGS = ("NCCL_", "GLOO_", "TORCH_NCCL_", "TORCH_DISTRIBUTED_DEBUG")
 
@@ -108,7 +108,7 @@ def _as_bytes(address: str) -> bytes:
 
 
 def own_versions(backend: str) -> dict[str, str]:
-    versions = {"torch": str(torch.__version__), "python": platform.python_version(), "rankwise": rankwise.__version__}
+    versions = {"torch": str(torch.__version__), "python": platform.python_version(), "rankwise": __version__}
     if backend == "nccl" and dist.is_nccl_available():
         versions["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
     return versions

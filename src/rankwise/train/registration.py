@@ -17,7 +17,6 @@ from rankwise.causes import load_cause
 from rankwise.findings import Finding, Place
 from rankwise.ranks import MeetingPlace
 from rankwise.stages import REGISTRATION
-from rankwise.train.board import Board
 from rankwise.train.cards import Card
 from rankwise.train.rollcall import (
     find_contradiction,
@@ -27,6 +26,7 @@ from rankwise.train.rollcall import (
     find_unreachable_address,
     waiting_text,
 )
+from rankwise.train.store_client import StoreClient
 
 logger = logging.getLogger("rankwise.session")
 
@@ -41,8 +41,8 @@ _GRACE_S = 5.0  # how much longer than its own deadline a rank waits for rank 0'
 class Registration:
     """One rank's part in the roll-call."""
 
-    def __init__(self, board: Board, place: MeetingPlace, card: Card) -> None:
-        self._board, self._place, self._card = board, place, card
+    def __init__(self, client: StoreClient, place: MeetingPlace, card: Card) -> None:
+        self._store, self._place, self._card = client, place, card
         self._waiting: dict[str, Card] = {}  # answered, not confirmed yet
         self._present = {card.id: card}
         self.name = card.id if card.rank == 0 else ""
@@ -67,7 +67,7 @@ class Registration:
         number, began, is_wrong, has_news = 0, time.monotonic(), False, True
         tell_at, heard_at = began + _TELL_AFTER_S, began
         while len(self._present) < max(card.world_size for card in self._present.values()):
-            event = self._board.wait(
+            event = self._store.wait(
                 f"rankwise/event/{number + 1}", min(deadline, tell_at, time.monotonic() + (_QUIET_S if has_news else 1.0))
             )
             now, cards = time.monotonic(), list(self._present.values())
@@ -88,7 +88,7 @@ class Registration:
 
     def _is_skipped(self, number: int) -> bool:
         """Its writer took the number and was killed before it wrote; a later one did write."""
-        return self._board.look(f"rankwise/event/{number + 1}") is not None
+        return self._store.look(f"rankwise/event/{number + 1}") is not None
 
     def _take(self, event: dict[str, Any]) -> None:
         """A card is answered with a letter; a confirmed letter makes its writer present; who leaves before is told to all."""
@@ -118,10 +118,10 @@ class Registration:
     # -- the others -----------------------------------------------------------------------------------------------------------
 
     def _follow(self, deadline: float, timeout_s: float) -> dict[str, Any]:
-        letter = self._board.wait(f"rankwise/letter/{self._card.id}", deadline, self._tell_leaderless)
+        letter = self._store.wait(f"rankwise/letter/{self._card.id}", deadline, self._tell_leaderless)
         if letter is None:
             self._raise_alarm(timeout_s)
-            letter = self._board.wait(f"rankwise/letter/{self._card.id}", deadline + _GRACE_S)
+            letter = self._store.wait(f"rankwise/letter/{self._card.id}", deadline + _GRACE_S)
         answer = json.loads(letter or "{}")
         self.name = answer.get("gathering", self._card.id)
         if "finding" in answer:
@@ -129,7 +129,7 @@ class Registration:
         self._write_event({"here": self._card.id, "gathering": self.name})
         if self._card.problem and self._card.problem["code"] == "RW608":  # the outcome, a large answer, would not arrive here
             return {"finding": self._card.problem, "present": self._card.world_size}
-        outcome = self._board.wait(f"rankwise/{self.name}/registration", deadline + _GRACE_S)
+        outcome = self._store.wait(f"rankwise/{self.name}/registration", deadline + _GRACE_S)
         return dict(json.loads(outcome)) if outcome else self._publish(self._leader_silent())
 
     def _tell_leaderless(self, waited_s: float) -> None:
@@ -145,8 +145,8 @@ class Registration:
     def _registered(self) -> list[Card]:
         """The cards on the table; a rank that its launcher started again counts once."""
         latest: dict[tuple[str, int, int], Card] = {}
-        for number in range(1, self._board.add("rankwise/events", 0) + 1):
-            event = json.loads(self._board.look(f"rankwise/event/{number}") or "{}")
+        for number in range(1, self._store.add("rankwise/events", 0) + 1):
+            event = json.loads(self._store.look(f"rankwise/event/{number}") or "{}")
             if "card" in event:
                 card = Card.from_dict(event["card"])
                 latest[card.host, card.launcher, card.rank] = card
@@ -160,13 +160,13 @@ class Registration:
     # -- writing --------------------------------------------------------------------------------------------------------------
 
     def _write_event(self, event: dict[str, Any]) -> None:
-        number = self._board.add("rankwise/events", 1)
-        self._board.put(f"rankwise/event/{number}", json.dumps(event))
+        number = self._store.add("rankwise/events", 1)
+        self._store.put(f"rankwise/event/{number}", json.dumps(event))
 
     def _write_letter(self, card: Card, letter: dict[str, Any]) -> None:
         """The first letter counts: two ranks that run out of time together must not contradict each other."""
-        self._board.put_first(f"rankwise/letter/{card.id}", json.dumps(letter))
+        self._store.put_first(f"rankwise/letter/{card.id}", json.dumps(letter))
 
     def _publish(self, outcome: dict[str, Any]) -> dict[str, Any]:
         """The first outcome counts, for everybody; returns it."""
-        return dict(json.loads(self._board.put_first(f"rankwise/{self.name}/registration", json.dumps(outcome))))
+        return dict(json.loads(self._store.put_first(f"rankwise/{self.name}/registration", json.dumps(outcome))))

@@ -35,8 +35,8 @@ def spawn(fn: Callable[..., Any], nproc: int, *args: Any) -> list[Any]:
 
     The first failure ends the others and is raised here as WorkerError, with that worker's traceback.
     """
-    if nproc < 1:
-        raise UsageError(f"nproc must be at least 1, not {nproc}")
+    if not isinstance(nproc, int) or isinstance(nproc, bool) or nproc < 1:
+        raise UsageError(f"nproc must be a whole number of at least 1, not {nproc!r}", next=("rankwise.spawn(train, 2)",))
     if getattr(multiprocessing.current_process(), "_inheriting", False) and _SPAWNED in os.environ:
         raise SystemExit(_NO_GUARD_CODE)  # quietly: the process that started this one tells
     work = pickled(fn, args)

@@ -23,8 +23,8 @@ from rankwise.errors import StartError
 from rankwise.findings import Finding, Place
 from rankwise.ranks import MeetingPlace
 from rankwise.stages import ADDRESS, STORE
-from rankwise.train.board import Board
 from rankwise.train.interfaces import own_addresses
+from rankwise.train.store_client import StoreClient
 
 logger = logging.getLogger("rankwise.session")
 
@@ -42,9 +42,9 @@ _TELL_EVERY_S = 10.0
 
 @dataclass(frozen=True)
 class OpenStore:
-    """The board in a store, how to get a second connection to that store, and whether it lives in this process."""
+    """A client of the store, how to get a second connection to that store, and whether it lives in this process."""
 
-    board: Board
+    client: StoreClient
     connect: Callable[[], Store]
     address: str
     is_ours: bool
@@ -57,12 +57,14 @@ def open_store(place: MeetingPlace, me: Place, timeout_s: float) -> OpenStore:
     addresses = resolve(place, me, deadline)
     if me.rank == 0 and not place.kept_by_launcher:
         store = _opened(place, addresses, me)
-        return OpenStore(Board(store), partial(_client, "127.0.0.1", place.port), addresses[0], is_ours=True)
+        return OpenStore(StoreClient(store), partial(_client, "127.0.0.1", place.port), addresses[0], is_ours=True)
     for attempt in range(_ATTEMPTS):
         address = reach(place, addresses, me, deadline)
         answering, said = _answered(address, place.port)
         if answering is not None:
-            return _with_bulk_tried(OpenStore(Board(answering), partial(_client, address, place.port), address, is_ours=False), place, me)
+            return _with_bulk_tried(
+                OpenStore(StoreClient(answering), partial(_client, address, place.port), address, is_ours=False), place, me
+            )
         if _SILENT in said:
             break
         time.sleep(_LONGEST_PAUSE_S * (attempt + 1) / _ATTEMPTS)  # the store of a job that is just ending hangs up too
@@ -266,9 +268,9 @@ def _with_bulk_tried(opened: OpenStore, place: MeetingPlace, me: Place) -> OpenS
     if opened.address.startswith("127.") or opened.address == "::1":
         return opened
     for _ in range(_BULK_TRIES):
-        if opened.board.carries_bulk(f"rankwise/bulk/{me.host}/{me.pid}", _BULK_S):
+        if opened.client.carries_bulk(f"rankwise/bulk/{me.host}/{me.pid}", _BULK_S):
             return opened
-        opened = replace(opened, board=Board(opened.connect()))
+        opened = replace(opened, client=StoreClient(opened.connect()))
     return replace(opened, problem=_swallowed(place, me))
 
 

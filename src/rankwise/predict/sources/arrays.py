@@ -10,8 +10,8 @@ import numpy as np
 
 from rankwise.errors import UnreadableInput
 from rankwise.predict.batches import Batch, Column, Selection, split
+from rankwise.predict.sources.file_identity import file_identity
 from rankwise.predict.sources.small_floats import as_float32, holder_of
-from rankwise.predict.sources.source import file_identity
 from rankwise.predict.values import NUMBERS
 from rankwise.weights.records import Damaged, TensorRecord
 from rankwise.weights.safetensors_file import read_safetensors

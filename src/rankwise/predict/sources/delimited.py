@@ -9,8 +9,8 @@ from pathlib import Path
 
 from rankwise.errors import UnreadableInput
 from rankwise.predict.batches import Batch, Row, Selection
+from rankwise.predict.sources.file_identity import file_identity
 from rankwise.predict.sources.lines import MAX_LINE, TOO_LONG, gathered, lines_of
-from rankwise.predict.sources.source import file_identity
 from rankwise.predict.values import is_utf8
 
 _SAMPLE = 100  # rows that decide whether a column holds numbers

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rankwise.errors import UnreadableInput
 from rankwise.predict.batches import Batch
-from rankwise.predict.sources.source import folder_identity
+from rankwise.predict.sources.file_identity import folder_identity
 from rankwise.predict.values import is_utf8
 
 FILE_COLUMN = "__file__"

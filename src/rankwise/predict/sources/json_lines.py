@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from rankwise.predict.batches import Batch, Row, Selection
+from rankwise.predict.sources.file_identity import file_identity
 from rankwise.predict.sources.lines import TOO_LONG, gathered, lines_of
-from rankwise.predict.sources.source import file_identity
 from rankwise.predict.values import is_utf8
 
 _SAMPLE, _SAMPLE_BYTES = 1000, 64 << 20  # how far to look for a column before saying that there is none

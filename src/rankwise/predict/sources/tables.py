@@ -13,7 +13,7 @@ import numpy as np
 
 from rankwise.errors import UsageError
 from rankwise.predict.batches import Batch, Column, Selection, rebatched
-from rankwise.predict.sources.source import file_identity
+from rankwise.predict.sources.file_identity import file_identity
 
 _PIECE_ROWS, _FEW_ROWS = 65536, 8192
 _PIECE_BYTES = 16 << 20

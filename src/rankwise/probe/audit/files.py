@@ -33,7 +33,7 @@ def _noted_save(original: Callable[..., Any]) -> Callable[..., Any]:
     def save(*args: Any, **kwargs: Any) -> Any:
         global _in_save
         target = args[1] if len(args) > 1 else kwargs.get("f")
-        began, _in_save = time.perf_counter_ns(), True
+        began, _in_save = times.begin("save"), True
         try:
             result = original(*args, **kwargs)
         except BaseException as error:

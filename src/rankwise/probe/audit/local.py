@@ -43,9 +43,8 @@ def forget() -> None:
     _handles.clear()
 
 
-def norms() -> list[list[Any]]:
-    """Name and norm of each gradient that was taken since the last step; read on sampled steps only, for on a GPU that waits."""
-    found = prints.fingerprints(list(_taken.values()))
-    rows = [[name, one[1]] for name, one in zip(_taken, found) if one is not None]
+def taken() -> dict[str, Any]:
+    """By parameter, some numbers of each gradient that was taken since the last step."""
+    found = dict(_taken)
     _taken.clear()
-    return rows
+    return found

@@ -1,4 +1,8 @@
-"""Fingerprints of tensors: a few dozen of their numbers, taken on their own device and brought over in one copy."""
+"""Fingerprints of tensors: a few dozen of their numbers, taken on their own device and brought over in one copy.
+
+On a GPU a copy that waits would wait for all that is queued there: in a job that hangs, for ever, and not at the user's own line. So what
+is asked of a GPU is read once it has arrived.
+"""
 
 import math
 import zlib
@@ -16,21 +20,58 @@ _COPIED = 1 << 20  # a tensor that has to be copied to be read in order must not
 Fingerprint = tuple[int, float | None]  # checksum of the sampled numbers; their norm, None where one is not finite
 
 
+class Asked:
+    """Some numbers of each tensor; None for what cannot be looked at without changing something (sharded, sparse, not there)."""
+
+    def __init__(self, tensors: list[Any]) -> None:
+        self._events: list[Any] = []
+        self._hosts: dict[Any, Any] = {}
+        self._parts: list[tuple[Any, int] | None] = [None] * len(tensors)
+        if torch._C._len_torch_dispatch_stack() or _is_capturing():
+            return
+        with torch.no_grad():
+            parts = [_numbers_of(tensor) for tensor in tensors]
+            by_device: dict[Any, list[Any]] = {}
+            for i, part in enumerate(parts):
+                if part is not None and (part.device.type in ("cpu", "cuda") or record.LEVEL == "full"):
+                    by_device.setdefault(part.device, []).append(part)
+                    self._parts[i] = part.device, part.numel()
+            for device, some in by_device.items():
+                self._bring_over(device, torch.cat(some))
+
+    def are_there(self) -> bool:
+        return all(event.query() for event in self._events)
+
+    def numbers(self) -> list[list[float] | None]:
+        """Waits for them, where the caller has not waited until they are there."""
+        for event in self._events:
+            event.synchronize()
+        taken = {device: iter(host.tolist()) for device, host in self._hosts.items()}
+        return [None if part is None else [next(taken[part[0]]) for _ in range(part[1])] for part in self._parts]
+
+    def _bring_over(self, device: Any, numbers: Any) -> None:
+        """All parts of a device in one copy."""
+        if device.type != "cuda":
+            self._hosts[device] = numbers.cpu()
+            return
+        host = self._hosts[device] = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
+        host.copy_(numbers, non_blocking=True)
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(device))
+        self._events.append(event)
+
+
 def fingerprints(tensors: list[Any]) -> list[Fingerprint | None]:
-    """One for each tensor; None for what cannot be looked at without changing something (sharded, sparse, not there)."""
-    if torch._C._len_torch_dispatch_stack() or _is_capturing():
-        return [None] * len(tensors)
-    with torch.no_grad():
-        parts = [_numbers_of(tensor) for tensor in tensors]
-        lists = _brought_over(parts)
-    return [None if numbers is None else _fingerprint(numbers) for numbers in lists]
+    """One for each tensor that can be read at once."""
+    found = Asked([tensor if tensor is not None and record.may_read(tensor) else None for tensor in tensors]).numbers()
+    return [fingerprint(numbers) for numbers in found]
 
 
-def numbers_of(tensor: Any, most: int) -> list[float]:
-    """The first numbers of a tensor, as they are."""
-    with torch.no_grad():
-        part = _numbers_of(tensor)
-        return [] if part is None else part[:most].tolist()
+def fingerprint(numbers: list[float] | None) -> Fingerprint | None:
+    if numbers is None:
+        return None
+    norm = math.sqrt(math.fsum(x * x for x in numbers)) if all(map(math.isfinite, numbers)) else None
+    return zlib.crc32(array("d", numbers).tobytes()), norm
 
 
 def some_of(tensor: Any) -> Any:
@@ -60,7 +101,7 @@ def is_plain(tensor: Any) -> bool:
 
 
 def _numbers_of(tensor: Any) -> Any:
-    if tensor is None or not is_plain(tensor) or not tensor.numel() or not record.may_read(tensor):
+    if tensor is None or not is_plain(tensor) or not tensor.numel():
         return None
     flat = _in_memory_order(tensor.detach())
     if flat is None:
@@ -77,21 +118,6 @@ def _in_memory_order(tensor: Any) -> Any:
     if tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last):
         return tensor.as_strided((tensor.numel(),), (1,))
     return tensor.reshape(-1) if tensor.numel() <= _COPIED else None
-
-
-def _brought_over(parts: list[Any]) -> list[list[float] | None]:
-    """All parts of a device in one copy: on a GPU each copy waits for what is queued there."""
-    by_device: dict[Any, list[Any]] = {}
-    for part in parts:
-        if part is not None:
-            by_device.setdefault(part.device, []).append(part)
-    numbers = {device: iter(torch.cat(some).tolist()) for device, some in by_device.items()}
-    return [None if part is None else [next(numbers[part.device]) for _ in range(part.numel())] for part in parts]
-
-
-def _fingerprint(numbers: list[float]) -> Fingerprint:
-    norm = math.sqrt(math.fsum(x * x for x in numbers)) if all(map(math.isfinite, numbers)) else None
-    return zlib.crc32(array("d", numbers).tobytes()), norm
 
 
 def _is_capturing() -> bool:

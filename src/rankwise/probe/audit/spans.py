@@ -1,7 +1,9 @@
-"""With `--profile`: when each part of a step began and how long it took, for a trace of the whole job."""
+"""With `--profile`: when each part of a step began and how long it took, for a trace of the whole job; on CUDA also as NVTX ranges."""
 
 import os
+import sys
 import time
+from typing import Any
 
 from .. import hooks
 
@@ -11,11 +13,29 @@ _AT_ONCE = 512
 
 _kept: list[str] = []
 _num_spans = 0
+_ranges: dict[str, Any] = {}  # part: the NVTX range that is open
+
+
+def begin(part: str) -> None:
+    """A part that begins now. One that an exception ended, such as the end of the data, ends when the next one begins."""
+    end_range(part)
+    torch = sys.modules.get("torch")
+    try:
+        if torch is not None and torch.cuda.is_initialized():
+            _ranges[part] = torch.cuda.nvtx.range_start(part)
+    except Exception as error:  # a torch built without NVTX
+        hooks.note_broken("nvtx", error)
+
+
+def end_range(part: str) -> None:
+    if part in _ranges:
+        sys.modules["torch"].cuda.nvtx.range_end(_ranges.pop(part))
 
 
 def add(part: str, ns: int) -> None:
     """A part that has just ended."""
     global _num_spans
+    end_range(part)
     _num_spans += 1
     if _num_spans <= _MOST:
         _kept.append(f"{part} {time.time_ns() - ns} {ns}\n")

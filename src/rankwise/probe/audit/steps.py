@@ -1,6 +1,7 @@
 """Looks at optimizer steps: the window of backwards before each, and on sampled ones fingerprints of gradients, weights and state."""
 
 import functools
+import itertools
 import sys
 import time
 import weakref
@@ -14,6 +15,7 @@ from . import local, loss, models, prints, record, reduces, times, window
 _MOST = 16  # tensors looked at in one sample; of larger models another part each time
 _BUFFERS = 6
 _FIRST_STEPS = 8
+_MOST_ON_THEIR_WAY = 16
 _SETTINGS = ("lr", "momentum", "weight_decay", "betas", "eps", "nesterov")
 
 
@@ -32,6 +34,7 @@ class Seen:
 
 _seen: weakref.WeakKeyDictionary[Any, Seen] = weakref.WeakKeyDictionary()
 _all: list[Seen] = []
+_on_their_way: list[tuple[prints.Asked, Callable[[list[Any]], None]]] = []
 _has_joined = False
 in_scaler = False
 
@@ -84,6 +87,8 @@ def _look(optimizer: Any, frame: Any) -> None:
     _note_window(seen, letters + ("G" if in_scaler else ""), lines)
     if record.is_sampled(seen.steps):
         _take_prints(optimizer, seen)
+    elif _on_their_way:
+        _write_arrived()
     seen.steps += 1
 
 
@@ -135,27 +140,50 @@ def _take_prints(optimizer: Any, seen: Seen) -> None:
     held = [p for group in optimizer.param_groups for p in group["params"]]
     labelled = [(names.get(id(p), (f"parameter {i}", False)), p) for i, p in enumerate(held) if p.requires_grad and id(p) not in own]
     picked = _part_of(labelled, seen.steps)
-    found = prints.fingerprints([t for _, p in picked for t in (p.grad, p)])
-    rows = [
-        [name, is_reduced, *(found[2 * i] or (None, None)), *(found[2 * i + 1] or (None, None))]
-        for i, ((name, is_reduced), _) in enumerate(picked)
-    ]
+    state, buffers, computed = _state_of(optimizer, [p for _, p in picked]), _buffers(), local.taken()
+    asked = prints.Asked(
+        [*(t for _, p in picked for t in (p.grad, p)), *state, *(b for _, b in buffers), *(numbers for numbers in computed.values())]
+    )
+    facts = {
+        "i": seen.number,
+        "n": seen.steps,
+        "t": time.time_ns(),
+        "syncs": window.syncs,
+        "joined": _has_joined,
+        "hooked": models.has_hook(),
+        "of_model": any(id(p) in names for _, p in picked),
+        "settings": _settings(optimizer),
+        **(_strangers(names, held) if seen.steps < _FIRST_STEPS else {}),
+        "site": seen.site,
+        "loss": loss.last(),
+    }
+    labels = [label for label, _ in picked]
+    _on_their_way.append(
+        (asked, functools.partial(_write_step, facts, labels, len(state), ([name for name, _ in buffers], list(computed))))
+    )
+    _write_arrived()
+
+
+def _write_arrived() -> None:
+    """Steps whose numbers have come from the GPU, in their order."""
+    while _on_their_way and (_on_their_way[0][0].are_there() or len(_on_their_way) > _MOST_ON_THEIR_WAY):
+        asked, write = _on_their_way.pop(0)
+        if asked.are_there():
+            write(asked.numbers())
+
+
+def _write_step(facts: dict[str, Any], labels: list[Any], num_state: int, names: tuple[list[str], list[str]], numbers: list[Any]) -> None:
+    found = iter(zip(map(prints.fingerprint, numbers), numbers))
+    pairs = [(next(found)[0] or (None, None), next(found)[0] or (None, None)) for _ in labels]
+    states = [one[0] for one, _ in itertools.islice(found, num_state) if one is not None]
+    seen_buffers = list(zip(names[0], found))
     record.write(
         "step",
-        i=seen.number,
-        n=seen.steps,
-        syncs=window.syncs,
-        joined=_has_joined,
-        hooked=models.has_hook(),
-        of_model=any(id(p) in names for _, p in picked),
-        rows=rows,
-        settings=_settings(optimizer),
-        state=_state_print(optimizer, [p for _, p in picked]),
-        buffers=_buffers(),
-        **(_strangers(names, held) if seen.steps < _FIRST_STEPS else {}),
-        site=seen.site,
-        loss=loss.last(),
-        local=local.norms(),
+        **facts,
+        rows=[[name, is_reduced, *grad, *weight] for (name, is_reduced), (grad, weight) in zip(labels, pairs)],
+        state=hash(tuple(states)) & 0xFFFFFFFF if states else None,
+        buffers=[[name, one[0], some[:8]] for name, (one, some) in seen_buffers if one is not None],
+        local=[[name, one[1]] for name, (one, _) in zip(names[1], found) if one is not None],
     )
 
 
@@ -188,21 +216,17 @@ def _plain(value: Any) -> Any:
     return "tensor" if hasattr(value, "dtype") else value  # reading it would wait for the GPU
 
 
-def _state_print(optimizer: Any, parameters: list[Any]) -> int | None:
+def _state_of(optimizer: Any, parameters: list[Any]) -> list[Any]:
     """The first tensors of the optimizer's state, before this step changes them."""
     import torch
 
     states = [optimizer.state.get(p) or {} for p in parameters[:4]]
-    tensors = [value for state in states for value in state.values() if isinstance(value, torch.Tensor) and value.numel() > 1][:6]
-    found = [one[0] for one in prints.fingerprints(tensors) if one is not None]
-    return hash(tuple(found)) & 0xFFFFFFFF if found else None
+    return [value for state in states for value in state.values() if isinstance(value, torch.Tensor) and value.numel() > 1][:6]
 
 
-def _buffers() -> list[list[Any]]:
+def _buffers() -> list[tuple[str, Any]]:
     """Some floating-point buffers of wrapped models; whether DDP sends rank 0's around is told by the wrapper."""
-    named = [(name, b) for one in models.known if one.wrapper is not None for name, b in one.buffers() if b.is_floating_point()][:_BUFFERS]
-    found = prints.fingerprints([b for _, b in named])
-    return [[name, one[0], prints.numbers_of(b, 8)] for (name, b), one in zip(named, found) if one is not None]
+    return [(name, b) for one in models.known if one.wrapper is not None for name, b in one.buffers() if b.is_floating_point()][:_BUFFERS]
 
 
 _built: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
@@ -259,6 +283,7 @@ def steps_so_far() -> int:
 
 def at_end() -> None:
     """The last window, and gradients that never came to a step."""
+    _write_arrived()
     for seen in _all:
         end_window(seen)
     if window.pending():

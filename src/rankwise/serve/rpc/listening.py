@@ -19,6 +19,7 @@ from rankwise.serve.numbers import Numbers
 from rankwise.serve.rpc.reflection import SERVICE_UNKNOWN, HealthResponse, health_of, reflect, watch
 from rankwise.serve.rpc.service import Service
 from rankwise.serve.rpc.types import message, methods
+from rankwise.serve.tracing import Tracing
 
 log = logging.getLogger("rankwise.serve")
 _INFERENCE, _HEALTH, _REFLECTION = "inference.GRPCInferenceService", "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"
@@ -27,8 +28,8 @@ _SLACK_S = 0.02  # between our deadline and the client's, so that it hears from 
 
 
 class GrpcServer:
-    def __init__(self, service: Service, health: Health, guard: Guard, numbers: Numbers, max_bytes: int) -> None:
-        self._service, self._health, self._guard, self._numbers = service, health, guard, numbers
+    def __init__(self, service: Service, health: Health, guard: Guard, numbers: Numbers, tracing: Tracing, max_bytes: int) -> None:
+        self._service, self._health, self._guard, self._numbers, self._tracing = service, health, guard, numbers, tracing
         sizes = [("grpc.max_receive_message_length", max_bytes), ("grpc.max_send_message_length", -1), ("grpc.so_reuseport", 0)]
         self._server = grpc.aio.server(options=sizes)
         handlers = {method.name: self._handler(method) for method in methods(_INFERENCE)}
@@ -65,6 +66,10 @@ class GrpcServer:
         call = getattr(self._service, name)
 
         async def answer(request: Any, context: Any) -> Any:
+            with self._tracing.span("infer" if name == "ModelInfer" else name, _metadata(context)) as said:
+                return await told_answer(request, context, said)
+
+        async def told_answer(request: Any, context: Any, said: dict[str, Any]) -> Any:
             started, status, told = time.monotonic(), "CANCELLED", ""
             ident = request_id(str(_metadata(context).get("x-request-id", "")))
             model = getattr(request, "model_name", "") if name == "ModelInfer" else ""
@@ -82,6 +87,7 @@ class GrpcServer:
             finally:
                 self._numbers.count("grpc", model if status not in ("NOT_FOUND", "CANCELLED") else "", status, started)
                 log_request("grpc", ident, name, status, started, model, told)
+                said.update(method=name, model=model, status=status, id=ident, error=told)
             await context.abort(getattr(grpc.StatusCode, status), _plain(told))
             return None
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rankwise.pool.datatypes import DATATYPES
+from rankwise.pool.memory.datatypes import DATATYPES
 from rankwise.serve.datatypes import Array, check_shape, converted, count_of, from_raw, of_objects, to_raw
 from rankwise.serve.errors import RequestError
 from rankwise.serve.messages import InferRequest, InferResponse
@@ -78,6 +78,8 @@ def _parameters(said: Any) -> dict[str, Any]:
 
 def write_infer(response: InferResponse, is_raw: bool) -> Any:
     answer = ModelInferResponse(model_name=response.model_name, model_version=response.model_version, id=response.id)
+    for key, value in response.parameters.items():
+        answer.parameters[key].string_param = str(value)
     is_raw = is_raw or any(datatype not in _FIELDS for _, datatype, _ in response.outputs)
     for name, datatype, array in response.outputs:
         tensor = answer.outputs.add(name=name, datatype=datatype, shape=array.shape)

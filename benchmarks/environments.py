@@ -1,0 +1,82 @@
+"""Other people's programs whose pins clash with ours: each in a virtual environment of its own, below the one we run in."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+FOLDER = Path(sys.prefix) / "peers"
+_INSTALL_S = 900
+
+
+class Unavailable(Exception):
+    """It cannot be installed here; the text says why."""
+
+
+def environment(name: str, *requirements: str, with_torch: bool = False) -> Path:
+    """The Python of this environment; made and filled the first time. With torch: ours is found behind what is installed there."""
+    folder = FOLDER / name
+    python, done = folder / "bin" / "python", folder / ".installed"
+    if done.exists() and done.read_text() == " ".join(requirements):
+        return python
+    if not python.exists():
+        venv.create(folder, with_pip=True)
+    if with_torch:
+        purelib = next((folder / "lib").glob("python3*")) / "site-packages"
+        (purelib / "zz-torch.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    _run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *requirements)
+    done.write_text(" ".join(requirements))
+    return python
+
+
+def wheel(requirement: str, *options: str) -> Path:
+    """The file of a package, not installed."""
+    folder = FOLDER / "wheels"
+    folder.mkdir(parents=True, exist_ok=True)
+    name, _, version = requirement.partition("==")
+
+    def found() -> Path | None:
+        return next(folder.glob(f"{name.replace('-', '_')}-{version}-*.whl"), None)
+
+    if found() is None:
+        _run(Path(sys.executable), "-m", "pip", "download", "--quiet", "--no-deps", "-d", str(folder), *options, requirement)
+    path = found()
+    assert path is not None
+    return path
+
+
+def perf_analyzer() -> tuple[Path, dict[str, str]]:
+    """NVIDIA's load generator and the environment it needs; of two wheels, since newer ones want a newer C library than Debian 12 has."""
+    folder = FOLDER / "perf_analyzer"
+    program = folder / "perf_analyzer"
+    if not program.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        client = wheel("tritonclient==2.50.0", "--platform", "manylinux1_x86_64", "--only-binary=:all:")
+        server = wheel("nvidia-pytriton==0.7.0")
+        with zipfile.ZipFile(server) as archive:
+            for start, name in (("libb64-", "libb64.so.0d"), ("libcudart-", "libcudart.so.12")):
+                member = next(item for item in archive.namelist() if item.startswith(f"nvidia_pytriton.libs/{start}"))
+                _place(folder / name, archive.read(member))
+        with zipfile.ZipFile(client) as archive:
+            member = next(item for item in archive.namelist() if item.endswith("/bin/perf_analyzer"))
+            _place(program, archive.read(member))
+    return program, {**os.environ, "LD_LIBRARY_PATH": str(folder)}
+
+
+def _place(path: Path, data: bytes) -> None:
+    """There at once or not at all: another process may be about to do the same."""
+    own = path.with_name(f"{path.name}.{os.getpid()}")
+    own.write_bytes(data)
+    own.chmod(0o755)
+    own.replace(path)
+
+
+def _run(*command: str | Path) -> None:
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=_INSTALL_S)
+    if done.returncode:
+        raise Unavailable((done.stderr.strip() or done.stdout.strip()).splitlines()[-1][:300])

@@ -1,0 +1,265 @@
+"""`rankwise serve` against other servers: the same three models, one row per request, JSON and binary, at 1, 8 and 32 connections.
+
+    python benchmarks/serve.py [--peers fastapi,litserve,mosec,ray] [--quick]
+
+All servers run at the same time and are asked in turns, so that what else the machine does hits all of them. Each closed-loop connection
+waits for its answer before it asks again. The table goes to benchmarks/results/serve.md; points that are lost are named there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median, quantiles
+
+import numpy as np
+import psutil
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+from benchmarks.environments import Unavailable, environment  # noqa: E402
+from benchmarks.machine import machine_facts  # noqa: E402
+
+HERE = Path(__file__).with_name("serve_peers")
+PEERS = {
+    "fastapi": (("fastapi", "uvicorn[standard]"), ["with_fastapi.py", "{port}"]),
+    "litserve": (("litserve",), ["with_litserve.py", "{port}"]),
+    "mosec": (("mosec",), ["with_mosec.py", "--port", "{port}"]),
+    "ray": (("ray[serve]",), ["with_ray.py", "{port}"]),
+}
+SHAPES = {"tiny": (16,), "mlp": (784,), "conv": (3, 32, 32)}
+TOML = "\n".join(
+    f'[models.{name}]\nbuild = "models:{name}"\nmax_batch = 32\n'
+    f'inputs = [{{ name = "x", datatype = "FP32", shape = {[-1, *shape]} }}]\n'
+    'outputs = [{ name = "y", datatype = "FP32", shape = [-1, 10] }]'
+    for name, shape in SHAPES.items()
+)
+READY_S = 120.0
+
+
+@dataclass
+class Server:
+    name: str
+    process: subprocess.Popen[bytes]
+    port: int
+    started: float
+    cold_s: float = 0.0
+    only_json: bool = False
+    points: dict[tuple[str, str, int], list[tuple[float, float]]] = field(default_factory=dict)  # requests/s and p99 of each round
+
+    def memory(self) -> int:
+        own = psutil.Process(self.process.pid)
+        return sum(_pss(process) for process in (own, *own.children(recursive=True)))
+
+
+def _pss(process: psutil.Process) -> int:
+    try:
+        return int(process.memory_full_info().pss)
+    except psutil.Error:
+        return 0
+
+
+def request(server: Server, model: str, kind: str) -> bytes:
+    row = np.linspace(0, 1, int(np.prod(SHAPES[model])), dtype=np.float32)
+    if server.name == "rankwise":
+        path, extra = f"/v2/models/{model}/infer", ""
+        said = {"name": "x", "datatype": "FP32", "shape": [1, *SHAPES[model]], "data": row.tolist()}
+        body = json.dumps({"inputs": [said]}).encode()
+        if kind == "binary":
+            body, extra = row.tobytes(), "Inference-Header-Content-Length: 0\r\n"
+    else:
+        path, extra = f"/{model}/{kind}", ""
+        body = json.dumps({"data": row.tolist()}).encode() if kind == "json" else row.tobytes()
+    content = "application/json" if kind == "json" else "application/octet-stream"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {content}\r\n{extra}Content-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+async def receive(reader: asyncio.StreamReader) -> int:
+    """Reads one answer; its status."""
+    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
+    status, length = int(head.split()[1]), head.partition("content-length:")[2].partition("\r\n")[0]
+    if length:
+        await reader.readexactly(int(length))
+    else:
+        while size := int(await reader.readline(), 16):
+            await reader.readexactly(size + 2)
+        await reader.readline()
+    return status
+
+
+async def load(port: int, data: bytes, connections: int, seconds: float) -> tuple[float, float]:
+    """Requests per second, and the 99th percentile in seconds."""
+    took: list[float] = []
+    end = time.perf_counter() + seconds
+
+    async def one() -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        while (started := time.perf_counter()) < end:
+            writer.write(data)
+            status = await receive(reader)
+            assert status == 200, status
+            took.append(time.perf_counter() - started)
+        writer.close()
+
+    begun = time.perf_counter()
+    await asyncio.gather(*[one() for _ in range(connections)])
+    return len(took) / (time.perf_counter() - begun), quantiles(took, n=100)[98] if len(took) > 2 else max(took)
+
+
+def start(name: str, folder: Path) -> Server:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+    variables = {**os.environ, "OMP_NUM_THREADS": "1", "RAY_DEDUP_LOGS": "0", "PYTHONPATH": str(HERE)}
+    if name == "rankwise":
+        (folder / "MODELS.toml").write_text(TOML)
+        command = [
+            sys.executable,
+            "-m",
+            "rankwise",
+            "serve",
+            str(folder / "MODELS.toml"),
+            "--http",
+            f"127.0.0.1:{port}",
+            "--grpc",
+            "",
+            "--quiet",
+        ]
+    else:
+        requirements, arguments = PEERS[name]
+        command = [str(environment(name, *requirements, with_torch=True)), *[part.format(port=port) for part in arguments]]
+    log = open(folder / f"{name}.log", "wb")  # noqa: SIM115  (for as long as the process)
+    process = subprocess.Popen(command, cwd=HERE, env=variables, stdout=log, stderr=log, start_new_session=True)
+    return Server(name, process, port, time.perf_counter(), only_json=name == "litserve")
+
+
+def wait_until_ready(server: Server, folder: Path) -> None:
+    """Until each model has answered."""
+    end = time.perf_counter() + READY_S
+    for model in SHAPES:
+        while True:
+            try:
+                asyncio.run(load(server.port, request(server, model, "json"), 1, 0.01))
+                break
+            except (OSError, AssertionError, asyncio.IncompleteReadError, ValueError, IndexError):
+                if time.perf_counter() > end or server.process.poll() is not None:
+                    raise Unavailable(f"{server.name} did not start within {READY_S:.0f} s") from None
+                time.sleep(0.1)
+    server.cold_s = time.perf_counter() - server.started
+
+
+def measure(servers: list[Server], rounds: int, seconds: float) -> None:
+    for _ in range(rounds):
+        for model in SHAPES:
+            for kind in ("json", "binary"):
+                for connections in (1, 8, 32):
+                    for server in servers:
+                        if kind == "json" or not server.only_json:
+                            point = asyncio.run(load(server.port, request(server, model, kind), connections, seconds))
+                            server.points.setdefault((model, kind, connections), []).append(point)
+
+
+def table(servers: list[Server]) -> tuple[list[str], list[str]]:
+    """The lines of the page, and the points that are lost."""
+    lines = [f"| model, body, connections | {' | '.join(server.name for server in servers)} |", "|---|" + "---|" * len(servers)]
+    lost = []
+    for key in servers[0].points:
+        cells, rates = [], {}
+        for server in servers:
+            if key not in server.points:
+                cells.append("–")
+                continue
+            rate, p99 = (median(values) for values in zip(*server.points[key]))
+            rates[server.name] = rate, p99
+            cells.append(f"{rate:,.0f}/s, {p99 * 1e3:.1f} ms")
+        lines.append(f"| {', '.join(map(str, key))} | {' | '.join(cells)} |")
+        own = rates["rankwise"]
+        for name, (rate, p99) in rates.items():
+            if rate > 1.05 * own[0]:
+                lost.append(f"{', '.join(map(str, key))}: {name} answers {rate / own[0]:.2f} times as many")
+            if p99 < own[1] / 1.05:
+                lost.append(f"{', '.join(map(str, key))}: the p99 of {name} is {p99 / own[1]:.2f} of ours")
+    lines.append(f"| memory (PSS of all processes) | {' | '.join(f'{server.memory() / 1e6:,.0f} MB' for server in servers)} |")
+    lines.append(f"| cold start, all models answer | {' | '.join(f'{server.cold_s:.1f} s' for server in servers)} |")
+    return lines, lost
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peers", default=",".join(PEERS))
+    parser.add_argument("--quick", action="store_true", help="one round of half seconds")
+    options = parser.parse_args()
+    servers: list[Server] = []
+    missing: list[str] = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        try:
+            for peer in ("rankwise", *filter(None, options.peers.split(","))):
+                try:
+                    server = start(peer, folder)
+                    servers.append(server)
+                    wait_until_ready(server, folder)
+                    print(f"{peer}: ready after {server.cold_s:.1f} s", flush=True)
+                except Unavailable as error:
+                    if servers and servers[-1].name == peer:
+                        stop(servers.pop())
+                    missing.append(f"{peer}: {error}")
+                    print(missing[-1], flush=True)
+            measure(servers, 1 if options.quick else 3, 0.5 if options.quick else 1.0)
+            lines, lost = table(servers)
+        finally:
+            for server in servers:
+                stop(server)
+    print(*lines, *lost, sep="\n")
+    if not options.quick:
+        write(servers, lines, lost, missing)
+    return 1 if lost else 0
+
+
+def stop(server: Server) -> None:
+    os.killpg(server.process.pid, signal.SIGTERM)
+    try:
+        server.process.wait(20)
+    except subprocess.TimeoutExpired:
+        os.killpg(server.process.pid, signal.SIGKILL)
+        server.process.wait()
+
+
+def versions(servers: list[Server]) -> str:
+    found = []
+    for server in servers[1:]:
+        package = PEERS[server.name][0][0].partition("[")[0]
+        code = f"from importlib.metadata import version; print(version('{package}'))"
+        python = environment(server.name, *PEERS[server.name][0], with_torch=True)
+        found.append(f"{package} {subprocess.run([python, '-c', code], capture_output=True, text=True).stdout.strip()}")
+    return ", ".join(found)
+
+
+def write(servers: list[Server], lines: list[str], lost: list[str], missing: list[str]) -> None:
+    path = Path(__file__).with_name("results") / "serve.md"
+    head = ["# `rankwise serve` against other servers", "", f"`make bench-serve`; {machine_facts()}; {versions(servers)}.", ""]
+    notes = [
+        "",
+        "Requests per second and 99th percentile, medians of three rounds of one second, asked in turns. One row per request.",
+        "",
+    ]
+    if (busy := os.getloadavg()[1]) > (os.cpu_count() or 1) + 1:
+        notes += [f"**Other programs used the machine (load {busy:.1f}): this table shows that it runs, not who is faster.**", ""]
+    told = ["Points that are lost:", "", *[f"- {line}" for line in lost], ""] if lost else ["No point is lost.", ""]
+    gone = ["Not measured:", "", *[f"- {line}" for line in missing], ""] if missing else []
+    path.write_text("\n".join([*head, *lines, *notes, *told, *gone]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

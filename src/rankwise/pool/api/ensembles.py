@@ -1,0 +1,311 @@
+"""The uses people run many models for: ensembles, weighted splits, routers. Each has `submit` and `map` like the pool."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import random
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from numbers import Number
+from typing import Any, Protocol
+
+import numpy as np
+
+from rankwise.errors import UsageError
+from rankwise.pool.api.arguments import check_number, check_window, checked_seed, seed_of
+from rankwise.pool.api.streams import WINDOW, Stream
+from rankwise.pool.memory.encoding import torch_module
+from rankwise.pool.memory.nested import Uneven, is_same, items_of, like
+
+Combine = str | Callable[[list[Any]], Any]
+Key = str | int | bytes
+
+
+class PoolLike(Protocol):
+    """What an ensemble, a split or a router needs of the pool."""
+
+    @property
+    def models(self) -> tuple[str, ...]: ...
+    def submit(
+        self, model: str, *inputs: Any, deadline_s: float | None = None, priority: int = 0, seed: int | None = None
+    ) -> Future[Any]: ...
+    def has_open_tasks(self) -> bool: ...
+    def await_at_close(self, future: Future[Any]) -> None: ...
+
+
+class Ensemble:
+    """All models on the same input; their outputs combined."""
+
+    def __init__(self, pool: PoolLike, models: Iterable[str], combine: Combine) -> None:
+        self._pool, self._models = pool, _known(pool, models)
+        self._turns: Turns | None = None
+        if isinstance(combine, str) and combine in MERGES:
+            self._combine = MERGES[combine]
+        elif callable(combine):
+            self._combine, self._turns = combine, Turns()
+        else:
+            raise UsageError(f"there is no way to combine called {combine!r}", why=f"there are {', '.join(MERGES)}, or any callable")
+
+    def submit(self, *inputs: Any, deadline_s: float | None = None, priority: int = 0, seed: int | None = None) -> Future[Any]:
+        parts: list[Future[Any]] = []
+        seed = checked_seed(seed)
+        try:
+            for number, model in enumerate(self._models):
+                own = seed_of(seed, number)
+                parts.append(self._pool.submit(model, *inputs, deadline_s=deadline_s, priority=priority, seed=own))
+        except BaseException:
+            for part in parts:
+                part.cancel()
+            raise
+        return self._whole(parts)
+
+    def map(self, inputs: Iterable[Any], window: int | None = None) -> Iterator[Any]:
+        return _map(self._pool, self.submit, inputs, window)
+
+    def _whole(self, parts: list[Future[Any]]) -> Future[Any]:
+        whole = Joint(parts)
+        missing, lock = [len(parts)], threading.Lock()
+
+        def combine() -> None:
+            if not whole.set_running_or_notify_cancel():
+                return
+            try:
+                outputs = [part.result() for part in parts]
+                parts.clear()  # they know us, and we them: all outputs would wait for the garbage collector
+                whole.set_result(self._combine(outputs))
+            except BaseException as error:
+                whole.set_exception(error)
+            finally:
+                parts.clear()
+
+        def on_done(_: Future[Any]) -> None:
+            with lock:
+                missing[0] -= 1
+                if missing[0]:
+                    return
+            if self._turns is None:
+                combine()
+            else:
+                self._turns.add(combine)
+
+        self._pool.await_at_close(whole)
+        for part in list(parts):
+            part.add_done_callback(on_done)
+        return whole
+
+
+class Joint(Future[Any]):
+    """What several futures make together. Cancelling it cancels them; the result of one that runs already is thrown away."""
+
+    def __init__(self, parts: list[Future[Any]]) -> None:
+        super().__init__()
+        self._parts = parts
+
+    def cancel(self) -> bool:
+        if not super().cancel():
+            return False
+        for part in list(self._parts):
+            part.cancel()
+        return True
+
+
+class Turns:
+    """Runs the user's function in a thread of its own, one call after the other: it may take its time and use the pool, while the
+    thread that looks after all workers goes on. The thread is there only while there is something to do."""
+
+    def __init__(self) -> None:
+        self._calls: deque[Callable[[], None]] = deque()
+        self._lock = threading.Lock()
+        self._is_running = False
+
+    def add(self, call: Callable[[], None]) -> None:
+        with self._lock:
+            self._calls.append(call)
+            if self._is_running:
+                return
+            self._is_running = True
+        try:
+            threading.Thread(target=self._run, name="rankwise-combine", daemon=True).start()
+        except RuntimeError:  # the interpreter is about to end, and makes no more threads
+            self._run()
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                if not self._calls:
+                    self._is_running = False
+                    return
+                call = self._calls.popleft()
+            call()
+
+
+class Split:
+    """One of several models by weight; the same key always gets the same one."""
+
+    def __init__(self, pool: PoolLike, weights: Mapping[str, float]) -> None:
+        if not isinstance(weights, Mapping):
+            raise UsageError(f"the weights of a split are a dict, not {weights!r}", next=('pool.split({"old": 0.9, "new": 0.1})',))
+        self._pool, self._models = pool, _known(pool, weights)
+        for model, weight in weights.items():
+            check_number(f"the weight of {model!r}", weight, least=0)
+        total = sum(weights.values())
+        if not total > 0:
+            raise UsageError(f"the weights {dict(weights)} do not say how to split", next=("give at least one model a share above 0",))
+        self._weights = {model: float(weights[model]) for model in self._models}
+
+    def choose(self, key: Key | None = None) -> str:
+        """The model for this key; without one, any, by weight."""
+        return by_weight(self._weights, key)
+
+    def submit(self, *inputs: Any, key: Key | None = None, **options: Any) -> Future[Any]:
+        return self._pool.submit(self.choose(key), *inputs, **options)
+
+    def map(self, inputs: Iterable[Any], window: int | None = None, key: Callable[..., Key] | None = None) -> Iterator[Any]:
+        """`key(*inputs)` names the key of each."""
+        return _map(self._pool, lambda *given: self.submit(*given, key=key(*given) if key is not None else None), inputs, window)
+
+
+def by_weight(weights: Mapping[str, float], key: Key | None) -> str:
+    """One of the names; the same key always gets the same one."""
+    if key is None:
+        point = random.random()
+    else:
+        data = key if isinstance(key, bytes) else str(key).encode()
+        point = int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big") / 2**64
+    sums = np.cumsum(list(weights.values()))
+    last = [name for name, weight in weights.items() if weight][-1]  # where rounding takes the point to the very end
+    return next((name for name, upto in zip(weights, sums) if point * sums[-1] < upto), last)
+
+
+class Router:
+    """The model a callable names for each input."""
+
+    def __init__(self, pool: PoolLike, choose: Callable[..., str]) -> None:
+        if not callable(choose):
+            raise UsageError(f"a router is a callable that names a model for its inputs, not {choose!r}")
+        self._pool, self._choose = pool, choose
+
+    def submit(self, *inputs: Any, deadline_s: float | None = None, priority: int = 0, seed: int | None = None) -> Future[Any]:
+        return self._pool.submit(self._choose(*inputs), *inputs, deadline_s=deadline_s, priority=priority, seed=seed)
+
+    def map(self, inputs: Iterable[Any], window: int | None = None) -> Iterator[Any]:
+        return _map(self._pool, self.submit, inputs, window)
+
+
+def _known(pool: PoolLike, models: Iterable[str]) -> list[str]:
+    if isinstance(models, str):
+        raise UsageError(f"the models are a list of names, not one string ({models!r})", next=(f"[{models!r}]",))
+    names = list(models)
+    if not names:
+        raise UsageError("no models were named", why=f"the pool has {', '.join(pool.models)}")
+    for name in names:
+        if name not in pool.models:
+            raise UsageError(f"the pool has no model {name!r}", why=f"it has {', '.join(pool.models)}")
+    return names
+
+
+def _map(pool: PoolLike, submit: Callable[..., Future[Any]], inputs: Iterable[Any], window: int | None) -> Iterator[Any]:
+    check_window(window)
+    return Stream(submit, pool.has_open_tasks, window or WINDOW).results(inputs)
+
+
+Merge = Callable[[list[Any]], Any]
+
+
+def mean(outputs: list[Any]) -> Any:
+    """Of tensors, arrays and numbers; what is neither (None, a name) has to be the same in all. Floating point keeps its type, whatever it
+    is computed in; integers and booleans become floating point."""
+    return _merged(outputs, _mean)
+
+
+def vote(outputs: list[Any]) -> Any:
+    """The class most models are for: of labels (integers, booleans, words), or of scores, whose largest counts. Where it is a draw, the
+    lowest label."""
+    return _merged(outputs, _vote)
+
+
+MERGES: dict[str, Merge] = {"mean": mean, "vote": vote}
+
+
+def _merged(outputs: list[Any], merge: Merge) -> Any:
+    first = outputs[0]
+    if items_of(first) is None:
+        return merge(outputs)
+    _check_same(outputs, lambda output: type(output) is type(first) and len(output) == len(first))
+    if isinstance(first, dict):
+        _check_same(outputs, lambda output: is_same(set(output), set(first)))
+        columns = [[output[key] for output in outputs] for key in first]
+    else:
+        columns = [list(column) for column in zip(*outputs)]
+    items = [_merged(column, merge) for column in columns]
+    try:
+        return like(first, items)
+    except Uneven:
+        raise _do_not_fit(f"a {type(first).__name__} cannot be made with other items in it") from None
+
+
+def _mean(outputs: list[Any]) -> Any:
+    torch, first = torch_module(), outputs[0]
+    if torch is not None and isinstance(first, torch.Tensor):
+        _check_shapes(outputs)
+        dtype = functools.reduce(torch.promote_types, [output.dtype for output in outputs])
+        wide = torch.complex128 if dtype.is_complex else torch.float64
+        total = sum([output.to(wide) for output in outputs[1:]], start=first.to(wide))
+        return (total / len(outputs)).to(dtype if dtype.is_floating_point or dtype.is_complex else torch.get_default_dtype())
+    if isinstance(first, (np.ndarray, np.generic)) and first.dtype.kind in "biufc":
+        _check_shapes(outputs)
+        dtype = np.result_type(*[np.asarray(output).dtype for output in outputs])
+        total = np.mean(np.stack(outputs), 0, dtype=np.complex128 if dtype.kind == "c" else np.float64)
+        return total.astype(dtype) if dtype.kind in "fc" else total
+    if all(isinstance(output, Number) for output in outputs):
+        return sum(outputs[1:], start=first) / len(outputs)
+    _check_same(outputs, lambda output: is_same(output, first))
+    return first
+
+
+def _vote(outputs: list[Any]) -> Any:
+    _check_shapes(outputs)
+    labels = np.sort(np.stack([_labels(output) for output in outputs]), axis=0)
+    votes = np.stack([(labels == own).sum(0) for own in labels])
+    winners = np.take_along_axis(labels, votes.argmax(0)[None], 0)[0]  # the first of equals, and they are sorted
+    torch = torch_module()
+    if torch is not None and isinstance(outputs[0], torch.Tensor):
+        return torch.from_numpy(np.asarray(winners))
+    return winners if isinstance(outputs[0], np.ndarray) else winners.item()
+
+
+def _labels(output: Any) -> np.ndarray[Any, Any]:
+    torch = torch_module()
+    if torch is not None and isinstance(output, torch.Tensor):  # numpy does not know all of its types
+        output = (output.argmax(-1) if output.is_floating_point() and output.dim() else output).detach().cpu().numpy()
+    array = np.asarray(output)
+    if array.dtype.kind == "f" and array.ndim:
+        return array.argmax(-1)  # type: ignore[no-any-return]
+    if array.dtype.kind not in "biuUS":
+        raise UsageError(
+            f"there is no vote over {array.dtype}{list(array.shape)}",
+            why="a vote is over labels (integers, booleans, words), or over scores, with one for each class in the last dimension",
+            next=("give combine= a function of the list of outputs",),
+        )
+    return array
+
+
+def _check_shapes(outputs: list[Any]) -> None:
+    shapes = [tuple(np.shape(output)) for output in outputs]
+    if len(set(shapes)) > 1:
+        raise _do_not_fit(f"their shapes are {', '.join(str(list(shape)) for shape in shapes)}")
+
+
+def _check_same(outputs: list[Any], is_like_first: Callable[[Any], bool]) -> None:
+    for output in outputs:
+        if not is_like_first(output):
+            raise _do_not_fit(f"one gave {repr(outputs[0])[:80]}, another {repr(output)[:80]}")
+
+
+def _do_not_fit(why: str) -> UsageError:
+    return UsageError(
+        "the outputs of the ensemble's models cannot be combined", why=why, next=("give combine= a function of the list of outputs",)
+    )

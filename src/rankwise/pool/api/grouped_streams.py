@@ -1,0 +1,291 @@
+"""Quick requests of a stream travel together from the start.
+
+A future for each of them would cost more than a small model does. So requests are grouped here, before they are tasks. Rows that may
+share a batch become a bunch: one request, whose result is cut up again. Other requests become a chunk, whose requests run one by one.
+Where a bunch fails, each of its requests runs by itself; a chunk looks after its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from rankwise.pool.api.arguments import seed_of
+from rankwise.pool.api.streams import Postponed, Stream
+from rankwise.pool.errors import PoolClosed
+from rankwise.pool.memory.encoding import INLINE_BYTES, EncodedInputs
+from rankwise.pool.memory.inputs import cut_value, is_one_array
+from rankwise.pool.memory.nested import has_rows
+from rankwise.pool.schedule.groups import Chunk
+from rankwise.pool.schedule.state import ModelState
+
+_MOST, _MOST_FUTURES = 8192, 512  # requests under way, and futures for them, where the caller did not say
+_FIRST, _LARGEST = 8, 256  # requests of a bunch: few at first, so that the workers have something to do soon
+_CHUNK_S, _CHUNK_BYTES = 0.01, 40_000  # that the requests of a chunk take at most, or their results, as far as is known
+
+
+class Bunch:
+    """Requests of one model that are sent as one."""
+
+    def __init__(self, model: ModelState, kind: tuple[Any, ...]) -> None:
+        self.model, self.kind = model, kind  # what they have in common: model, tag, dtype, shape of a row, whether tensors come back
+        self.data: list[bytes] = []
+        self.edges = [0]  # rows before each request, and after the last
+        self.rows = self.size = 0
+        self.future: Future[Any] | None = None
+        self.is_here = False
+        self._value: Any = None
+        self._is_array = self._has_failed = False
+
+    def encoded(self, start: int = 0, stop: int | None = None) -> EncodedInputs:
+        """All of it, or some of its requests, as one."""
+        _, tag, dtype, row, to_tensor = self.kind
+        rows = self.edges[len(self.data) if stop is None else stop] - self.edges[start]
+        data = b"".join(self.data[start:stop])
+        return ("(", ((tag, dtype, (rows, *row), data),)), len(data), (), to_tensor
+
+    def wait(self) -> None:
+        assert self.future is not None
+        try:
+            self._value = self.future.result()
+            self._is_array = hasattr(self._value, "shape")
+            self._has_failed = not has_rows(self._value, self.rows)
+        except PoolClosed:
+            raise
+        except Exception:  # of one of them, perhaps
+            self._has_failed = True
+        self.is_here = True
+
+    @property
+    def is_spoilt(self) -> bool:
+        """Each of its requests has to run by itself; also where its model has turned out to know no rows since."""
+        return self._has_failed or self.model.unbatched is not None
+
+    def is_last(self, place: int) -> bool:
+        return place == len(self.data) - 1
+
+    def value(self, i: int) -> Any:
+        """Of its i-th request."""
+        start, stop = self.edges[i], self.edges[i + 1]
+        return self._value[start:stop] if self._is_array else cut_value(self._value, start, stop)
+
+
+class Run:
+    """Results that are to be fetched one after the other, from a bunch or a chunk: those from `place` to `stop`."""
+
+    __slots__ = ("group", "place", "stop")
+
+    def __init__(self, group: Bunch | Chunk, place: int) -> None:
+        self.group, self.place, self.stop = group, place, place + 1
+
+
+@dataclass(frozen=True)
+class PoolCalls:
+    """What a stream needs of the pool."""
+
+    encode: Callable[[str, Sequence[Any]], EncodedInputs]
+    submit: Callable[..., Future[Any]]
+    new_chunk: Callable[[ModelState, tuple[Any, ...]], Chunk]
+    submit_chunk: Callable[[Chunk], Future[Any]]
+    abandon: Callable[[Chunk], Any]
+    has_open_tasks: Callable[[], bool]
+    workers: int
+
+
+class GroupedStream(Stream):
+    """A stream of models and their inputs; without a window of the caller's, as many groups are under way as keep the workers busy."""
+
+    def __init__(self, calls: PoolCalls, window: int | None, deadline_s: float | None, seed: int | None, length: int) -> None:
+        super().__init__(calls.submit, calls.has_open_tasks, window or _MOST)
+        self._calls, self._deadline_s, self._most_futures = calls, deadline_s, window or _MOST_FUTURES
+        self._num_futures = 0  # of the entries that wait
+        self._bunches: dict[Any, Bunch] = {}  # that are not sent yet
+        self._chunks: dict[Any, Chunk] = {}  # the same
+        self._chunk_sizes: dict[int, int] = {}  # of the model's chunks, until the next is sent
+        self._tried: set[int] = set()  # models that a chunk was sent of: no more before it is known how large results are
+        self._limit = _FIRST
+        self._seed, self._taken, self._length = seed, 0, length  # as far as the source knows; 0: it does not
+
+    def _take(self, request: tuple[ModelState, Sequence[Any]], is_slow: bool) -> None:
+        model, inputs = request
+        if is_slow:  # requests of a slow source would only wait for more
+            self._limit = 1
+            self._send_all()
+        elif self._limit == 1:
+            self._limit = _FIRST
+        seed = None if self._seed is None else seed_of(self._seed, self._taken)
+        self._taken += 1
+        encoded: EncodedInputs | None = None
+        if self._limit > 1 and self._deadline_s is None and seed is None:
+            try:
+                encoded = self._calls.encode(model.name, inputs)
+                if (self._is_chunked if model.max_batch == 1 else self._is_bunched)(model, encoded):
+                    return
+            except Exception:  # it is met again when the request is sent by itself, and becomes its result
+                encoded = None
+        self._add(self._sent(self._sender(model, inputs, encoded, seed, not is_slow)))
+
+    def _sender(
+        self, model: ModelState, inputs: Sequence[Any], encoded: EncodedInputs | None, seed: int | None, is_lazy: bool
+    ) -> Callable[[], Future[Any]]:
+        """Encodes the inputs again after a refusal, because a task that was refused has let go of its memory."""
+        left = [encoded] if encoded is not None else []
+
+        def send() -> Future[Any]:
+            own = left.pop() if left else self._calls.encode(model.name, inputs)
+            return self._calls.submit(model, own, self._deadline_s, is_lazy=is_lazy, seed=seed)
+
+        return send
+
+    def _add(self, entry: Future[Any] | Postponed) -> None:
+        self._num_futures += 1
+        self._waiting.append(entry)
+
+    def _is_full(self) -> bool:
+        return self._requests >= self._most or self._num_futures >= self._most_futures or self._is_short
+
+    def _is_bunched(self, model: ModelState, encoded: EncodedInputs) -> bool:
+        node, _, slots, to_tensor = encoded
+        if slots or not is_one_array(node):
+            return False
+        tag, dtype, shape, data = node[1][0]
+        if not shape or not 0 < shape[0] < model.max_batch:
+            return False
+        self._bunch(model, (model.number, tag, dtype, shape[1:], to_tensor), shape[0], data)
+        return True
+
+    def _follow(self, group: Bunch | Chunk, place: int) -> None:
+        """The next result is this one's."""
+        last = self._waiting[-1] if self._waiting else None
+        if type(last) is Run and last.group is group and last.stop == place:
+            last.stop += 1
+        else:
+            self._waiting.append(Run(group, place))
+
+    def _chunk_size(self, model: ModelState) -> int:
+        """As many as are done in a moment, but not so many that near the end one worker has all that is left."""
+        if model.order_s is None or (model.result_bytes is None and model.number in self._tried):
+            return 1
+        most = min(self._limit, int(_CHUNK_S / max(model.order_s, 1e-6)), int(_CHUNK_BYTES / max(model.result_bytes or 0.0, 1.0)))
+        left = min(self._most, self._length - self._taken if self._length else self._most)
+        most = min(most, left // (2 * self._calls.workers))
+        if most > 1:
+            self._chunk_sizes[model.number] = most
+        return most
+
+    def _is_chunked(self, model: ModelState, encoded: EncodedInputs) -> bool:
+        most = self._chunk_sizes.get(model.number) or self._chunk_size(model)
+        if most < 2:
+            return False
+        data, size, slots, to_tensor = encoded
+        if not slots and is_one_array(data):
+            tag, dtype, shape, data = data[1][0]
+            kind = (model.number, tag, dtype, shape, to_tensor)
+        else:
+            kind = (model.number, None, None, None, to_tensor)
+        chunk = self._chunks.get(kind)
+        if chunk is not None and chunk.size + size > _CHUNK_BYTES:
+            self._send_chunk(chunk)
+            chunk = None
+        if chunk is None:
+            chunk = self._chunks[kind] = self._calls.new_chunk(model, kind)
+            self._num_futures += 1
+        self._follow(chunk, chunk.count)
+        chunk.add(data, size, slots)
+        if chunk.count >= most:
+            self._send_chunk(chunk)
+            self._limit = min(_LARGEST, 2 * self._limit)
+        return True
+
+    def _bunch(self, model: ModelState, kind: tuple[Any, ...], rows: int, data: bytes) -> None:
+        bunch = self._bunches.get(kind)
+        if bunch is not None and (bunch.rows + rows > model.max_batch or bunch.size + len(data) > 4 * INLINE_BYTES):
+            self._send_bunch(bunch)
+            bunch = None
+        if bunch is None:
+            bunch = self._bunches[kind] = Bunch(model, kind)
+            self._num_futures += 1
+        self._follow(bunch, len(bunch.data))
+        bunch.data.append(data)
+        bunch.rows += rows
+        bunch.edges.append(bunch.rows)
+        bunch.size += len(data)
+        if len(bunch.data) >= self._limit:
+            self._send_bunch(bunch)
+            self._limit = min(_LARGEST, 2 * self._limit)
+
+    def _send_all(self) -> None:
+        for bunch in list(self._bunches.values()):
+            self._send_bunch(bunch)
+        for chunk in list(self._chunks.values()):
+            self._send_chunk(chunk)
+
+    def _send_bunch(self, bunch: Bunch) -> None:
+        del self._bunches[bunch.kind]
+        bunch.future = self._patiently(lambda: self._calls.submit(bunch.model, bunch.encoded(), is_lazy=True))
+
+    def _send_chunk(self, chunk: Chunk) -> None:
+        self._chunk_sizes.clear()
+        self._tried.add(chunk.model.number)
+        sent = self._patiently(lambda: self._calls.submit_chunk(chunk))
+        del self._chunks[chunk.kind]  # not before: no thread may wait for a chunk that is not sent
+        if sent is not chunk:  # the pool is closed, say: that is what became of each request
+            self._calls.abandon(chunk)
+            chunk.fail_all(sent.exception())
+
+    def _next(self) -> Iterator[Any]:
+        if type(self._waiting[0]) is Run:
+            yield from self._of_run(self._waiting[0])
+            return
+        self._num_futures -= 1
+        yield from super()._next()
+
+    def _of_run(self, run: Run) -> Iterator[Any]:
+        group = run.group
+        self._wait_for(group)
+        value = group.value
+        while run.place < run.stop:
+            place = run.place
+            run.place = place + 1
+            self._requests -= 1
+            if run.place == run.stop:
+                self._waiting.popleft()
+                self._num_futures -= group.is_last(place)
+            if group.is_spoilt:
+                assert type(group) is Bunch
+                encoded = group.encoded(place, place + 1)
+                yield self._patiently(lambda: self._calls.submit(group.model, encoded)).result()  # noqa: B023  (used at once)
+            else:
+                yield value(place)
+
+    def _wait_for(self, group: Bunch | Chunk) -> None:
+        if group.is_here:
+            return
+        if not self._is_group_done(group):
+            self._send_all()  # while we wait, the workers have all there is
+        group.wait()
+
+    def _is_group_done(self, group: Bunch | Chunk) -> bool:
+        future = group if type(group) is Chunk else group.future  # type: ignore[union-attr]
+        return future is not None and future.done()
+
+    def _is_first_done(self) -> bool:
+        head = self._waiting[0]
+        return self._is_group_done(head.group) if type(head) is Run else super()._is_first_done()
+
+    def _futures(self) -> list[Future[Any]]:
+        heads = [head for head in self._waiting if type(head) is not Postponed]
+        futures = [(h.group if type(h.group) is Chunk else h.group.future) if type(h) is Run else h for h in heads]  # type: ignore[union-attr]
+        return [future for future in futures if future is not None and not self._is_unsent(future)]
+
+    def _is_unsent(self, future: Future[Any]) -> bool:
+        return type(future) is Chunk and self._chunks.get(future.kind) is future
+
+    def _cancel(self) -> None:
+        for future in [*self._futures(), *self._chunks.values()]:
+            if type(future) is Chunk:
+                self._calls.abandon(future)
+            else:
+                future.cancel()

@@ -1,0 +1,159 @@
+"""What the user says about a model."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rankwise.errors import UsageError
+from rankwise.pool.api.arguments import check_number, parse_bytes
+
+
+@dataclass(frozen=True)
+class Model:
+    """One model of a pool.
+
+    `build` is an import path ("my_models:build_mlp"), a picklable callable that returns the model, or the path of a `.pt2` program.
+    """
+
+    build: str | Path | Callable[..., Any]
+    weights: str | Path | None = None
+    device: str = "auto"
+    replicas: int | None = None  # None: one, and more while it has all the load
+    max_batch: int = 1  # rows that may run together; over 1, inputs and outputs have the rows in their first dimension
+    max_delay_ms: float = 2.0  # how long a row may wait for others, where that pays
+    check_rows: bool = True  # whether batches are looked at now and then: a model whose rows depend on each other is not batched
+    memory: int | str | None = None  # how large it is, where that is known before it is loaded
+    warmup: Any = None  # an input (or a tuple of them) to run once when loaded
+    limit_s: float | None = 300.0  # a run that takes longer is taken for hung
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+
+    def check(self, name: str) -> None:
+        """Raises UsageError for what can be seen to be wrong before anything runs."""
+        if not callable(self.build) and not isinstance(self.build, (str, Path)):
+            raise UsageError(f"model {name!r}: build must be an import path, a .pt2 file or a callable, not {type(self.build).__name__}")
+        if callable(self.build) and hasattr(self.build, "state_dict") and not isinstance(self.build, type):  # its class makes one
+            raise UsageError(
+                f"model {name!r}: build is a model, but should make one",
+                next=("give the function that builds it; workers load it themselves",),
+            )
+        if isinstance(self.build, str) and not self.is_program and not re.fullmatch(r"[\w.]+:[\w.]+", self.build):
+            raise UsageError(
+                f"model {name!r}: {self.build!r} is neither an import path nor a .pt2 file", next=('write it as "module:function"',)
+            )
+        if self.is_program and not Path(str(self.build)).exists():
+            raise UsageError(f"model {name!r}: there is no file {str(self.build)!r}")
+        if self.weights is not None and not isinstance(self.weights, (str, os.PathLike)):
+            raise UsageError(
+                f"model {name!r}: weights is of type {type(self.weights).__name__}; it must be the path of a checkpoint",
+                next=("torch.save them and give the path", "or load them inside build"),
+            )
+        if self.weights is not None and not Path(self.weights).exists():
+            raise UsageError(f"model {name!r}: there are no weights at {str(self.weights)!r}")
+        check_number(f"model {name!r}: max_batch", self.max_batch, least=1, whole=True)
+        check_number(f"model {name!r}: max_delay_ms", self.max_delay_ms, least=0)
+        check_number(f"model {name!r}: replicas", self.replicas, least=1, whole=True, none=True)
+        check_number(f"model {name!r}: limit_s", self.limit_s, least=0, above=True, none=True)
+        if not isinstance(self.check_rows, bool):
+            raise UsageError(f"model {name!r}: check_rows is {self.check_rows!r}; it must be True or False")
+        if self.memory is not None:
+            parse_bytes(self.memory, f"model {name!r}: memory")
+        if not isinstance(self.args, (tuple, list)) or not isinstance(self.kwargs, dict):
+            raise UsageError(f"model {name!r}: args must be a tuple and kwargs a dict, for its build")
+        if not isinstance(self.device, str) or not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
+            raise UsageError(f"model {name!r}: there is no device {self.device!r}", next=('use "auto", "cpu", "cuda" or "cuda:0"',))
+
+    @property
+    def is_program(self) -> bool:
+        return not callable(self.build) and str(self.build).endswith(".pt2")
+
+    @property
+    def expected_bytes(self) -> int:
+        """Declared, or as large as the file of its weights, or not known (0)."""
+        if self.memory is not None:
+            return parse_bytes(self.memory)
+        file = self.weights if self.weights is not None else self.build if self.is_program else ""
+        try:
+            return os.stat(str(file)).st_size if file else 0
+        except OSError:
+            return 0
+
+    def spec(self, name: str, device: str, seed: int | None) -> bytes:
+        """All a worker needs to know, pickled; `seed` is for the random numbers of its build."""
+        pickled, main = _pickled(name, "build", self.build) if callable(self.build) else (None, "")
+        given, main_of_given = _pickled(name, "args, kwargs or warmup", (self.args, self.kwargs, self.warmup))
+        folder = os.getcwd()
+        return pickle.dumps(
+            {
+                "name": name,
+                "build": "" if callable(self.build) or self.is_program else str(self.build),
+                "program": os.path.abspath(str(self.build)) if self.is_program else "",
+                "pickled": pickled,
+                "main": main or main_of_given,
+                "script": _script(),
+                "given": given,
+                "weights": os.path.abspath(self.weights) if self.weights is not None else "",
+                "device": device,
+                "check_rows": self.check_rows,
+                "seed": seed,
+                "path": [folder, *[path for path in sys.path if path]],
+                "cwd": folder,
+            }
+        )
+
+
+def _script() -> str:
+    """The file that is run, where there is one that a worker can run too; what workers name of it is found here under their name for it as
+    well. What Python reads from standard input or from a pipe is gone when it has been read."""
+    main = sys.modules.get("__main__")
+    file: str = getattr(main, "__file__", None) or ""
+    path = os.path.realpath(file) if file.startswith(("/dev/", "/proc/")) else os.path.abspath(file)
+    if main is None or not file or not os.path.isfile(path):
+        return ""
+    sys.modules.setdefault("__mp_main__", main)
+    return path
+
+
+def _pickled(name: str, what: str, value: Any) -> tuple[bytes, str]:
+    """A callable or arguments, and the script a worker has to run to find what they name."""
+    script = _script()
+    try:
+        pickled = pickle.dumps(value)
+        if b"__main__" not in pickled:
+            return pickled, ""
+        if script:
+            return pickled, script
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        if script:
+            raise _not_sent(name, what, error) from None
+    return _pickled_by_value(name, what, value), ""  # a notebook, a prompt, standard input: nothing a worker could import
+
+
+def _pickled_by_value(name: str, what: str, value: Any) -> bytes:
+    """The code itself, with whatever it uses of the other cells as it is now."""
+    try:
+        import cloudpickle  # type: ignore[import-untyped,unused-ignore]
+    except ImportError:
+        raise UsageError(
+            f"model {name!r}: its {what} is defined in a notebook, at a prompt or on standard input, where workers cannot import it",
+            next=('put it into a file and give its import path: Model("my_models:build")', 'or: pip install "rankwise[notebook]"'),
+        ) from None
+    try:
+        return bytes(cloudpickle.dumps(value))
+    except (pickle.PicklingError, AttributeError, TypeError, RuntimeError) as error:  # it uses an open file, a lock, a pool
+        raise _not_sent(name, what, error) from None
+
+
+def _not_sent(name: str, what: str, error: Exception) -> UsageError:
+    return UsageError(
+        f"model {name!r}: its {what} cannot be sent to a worker",
+        why=str(error),
+        next=("define it at the top of a module", 'or give an import path: Model("my_models:build")'),
+    )

@@ -1,0 +1,241 @@
+"""MODELS.toml: which models there are, how they are built, and what their inputs and outputs are called.
+
+For `rankwise serve` and `rankwise worker`; reads and checks, starts nothing. Files are named relative to the folder of MODELS.toml,
+builds are imported as `python -c "import my_models"` would in the caller's folder.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from rankwise.errors import UnreadableInput, UsageError
+from rankwise.pool.api.arguments import parse_bytes
+from rankwise.pool.api.interface import of_example, of_program, read_example
+from rankwise.pool.api.model import Model
+from rankwise.pool.api.virtual_models import OF_VIRTUAL, VirtualModel, check_targets, is_virtual, read_targets
+from rankwise.pool.memory.datatypes import DATATYPES, TensorSpec
+
+_OF_MODEL = {own.name for own in fields(Model)} - {"warmup"}
+_OF_ENTRY = {"program", "example", "inputs", "outputs", "preload", "shadow", "deterministic", "cache"}
+_OF_POOL = {"workers", "memory", "max_queue", "idle_s", "threads", "pin", "lane_bytes", "seed", "engine", "address"}
+_KINDS: dict[str, type] = {
+    "build": str, "program": str, "example": str, "weights": str, "device": str, "kwargs": dict, "args": list, "preload": bool,
+    "shadow": str, "deterministic": bool,
+    "inputs": list, "outputs": list, "versions": dict,
+}  # fmt: skip
+_WORDS = {str: "a text", dict: "a table", list: "a list", bool: "true or false"}
+_LARGEST_FILE = 16 << 20
+_EXAMPLE = '[models.mlp]\nbuild = "my_models:build_mlp"'
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One version of one model; `key` is its name in the pool."""
+
+    name: str
+    version: str
+    key: str
+    model: Model
+    inputs: tuple[TensorSpec, ...] = ()
+    outputs: tuple[TensorSpec, ...] = ()
+    preload: bool = True  # it has to be loaded before the server is ready
+    shadow: str = ""  # a model that is asked the same, for nobody
+    cache_bytes: int = 0  # for answers that are given again to the same request
+
+
+@dataclass(frozen=True)
+class ModelsFile:
+    """All that MODELS.toml says. `Pool(file.models, **file.pool)` runs it."""
+
+    entries: tuple[Entry, ...]
+    virtual: tuple[VirtualModel, ...] = ()
+    pool: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def models(self) -> dict[str, Model]:
+        return {entry.key: entry.model for entry in self.entries}
+
+
+def read_models(path: str | Path) -> ModelsFile:
+    """Raises UnreadableInput for what is no TOML, UsageError for what says something wrong."""
+    path = Path(path)
+    data = _toml(path)
+    _check_keys(str(path), data, {"models", "pool"})
+    models = _table(str(path), data.get("models", {}), "models")
+    if not models:
+        raise UsageError(f"{path} names no models", next=(f"begin with:\n{_EXAMPLE}",))
+    tables = {name: _table(str(path), said, f"models.{name}") for name, said in models.items()}
+    entries = [entry for name, said in tables.items() if not is_virtual(said) for entry in _entries(path, name, said)]
+    virtual = [_virtual(path, name, said) for name, said in tables.items() if is_virtual(said)]
+    _check_named(str(path), entries, virtual)
+    pool = _table(str(path), data.get("pool", {}), "pool")
+    _check_keys(f"{path}: [pool]", pool, _OF_POOL)
+    return ModelsFile(tuple(entries), tuple(virtual), pool)
+
+
+def read_folder(folder: str | Path) -> ModelsFile:
+    """`NAME/VERSION/model.pt2`, or `NAME/VERSION/model.toml`, which says what a table of MODELS.toml says."""
+    folder = Path(folder)
+    entries = []
+    for path in sorted(folder.glob("*/*/model.pt2")) + sorted(folder.glob("*/*/model.toml")):
+        name, version = path.parts[-3:-1]
+        check_name(str(path), name)
+        said = {"program": path.name} if path.suffix == ".pt2" else _toml(path)
+        _check_keys(str(path), said, {*_OF_MODEL, *_OF_ENTRY})
+        _check_kinds(str(path), said)
+        entries.append(_entry(path.parent, str(path), name, version, f"{name}:{version}", said))
+    keys = [entry.key for entry in entries]
+    if twice := next((key for key in keys if keys.count(key) > 1), ""):
+        raise UsageError(f"{folder}: there are a model.pt2 and a model.toml for {twice}; only one of them can be the model")
+    if not entries:
+        raise UnreadableInput(f"{folder} holds no models", why="models are looked for in NAME/VERSION/model.pt2 and model.toml below it")
+    return ModelsFile(tuple(entries))
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    try:
+        with open(path, "rb") as file:
+            raw = file.read(_LARGEST_FILE + 1)
+        if len(raw) > _LARGEST_FILE:
+            raise UnreadableInput(f"{path} is larger than a models file can be", next=("give the path of MODELS.toml",))
+        return tomllib.loads(raw.decode("utf-8"))
+    except OSError as error:
+        raise UnreadableInput(f"{path} cannot be read", why=error.strerror or str(error), next=("check the path",)) from None
+    except UnicodeDecodeError as error:
+        raise UnreadableInput(f"{path} is no TOML", why=f"it is not UTF-8: {error}", next=(f"it begins like this:\n{_EXAMPLE}",)) from None
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        why = str(error) if isinstance(error, tomllib.TOMLDecodeError) else "it is nested too deep"
+        raise UnreadableInput(f"{path} is no valid TOML: {why}", next=(f"it looks like this:\n{_EXAMPLE}",)) from None
+
+
+def _entries(path: Path, name: str, said: Any) -> list[Entry]:
+    """One, or one per version; what a version does not say is as the model says it."""
+    where = f"{path}: [models.{name}]"
+    check_name(where, name)
+    _check_keys(where, said, {*_OF_MODEL, *_OF_ENTRY, "versions"})
+    _check_kinds(where, said)
+    versions = said.get("versions", {})
+    common = {key: value for key, value in said.items() if key != "versions"}
+    if not versions:
+        return [_entry(path.parent, where, name, "1", name, common)]
+    found = []
+    for version, own in versions.items():
+        where_own = f"{path}: [models.{name}.versions.{version}]"
+        own = _table(str(path), own, f"models.{name}.versions.{version}")
+        check_name(where_own, version)
+        _check_keys(where_own, own, {*_OF_MODEL, *_OF_ENTRY})
+        _check_kinds(where_own, own)
+        found.append(_entry(path.parent, where_own, name, version, f"{name}:{version}", {**common, **own}))
+    return found
+
+
+def _entry(folder: Path, where: str, name: str, version: str, key: str, said: Mapping[str, Any]) -> Entry:
+    if ("build" in said) == ("program" in said):
+        raise UsageError(f"{where} needs either build or program", next=('build = "my_models:build_mlp"', 'or program = "mlp.pt2"'))
+    given = {key: value for key, value in said.items() if key in _OF_MODEL}
+    if "program" in said:
+        given["build"] = str(folder / said["program"])
+        if not given["build"].endswith(".pt2"):
+            raise UsageError(f"{where}: program is {said['program']!r}; it must be a .pt2 file")
+    elif str(said["build"]).endswith(".pt2"):
+        given["build"] = str(folder / said["build"])
+    if "weights" in said:
+        given["weights"] = str(folder / said["weights"])
+    if "args" in said:
+        given["args"] = tuple(said["args"])
+    example = read_example(folder / said["example"]) if "example" in said else {}
+    if example:
+        given["warmup"] = tuple(example.values())
+    model = Model(**given)
+    model.check(key)
+    inputs, outputs = (_specs(where, what, said.get(what, [])) for what in ("inputs", "outputs"))
+    cache = parse_bytes(said["cache"], f"{where}: cache") if "cache" in said else 0
+    if cache and not said.get("deterministic"):
+        steps = ("say deterministic = true where it is, or no cache",)
+        raise UsageError(f"{where}: answers can be kept only of a model that is deterministic", next=steps)
+    entry = Entry(name, version, key, model, inputs, outputs, said.get("preload", True), said.get("shadow", ""), cache)
+    return described(entry, tuple(example))
+
+
+def _virtual(path: Path, name: str, said: Mapping[str, Any]) -> VirtualModel:
+    where = f"{path}: [models.{name}]"
+    check_name(where, name)
+    _check_keys(where, said, OF_VIRTUAL)
+    _check_kinds(where, said)
+    inputs, outputs = (_specs(where, what, said.get(what, [])) for what in ("inputs", "outputs"))
+    return VirtualModel(name, *read_targets(where, said), inputs, outputs, said.get("shadow", ""))
+
+
+def _check_named(where: str, entries: Iterable[Entry], virtual: Iterable[VirtualModel]) -> None:
+    """What models name, others and each other, has to be there."""
+    real = {name for entry in entries for name in (entry.name, f"{entry.name}:{entry.version}")}
+    for model in virtual:
+        check_targets(model, real)
+    for entry in entries:
+        if entry.shadow and (entry.shadow not in real or entry.shadow.rpartition(":")[0] == entry.name or entry.shadow == entry.name):
+            raise UsageError(f"{where}: [models.{entry.name}]: its shadow is {entry.shadow!r}, which is no other model")
+
+
+def described(entry: Entry, example_names: tuple[str, ...] = ()) -> Entry:
+    """With the inputs and outputs that nobody said, where the model's program or an example input says them."""
+    inputs, outputs, model = entry.inputs, entry.outputs, entry.model
+    if model.is_program:
+        takes, gives = of_program(str(model.build))
+        inputs, outputs = inputs or takes, outputs or gives
+    if not inputs and model.warmup is not None:
+        inputs = of_example(model.warmup, model.max_batch, example_names)
+    return replace(entry, inputs=inputs, outputs=outputs)
+
+
+def _specs(where: str, what: str, said: list[Any]) -> tuple[TensorSpec, ...]:
+    specs = tuple(_spec(f"{where}: {what}[{i}]", tensor) for i, tensor in enumerate(said))
+    names = [spec.name for spec in specs]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"{where}: two {what} are called {name!r}")
+    return specs
+
+
+def _spec(where: str, said: Any) -> TensorSpec:
+    example = '{ name = "x", datatype = "FP32", shape = [-1, 784] }'
+    if not isinstance(said, dict) or said.keys() != {"name", "datatype", "shape"}:
+        raise UsageError(f"{where} must have a name, a datatype and a shape, and nothing else", next=(example,))
+    name, datatype, shape = said["name"], said["datatype"], said["shape"]
+    if not isinstance(name, str) or not name:
+        raise UsageError(f"{where}: its name is {name!r}; it must be a word", next=(example,))
+    if datatype not in DATATYPES:
+        raise UsageError(f"{where}: there is no datatype {datatype!r}", why=f"there are {', '.join(DATATYPES)}", next=(example,))
+    if not isinstance(shape, list) or any(type(size) is not int or size < -1 for size in shape):
+        raise UsageError(f"{where}: its shape is {shape!r}; it must be a list of sizes, -1 for any", next=(example,))
+    return TensorSpec(name, datatype, tuple(shape))
+
+
+def check_name(where: str, name: str) -> None:
+    """A name that stands in a path and in logs: no control characters, not too long."""
+    if not name or len(name) > 200 or not name.isprintable() or name in (".", ".."):
+        raise UsageError(f"{where}: {name[:80]!r} cannot be a name", next=("use letters, digits, - and _",))
+
+
+def _table(path: str, value: Any, name: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise UsageError(f"{path}: {name} is {value!r}; it must be a table", next=(f"write it as [{name}]",))
+    return value
+
+
+def _check_keys(where: str, said: Mapping[str, Any], known: set[str]) -> None:
+    for key in said:
+        if key not in known:
+            close = difflib.get_close_matches(key, known, 1)
+            steps = (f"did you mean {close[0]!r}?",) if close else ()
+            raise UsageError(f"{where}: there is no {key!r}", why=f"there are {', '.join(sorted(known))}", next=steps)
+
+
+def _check_kinds(where: str, said: Mapping[str, Any]) -> None:
+    for key, kind in _KINDS.items():
+        if key in said and not isinstance(said[key], kind):
+            raise UsageError(f"{where}: {key} is {said[key]!r}; it must be {_WORDS[kind]}")

@@ -1,0 +1,361 @@
+"""`rankwise.Pool`: many models, many processes, one `submit`."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import operator
+import os
+import sys
+import threading
+import time
+import weakref
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
+from typing import Any
+
+from rankwise.errors import UsageError
+from rankwise.pool.api.arguments import (
+    check_engine,
+    check_models,
+    check_pool,
+    check_shape,
+    check_window,
+    checked_deadline,
+    checked_priority,
+    checked_seed,
+    is_request,
+    seed_of,
+)
+from rankwise.pool.api.ensembles import Combine, Ensemble, Router, Split
+from rankwise.pool.api.model import Model
+from rankwise.pool.api.streams import WINDOW, AsyncStream
+from rankwise.pool.backend import ENGINES, Backend, Growing, PoolOptions, start
+from rankwise.pool.errors import missing_main_guard
+from rankwise.pool.memory.encoding import NUMPY, SHARED, name_of_numpy, name_of_torch
+from rankwise.pool.schedule.state import ModelState
+from rankwise.pool.stats import register
+
+_LIVE: weakref.WeakSet[Pool] = weakref.WeakSet()
+_ENDING: set[threading.Thread] = set()  # of pools without a reference, until their open tasks are done
+
+
+class Pool:
+    """Runs models in worker processes, of this machine or (engine="ray") of a Ray cluster.
+
+    Usable from any thread and event loop; `with` closes it, after everything submitted is done.
+    """
+
+    def __init__(
+        self,
+        models: Mapping[str, Model | Any],
+        *,
+        workers: int | str = "auto",
+        memory: int | str | Mapping[str, int | str] | None = None,
+        max_queue: int = 10_000,
+        idle_s: float | None = None,
+        threads: int | None = None,
+        pin: bool = False,
+        lane_bytes: int | str | None = None,
+        seed: int | None = None,
+        engine: str = "processes",
+        address: str | None = None,
+    ) -> None:
+        _check_not_importing_main()
+        check_pool(workers, max_queue, idle_s, threads, memory, lane_bytes)
+        check_engine(engine, address, ENGINES)
+        options = PoolOptions(workers, memory, max_queue, idle_s, threads, pin, lane_bytes, checked_seed(seed), address)
+        self._joint: set[Future[Any]] = set()
+        self._models = _checked(models)
+        self._backend = start(engine, self._models, options)
+        self._states, self._submit, self.plan = self._backend.models, self._backend.submit, self._backend.plan
+        _LIVE.add(self)
+        _finish_first()
+
+    def submit(self, model: str, *inputs: Any, deadline_s: float | None = None, priority: int = 0, seed: int | None = None) -> Future[Any]:
+        """Run `model(*inputs)` in a worker. Raises PoolFull rather than wait."""
+        state = self._states.get(model) or self._state(model)
+        if deadline_s is not None or seed is not None or type(priority) is not int:
+            deadline_s, priority, seed = checked_deadline(deadline_s), checked_priority(priority), checked_seed(seed)
+        return self._submit(state, inputs, deadline_s, priority, seed)
+
+    def map(
+        self,
+        model: str,
+        inputs: Iterable[Any],
+        *,
+        window: int | None = None,
+        deadline_s: float | None = None,
+        priority: int = 0,
+        seed: int | None = None,
+    ) -> Iterator[Any]:
+        """Results in the order of `inputs`, which may be endless: at most `window` of them are under way at once.
+
+        A tuple among the inputs is several arguments.
+        """
+        state = self._states.get(model) or self._state(model)
+        requests = ((state, item if isinstance(item, tuple) else (item,)) for item in inputs)
+        return self._stream(requests, window, deadline_s, priority, seed, _length_of(inputs))
+
+    def stream(
+        self,
+        requests: Iterable[tuple[Any, ...]],
+        *,
+        window: int | None = None,
+        deadline_s: float | None = None,
+        priority: int = 0,
+        seed: int | None = None,
+    ) -> Iterator[Any]:
+        """`map` over several models: each request is a tuple of the model's name and its inputs."""
+        known = (
+            (self._states.get(model) or self._state(model), inputs)
+            for request in requests
+            if type(request) is tuple or is_request(request)
+            for model, *inputs in (request,)
+        )
+        return self._stream(known, window, deadline_s, priority, seed, _length_of(requests))
+
+    async def asubmit(self, model: str, *inputs: Any, deadline_s: float | None = None, priority: int = 0, seed: int | None = None) -> Any:
+        """`submit` for asyncio: awaits the result; cancelling the await cancels the task."""
+        return await asyncio.wrap_future(self.submit(model, *inputs, deadline_s=deadline_s, priority=priority, seed=seed))
+
+    def amap(
+        self,
+        model: str,
+        inputs: Iterable[Any] | AsyncIterable[Any],
+        *,
+        window: int | None = None,
+        deadline_s: float | None = None,
+        priority: int = 0,
+        seed: int | None = None,
+    ) -> AsyncIterator[Any]:
+        """`map` for asyncio; `inputs` may be an async iterable."""
+        self._state(model)
+        check_window(window)
+        deadline_s, priority = checked_deadline(deadline_s), checked_priority(priority)
+        seed = checked_seed(seed)
+
+        def submit(item: Any, number: int) -> Future[Any]:
+            arguments = item if isinstance(item, tuple) else (item,)
+            return self.submit(model, *arguments, deadline_s=deadline_s, priority=priority, seed=seed_of(seed, number))
+
+        return AsyncStream(submit, self.has_open_tasks, window or WINDOW).results(inputs)
+
+    def empty(self, shape: int | Iterable[int], dtype: Any = "float32") -> Any:
+        """An array in lane memory (a tensor, if dtype is torch's): what is written there is submitted without a copy.
+
+        Not to be changed between `submit` and the result.
+        """
+        name, as_tensor = _dtype_name("float32" if dtype is None else dtype)
+        sizes = check_shape(shape, NUMPY[name].itemsize, None)
+        return self._backend.empty(sizes, name, as_tensor)
+
+    def stats(self) -> dict[str, Any]:
+        """Numbers of this moment: per model, per worker, and of the lanes."""
+        return self._backend.stats()
+
+    def load(self, model: str) -> Future[None]:
+        """Load the model before its first task; the future is done when it is loaded. One that could not be built is tried again."""
+        return self._backend.load(self._state(model))
+
+    def unload(self, model: str) -> None:
+        """The model leaves the workers as soon as what was sent to them is done; whoever asks it then finds it built, and its weights
+        read, anew. So `unload` and `load` after each other are a reload, in which no task is lost."""
+        self._backend.unload(self._state(model))
+
+    def add(self, name: str, model: Model | Any) -> None:
+        """One more model, while the others run."""
+        if name in self._models:
+            raise UsageError(f"the pool has a model {name!r} already", next=("give it another name, or remove that one first",))
+        checked = _checked({name: model})[name]
+        self._growing("added").add(name, checked)
+        self._models[name] = checked
+
+    def reload(self, name: str, model: Model | Any = None) -> Future[None]:
+        """Build the model anew, and read its weights, beside the one that is there, which answers until the new one can. Where that
+        cannot be built, the future says why and the old one stays. `model` is what it is from now on, if not the same."""
+        self._state(name)
+        checked = self._models[name] if model is None else _checked({name: model})[name]
+        future = self._growing("reloaded").reload(name, checked)
+
+        def note(done: Future[None]) -> None:
+            if not done.cancelled() and done.exception() is None:
+                self._models[name] = checked
+
+        future.add_done_callback(note)
+        return future
+
+    def remove(self, name: str) -> None:
+        """The model takes no more tasks, and leaves the workers when it has done those it has."""
+        self._state(name)
+        self._growing("removed").remove(name)
+        del self._models[name]
+
+    def ensemble(self, models: Iterable[str], combine: Combine = "mean") -> Ensemble:
+        """All of these models on each input; outputs combined by "mean", "vote" or a callable that gets the list of them."""
+        return Ensemble(self, models, combine)
+
+    def split(self, weights: Mapping[str, float]) -> Split:
+        """One of these models by weight, as in an A/B test; the same key always gets the same one."""
+        return Split(self, weights)
+
+    def router(self, choose: Callable[..., str]) -> Router:
+        """The model that `choose(*inputs)` names."""
+        return Router(self, choose)
+
+    def register_metrics(self, registry: Any = None, name: str = "") -> None:
+        """Show the pool's numbers to Prometheus: in this registry of prometheus_client, or its usual one. The label `pool` is `name`, or
+        tells the pools of a registry apart by numbers."""
+        register(self, self._backend.counters, registry, name)
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        return tuple(self._states)
+
+    def model(self, name: str) -> Model:
+        """What was said about it."""
+        self._state(name)
+        return self._models[name]
+
+    def close(self, cancel: bool = False, timeout: float | None = None) -> None:
+        """Finish what was submitted (or cancel what waits), then end all workers."""
+        if cancel:
+            for future in list(self._joint):
+                future.cancel()
+        else:
+            started = time.monotonic()
+            wait(list(self._joint), timeout)  # before the pool takes no more tasks: what combines outputs may have some
+            timeout = max(0.0, timeout - (time.monotonic() - started)) if timeout is not None else None
+        self._backend.close(cancel, timeout)
+
+    def has_open_tasks(self) -> bool:
+        """Whether anything that was submitted waits or runs."""
+        return self._backend.has_open_tasks()
+
+    def await_at_close(self, future: Future[Any]) -> None:
+        """It is made of results of this pool, and done when these have been put together."""
+        self._joint.add(future)
+        future.add_done_callback(self._joint.discard)
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close(cancel=kind is not None, timeout=None if kind is None else 5)
+
+    def __del__(self) -> None:
+        """No reference to the pool is left. The caller may still hold futures, so open tasks are done first."""
+        backend: Backend | None = getattr(self, "_backend", None)
+        if backend is None or backend.is_closed:
+            return
+        if backend.has_open_tasks() and not sys.is_finalizing():
+            try:
+                ending = threading.Thread(target=_end, args=(backend,), name="rankwise-end", daemon=True)
+                _ENDING.add(ending)
+                ending.start()
+                return
+            except RuntimeError:  # the interpreter is about to end, and makes no more threads
+                _ENDING.discard(ending)
+        backend.close(cancel=True, timeout=0)
+
+    @property
+    def can_change(self) -> bool:
+        """Whether models can be added, removed and reloaded while it runs."""
+        return isinstance(self._backend, Growing)
+
+    def _growing(self, what: str) -> Growing:
+        if not isinstance(self._backend, Growing):
+            raise UsageError(f"no model can be {what} while this engine runs", next=("name all models when the pool is made",))
+        return self._backend
+
+    def _state(self, model: str) -> ModelState:
+        state = self._states.get(model)
+        if state is None:
+            raise UsageError(f"the pool has no model {model!r}", why=f"it has {', '.join(self._states)}")
+        return state
+
+    def _stream(
+        self,
+        requests: Iterator[tuple[ModelState, Sequence[Any]]],
+        window: int | None,
+        deadline_s: float | None,
+        priority: int,
+        seed: int | None,
+        length: int,
+    ) -> Iterator[Any]:
+        check_window(window)
+        deadline_s, priority = checked_deadline(deadline_s), checked_priority(priority)
+        seed = checked_seed(seed)
+        return self._backend.stream(requests, window, deadline_s, priority, seed, length)
+
+
+def _length_of(source: Any) -> int:
+    """0 where it does not say."""
+    try:
+        return operator.length_hint(source)
+    except Exception:  # whatever its __len__ does
+        return 0
+
+
+def _checked(models: Mapping[str, Any]) -> dict[str, Model]:
+    check_models(models)
+    found = {name: model if isinstance(model, Model) else Model(model) for name, model in models.items()}
+    for name, model in found.items():
+        model.check(name)
+    return found
+
+
+def _dtype_name(dtype: Any) -> tuple[str, bool]:
+    if type(dtype).__module__ == "torch":
+        name = name_of_torch(dtype)
+        if name:
+            return name, True
+    else:
+        import numpy as np
+
+        try:
+            name = dtype if dtype in NUMPY else name_of_numpy(np.dtype(dtype))
+        except TypeError:
+            name = ""
+        if name:
+            return name, name not in SHARED
+    raise UsageError(f"{dtype!r} cannot lie in lane memory")
+
+
+def _check_not_importing_main() -> None:
+    module = sys.modules.get("rankwise.pool.workers.child.main_module")
+    if module is not None and module.is_importing:
+        raise missing_main_guard()
+
+
+def _end(backend: Backend) -> None:
+    backend.close(cancel=False, timeout=None)
+    _ENDING.discard(threading.current_thread())
+
+
+def _finish_all() -> None:
+    """The interpreter ends: what was submitted is done first, as with the standard library's executors; not after Ctrl-C, then or now."""
+    try:
+        if getattr(sys, "last_type", None) is not KeyboardInterrupt:  # what the script ended with
+            for pool in list(_LIVE):
+                pool.close()
+            for thread in list(_ENDING):
+                thread.join()
+    finally:
+        for pool in list(_LIVE):
+            pool.close(cancel=True, timeout=0)
+
+
+def _finish_first() -> None:
+    """Before all that an engine has imported, and that ends with the interpreter too: the tasks need it."""
+    atexit.unregister(_finish_all)
+    atexit.register(_finish_all)
+
+
+def _forget_in_child() -> None:
+    for pool in list(_LIVE):
+        pool._backend.forget_after_fork()
+    _LIVE.clear()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

@@ -1,0 +1,170 @@
+"""The pool's own errors, each with its finding."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rankwise.causes import load_cause
+from rankwise.errors import RankwiseError, headline
+from rankwise.findings import Finding
+from rankwise.pool.schedule.blame import Death
+from rankwise.sizes import bytes_text
+
+
+class PoolError(RankwiseError):
+    """Base of what a pool raises on purpose."""
+
+
+class PoolFull(PoolError):
+    """No room for one more task: try later, or somewhere else."""
+
+
+class PoolClosed(PoolError):
+    """The pool is closed, or was before the task could run."""
+
+
+class DeadlineExceeded(PoolError, TimeoutError):
+    """The task's deadline passed before its result was there."""
+
+
+class Quarantined(PoolError):
+    """The input kills workers; it is not tried again."""
+
+
+class TaskHung(PoolError, TimeoutError):
+    """The task ran past its model's limit; its worker was ended."""
+
+
+class ModelUnavailable(PoolError):
+    """The model cannot be built, or does not fit."""
+
+
+class ModelError(RankwiseError):
+    """An exception of the model that cannot travel between processes, or an output; its text and traceback are in the message."""
+
+
+class Unsendable(TypeError):
+    """A value that cannot go from one process to another."""
+
+
+class MissingMainGuard(PoolError):
+    """A script that starts a pool was imported by a worker of that pool."""
+
+
+def pool_full(model: str, waiting: int, what: str) -> PoolFull:
+    summary = f"{waiting} {what} wait for model {model!r} already; this one was not taken"
+    return PoolFull(_found("RW801", summary, "tasks come faster than the workers finish them"))
+
+
+def pool_closed() -> PoolClosed:
+    return PoolClosed(_found("RW802", "the pool is closed"))
+
+
+def removed(model: str) -> PoolClosed:
+    return PoolClosed(_found("RW802", f"model {model!r} was removed from the pool"))
+
+
+def deadline_exceeded(model: str, deadline_s: float, was_running: bool) -> DeadlineExceeded:
+    state = "was running" if was_running else "had not started, and will not"
+    return DeadlineExceeded(_found("RW803", f"a task of model {model!r} was not done within {deadline_s:.3g} s; it {state}"))
+
+
+def quarantined(model: str, described: str, deaths: int, death: Death) -> Quarantined:
+    summary = f"an input of model {model!r} ended {deaths} workers and is not tried again: {described}"
+    why = f"the last of them {death.text}" + (f"\n{death.stack}" if death.stack else "")
+    return Quarantined(_found("RW804", summary, why, certain=death.is_proven))
+
+
+def killed_actors(model: str, described: str, deaths: int, why: str) -> Quarantined:
+    """The actor itself died, with nothing else to do, and nobody saw how: Ray does not tell."""
+    summary = f"an input of model {model!r} ran alone in {deaths} Ray actors that died, and is not tried again: {described}"
+    return Quarantined(_found("RW804", summary, f"the last of them: {why}", certain=False))
+
+
+def task_hung(model: str, described: str, limit_s: float, death: Death) -> TaskHung:
+    summary = f"a task of model {model!r} ran for more than {limit_s:.3g} s; its worker was ended and replaced: {described}"
+    why = f"where it was:\n{death.stack}" if death.stack else "its stack could not be read"
+    return TaskHung(_found("RW806", summary, why, next=(f"if it may take that long: Model(..., limit_s={2 * limit_s:.3g})",)))
+
+
+def build_failed(model: str, text: str, attempts: int, cause: BaseException) -> ModelUnavailable:
+    """`text` is the worker's traceback. Where the build ended in a finding (weights that do not fit), that is what there is to say."""
+    failed = f"model {model!r} could not be built{_times(attempts)}"
+    if isinstance(cause, RankwiseError) and not isinstance(cause, ModelError):
+        told = cause.finding
+        return ModelUnavailable(replace(_found("RW807", f"{failed}: {told.code} {told.summary}", told.why), next=told.next))
+    return ModelUnavailable(_found("RW807", f"{failed}: {headline(text) or 'its worker died'}", text))
+
+
+def build_died(model: str, attempts: int, death: Death) -> ModelUnavailable:
+    """There is no traceback: the process that built it is gone."""
+    why = f"where it was:\n{death.stack}" if death.stack else "the process ended in the middle of it, without an exception"
+    return ModelUnavailable(
+        _found("RW807", f"model {model!r} could not be built{_times(attempts)}: the worker that built it {death.text}", why)
+    )
+
+
+def cannot_be_sent(model: str, error: BaseException) -> ModelError:
+    steps = ("return tensors, arrays, numbers, text, or lists, tuples and dicts of them; whatever else has to be picklable",)
+    return ModelError(_found("RW805", f"the output of model {model!r} cannot be sent to the caller: {error}", instead=steps))
+
+
+def model_raised(model: str, text: str) -> ModelError:
+    """`text` is the worker's traceback."""
+    why = "its class cannot be had in this process, or would end it; the worker's traceback is the cause of this error"
+    return ModelError(_found("RW805", f"model {model!r} raised {headline(text) or 'an exception'}", why))
+
+
+def too_large(model: str, nbytes: int, device: str, limit: int) -> ModelUnavailable:
+    return ModelUnavailable(
+        _found(
+            "RW808",
+            f"model {model!r} takes {nbytes / 1e6:.1f} MB, more than all {device} has been given ({limit / 1e6:.1f} MB)",
+            "the budget holds for all models of a device together, so this one cannot be loaded even alone",
+            instead=(f'raise it: Pool(..., memory={{"{device}": "{-(-nbytes // 10**6)}MB"}})', "or use a smaller model or dtype"),
+        )
+    )
+
+
+def no_worker(why: str) -> PoolError:
+    return PoolError(_found("RW809", "the pool's workers cannot be started", why))
+
+
+def missing_main_guard() -> MissingMainGuard:
+    why = "a build or an input is defined in the script itself, so a worker runs the script to find it, and comes to Pool(...) again"
+    return MissingMainGuard(_found("RW810", "this script starts a pool whenever it is imported, and workers import it", why))
+
+
+def not_batched(model: str, reason: str) -> Finding:
+    why = "rows of several requests may run together only where each gives what it gives alone; now requests run one by one and uncut"
+    return _found("RW811", f"model {model!r} is not batched any more: {reason}", why)
+
+
+def lane_full(what: str, nbytes: int, limit: int, used: int, waiting: int) -> PoolFull:
+    """`waiting`: what inputs of tasks that are not over hold of what is used; the rest is the caller's."""
+    held = max(0, used - waiting)
+    return PoolFull(
+        _found(
+            "RW801",
+            f"the lane has no {bytes_text(nbytes)} in one piece for {what}: {bytes_text(used)} of its {bytes_text(limit)} are in use",
+            f"{bytes_text(waiting)} are inputs of tasks that are not done; {bytes_text(held)} are arrays of pool.empty, and results "
+            "that stand on their input's memory, which the caller still has",
+            instead=(
+                "wait for results before submitting more (pool.map does so by itself)",
+                "let go of what pool.empty gave, and of results, or keep copies of them (y.clone(), y.copy())",
+                "a larger lane: Pool(..., lane_bytes=…)",
+            ),
+        )
+    )
+
+
+# Read before anything can go wrong: where there are no file descriptors left, a page could not be opened.
+_CAUSES = {code: load_cause(code) for code in [f"RW{number}" for number in range(801, 812)]}
+
+
+def _found(code: str, summary: str, why: str = "", *, certain: bool = True, **steps: tuple[str, ...]) -> Finding:
+    return _CAUSES[code].finding(summary, certain=certain, why=why, **steps)
+
+
+def _times(attempts: int) -> str:
+    return f" ({attempts} times)" if attempts > 1 else ""

@@ -1,0 +1,275 @@
+"""`workers=0`: the models in this very process, for debugging and for the shortest way of all.
+
+Values go through the same packing as on their way to a worker and back, only that nothing leaves the process: the model gets copies, and
+what it returns comes back as it would from there.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+
+from rankwise.pool import machine
+from rankwise.pool.api.arguments import derived, seed_of
+from rankwise.pool.api.model import Model
+from rankwise.pool.backend import PoolOptions, Requests, states_of
+from rankwise.pool.errors import Unsendable, build_failed, deadline_exceeded, pool_closed
+from rankwise.pool.machine import Plan
+from rankwise.pool.memory.encoding import CARRIED, Node, as_array, pack, stays_tensor, unpack, widened
+from rankwise.pool.memory.inputs import not_sendable, wants_tensors
+from rankwise.pool.memory.results import NOT_IN_A_LOOP, raised
+from rankwise.pool.memory.shared_memory import to_tensor
+from rankwise.pool.schedule.state import ModelState
+from rankwise.pool.stats import Counters
+from rankwise.pool.workers.child.failures import failure
+from rankwise.pool.workers.child.lanes import copied, seen
+from rankwise.pool.workers.child.loading import Loaded, load, seeded
+from rankwise.pool.workers.child.runner import Runner
+
+_no_one_waits = threading.Condition()
+
+
+class Done(Future[Any]):
+    """A future that was never pending, so no thread ever waits for it: all of them share one condition."""
+
+    def __init__(self, result: Any, error: BaseException | None) -> None:
+        self._condition = _no_one_waits
+        self._state = "FINISHED"
+        self._result, self._exception = result, error
+        self._waiters: list[Any] = []
+        self._done_callbacks: list[Any] = []
+
+    def result(self, timeout: float | None = None) -> Any:
+        return self._result if self._exception is None else super().result(timeout)
+
+
+class NotSent(Exception):
+    """An input that no worker would be given either; why is its cause."""
+
+
+def start(models: dict[str, Model], options: PoolOptions) -> InProcess:
+    here = machine.look()
+    states = states_of(models, here.gpus)
+    wants_gpu = any(model.device != "cpu" for model in models.values())
+    plan = machine.plan(here, 1, wants_gpu, options.threads, options.pin)
+    return InProcess({name: _spec(model, states[name], options.seed) for name, model in models.items()}, states, plan, options)
+
+
+def _spec(model: Model, state: ModelState, seed: int | None) -> bytes:
+    device = model.device if ":" in model.device else state.device
+    return model.spec(state.name, device, derived(seed, "model", state.name) if seed is not None else None)
+
+
+class InProcess:
+    """A `Backend` that runs each task in the thread that submits it, one at a time."""
+
+    def __init__(self, specs: dict[str, bytes], states: dict[str, ModelState], plan: Plan, options: PoolOptions) -> None:
+        self._specs, self.models, self.plan, self._options = specs, states, plan, options
+        self._loaded: dict[str, Loaded] = {}
+        self._broken: dict[str, Exception] = {}
+        self._lock = threading.RLock()  # a callback of one task may submit the next
+        self._runner = Runner()
+        self.counters = Counters(list(specs))
+        self.is_closed = False
+
+    def submit(self, state: ModelState, inputs: tuple[Any, ...], deadline_s: float | None, priority: int, seed: int | None) -> Future[Any]:
+        model = state.name
+        if self.is_closed:
+            raise pool_closed()
+        if deadline_s is not None and not deadline_s > 0:
+            return self._late(model, deadline_s, was_running=False)
+        started = time.monotonic()
+        with self._lock:
+            try:
+                loaded = self._loaded.get(model) or self._load(model)
+                with seeded(seed) if seed is not None else nullcontext():
+                    result = self._run(loaded, inputs)
+            except KeyboardInterrupt:  # the user's own Ctrl-C
+                raise
+            except NotSent as refused:
+                assert isinstance(refused.__cause__, Unsendable)
+                raise not_sendable(model, refused.__cause__) from refused.__cause__.__cause__
+            except BaseException as error:
+                self.counters.of(model).failed += 1
+                travels = isinstance(error, Exception) and not isinstance(error, (Unsendable, *NOT_IN_A_LOOP))
+                return Done(None, error if travels else raised(failure(error), model))
+        seconds = time.monotonic() - started
+        if deadline_s is not None and seconds > deadline_s:
+            return self._late(model, deadline_s, was_running=True)
+        self.counters.of(model).did_one(seconds, int(1e9 * seconds))
+        return Done(result, None)
+
+    def stream(
+        self, requests: Requests, window: int | None, deadline_s: float | None, priority: int, seed: int | None, length: int
+    ) -> Iterator[Any]:
+        for number, (model, inputs) in enumerate(requests):
+            yield self.submit(model, tuple(inputs), deadline_s, priority, seed_of(seed, number)).result()
+
+    def load(self, state: ModelState) -> Future[Any]:
+        if self.is_closed:
+            raise pool_closed()
+        model = state.name
+        with self._lock:
+            self._broken.pop(model, None)
+            try:
+                self._loaded.get(model) or self._load(model)
+            except Exception as error:
+                return Done(None, error)
+        return Done(None, None)
+
+    def unload(self, model: ModelState) -> None:
+        with self._lock:
+            self._broken.pop(model.name, None)
+            if self._loaded.pop(model.name, None) is not None:
+                self.counters.of(model.name).evictions += 1
+
+    def add(self, name: str, model: Model) -> None:
+        state = states_of({name: model}, machine.look().gpus)[name]
+        with self._lock:
+            self._specs[name] = _spec(model, state, self._options.seed)
+            self.counters.add(name)
+            self.models[name] = state
+
+    def reload(self, name: str, model: Model) -> Future[Any]:
+        spec = _spec(model, self.models[name], self._options.seed)
+        with self._lock:
+            try:
+                loaded = load(pickle.loads(spec), is_worker=False)
+            except Exception as error:
+                return Done(None, build_failed(name, traceback.format_exc(), 1, error))
+            self._specs[name], self._loaded[name] = spec, loaded
+            self._broken.pop(name, None)
+        self.counters.of(name).loads += 1
+        return Done(None, None)
+
+    def remove(self, name: str) -> None:
+        self.unload(self.models[name])
+        with self._lock:
+            del self.models[name], self._specs[name]
+            self.counters.forget(name)
+
+    def empty(self, shape: tuple[int, ...], dtype: str, as_tensor: bool) -> Any:
+        """Ordinary memory: there is no lane here."""
+        if self.is_closed:
+            raise pool_closed()
+        return torch.empty(shape, dtype=getattr(torch, dtype)) if as_tensor else np.empty(shape, dtype)
+
+    def stats(self) -> dict[str, Any]:
+        """As a pool with workers tells it; nothing waits here, and there are no lanes."""
+        lanes = {"inputs_used_bytes": 0, "inputs_bytes": 0}
+        models = {name: self._numbers(name) for name in list(self._specs)}
+        return {"pid": os.getpid(), "plan": "in this process", "models": models, "workers": [], "restarts": 0, "lanes": lanes}
+
+    def _numbers(self, name: str) -> dict[str, Any]:
+        model = self._loaded.get(name)
+        return {
+            "queued": 0,
+            "running": 0,
+            "replicas": int(model is not None),
+            "memory_bytes": model.nbytes if model is not None else None,
+            "max_batch": 1,
+            "batch_cost_s": None,
+            "state": "failed" if name in self._broken else "ok",
+            "finding": str(self._broken[name]).partition("\n")[0] if name in self._broken else None,
+            **self.counters.of(name).to_dict(),
+        }
+
+    def has_open_tasks(self) -> bool:
+        """None that anybody could wait for: each is over when `submit` returns."""
+        return False
+
+    def close(self, cancel: bool, timeout: float | None) -> None:
+        self.is_closed = True
+        self._loaded.clear()
+
+    def forget_after_fork(self) -> None:
+        """The child has a copy of the models, and may use it."""
+
+    def _late(self, model: str, deadline_s: float, was_running: bool) -> Future[Any]:
+        self.counters.of(model).expired += 1
+        self.counters.of(model).failed += 1
+        return Done(None, deadline_exceeded(model, deadline_s, was_running))
+
+    def _run(self, model: Loaded, inputs: tuple[Any, ...]) -> Any:
+        if torch.is_inference_mode_enabled():  # by the caller: to enter it once more takes as long as a small layer
+            output = self._output(model, inputs)
+            if isinstance(output, torch.Tensor):
+                return output if _is_new(output) else output.clone()
+        else:
+            with torch.inference_mode():
+                output = self._output(model, inputs)
+            if isinstance(output, torch.Tensor):
+                return output.clone()  # outside of inference mode: it may be changed and trained with
+        as_tensors = wants_tensors(inputs)
+
+        def get(place: Any, dtype: str, shape: tuple[int, ...], is_tensor: bool) -> Any:
+            is_tensor = is_tensor and stays_tensor(dtype, as_tensors)
+            if type(place) is bytes:
+                return as_array(bytearray(place), dtype, shape, is_tensor)
+            if is_tensor:
+                return to_tensor(place, dtype)
+            return widened(place, dtype) if dtype in CARRIED else place
+
+        return unpack(output, get)
+
+    def _output(self, model: Loaded, inputs: tuple[Any, ...]) -> Node | torch.Tensor:
+        """What the model gave, as a node; where one tensor gives one tensor, which is the usual case, by the shortest way."""
+        if len(inputs) == 1 and model.is_plain and _is_plain(inputs[0]):
+            output = model.run(inputs[0].clone())
+            return output if _is_plain(output) else pack(output, copied)
+        try:
+            node = pack(inputs, copied)
+        except Unsendable as error:
+            raise NotSent from error
+        return pack(self._runner.call(model, unpack(node, seen)), copied)
+
+    def _load(self, name: str) -> Loaded:
+        if name in self._broken:
+            raise self._broken[name]
+        try:
+            self._loaded[name] = model = load(pickle.loads(self._specs[name]), is_worker=False)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            self._broken[name] = build_failed(name, traceback.format_exc(), 1, error)
+            raise self._broken[name] from error
+        self.counters.of(name).loads += 1
+        return model
+
+
+def _is_plain(value: Any) -> bool:
+    """A tensor of which a clone is the same as a copy by way of its bytes."""
+    if type(value) is not torch.Tensor or value.layout is not torch.strided or not value.is_cpu:
+        return False
+    return value.is_contiguous() and not value.is_conj() and not value.is_neg()
+
+
+def _is_new(output: torch.Tensor) -> bool:
+    """Only the caller has this tensor and its memory: the model keeps neither, and it is not a view of something that the model keeps."""
+    return sys.getrefcount(output) == _OWN_REFERENCES and _uses(output.untyped_storage()._cdata) == _OWN_USES
+
+
+def _references_of_one() -> int:
+    """As `_is_new` counts those of a tensor that only its caller has; it depends on the version of Python."""
+
+    def count(output: torch.Tensor) -> int:
+        return sys.getrefcount(output)
+
+    output = torch.empty(1)
+    return count(output)
+
+
+_uses: Callable[[int], int] = torch._C._storage_Use_Count
+_OWN_USES = 2  # the tensor, and the storage as it was asked for
+_OWN_REFERENCES = _references_of_one()

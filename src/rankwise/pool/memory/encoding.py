@@ -1,0 +1,261 @@
+"""Nested inputs and outputs as nodes that `marshal` can carry, with the arrays' bytes put elsewhere.
+
+A node is a tuple whose first item says what it is:
+("T", dtype, shape, place) a tensor, ("N", dtype, shape, place) an array, ("=", value) a plain value, ("P", size, place) a pickled one,
+("[", nodes), ("(", nodes) and ("{", keys, nodes) the containers, ("S", size, place) a container of another class with its items as nodes,
+("M", size, place) a node too long for a message. A place is the bytes themselves, or what the packer's `put` returned.
+"""
+
+from __future__ import annotations
+
+import io
+import marshal
+import pickle
+import sys
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from rankwise.pool.errors import Unsendable
+from rankwise.pool.memory.nested import PLAIN
+
+# Both libraries know these, under the same name and with the same bytes.
+SHARED = (
+    *("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"),
+    *("float16", "float32", "float64", "complex64", "complex128"),
+)
+# Only torch knows these; numpy carries their bytes as integers of the same width.
+CARRIED: dict[str, np.dtype[Any]] = {
+    "bfloat16": np.dtype("int16"),
+    "complex32": np.dtype("int32"),
+    "float8_e4m3fn": np.dtype("int8"),
+    "float8_e5m2": np.dtype("int8"),
+    "float8_e4m3fnuz": np.dtype("int8"),
+    "float8_e5m2fnuz": np.dtype("int8"),
+}
+NUMPY: dict[str, np.dtype[Any]] = (
+    {name: np.dtype(name) for name in SHARED} | CARRIED | {"raw": np.dtype("uint8")}
+)  # bytes that are no array
+_NAME_OF_CHAR = {np.dtype(name).char: name for name in SHARED} | {"q": "int64", "Q": "uint64", "l": "int64", "L": "uint64"}
+
+
+def name_of_numpy(dtype: np.dtype[Any]) -> str:
+    """`float32` for numpy's float32; empty for what torch has no type for, or not in this byte order."""
+    # By its letter: looking a dtype up in a dict takes ten times as long.
+    return _NAME_OF_CHAR.get(dtype.char, "") if dtype.isnative else ""
+
+
+def torch_module() -> Any | None:
+    """torch, if the process has imported it: the pool's parent side never does so by itself."""
+    return sys.modules.get("torch")
+
+
+@cache
+def torch_dtype(name: str) -> Any:
+    return getattr(sys.modules["torch"], name)
+
+
+@cache
+def name_of_torch(dtype: Any) -> str:
+    """`float32` for torch.float32; empty for what cannot travel as plain bytes (quantized types)."""
+    name = str(dtype).removeprefix("torch.")
+    return name if name in NUMPY else ""
+
+
+Node = tuple[Any, ...]
+EncodedInputs = tuple[
+    Any, int, Sequence[Any], bool
+]  # the node of the inputs, its bytes, what it holds of the arena, whether tensors come back
+# Of an order: rows (0: stands for itself), inputs, deadline on the machine's monotonic clock, seed of its random numbers.
+Part = tuple[int, Node, float | None, int | None]
+INLINE_BYTES = 8192  # up to here, an array travels in the message: cheaper than the page faults of a lane
+_DEEPEST = 250  # containers within containers
+_LONG = 32_000  # bytes of a node; beyond, it goes where the arrays go
+
+Put = Callable[[Any, Any], Any]
+Get = Callable[[Any, str, tuple[int, ...], bool], Any]
+
+
+def folded(node: Node, put: Put) -> tuple[Node, int]:
+    """A node that fits a message, and about how many bytes it takes there: where there are too many, they go where the arrays go."""
+    items = node[1] if node[0] == "(" else (node,)
+    if len(items) == 1 and items[0][0] in ("T", "N"):
+        place = items[0][3]
+        return node, len(place) if type(place) is bytes else 100
+    data = marshal.dumps(node, 2)
+    if len(data) <= _LONG:
+        return node, len(data)
+    array = np.frombuffer(data, np.uint8)
+    return ("M", len(data), put(array, array)), 100
+
+
+def pack(value: Any, put: Put, depth: int = 0) -> Node:
+    """`put(array, owner)` stores a contiguous-or-not numpy array and returns its place; owner is the tensor or array it came from.
+    Raises Unsendable."""
+    kind, torch = type(value), torch_module()
+    if torch is not None and kind is torch.Tensor:
+        return _pack_tensor(value, put, torch)
+    if kind in PLAIN:
+        return ("=", value)
+    if kind is np.ndarray:
+        if value.dtype.name == "bfloat16":  # as ml_dtypes gives it to numpy
+            return ("N", "bfloat16", value.shape, put(value.view(CARRIED["bfloat16"]), value))
+        name = name_of_numpy(value.dtype)
+        return ("N", name, value.shape, put(value, value)) if name else _pickled(value, put)
+    if depth > _DEEPEST:  # or it holds itself; marshal, and Python's own stack, end not far behind
+        raise Unsendable(f"{kind.__name__}: it is nested more than {_DEEPEST} deep")
+    if kind is tuple or kind is list:
+        return ("(" if kind is tuple else "[", [pack(item, put, depth + 1) for item in value])
+    if torch is not None and isinstance(value, torch.Tensor):  # a Parameter, say
+        return _pack_tensor(value, put, torch)
+    if kind is dict and all(type(key) in PLAIN for key in value):
+        return ("{", list(value), [pack(item, put, depth + 1) for item in value.values()])
+    if isinstance(value, (dict, tuple, list)):
+        return _pack_container(value, put, depth)
+    return _pickled(value, put)
+
+
+def unpack(node: Node, get: Get) -> Any:
+    """`get(place, dtype, shape, as_tensor)` gives the tensor or array that lies at a place."""
+    tag = node[0]
+    if tag == "T" or tag == "N":
+        return get(node[3], node[1], node[2], tag == "T")
+    if tag == "(":
+        items = node[1]
+        return (unpack(items[0], get),) if len(items) == 1 else tuple([unpack(item, get) for item in items])
+    if tag == "=":
+        return node[1]
+    if tag == "[":
+        return [unpack(item, get) for item in node[1]]
+    if tag == "{":
+        return {key: unpack(item, get) for key, item in zip(node[1], node[2])}
+    raw = get(node[2], "raw", (node[1],), False)
+    if tag == "P":
+        return pickle.loads(raw)
+    inner = marshal.loads(raw)
+    return unpack(inner, get) if tag == "M" else _Filling(inner[0], [unpack(item, get) for item in inner[1]]).load()
+
+
+def as_array(data: Any, dtype: str, shape: tuple[int, ...], as_tensor: bool) -> Any:
+    """A tensor or array over `data`, which offers a writable buffer of exactly its bytes."""
+    array: np.ndarray[Any, Any] = np.ndarray(shape, NUMPY[dtype], data)
+    if as_tensor:
+        torch = torch_module()
+        if torch is not None:  # through numpy, because torch's own frombuffer and view take twice as long
+            return torch.from_numpy(array) if dtype not in CARRIED else carried(array, dtype, torch)
+    return widened(array, dtype) if dtype in CARRIED else array
+
+
+def carried(array: np.ndarray[Any, Any], dtype: str, torch: Any) -> Any:
+    """A tensor of a type numpy has no name for, over the integers that carry it."""
+    return torch.from_numpy(array.reshape(-1)).view(torch_dtype(dtype)).view(array.shape)
+
+
+def widened(array: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
+    """bfloat16 as float32, which holds every value of it; for a parent that has no torch."""
+    if dtype != "bfloat16":
+        raise TypeError(f"a result of type {dtype} needs torch: import it before using the pool")
+    return (array.astype(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+def _pack_tensor(tensor: Any, put: Put, torch: Any) -> Node:
+    try:  # refuses whatever is not plain memory of this process: gradients, devices, lazy conjugates, sparse and quantized tensors
+        array = tensor.numpy()
+    except (RuntimeError, TypeError):
+        return _pack_unusual(tensor, put, torch)
+    return ("T", name_of_numpy(array.dtype), array.shape, put(array, tensor))
+
+
+def _pack_unusual(tensor: Any, put: Put, torch: Any) -> Node:
+    name = name_of_torch(tensor.dtype)
+    if not name or tensor.layout is not torch.strided:
+        return _pickled(tensor.detach().cpu(), put)
+    tensor = tensor.detach().cpu().resolve_conj().resolve_neg()
+    return ("T", name, tuple(tensor.shape), put(numpy_view(tensor, name, torch), tensor))
+
+
+def numpy_view(tensor: Any, name: str, torch: Any) -> np.ndarray[Any, Any]:
+    """The same memory as an array; types numpy does not know as integers of their width."""
+    if name not in CARRIED:
+        return tensor.numpy()  # type: ignore[no-any-return]
+    carrier = torch_dtype(CARRIED[name].name)
+    if tensor.dim() == 0:  # view(dtype) to another class of type is fine for the same width, also for 0-d
+        return tensor.reshape(1).view(carrier).reshape(()).numpy()  # type: ignore[no-any-return]
+    return tensor.view(carrier).numpy()  # type: ignore[no-any-return]
+
+
+def _pack_container(value: Any, put: Put, depth: int) -> Node:
+    """A named tuple, an OrderedDict or their like: pickled by its own rules, but what is in it travels as in a plain one, because a
+    pickled tensor could only be read where torch is, and would be a tensor where an array is wanted."""
+    items = [item for item in (value.values() if isinstance(value, dict) else value) if type(item) not in PLAIN]
+    if not items:
+        return _pickled(value, put)
+    file = io.BytesIO()
+    try:
+        _Hollowing(file, items).dump(value)
+    except Exception as error:  # a class made inside a function, say
+        raise Unsendable(f"{type(value).__name__}: {error}") from error
+    array = np.frombuffer(marshal.dumps((file.getvalue(), [pack(item, put, depth + 1) for item in items]), 2), np.uint8)
+    return ("S", len(array), put(array, array))
+
+
+class _Hollowing(pickle.Pickler):
+    """Pickles a container, with a number in the place of each of its items."""
+
+    def __init__(self, file: io.BytesIO, items: list[Any]) -> None:
+        super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
+        self._places = {id(item): i for i, item in enumerate(items)}
+
+    def persistent_id(self, found: Any) -> int | None:
+        return self._places.get(id(found))
+
+
+class _Filling(pickle.Unpickler):
+    """The same container, with these items in it."""
+
+    def __init__(self, hollow: bytes, items: list[Any]) -> None:
+        super().__init__(io.BytesIO(hollow))
+        self._items = items
+
+    def persistent_load(self, number: int) -> Any:
+        return self._items[number]
+
+
+def stays_tensor(dtype: str, wants_tensors: bool) -> bool:
+    """Whether a tensor in a result comes as one: most of the types that only torch knows have no array to come as."""
+    return wants_tensors or (dtype in CARRIED and dtype != "bfloat16")
+
+
+def _pickled(value: Any, put: Put) -> Node:
+    try:
+        data = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+    except Exception as error:  # whatever its __reduce__ does
+        raise Unsendable(f"{type(value).__name__}: {error}") from error
+    array = np.frombuffer(data, np.uint8)
+    return ("P", len(array), put(array, array))
+
+
+def described(node: Node) -> str:
+    """Inputs in few words, for findings: what they are made of, never all of them."""
+    return shape_of(node) + (f" (first bytes {_first_bytes(node)})" if _first_bytes(node) else "")
+
+
+def shape_of(node: tuple[Any, ...]) -> str:
+    tag = node[0]
+    if tag in ("T", "N"):
+        return f"{node[1]}{list(node[2])}"
+    if tag == "=":
+        return repr(node[1])[:80]
+    if tag in ("[", "("):
+        return ", ".join(shape_of(item) for item in node[1])[:300]
+    if tag == "{":
+        return "{" + ", ".join(f"{key!r}: {shape_of(item)}" for key, item in zip(node[1], node[2]))[:300] + "}"
+    return f"an object of {node[1]} bytes"
+
+
+def _first_bytes(node: tuple[Any, ...]) -> str:
+    if node[0] in ("T", "N"):
+        return node[3][:16].hex(" ", 4) if type(node[3]) is bytes else ""
+    return next((found for item in node[-1] if (found := _first_bytes(item))), "") if node[0] in ("[", "(", "{") else ""

@@ -1,0 +1,323 @@
+"""Shared memory: segments without a name, which of their pages are free, and the arena that holds the inputs of all tasks."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import mmap
+import os
+import threading
+import weakref
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from rankwise.pool.errors import pool_closed
+from rankwise.pool.memory.encoding import CARRIED, NUMPY, carried, torch_module
+
+_POPULATE_WRITE, _DONTNEED, _REMOVE = 23, 4, 9
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+# One copy of more than a few MB is done with stores that pass by the cache; in pieces that fit it takes half the time here.
+_PIECE = 4 << 20
+
+
+class Segment:
+    """One memfd, mapped: `private` mappings see what others write, and keep their own writes to themselves."""
+
+    def __init__(self, fd: int, size: int, private: bool = False) -> None:
+        self.fd, self.size = fd, size
+        self.map = mmap.mmap(fd, size, flags=mmap.MAP_PRIVATE if private else mmap.MAP_SHARED)
+        self.view: np.ndarray[Any, Any] = np.frombuffer(self.map, np.uint8)
+        self.address = int(self.view.ctypes.data)
+
+    @classmethod
+    def create(cls, size: int, name: str) -> Segment:
+        fd = os.memfd_create(name, os.MFD_CLOEXEC)
+        os.ftruncate(fd, size)
+        return cls(fd, size)
+
+    def fault_in(self, size: int) -> None:
+        """Touch the first bytes now rather than in the first request; a kernel before 5.14 refuses, which only costs time."""
+        _libc.madvise(self.address, min(size, self.size), _POPULATE_WRITE)
+
+    def forget_own_writes(self, offset: int, nbytes: int) -> None:
+        """Let go of private pages, so that the next look shows what the file holds. Whole pages only."""
+        _libc.madvise(self.address + offset, nbytes, _DONTNEED)
+
+    def empty(self) -> None:
+        """Its pages go back to the machine, also where another process has it mapped."""
+        _libc.madvise(self.address, self.size, _REMOVE)
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+def copy_into(target: np.ndarray[Any, Any], source: np.ndarray[Any, Any]) -> None:
+    """Copy an array of the same shape and type; numpy gives the GIL away meanwhile."""
+    if source.nbytes <= _PIECE or not source.flags.c_contiguous:
+        np.copyto(target, source)
+        return
+    to, come = target.reshape(-1), source.reshape(-1)
+    step = _PIECE // source.itemsize
+    for start in range(0, len(come), step):
+        np.copyto(to[start : start + step], come[start : start + step])
+
+
+PAGE = 4096
+
+
+def rounded(nbytes: int) -> int:
+    """Whole pages, at least one."""
+    return max(PAGE, -(-nbytes // PAGE) * PAGE)
+
+
+class Extents:
+    """Free ranges of [0, size), sorted, never touching each other. Sizes and offsets are multiples of the page."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.free_bytes = size
+        self._starts = [0]
+        self._sizes = [size]
+
+    def take(self, nbytes: int) -> int | None:
+        """The offset of `nbytes` (whole pages) that were free, or None."""
+        for i, size in enumerate(self._sizes):
+            if size >= nbytes:
+                start = self._starts[i]
+                if size == nbytes:
+                    del self._starts[i], self._sizes[i]
+                else:
+                    self._starts[i] += nbytes
+                    self._sizes[i] -= nbytes
+                self.free_bytes -= nbytes
+                return start
+        return None
+
+    def give(self, start: int, nbytes: int) -> None:
+        """Free what `take` gave; joins it with its neighbours."""
+        i = bisect_left(self._starts, start)
+        before = i > 0 and self._starts[i - 1] + self._sizes[i - 1]
+        if (i > 0 and before > start) or (i < len(self._starts) and start + nbytes > self._starts[i]):
+            raise ValueError(f"{nbytes} bytes at {start} are free already")
+        self.free_bytes += nbytes
+        joins_next = i < len(self._starts) and start + nbytes == self._starts[i]
+        if i > 0 and before == start:
+            self._sizes[i - 1] += nbytes
+            if joins_next:
+                self._sizes[i - 1] += self._sizes[i]
+                del self._starts[i], self._sizes[i]
+        elif joins_next:
+            self._starts[i], self._sizes[i] = start, self._sizes[i] + nbytes
+        else:
+            self._starts.insert(i, start)
+            self._sizes.insert(i, nbytes)
+
+    @property
+    def is_empty(self) -> bool:
+        return self.free_bytes == self.size
+
+
+FIRST_BYTES = 8 << 20
+GROWTH_BYTES = 64 << 20
+
+
+class Lane:
+    """A place is the number of a segment and an offset in it. Not safe for threads."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.segments: list[Segment] = []  # a segment that was given up keeps its number, and has no memory
+        self._extents: list[Extents] = []
+
+    @property
+    def total_bytes(self) -> int:
+        return sum([extents.size for extents in self._extents])
+
+    @property
+    def used_bytes(self) -> int:
+        return sum([extents.size - extents.free_bytes for extents in self._extents])
+
+    def take(self, room: int) -> tuple[int, int] | None:
+        for number, extents in enumerate(self._extents):
+            offset = extents.take(room) if extents.free_bytes >= room else None
+            if offset is not None:
+                return number, offset
+        return None
+
+    def give(self, number: int, offset: int, room: int) -> None:
+        self._extents[number].give(offset, room)
+
+    def grow(self, room: int, limit_bytes: int) -> tuple[int, int] | None:
+        """A new segment and a place in it, or None where that would pass the limit. It has a little more than is asked for, so that what
+        grows bit by bit does not make a segment each time."""
+        ample = rounded(max(room + room // 4, GROWTH_BYTES if self.segments else FIRST_BYTES))
+        for free_first in (False, True):
+            if free_first:
+                self._retire()
+            left = (limit_bytes - self.total_bytes) // PAGE * PAGE
+            if left >= room:
+                return self.add(min(ample, left), room)
+        return None
+
+    def add(self, size: int, room: int) -> tuple[int, int]:
+        self.segments.append(Segment.create(size, self._name))
+        self._extents.append(Extents(size))
+        offset = self._extents[-1].take(room)
+        assert offset is not None
+        return len(self.segments) - 1, offset
+
+    def _retire(self) -> None:
+        """Segments that are unused, and too small for what is asked now, give their memory back."""
+        for number, extents in enumerate(self._extents):
+            if extents.size and extents.is_empty:
+                self.segments[number].empty()
+                self._extents[number] = Extents(0)
+
+
+class Slot:
+    """Some pages of a segment; `refs` counts the tasks and arrays that still need them."""
+
+    __slots__ = ("offset", "refs", "room", "segment")
+
+    def __init__(self, segment: int, offset: int, room: int) -> None:
+        self.segment, self.offset, self.room, self.refs = segment, offset, room, 1
+
+
+class Arena:
+    """Segments, and who holds which pages. Safe for threads; `drop` also for finalizers."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self._lane = Lane("rankwise-inputs")
+        self.segments = self._lane.segments
+        self._lock = threading.Lock()
+        self._dropped: deque[Slot] = deque()  # a finalizer may run anywhere, also while this thread holds the lock
+        self.is_closed = False
+        self.lent: dict[int, Slot] = {}  # by address: what `pool.empty` gave away
+
+    def take(self, nbytes: int) -> Slot | None:
+        """Room for `nbytes`, or None where that would pass the limit. Raises PoolClosed."""
+        room = rounded(nbytes)
+        if self.is_closed:  # also in a forked child, whose notes of what is free are not the parent's
+            raise pool_closed()
+        with self._lock:
+            self._collect()
+            is_first = not self.segments
+            place = self._lane.take(room) or self._lane.grow(room, self.limit_bytes)
+            if is_first and place is not None:
+                self.segments[0].fault_in(FIRST_BYTES // 4)
+            return Slot(*place, room) if place is not None else None
+
+    def hold(self, slot: Slot) -> None:
+        with self._lock:
+            slot.refs += 1
+
+    def drop(self, slot: Slot) -> None:
+        """One holder less. Takes effect at the next `take`."""
+        self._dropped.append(slot)
+
+    def write(self, array: np.ndarray[Any, Any]) -> Slot | None:
+        slot = self.take(array.nbytes)
+        if slot is not None:
+            copy_into(np.ndarray(array.shape, array.dtype, self.segments[slot.segment].map, slot.offset), array)
+        return slot
+
+    def lend(self, shape: tuple[int, ...], dtype: str, as_tensor: bool) -> Any | None:
+        """An array in lane memory; a `submit` of it copies nothing."""
+        slot = self.take(math.prod(shape) * NUMPY[dtype].itemsize)
+        if slot is None:
+            return None
+        self.lent[self.address(slot)] = slot
+        array = leased(self.segments[slot.segment], slot.offset, dtype, shape, self.drop, slot)
+        return to_tensor(array, dtype) if as_tensor else array
+
+    def lent_slot(self, array: np.ndarray[Any, Any]) -> Slot | None:
+        """The slot this array fills from its beginning, held once more; None for memory that is not ours."""
+        if not self.lent or not array.flags.c_contiguous:
+            return None
+        slot = self.lent.get(array.ctypes.data)
+        if slot is None or array.nbytes > slot.room:
+            return None
+        self.hold(slot)
+        return slot
+
+    def address(self, slot: Slot) -> int:
+        return self.segments[slot.segment].address + slot.offset
+
+    def used_bytes(self) -> int:
+        with self._lock:
+            self._collect()
+            return self._lane.used_bytes
+
+    @property
+    def total_bytes(self) -> int:
+        return self._lane.total_bytes
+
+    def close(self) -> None:
+        """Workers are gone; arrays the user still has keep their memory."""
+        with self._lock:
+            self.is_closed = True
+            for segment in self.segments:
+                segment.close()
+            self._lane = Lane("")
+            self.segments, self.lent = self._lane.segments, {}
+
+    def _collect(self) -> None:
+        while self._dropped and self.segments:
+            slot = self._dropped.popleft()
+            slot.refs -= 1
+            if slot.refs == 0:
+                self.lent.pop(self.address(slot), None)
+                self._lane.give(slot.segment, slot.offset, slot.room)
+
+
+class _Lease(weakref.ref[Any]):
+    """Watches the array that all views and tensors of this memory are based on."""
+
+    __slots__ = ("release", "slot")
+    release: Callable[[Any], None]
+    slot: Any
+
+    def __hash__(self) -> int:  # a reference's own hash is that of its array, which has none
+        return id(self)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+_held: set[_Lease] = set()
+
+
+def leased(
+    segment: Segment, offset: int, dtype: str, shape: tuple[int, ...], release: Callable[[Any], None], slot: Any
+) -> np.ndarray[Any, Any]:
+    """An array on lane memory; `release(slot)` is called at its end, in whatever thread that is, so it must not wait for a lock."""
+    array: np.ndarray[Any, Any] = np.ndarray(shape, NUMPY[dtype], segment.map, offset)
+    lease = _Lease(array, _end)
+    lease.release, lease.slot = release, slot
+    _held.add(lease)
+    return array
+
+
+def to_tensor(array: np.ndarray[Any, Any], dtype: str) -> Any:
+    """The same memory as a tensor."""
+    torch = torch_module()
+    if torch is None:
+        return array
+    return torch.from_numpy(array) if dtype not in CARRIED else carried(array, dtype, torch)
+
+
+def _end(lease: _Lease) -> None:
+    _held.discard(lease)
+    lease.release(lease.slot)
+
+
+# A forked child has copies of the arrays, but the memory is the parent's: what ends there ends nothing here.
+os.register_at_fork(after_in_child=_held.clear)

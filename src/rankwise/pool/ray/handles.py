@@ -1,0 +1,229 @@
+"""The actors as this process knows them: started, listened to in a thread each, replaced when they are lost."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import marshal
+import threading
+import time
+from collections import deque
+from dataclasses import replace
+from typing import Any, Protocol
+
+from rankwise.pool.api.arguments import derived
+from rankwise.pool.memory.encoding import torch_module
+from rankwise.pool.ray import cluster
+from rankwise.pool.ray.actor import ActorSpec, PoolActor
+from rankwise.pool.ray.placement import Placement
+from rankwise.pool.schedule.tasks import TaskFuture
+from rankwise.pool.stats import Counters
+from rankwise.pool.workers.starting import pause_s
+
+log = logging.getLogger("rankwise.pool")
+_UNHEARD = 2  # messages on their way to an actor, where it has enough to do: what comes meanwhile travels together
+_LISTENING = 2  # calls that wait for answers, so that one is there when another comes back
+_MAX_EARLY = 3  # actors in a row that died before they were there
+_END_S = 3.0
+_SILENT_S = 60.0  # an actor says something every second; one that has said nothing for so long stands still
+
+
+class ActorHandle:
+    """One actor, and what it has been given. The engine's lock is held in all of this."""
+
+    def __init__(self, number: int, placement: Placement, handle: Any) -> None:
+        self.number, self.placement, self.handle = number, placement, handle
+        self.run = handle.run.options(concurrency_group="in")
+        self.answers = handle.answers.options(concurrency_group="out")
+        self.node, self.host, self.pid = placement.node, "", 0
+        self.is_ready = False
+        self.inflight: dict[int, TaskFuture] = {}
+        self.cannot: dict[int, BaseException] = {}  # models that could not be built there
+        self.numbers: dict[str, Any] = {}  # what it told of itself last
+        self._sent = self._heard = 0  # messages
+        self._calls: deque[tuple[int, Any, list[int]]] = deque()  # those not heard of yet
+        self._next: list[tuple[int, TaskFuture]] = []
+        self.thread: threading.Thread | None = None
+
+    @property
+    def is_exclusive(self) -> bool:
+        """It has a task that is to be by itself."""
+        return len(self.inflight) == 1 and next(iter(self.inflight.values())).alone
+
+    @property
+    def may_be_sent(self) -> bool:
+        return self._sent - self._heard < _UNHEARD or len(self.inflight) < 2 * self.placement.workers
+
+    def add(self, number: int, task: TaskFuture) -> None:
+        self.inflight[number] = task
+        self._next.append((number, task))
+
+    def flush(self, now: float) -> None:
+        """What was added goes on its way, in one message."""
+        if not self._next:
+            return
+        refs: list[Any] = []
+        entries = []
+        for number, task in self._next:
+            left_s = None if task.deadline is None else task.deadline - now
+            entries.append((number, task.model.number, task.node, left_s, task.priority, task.seed, task.to_tensor, len(refs)))
+            refs += task.slots
+        self._sent += 1
+        self._calls.append(
+            (
+                self._sent,
+                self.run.remote(marshal.dumps(entries, 2), torch_module() is not None, *refs),
+                [number for number, _ in self._next],
+            )
+        )
+        self._next = []
+
+    def heard(self, calls: int) -> None:
+        self._heard = calls
+        while self._calls and self._calls[0][0] <= calls:
+            self._calls.popleft()
+
+    def failed_calls(self) -> list[tuple[list[int], Exception]]:
+        """Messages that never arrived, though the actor lives: what they carried could not be had there."""
+        ray, failed = cluster.ray_module(), []
+        for _, ref, numbers in list(self._calls):
+            if ray.wait([ref], timeout=0)[0]:
+                try:
+                    ray.get(ref)
+                except ray.exceptions.RayActorError:
+                    pass  # is noticed by whoever listens
+                except Exception as error:
+                    failed.append((numbers, error))
+        return failed
+
+    def load(self, number: int, model: int) -> None:
+        self.handle.load.remote(number, model)
+
+    def unload(self, model: int) -> None:
+        self.handle.unload.remote(model)
+
+    def hold(self, model: int, count: int) -> None:
+        self.handle.hold.remote(model, count)
+
+
+class Engine(Protocol):
+    """What the actors tell of themselves to, and what they need to know of it."""
+
+    counters: Counters
+    lock: threading.Lock
+    is_closed: bool
+
+    def arrived(self, actor: ActorHandle) -> None: ...
+    def take(self, actor: ActorHandle, answers: list[tuple[int, bool, Any]], arrays: Any, seconds: list[tuple[int, float]]) -> None: ...
+    def lost(self, actor: ActorHandle, why: str, is_its_own: bool) -> None: ...
+    def fail(self, task: TaskFuture, error: BaseException) -> None: ...
+    def break_all(self, why: str) -> None: ...
+    def settle(self) -> None: ...
+
+
+class ActorSet:
+    """All of a pool. `start` and `remove` are called with the engine's lock held."""
+
+    def __init__(self, engine: Engine, spec: ActorSpec) -> None:
+        self._engine, self._spec = engine, spec
+        self._ray = cluster.ray_module()
+        self._kind = self._ray.remote(max_restarts=0, max_task_retries=0, concurrency_groups={"in": 1, "out": 1})(PoolActor)
+        self._numbers = itertools.count(1)
+        self.all: list[ActorHandle] = []
+        self.stopped = threading.Event()
+        self._early_deaths = 0
+        self._not_before = 0.0
+
+    @property
+    def ready(self) -> list[ActorHandle]:
+        return [actor for actor in self.all if actor.is_ready]
+
+    def vacant(self, wanted: int) -> int:
+        return wanted - len(self.all) if time.monotonic() >= self._not_before else 0
+
+    def nodes_in_use(self) -> list[str]:
+        if time.monotonic() < self._not_before:
+            return [node.id for node in cluster.nodes()]
+        return [actor.node for actor in list(self.all)]
+
+    def start(self, placement: Placement) -> None:
+        number = next(self._numbers)
+        seed = derived(self._spec.seed, "actor", number)
+        spec = replace(self._spec, workers=placement.workers, threads=placement.threads, has_gpu=placement.gpus > 0, seed=seed)
+        where: Any = "SPREAD"
+        if placement.node:
+            where = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(placement.node, soft=False)
+        handle = self._kind.options(num_cpus=placement.cpus, num_gpus=placement.gpus, scheduling_strategy=where).remote(spec)
+        actor = ActorHandle(number, placement, handle)
+        actor.thread = threading.Thread(target=self._listen, args=(actor,), name=f"rankwise-ray-{number}", daemon=True)
+        self.all.append(actor)
+        actor.thread.start()
+
+    def remove(self, actor: ActorHandle, was_ready: bool, why: str) -> None:
+        self.all.remove(actor)
+        if self._engine.is_closed:
+            return
+        self._engine.counters.restarts += 1
+        self._early_deaths = 0 if was_ready else self._early_deaths + 1
+        self._not_before = time.monotonic() + pause_s(self._early_deaths)
+        log.warning("actor %d on node %s is gone (%s); it is replaced", actor.number, actor.host or "unknown", why)
+        if self._early_deaths >= _MAX_EARLY and not self.ready:
+            self._engine.break_all(f"{_MAX_EARLY} actors in a row died before they were ready; the last one: {why}")
+
+    def look_at_calls(self) -> None:
+        with self._engine.lock:
+            failed = [(actor, *found) for actor in self.ready for found in actor.failed_calls()]
+            for actor, numbers, error in failed:
+                for number in numbers:
+                    task = actor.inflight.pop(number, None)
+                    if task is not None and not task.is_over:
+                        self._engine.fail(task, error)
+        self._engine.settle()
+
+    def close(self) -> None:
+        """Workers below an actor end with it."""
+        self.stopped.set()
+        for actor in list(self.all):
+            self._ray.kill(actor.handle)
+        for actor in list(self.all):
+            if actor.thread is not None and actor.thread is not threading.current_thread():
+                actor.thread.join(_END_S)
+
+    def _listen(self, actor: ActorHandle) -> None:
+        try:
+            facts = self._ray.get(actor.handle.begin.remote())
+            actor.node, actor.host, actor.pid = facts["node"], facts["host"], facts["pid"]
+            self._engine.arrived(actor)
+            calls = deque(actor.answers.remote() for _ in range(_LISTENING))
+            while not self.stopped.is_set():
+                heard, message, arrays, numbers = self._ray.get(calls.popleft(), timeout=_SILENT_S)
+                calls.append(actor.answers.remote())
+                answers, seconds = marshal.loads(message)
+                with self._engine.lock:
+                    actor.heard(heard)
+                    actor.numbers = numbers or actor.numbers
+                self._engine.take(actor, answers, arrays, seconds)
+        except Exception as error:
+            self._lose(actor, error)
+
+    def _lose(self, actor: ActorHandle, error: Exception) -> None:
+        """Whatever it was: it is not to go on with what others will do now."""
+        is_its_own = isinstance(error, self._ray.exceptions.ActorDiedError)
+        if not self.stopped.is_set():
+            try:
+                self._ray.kill(actor.handle)
+                is_its_own = is_its_own and cluster.is_alive(actor.node) and not _is_of_node(error)
+            except Exception:  # the cluster is gone as well
+                is_its_own = False
+        self._engine.lost(actor, _told(error), is_its_own)
+
+
+def _told(error: Exception) -> str:
+    """The lines of Ray's long text that say something."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join([line for line in lines if "died" in line or "dead" in line][:2] or lines[:1])[:600]
+
+
+def _is_of_node(error: Exception) -> bool:
+    text = str(error).lower()
+    return "node has died" in text or "node died" in text or "owner" in text

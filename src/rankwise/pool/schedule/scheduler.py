@@ -1,0 +1,315 @@
+"""Decides what each worker does next. Pure: no sockets, no clock; the dispatcher acts on what `plan` returns."""
+
+from __future__ import annotations
+
+from rankwise.pool.schedule.state import (
+    Action,
+    Drop,
+    Forming,
+    Holding,
+    Load,
+    ModelState,
+    Order,
+    Resident,
+    Run,
+    WorkerState,
+    can_ever_fit,
+    evictions,
+    wait_until,
+)
+from rankwise.pool.schedule.tasks import Task
+
+AHEAD_S = 0.005  # work that waits inside a worker, so that it need not wait for us; more would only be stuck behind a slow task
+AHEAD_LAZY_S = 0.04  # of a stream, where waking us for each would take from the time to compute
+PART = 0.75  # of a worker's share of what is left; the rest goes to the quicker worker
+AHEAD_ORDERS = 128
+AHEAD_BYTES = 60_000
+QUANTUM = 32  # orders of one model before the others get their turn
+UNKNOWN_S = AHEAD_S  # a model that has not run yet gets one task at a time
+LEAST_LOAD_S = 0.02
+
+
+class Scheduler:
+    """Queues, workers and budgets; every method that needs the time is given it."""
+
+    def __init__(self, models: list[ModelState], budgets: dict[str, int]) -> None:
+        self.models = {model.number: model for model in models}
+        self.workers: dict[int, WorkerState] = {}
+        self.budgets = budgets
+        self.wake_at: float | None = None  # when a batch that waits for more rows has waited enough
+        self.serial = 0  # of the latest order
+
+    def add(self, task: Task, now: float) -> None:
+        model: ModelState = task.model
+        if not model.queue.waiting:
+            active = [m.virtual_s for m in self.models.values() if m.queue.waiting]
+            if active:
+                model.virtual_s = max(model.virtual_s, min(active))  # no credit for time it did not ask for
+        model.arrivals.rows += task.rows
+        model.queue.push(task)
+
+    def add_again(self, tasks: list[Task]) -> None:
+        """Tasks that were with a worker that is gone: to the front, in their old order."""
+        for task in reversed(tasks):
+            task.worker = None
+            task.model.queue.push(task, front=True)
+
+    def idle_holder(self, model: ModelState) -> WorkerState | None:
+        """A worker that holds the model and is idle, where no task waits for the model."""
+        if not model.queue.waiting and model.broken is None:
+            for worker in self.workers.values():
+                if not worker.inflight and worker.is_ready:
+                    holding = worker.holds.get(model.number)
+                    if holding is not None and not holding.is_loading and not holding.is_leaving:
+                        return worker
+        return None
+
+    def began(self, worker: WorkerState, model: ModelState, task: Task, serial: int) -> None:
+        """A task was sent to an idle worker without being planned."""
+        expected = model.order_s or UNKNOWN_S
+        worker.inflight[serial] = Order(serial, model, [task], expected, worker)
+        worker.ahead_s += expected
+        worker.holds[model.number].begin()
+        model.virtual_s += expected
+        task.worker = worker
+
+    @property
+    def has_waiting(self) -> bool:
+        for model in self.models.values():  # noqa: SIM110  (any() makes a generator, which takes longer than all else here)
+            if model.queue.waiting:
+                return True
+        return False
+
+    def plan(self, now: float) -> list[Action]:
+        """Fill every worker that has room; idle ones first."""
+        self.wake_at = None
+        actions: list[Action] = []
+        hungry = [worker for worker in self.workers.values() if self.is_hungry(worker)]
+        for worker in sorted(hungry, key=lambda w: (len(w.inflight), w.held_bytes, len(w.holds))):
+            actions += self._fill(worker, now)
+        for model in self.models.values():
+            if model.awaiting_load:
+                actions += self._load_wanted(model, now)
+        return actions
+
+    def _load_wanted(self, model: ModelState, now: float) -> list[Action]:
+        """A caller of `load` waits for this model, though it may have no task yet. Only an idle worker loads it at once."""
+        for worker in self.workers.values():
+            if worker.is_ready and not worker.inflight and model.number not in worker.holds and self._should_load(worker, model, now):
+                return self._load(worker, model, now)
+        return []
+
+    def is_loaded(self, model: ModelState) -> bool:
+        """As often as it has to be."""
+        holdings = [worker.holds[model.number] for worker in self.workers.values() if model.number in worker.holds]
+        return sum(not holding.is_loading and not holding.is_leaving for holding in holdings) >= (model.replicas or 1)
+
+    def let_leave(self, model: ModelState) -> None:
+        """What it has been given is done first; what waits, or comes, finds it loaded anew."""
+        for worker in self.workers.values():
+            if model.number in worker.holds:
+                worker.holds[model.number].is_leaving = True
+
+    def leaving_drops(self) -> list[Action]:
+        return [
+            self._drop(worker, holding.model)
+            for worker in self.workers.values()
+            for holding in list(worker.holds.values())
+            if holding.is_leaving and not holding.is_loading and not holding.orders
+        ]
+
+    def is_hungry(self, worker: WorkerState) -> bool:
+        few = len(worker.inflight)
+        return worker.is_ready and (few < 2 or (worker.ahead_s < AHEAD_LAZY_S / 2 and few < AHEAD_ORDERS // 2))
+
+    def take_back(self, worker: WorkerState, order: Order, now: float) -> None:
+        """The order is over, however it ended."""
+        worker.ahead_s = max(0.0, worker.ahead_s - order.expected_s) if worker.inflight else 0.0
+        holding = worker.holds.get(order.model.number)
+        if holding is not None:
+            holding.orders -= 1
+            holding.last_used = now
+
+    def loaded(self, worker: WorkerState, model: ModelState, nbytes: int, seconds: float, now: float) -> list[Action]:
+        """A load succeeded; its true size may ask for others to leave, or for itself where these are in use."""
+        holding = worker.holds[model.number]
+        holding.is_loading, holding.nbytes, holding.last_used = False, nbytes, now
+        model.load_s = max(LEAST_LOAD_S, seconds)
+        model.nbytes, model.is_measured, model.build_failures = nbytes, True, 0
+        place = model.place_on(worker.device)
+        limit = self.budgets.get(place)
+        if not can_ever_fit(nbytes, limit):
+            return [self._drop(worker, model)]
+        others = [r for r in self._residents(place) if (r.worker, r.model) != (worker.number, model.number)]
+        leaving = evictions(others, nbytes, limit)
+        if leaving is None:
+            return [self._drop(worker, model)]
+        return [self._drop(self.workers[r.worker], self.models[r.model]) for r in leaving]
+
+    def not_loaded(self, worker: WorkerState, model: ModelState) -> None:
+        worker.holds.pop(model.number, None)
+
+    def lost(self, worker: WorkerState) -> list[Order]:
+        """The worker is gone; what it had been given."""
+        self.workers.pop(worker.number, None)
+        orders = list(worker.inflight.values())
+        worker.inflight, worker.holds, worker.is_ready = {}, {}, False
+        return orders
+
+    def recall(self, worker: WorkerState, orders: list[Order], now: float) -> None:
+        """Orders the worker has not begun and will not begin wait again."""
+        for order in reversed(orders):
+            del worker.inflight[order.serial]
+            self.take_back(worker, order, now)
+            self.add_again([task for task in order.tasks if not task.is_over])
+
+    def idle_drops(self, now: float, idle_s: float) -> list[Action]:
+        return [
+            self._drop(worker, holding.model)
+            for worker in self.workers.values()
+            for holding in list(worker.holds.values())
+            if not holding.is_loading and not holding.orders and not holding.model.queue.waiting and now - holding.last_used > idle_s
+        ]
+
+    def next_serial(self) -> int:
+        self.serial += 1
+        return self.serial
+
+    def _fill(self, worker: WorkerState, now: float) -> list[Action]:
+        actions: list[Action] = []
+        orders: list[Order] = []
+        nbytes, is_its_turn = 0, False
+        for model in self._by_turn():
+            most_s = self._most_ahead_s(worker, model)
+            while self._has_room(worker, model, most_s) and nbytes < AHEAD_BYTES:
+                holding = worker.holds.get(model.number)
+                if holding is None:
+                    if self._should_load(worker, model, now):
+                        if not worker.inflight and not orders:
+                            loading = self._load(worker, model, now)
+                            if not loading:  # those in its way are at work elsewhere: this worker may do something else meanwhile
+                                break
+                            actions += loading
+                        is_its_turn = True  # nothing more for those behind it, or the worker would never be free to load it
+                    break
+                if holding.is_loading or holding.is_leaving:
+                    break
+                order = self._next_order(worker, model, now)
+                if order is None:
+                    break
+                orders.append(order)
+                nbytes += sum([task.size + 40 for task in order.tasks])
+                if len(orders) % QUANTUM == 0:
+                    break
+            if is_its_turn or self._is_kept_waiting(worker, model):
+                break
+        if orders:
+            actions.append(Run(worker, orders))
+        return actions
+
+    def _most_ahead_s(self, worker: WorkerState, model: ModelState) -> float:
+        """How much work of a stream may wait inside this worker: most of its share of what is left, so that all workers end together.
+        Nothing while it still has half of that and enough for the moment, or it would get, and answer, one at a time."""
+        left_s = model.queue.requests * (model.order_s or UNKNOWN_S) + sum([other.ahead_s for other in self.workers.values()])
+        most_s = min(AHEAD_LAZY_S, max(AHEAD_S / 2, PART * left_s / len(self.workers)))
+        return most_s if worker.ahead_s < max(most_s, AHEAD_S) / 2 else 0.0
+
+    def _has_room(self, worker: WorkerState, model: ModelState, most_s: float) -> bool:
+        """Whether the next task of the model may wait inside this worker."""
+        head = model.queue.peek()
+        if head is None or len(worker.inflight) >= AHEAD_ORDERS:
+            return False
+        if not head.is_lazy:
+            return worker.ahead_s < AHEAD_S
+        if len(worker.inflight) < 2 and model.queue.requests > len(self.workers):
+            return True  # one runs, and however long it takes, the next is there when it is done
+        return worker.ahead_s < most_s
+
+    def _is_kept_waiting(self, worker: WorkerState, model: ModelState) -> bool:
+        """A caller waits for the next task of this model, but this worker still has work of a stream. The models behind it get nothing
+        now: otherwise the worker would always have some work, and the caller would wait for ever."""
+        head, holding = model.queue.peek(), worker.holds.get(model.number)
+        return head is not None and not head.is_lazy and holding is not None and not holding.is_loading and worker.ahead_s >= AHEAD_S
+
+    def _by_turn(self) -> list[ModelState]:
+        waiting = [model for model in self.models.values() if model.queue.waiting]
+        if len(waiting) < 2:
+            return waiting
+
+        def turn(model: ModelState) -> tuple[int, float]:
+            head = model.queue.peek()
+            return (-(head.priority if head else 0), model.virtual_s)
+
+        return sorted(waiting, key=turn)
+
+    def _next_order(self, worker: WorkerState, model: ModelState, now: float) -> Order | None:
+        head = model.queue.peek()
+        if head is None:
+            return None
+        if head.rows and not head.alone and model.max_batch > 1 and self._should_wait(model, head, now):
+            return None
+        model.held_until = 0.0
+        model.queue.pop()
+        tasks = model.queue.pop_like(head, model.max_batch) if head.rows else [head]
+        rows = sum(task.rows for task in tasks)
+        expected = model.cost.seconds(rows) if rows else model.order_s and model.order_s * head.count
+        return self._order(worker, model, tasks, expected or UNKNOWN_S)
+
+    def _order(self, worker: WorkerState, model: ModelState, tasks: list[Task], expected: float) -> Order:
+        order = Order(self.next_serial(), model, tasks, expected, worker)
+        worker.inflight[order.serial] = order
+        worker.ahead_s += expected
+        worker.holds[model.number].begin()
+        model.virtual_s += expected
+        for task in tasks:
+            task.worker = worker
+        return order
+
+    def _should_wait(self, model: ModelState, head: Task, now: float) -> bool:
+        rows = model.queue.rows_like(head)
+        forming = Forming(rows, model.max_batch, head.submitted, head.deadline)
+        until = wait_until(forming, model.cost.fit(), model.arrivals.gap_s(now), model.max_delay_s)
+        if until <= now:
+            return False
+        model.held_until = until
+        self.wake_at = until if self.wake_at is None else min(self.wake_at, until)
+        return True
+
+    def _load(self, worker: WorkerState, model: ModelState, now: float) -> list[Action]:
+        """Drop the models that have to leave, then load it; no action where a model that would have to leave is in use."""
+        place = model.place_on(worker.device)
+        leaving = evictions(self._residents(place), model.nbytes, self.budgets.get(place))
+        if leaving is None:
+            return []
+        drops: list[Action] = [self._drop(self.workers[r.worker], self.models[r.model]) for r in leaving]
+        order = Order(self.next_serial(), model, [], model.load_s, worker, is_load=True)
+        worker.inflight[order.serial] = order
+        worker.ahead_s += order.expected_s
+        worker.holds[model.number] = Holding(model, model.nbytes, last_used=now, orders=1)
+        return [*drops, Load(worker, model)]
+
+    def _should_load(self, worker: WorkerState, model: ModelState, now: float) -> bool:
+        if not model.may_run_on(worker.device) or model.broken or now < model.not_before:
+            return False
+        holders = [w for w in self.workers.values() if model.number in w.holds]
+        if any(w.holds[model.number].is_loading for w in holders) and model.replicas is None:
+            return False
+        if len(holders) < (model.replicas or 1):
+            return True
+        if model.replicas is not None:
+            return False
+        # One more pays when what waits would keep the present ones busy for longer than the load takes.
+        backlog_s = model.queue.requests * (model.order_s or UNKNOWN_S) / max(1, model.max_batch) / len(holders)
+        return backlog_s > max(model.load_s, LEAST_LOAD_S)
+
+    def _residents(self, device: str) -> list[Resident]:
+        return [
+            Resident(worker.number, holding.model.number, holding.nbytes, holding.last_used, holding.is_needed)
+            for worker in self.workers.values()
+            for holding in worker.holds.values()
+            if holding.model.place_on(worker.device) == device
+        ]
+
+    def _drop(self, worker: WorkerState, model: ModelState) -> Drop:
+        worker.holds.pop(model.number, None)
+        return Drop(worker, model)

@@ -1,0 +1,308 @@
+"""Who reads a worker's packets: the caller that waits for one of its results, otherwise this thread, which also keeps the time.
+
+A caller that reads for itself saves two switches of threads. So this thread does not listen to a worker from the moment something
+is sent there; it gives the caller a moment to come, and takes over where the caller does not.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import select
+import threading
+import time
+from typing import Any, Protocol
+
+from rankwise.pool.schedule.state import WorkerState
+from rankwise.pool.schedule.tasks import Task
+from rankwise.pool.stats import answer, open_window
+from rankwise.pool.transport.handle import WorkerHandle
+from rankwise.pool.transport.spinning import watch_for_answer
+from rankwise.pool.transport.timer import Timer
+
+log = logging.getLogger("rankwise.pool")
+BUSY_TICK_S, IDLE_TICK_S = 0.1, 0.5
+# How long callers are waited for: where they came the last time, and where they did not (callbacks, asyncio).
+_LONG_GRACE_NS, _SHORT_GRACE_NS = 2_000_000, 20_000
+_WINDOWS = itertools.count(1)
+_LOOK_UP_MS = 100
+_PACKETS = 64  # of one worker before the others are looked at
+
+
+class Events(Protocol):
+    """What the listener calls when something happens, or when it is time."""
+
+    @property
+    def is_closed(self) -> bool: ...
+    @property
+    def is_busy(self) -> bool: ...
+
+    def take_answer(self, worker: WorkerState, message: tuple[Any, ...]) -> bool:
+        """The answer to a task of the fast path; False where it has to be given to `take_message` as well."""
+        ...
+
+    def take_message(self, worker: WorkerState, message: tuple[Any, ...] | None) -> None: ...
+    def worker_ended(self, worker: WorkerState, exit_code: int | None) -> None: ...
+    def read_fork_server(self) -> None: ...
+    def tick(self, now: float) -> None: ...
+    def next_moment(self, latest: float) -> float: ...
+    def on_time(self, now: float) -> None: ...
+    def snapshot(self) -> dict[str, Any]: ...
+    def give_up(self, why: str) -> None: ...
+    def tear_down(self) -> None: ...
+
+
+class Listener:
+    def __init__(self, events: Events) -> None:
+        self._events = events
+        self._epoll = select.epoll()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._grace = Timer()
+        self._grace_lock = threading.Lock()
+        self._graces = 0  # how often it was set
+        self._epoll.register(self._wake, select.EPOLLIN)
+        self._epoll.register(self._grace.fd, select.EPOLLIN)
+        self._window = open_window(next(_WINDOWS))
+        if self._window is not None:
+            self._epoll.register(self._window.fileno(), select.EPOLLIN)
+        self._workers: dict[int, WorkerState] = {}  # by descriptor
+        self._ends: dict[int, WorkerState] = {}  # by the descriptor of their process
+        self._fork_server_fd = -1
+        self._sleeps_until = 0.0
+        self._grace_ns = _LONG_GRACE_NS
+        self._thread = threading.Thread(target=self._loop, name="rankwise-pool", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def add_fork_server(self, fd: int) -> None:
+        self._fork_server_fd = fd
+        self._epoll.register(fd, select.EPOLLIN)
+
+    def remove_fork_server(self) -> None:
+        self._epoll.unregister(self._fork_server_fd)
+        self._fork_server_fd = -1
+
+    def add_end(self, worker: WorkerState) -> None:
+        """Watch its process, because the fork server that would report its end is gone."""
+        handle: WorkerHandle = worker.handle
+        if handle.pidfd >= 0 and handle.pidfd not in self._ends:
+            self._ends[handle.pidfd] = worker
+            self._epoll.register(handle.pidfd, select.EPOLLIN)
+        elif handle.pidfd < 0:  # it had ended before anybody could look
+            handle.is_lost = True
+
+    def add(self, worker: WorkerState) -> None:
+        self._workers[worker.handle.sock.fileno()] = worker
+        self._arm(worker.handle)
+
+    def remove(self, worker: WorkerState) -> None:
+        self.disarm(worker.handle)
+        self._workers.pop(worker.handle.sock.fileno(), None)
+        if self._ends.pop(worker.handle.pidfd, None) is not None:
+            self._epoll.unregister(worker.handle.pidfd)
+
+    def expect(self, handle: WorkerHandle) -> None:
+        """Something was sent to this worker: a thread has to read the answer."""
+        if not handle.is_armed:
+            self._give_grace()
+
+    def wake_by(self, moment: float | None) -> None:
+        if moment is not None and moment < self._sleeps_until:
+            self.wake()
+
+    def wake(self) -> None:
+        try:
+            os.eventfd_write(self._wake, 1)
+        except (OSError, ValueError):  # closed
+            pass
+
+    def join(self) -> None:
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def help(self, task: Task, timeout: float | None) -> float | None:
+        """In the caller's thread: read what the workers say until the task is over. Returns what is left of the timeout."""
+        end = None if timeout is None else time.monotonic() + timeout
+        while not task.is_over:
+            worker, graces = task.worker, self._graces
+            if worker is None or not worker.handle.reading.acquire(blocking=False):
+                break
+            others = self._take_others(worker)
+            if not task.brisk:
+                self._need_no_grace(graces)
+            try:
+                if others:
+                    self._read_several([worker, *others], task, end)
+                else:
+                    self._read_until_over(worker, task, end)
+            finally:
+                for taken in (worker, *others):
+                    taken.handle.reading.release()
+            if end is not None and time.monotonic() >= end:
+                break
+        return None if end is None else max(0.0, end - time.monotonic())
+
+    def _take_others(self, worker: WorkerState) -> list[WorkerState]:
+        """Other busy workers that no thread reads: one thread that reads them all is better than two in turns."""
+        return [
+            other
+            for other in list(self._workers.values())
+            if other is not worker and other.inflight and not other.handle.is_gone and other.handle.reading.acquire(blocking=False)
+        ]
+
+    def _give_grace(self) -> None:
+        with self._grace_lock:
+            self._graces += 1
+            self._grace.set(self._grace_ns)
+
+    def _need_no_grace(self, graces: int) -> None:
+        """All that is under way is read by us or by others; unless something has happened since `graces`. To be woken for nothing costs
+        a listener whose code has left the caches more than all the rest of a request."""
+        with self._grace_lock:
+            if graces == self._graces:
+                self._grace.set(0)
+
+    def disarm(self, handle: WorkerHandle) -> None:
+        if handle.is_armed:
+            handle.is_armed = False
+            try:
+                self._epoll.unregister(handle.sock.fileno())
+            except (OSError, ValueError):  # closed
+                pass
+
+    def close_own(self) -> None:
+        """Close descriptors once: their numbers are soon those of other files, in a forked child as well."""
+        if self._wake < 0:
+            return
+        self._workers = {}
+        wake, self._wake = self._wake, -1
+        self._epoll.close()
+        os.close(wake)
+        self._grace.close()
+        if self._window is not None:
+            self._window.close()
+
+    def _arm(self, handle: WorkerHandle) -> None:
+        if not handle.is_armed and not handle.is_gone and not self._events.is_closed:
+            handle.is_armed = True
+            self._epoll.register(handle.sock.fileno(), select.EPOLLIN)
+
+    def _read_until_over(self, worker: WorkerState, task: Task, end: float | None) -> None:
+        handle: WorkerHandle = worker.handle
+        self._grace_ns = _LONG_GRACE_NS
+        if handle.is_armed:
+            self.disarm(handle)
+        if task.brisk:
+            watch_for_answer(handle.page, task.brisk, time.monotonic_ns())
+        try:
+            while not task.is_over and not handle.is_gone:
+                try:
+                    message = handle.receiver.receive(wait=True)
+                except BlockingIOError:  # nothing for a while: look whether there is still something to wait for
+                    if end is not None and time.monotonic() >= end:
+                        return
+                    continue
+                except OSError:
+                    message = None
+                self._take_in(worker, message)
+                if message is None:
+                    return
+        finally:
+            if worker.inflight:  # a caller that waits for it comes soon, or the other thread takes over
+                self._give_grace()
+
+    def _read_several(self, workers: list[WorkerState], task: Task, end: float | None) -> None:
+        self._grace_ns = _LONG_GRACE_NS
+        poll = select.poll()
+        by_fd = {}
+        for worker in workers:
+            self.disarm(worker.handle)
+            by_fd[worker.handle.sock.fileno()] = worker
+            poll.register(worker.handle.sock, select.POLLIN)
+        try:
+            while not task.is_over and not any(worker.handle.is_gone for worker in workers):
+                for fd, _ in poll.poll(_LOOK_UP_MS):
+                    if not self._read_packets(by_fd[fd], 1):
+                        return
+                if task.worker not in workers or (end is not None and time.monotonic() >= end):  # it waits again, or for another one
+                    return
+        finally:  # a caller that waits for the others comes soon, or the other thread takes over
+            self._give_grace()
+
+    def _read_packets(self, worker: WorkerState, most: int = _PACKETS) -> bool:
+        """What a worker has said so far; False where it has closed its socket."""
+        for _ in range(most):
+            message: Any = None
+            try:
+                message = worker.handle.receiver.receive(wait=False)
+            except BlockingIOError:
+                return True
+            except OSError:
+                pass
+            self._take_in(worker, message)
+            if message is None:
+                return False
+        return True
+
+    def _take_in(self, worker: WorkerState, message: Any) -> None:
+        if message is None or message[0] != "one" or not self._events.take_answer(worker, message):
+            self._events.take_message(worker, message)
+
+    def _loop(self) -> None:
+        events, next_tick = self._events, 0.0
+        try:
+            while not events.is_closed:
+                now = time.monotonic()
+                if now >= next_tick:
+                    self._take_over()
+                    events.tick(now)
+                    next_tick = now + (BUSY_TICK_S if events.is_busy else IDLE_TICK_S)
+                self._listen(next_tick)
+        except Exception:
+            log.exception("the pool's dispatcher failed")
+            events.give_up("its dispatcher failed, which is a fault of rankwise")
+        finally:
+            events.tear_down()
+            self.close_own()
+
+    def _listen(self, next_tick: float) -> None:
+        self._sleeps_until = until = self._events.next_moment(next_tick)
+        for fd, _ in self._epoll.poll(max(0.0, until - time.monotonic())):
+            if fd == self._wake:
+                os.eventfd_read(self._wake)
+            elif fd == self._grace.fd:
+                self._grace.clear()
+                self._take_over()
+            elif self._window is not None and fd == self._window.fileno():
+                answer(self._window, self._events.snapshot())
+            elif fd == self._fork_server_fd:
+                self._events.read_fork_server()
+            elif fd in self._ends:
+                self._events.worker_ended(self._ends[fd], None)
+            else:
+                self._read_some(fd)
+        self._events.on_time(time.monotonic())
+
+    def _take_over(self) -> None:
+        """Read the answers of workers whose callers have not come for them."""
+        for worker in list(self._workers.values()):
+            handle: WorkerHandle = worker.handle
+            if worker.inflight and not handle.is_armed and handle.reading.acquire(blocking=False):
+                self._grace_ns = _SHORT_GRACE_NS
+                try:
+                    self._arm(handle)
+                finally:
+                    handle.reading.release()
+
+    def _read_some(self, fd: int) -> None:
+        worker = self._workers.get(fd)
+        if worker is None or not worker.handle.reading.acquire(blocking=False):
+            return
+        try:
+            # One that starts will say so unasked, and its descriptor may be one that an event of a dead worker was meant for.
+            if not self._read_packets(worker) or (worker.is_ready and not worker.inflight):
+                self.disarm(worker.handle)
+        finally:
+            worker.handle.reading.release()

@@ -1,0 +1,202 @@
+"""Sends workers what the scheduler has decided: orders, models to load, models to drop.
+
+The pool's lock is held in all of this.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from rankwise.errors import UsageError
+from rankwise.pool.memory.encoding import INLINE_BYTES, Node, Part
+from rankwise.pool.memory.inputs import join_nodes
+from rankwise.pool.memory.shared_memory import Arena, Slot
+from rankwise.pool.schedule.groups import Chunk
+from rankwise.pool.schedule.pool_state import PoolState
+from rankwise.pool.schedule.state import Action, Drop, Load, ModelState, Order, Run, WorkerState
+from rankwise.pool.schedule.tasks import Task
+from rankwise.pool.transport.handle import WorkerHandle
+from rankwise.pool.transport.messages import send
+from rankwise.sizes import bytes_text
+
+log = logging.getLogger("rankwise.pool")
+# Quick tasks share an answer, but no caller waits long for it; of a stream, a worker answers while it still has half of what it was given.
+PROMPT_NS, LAZY_NS = 200_000, 15_000_000
+
+
+class Sender:
+    def __init__(self, state: PoolState, specs: dict[int, Any], expect: Callable[[WorkerHandle], None]) -> None:
+        self._state, self._scheduler, self._arena = state, state.scheduler, state.arena
+        self._expect = expect  # told of each worker that something is sent to
+        self._specs = specs  # as `placed_specs` gives them
+
+    def add(self, number: int, spec: bytes) -> None:
+        self._specs[number] = _placed(spec, self._arena)
+
+    def forget(self, number: int) -> None:
+        del self._specs[number]
+
+    def act(self, actions: list[Action], now: float) -> None:
+        for action in actions:
+            if isinstance(action, Run):
+                self._send_orders(action.worker, action.orders, now)
+            elif isinstance(action, Load):
+                self._send_load(action.worker, action.model)
+            else:
+                self._send_drop(action)
+
+    def _send_orders(self, worker: WorkerState, orders: list[Order], now: float) -> None:
+        items = []
+        for order in orders:
+            order.tasks = [task for task in order.tasks if self._state.begins(task, now)]
+            if order.tasks:
+                items.append((order.serial, order.model.number, self._parts_of(order)))
+                continue
+            del worker.inflight[order.serial]
+            self._scheduler.take_back(worker, order, now)
+        is_lazy = all(task.is_lazy for order in orders for task in order.tasks)
+        patience_ns = max(PROMPT_NS, min(LAZY_NS, int(worker.ahead_s * 5e8))) if is_lazy else PROMPT_NS
+        if items and not self._send(worker, ("run", items, patience_ns)):
+            for order in reversed([order for order in orders if order.serial in worker.inflight]):
+                del worker.inflight[order.serial]
+                self._scheduler.take_back(worker, order, now)
+                self._scheduler.add_again(order.tasks)
+
+    def _parts_of(self, order: Order) -> list[Part] | tuple[Any, ...]:
+        try:
+            return parts_of(order, self._arena)
+        except LaneFull:  # it may stay so for as long as the caller likes to keep what is there
+            self._scheduler.add_again(left_behind(order))
+            return parts_of(order, self._arena)
+
+    def _send_load(self, worker: WorkerState, model: ModelState) -> None:
+        serial = next(serial for serial, order in worker.inflight.items() if order.is_load and order.model is model)
+        self._send(worker, ("load", serial, model.number, self._specs[model.number]), must=True)
+
+    def _send_drop(self, action: Drop) -> None:
+        self._state.counters.of(action.model.name).evictions += 1
+        log.info("model %r leaves worker %d", action.model.name, action.worker.number)
+        self._send(action.worker, ("drop", action.model.number), must=True)
+
+    def _send(self, worker: WorkerState, message: tuple[Any, ...], must: bool = False) -> bool:
+        """False where the worker's socket is full. A worker that is gone takes everything: its end gives it all back."""
+        handle: WorkerHandle = worker.handle
+        self._expect(handle)
+        try:
+            while handle.known_segments < len(self._arena.segments):
+                segment = self._arena.segments[handle.known_segments]
+                if not send(handle.sock, ("segment", segment.size), (segment.fd,), wait=must):
+                    return False
+                handle.known_segments += 1
+            is_sent = send(handle.sock, message, wait=must)
+            handle.page.nudge()
+            return is_sent
+        except OSError as error:
+            if error.errno == errno.EMSGSIZE:  # the worker never gets it, so no answer will come
+                self._state.give_up("a packet was larger than a socket takes, which is a fault of rankwise")
+            return True
+
+
+_ORDER_BYTES = 50_000  # of one order; with AHEAD_BYTES before it, a packet stays below MAX_BYTES
+_SMALL = 256  # bytes of an array that may stay
+
+
+def placed_specs(specs: dict[int, bytes], arena: Arena) -> dict[int, Any]:
+    """Where workers find each model's spec: in the message, or in the arena once for all of them, for as long as the pool lives."""
+    return {number: _placed(spec, arena) for number, spec in specs.items()}
+
+
+def _placed(spec: bytes, arena: Arena) -> Any:
+    if len(spec) <= INLINE_BYTES:
+        return spec
+    slot = arena.write(np.frombuffer(spec, np.uint8))
+    if slot is None:
+        raise UsageError(
+            f"a model's build takes {bytes_text(len(spec))} as it is sent to the workers, more than there is room for on the lane",
+            why="what the callable carries along is part of it",
+            next=("load weights inside the build, or give them as weights=…", "a larger lane_bytes="),
+        )
+    return slot.segment, slot.offset, len(spec)
+
+
+class LaneFull(Exception):
+    """The rows of an order have no room right now."""
+
+
+class Carrier(Task):
+    """The rows of many tasks in one piece on the lane, for as long as their order lasts, however it ends."""
+
+    def __init__(self, first: Task, node: Node, arena: Arena) -> None:
+        super().__init__(first.model, (node, 0, (), first.to_tensor), first.submitted)
+        self._arena = arena
+
+    def __del__(self) -> None:
+        for slot in self.slots:
+            self._arena.drop(slot)
+
+
+def parts_of(order: Order, arena: Arena) -> list[Part] | tuple[Any, ...]:
+    """Each task by itself, or small ones as if they were one; what is too much for the packet goes to the lane. Raises LaneFull."""
+    tasks = order.tasks
+    if isinstance(tasks[0], Chunk):
+        return tasks[0].payload()
+    size = sum([task.size for task in tasks])
+    if len(tasks) > 1 and not any(task.slots or task.deadline is not None for task in tasks):
+        order.is_joined = True
+        node = join_nodes([task.node for task in tasks])
+        if size > _ORDER_BYTES:
+            order.carrier = Carrier(tasks[0], node, arena)
+            _to_lane(order.carrier, arena)
+            node = order.carrier.node
+        return [(sum([task.rows for task in tasks]), node, None, None)]
+    if size > _ORDER_BYTES:
+        for task in tasks:
+            _to_lane(task, arena)
+    is_batched = order.model.max_batch > 1
+    return [
+        (task.rows if task.part is not None or (is_batched and not task.alone) else 0, task.node, task.deadline, task.seed)
+        for task in tasks
+    ]
+
+
+def left_behind(order: Order) -> list[Task]:
+    """Leaves in the order what fits a packet without the lane, and takes the others out of it."""
+    order.is_joined, order.carrier = False, None
+    kept, size = 1, order.tasks[0].size
+    while kept < len(order.tasks) and size + order.tasks[kept].size <= _ORDER_BYTES:
+        size += order.tasks[kept].size
+        kept += 1
+    others = order.tasks[kept:]
+    del order.tasks[kept:]
+    return others
+
+
+def _to_lane(task: Task, arena: Arena) -> None:
+    slots: list[Slot] = []
+    try:
+        task.node = _laned(task.node, arena, slots)
+    except LaneFull:
+        for slot in slots:
+            arena.drop(slot)
+        raise
+    task.slots = (*task.slots, *slots)
+    task.size = min(task.size, 100)
+
+
+def _laned(node: Node, arena: Arena, slots: list[Slot]) -> Node:
+    tag = node[0]
+    if tag in ("T", "N", "P", "S") and type(node[-1]) is bytes and len(node[-1]) > _SMALL:
+        slot = arena.write(np.frombuffer(node[-1], np.uint8))
+        if slot is None:
+            raise LaneFull
+        slots.append(slot)
+        place: Any = (slot.segment, slot.offset, len(node[-1]))
+        return (*node[:-1], place)
+    if tag in ("[", "(", "{"):
+        return (*node[:-1], [_laned(item, arena, slots) for item in node[-1]])
+    return node

@@ -1,0 +1,329 @@
+"""Starts workers, replaces those that died, ends those that hang or stand stopped, and decides what becomes of their tasks."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import signal
+import threading
+import time
+from collections import deque
+from weakref import WeakSet
+
+from rankwise.pool.api.arguments import derived
+from rankwise.pool.errors import build_died, quarantined, task_hung
+from rankwise.pool.machine import Seat
+from rankwise.pool.memory.encoding import described
+from rankwise.pool.memory.results import Reader
+from rankwise.pool.schedule.blame import MAX_BUILDS, MAX_KILLS, Death, OomWatch, back_off_s, is_quarantined
+from rankwise.pool.schedule.groups import Chunk
+from rankwise.pool.schedule.pool_state import PoolState
+from rankwise.pool.schedule.state import ModelState, Order, WorkerState
+from rankwise.pool.schedule.tasks import Task
+from rankwise.pool.transport.handle import WorkerHandle, stack_of
+from rankwise.pool.transport.listener import Events, Listener
+from rankwise.pool.transport.messages import wait_at_most
+from rankwise.pool.workers.starting import ForkServer, Starter, pause_s
+
+log = logging.getLogger("rankwise.pool")
+_MAX_EARLY_DEATHS = 3
+_LATELY_S = 60.0
+_END_S = 5.0  # until a worker that was killed is gone
+_LOOK_UP_S = 0.1  # how often a thread that waits for a packet looks whether the worker is still there
+
+
+class Lifecycle:
+    """All but `read_fork_server`, `remove_dead` and `close` are called with the pool's lock held."""
+
+    def __init__(self, state: PoolState, listener: Listener, events: Events) -> None:
+        self._state, self._scheduler, self._listener, self._events = state, state.scheduler, listener, events
+        self._numbers = itertools.count(1)
+        self._starter = Starter(state.settings.seats, self._on_fork_server, self._start_worker)
+        self._early_deaths = self._left_early = 0
+        self.oom = OomWatch(time.monotonic())
+        self._signalled: deque[tuple[float, WeakSet[Task]]] = deque(maxlen=16)  # the last deaths by a signal: when, and under which tasks
+        self.workers: dict[int, WorkerState] = {}
+
+    def go_on(self, now: float) -> None:
+        if not self._state.is_closed:
+            self._starter.go_on(now)
+
+    @property
+    def fork_server(self) -> ForkServer | None:
+        return self._starter.fork_server
+
+    def read_fork_server(self) -> None:
+        """What the process that workers are forked from has to say; by the listener's thread, without the lock."""
+        fork_server = self.fork_server
+        if fork_server is None:
+            return
+        try:
+            message = fork_server.receiver.receive(wait=False)
+        except BlockingIOError:
+            return
+        except OSError:
+            message = None
+        if message is None:
+            self._fork_server_died()
+        elif message[0] == "ready":
+            self._starter.ready(time.monotonic())
+        elif message[0] == "failed":
+            fork_server.complaint = message[1]
+        elif message[0] == "born" and message[1] in self.workers:
+            self.workers[message[1]].handle.born(message[2])
+        elif message[0] == "ended":
+            for worker in [worker for worker in self.workers.values() if worker.handle.pid == message[1]]:
+                self.remove_dead(worker, message[2])
+
+    def ready(self, worker: WorkerState, pid: int) -> None:
+        worker.is_ready = True
+        worker.handle.born(pid)  # it may be quicker to say so than the one that made it
+        self._early_deaths = 0
+        if worker.handle.is_orphan:
+            self._listener.add_end(worker)
+
+    def lost_touch(self, worker: WorkerState) -> None:
+        """Its socket is closed: it is about to be reported dead, and gets nothing more until then. Who would report an orphan's end is
+        gone; the supervisor looks after that."""
+        worker.is_ready = False
+        worker.handle.is_lost = True
+        self._listener.disarm(worker.handle)
+
+    def close(self) -> None:
+        """End everybody. By the listener's thread, without the lock: a caller may still be reading."""
+        self._starter.close()
+        for worker in self.workers.values():
+            if worker.handle.is_orphan:
+                worker.handle.kill()
+                worker.handle.await_end(_END_S)
+            worker.handle.is_gone = True
+            with worker.handle.reading:
+                worker.handle.close()
+
+    def close_after_fork(self) -> None:
+        self._starter.close_after_fork()
+        for worker in self.workers.values():
+            worker.handle.close()
+
+    def _on_fork_server(self, fork_server: ForkServer) -> None:
+        self._listener.add_fork_server(fork_server.control.fileno())
+
+    def _start_worker(self, seat: Seat) -> None:
+        state, limit = self._state, self._state.settings.output_bytes
+        handle = WorkerHandle(next(self._numbers), seat)
+        wait_at_most(handle.sock, _LOOK_UP_S)
+        handle.reader = Reader(handle.segments, handle.page.free, state.arena, limit)
+        worker = WorkerState(handle.number, seat.device, handle=handle)
+        assert self.fork_server is not None
+        try:
+            self.fork_server.ask_for(handle, limit, derived(state.settings.seed, "worker", handle.number))
+        except OSError:  # it has just died, which will be noticed; its successor will be asked
+            handle.given_away()
+        self._scheduler.workers[worker.number] = self.workers[worker.number] = worker
+        self._listener.add(worker)
+
+    def remove_dead(self, worker: WorkerState, exit_code: int | None) -> None:
+        """By the listener's thread, without the lock."""
+        handle: WorkerHandle = worker.handle
+        handle.is_gone = True
+        with handle.reading:
+            self._drain(worker)
+            with self._state.lock:
+                is_early = not (worker.is_ready or handle.has_answered or worker.holds)
+                death = self._death(handle, exit_code)
+                self._remove(worker, death)
+                if handle.pid:  # otherwise it never was
+                    self._state.counters.restarts += 1
+                    log.warning("worker %d (pid %d) %s; it is replaced", worker.number, handle.pid, death.text)
+                if not self._state.is_closed:
+                    self._replace(handle.seat, death, is_early and bool(handle.pid))
+        self._events.tick(time.monotonic())
+
+    def _replace(self, seat: Seat, death: Death, is_early: bool) -> None:
+        """Start another worker: at once, or after a pause where this one did not even get ready. Give up after three early exits."""
+        self._early_deaths = self._early_deaths + 1 if is_early else 0
+        self._left_early = self._left_early + 1 if is_early and death.exit_code is not None and death.exit_code >= 0 else 0
+        if self._left_early >= _MAX_EARLY_DEATHS:
+            self._state.break_all(f"three workers in a row died before they were ready; the last one {death.text}")
+            return
+        now = time.monotonic()
+        self._starter.vacate(seat, now + pause_s(self._early_deaths))
+        self._starter.go_on(now)
+
+    def _death(self, handle: WorkerHandle, exit_code: int | None) -> Death:
+        if exit_code not in (None, -signal.SIGKILL) or handle.verdict is not None:
+            return handle.death(exit_code)
+        ran_out = self.oom.look(time.monotonic())
+        return handle.death(exit_code, out_of_memory=bool(ran_out), is_guess=ran_out == "perhaps")
+
+    def _drain(self, worker: WorkerState) -> None:
+        """What it said before it died still counts."""
+        while True:
+            try:
+                message = worker.handle.receiver.receive(wait=False)
+            except OSError:
+                return
+            if message is None:
+                return
+            self._events.take_message(worker, message)
+
+    def _remove(self, worker: WorkerState, death: Death) -> None:
+        running, _ = worker.handle.page.running
+        item = worker.handle.page.item
+        orders = self._scheduler.lost(worker)
+        self.workers.pop(worker.number, None)
+        self._listener.remove(worker)
+        self._judge(orders, running, item, death)
+        worker.handle.close()
+
+    def _judge(self, orders: list[Order], running: int, item: int, death: Death) -> None:
+        """`item` is the place of the request that was running, of a chunk."""
+        again: list[Task] = []
+        for order in orders:
+            chunk = order.tasks[0] if order.tasks else None
+            if isinstance(chunk, Chunk) and not chunk.is_over and (order.serial == running or chunk.is_cut):
+                order.tasks, others = self._state.dissolve(chunk, item if order.serial == running else -1)
+                again += others
+        if death.exit_code is not None and death.exit_code < 0 and not death.is_proven:
+            self._signalled.append((time.monotonic(), WeakSet(task for order in orders if order.serial == running for task in order.tasks)))
+        for order in orders:
+            was_running = order.serial == running
+            if order.is_load:
+                self._died_building(order.model, was_running, death)
+            for task in order.tasks:
+                if not task.is_over and (not was_running or not self._is_its_end(task, death)):
+                    again.append(task)
+        for task in again:
+            self._state.counters.of(task.model.name).rerun += task.count
+        self._scheduler.add_again(again)
+
+    def _is_its_end(self, task: Task, death: Death) -> bool:
+        """The worker died while it ran this task: whether that is the task's end as well."""
+        name, state = task.model.name, self._state
+        if death.hung_s is not None:
+            state.fail(task, task_hung(name, described(task.node), task.model.limit_s or death.hung_s, death))
+            return True
+        task.hits += 1
+        task.strikes += death.is_proven
+        task.alone = True
+        since = time.monotonic() - _LATELY_S
+        others = sum(moment > since and task not in tasks for moment, tasks in self._signalled)
+        if not is_quarantined(task.strikes, task.hits, death, others):
+            return False
+        state.counters.of(name).quarantined += 1
+        state.fail(task, quarantined(name, described(task.node), task.hits, death))
+        return True
+
+    def _died_building(self, model: ModelState, was_running: bool, death: Death) -> None:
+        if not was_running or model.broken is not None:
+            return
+        model.build_failures += 1
+        model.not_before = time.monotonic() + back_off_s(model.build_failures)
+        if death.hung_s is not None or model.build_failures >= (MAX_BUILDS if death.is_proven or not death.is_kill else MAX_KILLS):
+            self._state.break_model(model, build_died(model.name, model.build_failures, death))
+
+    def _fork_server_died(self) -> None:
+        """Its workers go on; only their exit codes are not reported any more."""
+        state = self._state
+        self._listener.remove_fork_server()
+        with state.lock:
+            complaint = self._starter.fork_server_died(time.monotonic())
+            for worker in self.workers.values():
+                worker.handle.is_orphan = True
+                if worker.handle.pid:
+                    self._listener.add_end(worker)
+            if state.is_closed:
+                return
+            if complaint:
+                state.break_all(complaint)
+        state.settle()
+
+
+STOPPED_AFTER_S = 0.8  # a debugger may stop a worker for a moment
+_FORK_SERVER = 0  # stands for the process that workers are forked from, among their numbers
+RECALL_AFTER_S = 0.05  # a task that takes this long gives up what waits behind it to workers that are idle
+
+
+class Supervisor:
+    def __init__(self, state: PoolState, lifecycle: Lifecycle) -> None:
+        self._state, self._scheduler, self._lifecycle = state, state.scheduler, lifecycle
+        self._stopped_since: dict[int, float] = {}
+
+    def look(self, now: float) -> None:
+        """By the listener's thread, some times a second."""
+        lifecycle = self._lifecycle
+        lifecycle.oom.note(now)
+        if lifecycle.fork_server is not None and self._is_stopped(_FORK_SERVER, lifecycle.fork_server.process.pid, now):
+            lifecycle.fork_server.process.kill()
+        for worker in list(lifecycle.workers.values()):
+            handle: WorkerHandle = worker.handle
+            if handle.is_orphan and handle.is_lost:
+                handle.kill()
+                lifecycle.remove_dead(worker, None)
+                continue
+            if not handle.pid or handle.verdict is not None:
+                continue
+            self._recall(worker)
+            hung_s = self._hung_s(worker)
+            if hung_s is not None:
+                handle.verdict = Death(None, hung_s=hung_s)
+                threading.Thread(target=self._end_hung, args=(handle, hung_s), name="rankwise-look", daemon=True).start()
+            elif self._is_stopped(worker.number, handle.pid, now):
+                handle.verdict = Death(None, stopped=True, own_doing=handle.page.is_own_doing)
+                log.warning("worker %d (pid %d) stands stopped; it is ended", worker.number, handle.pid)
+                handle.kill()
+
+    def _recall(self, worker: WorkerState) -> None:
+        """Orders that wait behind a slow task go to an idle worker."""
+        page = worker.handle.page
+        if not worker.inflight or (time.monotonic_ns() - page.running[1]) / 1e9 < RECALL_AFTER_S:
+            return
+        with self._state.lock:
+            serial, _ = page.running
+            self._cut_chunk(worker, serial)
+            others = [w for w in self._scheduler.workers.values() if w is not worker and w.is_ready and not w.inflight]
+            behind = [order for order in worker.inflight.values() if order.serial > serial and not order.is_load]
+            if serial not in worker.inflight or not others or not behind:
+                return
+            page.recall(max(order.serial for order in behind))
+            # The worker begins none of them any more, except perhaps the first, which it may have begun at this very moment. That one
+            # then runs twice, and one of its answers is thrown away. Leaving it there would be wrong: if the worker has seen the note,
+            # the task would never run.
+            self._scheduler.recall(worker, behind, time.monotonic())
+
+    def _cut_chunk(self, worker: WorkerState, serial: int) -> None:
+        """The requests of a chunk that stand behind a slow one. As with orders, the next may have begun this very moment."""
+        order = worker.inflight.get(serial)
+        chunk = order.tasks[0] if order is not None and order.tasks else None
+        if not isinstance(chunk, Chunk) or chunk.is_over or chunk.is_cut:
+            return
+        if any(other is not worker and other.is_ready and not other.inflight for other in self._scheduler.workers.values()):
+            worker.handle.page.cut(serial)
+            self._state.take_from_chunk(chunk, worker.handle.page.item + 1)
+
+    def _hung_s(self, worker: WorkerState) -> float | None:
+        serial, since_ns = worker.handle.page.running
+        order = worker.inflight.get(serial)
+        if order is None or order.model.limit_s is None:
+            return None
+        seconds = (time.monotonic_ns() - since_ns) / 1e9
+        return seconds if seconds > order.model.limit_s else None
+
+    def _end_hung(self, handle: WorkerHandle, hung_s: float) -> None:
+        stack = stack_of(handle)
+        handle.verdict = Death(None, hung_s=hung_s, stack=stack)
+        handle.kill()
+
+    def _is_stopped(self, number: int, pid: int, now: float) -> bool:
+        if _state(pid) != "T":
+            self._stopped_since.pop(number, None)
+            return False
+        return now - self._stopped_since.setdefault(number, now) > STOPPED_AFTER_S
+
+
+def _state(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rsplit(b")", 1)[1].split()[0].decode()
+    except (OSError, IndexError):
+        return ""

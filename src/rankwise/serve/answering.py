@@ -1,0 +1,93 @@
+"""What everything that can be asked has in common, models and those made of models: names, state, a tally, and a shadow perhaps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rankwise.errors import RankwiseError
+from rankwise.pool.memory.datatypes import TensorSpec
+from rankwise.serve.errors import as_request_error
+from rankwise.serve.messages import InferRequest, InferResponse, Output
+
+Note = Callable[[str, str], None]
+Batches = dict[int, tuple[int, int]]  # by rows: how often, and nanoseconds
+
+
+class Tally:
+    """What was answered; nanoseconds as the protocol has them."""
+
+    def __init__(self) -> None:
+        self.succeeded = self.failed = self.succeeded_ns = self.failed_ns = self.last_ms = 0
+        self.hits = self.hits_ns = self.misses = self.misses_ns = 0
+
+    def add(self, ok: bool, started_ns: int) -> None:
+        took_ns = time.monotonic_ns() - started_ns
+        if ok:
+            self.succeeded += 1
+            self.succeeded_ns += took_ns
+        else:
+            self.failed += 1
+            self.failed_ns += took_ns
+        self.last_ms = time.time_ns() // 1_000_000
+
+    def looked_up(self, is_hit: bool, started_ns: int) -> None:
+        took_ns = time.monotonic_ns() - started_ns
+        if is_hit:
+            self.hits, self.hits_ns = self.hits + 1, self.hits_ns + took_ns
+        else:
+            self.misses, self.misses_ns = self.misses + 1, self.misses_ns + took_ns
+
+
+class Answering:
+    """One version of one model as clients see it. `note` is told what fails by nobody's mistake but the model's or the server's, and
+    which model it was. `follow` is told each request with what came of it."""
+
+    platform, backend = "pytorch_module", "pytorch"
+    key = ""  # its name in the pool, where it has one
+    max_batch = 1
+    preload = False
+    inputs: tuple[TensorSpec, ...] = ()
+    outputs: tuple[TensorSpec, ...] = ()
+    state, reason = "READY", ""
+
+    def __init__(self, name: str, version: str, note: Note) -> None:
+        self.name, self.version, self._note = name, version, note
+        self.tally = Tally()
+        self.follow: Callable[[InferRequest, list[Output]], None] | None = None
+
+    async def infer(self, request: InferRequest) -> InferResponse:
+        """Raises RequestError and nothing else; cancelling it cancels the task."""
+        started_ns, ok = time.monotonic_ns(), False
+        try:
+            response = await self._answer(request)
+            ok = True
+        except Exception as error:
+            told = as_request_error(error, self.name)
+            if told.status >= 429 or isinstance(error, RankwiseError):
+                self._note(str(told), self.name)
+            raise told from error
+        finally:
+            self.tally.add(ok, started_ns)
+        if self.follow is not None:
+            self.follow(request, response.outputs)
+        return response
+
+    async def _answer(self, request: InferRequest) -> InferResponse:
+        raise NotImplementedError
+
+    def respond(self, request: InferRequest, outputs: list[Output], **parameters: Any) -> InferResponse:
+        return InferResponse(self.name, self.version, request.id, outputs, parameters)
+
+    async def load(self) -> None:
+        """Raises Unavailable where it cannot be had."""
+
+    def unload(self) -> None: ...
+
+    def discard(self) -> None:
+        """Nobody knows it any more."""
+
+    def batches(self, numbers: Mapping[str, Any] | None) -> Batches:
+        """How often so many rows ran together, of the pool's numbers."""
+        return {}

@@ -1,0 +1,47 @@
+"""What went wrong lately, each thing once with how often: what the page shows, and nobody has to search a log for."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from typing import Any
+
+_MOST = 50
+_LONGEST = 300
+_CODE = re.compile(r"^(RW\d{3}) ")
+
+
+class Findings(logging.Handler):
+    """Told by whoever answers requests, and by the pool's log: workers that died, rows that are not batched any more."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._found: dict[tuple[str, str], dict[str, Any]] = {}
+
+    def note(self, text: str, model: str = "") -> None:
+        """Numbers differ from one time to the next, so they do not tell two findings apart."""
+        text = text.splitlines()[0][:_LONGEST] if text else ""
+        key = model, re.sub(r"\d+(\.\d+)?", "0", text)
+        known = self._found.pop(key, None) or {"times": 0}
+        code = _CODE.match(text)
+        said = text[len(code[0]) :] if code else text
+        self._found[key] = {
+            "code": code[1] if code else "",
+            "text": said,
+            "model": model,
+            "times": known["times"] + 1,
+            "at": round(time.time(), 3),
+        }
+        while len(self._found) > _MOST:
+            try:
+                del self._found[next(iter(self._found))]
+            except (KeyError, StopIteration, RuntimeError):  # another thread has just done so
+                break
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.note(record.getMessage())
+
+    def latest(self) -> list[dict[str, Any]]:
+        """The newest first."""
+        return list(self._found.values())[::-1]

@@ -1,0 +1,120 @@
+"""A client of the rendezvous store, through which the ranks write to each other; every question has a limit.
+
+torch's client waits without end for an answer that got lost on the way, and holds off Ctrl-C meanwhile. So one thread asks, and the rank
+waits for it here, in Python. After a silence the connection is stuck for good, and its thread with it.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed import Store  # type: ignore[attr-defined]
+
+from rankwise.causes import load_cause
+from rankwise.errors import StartError
+from rankwise.findings import Finding
+from rankwise.stages import STORE
+
+_LIMIT_S = 15.0  # a store that is alive answers in milliseconds
+_FIRST_PAUSE_S = 0.0005
+_LONGEST_PAUSE_S = 0.05
+_TELL_AFTER_S = 3.0
+_TELL_EVERY_S = 10.0
+_BULK = "x" * 8192  # needs packets of full size, both ways
+
+
+class StoreLost(StartError):
+    """The store has gone away, or its answers do not arrive."""
+
+
+def find_loss(said: str) -> Finding:
+    return load_cause("RW111").finding("the connection to the store was lost", certain=True, why=said, stage=STORE.name)
+
+
+class StoreClient:
+    """One connection to the store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.find_loss = find_loss  # replaced by whoever knows more about it
+        self._questions: queue.SimpleQueue[tuple[Callable[[], Any], queue.SimpleQueue[tuple[bool, Any]]]] = queue.SimpleQueue()
+        threading.Thread(target=self._work, daemon=True, name="rankwise-store").start()
+
+    def add(self, key: str, amount: int) -> int:
+        return int(self._ask(lambda: self._store.add(key, amount)))
+
+    def put(self, key: str, text: str) -> None:
+        self._ask(lambda: self._store.set(key, text))
+
+    def put_first(self, key: str, text: str) -> str:
+        """Write unless somebody has; returns what stands there."""
+        return str(self._ask(lambda: self._store.compare_set(key, "", text).decode()))
+
+    def look(self, key: str) -> str | None:
+        """What stands there now; None if nothing does."""
+        text: str | None = self._ask(lambda: self._store.get(key).decode() if self._store.check([key]) else None)
+        return text
+
+    def wait(self, key: str, deadline: float, tell: Callable[[float], None] | None = None) -> str | None:
+        """What stands there, as soon as something does; None when the time is over. `tell` is called now and then meanwhile.
+
+        By asking again: torch's own blocking wait logs each timeout.
+        """
+        began = time.monotonic()
+        told_at, pauses = began - _TELL_EVERY_S + _TELL_AFTER_S, pauses_s()
+        while (text := self.look(key)) is None:
+            now = time.monotonic()
+            if now >= deadline:
+                return None
+            if tell and now - told_at > _TELL_EVERY_S:
+                told_at = now
+                tell(now - began)
+            time.sleep(min(next(pauses), deadline - now))
+        return text
+
+    def carries_bulk(self, key: str, limit_s: float) -> bool:
+        """Whether more than one packet's worth comes back within the limit."""
+
+        def there_and_back() -> bool:
+            self._store.set(key, _BULK)
+            is_whole = bool(self._store.get(key).decode() == _BULK)
+            self._store.delete_key(key)
+            return is_whole
+
+        try:
+            return bool(self._ask(there_and_back, limit_s))
+        except StoreLost:
+            return False
+
+    def _ask(self, question: Callable[[], Any], limit_s: float = _LIMIT_S) -> Any:
+        answers: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
+        self._questions.put((question, answers))
+        try:
+            is_well, answer = answers.get(timeout=limit_s)
+        except queue.Empty:
+            raise StoreLost(self.find_loss(f"it has not answered for {limit_s:.0f} s")) from None
+        if not is_well:
+            raise StoreLost(self.find_loss(f"the connection broke ({str(answer).splitlines()[0][:160]})")) from None
+        return answer
+
+    def _work(self) -> None:
+        while True:
+            question, answers = self._questions.get()
+            try:
+                answers.put((True, question()))
+            except (dist.DistError, RuntimeError) as error:
+                answers.put((False, error))
+            del question, answers  # the store must not be kept alive by the last question
+
+
+def pauses_s() -> Iterator[float]:
+    """Between two looks: hardly any at first, because most waits are short."""
+    pause_s = _FIRST_PAUSE_S
+    while True:
+        yield pause_s
+        pause_s = min(1.4 * pause_s, _LONGEST_PAUSE_S)

@@ -1,0 +1,3 @@
+"""The version of rankwise, where every room may read it."""
+
+__version__ = "0.1.0"

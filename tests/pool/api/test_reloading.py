@@ -1,0 +1,142 @@
+"""Models that come, go and are built anew while others run: no task is lost, and a new one that cannot be had costs nothing."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from rankwise.errors import RankwiseError, UsageError  # noqa: E402
+from rankwise.pool import Model, Pool  # noqa: E402
+from tests.pool.models import EXIT  # noqa: E402
+
+HERE = "tests.pool.models"
+LONG_S = 60
+X = np.ones((1, 4), np.float32)
+
+
+def save(path: Path, value: float) -> None:
+    """Weights of a linear layer that answers `value` to whatever it is asked."""
+    torch.save({"weight": torch.zeros(2, 4), "bias": torch.full((2,), value)}, path)
+
+
+def constant(path: Path, **more: Any) -> Model:
+    return Model("torch.nn:Linear", weights=path, args=(4, 2), **more)
+
+
+@pytest.fixture(params=[2, 0], ids=["workers", "in this process"])
+def pool(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pool]:
+    save(tmp_path / "w.pt", 1.0)
+    with Pool({"first": constant(tmp_path / "w.pt"), "moody": Model(f"{HERE}:moody")}, workers=request.param) as pool:
+        yield pool
+
+
+def answer(pool: Pool, model: str = "first") -> float:
+    return float(pool.submit(model, X).result(LONG_S)[0, 0])
+
+
+def test_a_model_comes_and_goes(pool: Pool, tmp_path: Path) -> None:
+    save(tmp_path / "second.pt", 2.0)
+    pool.add("second", constant(tmp_path / "second.pt"))
+    assert answer(pool, "second") == 2.0 and pool.models == ("first", "moody", "second")
+    with pytest.raises(UsageError):
+        pool.add("second", constant(tmp_path / "second.pt"))
+
+    last = pool.submit("second", X)
+    pool.remove("second")
+
+    assert last.result(LONG_S)[0, 0] == 2.0 and pool.models == ("first", "moody")
+    with pytest.raises(UsageError):
+        pool.submit("second", X)
+    end = time.monotonic() + LONG_S
+    while any("second" in worker["holds"] for worker in pool.stats()["workers"]):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_a_reload_takes_what_is_new_and_keeps_the_numbers(pool: Pool, tmp_path: Path) -> None:
+    assert answer(pool) == 1.0
+    save(tmp_path / "w.pt", 3.0)
+    assert answer(pool) == 1.0  # nobody said anything yet
+
+    pool.reload("first").result(LONG_S)
+
+    assert answer(pool) == 3.0
+    numbers = pool.stats()["models"]["first"]
+    assert numbers["completed"] == 3 and numbers["loads"] == 2 and sum(count for count, _ in numbers["batches"].values()) == 3
+
+
+def test_where_the_new_one_cannot_be_built_the_old_one_stays(pool: Pool, tmp_path: Path) -> None:
+    assert answer(pool) == 1.0
+    (tmp_path / "w.pt").write_bytes(b"no weights")
+
+    with pytest.raises(RankwiseError) as caught:
+        pool.reload("first").result(LONG_S)
+
+    assert caught.value.finding.code == "RW807" and answer(pool) == 1.0
+
+
+def test_a_reload_may_say_another_model(pool: Pool, tmp_path: Path) -> None:
+    save(tmp_path / "other.pt", 9.0)
+    assert answer(pool) == 1.0
+
+    pool.reload("first", constant(tmp_path / "other.pt", max_batch=4)).result(LONG_S)
+
+    assert answer(pool) == 9.0 and pool.model("first").max_batch == 4
+
+
+def test_under_load_no_task_is_lost_and_none_gets_an_answer_from_before_after(tmp_path: Path) -> None:
+    """Six threads ask while the weights change 5 times and a worker is killed; answers never go back to older weights."""
+    save(tmp_path / "w.pt", 0.0)
+    models = {"first": constant(tmp_path / "w.pt", max_batch=8, replicas=1), "moody": Model(f"{HERE}:moody")}
+    wrong: list[Any] = []
+    stop = threading.Event()
+
+    def ask(pool: Pool) -> None:
+        seen = 0.0
+        while not stop.is_set():
+            try:
+                found = answer(pool)
+            except BaseException as error:
+                wrong.append(error)
+                return
+            if found < seen:
+                wrong.append((seen, found))
+            seen = found
+
+    with Pool(models, workers=2) as pool:
+        pool.load("first").result(LONG_S)
+        threads = [threading.Thread(target=ask, args=(pool,)) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        try:
+            for value in range(1, 6):
+                save(tmp_path / "new.pt", float(value))
+                (tmp_path / "new.pt").replace(tmp_path / "w.pt")
+                if value == 3:
+                    pool.submit("moody", np.full(1, EXIT, np.float32)).exception(LONG_S)
+                pool.reload("first").result(LONG_S)
+                assert answer(pool) == value
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+        assert not wrong
+        assert pool.stats()["models"]["first"]["replicas"] >= 1
+
+
+def test_a_stream_goes_on_over_a_reload(pool: Pool, tmp_path: Path) -> None:
+    found = []
+    for number, y in enumerate(pool.map("first", (X for _ in range(400)), window=8)):
+        found.append(float(y[0, 0]))
+        if number == 50:
+            save(tmp_path / "w.pt", 4.0)
+            pool.reload("first").result(LONG_S)
+    assert set(found) == {1.0, 4.0} and found == sorted(found) and len(found) == 400

@@ -1,0 +1,52 @@
+"""The lane's memory: used again, given back, and never more than was allowed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from rankwise.pool.memory.shared_memory import Arena
+
+MB = 1 << 20
+
+
+@pytest.fixture
+def arena() -> Iterator[Arena]:
+    made = Arena(200 * MB)
+    yield made
+    made.close()
+
+
+def test_inputs_that_grow_bit_by_bit_never_use_up_the_lane(arena: Arena) -> None:
+    for size in range(10, 200, 5):
+        slot = arena.take(size * MB)
+        assert slot is not None, f"{size} MB"
+        assert arena.total_bytes <= arena.limit_bytes
+        arena.drop(slot)
+
+    assert len(arena.segments) < 10
+
+
+def test_memory_that_nobody_uses_any_more_goes_back_to_the_machine(arena: Arena) -> None:
+    first = arena.write(np.ones(90 * MB, np.uint8))
+    assert first is not None
+    segment = arena.segments[first.segment]
+    assert os.fstat(segment.fd).st_blocks * 512 >= 90 * MB
+    arena.drop(first)
+
+    second = arena.write(np.full(150 * MB, 2, np.uint8))
+
+    assert second is not None and second.segment != first.segment
+    assert os.fstat(segment.fd).st_blocks == 0
+    assert arena.segments[second.segment].view[second.offset + 149 * MB] == 2
+
+
+def test_what_is_in_use_is_not_given_back(arena: Arena) -> None:
+    kept = arena.write(np.full(90 * MB, 7, np.uint8))
+    assert kept is not None
+
+    assert arena.take(150 * MB) is None
+    assert (arena.segments[kept.segment].view[kept.offset : kept.offset + 90 * MB] == 7).all()
