@@ -144,12 +144,13 @@ def test_who_leaves_before_the_answer_has_its_task_cancelled(serving: Serving, c
     before = cancelled()
     slow = json.dumps({"inputs": [tensor("x", [[400_000, 0, 0, 0]])]}).encode()
     request = INFER + b"Content-Length: %d\r\n\r\n" % len(slow) + slow
-    sockets = [connected(serving) for _ in range(4)]
-    for sock in sockets:
-        sock.sendall(request)
+    sockets = []
     end = time.monotonic() + LONG_S
     while serving.server.catalogue.pool.stats()["models"]["moody"]["queued"] < 2:
         assert time.monotonic() < end
+        sockets.append(connected(serving))
+        sockets[-1].sendall(request)
+        time.sleep(0.05)
     for sock in sockets:
         sock.close()
     while cancelled() - before < 2:

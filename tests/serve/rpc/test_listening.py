@@ -103,15 +103,17 @@ def test_calls_that_are_given_up_leave_the_queue(serving: Serving, channel: Any)
         return dict(pool.stats()["models"]["moody"])
 
     before = numbers()
-    calls = [method(channel, "ModelInfer").future(infer(400_000), metadata=bearing(TOKEN)) for _ in range(4)]
+    calls = []
     end = time.monotonic() + LONG_S
-    while numbers()["queued"] < 2:
+    while numbers()["queued"] < 2:  # a busy machine may run one before it takes the next, so call until two wait
         assert time.monotonic() < end
+        calls.append(method(channel, "ModelInfer").future(infer(400_000), metadata=bearing(TOKEN)))
+        time.sleep(0.05)
     for call in calls:
         call.cancel()
     while numbers()["cancelled"] - before["cancelled"] < 2 or numbers()["running"]:
         assert time.monotonic() < end
         time.sleep(0.02)
-    assert numbers()["completed"] - before["completed"] <= 2
+    assert numbers()["completed"] - before["completed"] <= len(calls) - 2
     answer = method(channel, "ModelInfer")(infer(), metadata=bearing(TOKEN), timeout=LONG_S)
     assert answer.outputs[0].contents.fp32_contents[0] == 2
