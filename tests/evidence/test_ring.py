@@ -180,3 +180,17 @@ def test_a_ring_without_its_journal_names_nothing(tmp_path: Path, live: Path) ->
     assert view is not None
     assert (view.calls, view.counts) == ((), {})
     assert read_ring(live / "none", Journal(1)) is None
+
+
+def test_splits_belong_to_their_call_and_only_the_last_are_kept(live: Path) -> None:
+    own = ring.ring(str(live))
+    assert own is not None
+    for i in range(ring.NUM_SPLITS + 3):
+        own.note_splits(own.enter(ring.NUMBER["all_to_all_single"], sys._getframe()), [i, 2], [3, 2**40])
+    own.note_splits(own.enter(ring.NUMBER["all_to_all"], sys._getframe()), [1] * (ring.MOST_PEERS + 1), [1] * (ring.MOST_PEERS + 1))
+
+    calls = view_of(live).calls
+
+    assert [call.sent for call in calls[:4]] == [(), (), (), (3, 2)]
+    assert calls[-2].sent == (ring.NUM_SPLITS + 2, 2) and calls[-2].expected == (3, 2**32 - 1)
+    assert calls[-1].op == "all_to_all" and calls[-1].sent == ()

@@ -25,6 +25,7 @@ from rankwise.diagnose.history import Parting, find_other_sizes, find_parting, h
 from rankwise.diagnose.match import Conflict, find_conflict, value_of
 from rankwise.diagnose.p2p import circle_finding, find_circle, find_unmatched_p2p
 from rankwise.diagnose.rank_state import P2P, RankStates, end_of, place_of, wait_of
+from rankwise.diagnose.splits import find_split_disagreement
 from rankwise.diagnose.waiting import doomed_ranks, needed_by
 from rankwise.diagnose.wording import at, group_text, verb
 from rankwise.evidence.collectives import Entry, Signature
@@ -50,6 +51,7 @@ def find_disagreement(job: JobEvidence, states: RankStates, book: SourceBook) ->
     return (
         find_group_disagreement(job, states)
         or _slot_disagreement(job, states, book)
+        or find_split_disagreement(job, states)
         or _missing_in_slot(job, states, book)
         or find_unmatched_p2p(job, states, book)
         or _circle(job, states, book)

@@ -38,6 +38,8 @@ class Call:
     reduce_op: str = ""  # of a send or recv: its tag; of a forward: no_sync, no_grad, eval, where it is one
     failed: bool = False
     by_helper: bool = False  # made by another thread than the main one: a helper of the user's, or autograd's
+    sent: tuple[int, ...] = ()  # of an all_to_all: how many numbers go to each rank of the group
+    expected: tuple[int, ...] = ()  # and how many are to come from each
 
     @property
     def is_open(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rankwise.evidence.journal import Journal
@@ -12,6 +12,8 @@ from rankwise.evidence.records import Call
 
 _HEADER = struct.Struct("<4sIIIQQ")
 _SLOT = struct.Struct("<QQQIHHiIIBB2x5i4x")
+_NUM_SPLITS, _MOST_PEERS = 64, 64
+_SPLITS = struct.Struct(f"<QQ{2 * _MOST_PEERS}I")
 _MAX_SIZE = 4 << 20
 
 
@@ -59,12 +61,24 @@ def read_ring(path: Path, journal: Journal) -> RingView | None:
     if magic != b"RWR1" or slot_size != _SLOT.size or len(data) < first + capacity * slot_size or num_ops > 4096:
         return None
     counts = {op: struct.unpack_from("<Q", data, _HEADER.size + 8 * i)[0] for i, op in enumerate(journal.ops[:num_ops])}
+    splits = _read_splits(data, first + capacity * slot_size)
     calls = []
     for n in range(max(0, head - capacity), head):
         call = _read_slot(data, first + (n % capacity) * slot_size, n, journal)
         if call is not None:
-            calls.append(call)
+            sent, expected = splits.get(n, ((), ())) if call.op.startswith("all_to_all") else ((), ())
+            calls.append(replace(call, sent=sent, expected=expected) if sent else call)
     return RingView(head, {op: count for op, count in counts.items() if count}, tuple(calls))
+
+
+def _read_splits(data: bytes, first: int) -> dict[int, tuple[tuple[int, ...], tuple[int, ...]]]:
+    """By number of the call: how much an all_to_all sends to each rank of its group, and expects from each."""
+    found = {}
+    for offset in range(first, min(len(data) - _SPLITS.size, first + (_NUM_SPLITS - 1) * _SPLITS.size) + 1, _SPLITS.size):
+        number, num, *counts = _SPLITS.unpack_from(data, offset)
+        if number and num <= _MOST_PEERS:
+            found[number - 1] = (tuple(counts[:num]), tuple(counts[_MOST_PEERS : _MOST_PEERS + num]))
+    return found
 
 
 def _read_slot(data: bytes, offset: int, n: int, journal: Journal) -> Call | None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from . import calls, ddp, exits, hooks, journal, ports, ring, server, sites, streams
+from . import calls, ddp, exits, hooks, journal, ports, ring, server, sites, splits, streams
 from .audit import parts, record, times
 
 # function: position of tensor, group, peer, reduce op or tag (None: it has none), with the names they have as keywords
@@ -43,6 +43,7 @@ _SHAPES: dict[str, tuple[tuple[int, str] | None, tuple[int, str], tuple[int, str
     "all_gather_coalesced": (None, (2, "group"), None, None),
 }
 _ABSENT = (1 << 30, "")
+_SPLITS: dict[str, Callable[..., splits.Splits]] = {"all_to_all": splits.of_lists, "all_to_all_single": splits.of_one}
 
 
 def attach(module: ModuleType) -> None:
@@ -61,7 +62,7 @@ def attach(module: ModuleType) -> None:
 
 
 def _recorded(original: Callable[..., Any], name: str, *shape: tuple[int, str] | None) -> Callable[..., Any]:
-    number, is_audited = ring.NUMBER[name], record.is_on()
+    number, is_audited, splits_of = ring.NUMBER[name], record.is_on(), _SPLITS.get(name)
     (tensor_at, tensor_key), (group_at, group_key), (peer_at, peer_key), (op_at, op_key) = (at or _ABSENT for at in shape)
     group_peer_key = f"group_{peer_key}"
 
@@ -80,7 +81,7 @@ def _recorded(original: Callable[..., Any], name: str, *shape: tuple[int, str] |
             name_of_group = "0" if group is None else _group_name(group)
             if is_audited:
                 parts.reduced(name, name_of_group, tensor, sys._getframe(2))
-            return place, place.enter(
+            n = place.enter(
                 number,
                 sys._getframe(2),
                 tensor if hasattr(tensor, "dtype") else None,
@@ -88,6 +89,9 @@ def _recorded(original: Callable[..., Any], name: str, *shape: tuple[int, str] |
                 peer if isinstance(peer, int) else -1,
                 getattr(op, "op", op),  # a ReduceOp with a factor says nothing about itself
             )
+            if splits_of is not None:
+                calls.note_splits(place, n, splits_of, args, kwargs)
+            return place, n
         except Exception as error:
             hooks.note_broken(name, error)
             return None

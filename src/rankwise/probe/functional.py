@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from . import calls, hooks, ring
+from . import calls, hooks, ring, splits
 
 # function: the operation it stands for in the ring, and the position of its group
 _OPS = {
@@ -44,7 +44,7 @@ def _noted(module: ModuleType, original: Callable[..., Any], op: int, group_at: 
     def call(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():  # the compiler traces straight through to the original
             return original(*args, **kwargs)
-        opened = _begin(module, op, args, args[group_at] if group_at < len(args) else kwargs.get("group"))
+        opened = _begin(module, op, args, kwargs, group_at)
         try:
             result = original(*args, **kwargs)
         except BaseException as error:
@@ -57,13 +57,17 @@ def _noted(module: ModuleType, original: Callable[..., Any], op: int, group_at: 
     return call
 
 
-def _begin(module: ModuleType, op: int, args: Any, group: Any) -> calls.Opened:
+def _begin(module: ModuleType, op: int, args: Any, kwargs: Any, group_at: int) -> calls.Opened:
     try:
         record = ring.ring(hooks.live)
         if record is None:
             return None
         tensor = args[0] if args and hasattr(args[0], "dtype") else None
-        return record, record.enter(op, sys._getframe(2), tensor, _group_name(module, group))
+        group = args[group_at] if group_at < len(args) else kwargs.get("group")
+        n = record.enter(op, sys._getframe(2), tensor, _group_name(module, group))
+        if op == ring.NUMBER["all_to_all_single"]:
+            calls.note_splits(record, n, splits.of_functional, args, kwargs)
+        return record, n
     except Exception as error:
         hooks.note_broken(ring.OPS[op], error)
         return None

@@ -1,6 +1,7 @@
 """The last calls of this process in shared memory: readable from outside at any moment, also after a SIGKILL.
 
-Layout: a header, one counter per operation, then fixed slots. Space is allocated before it is mapped, so a full disk cannot raise SIGBUS.
+Layout: a header, one counter per operation, then fixed slots, then what the last all_to_all calls send to whom. Space is allocated before
+it is mapped, so a full disk cannot raise SIGBUS.
 """
 
 import _thread
@@ -19,6 +20,8 @@ HEADER = struct.Struct("<4sIIIQQ")  # magic, slot size, capacity, number of oper
 SLOT = struct.Struct("<QQQIHHiIIBB2x20s4x")  # n, started, ended, site, op, dtype, peer, group, reduce op, failed, helper thread, shape
 SHAPE = struct.Struct("<5i")  # number of dimensions, the first 4 sizes
 MAGIC = b"RWR1"
+NUM_SPLITS, MOST_PEERS = 64, 64
+SPLITS = struct.Struct(f"<QQ{2 * MOST_PEERS}I")  # n, number of ranks, numbers sent to each, numbers expected from each
 # Header, counters and slots are whole words: one word is written faster, and at once, through a view of words.
 _HEAD_WORD, _FIRST_COUNT_WORD = 2, HEADER.size // 8
 _SLOT_WORDS, _ENDED_WORD, _FAILED_BYTE = SLOT.size // 8, 2, 44
@@ -39,7 +42,7 @@ class Ring:
 
     def __init__(self, path: str) -> None:
         first = HEADER.size + 8 * len(OPS)
-        size = first + CAPACITY * SLOT.size
+        size = first + CAPACITY * SLOT.size + NUM_SPLITS * SPLITS.size
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             os.posix_fallocate(fd, 0, size)
@@ -52,6 +55,7 @@ class Ring:
         self._main = threading.main_thread().ident
         self._next = itertools.count().__next__
         self._next_name = itertools.count(1).__next__
+        self._next_split = itertools.count().__next__
         self._names: dict[Any, int] = {}
         self._shapes: dict[Any, bytes] = {}
         journal.write("ring", ops=OPS)
@@ -80,6 +84,15 @@ class Ring:
         self._words[word + _ENDED_WORD] = time.time_ns()
         if failed:
             self._map[8 * word + _FAILED_BYTE] = 1
+
+    def note_splits(self, n: int, sent: list[int], expected: list[int]) -> None:
+        """What an all_to_all, entered as `n`, sends to each rank and expects from each; of large groups it is not kept."""
+        num, room = len(sent), MOST_PEERS - len(sent)
+        if room < 0 or len(expected) != num:
+            return
+        numbers = (min(number, 2**32 - 1) for row in (sent, expected) for number in (*row, *[0] * room))
+        at = 8 * (self._first_word + CAPACITY * _SLOT_WORDS) + self._next_split() % NUM_SPLITS * SPLITS.size
+        SPLITS.pack_into(self._map, at, n + 1, num, *numbers)
 
     def mark(self, op: int) -> None:
         """Progress that is only counted: no slot, no stack."""

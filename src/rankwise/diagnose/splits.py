@@ -1,0 +1,130 @@
+"""all_to_all: what one rank sends to another must be what that other expects from it. Which of the two is wrong is another question."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rankwise.causes import load_cause
+from rankwise.diagnose.blame import top_of
+from rankwise.diagnose.rank_state import RankStates, place_of, wait_of
+from rankwise.diagnose.waiting import members_of
+from rankwise.diagnose.wording import at, group_text
+from rankwise.evidence.flight import log_from_calls
+from rankwise.evidence.frames import user_frames
+from rankwise.evidence.records import Call, JobEvidence, RankEvidence
+from rankwise.findings import Finding, ranks_text
+
+_INSTEAD = (
+    "exchange the counts first (an all_to_all_single of the split sizes), and use those counts, unchanged, on both sides",
+    "where a rank drops or pads rows, do it before the counts are exchanged",
+)
+_COMPARE = ("compare how the two ranks get these split sizes: one of them is wrong", *_INSTEAD)
+
+
+@dataclass(frozen=True)
+class _Round:
+    """One all_to_all of one group: the calls of its ranks, and the pairs whose numbers differ (sender, receiver, sent, expected)."""
+
+    group: str
+    seq: int
+    calls: dict[int, Call]
+    pairs: tuple[tuple[int, int, int, int], ...]
+
+
+def find_split_disagreement(job: JobEvidence, states: RankStates) -> Finding | None:
+    """The first all_to_all in which a rank sends another number of elements than its peer expects."""
+    bad = _bad_rounds(job)
+    if not bad:
+        return None
+    found = bad[0]
+    ranks, proof, certain = _culprits(job, found, {pair[:2] for one in bad for pair in one.pairs})
+    sender, receiver, sent, expected = found.pairs[0]
+    named = ranks or sorted({rank for pair in found.pairs for rank in pair[:2]})
+    op = next(iter(found.calls.values())).op
+    if sender == receiver:
+        told = f"rank {sender} sends {sent} numbers to itself and expects {expected}"
+    else:
+        told = f"rank {sender} sends {sent} numbers to rank {receiver}, which expects {expected}"
+    lines = {rank: top_of(user_frames(call.stack)) for rank, call in found.calls.items()}
+    shown = "; ".join(
+        f"rank {rank}: sends {list(call.sent)}, expects {list(call.expected)}{at(lines[rank])}" for rank, call in found.calls.items()
+    )
+    is_stuck = any(states[rank].kind == "waiting" and states[rank].group == found.group for rank in found.calls if rank in states)
+    return load_cause("RW204").finding(
+        f"{op}{group_text(found.group)}: {told}",
+        certain=certain,
+        culprits=tuple(place_of(job.ranks[rank], lines.get(rank)) for rank in named),
+        waiting=tuple(wait_of(states[rank]) for rank in found.calls if rank not in named and states[rank].kind == "waiting"),
+        why=f"in all_to_all, what a rank sends to another must be what that one expects from it. {shown}." + f" {proof}",
+        deadlock=is_stuck,
+        instead=_INSTEAD if certain else _COMPARE,
+    )
+
+
+def _bad_rounds(job: JobEvidence) -> list[_Round]:
+    """In order of time: gloo goes on where a rank is sent less than it expects, so there may be several."""
+    rounds: dict[tuple[str, int], dict[int, Call]] = {}
+    for rank, evidence in job.ranks.items():
+        for group, seq, call in _numbered(job, evidence):
+            rounds.setdefault((group, seq), {})[rank] = call
+    bad = [found for (group, seq), calls in rounds.items() if (found := _checked(job, group, seq, calls)).pairs]
+    return sorted(bad, key=lambda found: min(call.started_ns for call in found.calls.values()))
+
+
+def _numbered(job: JobEvidence, evidence: RankEvidence) -> list[tuple[str, int, Call]]:
+    """This rank's all_to_all calls with their group and number: torch's numbers, or ours where a crash left none of torch's."""
+    noted = [call for call in evidence.calls if call.sent]
+    if not noted:
+        return []
+    is_whole = all(len(one.collectives) and not one.collectives.is_partial for one in job.ranks.values())
+    if not is_whole and any(one.num_forgotten for one in job.ranks.values()):
+        return []
+    log = evidence.collectives if is_whole else log_from_calls(evidence.calls)
+    entries = [entry for entry in log if entry.what.op.startswith("all_to_all")]
+    found = []
+    for call in noted:
+        end = call.ended_ns or 1 << 63
+        inside = [entry for entry in entries if call.started_ns <= entry.created_ns <= end]
+        if inside:
+            found.append((inside[0].what.group, inside[0].seq, call))
+    return found
+
+
+def _checked(job: JobEvidence, group: str, seq: int, calls: dict[int, Call]) -> _Round:
+    members = members_of(job, group)
+    pairs = []
+    for i, sender in enumerate(members):
+        for j, receiver in enumerate(members):
+            mine, theirs = calls.get(sender), calls.get(receiver)
+            if mine is None or theirs is None or not len(mine.sent) == len(theirs.sent) == len(members):
+                continue
+            if mine.sent[j] != theirs.expected[i]:
+                pairs.append((sender, receiver, mine.sent[j], theirs.expected[i]))
+    return _Round(group, seq, dict(sorted(calls.items())), tuple(pairs))
+
+
+def _culprits(job: JobEvidence, found: _Round, pairs: set[tuple[int, int]]) -> tuple[list[int], str, bool]:
+    """Who has the wrong split sizes, what says so, and whether that is proof; nobody where nothing does."""
+    alone = sorted({sender for sender, receiver in pairs if sender == receiver})
+    if alone and all({*pair} & {*alone} for pair in pairs):
+        return alone, f"{ranks_text(alone)} does not even agree with itself", True
+    common = set.intersection(*({*pair} for pair in pairs))
+    if len(common) == 1:
+        (rank,) = common
+        return [rank], f"rank {rank} is in every pair that does not fit, its peers fit each other", True
+    # A rank that changed its numbers may have done so rightly, and its peer may have missed it: likely, not proven.
+    odd = [rank for rank in sorted(common) if _is_unusual(job, found, rank) is True]
+    if len(odd) == 1 and all(_is_unusual(job, found, rank) is False for rank in common - set(odd)):
+        return odd, f"rank {odd[0]} called it with other split sizes than in all rounds before, its peer as always", False
+    return [], "Which of them has the wrong split sizes is not proven", False
+
+
+def _is_unusual(job: JobEvidence, found: _Round, rank: int) -> bool | None:
+    """Whether this rank's split sizes differ from those it always had at this place; None where they varied anyway."""
+    call = found.calls[rank]
+    before = {
+        (one.sent, one.expected)
+        for one in job.ranks[rank].calls
+        if one.stack == call.stack and one.started_ns < call.started_ns and one.sent
+    }
+    return (call.sent, call.expected) not in before if len(before) == 1 else None
