@@ -182,20 +182,19 @@ def _count_index(one: Pass, index: Any) -> None:
 
 def _sketch(one: Pass, ids: Any) -> None:
     """Keeps the ids that come first in an order all ranks share, so that the ranks' samples of ids can be compared."""
-    for i in ids:
-        if type(i) is not int:
-            return
-        key = i * _PRIME & _MASK
-        if key in one.sketch:
+    if not all(type(i) is int for i in ids):
+        return
+    sketch = one.sketch
+    for key, i in [(key, i) for i in ids if (key := i * _PRIME & _MASK) <= one.limit]:
+        if key in sketch:
             one.repeats += 1
-        elif len(one.sketch) < _SKETCH:
-            one.sketch[key] = i
+        elif len(sketch) < _SKETCH:
+            sketch[key] = i
+            one.limit = max(sketch) if len(sketch) == _SKETCH else _MASK
         elif key < one.limit:
-            del one.sketch[one.limit]
-            one.sketch[key] = i
-        else:
-            continue
-        one.limit = max(one.sketch) if len(one.sketch) == _SKETCH else _MASK + 1
+            del sketch[one.limit]
+            sketch[key] = i
+            one.limit = max(sketch)
 
 
 def _checksum(ids: Any) -> int:

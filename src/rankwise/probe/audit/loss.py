@@ -24,7 +24,7 @@ def take(tensors: Any, n: int, frame: Any) -> None:
     _read_chain(root.grad_fn)
     if root.device.type != "cpu" and not (record.may_read(root) and record.is_sampled(n)):
         return
-    _last = float(root.detach())
+    _last = float(root.item())
     if not math.isfinite(_last):
         if not _first_bad:
             _first_bad.append(n)
