@@ -243,6 +243,14 @@ class Times:
 
 
 @dataclass(frozen=True)
+class LinksSeen:
+    """Connections to other hosts: local and remote address, bytes sent, microseconds that these were under way, since each was opened."""
+
+    links: tuple[tuple[str, str, int, int], ...]
+    t: int = 0
+
+
+@dataclass(frozen=True)
 class BadLoss:
     n: int
     site: int
@@ -304,6 +312,7 @@ class Audit:
     writes: tuple[Wrote, ...] = ()
     reduces: tuple[Reduced, ...] = ()
     times: tuple[Times, ...] = ()
+    links: tuple[LinksSeen, ...] = ()
     bad_losses: tuple[BadLoss, ...] = ()
     left: tuple[Left, ...] = ()
     throttled: tuple[Throttled, ...] = ()
@@ -327,6 +336,7 @@ KINDS: dict[str, tuple[str, type]] = {
     "wrote": ("writes", Wrote),
     "reduced": ("reduces", Reduced),
     "times": ("times", Times),
+    "links": ("links", LinksSeen),
     "bad_loss": ("bad_losses", BadLoss),
     "left": ("left", Left),
     "throttled": ("throttled", Throttled),

@@ -9,6 +9,7 @@ from rankwise.diagnose.silent import (
     diverged,
     files,
     held_elsewhere,
+    links,
     not_finite,
     order,
     repeated_order,
@@ -29,7 +30,7 @@ from rankwise.findings import Finding
 # In the order in which one explains the other: what comes first is told first where several are of the same severity.
 _KINDS = (
     workers, same_samples, repeated_order, augmentation, order, held_elsewhere, not_finite, scaling, accumulation, skipped_step,
-    diverged, statistics, files, reporting, shards, wrong_tool, slow,
+    diverged, statistics, files, reporting, shards, wrong_tool, slow, links,
 )  # fmt: skip
 _WEIGHT = {"error": 0, "warning": 1, "info": 2}
 

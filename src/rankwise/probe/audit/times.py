@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-from . import record, spans
+from . import links, record, spans
 
 _EVERY_NS = 1_000_000_000
 _PARTS = ("data", "forward", "backward", "optimizer", "collective", "save")
@@ -55,6 +55,7 @@ def _restart(now: int) -> None:
 def _flush(now: int) -> None:
     global _since_ns
     parts: dict[str, Any] = {part: round(ns / 1e6, 3) for part, ns in _spent.items()}
+    links.look()
     record.write("times", steps=_steps, wall=round((now - _since_ns) / 1e6, 3), audit=round(record.spent_ns() / 1e6, 3), **parts)
     _restart(now)
 
