@@ -68,6 +68,22 @@ def perf_analyzer() -> tuple[Path, dict[str, str]]:
     return program, {**os.environ, "LD_LIBRARY_PATH": str(folder)}
 
 
+def tritonserver() -> tuple[list[str], dict[str, str]]:
+    """NVIDIA's server as a command without its models and ports, and the environment it needs, with the numpy its Python models want."""
+    folder = FOLDER / "tritonserver"
+    root = folder / "pytriton" / "tritonserver"
+    stub = root / "backends" / "python" / "triton_python_backend_stub"
+    if not stub.exists():
+        with zipfile.ZipFile(wheel("nvidia-pytriton==0.7.0")) as archive:
+            archive.extractall(folder)
+        (root / "bin" / "tritonserver").chmod(0o755)
+        _place(stub, (root / "python_backend_stubs" / f"3.{sys.version_info.minor}" / stub.name).read_bytes())
+    python = environment("triton", "numpy<2")
+    libraries = f"{folder / 'nvidia_pytriton.libs'}:{sysconfig.get_config_var('LIBDIR')}"
+    command = [str(root / "bin" / "tritonserver"), f"--backend-directory={root / 'backends'}", "--allow-metrics=false"]
+    return command, {**os.environ, "LD_LIBRARY_PATH": libraries, "PATH": f"{python.parent}:{os.environ['PATH']}"}
+
+
 def _place(path: Path, data: bytes) -> None:
     """There at once or not at all: another process may be about to do the same."""
     own = path.with_name(f"{path.name}.{os.getpid()}")
