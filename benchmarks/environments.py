@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 import sysconfig
@@ -52,6 +53,8 @@ def wheel(requirement: str, *options: str) -> Path:
 
 def perf_analyzer() -> tuple[Path, dict[str, str]]:
     """NVIDIA's load generator and the environment it needs; of two wheels, since newer ones want a newer C library than Debian 12 has."""
+    if platform.machine() != "x86_64":
+        raise Unavailable("perf_analyzer's wheels are for x86 only")
     folder = FOLDER / "perf_analyzer"
     program = folder / "perf_analyzer"
     if not program.exists():

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -88,6 +89,15 @@ class Growing(Protocol):
 
     def reload(self, name: str, model: Model) -> Future[None]:
         """Done when the new one has taken the old one's place; where it cannot be had, the old one stays."""
+        ...
+
+
+@runtime_checkable
+class ReadInLoop(Protocol):
+    """An engine whose answers an asyncio loop may read itself, which saves a switch of threads for each."""
+
+    def read_in(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
+        """From now on, until what is returned is called; both in the loop's own thread."""
         ...
 
 

@@ -70,6 +70,7 @@ class Processes:
         self.has_open_tasks = dispatcher.has_open_tasks
         self.close = dispatcher.close
         self.forget_after_fork = dispatcher.forget_after_fork
+        self.read_in = dispatcher.read_in
 
     @property
     def is_closed(self) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 from rankwise.pool import Pool
 from rankwise.pool.api.models_file import Entry
 from rankwise.pool.memory.datatypes import TensorSpec
+from rankwise.pool.transport.event_loop import awaited
 from rankwise.serve.answering import Answering, Batches, Note
 from rankwise.serve.cache import Cache, key_of
 from rankwise.serve.checking import checked_inputs, chosen, named_outputs
@@ -160,7 +161,7 @@ class Served(Answering):
         return await self._done(self._pool.submit, self.key, *arrays, deadline_s=deadline_s, priority=priority)
 
     async def _done(self, call: Any, *args: Any, **kwargs: Any) -> Any:
-        return await asyncio.wrap_future(self._called(call, *args, **kwargs))
+        return await awaited(self._called(call, *args, **kwargs))
 
     def _called(self, call: Any, *args: Any, **kwargs: Any) -> Future[Any]:
         if self._threads is None:

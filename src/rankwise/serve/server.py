@@ -71,6 +71,7 @@ class Server:
         self._grpc: Any = None
         self._tasks: list[asyncio.Task[Any]] = []
         self._listening: asyncio.AbstractServer | None = None
+        self._stop_reading: Callable[[], None] = lambda: None
         self.http_address: tuple[str, int] | None = None
         self.grpc_address: tuple[str, int] | None = None
 
@@ -82,6 +83,7 @@ class Server:
     async def start(self) -> None:
         """Listens at once, and loads what has to be loaded meanwhile."""
         logging.getLogger("rankwise.pool").addHandler(self._findings)
+        self._stop_reading = self._pool.read_in(asyncio.get_running_loop())
         if self._options.http:
             host, port = parse_address(self._options.http)
             context = tls_context(self._options.certificate, self._options.private_key)
@@ -119,6 +121,7 @@ class Server:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._stop_reading()
         await asyncio.to_thread(self._tracing.close)
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)

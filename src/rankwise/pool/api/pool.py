@@ -30,11 +30,12 @@ from rankwise.pool.api.arguments import (
 from rankwise.pool.api.ensembles import Combine, Ensemble, Router, Split
 from rankwise.pool.api.model import Model
 from rankwise.pool.api.streams import WINDOW, AsyncStream
-from rankwise.pool.backend import ENGINES, Backend, Growing, PoolOptions, start
+from rankwise.pool.backend import ENGINES, Backend, Growing, PoolOptions, ReadInLoop, start
 from rankwise.pool.errors import missing_main_guard
 from rankwise.pool.memory.encoding import NUMPY, SHARED, name_of_numpy, name_of_torch
 from rankwise.pool.schedule.state import ModelState
 from rankwise.pool.stats import register
+from rankwise.pool.transport.event_loop import awaited
 
 _LIVE: weakref.WeakSet[Pool] = weakref.WeakSet()
 _ENDING: set[threading.Thread] = set()  # of pools without a reference, until their open tasks are done
@@ -117,7 +118,7 @@ class Pool:
 
     async def asubmit(self, model: str, *inputs: Any, deadline_s: float | None = None, priority: int = 0, seed: int | None = None) -> Any:
         """`submit` for asyncio: awaits the result; cancelling the await cancels the task."""
-        return await asyncio.wrap_future(self.submit(model, *inputs, deadline_s=deadline_s, priority=priority, seed=seed))
+        return await awaited(self.submit(model, *inputs, deadline_s=deadline_s, priority=priority, seed=seed))
 
     def amap(
         self,
@@ -257,6 +258,11 @@ class Pool:
             except RuntimeError:  # the interpreter is about to end, and makes no more threads
                 _ENDING.discard(ending)
         backend.close(cancel=True, timeout=0)
+
+    def read_in(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
+        """For servers: this loop, in whose thread the call is made, reads the workers' answers itself, which saves a switch of threads for
+        each. What is returned ends that; call it in the same thread, before the loop is closed."""
+        return self._backend.read_in(loop) if isinstance(self._backend, ReadInLoop) else lambda: None
 
     @property
     def can_change(self) -> bool:

@@ -6,17 +6,20 @@ is sent there; it gives the caller a moment to come, and takes over where the ca
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
 import os
 import select
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from rankwise.pool.schedule.state import WorkerState
 from rankwise.pool.schedule.tasks import Task
 from rankwise.pool.stats import answer, open_window
+from rankwise.pool.transport.event_loop import LoopReader
 from rankwise.pool.transport.handle import WorkerHandle
 from rankwise.pool.transport.spinning import watch_for_answer
 from rankwise.pool.transport.timer import Timer
@@ -57,6 +60,9 @@ class Listener:
     def __init__(self, events: Events) -> None:
         self._events = events
         self._epoll = select.epoll()
+        self._packets = select.epoll()  # the workers' sockets, apart: an event loop may watch them in this thread's place
+        self._epoll.register(self._packets.fileno(), select.EPOLLIN)
+        self._reader: LoopReader | None = None
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._grace = Timer()
         self._grace_lock = threading.Lock()
@@ -105,11 +111,40 @@ class Listener:
 
     def expect(self, handle: WorkerHandle) -> None:
         """Something was sent to this worker: a thread has to read the answer."""
-        if not handle.is_armed:
+        if handle.is_armed:
+            return
+        if self._reader is not None and handle.reading.acquire(blocking=False):
+            try:
+                self._arm(handle)
+            finally:
+                handle.reading.release()
+        else:
             self._give_grace()
 
+    def read_in(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
+        """From now on this loop, in whose thread we are, reads the answers; until what is returned is called there. One loop at a time."""
+        if self._reader is not None:
+            return lambda: None
+        self._epoll.unregister(self._packets.fileno())
+        self._reader = LoopReader(loop, self._packets.fileno(), self._read_arrived, self._events)
+        self._take_over()
+
+        def stop() -> None:
+            if self._reader is not None:
+                self._reader.stop()
+                self._reader = None
+                if self._wake >= 0:
+                    self._epoll.register(self._packets.fileno(), select.EPOLLIN)
+                    self.wake()
+
+        return stop
+
     def wake_by(self, moment: float | None) -> None:
-        if moment is not None and moment < self._sleeps_until:
+        if moment is None:
+            return
+        if self._reader is not None:
+            self._reader.wake_by(moment)
+        elif moment < self._sleeps_until:
             self.wake()
 
     def wake(self) -> None:
@@ -168,7 +203,7 @@ class Listener:
         if handle.is_armed:
             handle.is_armed = False
             try:
-                self._epoll.unregister(handle.sock.fileno())
+                self._packets.unregister(handle.sock.fileno())
             except (OSError, ValueError):  # closed
                 pass
 
@@ -179,6 +214,7 @@ class Listener:
         self._workers = {}
         wake, self._wake = self._wake, -1
         self._epoll.close()
+        self._packets.close()
         os.close(wake)
         self._grace.close()
         if self._window is not None:
@@ -187,7 +223,7 @@ class Listener:
     def _arm(self, handle: WorkerHandle) -> None:
         if not handle.is_armed and not handle.is_gone and not self._events.is_closed:
             handle.is_armed = True
-            self._epoll.register(handle.sock.fileno(), select.EPOLLIN)
+            self._packets.register(handle.sock.fileno(), select.EPOLLIN)
 
     def _read_until_over(self, worker: WorkerState, task: Task, end: float | None) -> None:
         handle: WorkerHandle = worker.handle
@@ -268,7 +304,7 @@ class Listener:
             self.close_own()
 
     def _listen(self, next_tick: float) -> None:
-        self._sleeps_until = until = self._events.next_moment(next_tick)
+        self._sleeps_until = until = self._events.next_moment(next_tick) if self._reader is None else next_tick
         for fd, _ in self._epoll.poll(max(0.0, until - time.monotonic())):
             if fd == self._wake:
                 os.eventfd_read(self._wake)
@@ -281,8 +317,8 @@ class Listener:
                 self._events.read_fork_server()
             elif fd in self._ends:
                 self._events.worker_ended(self._ends[fd], None)
-            else:
-                self._read_some(fd)
+            elif self._reader is None:
+                self._read_arrived()
         self._events.on_time(time.monotonic())
 
     def _take_over(self) -> None:
@@ -296,13 +332,18 @@ class Listener:
                 finally:
                     handle.reading.release()
 
+    def _read_arrived(self) -> None:
+        for fd, _ in self._packets.poll(0):
+            self._read_some(fd)
+
     def _read_some(self, fd: int) -> None:
         worker = self._workers.get(fd)
         if worker is None or not worker.handle.reading.acquire(blocking=False):
             return
         try:
             # One that starts will say so unasked, and its descriptor may be one that an event of a dead worker was meant for.
-            if not self._read_packets(worker) or (worker.is_ready and not worker.inflight):
+            # A loop goes on watching: it is there anyway.
+            if not self._read_packets(worker) or (worker.is_ready and not worker.inflight and self._reader is None):
                 self.disarm(worker.handle)
         finally:
             worker.handle.reading.release()

@@ -25,7 +25,7 @@ class Dispatcher:
         self.withdraw, self.forget, self.abandon, self.has_open_tasks = state.withdraw, state.forget, state.abandon, state.has_open_tasks
         places = placed_specs(specs, state.arena)  # may refuse, so it comes before anything is opened
         self._listener = Listener(self)
-        self.help = self._listener.help
+        self.help, self.read_in = self._listener.help, self._listener.read_in
         self._sender = Sender(state, places, self._listener.expect)
         self._act = self._sender.act
         self._departing: list[ModelState] = []  # removed, with tasks left or still held by a worker
