@@ -200,6 +200,40 @@ def main(batches):
     )
 
 
+def test_an_exception_that_was_swallowed_around_a_loop_may_have_ended_it() -> None:
+    source, lines = numbered("""\
+def main(loader):
+    try:
+        for batch in loader:            # <- loop
+            model(batch).backward()     # <- backward
+    except KeyboardInterrupt:           # <- handler
+        pass
+""")
+    at = {name: f"train.py:{line} main" for name, line in lines.items()}
+    step = gradients(at=at["backward"])
+    going = _passes(in_backward(0, at["backward"], after=step * 5), stack_of(at["loop"]), 6, is_over=False)
+    stopped = ended(_passes(rank(1, step * 5), stack_of(at["loop"]), 5, is_over=False))
+
+    found = root(job(going, stopped, sources={"train.py": source}))
+
+    expect(found, "RW219", [1, 0], "catches an exception", certain=False, at=at["handler"].split()[0])
+    assert "ends when" not in found.why, "its data did not end"
+
+
+def test_conditions_of_a_library_on_the_other_ranks_way_do_not_hide_one_of_the_users_own() -> None:
+    library = "/home/ada/venv/lib/python3.11/site-packages/trainer/loop.py"
+    source = "def training_step(batch):\n    if batch.sum() > 0:\n        dist.all_gather(out, batch)\n"
+    loop = "def backward(loss):\n    if self.automatic:\n        loss.backward()\n"
+    before = did(times=5, at="train.py:9 log")
+    evidence = job(
+        waiting(0, "all_gather", "train.py:3 training_step", after=before),
+        in_backward(1, f"{library}:3 backward", after=before),
+        sources={"train.py": source, library: loop},
+    )
+
+    expect(root(evidence), "RW208", [0], "only when `batch.sum() > 0`", certain=False, at="train.py:2")
+
+
 def test_rw220_gradient_sync_was_off_on_one_rank() -> None:
     """Both ran as many forwards and backwards; one of them made one reduction less, and its forward says why."""
     forward, backward = Call("forward", 0, 1, stack_of("train.py:11 train")), Call("backward", 2, 3, stack_of("train.py:12 train"))

@@ -14,6 +14,8 @@ from tests.diagnose.jobs import NOW_NS, SECOND, did, ended, job, log_of, rank, r
 from tests.diagnose.jobs import Slot as S
 from tests.diagnose.simulation import start
 
+LIBRARY = "/home/ada/venv/lib/python3.11/site-packages/launcher/groups.py"
+
 
 def calls(text: str, *, open_last: bool = False) -> tuple[Call, ...]:
     """One call per letter, each letter a line of its own."""
@@ -44,6 +46,22 @@ def test_the_earliest_difference_counts_though_the_rest_is_alike() -> None:
 
 def test_the_same_call_from_another_line_is_a_twin() -> None:
     assert parted("abTcabTcab", "abUcabUcab") is None
+
+
+def test_a_call_from_the_same_line_by_another_way_is_a_nearer_twin() -> None:
+    """`with first_rank():` has a barrier at its begin on one rank and at its end on the other, which belong together."""
+    enter, leave = (stack_of((f"{LIBRARY}:{line} first_rank", "train.py:5 load")) for line in (10, 20))
+    own, ddp = stack_of("train.py:6 load"), stack_of("train.py:9 main")
+    made = [[("barrier", own), ("barrier", leave)], [("barrier", enter), ("ddp", ddp)]]
+    began, over = (NOW_NS, NOW_NS + 1000), (NOW_NS + 500, 0)
+    ranks = [
+        replace(rank(r, []), calls=tuple(Call(op, began[i], over[i], at) for i, (op, at) in enumerate(one))) for r, one in enumerate(made)
+    ]
+
+    found = find_parting(job(*ranks), 0, 1)
+
+    assert found is not None and found.mine.rank == 0 and found.next is not None
+    assert (found.next.stack, found.is_in_step_again) == (own, True)
 
 
 def test_differences_that_were_evened_out_are_past() -> None:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from rankwise.diagnose.blame import Blame, Side, by_rank_condition, op_text, top_of
 from rankwise.diagnose.history import Parting, key_of, leads_to, times_between, times_followed, was_called
 from rankwise.diagnose.passes import has_left_pass, passes_of, shorter_pass
-from rankwise.diagnose.reasons import LeftLoops, Reason, find_left_loops, find_skips, reasons_text
+from rankwise.diagnose.reasons import LeftLoops, Reason, find_catches, find_left_loops, find_skips, reasons_text
 from rankwise.diagnose.wording import at, verb
 from rankwise.evidence.collectives import WRAPPER_CALLS
-from rankwise.evidence.frames import user_frames
+from rankwise.evidence.frames import is_user_file, user_frames
 from rankwise.evidence.records import Call, Frame, JobEvidence, Stack
 from rankwise.findings import ranks_text
 from rankwise.source.book import SourceBook
@@ -200,6 +200,12 @@ def _by_loop(way: _Way) -> Blame | None:
     if not ends and left.is_in_another and there is not None and (told := _conditions_on(way, there)):
         why = f"{_told(there)} is made {reasons_text(told)}; or it went fewer rounds in {loop}: {reasons_text(exits)}"
         return Blame("RW209" if there.op == "forward" else "RW208", way.others, why, None, False, _frames([*told, *exits]))
+    if not ends and (caught := find_catches(way.book, _stack(missed), _stack(there))):
+        has_left = has_left_pass(way.job.ranks[way.others[0]], way.job.ranks[way.mine[0]])  # then its data did not end
+        told = caught if has_left else [*caught, *exits]
+        return Blame(
+            "RW219", way.others, f"it left {loop}: {reasons_text(told)}", told[0].frame if len(told) == 1 else None, False, _frames(told)
+        )
     if not ends:
         rounds = f"{ranks_text(way.others)} went fewer rounds than {ranks_text(way.mine)} in {loop}: {reasons_text(exits)}"
         return Blame("RW221", sorted([*way.mine, *way.others]), rounds, exits[0].frame if len(exits) == 1 else None, certain=False)
@@ -318,8 +324,10 @@ def _by_novelty(way: _Way) -> Blame | None:
 def _by_condition(way: _Way) -> Blame | None:
     """The others' call stands under conditions, these ranks' does not: the conditions came out differently. A suspicion, for each may be meant."""
     there, before = way.parting.next_other, _stack(way.parting.before)
-    if there is None or way.parting.next is None or find_skips(way.book, before, _stack(way.parting.next)):
+    if there is None or way.parting.next is None:
         return None
+    if any(is_user_file(reason.frame.file) for reason in find_skips(way.book, before, _stack(way.parting.next))):
+        return None  # those of a library that these went through hold for all ranks alike, as a rule
     told = _conditions_on(way, there)
     if not told:
         return None

@@ -10,6 +10,7 @@ from math import prod
 
 from rankwise.diagnose.rank_state import end_of
 from rankwise.evidence.collectives import WRAPPER_CALLS
+from rankwise.evidence.frames import user_frame
 from rankwise.evidence.records import Call, JobEvidence, RankEvidence
 
 _NOT_TOGETHER = frozenset(
@@ -19,7 +20,8 @@ _NOT_TOGETHER = frozenset(
     }
 )  # fmt: skip
 _SAME_SIZE = frozenset({"all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor"})
-_GAP, _TWIN, _NEVER = 2, 1, 1 << 20  # a call that one rank left out costs more than the same call from another line
+_GAP, _TWIN, _NEVER = 4, 2, 1 << 20  # a call that one rank left out costs more than the same call from another line
+_NEAR = 1  # from the same line of the user's, by another way through a library
 _BAND = 40  # how far two ranks may be apart
 _LONGEST = 1500  # calls after the first difference that are laid side by side
 _SOME_PAST = 8  # calls before which nothing is usual yet
@@ -217,6 +219,7 @@ def _align(a: Sequence[Call], b: Sequence[Call], are_over: tuple[bool, bool]) ->
     What only one side has at the end is free, it is just further; unless the other is over, and never comes to it.
     Of several places for a gap that cost the same, as in rounds that are all alike, the last one: till then both were in step.
     """
+    own_a, own_b = ([user_frame(call.stack) for call in calls] for calls in (a, b))
     costs: dict[tuple[int, int], int] = {(0, 0): 0}
     steps: dict[tuple[int, int], tuple[int, int]] = {}
     for i in range(len(a) + 1):
@@ -227,7 +230,9 @@ def _align(a: Sequence[Call], b: Sequence[Call], are_over: tuple[bool, bool]) ->
             if j and (i, j - 1) in costs:
                 options.append((costs[i, j - 1] + _GAP, (i, j - 1)))
             if i and j and (i - 1, j - 1) in costs:
-                options.append((costs[i - 1, j - 1] + _cost(a[i - 1], b[j - 1]), (i - 1, j - 1)))
+                cost = _cost(a[i - 1], b[j - 1])
+                is_near = cost == _TWIN and own_a[i - 1] == own_b[j - 1]
+                options.append((costs[i - 1, j - 1] + (_NEAR if is_near else cost), (i - 1, j - 1)))
             if options:
                 costs[i, j], steps[i, j] = min(options, key=lambda option: option[0])
     edge = [cell for cell in costs if cell[0] == len(a) or cell[1] == len(b)]

@@ -86,6 +86,14 @@ def find_left_loops(book: SourceBook, inside: Stack, outside: Stack) -> LeftLoop
     return LeftLoops(tuple(left), tuple(dict.fromkeys(reasons)), is_in_another)
 
 
+def find_catches(book: SourceBook, inside: Stack, outside: Stack) -> list[Reason]:
+    """The except blocks around `inside`, and not around `outside`, that an exception may have led to: from there the rank goes on."""
+    shared = book.shared_frames(inside, outside)
+    frames = inside if shared is None else (*below(inside, shared[0]), shared[0])
+    known = [] if shared is None else [skip.line for skip in book.handlers_for(shared[1])]
+    return [_of_skip(frame, skip) for frame in frames for skip in book.handlers_for(frame) if skip.line not in known]
+
+
 def _exits(frame: Frame, loop: Loop) -> list[Reason]:
     """What can end a loop: the statements that leave it, its condition, the end of what it goes over (which a range rarely is)."""
     found = [_of_skip(frame, skip) for skip in loop.exits]
