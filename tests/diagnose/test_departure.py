@@ -130,6 +130,110 @@ def fit(loader):
     expect(root(job(going, stopped, sources={"train.py": source})), "RW219", [1], "patience.is_over", at=f"train.py:{lines['break']}")
 
 
+def test_batches_of_a_rank_that_evaluates_alone_do_not_make_the_others_data_short() -> None:
+    loop, own = stack_of("train.py:9 train"), stack_of("train.py:30 evaluate")
+    trains_on = _passes(in_backward(1, after=[*STEP * 5, STEP[0]]), loop, 4, is_over=True)
+    trains_on = replace(trains_on, counts={**trains_on.counts, "next_batch": 5, "pass_start": 2})
+    evaluates = _passes(waiting(0, "all_gather", "train.py:33 evaluate", after=STEP * 5), loop, 4, is_over=False)
+    second = Call("pass_start", NOW_NS - 11 * SECOND, NOW_NS - 11 * SECOND, own, peer=4)
+    calls = (*evaluates.calls[:-1], second, evaluates.calls[-1])
+    evaluates = replace(evaluates, calls=calls, counts={**evaluates.counts, "next_batch": 9, "pass_start": 2})
+
+    expect(root(job(evaluates, trains_on)), "RW208", [0], "which no rank had called before", certain=False)
+
+
+EPOCHS, MARKS = numbered("""\
+def main(loader):
+    if not args.train:
+        return
+    for epoch in range(9):
+        for batch in loader:            # <- loop
+            model(batch).backward()     # <- backward
+        score = evaluate()              # <- evaluate
+        if score > best:                # <- condition
+            dist.broadcast(score, 0)    # <- broadcast
+""")
+METERS = "def sync(meters):\n    for meter in meters:\n        dist.barrier()\n"
+AT = {name: f"train.py:{line} main" for name, line in MARKS.items()}
+EPOCH = [*gradients(3, AT["backward"]), *did(at=AT["evaluate"])]
+
+
+def test_a_call_under_a_condition_at_the_end_of_a_round_is_no_round_less_of_the_loop_before_it() -> None:
+    best = waiting(0, "broadcast", AT["broadcast"], after=EPOCH)
+    trains_on = in_backward(1, AT["backward"], after=EPOCH)
+
+    found = root(job(best, trains_on, sources={"train.py": EPOCHS}))
+
+    expect(found, "RW208", [0], "only rank 0 called broadcast", "only when `score > best`", certain=False, at=AT["condition"].split()[0])
+
+
+def test_a_loop_that_was_never_begun_was_skipped_and_not_left() -> None:
+    sources = {"train.py": EPOCHS.replace("dist.broadcast(score, 0)", "sync(meters)"), "metrics.py": METERS}
+    meters = waiting(0, "barrier", ("metrics.py:3 sync", AT["broadcast"]), after=EPOCH, sizes=())
+    trains_on = in_backward(1, AT["backward"], after=EPOCH)
+
+    found = root(job(meters, trains_on, sources=sources))
+
+    expect(found, "RW201", [1], "rank 1 skipped barrier", "only when `score > best`", certain=False, at=AT["condition"].split()[0])
+
+
+def test_a_call_that_is_made_in_some_rounds_only_is_named_with_its_condition() -> None:
+    """Both ranks made it before: their rounds may have differed, or what they make of the condition."""
+    source, lines = numbered("""\
+def main(batches):
+    while step < last:
+        for part in split(next(batches)):
+            model(part).backward()      # <- backward
+        if step % log_every == 0:       # <- condition
+            dist.gather(loss)           # <- gather
+        step += 1
+""")
+    at = {name: f"train.py:{line} main" for name, line in lines.items()}
+    step, logged = gradients(2, at["backward"]), did("gather", at=at["gather"])
+    past = [*step, *logged, *step * 3]
+    evidence = job(waiting(0, "gather", at["gather"], after=past), in_backward(1, at["backward"], after=past), sources={"train.py": source})
+
+    found = root(evidence)
+
+    expect(
+        found, "RW208", [0], "only when `step % log_every == 0`", "or it went fewer rounds", certain=False, at=at["condition"].split()[0]
+    )
+
+
+def test_an_exception_that_was_swallowed_around_a_loop_may_have_ended_it() -> None:
+    source, lines = numbered("""\
+def main(loader):
+    try:
+        for batch in loader:            # <- loop
+            model(batch).backward()     # <- backward
+    except KeyboardInterrupt:           # <- handler
+        pass
+""")
+    at = {name: f"train.py:{line} main" for name, line in lines.items()}
+    step = gradients(at=at["backward"])
+    going = _passes(in_backward(0, at["backward"], after=step * 5), stack_of(at["loop"]), 6, is_over=False)
+    stopped = ended(_passes(rank(1, step * 5), stack_of(at["loop"]), 5, is_over=False))
+
+    found = root(job(going, stopped, sources={"train.py": source}))
+
+    expect(found, "RW219", [1, 0], "catches an exception", certain=False, at=at["handler"].split()[0])
+    assert "ends when" not in found.why, "its data did not end"
+
+
+def test_conditions_of_a_library_on_the_other_ranks_way_do_not_hide_one_of_the_users_own() -> None:
+    library = "/home/ada/venv/lib/python3.11/site-packages/trainer/loop.py"
+    source = "def training_step(batch):\n    if batch.sum() > 0:\n        dist.all_gather(out, batch)\n"
+    loop = "def backward(loss):\n    if self.automatic:\n        loss.backward()\n"
+    before = did(times=5, at="train.py:9 log")
+    evidence = job(
+        waiting(0, "all_gather", "train.py:3 training_step", after=before),
+        in_backward(1, f"{library}:3 backward", after=before),
+        sources={"train.py": source, library: loop},
+    )
+
+    expect(root(evidence), "RW208", [0], "only when `batch.sum() > 0`", certain=False, at="train.py:2")
+
+
 def test_rw220_gradient_sync_was_off_on_one_rank() -> None:
     """Both ran as many forwards and backwards; one of them made one reduction less, and its forward says why."""
     forward, backward = Call("forward", 0, 1, stack_of("train.py:11 train")), Call("backward", 2, 3, stack_of("train.py:12 train"))

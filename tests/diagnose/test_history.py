@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import replace
 
 from hypothesis import given, settings
@@ -9,9 +10,11 @@ from hypothesis import strategies as st
 
 from rankwise.diagnose.history import find_parting, has_unusual_step, history_of, times_followed
 from rankwise.evidence.records import Call, JobEvidence
-from tests.diagnose.jobs import NOW_NS, SECOND, job, rank, root, stack_of, waiting
+from tests.diagnose.jobs import NOW_NS, SECOND, did, ended, job, log_of, rank, root, stack_of, waiting
 from tests.diagnose.jobs import Slot as S
 from tests.diagnose.simulation import start
+
+LIBRARY = "/home/ada/venv/lib/python3.11/site-packages/launcher/groups.py"
 
 
 def calls(text: str, *, open_last: bool = False) -> tuple[Call, ...]:
@@ -45,8 +48,45 @@ def test_the_same_call_from_another_line_is_a_twin() -> None:
     assert parted("abTcabTcab", "abUcabUcab") is None
 
 
+def test_a_call_from_the_same_line_by_another_way_is_a_nearer_twin() -> None:
+    """`with first_rank():` has a barrier at its begin on one rank and at its end on the other, which belong together."""
+    enter, leave = (stack_of((f"{LIBRARY}:{line} first_rank", "train.py:5 load")) for line in (10, 20))
+    own, ddp = stack_of("train.py:6 load"), stack_of("train.py:9 main")
+    made = [[("barrier", own), ("barrier", leave)], [("barrier", enter), ("ddp", ddp)]]
+    began, over = (NOW_NS, NOW_NS + 1000), (NOW_NS + 500, 0)
+    ranks = [
+        replace(rank(r, []), calls=tuple(Call(op, began[i], over[i], at) for i, (op, at) in enumerate(one))) for r, one in enumerate(made)
+    ]
+
+    found = find_parting(job(*ranks), 0, 1)
+
+    assert found is not None and found.mine.rank == 0 and found.next is not None
+    assert (found.next.stack, found.is_in_step_again) == (own, True)
+
+
 def test_differences_that_were_evened_out_are_past() -> None:
     assert parted("abXcabYcabP", "abcXabYcabQ") == ("P", "Q")
+
+
+def test_evaluations_of_one_rank_that_called_no_collective_are_not_where_ranks_part() -> None:
+    own = "E" * 50  # more than two ranks may be apart
+
+    found = find_parting(with_evaluations(f"{own}abcd{own}abcdabcd", "abcdabcd"), 0, 1)
+
+    assert found is not None and found.next is not None
+    assert (found.next.op, found.at, found.next_other) == ("all_reduce", 8, None)
+
+
+def with_evaluations(mine: str, other: str) -> JobEvidence:
+    """Two ranks, of which the second has ended; an `E` is a forward of an evaluation, without a collective in torch's own record."""
+    made = []
+    for r, text in enumerate((mine, other)):
+        told = tuple(replace(c, op="forward", reduce_op="no_grad+eval") if t == "E" else c for t, c in zip(text, calls(text), strict=True))
+        first, *rest = [c.started_ns for c in told if c.op != "forward"]
+        log = log_of(did(times=len(rest) + 1))
+        log.created_ns[:] = array("Q", [min(first, told[0].started_ns - 1), *rest])
+        made.append(replace(rank(r, []), calls=told, collectives=log))
+    return job(made[0], ended(made[1]))
 
 
 def test_calls_that_left_the_ring_are_left_out_on_both_sides() -> None:

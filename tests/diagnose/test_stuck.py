@@ -23,6 +23,7 @@ from tests.diagnose.jobs import (
     did,
     elsewhere,
     expect,
+    finished,
     helper,
     in_call,
     job,
@@ -344,6 +345,38 @@ def test_rw308_one_of_several_workers_is_gone() -> None:
     found = verdict(elsewhere(1, inside=LOADER, helpers=(gone, idle)))
 
     expect(found, "RW308", [1], "5000", certain=False, deadlock=False)
+
+
+SPAWNED = "python -c from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=8, pipe_handle=12) --multiprocessing-fork"
+
+
+@pytest.mark.parametrize("stack", [(), (f"{PYTHON}/importlib/_bootstrap.py:1176 _find_and_load",)])
+def test_workers_of_the_last_epoch_are_not_dead_while_new_ones_start(stack: tuple[str, ...]) -> None:
+    old = Helper(5000, "python train.py", 4201, (), "", True, ended=finished(1).ended)
+    tracker = helper(
+        5001, 4201, f"{PYTHON}/multiprocessing/resource_tracker.py:200 main", command="python -c from multiprocessing.resource_tracker"
+    )
+    new = helper(5002, 4201, *stack, state="R", command=SPAWNED)
+
+    found = verdict(elsewhere(1, inside=LOADER, helpers=(old, tracker, new)))
+
+    expect(found, "RW502", [1], "DataLoader workers", "5002", "starting", certain=False, deadlock=False)
+    assert found.severity == "info"
+    all_wait = [elsewhere(r, inside=LOADER, helpers=(new,), last_progress_ns=NOW_NS - 20 * SECOND) for r in range(2)]
+    assert diagnose(job(*all_wait)) == []
+
+
+def test_a_spawned_process_at_work_is_no_worker_that_starts() -> None:
+    gone = Helper(5000, "python train.py", 4201, (), "", True, ended=killed(rank(1)).ended)
+    manager = helper(5001, 4201, "train.py:90 serve", f"{PYTHON}/multiprocessing/process.py:314 _bootstrap", command=SPAWNED)
+
+    assert verdict(elsewhere(1, inside=LOADER, helpers=(gone, manager))).code == "RW308"
+
+
+def test_ranks_that_compute_on_a_crowded_machine_are_not_idle() -> None:
+    ranks = [elsewhere(r, samples=samples(cpu=0.15, state="R"), last_progress_ns=NOW_NS - 12 * SECOND) for r in range(2)]
+
+    assert not [f for f in diagnose(job(*ranks, sources={"train.py": at_line("loss.backward()")})) if "all ranks stand" in f.summary]
 
 
 def test_rw309_a_lock_that_was_held_at_the_fork() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from rankwise.evidence.records import Frame
 from tests.source.sources import ALL, FILE, LOOP, book_of, line_of, reaching
 
 FORMS = {
@@ -134,3 +135,28 @@ def test_the_return_of_an_inner_function_skips_nothing_outside() -> None:
     source = "def evaluate():\n    def key(x):\n        return x\n    y = sorted(data, key=key)\n    dist.all_reduce(x)\n"
 
     assert book_of(source).skips_before(FILE, 5) == []
+
+
+def test_running_as_a_script_is_no_condition() -> None:
+    source = 'if __name__ == "__main__":\n    if rank == 0:\n        dist.barrier()\n'
+
+    assert [guard.text for guard in book_of(source).guards(FILE, 3)] == ["rank == 0"]
+
+
+def test_finds_the_except_blocks_that_swallow_what_a_line_raises() -> None:
+    source = """\
+def main():
+    try:
+        try:
+            for batch in loader:
+                step(batch)
+        except ValueError:
+            raise
+    except KeyboardInterrupt:
+        pass
+    dist.barrier()
+"""
+    book = book_of(source)
+
+    assert [skip.line for skip in book.handlers_for(Frame(FILE, 5, "main"))] == [8]
+    assert book.handlers_for(Frame(FILE, 10, "main")) == []

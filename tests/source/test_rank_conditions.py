@@ -113,6 +113,18 @@ def run():
     tracker = Tracker("run") if dist.get_rank() == 0 else None
     Trainer(model, tracker).main()
 """,
+    "a function of a module of one's own that is called dist": """\
+import distributed as dist
+def is_primary():
+    return get_rank() == 0
+def get_rank():
+    if not torch.distributed.is_available():
+        return 0
+    return torch.distributed.get_rank()
+def main():
+    if dist.is_primary():
+        dist.barrier()
+""",
     "a variable": "rank = dist.get_rank()\ndef main():\n    lead = rank == 0\n    if lead:\n        dist.barrier()\n",
     "a global": "chief = dist.get_rank() == 0\ndef main():\n    if chief:\n        dist.barrier()\n",
     "an annotated variable": "def main():\n    chief: bool = dist.get_rank() == 0\n    if chief:\n        dist.barrier()\n",

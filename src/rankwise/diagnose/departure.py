@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 from rankwise.diagnose.blame import Blame, Side, by_rank_condition, op_text, top_of
 from rankwise.diagnose.history import Parting, key_of, leads_to, times_between, times_followed, was_called
-from rankwise.diagnose.passes import has_left_pass, shorter_pass
-from rankwise.diagnose.reasons import LeftLoops, Reason, find_left_loops, find_skips, reasons_text
+from rankwise.diagnose.passes import has_left_pass, passes_of, shorter_pass
+from rankwise.diagnose.reasons import LeftLoops, Reason, find_catches, find_left_loops, find_skips, reasons_text
 from rankwise.diagnose.wording import at, verb
 from rankwise.evidence.collectives import WRAPPER_CALLS
-from rankwise.evidence.frames import user_frames
+from rankwise.evidence.frames import is_user_file, user_frames
 from rankwise.evidence.records import Call, Frame, JobEvidence, Stack
 from rankwise.findings import ranks_text
 from rankwise.source.book import SourceBook
@@ -114,6 +114,8 @@ def _by_data(way: _Way) -> Blame | None:
         told = f"{short.batches} batches{at(top_of(user_frames(short.stack)))}, {got} the same pass"
     else:
         (ends, ends_other), (batches, batches_other) = way.counts("end_of_data"), way.counts("next_batch")
+        if all(passes_of(way.job.ranks[ranks[0]]) for ranks in (way.mine, way.others)):
+            return None  # both ranks' passes are known, and none is shorter: batches of other passes do not count
         if (ends_other or 0) <= (ends or 0) or (batches or 0) <= (batches_other or 0):
             return None
         told = f"{batches_other} batches in all, {verb(way.mine, 'is', 'are')} at {batches}"
@@ -168,12 +170,18 @@ def _by_loop(way: _Way) -> Blame | None:
         return None  # the others do what is usual, these something new
     if left.is_in_another and there is not None and not was_called(way.parting, there) and not way.counts("next_batch")[0]:
         return None  # the others may be at the end of their round, with a call of their own
+    before = _stack(way.parting.before)  # of a call from an autograd thread there is none
+    if before and not any(left.are_around(frame) for frame in before):
+        if there is not None and was_called(way.parting, missed):
+            return None  # both have been through the loop before, and these have only begun it anew
+        if any(not left.are_around(reason.frame) for reason in find_skips(way.book, before, _stack(missed))):
+            return replace(_skipped(way, ""), certain=False)  # the others may never have come to the loop
     batches, batches_other = way.counts("next_batch")
     ends = [reason for reason in left.reasons if reason.kind != "data"]
     is_abandoned = bool(ends) and has_left_pass(way.job.ranks[way.others[0]], way.job.ranks[way.mine[0]])
     if batches and batches == batches_other and not is_abandoned:
         return _skipped(way, f", though both sides fetched {batches} batches")
-    loop = f"the loop in {_place(left.frame.file, left.loops[-1].start)} that {verb(way.mine, 'is', 'are')} still in"
+    loop = f"the loop in {left.place()} that {verb(way.mine, 'is', 'are')} still in"
     exits = ends if is_abandoned else _possible(way, left)
     ends = [reason for reason in exits if reason.kind != "data"]
     # Without a count of rounds, a round that left the call out looks like a round less.
@@ -189,6 +197,15 @@ def _by_loop(way: _Way) -> Blame | None:
         return Blame("RW201" if not ends else "RW219", way.others, why, certain=False, candidates=_frames([*skips, *exits]))
     if not exits:
         return _skipped(way, "")
+    if not ends and left.is_in_another and there is not None and (told := _conditions_on(way, there)):
+        why = f"{_told(there)} is made {reasons_text(told)}; or it went fewer rounds in {loop}: {reasons_text(exits)}"
+        return Blame("RW209" if there.op == "forward" else "RW208", way.others, why, None, False, _frames([*told, *exits]))
+    if not ends and (caught := find_catches(way.book, _stack(missed), _stack(there))):
+        has_left = has_left_pass(way.job.ranks[way.others[0]], way.job.ranks[way.mine[0]])  # then its data did not end
+        told = caught if has_left else [*caught, *exits]
+        return Blame(
+            "RW219", way.others, f"it left {loop}: {reasons_text(told)}", told[0].frame if len(told) == 1 else None, False, _frames(told)
+        )
     if not ends:
         rounds = f"{ranks_text(way.others)} went fewer rounds than {ranks_text(way.mine)} in {loop}: {reasons_text(exits)}"
         return Blame("RW221", sorted([*way.mine, *way.others]), rounds, exits[0].frame if len(exits) == 1 else None, certain=False)
@@ -307,13 +324,19 @@ def _by_novelty(way: _Way) -> Blame | None:
 def _by_condition(way: _Way) -> Blame | None:
     """The others' call stands under conditions, these ranks' does not: the conditions came out differently. A suspicion, for each may be meant."""
     there, before = way.parting.next_other, _stack(way.parting.before)
-    if there is None or way.parting.next is None or find_skips(way.book, before, _stack(way.parting.next)):
+    if there is None or way.parting.next is None:
         return None
-    told = [reason for reason in find_skips(way.book, before, _stack(there)) if reason.kind == "condition"]
+    if any(is_user_file(reason.frame.file) for reason in find_skips(way.book, before, _stack(way.parting.next))):
+        return None  # those of a library that these went through hold for all ranks alike, as a rule
+    told = _conditions_on(way, there)
     if not told:
         return None
     why = f"the call at {_place(_stack(there)[0].file, _stack(there)[0].line)} is made {reasons_text(told)}; {ranks_text(way.mine)} did not come to it"
     return Blame("RW209" if there.op == "forward" else "RW208", way.others, why, None, False, _frames(told))
+
+
+def _conditions_on(way: _Way, call: Call) -> list[Reason]:
+    return [reason for reason in find_skips(way.book, _stack(way.parting.before), _stack(call)) if reason.kind == "condition"]
 
 
 def _frames(reasons: list[Reason]) -> tuple[Frame, ...]:

@@ -10,6 +10,7 @@ from math import prod
 
 from rankwise.diagnose.rank_state import end_of
 from rankwise.evidence.collectives import WRAPPER_CALLS
+from rankwise.evidence.frames import user_frame
 from rankwise.evidence.records import Call, JobEvidence, RankEvidence
 
 _NOT_TOGETHER = frozenset(
@@ -19,7 +20,8 @@ _NOT_TOGETHER = frozenset(
     }
 )  # fmt: skip
 _SAME_SIZE = frozenset({"all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor"})
-_GAP, _TWIN, _NEVER = 2, 1, 1 << 20  # a call that one rank left out costs more than the same call from another line
+_GAP, _TWIN, _NEVER = 4, 2, 1 << 20  # a call that one rank left out costs more than the same call from another line
+_NEAR = 1  # from the same line of the user's, by another way through a library
 _BAND = 40  # how far two ranks may be apart
 _LONGEST = 1500  # calls after the first difference that are laid side by side
 _SOME_PAST = 8  # calls before which nothing is usual yet
@@ -121,6 +123,7 @@ def _outermost(numbered: list[tuple[int, Call]]) -> Iterator[tuple[int, Call]]:
 def find_parting(job: JobEvidence, rank: int, other: int, group: str = "0") -> Parting | None:
     """The place from which on two ranks were not in step any more; None where one is only further than the other."""
     mine, theirs = _from_the_same_call(history_of(job.ranks[rank]), history_of(job.ranks[other]))
+    mine, theirs = _without_quiet_of_its_own(mine, theirs), _without_quiet_of_its_own(theirs, mine)
     start = _common_prefix(mine, theirs)
     if start is None:
         return None
@@ -180,6 +183,17 @@ def _since(history: History, first: int) -> History:
     return replace(history, calls=history.calls[start:], numbers=history.numbers[start:], first=first)
 
 
+def _without_quiet_of_its_own(history: History, other: History) -> History:
+    """Without forwards that called no collective, from places the other rank never comes to: one rank's own evaluation keeps nobody waiting."""
+    known = {key_of(call) for call in other.calls}
+    kept = [
+        (number, call)
+        for number, call in zip(history.numbers, history.calls, strict=True)
+        if number not in history.quiet or key_of(call) in known
+    ]
+    return replace(history, calls=tuple(call for _, call in kept), numbers=tuple(number for number, _ in kept))
+
+
 def _common_prefix(a: History, b: History) -> int | None:
     """How many calls are the same from the start; None where the starts do not fit each other, so that nothing can be said."""
     shared = min(len(a.calls), len(b.calls))
@@ -203,18 +217,22 @@ def _align(a: Sequence[Call], b: Sequence[Call], are_over: tuple[bool, bool]) ->
     """The pairs of the cheapest alignment (Needleman-Wunsch within a band).
 
     What only one side has at the end is free, it is just further; unless the other is over, and never comes to it.
+    Of several places for a gap that cost the same, as in rounds that are all alike, the last one: till then both were in step.
     """
+    own_a, own_b = ([user_frame(call.stack) for call in calls] for calls in (a, b))
     costs: dict[tuple[int, int], int] = {(0, 0): 0}
     steps: dict[tuple[int, int], tuple[int, int]] = {}
     for i in range(len(a) + 1):
         for j in range(max(0, i - _BAND), min(len(b), i + _BAND) + 1):
             options = []
-            if i and j and (i - 1, j - 1) in costs:
-                options.append((costs[i - 1, j - 1] + _cost(a[i - 1], b[j - 1]), (i - 1, j - 1)))
             if i and (i - 1, j) in costs:
                 options.append((costs[i - 1, j] + _GAP, (i - 1, j)))
             if j and (i, j - 1) in costs:
                 options.append((costs[i, j - 1] + _GAP, (i, j - 1)))
+            if i and j and (i - 1, j - 1) in costs:
+                cost = _cost(a[i - 1], b[j - 1])
+                is_near = cost == _TWIN and own_a[i - 1] == own_b[j - 1]
+                options.append((costs[i - 1, j - 1] + (_NEAR if is_near else cost), (i - 1, j - 1)))
             if options:
                 costs[i, j], steps[i, j] = min(options, key=lambda option: option[0])
     edge = [cell for cell in costs if cell[0] == len(a) or cell[1] == len(b)]

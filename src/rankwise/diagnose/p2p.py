@@ -51,7 +51,7 @@ def _who_departed(job: JobEvidence, states: RankStates, book: SourceBook, rank: 
     for inside, outside in ((rank, peer), (peer, rank)):
         left = find_left_loops(book, states[inside].stack, states[outside].stack)
         if left is not None and _was_in(job.ranks[outside], left):
-            return [outside], f"; rank {outside} has left the loop of line {left.loops[-1].start} that rank {inside} is still in"
+            return [outside], f"; rank {outside} has left the loop of line {left.left[-1][1].start} that rank {inside} is still in"
     unusual = [r for r in (rank, peer) if has_unusual_step(job.ranks[r])]
     if len(unusual) == 1 and states[unusual[0]].op in P2P:  # one that is done with its transfers comes to something new as well
         return unusual, f"; rank {unusual[0]} came here by a way it did not take before"
@@ -60,12 +60,7 @@ def _who_departed(job: JobEvidence, states: RankStates, book: SourceBook, rank: 
 
 def _was_in(evidence: RankEvidence, left: LeftLoops) -> bool:
     """True if the rank made calls in one of these loops itself: a loop of the other's own is none that it has left."""
-    return any(
-        frame.file == left.frame.file and loop.start <= frame.line <= loop.end
-        for call in evidence.calls
-        for frame in call.stack
-        for loop in left.loops
-    )
+    return any(left.are_around(frame) for call in evidence.calls for frame in call.stack)
 
 
 def _tags(job: JobEvidence, states: RankStates, rank: int, peer: int) -> str:

@@ -29,7 +29,11 @@ def passes_of(evidence: RankEvidence) -> list[Pass]:
             if opened is not None:
                 found[opened] = replace(found[opened], batches=call.peer or 0, is_over=True, ended_ns=call.started_ns)
     fetched = evidence.counts.get("next_batch", 0)
-    return [one if one.is_over else replace(one, batches=max(0, fetched - one.batches)) for one in found]
+    for i in range(len(found) - 1, -1, -1):
+        if not found[i].is_over:  # `batches` is what had been fetched when it began; passes that began later had their share
+            shares = sum(one.batches for one in found[i + 1 :])
+            found[i] = replace(found[i], batches=max(0, fetched - found[i].batches - shares))
+    return found
 
 
 def shorter_pass(evidence: RankEvidence, other: RankEvidence) -> tuple[Pass, Pass] | None:

@@ -27,10 +27,17 @@ class Reason:
 class LeftLoops:
     """The loops that one rank is still in and another one has left, and what can have led it out."""
 
-    frame: Frame  # where the one inside stands in the innermost of them
-    loops: tuple[Loop, ...]
+    left: tuple[tuple[Frame, Loop], ...]  # innermost first, with the line at which the one inside stands in each
     reasons: tuple[Reason, ...]
     is_in_another: bool = False  # both are still in a loop around these: then the other may only be at the end of its round
+
+    def place(self) -> str:
+        """Where the outermost of them begins."""
+        return f"{os.path.basename(self.left[0][0].file)}:{self.left[-1][1].start}"
+
+    def are_around(self, frame: Frame) -> bool:
+        """True for a line within one of them."""
+        return any(frame.file == inside.file and loop.start <= frame.line <= loop.end for inside, loop in self.left)
 
 
 def find_skips(book: SourceBook, before: Stack, missed: Stack) -> list[Reason]:
@@ -42,12 +49,20 @@ def find_skips(book: SourceBook, before: Stack, missed: Stack) -> list[Reason]:
         skips = [skip for skip in book.skips_before(frame.file, frame.line) if skip.in_handler or start < skip.line < frame.line]
         found += [_of_skip(frame, skip) for skip in skips]
         told = {skip.guard for skip in skips}
-        known = {guard.line for guard in book.guards(frame.file, start)} if start else set()
+        known = _met_by_both(book, shared, start) if shared is not None and frame == shared[1] else set()
         for guard in book.guards(frame.file, frame.line):
             if guard.text not in told and guard.line not in known and guard.line > start:
                 place = Frame(frame.file, guard.line, frame.function)
                 found.append(Reason(place, "condition", f"only when `{guard.condition}`", mentions_rank(guard.test)))
     return list(dict.fromkeys(found))
+
+
+def _met_by_both(book: SourceBook, shared: tuple[Frame, Frame], start: int) -> set[int]:
+    """Lines of conditions that held for both calls at once: not those within a loop that has gone into its next round between them."""
+    before, missed = shared
+    met = {guard.line for guard in book.guards(before.file, before.line)}
+    rounds = [] if start else [loop.start for loop in book.loops_at(missed.file, missed.line) if loop.start <= before.line <= loop.end]
+    return {line for line in met if line < max(rounds, default=line + 1)}
 
 
 def find_left_loops(book: SourceBook, inside: Stack, outside: Stack) -> LeftLoops | None:
@@ -68,7 +83,15 @@ def find_left_loops(book: SourceBook, inside: Stack, outside: Stack) -> LeftLoop
     reasons = [reason for frame, loop in left for reason in _exits(frame, loop)]
     outer = [] if shared is None else [frame for frame in inside if frame not in frames]
     is_in_another = any(loop not in [one for _, one in left] for frame in outer for loop in book.loops_at(frame.file, frame.line))
-    return LeftLoops(left[0][0], tuple(loop for _, loop in left), tuple(dict.fromkeys(reasons)), is_in_another)
+    return LeftLoops(tuple(left), tuple(dict.fromkeys(reasons)), is_in_another)
+
+
+def find_catches(book: SourceBook, inside: Stack, outside: Stack) -> list[Reason]:
+    """The except blocks around `inside`, and not around `outside`, that an exception may have led to: from there the rank goes on."""
+    shared = book.shared_frames(inside, outside)
+    frames = inside if shared is None else (*below(inside, shared[0]), shared[0])
+    known = [] if shared is None else [skip.line for skip in book.handlers_for(shared[1])]
+    return [_of_skip(frame, skip) for frame in frames for skip in book.handlers_for(frame) if skip.line not in known]
 
 
 def _exits(frame: Frame, loop: Loop) -> list[Reason]:

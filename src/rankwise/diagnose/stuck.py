@@ -22,6 +22,7 @@ _LOCK_LINE = re.compile(r"\.acquire\(|^with .*(lock|mutex|sem|cond)|\block\b", r
 _PIPE_LINE = re.compile(r"os\.read\(|\.readline\(|\binput\(|\.recv\(\)|\.read\(\)|stdin|fifo|pipe", re.IGNORECASE)
 _LONG_S = 60.0  # before that, ranks that all wait for something are more likely loading data than stuck
 _KERNEL_S = 30.0  # a decomposition or a compiler may keep a GPU, and the line that waits for it, for that long
+_AT_WORK = ("R", "D")  # a process that runs, or reads a disk
 _LOCK_LIBRARIES = ("filelock", "portalocker", "fasteners")
 _CHILD_LINE = re.compile(r"\.wait\(\)|\.communicate\(|subprocess\.|check_call|check_output|os\.wait|os\.system")
 
@@ -94,7 +95,7 @@ def _finding(job: JobEvidence, states: RankStates, book: SourceBook, activity: A
 def find_all_idle(job: JobEvidence, states: RankStates, book: SourceBook) -> Finding | None:
     """No rank waits for another, all have stood at the same line for long, and none computes: what they wait for is outside the job."""
     living = [rank for rank, evidence in sorted(job.ranks.items()) if evidence.alive]
-    if not living or any(states[rank].kind != "elsewhere" for rank in living) or any(_cpu_rate(job.ranks[rank]) > 0.2 for rank in living):
+    if not living or any(states[rank].kind != "elsewhere" or _computes(job.ranks[rank]) for rank in living):
         return None
     quiet_s = (job.now_ns - max(job.ranks[rank].last_progress_ns for rank in living)) / 1e9
     activities = [activity_of(job, job.ranks[rank], book) for rank in living]
@@ -202,6 +203,9 @@ def _dataloader(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activ
         return None  # loading in the main process: look at the frame itself
     dead = [helper for helper in rank.helpers if helper.ended is not None and helper.is_python and helper.state == ""]
     alive = [worker for worker in workers if worker.state not in ("", "Z")]
+    if not alive and (starting := [helper for helper in rank.helpers if _is_starting(helper)]):
+        doing = f"waits for its DataLoader workers: process {starting[0].pid} is still starting"
+        return Activity("RW307", doing, fetching, moves=any(helper.state in _AT_WORK for helper in starting))
     if not alive or (dead and not any(_worker_frame(worker) for worker in alive)):
         which = f" (process {dead[0].pid} is gone)" if dead else ""
         return Activity("RW308", f"waits for a DataLoader worker that is dead{which}", fetching)
@@ -425,6 +429,11 @@ def _cpu_rate(rank: RankEvidence) -> float:
     return (samples[-1].cpu_s - samples[0].cpu_s) / seconds if seconds > 0 else 0.0
 
 
+def _computes(rank: RankEvidence) -> bool:
+    """It is at work itself, or has it done by processes that are just starting."""
+    return _cpu_rate(rank) > 0.2 or _always_running(rank) or any(_is_starting(h) and h.state in _AT_WORK for h in rank.helpers)
+
+
 def _bytes_moved(rank: RankEvidence) -> int:
     """Bytes read and written over the last seconds: a checkpoint being written is progress."""
     samples = rank.samples[-3:]
@@ -463,6 +472,12 @@ def _main(helper: Helper) -> Thread | None:
 def _worker_frame(helper: Helper) -> Frame | None:
     thread = _main(helper)
     return user_frame(thread.frames) if thread else None
+
+
+def _is_starting(helper: Helper) -> bool:
+    """A spawned process that has not come to its target yet: it imports everything anew, which takes seconds."""
+    is_spawned = "multiprocessing.spawn" in helper.command and helper.state not in ("", "Z")
+    return is_spawned and not any(frame.function == "_bootstrap" for thread in helper.threads for frame in thread.frames)
 
 
 def _short(text: str, length: int = 160) -> str:

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from rankwise.evidence.records import Frame, JobEvidence, Stack
 from rankwise.ranks import read_rank_env
-from rankwise.source.guards import Guard, Loop, Skip, find_skips, guards_at, leaves, loop_of
+from rankwise.source.guards import Guard, Loop, Skip, caught_by, find_skips, guards_at, leaves, loop_of
 from rankwise.source.names import Names
 from rankwise.source.rank_conditions import Position, RankConditions, find_misnamed
 from rankwise.source.rank_words import meaning_of, zero_only_mark
@@ -197,6 +197,17 @@ class SourceBook:
                     break
                 if isinstance(above, ast.ExceptHandler):
                     found.append(Frame(frame.file, above.lineno, frame.function))
+        return found
+
+    def handlers_for(self, frame: Frame) -> list[Skip]:
+        """The except blocks that would catch an exception at a line and go on after it, innermost first."""
+        statement = self._statement_at(frame.file, frame.line)
+        found = []
+        for above in ancestors(statement) if statement is not None else ():
+            if isinstance(above, FUNCTIONS):
+                break
+            if isinstance(above, (ast.Try, ast.TryStar)):
+                found += [skip for handler in above.handlers if (skip := caught_by(handler, frame.line)) is not None]
         return found
 
     def skips_before(self, file: str, line: int) -> list[Skip]:

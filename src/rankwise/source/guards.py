@@ -99,6 +99,8 @@ def guards_around(node: ast.AST, line: int = 0) -> list[Guard]:
 def _conditions(above: ast.AST, node: ast.AST) -> list[Guard]:
     """What a node says about its child being run."""
     match above:
+        case ast.If(test=ast.Compare(left=ast.Name(id="__name__"))):
+            return []  # the same for every rank of a job
         case ast.If(test=test, body=body, orelse=orelse) if node in body or node in orelse:
             return [Guard(test, node in body)]
         case ast.While(test=test, body=body) if node in body:
@@ -235,7 +237,7 @@ def loop_of(node: ast.For | ast.AsyncFor | ast.While) -> Loop:
 
 def _skip(node: ast.AST, line: int, scope: ast.AST) -> Skip | None:
     if isinstance(node, ast.ExceptHandler):
-        return Skip(node.lineno, "except", True) if _swallows(node) and _covers(node, line) else None
+        return caught_by(node, line)
     if not isinstance(node, (ast.Return, ast.Break, ast.Continue)):
         return None
     if isinstance(node, ast.Return) and node.lineno < line <= last_line(node):
@@ -249,6 +251,11 @@ def _skip(node: ast.AST, line: int, scope: ast.AST) -> Skip | None:
     above = parent_of(node)
     condition = Guard(above.test, node in above.body).condition if isinstance(above, ast.If) else ""
     return Skip(node.lineno, type(node).__name__.lower(), bool(handlers), condition)
+
+
+def caught_by(handler: ast.ExceptHandler, line: int) -> Skip | None:
+    """An except block that swallows what is raised at a line."""
+    return Skip(handler.lineno, "except", True) if _swallows(handler) and _covers(handler, line) else None
 
 
 def _swallows(handler: ast.ExceptHandler) -> bool:

@@ -195,8 +195,11 @@ class RankConditions(Expressions):
         return SOMETHING if not meaning and name[:1].isupper() else self._fact(meaning)  # a class: SummaryWriter(log_dir)
 
     def _functions(self, node: ast.Call) -> list[Function]:
-        """The user's functions that a call may mean; `dist.get_rank()` within the user's own get_rank() is not that one again."""
-        if owner_name(node) in TORCH_DISTRIBUTED:
+        """The user's functions that a call may mean; `dist.get_rank()` within the user's own get_rank() is not that one again.
+
+        A `dist` may be a module of the user's own; what torch's knows about ranks is torch's all the same.
+        """
+        if owner_name(node) in TORCH_DISTRIBUTED and meaning_of_call(node):
             return []
         open_ones = [function for function, _ in self._calls] if isinstance(node.func, ast.Attribute) else []
         return [function for function in self._names.of_call(node) if function not in open_ones]

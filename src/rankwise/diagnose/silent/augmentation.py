@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from rankwise.causes import load_cause
 from rankwise.diagnose.silent.scene import Scene
 from rankwise.evidence.audit import Seeded
 from rankwise.findings import Finding, ranks_text
 
 _LEAST = 3
+Key = tuple[str, int, int, int]
 _NAMES = {"random": "random", "torch": "torch", "numpy": "numpy.random"}
 
 
@@ -23,14 +26,19 @@ def find(scene: Scene) -> list[Finding]:
     return []
 
 
-def _states(scene: Scene, rank: int) -> dict[tuple[str, int, int], int]:
-    """The generators' states before each look at the dataset, by generator, worker and number."""
-    return {
-        (name, seen.worker, seen.n): state for seen in scene.audits[rank].randoms for name, state in zip(seen.used, seen.before)
-    }  # fmt: skip
+def _states(scene: Scene, rank: int) -> dict[Key, int]:
+    """The generators' states before each look at the dataset, by generator, worker, number and epoch: new workers begin to count anew."""
+    times: Counter[tuple[str, int, int]] = Counter()
+    found: dict[Key, int] = {}
+    for seen in scene.audits[rank].randoms:
+        for name, state in zip(seen.used, seen.before):
+            look = (name, seen.worker, seen.n)
+            found[(*look, times[look])] = state
+            times[look] += 1
+    return found
 
 
-def _all_same(generator: str, common: set[tuple[str, int, int]], same: set[tuple[str, int, int]]) -> bool:
+def _all_same(generator: str, common: set[Key], same: set[Key]) -> bool:
     return all(key in same for key in common if key[0] == generator)
 
 

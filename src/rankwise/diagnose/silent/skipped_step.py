@@ -1,10 +1,10 @@
-"""A rank makes fewer optimizer steps than the others, from the same reduced gradients."""
+"""A rank makes fewer optimizer steps than the others from the same reduced gradients, or one more from gradients that nobody reduced."""
 
 from __future__ import annotations
 
 from rankwise.causes import load_cause
-from rankwise.diagnose.silent.scene import Scene
-from rankwise.evidence.audit import StepSeen
+from rankwise.diagnose.silent.scene import BACKWARDS, Scene, num_backwards
+from rankwise.evidence.audit import StepSeen, Window
 from rankwise.findings import Finding, ranks_text
 
 _LEAST = 2  # steps at which the weights have to be different
@@ -46,6 +46,9 @@ def _finding(scene: Scene, apart: list[dict[int, StepSeen]]) -> Finding:
     first = apart[0]
     most = max(step.n for step in first.values())
     fewer = [rank for rank, step in first.items() if step.n < most]
+    for rank in first:
+        if rank not in fewer and (window := _without_reduction(scene, rank, first[rank])) is not None:
+            return _not_reduced_once(scene, rank, window)
     syncs = next(iter(first.values())).syncs
     told = ", ".join(f"rank {rank} {step.n}" for rank, step in list(first.items())[:8])
     return load_cause("RW770").finding(
@@ -56,5 +59,31 @@ def _finding(scene: Scene, apart: list[dict[int, StepSeen]]) -> Finding:
         "looked at",
         instead=(
             "decide on one rank whether to step, and tell the others (broadcast), or decide from numbers that are the same on all ranks",
+        ),
+    )
+
+
+def _without_reduction(scene: Scene, rank: int, step: StepSeen) -> Window | None:
+    """The rank's window up to this step in which no backward reduced, though one does in all its others."""
+    windows = [w for w in scene.audits[rank].windows if w.i == step.i and num_backwards(w.pattern)]
+    odd = [w for w in windows if "s" not in w.pattern]
+    return odd[0] if len(odd) == 1 and odd[0].count == 1 and odd[0].first <= step.n and len(windows) > 1 else None
+
+
+def _not_reduced_once(scene: Scene, rank: int, window: Window) -> Finding:
+    made = num_backwards(window.pattern)
+    usual = max(num_backwards(w.pattern) for w in scene.audits[rank].windows if w.i == window.i)
+    less = (
+        f"its other windows have {usual}: the micro-step that reduces was left out" if made < usual else "no_sync() was on in all of them"
+    )
+    letter = next(letter for letter in reversed(window.pattern) if letter in BACKWARDS)
+    return load_cause("RW760").finding(
+        f"rank {rank} made a step from gradients that were not reduced, so the weights differ between ranks",
+        certain=True,
+        culprits=(scene.place(rank, window.places.get(letter, window.site)),),
+        why=f"before step {window.first} rank {rank} made {made} backwards, and DDP reduced none of them; {less}. Since then each of its reductions "
+        "meets the others' of another step",
+        instead=(
+            "leave out the same micro-steps on all ranks (decide together: all_reduce the flag), and let the last one of a window reduce",
         ),
     )
