@@ -30,9 +30,9 @@ def main(argv: list[str]) -> int:
     parser = Parser(prog="rankwise predict")
     add_options(parser)
     options = parser.parse_args(argv)
-    from rankwise.predict.checking import Options
-    from rankwise.predict.running import predict
-    from rankwise.predict.workspace import PredictError
+    from rankwise.offline.checking import Options
+    from rankwise.offline.running import predict
+    from rankwise.offline.workspace import PredictError
 
     shown = Progress()
     try:
@@ -162,7 +162,7 @@ def _first_error(path: str | None) -> str:
 
 
 def _warn_of_nothing(failed: int, example: str) -> None:
-    from rankwise.predict.workspace import PredictError
+    from rankwise.offline.workspace import PredictError
 
     steps = ("see what the model takes, and choose it with --columns a,b (and --separate)", "then the same command with --overwrite")
     print_finding(PredictError(_TOO_MANY_FAIL, f"none of the {failed:,} rows worked", why=example, next=steps).finding)

@@ -1,0 +1,104 @@
+"""Which writer an output wants, and how its file appears: complete, or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from rankwise.errors import UsageError
+from rankwise.offline.parts import Results
+from rankwise.offline.sinks.entries import json_text
+
+# the parts, as often as they are wanted; the number of rows; where to write
+Write = Callable[[Callable[[], Iterable[Results]], int, Path], None]
+
+_KNOWN = ".parquet, .arrow, .jsonl, .csv, .tsv, .npy, .safetensors, or a folder (no suffix)"
+
+_CHECKED_ROWS = 64
+
+
+def writer_for(output: Path) -> Write:
+    """The writer by the output's suffix; UsageError if there is none."""
+    suffix = output.suffix.lower()
+    if suffix in (".parquet", ".pq", ".arrow", ".feather", ".ipc"):
+        from rankwise.offline.sinks.tables import write_arrow, write_parquet
+
+        return write_parquet if suffix in (".parquet", ".pq") else write_arrow
+    if suffix in (".jsonl", ".ndjson", ".csv", ".tsv"):
+        from rankwise.offline.sinks.lines import write_csv, write_json_lines
+
+        return write_json_lines if suffix in (".jsonl", ".ndjson") else write_csv
+    if suffix in (".npy", ".safetensors"):
+        from rankwise.offline.sinks.arrays import write_npy, write_safetensors
+
+        return write_npy if suffix == ".npy" else write_safetensors
+    if suffix:
+        raise UsageError(f"no writer for {output.name}", why=f"known are {_KNOWN}")
+    from rankwise.offline.sinks.folder import write_folder
+
+    return write_folder
+
+
+def write_output(
+    output: Path, parts: Callable[[], Iterable[Results]], total: int, before_rename: Callable[[Path], None] = lambda complete: None
+) -> None:
+    """Write beside it, flush to the disk, then rename. A folder in its place is moved aside and then removed: never is half of it there."""
+    temporary = output.with_name(f".{output.stem}.unfinished{output.suffix}")
+    aside = output.with_name(f".{output.stem}.replaced{output.suffix}")
+    with _removed_unless_moved(temporary), _removed_unless_moved(aside):
+        writer_for(output)(parts, total, temporary)
+        if temporary.is_dir():
+            os.sync()  # one for all its files
+        else:
+            _flush(temporary)
+        before_rename(temporary)
+        if os.path.lexists(output) and (output.is_dir() or temporary.is_dir()):
+            output.replace(aside)
+        temporary.replace(output)
+
+
+def write_errors(path: Path, parts: Iterable[Results]) -> int:
+    """One line per failed row; no file where none failed."""
+    temporary = path.with_name(f".{path.name}.unfinished")
+    count = 0
+    with _removed_unless_moved(temporary):
+        with temporary.open("w", encoding="utf-8") as file:
+            for results in parts:
+                for error in results.errors:
+                    file.write(json_text(error) + "\n")
+                    count += 1
+        if count:
+            _flush(temporary)
+            temporary.replace(path)
+    return count
+
+
+def check_fits(output: Path, first: Results) -> None:
+    """Raises what writing would raise for the first results, so that it is told before the others are computed."""
+    with TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as folder:
+        writer_for(output)(lambda: [first.cut(0, _CHECKED_ROWS)], first.length, Path(folder) / f"first{output.suffix}")
+
+
+@contextmanager
+def _removed_unless_moved(temporary: Path) -> Iterator[None]:
+    _remove(temporary)
+    try:
+        yield
+    finally:
+        _remove(temporary)
+
+
+def _flush(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
