@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from rankwise.errors import UnreadableInput, UsageError
 from rankwise.offline.batches import Batch, Selection
-from rankwise.offline.sources.source import batches_of, open_source
+from rankwise.offline.source import batches_of, open_source
 
 
 class Flawed(Dataset[Any]):

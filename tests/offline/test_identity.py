@@ -16,7 +16,7 @@ import rankwise
 from rankwise.errors import UsageError
 from rankwise.offline import running
 from rankwise.offline.journal import Gone, Journal
-from rankwise.offline.parts import Results
+from rankwise.offline.parts import Part, Results
 from rankwise.offline.workspace import PredictError, Workspace, folder_of
 from tests.offline.inputs import rows, write
 from tests.offline.nets import build
@@ -211,7 +211,7 @@ def test_who_waited_for_another_process_finds_the_job_done(tmp_path: Path, monke
 @pytest.mark.parametrize(("then", "now"), [(2, 2.0), (1, True), (0.0, -0.0), (1.0, True), ("2", 2), (None, False)])
 def test_a_job_is_the_same_to_the_type_and_the_last_bit(tmp_path: Path, then: Any, now: Any) -> None:
     first = Workspace(tmp_path / "out.npy", {"batch": then})
-    first.add(Results([0], {"y": np.zeros(1)}, [], 0, 1), None)
+    first.add(Part(Results([0], {"y": np.zeros(1)}, [], 0, 1)), None)
     first.close()
 
     Workspace(tmp_path / "out.npy", {"batch": then}).close()

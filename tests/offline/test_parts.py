@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from rankwise.offline.batches import is_arrow
-from rankwise.offline.parts import Results, is_whole, join, read_part, write_part
+from rankwise.offline.parts import Part, Results, is_whole, read_part, write_part
 
 COLUMNS: dict[str, Any] = {
     "floats": np.linspace(0, 1, 12, dtype=np.float32).reshape(3, 4),
@@ -47,23 +47,36 @@ def same(one: Any, other: Any) -> bool:
 def test_a_column_is_read_back_as_it_was_written(tmp_path: Path, name: str) -> None:
     part = Results([0, 1, 2], {"first": np.arange(3), name: COLUMNS[name]}, [], 0, 3)
 
-    write_part(tmp_path / "part", join([part, part]))
-    back = read_part(tmp_path / "part")
+    write_part(tmp_path / "part", Part(part, part.cut(1, 2), part))
+    back = [results.columns[name] for results in read_part(tmp_path / "part")]
 
-    assert same(back.columns[name][:3], COLUMNS[name]) and same(back.columns[name][3:], COLUMNS[name])
+    assert same(back[0], COLUMNS[name]) and same(back[1], COLUMNS[name][1:2]) and same(back[2], COLUMNS[name])
+
+
+def test_columns_that_change_come_back_batch_by_batch(tmp_path: Path) -> None:
+    """Types, names and number of the columns; and a batch of which no row worked."""
+    columns = [{"a": np.zeros(2)}, {"a": np.zeros((2, 3), np.int8), "b": ["x", None]}, {}, {"b": ["y"]}]
+    pieces = [Results(range(len(next(iter(each.values()), []))), each, [], i, 2) for i, each in enumerate(columns)]
+
+    write_part(tmp_path / "part", Part(*pieces))
+    back = list(read_part(tmp_path / "part"))
+
+    assert [list(results.columns) for results in back] == [list(each) for each in columns]
+    assert all(same(results.columns[name], each[name]) for results, each in zip(back, columns, strict=True) for name in each)
+    assert [results.first_row for results in back] == [0, 1, 2, 3]
 
 
 def test_what_is_known_of_the_rows_comes_back(tmp_path: Path) -> None:
     errors = [{"row": 6, "error": "E", "message": "\udcff"}]
 
-    write_part(tmp_path / "part", Results([5, 7], {"file": ["a", "b"]}, errors, 5, 3, "file"))
-    back = read_part(tmp_path / "part")
+    write_part(tmp_path / "part", Part(Results([5, 7], {"file": ["a", "b"]}, errors, 5, 3, "file")))
+    (back,) = read_part(tmp_path / "part")
 
     assert (back.rows.tolist(), back.errors, back.first_row, back.length, back.file_column) == ([5, 7], errors, 5, 3, "file")
 
 
 def test_a_changed_byte_is_seen(tmp_path: Path) -> None:
-    facts = write_part(tmp_path / "part", Results([0, 1, 2], COLUMNS, [], 0, 3))
+    facts = write_part(tmp_path / "part", Part(Results([0, 1, 2], COLUMNS, [], 0, 3)))
     assert is_whole(tmp_path / "part", facts["bytes"], facts["crc"])
     data = bytearray((tmp_path / "part").read_bytes())
     data[len(data) // 2] ^= 1
@@ -72,32 +85,11 @@ def test_a_changed_byte_is_seen(tmp_path: Path) -> None:
     assert not is_whole(tmp_path / "part", facts["bytes"], facts["crc"])
 
 
-def test_a_column_that_only_some_pieces_have_is_none_in_the_others() -> None:
-    pieces = [Results([0, 1], {"a": np.zeros(2)}, [], 0, 2), Results([2], {"a": np.ones(1), "b": np.ones(1, np.int8)}, [], 2, 1)]
-
-    whole = join(pieces)
-
-    assert whole.columns["a"].tolist() == [0, 0, 1]
-    assert same(whole.columns["b"], [None, None, np.int8(1)])
-
-
-def test_arrow_is_imported_only_where_it_is_used(tmp_path: Path) -> None:
-    write_part(tmp_path / "part", Results([0], {"a": np.zeros(1), "b": ["x"]}, [], 0, 1))
-    code = (
-        "import sys; from pathlib import Path; from rankwise.offline.parts import read_part;"
-        "from rankwise.offline.sinks.sink import write_output;"
-        f"write_output(Path({str(tmp_path / 'out.jsonl')!r}), lambda: [read_part(Path({str(tmp_path / 'part')!r}))], 1);"
-        "sys.exit('pyarrow' in sys.modules or 'torch' in sys.modules)"
-    )
-
-    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
-
-
 def test_a_kept_text_is_written_where_nobody_else_has_loaded_pyarrow_whole(tmp_path: Path) -> None:
-    write_part(tmp_path / "part", Results([0], {"a": pa.array(["x"])}, [], 0, 1))
+    write_part(tmp_path / "part", Part(Results([0], {"a": pa.array(["x"])}, [], 0, 1)))
     code = (
-        "from pathlib import Path; from rankwise.offline.parts import read_part; from rankwise.offline.sinks.sink import write_output;"
-        f"write_output(Path({str(tmp_path / 'out.parquet')!r}), lambda: [read_part(Path({str(tmp_path / 'part')!r}))], 1)"
+        "from pathlib import Path; from rankwise.offline.parts import read_part; from rankwise.offline.output import write_output;"
+        f"write_output(Path({str(tmp_path / 'out.parquet')!r}), lambda: read_part(Path({str(tmp_path / 'part')!r})), 1)"
     )
 
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

@@ -13,7 +13,7 @@ import pytest
 
 from rankwise.errors import RankwiseError, UnreadableInput, UsageError
 from rankwise.offline.batches import Batch, Selection
-from rankwise.offline.sources.source import open_source
+from rankwise.offline.source import open_source
 from tests.offline.inputs import KINDS, rows, write
 
 COUNT = 101

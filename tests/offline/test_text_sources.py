@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from rankwise.errors import RankwiseError, UnreadableInput, UsageError
+from rankwise.offline import text_lines
 from rankwise.offline.batches import Batch, Selection
-from rankwise.offline.sources import delimited
-from rankwise.offline.sources import lines as text_lines
-from rankwise.offline.sources.source import open_source
+from rankwise.offline.formats import csv as csv_format
+from rankwise.offline.source import open_source
 
 X, NAME = Selection(("x",)), Selection(("x",), ("name",))
 
@@ -51,7 +51,7 @@ def test_only_a_quote_at_the_start_of_a_field_opens_one(tmp_path: Path, content:
 
 
 def test_neither_an_endless_quote_nor_an_endless_line_takes_more_than_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (text_lines, delimited):
+    for module in (text_lines, csv_format):
         monkeypatch.setattr(module, "MAX_LINE", 1_000_000)
     long = b"y" * 100_000
     batch = read(tmp_path / "x.csv", b'name,x\n"open,1\n' + (long + b",2\n") * 12 + long * 25 + b"\nb,3\n", X)

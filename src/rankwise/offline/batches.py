@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -12,10 +11,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rankwise.errors import UsageError
+from rankwise.offline.lazy_arrow import pa
 from rankwise.offline.values import NUMBERS, as_array, is_tensor
 
 # np.ndarray, a list with one entry per row, or (only where it is kept) a pyarrow Array, whose type is that of the input's own schema
 Column = Any
+Chosen = tuple[list[str], list[str]]  # names of columns: for the model, and for the output
+FILE_COLUMN = "__file__"  # holds paths, whose files are read where the model is
 
 
 @dataclass(frozen=True)
@@ -29,11 +31,6 @@ class Batch:
     kept: dict[str, Column] = field(default_factory=dict)  # not for the model, carried over to the output
     position: int | None = None  # where the reader stands behind this batch, for readers that cannot count rows
 
-    def cut(self, start: int, stop: int) -> Batch:
-        columns, kept = ({name: column[start:stop] for name, column in part.items()} for part in (self.columns, self.kept))
-        broken = {row - start: why for row, why in self.broken.items() if start <= row < stop}
-        return Batch(self.first_row + start, columns, min(stop, self.length) - start, broken, kept)
-
 
 @dataclass(frozen=True)
 class Selection:
@@ -42,7 +39,7 @@ class Selection:
     columns: tuple[str, ...] = ()
     keep: tuple[str, ...] = ()
 
-    def of(self, names: list[str], where: str) -> tuple[list[str], list[str]]:
+    def of(self, names: list[str], where: str) -> Chosen:
         """Both lists, for a file that has these columns; UsageError for one it has not, or has twice."""
         wanted = list(self.columns) or [name for name in names if name not in self.keep]
         if len(set(self.columns)) < len(self.columns):
@@ -58,7 +55,7 @@ class Selection:
             raise UsageError(f"all columns of {where} are kept, and none is left for the model", next=("name its columns: --columns",))
         return wanted, list(self.keep)
 
-    def of_loose(self, first: list[str], seen: list[str], where: str) -> tuple[list[str], list[str]]:
+    def of_loose(self, first: list[str], seen: list[str], where: str) -> Chosen:
         """The same for rows that need not all have the same names: if none are named, the model gets those of the first row."""
         columns, keep = self.of(seen, where)
         return (columns if self.columns else [name for name in columns if name in first] or columns), keep
@@ -80,42 +77,25 @@ def _taken(column: Column, rows: Sequence[int]) -> Column:
     return column.take(np.asarray(rows, np.int64)) if is_arrow(column) else [column[row] for row in rows]
 
 
-def split(piece: dict[str, Column], chosen: tuple[list[str], list[str]]) -> tuple[dict[str, Column], dict[str, Column]]:
+def split(piece: dict[str, Column], chosen: Chosen) -> tuple[dict[str, Column], dict[str, Column]]:
     return {name: piece[name] for name in chosen[0]}, {name: piece[name] for name in chosen[1]}
 
 
-def joined(columns: list[Column]) -> Column:
+def join_columns(pieces: list[tuple[dict[str, Column], int]]) -> dict[str, Column]:
+    """Columns and numbers of rows, as one. A column that some pieces do not have is None there: a model may have optional outputs."""
+    names = dict.fromkeys(name for columns, _ in pieces for name in columns)
+    return {name: _joined([columns[name] if name in columns else [None] * length for columns, length in pieces]) for name in names}
+
+
+def _joined(columns: list[Column]) -> Column:
     """One column out of several pieces of it."""
     if len(columns) == 1:
         return columns[0]
     if all(isinstance(column, np.ndarray) for column in columns) and len({(column.shape[1:], column.dtype) for column in columns}) == 1:
         return np.concatenate(columns)
     if all(is_arrow(column) for column in columns):
-        return sys.modules["pyarrow"].concat_arrays(columns)
+        return pa.concat_arrays(columns)
     return [value for column in columns for value in column]
-
-
-def rebatched(pieces: Iterable[Batch], size: int, first_row: int) -> Iterator[Batch]:
-    """Pieces of any length as batches of `size` rows; only the last one is shorter."""
-    held: list[Batch] = []
-    count = 0
-    for piece in pieces:
-        at = 0
-        while piece.length - at >= size - count:
-            held.append(piece.cut(at, at + size - count))
-            at += size - count
-            yield _join_all(held, first_row)
-            first_row, held, count = first_row + size, [], 0
-        if at < piece.length:
-            held.append(piece.cut(at, piece.length))
-            count += piece.length - at
-    if held:
-        yield _join_all(held, first_row)
-
-
-def _join_all(pieces: list[Batch], first_row: int) -> Batch:
-    columns = {name: joined([piece.columns[name] for piece in pieces]) for name in pieces[0].columns}
-    return Batch(first_row, columns, sum(piece.length for piece in pieces))
 
 
 Values = Mapping[str, Any]
@@ -129,7 +109,7 @@ class Row(NamedTuple):
     why: str = ""
 
 
-def of_rows(rows: list[Row], first_row: int, chosen: tuple[list[str], list[str]], position: int | None = None) -> Batch:
+def of_rows(rows: list[Row], first_row: int, chosen: Chosen, position: int | None = None) -> Batch:
     """Rows as columns, with those that cannot be read, or lack what the model wants, set aside."""
     broken: dict[int, str] = {}
     for i, row in enumerate(rows):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rankwise.errors import UsageError
-from rankwise.offline.sinks.sink import writer_for
+from rankwise.offline.format import format_to_write
 from rankwise.offline.workspace import names_in, read_marker
 
 
@@ -63,13 +63,16 @@ def check_columns(**lists: Sequence[str]) -> None:
 
 def check_output(target: Path, keep: Sequence[str], options: Options) -> None:
     """A place for it, a writer, and room for what is kept."""
-    writer_for(target)
+    kind = format_to_write(target)
     if not target.parent.is_dir():
         raise UsageError(f"there is no folder {target.parent}", next=(f"mkdir -p {target.parent}",))
     if options.errors and not Path(options.errors).parent.is_dir():
         raise UsageError(f"there is no folder {Path(options.errors).parent} for the list of failed rows", next=("make it first",))
-    if keep and target.suffix.lower() == ".npy":
-        raise UsageError(f".npy holds one array, so {keep[0]!r} cannot be kept in {target}", next=("write .parquet, .jsonl or .csv",))
+    if keep and not kind.keeps_columns:
+        raise UsageError(
+            f"{target.suffix} holds {kind.without_columns}, so {keep[0]!r} cannot be kept in {target}",
+            next=("write .parquet, .jsonl or .csv",),
+        )
     if "row" in keep:
         raise UsageError(
             f"a column 'row' cannot be kept in {target}",

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from rankwise.errors import RankwiseError, UnreadableInput, UsageError
-from rankwise.offline.batches import as_column
+from rankwise.offline.batches import FILE_COLUMN, as_column
 from rankwise.offline.values import as_array, by_text, is_numbers, named_parts, plain
 from rankwise.pool.api.output_names import named_list, output_names
 from rankwise.pool.workers.child.failures import is_out_of_memory, run_divided
@@ -128,8 +128,8 @@ class Runner(torch.nn.Module):
 
     def _arguments(self, columns: dict[str, Any], tightly: bool, swapped: bool = False, as_indices: bool = False) -> list[Any]:
         tensor = partial(self._tensor, swapped=swapped, as_indices=as_indices)
-        if "__file__" in columns:
-            loaded = [self._load(path) for path in columns["__file__"]]
+        if FILE_COLUMN in columns:
+            loaded = [self._load(path) for path in columns[FILE_COLUMN]]
             if all(isinstance(item, torch.Tensor) for item in loaded):
                 return [tensor(torch.stack(loaded))]
             return [tensor(np.stack(loaded)) if all(isinstance(item, np.ndarray) for item in loaded) else loaded]

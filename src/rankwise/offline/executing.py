@@ -13,9 +13,8 @@ import numpy as np
 
 from rankwise.errors import RankwiseError, UsageError
 from rankwise.findings import Finding
-from rankwise.offline.batches import Batch, is_arrow, taken
-from rankwise.offline.parts import Results, join_columns
-from rankwise.offline.sources.folder import FILE_COLUMN
+from rankwise.offline.batches import FILE_COLUMN, Batch, is_arrow, join_columns, taken
+from rankwise.offline.parts import Results
 from rankwise.offline.values import as_array, is_numbers, plain
 from rankwise.pool.errors import build_failed
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from rankwise.offline.batches import Selection
 from rankwise.offline.executing import Recipe
-from rankwise.offline.sources.file_identity import file_identity, folder_identity
-from rankwise.offline.sources.source import Source
+from rankwise.offline.file_identity import file_identity, folder_identity
+from rankwise.offline.format import Source
 from rankwise.offline.values import Array, as_array, is_numbers
 
 

@@ -1,24 +1,29 @@
-"""Parts: the results of consecutive rows in one file each, which is there whole or not at all."""
+"""Parts: the results of consecutive batches in one file each, which is there whole or not at all.
+
+A part is a sequence of Arrow streams, one after the other: a batch whose columns have other types than those before it begins a new one.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rankwise.offline.batches import Column, joined
-from rankwise.offline.blocks import ALIGN, Blocks, padded_size, read_column
+from rankwise.offline.batches import Column
+from rankwise.offline.columns import decode, encode
+from rankwise.offline.lazy_arrow import pa
 
 
 @dataclass
 class Results:
-    """Results of consecutive rows: columns for the rows that worked, in order, and the reasons of those that did not."""
+    """Results of a batch: columns for the rows that worked, in order, and the reasons of those that did not."""
 
     rows: Any = ()  # of the columns; an array of row numbers once it is made
     columns: dict[str, Column] = field(default_factory=dict)
@@ -36,72 +41,87 @@ class Results:
         return Results(self.rows[start:stop], columns, [], self.first_row, self.length, self.file_column)
 
 
-def join(pieces: list[Results]) -> Results:
-    """Consecutive results as one."""
-    filled = [piece for piece in pieces if len(piece.rows)]
-    return Results(
-        rows=np.concatenate([piece.rows for piece in filled]) if filled else (),
-        columns=join_columns([(piece.columns, len(piece.rows)) for piece in filled]),
-        errors=[error for piece in pieces for error in piece.errors],
-        first_row=pieces[0].first_row,
-        length=sum(piece.length for piece in pieces),
-        file_column=next((piece.file_column for piece in filled), ""),
-    )
+class Part:
+    """What the next part will hold. Each batch stays a batch of its own, and is cut at the same rows in every run of a job; so whatever
+    is made of batches does not show where parts were cut."""
+
+    def __init__(self, *results: Results) -> None:
+        self.batches: list[tuple[Any, dict[str, Any]]] = []  # Arrow's record batches, each with its head
+        self.nbytes = self.length = self.failed = 0
+        self.first_row = 0
+        for each in results:
+            self.add(each)
+
+    def add(self, results: Results) -> None:
+        arrays, facts = zip(*map(encode, [results.rows, *results.columns.values()]))
+        head = {"first_row": results.first_row, "length": results.length, "errors": results.errors, "file_column": results.file_column}
+        head["columns"] = list(zip(results.columns, facts[1:]))
+        batch = pa.record_batch(list(arrays), names=[str(i) for i in range(len(arrays))])
+        self.first_row = self.first_row if self.batches else results.first_row
+        self.batches.append((batch, head))
+        self.nbytes += batch.nbytes
+        self.length, self.failed = self.length + results.length, self.failed + len(results.errors)
 
 
-def join_columns(pieces: list[tuple[dict[str, Column], int]]) -> dict[str, Column]:
-    """Columns and numbers of rows, as one. A column that some pieces do not have is None there: a model may have optional outputs."""
-    names = dict.fromkeys(name for columns, _ in pieces for name in columns)
-    return {name: joined([columns[name] if name in columns else [None] * length for columns, length in pieces]) for name in names}
-
-
-def write_part(path: Path, results: Results) -> dict[str, int]:
+def write_part(path: Path, part: Part) -> dict[str, int]:
     """Write through to the disk under a name that appears when it is complete; returns size and checksum for the journal."""
-    blocks = Blocks()
-    described = [blocks.described(name, column) for name, column in [("", results.rows), *results.columns.items()]]
-    facts = {"first_row": results.first_row, "length": results.length, "file_column": results.file_column, "errors": results.errors}
-    text = json.dumps({**facts, "columns": described}, separators=(",", ":")).encode()
-    text += b" " * (-(len(text) + 8) % ALIGN)
     temporary = path.with_suffix(".tmp")
-    crc, size = 0, 0
     try:
         with temporary.open("wb") as file:
-            for block in (len(text).to_bytes(8, "little"), text, *_padded(blocks)):
-                file.write(block)
-                crc, size = zlib.crc32(block, crc), size + len(block)
+            for schema, batches in groupby(part.batches, key=lambda pair: pair[0].schema):
+                with pa.ipc.new_stream(file, schema) as writer:
+                    for batch, head in batches:
+                        writer.write_batch(batch, custom_metadata={"head": json.dumps(head)})
             file.flush()
             os.fsync(file.fileno())
+        checksum = _checksum(temporary)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    return {"bytes": size, "crc": crc}
+    return checksum
 
 
 def is_whole(path: Path, nbytes: int, crc: int) -> bool:
     """Whether the file is what was written; costs a read, and no memory."""
     try:
-        with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size != nbytes:
-                return False
-            found = 0
-            while block := file.read(1 << 20):
-                found = zlib.crc32(block, found)
-            return found == crc
+        return path.stat().st_size == nbytes and _checksum(path) == {"bytes": nbytes, "crc": crc}
     except OSError:
         return False
 
 
-def read_part(path: Path) -> Results:
-    """Its arrays are views of the mapped file: what nobody looks at is not read."""
-    data = np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
-    length = int.from_bytes(data[:8].tobytes(), "little")
-    head = json.loads(data[8 : 8 + length].tobytes())
-    rows, *columns = ((entry["name"], read_column(data[8 + length :], entry)) for entry in head["columns"])
-    return Results(rows[1], dict(columns), head["errors"], head["first_row"], head["length"], head["file_column"])
+def read_part(path: Path) -> Iterator[Results]:
+    """Batch by batch. Arrays are views of the mapped file: what nobody looks at is not read."""
+    with pa.memory_map(str(path)) as file:
+        size = file.size()
+        while file.tell() < size:
+            with pa.ipc.open_stream(file) as stream:
+                while (read := _next_batch(stream)) is not None:
+                    yield _results(*read)
 
 
-def _padded(blocks: Blocks) -> Iterator[Any]:
-    for block in blocks.data:
-        yield block.data
-        yield b"\0" * (padded_size(block.nbytes) - block.nbytes)
+def _next_batch(stream: Any) -> tuple[Any, dict[str, Any]] | None:
+    try:
+        batch, metadata = stream.read_next_batch_with_custom_metadata()
+    except StopIteration:
+        return None
+    return batch, json.loads(metadata["head"])
+
+
+def _results(batch: Any, head: dict[str, Any]) -> Results:
+    rows, *arrays = batch.columns
+    columns = {name: decode(array, facts) for array, (name, facts) in zip(arrays, head["columns"])}
+    return Results(rows.to_numpy(), columns, head["errors"], head["first_row"], head["length"], head["file_column"])
+
+
+def column_names(parts: Iterable[Results]) -> list[str]:
+    """Of all batches, each where it first appears."""
+    return list(dict.fromkeys(name for results in parts for name in results.columns))
+
+
+def _checksum(path: Path) -> dict[str, int]:
+    size = crc = 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            size, crc = size + len(block), zlib.crc32(block, crc)
+    return {"bytes": size, "crc": crc}

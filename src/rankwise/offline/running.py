@@ -14,13 +14,14 @@ from rankwise.errors import UsageError
 from rankwise.offline.batches import Batch, Selection
 from rankwise.offline.checking import Options, check_apart, check_columns, check_is_path, check_options, check_output, check_replaceable
 from rankwise.offline.executing import Executor, FirstRowsFail, Recipe, start
+from rankwise.offline.format import Source
 from rankwise.offline.identity import first_rows_digest, identity_of, is_certain
 from rankwise.offline.journal import Gone
-from rankwise.offline.parts import Results, join
-from rankwise.offline.row_bytes import all_bytes
-from rankwise.offline.sinks.sink import check_fits, write_errors, write_output
+from rankwise.offline.lazy_arrow import check_arrow
+from rankwise.offline.output import check_fits, write_errors, write_output
+from rankwise.offline.parts import Part, Results
 from rankwise.offline.sizing import UNTRIED, Choice, Trials, find_size
-from rankwise.offline.sources.source import Source, batches_of, open_source
+from rankwise.offline.source import batches_of, open_source
 from rankwise.offline.workspace import (
     PredictError,
     Workspace,
@@ -76,6 +77,7 @@ def predict(
     `build` is an import path ("my_models:build"), a callable that makes the model, or a `.pt2` program. Keywords beyond those named
     are those of `Options`: `workers`, `batch`, `max_errors`, `restart`, `overwrite`, `errors`, `engine`, `address`.
     """
+    check_arrow()
     options = options or Options(**more)
     check_is_path(input=input, output=output, weights=weights, errors=options.errors)
     target = Path(output)
@@ -180,30 +182,28 @@ class _Job:
 
     def _compute(self, executor: Executor, batch: int) -> None:
         """From the first row that is not done to the last, a part every few seconds."""
-        held: list[Results] = []
+        part = Part()
         first = _FirstRows(executor.patience)
         is_checked = False
-        flushed, nbytes, done, failed = time.monotonic(), 0, self._space.done_rows, self._space.failed_rows
+        flushed, done, failed = time.monotonic(), self._space.done_rows, self._space.failed_rows
         for results in executor.run(self._noted(batches_of(self._source, batch, done, self._space.position))):
-            held.append(results)
+            part.add(results)
             first.look_at(results)
             if not is_checked and len(results.rows):
                 is_checked = self._check_fits(results)
             done, failed = done + results.length, failed + len(results.errors)
-            nbytes += all_bytes(results.columns, len(results.rows))
             self._on_progress(done, failed, self._total(done))
             too_many = self._are_too_many(failed)
-            if too_many or nbytes > _PART_BYTES or time.monotonic() - flushed > _PART_S:
-                self._flush(held)
-                held, flushed, nbytes = [], time.monotonic(), 0
+            if too_many or part.nbytes > _PART_BYTES or time.monotonic() - flushed > _PART_S:
+                self._flush(part)
+                part, flushed = Part(), time.monotonic()
             self._check_errors(failed)
-        if held:
-            self._flush(held)
+        if part.batches:
+            self._flush(part)
 
-    def _flush(self, held: list[Results]) -> None:
-        whole = join(held)
-        end = whole.first_row + whole.length
-        self._space.add(whole, self._positions.get(end))
+    def _flush(self, part: Part) -> None:
+        end = part.first_row + part.length
+        self._space.add(part, self._positions.get(end))
         self._positions = {row: position for row, position in self._positions.items() if row > end}
 
     def _check_fits(self, first: Results) -> bool:

@@ -7,15 +7,17 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from rankwise.causes import load_cause
 from rankwise.errors import RankwiseError
 from rankwise.offline.journal import Gone, InUse, Journal, read_records
-from rankwise.offline.parts import Results, is_whole, read_part, write_part
+from rankwise.offline.parts import Part, Results, is_whole, read_part, write_part
 
-_FORMAT = 2
+_FORMAT = 3
 
 
 class PredictError(RankwiseError):
@@ -82,15 +84,15 @@ class Workspace:
     def is_complete(self) -> bool:
         return any("end" in record for record in self._journal.records)
 
-    def add(self, results: Results, position: int | None) -> None:
+    def add(self, part: Part, position: int | None) -> None:
         """Make these results last; the next rows follow them."""
         number = len(self._parts)
         try:
-            written = write_part(self._part(number), results)
+            written = write_part(self._part(number), part)
         except OSError as error:
             raise cannot_write(self.output, error, self._kept) from error
-        facts = {"length": results.length, "failed": len(results.errors), "position": position}
-        self._append({"part": number, "first_row": results.first_row, **facts, **written})
+        facts = {"length": part.length, "failed": part.failed, "position": position}
+        self._append({"part": number, "first_row": part.first_row, **facts, **written})
 
     def finish(self) -> None:
         """All rows are there; what is left is to write the output."""
@@ -110,9 +112,9 @@ class Workspace:
         """This is what is renamed to the output next: a later run has to know it for its own, even if we are killed right then."""
         self._append({"placing": _stamp(complete)})
 
-    def results(self) -> Any:
-        """All parts, in order, one at a time."""
-        return (read_part(self._part(record["part"])) for record in self._parts)
+    def results(self) -> Iterator[Results]:
+        """Of all batches, in order, one at a time."""
+        return chain.from_iterable(read_part(self._part(record["part"])) for record in self._parts)
 
     def close(self) -> None:
         self._journal.close()

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from rankwise.offline.arrow_types import is_lists, is_tensors, tensors
 from rankwise.offline.batches import Column, is_arrow
-from rankwise.offline.sources.tables import arrow, is_lists, is_tensors, tensors
+from rankwise.offline.lazy_arrow import pa
 from rankwise.offline.values import is_utf8, plain
 
 
@@ -40,10 +41,10 @@ def _without_nan(value: Any) -> Any:
 
 def _of_arrow(column: Any) -> list[Any]:
     """Times as ISO 8601 (in UTC, with a Z, where they have a zone), decimals as their digits, bytes as base64, UUIDs as their text."""
-    types, kind = arrow("types"), column.type
+    types, kind = pa.types, column.type
     if is_tensors(column):
         return [None if array is None else array.tolist() for array in tensors(column)]
-    if isinstance(column, arrow("ExtensionArray")):
+    if isinstance(column, pa.ExtensionArray):
         has_own_values = kind.extension_name in ("arrow.uuid", "arrow.bool8")
         return [plain(value) for value in column.to_pylist()] if has_own_values else _of_arrow(column.storage)
     if types.is_dictionary(kind):
@@ -53,12 +54,12 @@ def _of_arrow(column: Any) -> list[Any]:
     if types.is_struct(kind):
         return _structs(column)
     if types.is_timestamp(kind):
-        local = _times(column.cast(arrow("timestamp")(kind.unit)))
+        local = _times(column.cast(pa.timestamp(kind.unit)))
         return [value.replace(" ", "T") + ("Z" if kind.tz else "") if isinstance(value, str) else value for value in local]
     if types.is_date(kind) or types.is_time(kind):
         return _times(column)
     if types.is_duration(kind):
-        return list(column.cast(arrow("int64")()).to_pylist())
+        return list(column.cast(pa.int64()).to_pylist())
     values = column.to_pylist()
     if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_string(kind):
         return list(values)
@@ -67,8 +68,8 @@ def _of_arrow(column: Any) -> list[Any]:
 
 def _times(column: Any) -> list[Any]:
     """As texts; one beyond the years (of a time, the hours) that a text can say as the whole number that is stored."""
-    texts = column.cast(arrow("string")()).to_pylist()
-    numbers = column.view(arrow(f"int{column.type.bit_width}")()).to_pylist()
+    texts = column.cast(pa.string()).to_pylist()
+    numbers = column.view(getattr(pa, f"int{column.type.bit_width}")()).to_pylist()
     return [number if text and text.startswith("<") else text for text, number in zip(texts, numbers)]
 
 

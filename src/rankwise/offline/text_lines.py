@@ -1,14 +1,18 @@
-"""What readers of text share: lines of a bounded length, and rows gathered into batches."""
+"""What formats of text share: lines of a bounded length, rows gathered into batches, and results as rows of plain values."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
-from rankwise.offline.batches import Batch, Row, of_rows
+from rankwise.offline.batches import Batch, Chosen, Row, of_rows
+from rankwise.offline.entries import entries
+from rankwise.offline.parts import Results
 
 MAX_LINE = 64 << 20
 TOO_LONG = Row(why=f"more than {MAX_LINE >> 20} MB without an end")
+_SLICE = 1024  # rows that are plain values at a time: these take many times the memory of an array
 
 
 def lines_of(path: Path, position: int) -> Iterator[tuple[bytes | None, int]]:
@@ -26,7 +30,7 @@ def lines_of(path: Path, position: int) -> Iterator[tuple[bytes | None, int]]:
             yield None, position
 
 
-def gathered(rows: Iterator[tuple[Row, int]], size: int, first_row: int, chosen: tuple[list[str], list[str]]) -> Iterator[Batch]:
+def gathered(rows: Iterator[tuple[Row, int]], size: int, first_row: int, chosen: Chosen) -> Iterator[Batch]:
     """Rows with the bytes they end at, as batches."""
     held: list[Row] = []
     end = 0
@@ -37,3 +41,12 @@ def gathered(rows: Iterator[tuple[Row, int]], size: int, first_row: int, chosen:
             first_row, held = first_row + size, []
     if held:
         yield of_rows(held, first_row, chosen, end)
+
+
+def plain_rows(parts: Iterable[Results], names: list[str]) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    """Row numbers and values under these names, None where a batch has no such column."""
+    for results in parts:
+        for start in range(0, len(results.rows), _SLICE):
+            piece = results.cut(start, start + _SLICE)
+            columns = [entries(piece.columns[name]) if name in piece.columns else [None] * len(piece.rows) for name in names]
+            yield from zip(piece.rows.tolist(), zip(*columns) if columns else [()] * len(piece.rows))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from rankwise.errors import UnreadableInput, UsageError
-from rankwise.offline.batches import Batch, Column, Row, Selection, as_column, of_rows
+from rankwise.offline.batches import Batch, Chosen, Column, Row, Selection, as_column, of_rows
 from rankwise.offline.values import NUMBERS, as_array, by_text, is_tensor
 
 _SAMPLE = 16  # samples to look at before saying that none has a column
@@ -46,7 +46,7 @@ class DatasetSource:
             yield replace(batch, kept={name: _as_kept(values) for name, values in batch.kept.items()})
             first_row += len(held)
 
-    def _choose(self, rows: Iterator[Row]) -> tuple[list[Row], tuple[list[str], list[str]] | None]:
+    def _choose(self, rows: Iterator[Row]) -> tuple[list[Row], Chosen | None]:
         """As many of the first rows as it takes to see all names that are wanted, and the columns; None where no sample could be had."""
         looked_at: list[Row] = []
         for row in islice(rows, _SAMPLE):
@@ -55,7 +55,7 @@ class DatasetSource:
                 break
         return looked_at, self._chosen_from(looked_at) or self._chosen_by_name
 
-    def _chosen_from(self, rows: list[Row]) -> tuple[list[str], list[str]] | None:
+    def _chosen_from(self, rows: list[Row]) -> Chosen | None:
         seen = dict.fromkeys(name for row in rows for name in row.values)
         if not seen:
             return None
@@ -63,7 +63,7 @@ class DatasetSource:
         return self._selection.of_loose(list(first), list(seen), "the dataset")
 
     @property
-    def _chosen_by_name(self) -> tuple[list[str], list[str]] | None:
+    def _chosen_by_name(self) -> Chosen | None:
         return (list(self._selection.columns), list(self._selection.keep)) if self._selection.columns else None
 
     @property

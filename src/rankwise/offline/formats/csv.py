@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from rankwise.errors import UnreadableInput
-from rankwise.offline.batches import Batch, Row, Selection
-from rankwise.offline.sources.file_identity import file_identity
-from rankwise.offline.sources.lines import MAX_LINE, TOO_LONG, gathered, lines_of
+from rankwise.offline.batches import Batch, Column, Row, Selection
+from rankwise.offline.entries import entries, json_text
+from rankwise.offline.file_identity import file_identity
+from rankwise.offline.format import Format, Parts
+from rankwise.offline.parts import column_names
+from rankwise.offline.text_lines import MAX_LINE, TOO_LONG, gathered, lines_of, plain_rows
 from rankwise.offline.values import is_utf8
+from rankwise.offline.workspace import PredictError
 
 _SAMPLE = 100  # rows that decide whether a column holds numbers
 _BARE_CR = "\ud800"  # stands for a \r within a line, which the csv module refuses; no text that was decoded holds it
@@ -204,3 +212,60 @@ def _is_a(kind: Callable[[str], object], text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def write_csv(parts: Parts, total: int, path: Path) -> None:
+    """One line per row; a vector takes a field for each of its numbers where all have one length, anything deeper is written as JSON."""
+    widths = _widths(parts)
+    header = ["row", *(field for name, width in widths.items() for field in ([f"{name}_{i}" for i in range(width)] if width else [name]))]
+    if twice := [field for field, count in Counter(header).items() if count > 1]:
+        raise PredictError("RW834", f"two fields of a line would be called {twice[0]!r}", why="a vector takes a field for each number")
+    with path.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
+        delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+        file.write(_line(header, delimiter))
+        for row, values in plain_rows(parts(), list(widths)):
+            fields = (field for value, width in zip(values, widths.values()) for field in _fields(value, width))
+            file.write(_line([row, *fields], delimiter))
+
+
+def _widths(parts: Parts) -> dict[str, int]:
+    """Of each column, the fields it takes where it holds vectors of one length; 0: it is written in one."""
+    lengths: dict[str, set[int]] = {name: set() for name in column_names(parts())}
+    for results in parts():
+        for name, column in results.columns.items():
+            if 0 not in lengths[name]:
+                lengths[name] |= _lengths(column)
+    return {name: min(found) if len(found) == 1 else 0 for name, found in lengths.items()}
+
+
+def _lengths(column: Column) -> set[int]:
+    """Of the vectors of numbers in it; 0 stands for anything else."""
+    if isinstance(column, np.ndarray):
+        return {column.shape[1] if column.ndim == 2 and column.dtype.kind != "c" else 0}
+    return {len(value) if _is_vector(value) else 0 for value in entries(column) if value is not None}
+
+
+def _is_vector(value: Any) -> bool:
+    if not isinstance(value, list):
+        return False
+    kinds = {bool if isinstance(item, bool) else type(item) for item in value if item is not None}
+    return kinds <= {int, float} or kinds == {bool}
+
+
+def _line(fields: list[Any], delimiter: str) -> str:
+    """Python's own writer leaves a carriage return without quotes, and its reader then refuses the file."""
+    return delimiter.join("" if field is None else _quoted(str(field), delimiter) for field in fields) + "\n"
+
+
+def _quoted(text: str, delimiter: str) -> str:
+    is_plain = not any(mark in text for mark in (delimiter, '"', "\r", "\n"))
+    return text if is_plain else '"' + text.replace('"', '""') + '"'
+
+
+def _fields(value: Any, width: int) -> list[Any]:
+    if width:
+        return [None] * width if value is None else value
+    return [json_text(value) if isinstance(value, (list, dict)) else value]
+
+
+FORMAT = Format((".csv", ".tsv"), CsvSource, write_csv)

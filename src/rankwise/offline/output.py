@@ -1,4 +1,4 @@
-"""Which writer an output wants, and how its file appears: complete, or not at all."""
+"""How an output appears: complete, or not at all."""
 
 from __future__ import annotations
 
@@ -9,48 +9,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from rankwise.errors import UsageError
+from rankwise.offline.entries import json_text
+from rankwise.offline.format import Parts, format_to_write
 from rankwise.offline.parts import Results
-from rankwise.offline.sinks.entries import json_text
-
-# the parts, as often as they are wanted; the number of rows; where to write
-Write = Callable[[Callable[[], Iterable[Results]], int, Path], None]
-
-_KNOWN = ".parquet, .arrow, .jsonl, .csv, .tsv, .npy, .safetensors, or a folder (no suffix)"
 
 _CHECKED_ROWS = 64
 
 
-def writer_for(output: Path) -> Write:
-    """The writer by the output's suffix; UsageError if there is none."""
-    suffix = output.suffix.lower()
-    if suffix in (".parquet", ".pq", ".arrow", ".feather", ".ipc"):
-        from rankwise.offline.sinks.tables import write_arrow, write_parquet
-
-        return write_parquet if suffix in (".parquet", ".pq") else write_arrow
-    if suffix in (".jsonl", ".ndjson", ".csv", ".tsv"):
-        from rankwise.offline.sinks.lines import write_csv, write_json_lines
-
-        return write_json_lines if suffix in (".jsonl", ".ndjson") else write_csv
-    if suffix in (".npy", ".safetensors"):
-        from rankwise.offline.sinks.arrays import write_npy, write_safetensors
-
-        return write_npy if suffix == ".npy" else write_safetensors
-    if suffix:
-        raise UsageError(f"no writer for {output.name}", why=f"known are {_KNOWN}")
-    from rankwise.offline.sinks.folder import write_folder
-
-    return write_folder
-
-
-def write_output(
-    output: Path, parts: Callable[[], Iterable[Results]], total: int, before_rename: Callable[[Path], None] = lambda complete: None
-) -> None:
+def write_output(output: Path, parts: Parts, total: int, before_rename: Callable[[Path], None] = lambda complete: None) -> None:
     """Write beside it, flush to the disk, then rename. A folder in its place is moved aside and then removed: never is half of it there."""
     temporary = output.with_name(f".{output.stem}.unfinished{output.suffix}")
     aside = output.with_name(f".{output.stem}.replaced{output.suffix}")
     with _removed_unless_moved(temporary), _removed_unless_moved(aside):
-        writer_for(output)(parts, total, temporary)
+        format_to_write(output).write(parts, total, temporary)
         if temporary.is_dir():
             os.sync()  # one for all its files
         else:
@@ -80,7 +51,7 @@ def write_errors(path: Path, parts: Iterable[Results]) -> int:
 def check_fits(output: Path, first: Results) -> None:
     """Raises what writing would raise for the first results, so that it is told before the others are computed."""
     with TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as folder:
-        writer_for(output)(lambda: [first.cut(0, _CHECKED_ROWS)], first.length, Path(folder) / f"first{output.suffix}")
+        format_to_write(output).write(lambda: [first.cut(0, _CHECKED_ROWS)], first.length, Path(folder) / f"first{output.suffix}")
 
 
 @contextmanager

@@ -10,9 +10,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from rankwise.offline.batches import Batch, Row, Selection
-from rankwise.offline.sources.file_identity import file_identity
-from rankwise.offline.sources.lines import TOO_LONG, gathered, lines_of
+from rankwise.offline.batches import Batch, Chosen, Row, Selection
+from rankwise.offline.entries import json_text
+from rankwise.offline.file_identity import file_identity
+from rankwise.offline.format import Format, Parts
+from rankwise.offline.parts import column_names
+from rankwise.offline.text_lines import TOO_LONG, gathered, lines_of, plain_rows
 from rankwise.offline.values import is_utf8
 
 _SAMPLE, _SAMPLE_BYTES = 1000, 64 << 20  # how far to look for a column before saying that there is none
@@ -26,7 +29,7 @@ class JsonLinesSource:
 
     def __init__(self, path: Path, selection: Selection) -> None:
         self._path = path
-        self._chosen: tuple[list[str], list[str]] = ([], [])
+        self._chosen: Chosen = ([], [])
         self._chosen = self._choose(selection)
         self.total: int | None = None
         self.identity = file_identity(path)
@@ -35,7 +38,7 @@ class JsonLinesSource:
         rows = self._rows(position) if position is not None else islice(self._rows(0), first_row, None)
         return gathered(rows, size, first_row, self._chosen)
 
-    def _choose(self, selection: Selection) -> tuple[list[str], list[str]]:
+    def _choose(self, selection: Selection) -> Chosen:
         """The first row has what the model gets if nothing is named; a name may be missing there, and in others, but not in all."""
         named = [*selection.columns, *selection.keep]
         first, seen = self._names(named)
@@ -79,3 +82,14 @@ class JsonLinesSource:
 
 def _kind(value: Any) -> str:
     return {list: "array", str: "string", bool: "boolean", type(None): "null"}.get(type(value), "number")
+
+
+def write_json_lines(parts: Parts, total: int, path: Path) -> None:
+    """One object per row; an output that a row has not is null."""
+    names = column_names(parts())
+    with path.open("w", encoding="utf-8") as file:
+        for row, values in plain_rows(parts(), names):
+            file.write(json_text({"row": row, **dict(zip(names, values))}) + "\n")
+
+
+FORMAT = Format((".jsonl", ".ndjson"), JsonLinesSource, write_json_lines)

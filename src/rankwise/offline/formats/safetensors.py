@@ -1,7 +1,8 @@
-""".npy and .safetensors: mapped, so a batch is read when it is used. Rows go along the first dimension."""
+""".safetensors: one column per tensor, all of the same number of rows. Row i of the output belongs to row i of the input."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,38 +10,24 @@ from typing import Any
 import numpy as np
 
 from rankwise.errors import UnreadableInput
-from rankwise.offline.batches import Batch, Column, Selection, split
-from rankwise.offline.sources.file_identity import file_identity
-from rankwise.offline.sources.small_floats import as_float32, holder_of
-from rankwise.offline.values import NUMBERS
+from rankwise.offline.array_writing import first_rows, write_column
+from rankwise.offline.batches import Batch, Selection, split
+from rankwise.offline.file_identity import file_identity
+from rankwise.offline.format import Format, Parts
+from rankwise.offline.small_floats import as_float32, holder_of
+from rankwise.offline.workspace import PredictError
 from rankwise.weights.records import Damaged, TensorRecord
 from rankwise.weights.safetensors_file import read_safetensors
 
 Array = np.ndarray[Any, Any]
-
-
-class NpySource:
-    """One array."""
-
-    is_recognisable = True
-
-    def __init__(self, path: Path) -> None:
-        self._array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
-        if self._array.ndim == 0:
-            raise UnreadableInput(f"{path} holds a single number, not rows")
-        if self._array.dtype.kind not in f"{NUMBERS}US":
-            raise UnreadableInput(f"{path} holds {self._array.dtype}, where numbers or texts are wanted")
-        self.total: int | None = len(self._array)
-        self.identity = file_identity(path)
-
-    def batches(self, size: int, first_row: int = 0, position: int | None = None) -> Iterator[Batch]:
-        for start in range(first_row, len(self._array), size):
-            rows = np.array(self._array[start : start + size])
-            yield Batch(start, {"input": _native(rows)}, len(rows))
+_NAMES = {
+    "float64": "F64", "float32": "F32", "float16": "F16", "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8",
+    "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8", "bool": "BOOL", "complex64": "C64",
+}  # fmt: skip
 
 
 class SafetensorsSource:
-    """One column per tensor, all of the same number of rows."""
+    """A batch is read when it is used."""
 
     is_recognisable = True
 
@@ -73,6 +60,24 @@ class SafetensorsSource:
         return as_float32(rows.reshape(stop - start, *record.shape[1:]), record.dtype)
 
 
-def _native(rows: Array) -> Column:
-    """In this machine's order of bytes, the only one torch knows; texts as a list."""
-    return rows.tolist() if rows.dtype.kind in "US" else rows.astype(rows.dtype.newbyteorder("="), copy=False)
+def write_safetensors(parts: Parts, total: int, path: Path) -> None:
+    """One tensor per output; each is written in a pass of its own."""
+    outputs = dict(sorted(first_rows(parts).items(), key=lambda item: (-item[1].dtype.itemsize, item[0])))
+    header: dict[str, Any] = {}
+    at = 0
+    for name, like in outputs.items():
+        if like.dtype.name not in _NAMES or name == "__metadata__":
+            why = "the name has a meaning of its own there" if like.dtype.name in _NAMES else f"it is {like.dtype}"
+            raise PredictError("RW834", f"safetensors cannot hold the output {name!r}", why=why, next=("write .npy or .jsonl",))
+        nbytes = total * like.nbytes
+        header[name] = {"dtype": _NAMES[like.dtype.name], "shape": [total, *like.shape], "data_offsets": [at, at + nbytes]}
+        at += nbytes
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name, like in outputs.items():
+            write_column(file, parts(), name, like)
+
+
+FORMAT = Format((".safetensors",), SafetensorsSource, write_safetensors)
