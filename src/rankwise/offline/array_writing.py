@@ -11,7 +11,7 @@ from rankwise.offline.arrow_types import is_lists
 from rankwise.offline.batches import Column, is_arrow
 from rankwise.offline.entries import entries
 from rankwise.offline.format import Parts
-from rankwise.offline.lazy_arrow import pa
+from rankwise.offline.lazy import pa
 from rankwise.offline.parts import Results
 from rankwise.offline.table_reading import as_numpy
 from rankwise.offline.workspace import PredictError

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from rankwise.offline.lazy_arrow import pa
+from rankwise.offline.lazy import pa
 
 
 @cache

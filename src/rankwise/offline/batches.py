@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rankwise.errors import UsageError
-from rankwise.offline.lazy_arrow import pa
+from rankwise.offline.lazy import pa
 from rankwise.offline.values import NUMBERS, as_array, is_tensor
 
 # np.ndarray, a list with one entry per row, or (only where it is kept) a pyarrow Array, whose type is that of the input's own schema

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import numpy as np
 
 from rankwise.offline.batches import Column, is_arrow
-from rankwise.offline.lazy_arrow import pa
+from rankwise.offline.lazy import pa
 from rankwise.offline.values import is_utf8
 
 Array = np.ndarray[Any, Any]
@@ -39,10 +40,11 @@ def decode(array: Any, facts: Facts) -> Column:
 def _of_numbers(column: Array) -> Any:
     """A row of several numbers is a list of fixed size; a complex number is two."""
     flat = np.ascontiguousarray(column).reshape(-1)
-    if column.ndim == 1 and flat.dtype.kind != "c":
-        return pa.array(flat)
-    numbers = pa.array(flat.view(flat.real.dtype))
-    width = int(np.prod(column.shape[1:], dtype=np.int64)) * (2 if flat.dtype.kind == "c" else 1)
+    is_complex = flat.dtype.kind == "c"
+    numbers = pa.array(flat.view(flat.real.dtype) if is_complex else flat)
+    if column.ndim == 1 and not is_complex:
+        return numbers
+    width = math.prod(column.shape[1:]) * (2 if is_complex else 1)
     return pa.Array.from_buffers(pa.list_(numbers.type, width), len(column), [None], children=[numbers])
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from rankwise.offline.arrow_types import is_lists, is_tensors, tensors
 from rankwise.offline.batches import Column, is_arrow
-from rankwise.offline.lazy_arrow import pa
+from rankwise.offline.lazy import pa
 from rankwise.offline.values import is_utf8, plain
 
 

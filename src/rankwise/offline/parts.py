@@ -18,7 +18,7 @@ import numpy as np
 
 from rankwise.offline.batches import Column
 from rankwise.offline.columns import decode, encode
-from rankwise.offline.lazy_arrow import pa
+from rankwise.offline.lazy import pa
 
 
 @dataclass

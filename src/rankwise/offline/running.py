@@ -17,7 +17,7 @@ from rankwise.offline.executing import Executor, FirstRowsFail, Recipe, start
 from rankwise.offline.format import Source
 from rankwise.offline.identity import first_rows_digest, identity_of, is_certain
 from rankwise.offline.journal import Gone
-from rankwise.offline.lazy_arrow import check_arrow
+from rankwise.offline.lazy import check_arrow
 from rankwise.offline.output import check_fits, write_errors, write_output
 from rankwise.offline.parts import Part, Results
 from rankwise.offline.sizing import UNTRIED, Choice, Trials, find_size

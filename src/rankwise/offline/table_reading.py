@@ -12,7 +12,7 @@ import numpy as np
 from rankwise.errors import UsageError
 from rankwise.offline.arrow_types import has_type, is_lists, is_number, is_tensors, tensors, with_inner
 from rankwise.offline.batches import Batch, Chosen, Column, Selection
-from rankwise.offline.lazy_arrow import pa, pc
+from rankwise.offline.lazy import pa, pc
 
 
 def names_of(chosen: Chosen) -> list[str]:

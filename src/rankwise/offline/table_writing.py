@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 from rankwise.offline.arrow_types import has_type, with_inner
 from rankwise.offline.batches import Column, is_arrow
 from rankwise.offline.entries import entries, json_text
-from rankwise.offline.lazy_arrow import pa
+from rankwise.offline.lazy import pa
 from rankwise.offline.parts import Results
 from rankwise.offline.values import is_utf8
 from rankwise.offline.workspace import PredictError
@@ -142,7 +143,7 @@ def _array(column: Column, kind: Any) -> Any:
 def _nested(column: np.ndarray[Any, Any]) -> Any:
     values = pa.array(np.ascontiguousarray(column).reshape(-1))
     for depth in range(column.ndim - 1, 0, -1):
-        count = int(np.prod(column.shape[:depth], dtype=np.int64))
+        count = math.prod(column.shape[:depth])
         values = pa.ListArray.from_arrays(pa.array(np.arange(count + 1, dtype=np.int32) * column.shape[depth]), values)
     return values
 

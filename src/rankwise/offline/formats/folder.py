@@ -15,7 +15,7 @@ from rankwise.offline.batches import FILE_COLUMN, Batch, Column, Selection, is_a
 from rankwise.offline.entries import entries, json_text
 from rankwise.offline.file_identity import folder_identity
 from rankwise.offline.format import Format, Parts
-from rankwise.offline.lazy_arrow import pa
+from rankwise.offline.lazy import pa
 from rankwise.offline.parts import column_names
 from rankwise.offline.values import is_utf8
 from rankwise.offline.workspace import PredictError

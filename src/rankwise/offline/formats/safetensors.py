@@ -14,7 +14,7 @@ from rankwise.offline.array_writing import first_rows, write_column
 from rankwise.offline.batches import Batch, Selection, split
 from rankwise.offline.file_identity import file_identity
 from rankwise.offline.format import Format, Parts
-from rankwise.offline.small_floats import as_float32, holder_of
+from rankwise.offline.lazy import ml_dtypes
 from rankwise.offline.workspace import PredictError
 from rankwise.weights.records import Damaged, TensorRecord
 from rankwise.weights.safetensors_file import read_safetensors
@@ -56,8 +56,16 @@ class SafetensorsSource:
         each = record.nbytes // record.shape[0] if record.shape[0] else 0
         with self._path.open("rb") as file:
             file.seek(record.storage.offset + start * each)
-            rows = np.frombuffer(file.read((stop - start) * each), holder_of(record.dtype))
-        return as_float32(rows.reshape(stop - start, *record.shape[1:]), record.dtype)
+            rows = file.read((stop - start) * each)
+        return _numbers(rows, record.dtype).reshape(stop - start, *record.shape[1:])
+
+
+def _numbers(data: bytes, dtype: str) -> Array:
+    """bfloat16 and the kinds of float8, which numpy and files do not know, as float32, which holds each of their values exactly."""
+    if dtype == "bfloat16" or dtype.startswith("float8"):
+        return np.frombuffer(data, getattr(ml_dtypes, dtype)).astype(np.float32)
+    rows = np.frombuffer(data, np.dtype(dtype).newbyteorder("<"))
+    return rows.astype(rows.dtype.newbyteorder("="), copy=False)
 
 
 def write_safetensors(parts: Parts, total: int, path: Path) -> None:

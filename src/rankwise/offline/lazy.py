@@ -1,4 +1,4 @@
-"""pyarrow, imported when it is first used, so that `--help` and the model's side do without it; a finding where it is missing."""
+"""The packages of the extra `predict`, imported when they are first used; a finding where one is missing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ class _Module:
         try:
             found = getattr(importlib.import_module(self._name), attribute)
         except ImportError as error:
-            raise UsageError("predict needs pyarrow", why=str(error), next=('pip install "rankwise[predict]"',)) from None
+            raise UsageError(
+                f"predict needs {self._name.split('.')[0]}", why=str(error), next=('pip install "rankwise[predict]"',)
+            ) from None
         setattr(self, attribute, found)  # the next time it is an attribute like any other
         return found
 
@@ -24,6 +26,7 @@ class _Module:
 pa: Any = _Module("pyarrow")
 pc: Any = _Module("pyarrow.compute")
 pq: Any = _Module("pyarrow.parquet")
+ml_dtypes: Any = _Module("ml_dtypes")
 
 
 def check_arrow() -> None:
