@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from rankwise.errors import RankwiseError, UnreadableInput, UsageError
@@ -65,101 +63,6 @@ def test_an_input_without_rows_has_no_batches(tmp_path: Path, kind: str) -> None
     path, chosen = write(tmp_path, kind, 0)
 
     assert list(open_source(path, Selection(**chosen)).batches(8)) == []
-
-
-def test_a_bad_line_is_one_failed_row(tmp_path: Path) -> None:
-    path = tmp_path / "x.jsonl"
-    path.write_text('{"x": [1, 2]}\nnot json\n{"y": 3}\n[4]\n{"x": [5, 6]}\n')
-
-    (batch,) = open_source(path, Selection(("x",))).batches(10)
-
-    assert sorted(batch.broken) == [1, 2, 3]
-    assert "not JSON" in batch.broken[1] and "no 'x'" in batch.broken[2]
-    np.testing.assert_array_equal(batch.columns["x"][[0, 4]], [[1, 2], [5, 6]])
-
-
-def test_a_csv_field_that_is_no_number_is_one_failed_row(tmp_path: Path) -> None:
-    path = tmp_path / "x.csv"
-    path.write_text("a,b,name\n" + "1,2.5,u\n" * 150 + "1,x,u\n1,2\n2,3.5,v\n")
-
-    (batch,) = open_source(path, Selection(("a", "b"), ("name",))).batches(1000)
-
-    assert sorted(batch.broken) == [150, 151]
-    assert batch.columns["a"].dtype == np.int64 and batch.columns["b"].dtype == np.float64
-    assert batch.kept["name"][152] == "v"
-
-
-def test_columns_of_many_kinds(tmp_path: Path) -> None:
-    table = pa.table(
-        {
-            "flag": [True, False, True],
-            "ragged": [[1], [1, 2], []],
-            "deep": pa.array([[[1, 2], [3, 4]]] * 3),
-            "empty": pa.array([1, None, 3]),
-            "text": ["a", "b", "c"],
-        }
-    )
-    pq.write_table(table, tmp_path / "x.parquet")
-
-    (batch,) = open_source(tmp_path / "x.parquet", Selection()).batches(10)
-
-    assert batch.columns["flag"].tolist() == [True, False, True]
-    assert batch.columns["ragged"] == [[1], [1, 2], []]
-    assert batch.columns["deep"].shape == (3, 2, 2)
-    assert batch.columns["empty"] == [1, None, 3]
-    assert batch.columns["text"] == ["a", "b", "c"]
-
-
-@pytest.mark.parametrize(
-    "dtype", ["bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu", "float16", "int16"]
-)
-def test_what_numpy_does_not_know_is_read_as_float32(tmp_path: Path, dtype: str) -> None:
-    """All there is of a dtype, in rows of 256."""
-    import torch
-    from safetensors.torch import save_file
-
-    kind = getattr(torch, dtype)
-    bits = torch.arange(256, dtype=torch.uint8) if kind.itemsize == 1 else torch.arange(-(1 << 15), 1 << 15).to(torch.int16)
-    x = bits.view(kind).reshape(-1, 64)
-    save_file({"x": x}, tmp_path / "x.safetensors")
-
-    batches = list(open_source(tmp_path / "x.safetensors", Selection()).batches(3))
-
-    wanted = x if dtype in ("float16", "int16") else x.float()
-    np.testing.assert_array_equal(np.concatenate([batch.columns["x"] for batch in batches]), wanted.numpy())
-
-
-@pytest.mark.parametrize("array", [np.ones((3, 2), ">f4"), np.array([1, 2], ">i8")])
-def test_an_array_in_another_order_of_bytes(tmp_path: Path, array: np.ndarray) -> None:
-    np.save(tmp_path / "x.npy", array)
-
-    (batch,) = open_source(tmp_path / "x.npy", Selection()).batches(10)
-
-    assert batch.columns["input"].dtype.isnative
-    np.testing.assert_array_equal(batch.columns["input"], array)
-
-
-def test_a_folder_is_another_when_a_file_in_it_changed(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"one")
-    (tmp_path / "b").symlink_to(tmp_path / "nowhere")
-    before = open_source(tmp_path, Selection()).identity
-
-    assert open_source(tmp_path, Selection()).identity == before
-    os.utime(tmp_path / "a", ns=(1, 1))
-    touched = open_source(tmp_path, Selection()).identity
-    (tmp_path / "a").write_bytes(b"other")
-    os.utime(tmp_path / "a", ns=(1, 1))
-
-    assert len({str(one) for one in (before, touched, open_source(tmp_path, Selection()).identity)}) == 3
-
-
-def test_a_file_name_that_is_no_text_is_one_failed_row(tmp_path: Path) -> None:
-    Path(os.fsdecode(os.fsencode(tmp_path) + b"/M\xfcller")).write_bytes(b"")
-    (tmp_path / "a").write_bytes(b"")
-
-    (batch,) = open_source(tmp_path, Selection()).batches(4)
-
-    assert list(batch.broken.values()) == ["its name is not UTF-8"] and batch.length == 2
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -202,10 +202,3 @@ def test_a_file_is_read_a_few_megabytes_at_a_time(tmp_path: Path, suffix: str) -
     peaks = [pa.total_allocated_bytes() - before for _ in source.batches(8)]
 
     assert len(peaks) == 12 and max(peaks) < 40 << 20
-
-
-def test_a_heavy_column_that_nobody_wants_does_not_make_pieces_small(tmp_path: Path) -> None:
-    table = pa.table({"x": np.arange(100.0), "image": [np.random.default_rng(i).bytes(300_000) for i in range(100)]})
-    source = open_source(written(tmp_path / "x.parquet", table, 100), Selection(("x",)))
-
-    assert len(list(source._tables(0, 100))) == 1  # type: ignore[attr-defined]

@@ -6,10 +6,7 @@ import csv
 import datetime
 import decimal
 import io
-import itertools
 import json
-import random
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,53 +18,11 @@ from safetensors.numpy import load_file
 
 from rankwise.offline import table_writing, text_lines
 from rankwise.offline.output import check_fits, write_errors, write_output
-from rankwise.offline.parts import Part, Results, read_part, write_part
+from rankwise.offline.parts import Results
 from rankwise.offline.workspace import PredictError
+from tests.offline.results import COUNT, FAILED, ROWS, TENSORS, batches, content, in_parts, only_output
 
-COUNT = 1000
-FAILED = {17, 400, 401, 999}
 SUFFIXES = [".parquet", ".arrow", ".jsonl", ".csv", ".npy", ".safetensors", ""]
-
-
-def results(first: int, stop: int) -> Results:
-    good = [row for row in range(first, stop) if row not in FAILED]
-    x = np.asarray(good, np.float32)
-    return Results(
-        rows=good,
-        columns={"file": [f"f{row}" for row in good], "output": np.stack([x, x / 3], axis=1), "label": np.asarray(good) % 5}
-        if good
-        else {},
-        errors=[{"row": row, "error": "ValueError", "message": "ü"} for row in range(first, stop) if row in FAILED],
-        first_row=first,
-        length=stop - first,
-        file_column="file",
-    )
-
-
-def batches(count: int = COUNT) -> list[Results]:
-    """One of them a failed row alone."""
-    edges = [0, 17, 18, *range(30, count, 30), count]
-    return [results(start, stop) for start, stop in itertools.pairwise(edges)]
-
-
-def in_parts(folder: Path, batches: list[Results], seed: int) -> Any:
-    """In parts that were written and read again, cut behind some batches, or behind none, or behind all."""
-    count = len(batches)
-    cut = random.Random(seed).sample(range(1, count), (0, count - 1, min(count - 1, 3))[seed])
-    paths = []
-    for start, stop in itertools.pairwise(sorted({0, count, *cut})):
-        paths.append(folder / f"part-{seed}-{start}")
-        write_part(paths[-1], Part(*batches[start:stop]))
-    return lambda: itertools.chain.from_iterable(read_part(path) for path in paths)
-
-
-def only_output(parts: list[Results]) -> list[Results]:
-    return [replace(part, columns={name: column for name, column in part.columns.items() if name in ("file", "output")}) for part in parts]
-
-
-def content(path: Path) -> dict[str, bytes]:
-    files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
-    return {str(file.relative_to(path.parent)): file.read_bytes() for file in files}
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -85,17 +40,6 @@ def test_where_the_parts_were_cut_does_not_show(tmp_path: Path, suffix: str) -> 
     assert [path.name for path in output.parent.iterdir()] == [f"out{suffix}"]
 
 
-def test_tables_are_read_by_pyarrow(tmp_path: Path) -> None:
-    for suffix in (".parquet", ".arrow"):
-        write_output(tmp_path / f"out{suffix}", lambda: iter(batches()), COUNT)
-    tables = [pq.read_table(tmp_path / "out.parquet"), pa.ipc.open_file(tmp_path / "out.arrow").read_all()]
-
-    for table in tables:
-        assert table["row"].to_pylist() == [row for row in range(COUNT) if row not in FAILED]
-        assert table["output"].to_pylist()[2] == [2.0, pytest.approx(2 / 3)]
-        assert table["file"].to_pylist()[-1] == "f998"
-
-
 def test_lines_are_read_by_json_and_csv(tmp_path: Path) -> None:
     for suffix in (".jsonl", ".csv"):
         write_output(tmp_path / f"out{suffix}", lambda: iter(batches()), COUNT)
@@ -108,25 +52,6 @@ def test_lines_are_read_by_json_and_csv(tmp_path: Path) -> None:
     assert (table[5]["row"], table[5]["output_0"], table[5]["label"]) == ("5", "5.0", "0")
 
 
-def test_arrays_keep_a_place_for_failed_rows(tmp_path: Path) -> None:
-    write_output(tmp_path / "out.npy", lambda: iter(only_output(batches())), COUNT)
-    write_output(tmp_path / "out.safetensors", lambda: iter(batches()), COUNT)
-    array, tensors = np.load(tmp_path / "out.npy"), load_file(tmp_path / "out.safetensors")
-
-    assert array.shape == (COUNT, 2)
-    assert np.isnan(array[sorted(FAILED)]).all() and array[998, 0] == 998
-    np.testing.assert_array_equal(array, tensors["output"])
-    assert tensors["label"][17] == 0 and tensors["label"][18] == 3
-
-
-def test_a_number_json_cannot_say_is_null(tmp_path: Path) -> None:
-    parts = [Results([0], {"output": np.array([[np.nan, 1.0, np.inf]])}, [], 0, 1)]
-
-    write_output(tmp_path / "out.jsonl", lambda: iter(parts), 1)
-
-    assert json.loads((tmp_path / "out.jsonl").read_text())["output"] == [None, 1.0, None]
-
-
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_no_row_that_worked_is_still_an_output(tmp_path: Path, suffix: str) -> None:
     parts = [Results([], {}, [{"row": i, "error": "E", "message": ""} for i in range(3)], 0, 3)]
@@ -134,26 +59,6 @@ def test_no_row_that_worked_is_still_an_output(tmp_path: Path, suffix: str) -> N
     write_output(tmp_path / f"out{suffix}", lambda: iter(parts), 3)
 
     assert (tmp_path / f"out{suffix}").exists()
-
-
-@pytest.mark.parametrize("suffix", [".npy", ".safetensors"])
-def test_outputs_that_change_are_a_finding_and_no_file(tmp_path: Path, suffix: str) -> None:
-    widths = (2, 4)
-    parts = [Results([i], {"output": np.zeros((1, width), np.float32)}, [], i, 1) for i, width in enumerate(widths)]
-
-    with pytest.raises(PredictError) as caught:
-        write_output(tmp_path / f"out{suffix}", lambda: iter(parts), 2)
-
-    assert caught.value.finding.code == "RW834"
-    assert "row 1 is float32[4]" in caught.value.finding.summary
-    assert not list(tmp_path.iterdir())
-
-
-def test_several_outputs_do_not_go_into_npy(tmp_path: Path) -> None:
-    with pytest.raises(PredictError) as caught:
-        write_output(tmp_path / "out.npy", lambda: iter(batches()), COUNT)
-
-    assert caught.value.finding.code == "RW834"
 
 
 def test_errors_are_listed_in_order_and_once(tmp_path: Path) -> None:
@@ -167,15 +72,11 @@ def test_errors_are_listed_in_order_and_once(tmp_path: Path) -> None:
 
 BATCH = 5
 BATCHES = 12
-ROWS = BATCH * BATCHES
 DAY = datetime.datetime(2024, 2, 29, 12)
 
 
 def gaps(make: Any) -> list[Any]:
     return [None if i % 7 == 3 else make(i) for i in range(ROWS)]
-
-
-TENSORS = pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(ROWS * 4, dtype=np.float32).reshape(ROWS, 2, 2))
 
 
 # What a column may be, batch by batch (None: this batch has none), its type in a table, and how its last row is written in JSON Lines.
@@ -256,19 +157,6 @@ def _piece(name: str, column: Any, batch: int) -> Results:
     errors = [{"row": ROWS - 1, "error": "E", "message": ""}] if good < BATCH else []
     columns = {} if column is None else {"c": column[:good]}
     return Results(range(batch * BATCH, batch * BATCH + good), columns, errors, batch * BATCH, BATCH)
-
-
-def test_a_list_of_distinct_values_is_kept_only_for_what_comes_again(tmp_path: Path) -> None:
-    """For numbers that do not, it would take a third more room and most of the time of writing."""
-    numbers = np.random.default_rng(0).permutation(5000)
-    texts = [["cat", "dog"][i % 2] for i in range(5000)]
-    columns = {"score": numbers / 7, "id": numbers, "label": numbers % 3, "tags": [[text] for text in texts], "text": texts}
-
-    write_output(tmp_path / "out.parquet", lambda: [Results(np.arange(5000), columns, length=5000)], 5000)
-
-    group = pq.read_metadata(tmp_path / "out.parquet").row_group(0)
-    stored = {group.column(i).path_in_schema: group.column(i).has_dictionary_page for i in range(group.num_columns)}
-    assert stored == {"row": False, "score": False, "id": False, "label": True, "tags.list.element": True, "text": True}
 
 
 LAST_ROW_WORKS = {name for name, (whole, _, _) in COLUMNS.items() if len(whole) > 1}
@@ -354,36 +242,6 @@ def test_first_results_that_fit_leave_nothing_behind(tmp_path: Path, suffix: str
     assert not list(tmp_path.iterdir())
 
 
-def test_kept_tensors_are_arrays_of_a_folder(tmp_path: Path) -> None:
-    parts = [Results([0, 1], {"output": np.zeros(2), "image": TENSORS.take(pa.array([3, None]))}, [], 0, 2)]
-
-    write_output(tmp_path / "out", lambda: iter(parts), 2)
-
-    assert sorted(path.name for path in (tmp_path / "out").glob("*image*")) == ["00000000.image.npy"]
-    assert np.load(tmp_path / "out" / "00000000.image.npy").tolist() == [[12.0, 13.0], [14.0, 15.0]]
-
-
-def test_a_kept_column_does_not_name_files(tmp_path: Path) -> None:
-    parts = [Results([0, 1], {"file": ["../../escaped", "/escaped"], "output": np.zeros(2)}, [], 0, 2)]
-
-    (tmp_path / "in").mkdir()
-    write_output(tmp_path / "in" / ".." / "out", lambda: iter(parts), 2)
-
-    names = sorted(path.name for path in (tmp_path / "out").iterdir())
-    assert names == ["00000000.file.json", "00000000.output.npy", "00000001.file.json", "00000001.output.npy"]
-
-
-@pytest.mark.parametrize("files", [["../escaped"], ["/escaped"], ["same", "same"], ["a", "a.npy/b"]])
-def test_a_file_outside_the_folder_or_twice_is_refused(tmp_path: Path, files: list[str]) -> None:
-    parts = [Results(range(len(files)), {"file": files, "output": np.zeros(len(files))}, [], 0, len(files), file_column="file")]
-
-    with pytest.raises(PredictError) as caught:
-        write_output(tmp_path / "out", lambda: iter(parts), len(files))
-
-    assert caught.value.finding.code == "RW834"
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_list_of_failed_rows_says_anything(tmp_path: Path) -> None:
     parts = [Results([], {}, [{"row": 0, "error": "E", "message": "no \udcff.npy"}], 0, 1)]
 
@@ -401,18 +259,6 @@ def test_a_list_of_failed_rows_is_there_whole_or_not_at_all(tmp_path: Path) -> N
         write_errors(tmp_path / "errors.jsonl", torn())
 
     assert not list(tmp_path.iterdir())
-
-
-def test_a_group_is_no_larger_than_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_writing, "_GROUP_BYTES", 10_000)
-    texts = ["x" * (row % 3000) for row in range(500)]
-    kept = pa.array(texts)
-    parts = [Results(range(at, at + 5), {"text": texts[at : at + 5], "kept": kept[at : at + 5]}, [], at, 5) for at in range(0, 500, 5)]
-
-    found = list(table_writing.tables_of(lambda: parts)[1])
-
-    assert max(group.nbytes - group.slice(len(group) - 5).nbytes for group in found) < 10_000
-    assert [row for group in found for row in group["row"].to_pylist()] == list(range(500))
 
 
 @pytest.mark.parametrize("was_folder", [True, False])
