@@ -105,6 +105,17 @@ COLUMNS: dict[str, tuple[list[Any], str, Any]] = {
     ),
     "objects with half a pair": ([[{"\ud800": 1}] * BATCH] * BATCHES, "string", {"\ud800": 1}),
     "empty objects": ([[{}] * BATCH] * BATCHES, "string", {}),
+    "empty objects in some batches": (
+        [[{}] * BATCH if b % 2 else [{"a": 1}] * BATCH for b in range(BATCHES)], "struct<a: int64>", {},
+    ),
+    "arrays in some batches, lists in others": (
+        [[np.full(i, 0.1, np.float32) for i in range(BATCH)] if b % 2 else [[0.1] * i for i in range(BATCH)] for b in range(BATCHES)],
+        "list<element: double>", [float(np.float32(0.1))] * 4,
+    ),
+    "arrays of two dtypes": (
+        [[np.full(i, 1, np.int32 if (b + i) % 2 else np.float32) for i in range(BATCH)] for b in range(BATCHES)],
+        "list<element: double>", [1] * 4,
+    ),
     "anything": ([[1, "a", None, [1], float("nan")]] * BATCHES, "string", None),
     "times": ([pa.array(gaps(lambda i: DAY))], "timestamp[us]", "2024-02-29T12:00:00.000000"),
     "nanoseconds of a zone": (

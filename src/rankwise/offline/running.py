@@ -198,7 +198,7 @@ class _Job:
                 self._flush(part)
                 part, flushed = Part(), time.monotonic()
             self._check_errors(failed)
-        if part.batches:
+        if part.results:
             self._flush(part)
 
     def _flush(self, part: Part) -> None:

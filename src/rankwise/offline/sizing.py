@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from rankwise.offline.batches import Batch
 from rankwise.offline.executing import Executor
 from rankwise.offline.format import Source
 from rankwise.offline.source import batches_of
+from rankwise.offline.values import nbytes_of
 from rankwise.pool.machine import memory_bytes
 
 SIZES = (1, 4, 16, 64, 256, 1024, 4096, 16384)
@@ -93,7 +93,7 @@ class Trials:
         batch = next(batches_of(self._source, size), None)
         if batch is None or batch.length < size:
             return f"the input has {batch.length if batch else 0} rows"
-        if sum(map(_nbytes, batch.columns.values())) > _INPUT_BYTES:
+        if sum(map(nbytes_of, batch.columns.values())) > _INPUT_BYTES:
             return f"{size:,} rows are more than {_INPUT_BYTES >> 20} MB"
         if size == 1:
             self._run(batch)  # builds the model, and does whatever is done once
@@ -135,13 +135,6 @@ class Trials:
         if time.monotonic() - started > _TRIAL_S:
             return f"{_TRIAL_S:g} s of trying are enough"
         return None
-
-
-def _nbytes(value: Any) -> int:
-    """Of a column, or what it holds."""
-    if isinstance(value, (list, tuple, dict)):
-        return sum(map(_nbytes, value.values() if isinstance(value, dict) else value))
-    return len(value) if isinstance(value, (str, bytes)) else int(getattr(value, "nbytes", 8))
 
 
 def _rounded(rate: float) -> str:

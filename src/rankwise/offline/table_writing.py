@@ -29,7 +29,7 @@ def tables_of(parts: Parts) -> tuple[Any, Iterator[Any]]:
     types = column_types(parts)
     fields = [(_utf8(name), pa.string() if kind is None else kind) for name, kind in types.items()]
     schema = pa.schema([("row", pa.int64()), *fields])
-    return schema, _grouped((_record_batch(results, types, schema) for results in parts() if len(results.rows)), schema)
+    return schema, _grouped((batch for results in parts() for batch in _record_batches(results, types, schema)), schema)
 
 
 @contextmanager
@@ -50,7 +50,7 @@ def column_types(parts: Parts) -> Types:
             kinds = found.setdefault(name, {})
             if None not in kinds:
                 kinds[_type_of(name, column)] = None
-    types = {name: _common_type([kind for kind in kinds if kind != pa.null()]) for name, kinds in found.items()}
+    types = {name: _without_empty_objects(_common_type([kind for kind in kinds if kind != pa.null()])) for name, kinds in found.items()}
     doubtful = [name for name, kinds in found.items() if len(kinds) > 1 and types[name] is not None]
     for results in parts() if doubtful else ():
         for name in doubtful:
@@ -69,6 +69,11 @@ def _common_type(kinds: list[Any]) -> Any:
         return pa.unify_schemas(schemas, promote_options="permissive").field(0).type
     except pa.ArrowTypeError:
         return None
+
+
+def _without_empty_objects(kind: Any) -> Any:
+    """Parquet has no structs without fields."""
+    return None if kind is None or has_type(kind, lambda one: pa.types.is_struct(one) and not one.num_fields) else kind
 
 
 def _widest(kind: Any) -> Any:
@@ -103,10 +108,9 @@ def _type_of_values(name: str, values: list[Any]) -> Any:
         if isinstance(value, (np.ndarray, np.generic)):
             _known(name, value.dtype)
     try:
-        kind = _of_values(values).type
+        return _of_values(values).type
     except (pa.ArrowException, OverflowError, UnicodeEncodeError):  # the last: the name of a field is no text
         return None
-    return None if has_type(kind, lambda one: pa.types.is_struct(one) and not one.num_fields) else kind  # Parquet has none without fields
 
 
 def _known(name: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -115,22 +119,36 @@ def _known(name: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
     return dtype
 
 
-def _grouped(batches: Iterator[Any], schema: Any) -> Iterator[Any]:
+def _grouped(batches: Iterator[tuple[Any, int]], schema: Any) -> Iterator[Any]:
     """A group ends with the batch that fills it."""
     held: list[Any] = []
-    for batch in batches:
+    rows = nbytes = 0
+    for batch, size in batches:
         held.append(batch)
-        if sum(len(each) for each in held) >= _GROUP_ROWS or sum(each.nbytes for each in held) >= _GROUP_BYTES:
-            yield pa.Table.from_batches(held, schema).combine_chunks()
-            held = []
+        rows, nbytes = rows + len(batch), nbytes + size
+        if rows >= _GROUP_ROWS or nbytes >= _GROUP_BYTES:
+            yield _table(held, schema)
+            held, rows, nbytes = [], 0, 0
     if held:
-        yield pa.Table.from_batches(held, schema).combine_chunks()
+        yield _table(held, schema)
 
 
-def _record_batch(results: Results, types: Types, schema: Any) -> Any:
-    arrays = [_array(results.columns[name], kind) if name in results.columns else None for name, kind in types.items()]
-    missing = [pa.nulls(len(results.rows), field.type) if array is None else array for array, field in zip(arrays, list(schema)[1:])]
-    return pa.record_batch([pa.array(results.rows), *missing], schema=schema)
+def _table(batches: list[Any], schema: Any) -> Any:
+    """Joined even if it is one: of a slice, Arrow would write bits of its neighbours. The empty one makes it copy."""
+    return pa.Table.from_batches([*batches, batches[0].slice(0, 0)], schema).combine_chunks()
+
+
+def _record_batches(results: Results, types: Types, schema: Any) -> Iterator[tuple[Any, int]]:
+    """With what each takes."""
+    count = len(results.rows)
+    arrays = [pa.array(results.rows)]
+    for (name, kind), field in zip(types.items(), list(schema)[1:]):
+        arrays.append(_array(results.columns[name], kind) if name in results.columns else pa.nulls(count, field.type))
+    whole, at = pa.record_batch(arrays, schema=schema), 0
+    for length, size in results.batches or [(count, whole.nbytes)]:
+        if length:
+            yield whole.slice(at, length), size
+        at += length
 
 
 def _array(column: Column, kind: Any) -> Any:
@@ -149,8 +167,8 @@ def _nested(column: np.ndarray[Any, Any]) -> Any:
 
 
 def _of_values(values: list[Any], kind: Any = None) -> Any:
-    dtypes = {value.dtype for value in values if isinstance(value, (np.ndarray, np.generic))}
-    plain = [_leaves(value, is_one_dtype=len(dtypes) == 1) for value in values]
+    kinds = {value.dtype if isinstance(value, (np.ndarray, np.generic)) else None for value in values if value is not None}
+    plain = [_leaves(value, is_one_dtype=len(kinds) == 1) for value in values]
     try:
         return pa.array(plain, kind)
     except UnicodeEncodeError:
@@ -158,7 +176,7 @@ def _of_values(values: list[Any], kind: Any = None) -> Any:
 
 
 def _leaves(value: Any, is_one_dtype: bool) -> Any:
-    """Arrays as pyarrow takes them, one dimension at most; of several dtypes, as Python's numbers, which it puts together without loss."""
+    """Arrays as pyarrow takes them, one dimension at most; beside anything else, Python's numbers, which it joins without loss."""
     if not isinstance(value, (np.ndarray, np.generic)):
         return value
     if not is_one_dtype or not value.ndim:

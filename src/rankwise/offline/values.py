@@ -48,6 +48,13 @@ def as_array(value: Any) -> Array:
     return array.astype(dtype, copy=False)
 
 
+def nbytes_of(value: Any) -> int:
+    """Of a column, or an entry of one; of what is neither array nor text, about."""
+    if isinstance(value, (list, tuple, dict)):
+        return 8 + sum(map(nbytes_of, value.values() if isinstance(value, dict) else value))
+    return len(value) if isinstance(value, (str, bytes)) else int(getattr(value, "nbytes", 8))
+
+
 def plain(value: Any) -> Any:
     """One value as JSON can say it; TypeError for what it cannot. Bytes become base64, times ISO 8601, decimals their digits."""
     if value is None or type(value) in (bool, int, float, str):
