@@ -99,7 +99,7 @@ soak-train: $(READY)
 
 soak-predict: $(READY)
 	@echo "==> predict, killed at 40 random moments"
-	@RANKWISE_LONG=1 $(BIN)/python -m pytest -q tests/predict/test_kills.py tests/predict/test_gathering.py tests/predict/test_memory.py
+	@RANKWISE_LONG=1 $(BIN)/python -m pytest -q tests/offline/test_kills.py tests/offline/test_gathering.py tests/offline/test_memory.py
 
 bench-pool: $(READY)
 	@echo "==> the pool against ProcessPoolExecutor, loky and joblib"

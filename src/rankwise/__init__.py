@@ -11,9 +11,9 @@ if TYPE_CHECKING:  # what type checkers and editors see; at run time each is loo
     from rankwise.broker import remote
     from rankwise.errors import RankwiseError, StartError, WorkerError
     from rankwise.findings import Finding
+    from rankwise.offline.gathering import gather_predictions
+    from rankwise.offline.running import predict
     from rankwise.pool import DeadlineExceeded, Model, Pool, PoolFull, Quarantined
-    from rankwise.predict.gathering import gather_predictions
-    from rankwise.predict.running import predict
     from rankwise.serve.serving import serve
     from rankwise.train.session import session
     from rankwise.train.spawn import spawn
@@ -34,8 +34,8 @@ _HOMES = {
     "DeadlineExceeded": "rankwise.pool",
     "Quarantined": "rankwise.pool",
     "remote": "rankwise.broker",
-    "predict": "rankwise.predict.running",
-    "gather_predictions": "rankwise.predict.gathering",
+    "predict": "rankwise.offline.running",
+    "gather_predictions": "rankwise.offline.gathering",
     "serve": "rankwise.serve.serving",
 }
 __all__ = [

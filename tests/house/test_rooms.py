@@ -29,13 +29,13 @@ MAY_IMPORT = {
     "train": FLOOR | {"causes"},
     "weights": FLOOR | {"causes"},
     "pool": FLOOR | {"weights", "causes"},
-    "predict": FLOOR | {"pool", "weights", "causes"},
+    "offline": FLOOR | {"pool", "weights", "causes"},
     "serve": FLOOR | {"pool"},
     "broker": FLOOR | {"pool", "causes"},
     "report": FLOOR | {"evidence", "causes"},
     "cli": FLOOR
-    | {"launch", "preflight", "lint", "predict", "serve", "broker", "report", "weights", "pool", "causes", "evidence", "diagnose"},
-    "__init__": FLOOR | {"train", "weights", "pool", "broker", "predict", "serve"},
+    | {"launch", "preflight", "lint", "offline", "serve", "broker", "report", "weights", "pool", "causes", "evidence", "diagnose"},
+    "__init__": FLOOR | {"train", "weights", "pool", "broker", "offline", "serve"},
     "__main__": {"cli"},
 }
 # Files outside these rooms must work, and answer --help, without loading torch.
@@ -44,8 +44,8 @@ TORCH_FILES = {
     "preflight/torch_",
     "pool/workers/child",
     "pool/inprocess.py",
-    "predict/child.py",
-    "predict/gathering.py",
+    "offline/child.py",
+    "offline/gathering.py",
     "launch/courier.py",
 }  # these run in processes of their own
 

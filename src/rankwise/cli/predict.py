@@ -12,6 +12,7 @@ from typing import Any
 from rankwise.cli.options import Parser, add_engine_options
 from rankwise.cli.terminal import print_finding
 from rankwise.errors import UsageError
+from rankwise.offline import formats
 
 _EPILOG = """examples:
   rankwise predict --build my_models:build --weights last.pt --input data.parquet --columns pixels --output out.parquet
@@ -30,9 +31,9 @@ def main(argv: list[str]) -> int:
     parser = Parser(prog="rankwise predict")
     add_options(parser)
     options = parser.parse_args(argv)
-    from rankwise.predict.checking import Options
-    from rankwise.predict.running import predict
-    from rankwise.predict.workspace import PredictError
+    from rankwise.offline.checking import Options
+    from rankwise.offline.running import predict
+    from rankwise.offline.workspace import PredictError
 
     shown = Progress()
     try:
@@ -81,9 +82,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.epilog, parser.formatter_class = _EPILOG, argparse.RawDescriptionHelpFormatter
     parser.add_argument("--build", metavar="MODULE:CALLABLE", required=True, help="makes the model; or a .pt2 program")
     parser.add_argument("--weights", metavar="CHECKPOINT", help="any checkpoint; a DDP one goes straight in")
-    parser.add_argument(
-        "--input", metavar="PATH", required=True, help=".parquet .arrow .jsonl .csv .tsv .npy .safetensors, or a folder of files"
-    )
+    suffixes = " ".join(f".{name}" for name in formats.names() if name != "folder")
+    parser.add_argument("--input", metavar="PATH", required=True, help=f"{suffixes}, or a folder of files")
     parser.add_argument("--output", metavar="PATH", required=True, help="the same kinds; a folder gets one file per row")
     parser.add_argument("--columns", metavar="A,B", default="", help="the model's inputs, in this order (default: all columns)")
     parser.add_argument("--keep", metavar="A,B", default="", help="columns to carry over to the output")
@@ -162,7 +162,7 @@ def _first_error(path: str | None) -> str:
 
 
 def _warn_of_nothing(failed: int, example: str) -> None:
-    from rankwise.predict.workspace import PredictError
+    from rankwise.offline.workspace import PredictError
 
     steps = ("see what the model takes, and choose it with --columns a,b (and --separate)", "then the same command with --overwrite")
     print_finding(PredictError(_TOO_MANY_FAIL, f"none of the {failed:,} rows worked", why=example, next=steps).finding)

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from tests.offline.inputs import write
+from tests.offline.test_kills import BATCH, OFTEN
 from tests.pool.ray.conftest import Nodes
-from tests.predict.inputs import write
-from tests.predict.test_kills import BATCH, OFTEN
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore::ResourceWarning")]
 ROOT = Path(__file__).parents[3]
@@ -24,7 +24,7 @@ COUNT = 1200
 
 
 def predict(folder: Path, output: str, *more: str) -> subprocess.Popen[str]:
-    words = ["--build", "tests.predict.nets:slow", "--input", str(folder / "x.parquet"), "--columns", "x", "--keep", "id", "--json"]
+    words = ["--build", "tests.offline.nets:slow", "--input", str(folder / "x.parquet"), "--columns", "x", "--keep", "id", "--json"]
     command = [sys.executable, "-c", OFTEN, "predict", *words, "--output", str(folder / output), "--batch", str(BATCH), *more]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 

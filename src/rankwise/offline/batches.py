@@ -1,0 +1,138 @@
+"""Batches of rows: columns of equal length, as arrays or as lists of whatever no array can hold."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rankwise.errors import UsageError
+from rankwise.offline.lazy import pa
+from rankwise.offline.values import NUMBERS, as_array, is_tensor
+
+# np.ndarray, a list with one entry per row, or (only where it is kept) a pyarrow Array, whose type is that of the input's own schema
+Column = Any
+Chosen = tuple[list[str], list[str]]  # names of columns: for the model, and for the output
+FILE_COLUMN = "__file__"  # holds paths, whose files are read where the model is
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Consecutive rows of the input. `broken` are rows that could not even be read: {index in the batch: why}."""
+
+    first_row: int
+    columns: dict[str, Column]
+    length: int
+    broken: dict[int, str] = field(default_factory=dict)
+    kept: dict[str, Column] = field(default_factory=dict)  # not for the model, carried over to the output
+    position: int | None = None  # where the reader stands behind this batch, for readers that cannot count rows
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which columns the model gets, in this order (all that are left if none are named), and which go straight to the output."""
+
+    columns: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()
+
+    def of(self, names: list[str], where: str) -> Chosen:
+        """Both lists, for a file that has these columns; UsageError for one it has not, or has twice."""
+        wanted = list(self.columns) or [name for name in names if name not in self.keep]
+        if len(set(self.columns)) < len(self.columns):
+            raise UsageError("a column is named twice", why=", ".join(self.columns), next=("name each column of the model once",))
+        times = Counter(names)
+        for name in (*wanted, *self.keep):
+            if not times[name]:
+                why = f"it has {', '.join(names[:20])}" if names else "there is no row in it"
+                raise UsageError(f"{where} has no column {name!r}", why=why)
+            if times[name] > 1:
+                raise UsageError(f"{where} has {times[name]} columns {name!r}", next=("give each a name of its own",))
+        if names and not wanted:
+            raise UsageError(f"all columns of {where} are kept, and none is left for the model", next=("name its columns: --columns",))
+        return wanted, list(self.keep)
+
+    def of_loose(self, first: list[str], seen: list[str], where: str) -> Chosen:
+        """The same for rows that need not all have the same names: if none are named, the model gets those of the first row."""
+        columns, keep = self.of(seen, where)
+        return (columns if self.columns else [name for name in columns if name in first] or columns), keep
+
+
+def taken(columns: dict[str, Column], rows: Sequence[int]) -> dict[str, Column]:
+    """Only these rows of all columns."""
+    return {name: _taken(column, rows) for name, column in columns.items()}
+
+
+def is_arrow(column: Column) -> bool:
+    """Without importing pyarrow: whoever has such an array has imported it."""
+    return hasattr(column, "to_pylist")
+
+
+def _taken(column: Column, rows: Sequence[int]) -> Column:
+    if isinstance(column, np.ndarray):
+        return column[np.asarray(rows, np.int64)]
+    return column.take(np.asarray(rows, np.int64)) if is_arrow(column) else [column[row] for row in rows]
+
+
+def split(piece: dict[str, Column], chosen: Chosen) -> tuple[dict[str, Column], dict[str, Column]]:
+    return {name: piece[name] for name in chosen[0]}, {name: piece[name] for name in chosen[1]}
+
+
+def join_columns(pieces: list[tuple[dict[str, Column], int]]) -> dict[str, Column]:
+    """Columns and numbers of rows, as one. A column that some pieces do not have is None there: a model may have optional outputs."""
+    names = dict.fromkeys(name for columns, _ in pieces for name in columns)
+    return {name: _joined([columns[name] if name in columns else [None] * length for columns, length in pieces]) for name in names}
+
+
+def _joined(columns: list[Column]) -> Column:
+    """One column out of several pieces of it."""
+    if len(columns) == 1:
+        return columns[0]
+    if all(isinstance(column, np.ndarray) for column in columns) and len({(column.shape[1:], column.dtype) for column in columns}) == 1:
+        return np.concatenate(columns)
+    if all(is_arrow(column) for column in columns):
+        return pa.concat_arrays(columns)
+    return [value for column in columns for value in column]
+
+
+Values = Mapping[str, Any]
+
+
+class Row(NamedTuple):
+    """One row's values by name: for the model, and as they stand in the input. Or why it cannot be read."""
+
+    values: Values = MappingProxyType({})
+    kept: Values = MappingProxyType({})
+    why: str = ""
+
+
+def of_rows(rows: list[Row], first_row: int, chosen: Chosen, position: int | None = None) -> Batch:
+    """Rows as columns, with those that cannot be read, or lack what the model wants, set aside."""
+    broken: dict[int, str] = {}
+    for i, row in enumerate(rows):
+        if row.why:
+            broken[i] = row.why
+        elif missing := [name for name in chosen[0] if name not in row.values]:
+            broken[i] = f"it has no {missing[0]!r}"
+    columns: dict[str, Column] = {}
+    if len(broken) < len(rows):
+        # what stands in for a broken row never reaches the model; it keeps the column an array
+        filler = next(row.values for i, row in enumerate(rows) if i not in broken)
+        whole = [filler if i in broken else row.values for i, row in enumerate(rows)]
+        columns = {name: as_column([values[name] for values in whole]) for name in chosen[0]}
+    kept = {name: [row.kept.get(name) for row in rows] for name in chosen[1]}
+    return Batch(first_row, columns, len(rows), broken, kept, position)
+
+
+def as_column(values: list[Any]) -> Column:
+    """Values of one column as an array where they are numbers, or lists of numbers of one shape; otherwise the list itself."""
+    if not values or isinstance(values[0], (str, bytes, dict)) or values[0] is None:
+        return values
+    try:
+        array = np.asarray([as_array(value) if is_tensor(value) else value for value in values])
+    except (ValueError, TypeError, RuntimeError):  # rows of different lengths, or of what no array can hold
+        return values
+    return array.astype(array.dtype.newbyteorder("="), copy=False) if array.dtype.kind in NUMBERS else values

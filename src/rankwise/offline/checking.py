@@ -1,0 +1,106 @@
+"""What can be seen to be wrong with a job before anything starts, and what its output must not replace."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rankwise.errors import UsageError
+from rankwise.offline.format import format_to_write
+from rankwise.offline.workspace import names_in, read_marker
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a job is run; what does not belong to what is computed."""
+
+    workers: int | str = "auto"
+    batch: int | str = "auto"
+    max_errors: int | None = None
+    restart: bool = False
+    overwrite: bool = False
+    errors: str | os.PathLike[str] | None = None
+    engine: str = "processes"
+    address: str | None = None  # of the cluster, where the engine is one
+
+
+def check_options(options: Options, device: str) -> None:
+    if options.batch != "auto" and (type(options.batch) is not int or options.batch < 1):
+        raise UsageError(f'batch must be "auto" or a number of rows, not {options.batch!r}')
+    if options.workers != "auto" and (type(options.workers) is not int or options.workers < 0):
+        raise UsageError(f'workers must be "auto" or a number, not {options.workers!r}')
+    if options.max_errors is not None and (type(options.max_errors) is not int or options.max_errors < 0):
+        raise UsageError(f"max_errors must be a number of rows, not {options.max_errors!r}", next=("0 stops at the first row that fails",))
+    if options.engine != "processes" and options.workers == 0:
+        raise UsageError(
+            f"workers=0 runs the model in this process, and engine {options.engine!r} does not", next=("leave out one of them",)
+        )
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
+        raise UsageError(f"there is no device {device!r}", next=("auto, cpu, cuda or cuda:0",))
+
+
+def check_is_path(**given: Any) -> None:
+    """An address of object storage is no path: the journal of a job needs files that can be locked, appended to and renamed."""
+    for name, value in given.items():
+        if isinstance(value, str) and re.match(r"[A-Za-z][\w+.-]+://", value):
+            raise UsageError(
+                f"{name} is the address {value}; predict reads and writes files",
+                why="a job that is interrupted goes on from a journal beside its output, which needs a file system",
+                next=("copy it here first, and the output there at the end (aws s3 cp, gsutil cp)", "or mount it: a path on a shared disk"),
+            )
+
+
+def check_columns(**lists: Sequence[str]) -> None:
+    """A text is a sequence too, of its letters."""
+    for name, given in lists.items():
+        if isinstance(given, str):
+            raise UsageError(f"{name} takes a list of names, not the text {given!r}", next=(f"{name}=[{given!r}]",))
+
+
+def check_output(target: Path, keep: Sequence[str], options: Options) -> None:
+    """A place for it, a writer, and room for what is kept."""
+    kind = format_to_write(target)
+    if not target.parent.is_dir():
+        raise UsageError(f"there is no folder {target.parent}", next=(f"mkdir -p {target.parent}",))
+    if options.errors and not Path(options.errors).parent.is_dir():
+        raise UsageError(f"there is no folder {Path(options.errors).parent} for the list of failed rows", next=("make it first",))
+    if keep and not kind.keeps_columns:
+        raise UsageError(
+            f"{target.suffix} holds {kind.without_columns}, so {keep[0]!r} cannot be kept in {target}",
+            next=("write .parquet, .jsonl or .csv",),
+        )
+    if "row" in keep:
+        raise UsageError(
+            f"a column 'row' cannot be kept in {target}",
+            why="the output has one of its own, the number of the row in the input",
+            next=("rename it in the input",),
+        )
+
+
+def check_apart(target: Path, errors: str | os.PathLike[str] | None, used: dict[str, Any]) -> None:
+    """What is written must not replace what is read, nor one another."""
+    written = {"output": target, **({"list of failed rows": Path(errors)} if errors else {})}
+    for what, path in written.items():
+        place = path.resolve()
+        for role, given in used.items():
+            if isinstance(given, (str, os.PathLike)) and str(given) and _holds(place, Path(given).resolve()):
+                raise UsageError(f"{path} is the {role}, or holds it, and would be replaced", next=(f"give another path for the {what}",))
+    if errors and _holds(target.resolve(), Path(errors).resolve()):
+        raise UsageError(f"{errors} is the output, or within it", next=("give another path for the list of failed rows",))
+
+
+def check_replaceable(target: Path, options: Options, is_ours: bool) -> None:
+    """An output that is there is replaced only where that was asked for, and a folder only where all that is in it was written by us."""
+    if not options.overwrite and not (options.restart and is_ours):
+        raise UsageError(f"{target} is already there", next=("give another --output, or --overwrite",))
+    if target.is_dir() and any(target.iterdir()) and names_in(target) != read_marker(target).get("names"):
+        why = "not all that is in this folder was written by rankwise predict, and would be deleted"
+        raise UsageError(f"{target} is already there", why=why, next=("give another --output, or remove it yourself",))
+
+
+def _holds(place: Path, other: Path) -> bool:
+    return place == other or place in other.parents

@@ -1,0 +1,283 @@
+"""The side of `predict` that runs where the model is: in a worker of the pool, or in this process."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import zipfile
+from collections.abc import Iterator
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rankwise.errors import RankwiseError, UnreadableInput, UsageError
+from rankwise.offline.batches import FILE_COLUMN, as_column
+from rankwise.offline.values import as_array, by_text, is_numbers, named_parts, plain
+from rankwise.pool.api.output_names import named_list, output_names
+from rankwise.pool.workers.child.failures import is_out_of_memory, run_divided
+from rankwise.weights.building import import_callable
+from rankwise.weights.loading import load_weights
+
+
+def build_runner(build: Any, weights: str, load: str, stack: bool) -> Runner:
+    """The model with its weights, ready to take batches."""
+    if isinstance(build, str) and build.endswith(".pt2"):
+        return Runner(_program(build), load, stack)
+    model = (import_callable(build) if isinstance(build, str) else build)()
+    if not callable(model):
+        raise UsageError(f"{build} returned a {type(model).__name__}, where a model is wanted", next=("return the model from it",))
+    if weights:
+        load_weights(model, weights)
+    if isinstance(model, torch.nn.Module):
+        model.eval()
+    return Runner(model, load, stack)
+
+
+def build_in_worker(**recipe: Any) -> Any:
+    """The same for a pool. A finding (weights that do not fit) comes back as the answer to the first batch, not as a traceback."""
+    try:
+        return build_runner(**recipe)
+    except RankwiseError as error:
+        finding = error.finding.to_dict()
+        return lambda columns, length, patience=0: {"refused": json.dumps(finding)}
+
+
+class Runner(torch.nn.Module):
+    """Takes a batch of rows as numpy columns, returns its outputs as numpy columns and what went wrong row by row."""
+
+    def __init__(self, model: Any, load: str, stack: bool) -> None:
+        super().__init__()
+        self._stack = stack
+        self._load = import_callable(load) if load else load_file
+        # An exported program refuses eval(), which reaches all submodules; in a list it is none.
+        self._hidden: list[Any] = [model]
+        if isinstance(model, torch.nn.Module) and not isinstance(model, torch.fx.GraphModule):
+            self.model = model
+        self._takes_indices = _takes_indices(model)
+        self._dtype = next((tensor.dtype for tensor in _tensors_of(model) if tensor.is_floating_point()), None)
+
+    def forward(self, columns: dict[str, Any], length: int, patience: int = 0) -> dict[str, Any]:
+        """`spans` are rows that worked (begin and end), `pieces` their outputs, `errors` the others; `halved` if memory ran out on the way.
+
+        With `patience`, it gives up when so many of the first rows have failed alike; the rows behind them are in neither list then.
+        """
+        done = _Done(length, patience)
+        self._run(columns, 0, length, done)
+        peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+        told = {"spans": done.spans, "pieces": done.pieces, "errors": done.errors, "halved": done.halved}
+        return {**told, "gave_up": done.gives_up, "peak_bytes": peak_bytes}
+
+    def _run(self, columns: dict[str, Any], start: int, stop: int, done: _Done, tightly: bool = False) -> None:
+        """All rows at once; if that fails, both halves, so that one bad row costs itself and no other.
+
+        One row of another length, or a missing one, makes lists of what are arrays without it. So where lists fail, the model gets
+        arrays wherever they can be made (`tightly`).
+        """
+
+        def run(start: int, stop: int) -> None:
+            if not done.gives_up:
+                piece = as_columns(self._outputs({name: column[start:stop] for name, column in columns.items()}, tightly), stop - start)
+                done.spans.append([start, stop])
+                done.pieces.append({name: _copied(column) for name, column in piece.items()} if stop - start < done.length else piece)
+
+        def judge(error: BaseException, start: int, stop: int) -> int:
+            if isinstance(error, Unusable):  # of fewer rows it would be the same, or look as if it fitted
+                done.errors += [_told(row, error) for row in range(start, stop)]
+                return 0
+            if not isinstance(error, (Exception, SystemExit)):  # sys.exit in a model would end the job, with exit code 0 at worst
+                raise error
+            ran_out = is_out_of_memory(error)
+            done.halved |= ran_out
+            if not tightly and not ran_out and any(isinstance(column, list) for column in columns.values()):
+                self._run(columns, start, stop, done, tightly=True)
+            elif stop - start > 1:
+                return 2
+            else:
+                done.errors.append(_told(start, error))
+            return 0
+
+        run_divided(run, judge, start, stop)
+
+    def _outputs(self, columns: dict[str, Any], tightly: bool) -> Any:
+        """A file's whole numbers may be meant as integers or not: where the model fails on the one, it gets the other. Nothing is
+        remembered of that, for what becomes of a row must not depend on the rows before it. Errors that torch does not raise for a
+        wrong type are the model's own word on these rows."""
+        arguments = self._arguments(columns, tightly)
+        try:
+            return self._call(arguments)
+        except (TypeError, RuntimeError, IndexError) as error:
+            others = self._arguments(columns, tightly, swapped=True, as_indices=self._takes_indices and _is_about_indices(error))
+            if is_out_of_memory(error) or list(map(_dtype, others)) == list(map(_dtype, arguments)):
+                raise
+            try:
+                return self._call(others)
+            except Exception as other:
+                if is_out_of_memory(other):
+                    raise
+                error.add_note(f"and as {', '.join(sorted({str(_dtype(value)) for value in others}))}: {other}")
+                raise error from None
+
+    def _call(self, arguments: list[Any]) -> Any:
+        with torch.inference_mode():
+            return self._hidden[0](*arguments)
+
+    def _arguments(self, columns: dict[str, Any], tightly: bool, swapped: bool = False, as_indices: bool = False) -> list[Any]:
+        tensor = partial(self._tensor, swapped=swapped, as_indices=as_indices)
+        if FILE_COLUMN in columns:
+            loaded = [self._load(path) for path in columns[FILE_COLUMN]]
+            if all(isinstance(item, torch.Tensor) for item in loaded):
+                return [tensor(torch.stack(loaded))]
+            return [tensor(np.stack(loaded)) if all(isinstance(item, np.ndarray) for item in loaded) else loaded]
+        values = list(columns.values())
+        if tightly:
+            values = [as_column(value) if isinstance(value, list) else value for value in values]
+        if self._stack and len(values) > 1 and all(is_numbers(value) and np.ndim(value) == 1 for value in values):
+            stacked = as_array(np.stack([np.asarray(value) for value in values], axis=1))
+            return [tensor(torch.from_numpy(stacked))]  # it is new, so the model may write to it
+        return [tensor(value) if is_numbers(value) else list(value) for value in values]
+
+    def _tensor(self, value: Any, swapped: bool, as_indices: bool) -> torch.Tensor:
+        """On the model's device, and where it is floating point in the model's dtype: files rarely have the same. Swapped: integers in
+        that dtype too, and where indices are wanted, a row that came as floating point as integers, if they are whole. A row alone:
+        others must not be computed as integers because of the one that fails."""
+        tensor = value if isinstance(value, torch.Tensor) else torch.from_numpy(np.array(as_array(value)))  # copied: lanes are read-only
+        place = next((tensor.device for tensor in _tensors_of(self._hidden[0])), tensor.device)
+        if as_indices and tensor.is_floating_point() and len(tensor) == 1:
+            is_whole = bool((tensor.isfinite() & (tensor == tensor.round())).all())
+            dtype = torch.int64 if is_whole else self._dtype
+        else:
+            dtype = self._dtype if swapped or tensor.is_floating_point() else None
+        return tensor.to(place) if dtype is None or tensor.is_complex() else tensor.to(place, dtype)
+
+
+class _Done:
+    def __init__(self, length: int, patience: int) -> None:
+        self.length, self._patience = length, patience
+        self.spans: list[list[int]] = []
+        self.pieces: list[dict[str, Any]] = []
+        self.errors: list[list[Any]] = []
+        self.halved = False
+
+    @property
+    def gives_up(self) -> bool:
+        """Whether the first rows have failed alike, and rows are left."""
+        is_enough = self._patience and not self.spans and self._patience <= len(self.errors) < self.length
+        return bool(is_enough) and len({kind for _, kind, _ in self.errors}) == 1
+
+
+class Unusable(ValueError):
+    """The model ran, and what it returned is no rows, whichever they are."""
+
+
+def as_columns(outputs: Any, length: int) -> dict[str, Any]:
+    """A model's outputs as named columns with one entry per row. What is None in a dictionary is not there."""
+    named = named_parts(outputs)
+    if named is None:
+        named = named_list(outputs) if isinstance(outputs, tuple) else {output_names(None)[0]: outputs}
+    try:
+        texts = by_text(named)
+    except TypeError as error:
+        raise Unusable(f"the model returned outputs that cannot be told apart: {error}") from error
+    columns = {name: _as_column(name, value, length) for name, value in texts.items() if value is not None}
+    if not columns:
+        raise Unusable("the model returned nothing (None): return its outputs from forward")
+    for name, column in columns.items():
+        if len(column) != length:
+            raise ValueError(f"the model returned {len(column)} values as {name!r} for {length} rows")
+    return columns
+
+
+def _as_column(name: str, value: Any, length: int) -> Any:
+    if isinstance(value, torch.Tensor) and value.is_nested:
+        value = list(value.unbind())
+    if is_numbers(value):
+        array = as_array(value)
+        if not array.ndim:
+            raise Unusable(f"the model returned a single number as {name!r} for {length} rows, where one value per row is wanted")
+        return array
+    if not isinstance(value, (np.ndarray, list, tuple)):
+        what = f"a {type(value).__name__} as {name!r}"
+        raise Unusable(f"the model returned {what}, where a tensor, an array or a list with one entry per row is wanted")
+    try:
+        entries = [_entry(item) for item in value]
+    except TypeError as error:
+        raise ValueError(f"the model returned something as {name!r} that cannot be written: {error}") from error
+    shapes = {(item.dtype, item.shape) if isinstance(item, (np.ndarray, np.generic)) else None for item in entries}
+    if len(entries) != length and all(shape is not None and shape[1][:1] == (length,) for shape in shapes):
+        raise Unusable(f"the model returned a list of {len(entries)} tensors of {length} rows each; return them as a tuple or a dictionary")
+    return np.stack(entries) if len(shapes) == 1 and None not in shapes else entries
+
+
+def _entry(value: Any) -> Any:
+    """One row of a list: numbers keep their dtype, anything else is made plain."""
+    return as_array(value)[()] if is_numbers(value) else plain(value)
+
+
+def _told(row: int, error: BaseException) -> list[Any]:
+    text = "; ".join([str(error), *getattr(error, "__notes__", ())])
+    return [row, type(error).__name__, text[:2000]]
+
+
+def _copied(column: Any) -> Any:
+    """Of a part of a batch: the model may use the memory of its outputs again for the next."""
+    return np.array(column) if isinstance(column, np.ndarray) else [_copied(v) if isinstance(v, np.ndarray) else v for v in column]
+
+
+def _takes_indices(model: Any) -> bool:
+    """Whether there is an embedding in it; in a program that is an operation of its graph."""
+    if isinstance(model, torch.fx.GraphModule):
+        called = [str(node.target) for node in model.graph.nodes if node.op == "call_function"]
+        return any("embedding" in name for name in called)
+    kinds = (torch.nn.Embedding, torch.nn.EmbeddingBag)
+    return isinstance(model, torch.nn.Module) and any(isinstance(module, kinds) for module in model.modules())
+
+
+def _is_about_indices(error: Exception) -> bool:
+    """By what torch says where floating point is given for indices. What a model says of its numbers must not make integers of them."""
+    return any(word in str(error) for word in ("indices", "index"))
+
+
+def _dtype(value: Any) -> torch.dtype | None:
+    return value.dtype if isinstance(value, torch.Tensor) else None
+
+
+def _tensors_of(model: Any) -> Iterator[torch.Tensor]:
+    """Parameters first, then buffers, and where a program has neither, what it was exported with."""
+    if isinstance(model, torch.nn.Module):
+        yield from chain(model.parameters(), model.buffers(), getattr(model, _EXAMPLES, ()))
+
+
+_EXAMPLES = "rankwise_examples"
+
+
+def _program(path: str) -> Any:
+    if not zipfile.is_zipfile(path):  # torch would print a traceback of its own
+        what = "is not a program" if os.path.exists(path) else "is not there"
+        raise UnreadableInput(f"{path} {what}", next=("check the path; rankwise weights convert makes a program",))
+    try:
+        program = torch.export.load(path)
+        model = program.module()
+        examples = torch.utils._pytree.tree_leaves(program.example_inputs or ())
+        setattr(model, _EXAMPLES, [value for value in examples if isinstance(value, torch.Tensor)])
+        return model
+    except Exception as error:  # whatever torch raises for a file that is none
+        why = f"{type(error).__name__}: {str(error)[:300]}"
+        raise UnreadableInput(f"{path} cannot be read as a program", why=why, next=("rankwise weights convert makes one",)) from error
+
+
+def load_file(path: str) -> Any:
+    """What a file of a folder holds: an array of a .npy file, otherwise its bytes."""
+    if path.endswith(".npy"):
+        return np.load(path, allow_pickle=False)
+    if os.path.getsize(path) > 1 << 30:
+        raise ValueError(f"{path} has more than a gigabyte; give --load a callable that reads it")
+    return Path(path).read_bytes()
+
+
+def best_device(wanted: str) -> str:
+    return wanted if wanted != "auto" else "cuda" if torch.cuda.is_available() else "cpu"

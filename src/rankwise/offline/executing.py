@@ -1,0 +1,231 @@
+"""Runs batches, in this process or in a pool, and gives the results back in order."""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from rankwise.errors import RankwiseError, UsageError
+from rankwise.findings import Finding
+from rankwise.offline.batches import FILE_COLUMN, Batch, is_arrow, join_columns, taken
+from rankwise.offline.parts import Results
+from rankwise.offline.values import as_array, is_numbers, plain
+from rankwise.pool.errors import build_failed
+
+Rows = Sequence[int]  # of a batch, those that the model gets
+
+_AHEAD = 3  # batches under way per worker: one runs, one waits on the lane, one is being read
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How the model is made, and where it runs."""
+
+    build: Any
+    weights: str = ""
+    load: str = ""
+    stack: bool = True
+    device: str = "auto"
+    workers: int | str = "auto"
+    limit_s: float | None = None
+    engine: str = "processes"
+    address: str | None = None
+
+
+class FirstRowsFail(Exception):
+    """None of the first rows has worked, and all have failed alike."""
+
+    def __init__(self, errors: list[dict[str, Any]]) -> None:
+        super().__init__(f"the first {len(errors)} rows fail")
+        self.errors = errors
+
+
+class Executor(Protocol):
+    """Something that runs batches."""
+
+    workers: int
+    patience: int  # rows that may fail alike before one has worked; 0: any number. Then FirstRowsFail is raised
+    ran_out: bool  # turns true when a batch was too large for the memory and was halved
+    peak_bytes: int  # the most memory that a process running the model has been seen to take
+
+    def run(self, batches: Iterable[Batch]) -> Iterator[Results]: ...
+    def close(self) -> None: ...
+
+
+def start(recipe: Recipe) -> Executor:
+    return InProcess(recipe) if recipe.workers == 0 else InPool(recipe)
+
+
+class InProcess:
+    """The model in this process: no start-up beyond torch's, nothing is copied, a crash of the model is ours."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        from rankwise.offline.child import best_device, build_runner
+
+        self.workers, self.patience, self.ran_out, self.peak_bytes = 1, 0, False, 0
+        try:
+            self._runner = build_runner(recipe.build, recipe.weights, recipe.load, recipe.stack)
+            self._runner.to(best_device(recipe.device))
+        except RankwiseError:
+            raise
+        except (Exception, SystemExit) as error:  # as a pool's worker tells it
+            raise build_failed("model", "".join(traceback.format_exception(error)), 1, error) from error
+
+    def run(self, batches: Iterable[Batch]) -> Iterator[Results]:
+        for batch in batches:
+            good, rows = _readable(batch)
+            outcome = self._runner(good, len(rows), self.patience) if rows else _NOTHING
+            if outcome["gave_up"]:
+                raise FirstRowsFail(_results(batch, rows, outcome).errors)
+            self.patience = 0 if outcome["spans"] else self.patience
+            self.ran_out |= outcome["halved"]
+            self.peak_bytes = max(self.peak_bytes, outcome["peak_bytes"])
+            yield _results(batch, rows, outcome)
+
+    def close(self) -> None:
+        pass
+
+
+class InPool:
+    """The model in worker processes. A batch that ends its worker is halved until the row that does it stands alone."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        from rankwise.pool import Model, Pool
+
+        options = {"build": recipe.build, "weights": recipe.weights, "load": recipe.load, "stack": recipe.stack}
+        model = Model("rankwise.offline.child:build_in_worker", kwargs=options, device=recipe.device, limit_s=recipe.limit_s)
+        self._pool = Pool({"model": model}, workers=recipe.workers, engine=recipe.engine, address=recipe.address)
+        self.workers, self.patience, self.ran_out, self.peak_bytes = len(self._pool.plan.seats), 0, False, 0
+        self._ended: list[dict[str, Any]] = []  # rows that ended their worker while none has worked
+        self._ahead = _AHEAD * self.workers
+
+    def run(self, batches: Iterable[Batch]) -> Iterator[Results]:
+        waiting: deque[tuple[Batch, Rows, Any]] = deque()
+        source = iter(batches)
+        try:
+            while True:
+                while len(waiting) < self._ahead and (batch := next(source, None)) is not None:
+                    waiting.append(self._submit(batch))
+                if not waiting:
+                    return
+                batch, rows, future = waiting.popleft()
+                yield _results(batch, rows, self._outcome(batch, rows, future))
+        finally:
+            for _, _, future in waiting:
+                if future is not None:
+                    future.cancel()
+
+    def _submit(self, batch: Batch) -> tuple[Batch, Rows, Any]:
+        good, rows = _readable(batch)
+        return batch, rows, self._pool.submit("model", good, len(rows), self.patience) if rows else None
+
+    def _outcome(self, batch: Batch, rows: Rows, future: Any) -> dict[str, Any]:
+        if future is None:
+            return _NOTHING
+        try:
+            outcome: dict[str, Any] = future.result()
+        except RankwiseError as error:
+            if error.finding.code not in _BY_INPUT:
+                raise
+            return self._by_halves(batch, rows, error)
+        if "refused" in outcome:
+            raise RankwiseError(Finding.from_dict(json.loads(outcome["refused"])))
+        if outcome["gave_up"]:
+            if self.patience:
+                raise FirstRowsFail(_results(batch, rows, outcome).errors)
+            good, _ = _readable(batch)  # rows before these have worked meanwhile, so each of these is looked at
+            return self._outcome(batch, rows, self._pool.submit("model", good, len(rows), 0))
+        self.patience = 0 if outcome["spans"] else self.patience
+        self.ran_out |= outcome["halved"]
+        self.peak_bytes = max(self.peak_bytes, outcome["peak_bytes"])
+        return outcome
+
+    def _by_halves(self, batch: Batch, rows: Rows, error: RankwiseError) -> dict[str, Any]:
+        """The batch ended its worker, or ran past its limit: find out which row it is."""
+        if len(rows) == 1:
+            outcome = {**_NOTHING, "errors": [[0, error.finding.name, error.finding.summary]]}
+            self._ended += _results(batch, rows, outcome).errors
+            if self.patience and len(self._ended) >= _MAX_ENDED:
+                raise FirstRowsFail(self._ended)
+            return outcome
+        whole: dict[str, Any] = {**_NOTHING, "spans": [], "pieces": [], "errors": []}
+        good, _ = _readable(batch)
+        for start, stop in ((0, len(rows) // 2), (len(rows) // 2, len(rows))):
+            columns = {name: column[start:stop] for name, column in good.items()}
+            part = Batch(batch.first_row + rows[start], columns, stop - start)
+            outcome = self._outcome(part, range(stop - start), self._pool.submit("model", columns, stop - start, self.patience))
+            whole["spans"] += [[begin + start, end + start] for begin, end in outcome["spans"]]
+            whole["pieces"] += outcome["pieces"]
+            whole["errors"] += [[row + start, *rest] for row, *rest in outcome["errors"]]
+        self.ran_out |= not whole["errors"]  # no row of it is to blame: together they were too much
+        return whole
+
+    def close(self) -> None:
+        self._pool.close(cancel=True, timeout=5)
+
+
+_NOTHING: dict[str, Any] = {"spans": [], "pieces": [], "errors": [], "halved": False, "gave_up": False, "peak_bytes": 0}
+_MAX_ENDED = 4  # rows that end their worker, one after the other, before any has worked: each costs a new worker
+_BY_INPUT = {"RW804", "RW806"}  # an input that ends workers, one that runs past the limit
+
+
+def _readable(batch: Batch) -> tuple[dict[str, Any], Rows]:
+    """The columns without the rows that could not be read, and the rows that are left."""
+    if not batch.broken:
+        return batch.columns, range(batch.length)
+    rows = [row for row in range(batch.length) if row not in batch.broken]
+    return taken(batch.columns, rows), rows
+
+
+def _results(batch: Batch, rows: Rows, outcome: dict[str, Any]) -> Results:
+    """From row numbers within what was run to row numbers of the input."""
+    is_whole = len(rows) == batch.length and outcome["spans"] == [[0, batch.length]]
+    worked = range(batch.length) if is_whole else [row for begin, end in outcome["spans"] for row in rows[begin:end]]
+    pieces = [(piece, len(next(iter(piece.values())))) for piece in outcome["pieces"]]
+    outputs = {name: _own(column) for name, column in join_columns(pieces).items()}
+    check_names([*batch.kept, *outputs])
+    carried = (batch.kept if is_whole else taken(batch.kept, worked)) if worked else {}
+    kept = {name: _plain(name, column) for name, column in carried.items()}
+    errors = [{"row": batch.first_row + row, "error": "unreadable", "message": why} for row, why in batch.broken.items()]
+    errors += [{"row": batch.first_row + rows[row], "error": kind, "message": message} for row, kind, message in outcome["errors"]]
+    return Results(
+        rows=(np.arange(batch.length) if is_whole else np.asarray(worked, np.int64)) + batch.first_row,
+        columns={**kept, **outputs},
+        errors=sorted(errors, key=lambda error: error["row"]),
+        first_row=batch.first_row,
+        length=batch.length,
+        file_column=next(iter(batch.kept), "") if FILE_COLUMN in batch.columns else "",
+    )
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Of the columns that are kept and those that the model returns: UsageError where the output could not tell two apart."""
+    if "row" in names:
+        why = "a column of that name says which row of the input it is"
+        raise UsageError("a column 'row' can neither be kept nor returned by the model", why=why, next=("give it another name",))
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        why = "columns that are kept and those that the model returns stand side by side"
+        raise UsageError(f"two columns of the output would be called {twice[0]!r}", why=why, next=("give one of them another name",))
+
+
+def _own(column: Any) -> Any:
+    """A copy, where the column still stands on a worker's lane: results wait here longer than a lane should be held."""
+    if isinstance(column, list):
+        return [np.array(value) if isinstance(value, np.ndarray) else value for value in column]
+    return np.array(column)
+
+
+def _plain(name: str, column: Any) -> Any:
+    """A kept column as it can be stored."""
+    if is_arrow(column) or is_numbers(column):
+        return column
+    try:
+        return [as_array(value)[()] if is_numbers(value) else plain(value) for value in column]
+    except TypeError as error:
+        raise UsageError(f"the column {name!r} cannot be kept", why=str(error)) from error

@@ -1,0 +1,66 @@
+"""What a file format is to `predict`, a reader and a writer, and which one a path wants."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
+
+from rankwise.errors import UsageError
+from rankwise.offline import formats
+from rankwise.offline.batches import Batch, Selection
+from rankwise.offline.parts import Results
+
+
+class Source(Protocol):
+    """Rows of an input. `total` is None where counting would mean reading everything."""
+
+    total: int | None
+    identity: dict[str, Any]  # what tells this input from another one
+    is_recognisable: bool  # whether it also tells it from itself after a change; if not, equal identities are no proof of equal rows
+
+    def batches(self, size: int, first_row: int = 0, position: int | None = None) -> Iterator[Batch]:
+        """Batches of `size` rows from `first_row` on; `position` is what an earlier batch said, where the reader gave one."""
+        ...
+
+
+Parts = Callable[[], Iterable[Results]]  # the results of all batches, in order, as often as they are wanted
+
+
+@dataclass(frozen=True)
+class Format:
+    """One kind of file, or of folder."""
+
+    suffixes: tuple[str, ...]  # "" is a folder
+    read: Callable[[Path, Selection], Source]
+    write: Callable[[Parts, int, Path], None]  # the results, the number of the input's rows, and where to write them
+    without_columns: str = ""  # what an input of this format is, where it has no columns to choose from
+    keeps_columns: bool = True  # whether there is room in the output for columns of the input
+
+
+def format_to_read(path: Path) -> Format:
+    """By the suffix; UsageError for one that nothing reads. A folder is one whatever its name."""
+    if path.is_dir():
+        return _by_suffix()[""]
+    return _format_of(path, "reader", path.suffix.lower() or "no suffix")
+
+
+def format_to_write(path: Path) -> Format:
+    """By the suffix; without one it is a folder."""
+    return _format_of(path, "writer", path.suffix.lower())
+
+
+def _format_of(path: Path, what: str, suffix: str) -> Format:
+    if suffix not in _by_suffix():
+        known = ", ".join(filter(None, _by_suffix()))
+        raise UsageError(f"no {what} for {path.name}", why=f"known are {known}, and folders")
+    return _by_suffix()[suffix]
+
+
+@cache
+def _by_suffix() -> dict[str, Format]:
+    found: list[Format] = [importlib.import_module(f"{formats.__name__}.{name}").FORMAT for name in formats.names()]
+    return {suffix: each for each in found for suffix in each.suffixes}

@@ -1,0 +1,56 @@
+"""Arrow files, in the file or the streaming format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rankwise.offline.batches import Batch, Selection
+from rankwise.offline.file_identity import file_identity
+from rankwise.offline.format import Format, Parts
+from rankwise.offline.lazy import pa
+from rankwise.offline.table_reading import batches_of_tables, chosen_of, rows_from
+from rankwise.offline.table_writing import tables_of, told
+
+
+class ArrowSource:
+    """The file is mapped, so a batch is read when it is used."""
+
+    is_recognisable = True
+
+    def __init__(self, path: Path, selection: Selection) -> None:
+        self._path = path
+        with _open(path) as reader:
+            self._chosen = chosen_of(reader.schema, selection, path)
+            # from the headers of the record batches; a stream would have to be read, and old versions of pyarrow cannot tell
+            self.total: int | None = int(reader.count_rows()) if hasattr(reader, "count_rows") else None
+        self.identity = file_identity(path)
+
+    def batches(self, size: int, first_row: int = 0, position: int | None = None) -> Iterator[Batch]:
+        return batches_of_tables(self._tables(first_row), self._chosen, size, first_row)
+
+    def _tables(self, first_row: int) -> Iterator[Any]:
+        with _open(self._path) as reader:
+            count = getattr(reader, "num_record_batches", None)
+            yield from rows_from(first_row, reader if count is None else map(reader.get_batch, range(count)))
+
+
+def _open(path: Path) -> Any:
+    """All columns, for to choose some here would have the rest read as well, not mapped."""
+    mapped = pa.memory_map(str(path))
+    try:
+        return pa.ipc.open_file(mapped)
+    except pa.ArrowInvalid:
+        mapped.seek(0)
+        return pa.ipc.open_stream(mapped)
+
+
+def write_arrow(parts: Parts, total: int, path: Path) -> None:
+    schema, tables = tables_of(parts)
+    with told(), pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as writer:
+        for table in tables:
+            writer.write_table(table)
+
+
+FORMAT = Format((".arrow", ".feather", ".ipc"), ArrowSource, write_arrow)

@@ -1,0 +1,271 @@
+"""CSV and TSV, as Python's csv module reads them. A record that cannot be read is one failed row."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rankwise.errors import UnreadableInput
+from rankwise.offline.batches import Batch, Column, Row, Selection
+from rankwise.offline.entries import entries, json_text
+from rankwise.offline.file_identity import file_identity
+from rankwise.offline.format import Format, Parts
+from rankwise.offline.parts import column_names
+from rankwise.offline.text_lines import MAX_LINE, TOO_LONG, gathered, lines_of, plain_rows
+from rankwise.offline.values import is_utf8
+from rankwise.offline.workspace import PredictError
+
+_SAMPLE = 100  # rows that decide whether a column holds numbers
+_BARE_CR = "\ud800"  # stands for a \r within a line, which the csv module refuses; no text that was decoded holds it
+
+Fields = list[str] | Row  # of one record, or the row it has to be
+
+
+class CsvSource:
+    """Rows under a header line; `.tsv` has tabs. Only the columns that are wanted are looked at, and what is kept stays text."""
+
+    is_recognisable = True
+
+    def __init__(self, path: Path, selection: Selection) -> None:
+        self._path = path
+        self._delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+        header, self._start = next(self._records(0), ([], 0))
+        if isinstance(header, Row) or not header:
+            why = header.why if isinstance(header, Row) else ""
+            raise UnreadableInput(f"{path} has no header line", why=why, next=("its first line names the columns",))
+        if not is_utf8("".join(header)):
+            raise UnreadableInput(f"the header line of {path} is not UTF-8", next=("convert the file, as with: iconv -f latin1 -t utf-8",))
+        if "\r" in "".join(header).replace("\r\n", ""):
+            steps = (f"convert it, as with: tr '\\r' '\\n' < {path.name}",)
+            raise UnreadableInput(f"the header line of {path} has a CR in it: its lines seem to end with CR only", next=steps)
+        self._width = len(header)
+        self._chosen = selection.of(header, path.name)
+        places = {name: at for at, name in enumerate(header)}
+        self._at = {name: places[name] for part in self._chosen for name in part}
+        self._kinds = self._find_kinds()
+        self.total: int | None = None
+        self.identity = file_identity(path)
+
+    def batches(self, size: int, first_row: int = 0, position: int | None = None) -> Iterator[Batch]:
+        rows = self._rows(position) if position is not None else islice(self._rows(self._start), first_row, None)
+        return gathered(rows, size, first_row, self._chosen)
+
+    def _rows(self, position: int) -> Iterator[tuple[Row, int]]:
+        for fields, end in self._records(position):
+            yield (fields if isinstance(fields, Row) else self._row(fields)), end
+
+    def _records(self, position: int) -> Iterator[tuple[Fields, int]]:
+        """Each record and the byte behind it. Where a quote is never closed, its line is one failed row, and the next line is read anew."""
+        csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE))  # its own limit is for attacks; ours is that of a record
+        while True:
+            lines = _Lines(self._path, position)
+            for fields in lines.records(self._delimiter):
+                yield fields, lines.position
+            if lines.unclosed_at is None:
+                return
+            position = lines.unclosed_at
+            yield Row(why="a quote at the start of a field that is not closed at the end of one"), position
+
+    def _row(self, fields: list[str]) -> Row:
+        if len(fields) != self._width:
+            return Row(why=f"{len(fields)} fields, the header has {self._width}")
+        texts = {name: fields[at] for name, at in self._at.items()}
+        for name, text in texts.items():
+            if not is_utf8(text):
+                return Row(why=f"column {name!r} is not UTF-8: {text[:100].encode(errors='surrogateescape')!r}")
+        values: dict[str, object] = {}
+        for name, kind in self._kinds.items():
+            try:
+                values[name] = kind(texts[name])
+            except ValueError:
+                return Row(why=f"{texts[name][:100]!r} in column {name!r}, where numbers are")
+        return Row(values, texts)
+
+    def _find_kinds(self) -> dict[str, Callable[[str], object]]:
+        sample = [fields for fields, _ in islice(self._records(self._start), _SAMPLE)]
+        whole = [fields for fields in sample if isinstance(fields, list) and len(fields) == self._width]
+        return {name: _kind_of([fields[self._at[name]] for fields in whole]) for name in self._chosen[0]}
+
+
+class _Lines:
+    """Hands lines to the csv module, which takes as many as a record has, and knows where that record began."""
+
+    def __init__(self, path: Path, position: int) -> None:
+        self._lines = lines_of(path, position)
+        self.position = position  # behind the last line that was taken
+        self.unclosed_at: int | None = None  # behind the line with a quote that is never closed
+        self._line, self._is_taken_back = "", False
+        self._begin()
+
+    def _begin(self) -> None:
+        self._began = self.position
+        self._first_end: int | None = None  # behind the record's first line
+        self._is_over = self._has_bare_cr = False
+
+    def records(self, delimiter: str) -> Iterator[Fields]:
+        """The fields of each record; blank lines are none. Ends at an unclosed quote, or with the file."""
+        strict, lenient = (csv.reader(self, delimiter=delimiter, strict=is_strict) for is_strict in (True, False))
+        while True:
+            self._begin()
+            try:
+                fields = self._record(strict)
+                if self._is_taken_back:
+                    fields = self._record(lenient)
+            except _TooLong:
+                if self._first_end is None:
+                    yield TOO_LONG
+                    continue
+                self._is_over = True
+            if self._is_over:  # in the middle of a record, if there is one
+                self.unclosed_at = self._first_end
+                return
+            if fields:
+                yield [field.replace(_BARE_CR, "\r") for field in fields] if self._has_bare_cr else fields
+
+    def _record(self, reader: Iterator[list[str]]) -> list[str]:
+        """The next record; none where the reader is strict and finds text behind a closing quote.
+
+        Within one line that is for the lenient reader to take. Over several, the quote rather begins another field, the one before
+        was never closed, and the lines between are rows.
+        """
+        try:
+            return next(reader, [])
+        except csv.Error:
+            self._is_taken_back = self.position == self._first_end and not self._is_over
+            self._is_over = not self._is_taken_back
+            return []
+
+    def __iter__(self) -> _Lines:
+        return self
+
+    def __next__(self) -> str:
+        if self._is_taken_back:
+            self._is_taken_back = False
+            return self._line
+        line, end = next(self._lines, (b"", self.position))
+        if line == b"":
+            self._is_over = True
+            raise StopIteration
+        self.position = end
+        if line is None or end - self._began > MAX_LINE:
+            raise _TooLong
+        self._first_end = self._first_end or end
+        self._line = self._text(line, end == len(line))
+        return self._line
+
+    def _text(self, line: bytes, is_first: bool) -> str:
+        text = line.decode("utf-8-sig" if is_first else "utf-8", "surrogateescape")
+        body = text.rstrip("\r\n")
+        if "\r" not in body:
+            return text
+        self._has_bare_cr = True
+        return body.replace("\r", _BARE_CR) + text[len(body) :]
+
+
+class _TooLong(Exception):
+    """A record of more bytes than can be meant."""
+
+
+def _kind_of(texts: list[str]) -> Callable[[str], object]:
+    """Numbers, if most of the fields that are filled are; the others are bad rows then."""
+    filled = [text for text in texts if text]
+    whole, numbers = (sum(_is_a(kind, text) for text in filled) for kind in (_whole, _float))
+    if 2 * numbers <= len(filled):
+        return str
+    return _whole_if_it_can if whole == numbers else _float
+
+
+def _whole_if_it_can(text: str) -> int | float:
+    try:
+        return _whole(text)
+    except ValueError:
+        return _float(text)
+
+
+def _whole(text: str) -> int:
+    number = int(_checked(text))
+    if not -(1 << 63) <= number < 1 << 63:
+        raise ValueError("more than 64 bits")
+    return number
+
+
+def _float(text: str) -> float:
+    return float(_checked(text))
+
+
+def _checked(text: str) -> str:
+    """Python takes 2024_01 and digits of all scripts for numbers."""
+    if "_" in text or not text.isascii():
+        raise ValueError("not a number as files have them")
+    return text
+
+
+def _is_a(kind: Callable[[str], object], text: str) -> bool:
+    try:
+        kind(text)
+    except ValueError:
+        return False
+    return True
+
+
+def write_csv(parts: Parts, total: int, path: Path) -> None:
+    """One line per row; a vector takes a field for each of its numbers where all have one length, anything deeper is written as JSON."""
+    widths = _widths(parts)
+    header = ["row", *(field for name, width in widths.items() for field in ([f"{name}_{i}" for i in range(width)] if width else [name]))]
+    if twice := [field for field, count in Counter(header).items() if count > 1]:
+        raise PredictError("RW834", f"two fields of a line would be called {twice[0]!r}", why="a vector takes a field for each number")
+    with path.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
+        delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+        file.write(_line(header, delimiter))
+        for row, values in plain_rows(parts(), list(widths)):
+            fields = (field for value, width in zip(values, widths.values()) for field in _fields(value, width))
+            file.write(_line([row, *fields], delimiter))
+
+
+def _widths(parts: Parts) -> dict[str, int]:
+    """Of each column, the fields it takes where it holds vectors of one length; 0: it is written in one."""
+    lengths: dict[str, set[int]] = {name: set() for name in column_names(parts())}
+    for results in parts():
+        for name, column in results.columns.items():
+            if 0 not in lengths[name]:
+                lengths[name] |= _lengths(column)
+    return {name: min(found) if len(found) == 1 else 0 for name, found in lengths.items()}
+
+
+def _lengths(column: Column) -> set[int]:
+    """Of the vectors of numbers in it; 0 stands for anything else."""
+    if isinstance(column, np.ndarray):
+        return {column.shape[1] if column.ndim == 2 and column.dtype.kind != "c" else 0}
+    return {len(value) if _is_vector(value) else 0 for value in entries(column) if value is not None}
+
+
+def _is_vector(value: Any) -> bool:
+    if not isinstance(value, list):
+        return False
+    kinds = {bool if isinstance(item, bool) else type(item) for item in value if item is not None}
+    return kinds <= {int, float} or kinds == {bool}
+
+
+def _line(fields: list[Any], delimiter: str) -> str:
+    """Python's own writer leaves a carriage return without quotes, and its reader then refuses the file."""
+    return delimiter.join("" if field is None else _quoted(str(field), delimiter) for field in fields) + "\n"
+
+
+def _quoted(text: str, delimiter: str) -> str:
+    is_plain = not any(mark in text for mark in (delimiter, '"', "\r", "\n"))
+    return text if is_plain else '"' + text.replace('"', '""') + '"'
+
+
+def _fields(value: Any, width: int) -> list[Any]:
+    if width:
+        return [None] * width if value is None else value
+    return [json_text(value) if isinstance(value, (list, dict)) else value]
+
+
+FORMAT = Format((".csv", ".tsv"), CsvSource, write_csv)

@@ -1,0 +1,100 @@
+"""A folder of files: one row each, in the order of their names. Workers read the files, not the parent."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rankwise.errors import UnreadableInput
+from rankwise.offline.arrow_types import is_number, is_tensors, tensors
+from rankwise.offline.batches import FILE_COLUMN, Batch, Column, Selection, is_arrow
+from rankwise.offline.entries import entries, json_text
+from rankwise.offline.file_identity import folder_identity
+from rankwise.offline.format import Format, Parts
+from rankwise.offline.lazy import pa
+from rankwise.offline.parts import column_names
+from rankwise.offline.values import is_utf8
+from rankwise.offline.workspace import PredictError
+
+
+class FolderSource:
+    """All files below the folder; those whose name begins with a dot are left out."""
+
+    is_recognisable = True
+
+    def __init__(self, path: Path, selection: Selection) -> None:
+        self._path = path.resolve()
+        self._names = sorted(_files_below(self._path))
+        if not self._names:
+            raise UnreadableInput(f"there is no file in {path}")
+        self.total: int | None = len(self._names)
+        self.identity = folder_identity(self._path, self._names)
+
+    def batches(self, size: int, first_row: int = 0, position: int | None = None) -> Iterator[Batch]:
+        for start in range(first_row, len(self._names), size):
+            names = self._names[start : start + size]
+            paths = [str(self._path / name) for name in names]
+            broken = {i: "its name is not UTF-8" for i, name in enumerate(names) if not is_utf8(name)}
+            yield Batch(start, {FILE_COLUMN: paths}, len(names), broken, {"file": names})
+
+
+def _files_below(folder: Path) -> Iterator[str]:
+    for place, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in files:
+            if not name.startswith("."):
+                yield os.path.relpath(os.path.join(place, name), folder)
+
+
+def write_folder(parts: Parts, total: int, path: Path) -> None:
+    """Input `a/b.jpg` becomes `a/b.jpg.npy`, row 7 `00000007.npy`; several outputs have their names in front of `.npy`.
+
+    What is no number or array of numbers is a `.json` file; a null is none at all.
+    """
+    path.mkdir()
+    files = next((part.file_column for part in parts() if part.file_column), "")
+    names = [name for name in column_names(parts()) if name != files]
+    for part in parts():
+        stems = part.columns[files] if files in part.columns else [f"{row:08}" for row in part.rows]
+        for name in names:
+            middle = f".{name.replace('/', '%2F')}" if len(names) > 1 else ""
+            for stem, value in zip(stems, _values(part.columns.get(name, []))):
+                if value is not None:
+                    _write(path, f"{stem}{middle}", value)
+
+
+def _values(column: Column) -> Iterable[Any]:
+    """One per row: arrays and numbers with the type they have."""
+    if not is_arrow(column):
+        return list(column)
+    if is_tensors(column):
+        return tensors(column)
+    if not is_number(column.type):
+        return entries(column)
+    numbers = column.fill_null(False if pa.types.is_boolean(column.type) else 0).to_numpy(zero_copy_only=False)
+    return [number if valid else None for number, valid in zip(numbers, column.is_valid().to_pylist())]
+
+
+def _write(folder: Path, stem: str, value: Any) -> None:
+    array = np.asarray(None if isinstance(value, (list, dict, str)) else value)
+    is_array = array.dtype != object  # which is also what an integer beyond 64 bits becomes
+    target = folder / f"{stem}.{'npy' if is_array else 'json'}"
+    if os.path.isabs(stem) or ".." in Path(stem).parts:
+        raise PredictError("RW834", f"{stem} would be written outside the folder")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("xb") as file:
+            if is_array:
+                np.save(file, array)
+            else:
+                file.write(json_text(value).encode())
+    except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
+        why = f"{target.relative_to(folder)} is there already, for another row or output"
+        raise PredictError("RW834", f"{stem} has no file of its own in the folder", why=why) from error
+
+
+FORMAT = Format(("",), FolderSource, write_folder, without_columns="a folder of files")

@@ -1,0 +1,95 @@
+"""JSON Lines: one object per line. A line that cannot be read is one failed row."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from rankwise.offline.batches import Batch, Chosen, Row, Selection
+from rankwise.offline.entries import json_text
+from rankwise.offline.file_identity import file_identity
+from rankwise.offline.format import Format, Parts
+from rankwise.offline.parts import column_names
+from rankwise.offline.text_lines import TOO_LONG, gathered, lines_of, plain_rows
+from rankwise.offline.values import is_utf8
+
+_SAMPLE, _SAMPLE_BYTES = 1000, 64 << 20  # how far to look for a column before saying that there is none
+_HALF_PAIR = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")  # may be half of a surrogate pair, which no file of text can hold
+
+
+class JsonLinesSource:
+    """The position behind each batch is a byte offset, so resuming does not read from the start."""
+
+    is_recognisable = True
+
+    def __init__(self, path: Path, selection: Selection) -> None:
+        self._path = path
+        self._chosen: Chosen = ([], [])
+        self._chosen = self._choose(selection)
+        self.total: int | None = None
+        self.identity = file_identity(path)
+
+    def batches(self, size: int, first_row: int = 0, position: int | None = None) -> Iterator[Batch]:
+        rows = self._rows(position) if position is not None else islice(self._rows(0), first_row, None)
+        return gathered(rows, size, first_row, self._chosen)
+
+    def _choose(self, selection: Selection) -> Chosen:
+        """The first row has what the model gets if nothing is named; a name may be missing there, and in others, but not in all."""
+        named = [*selection.columns, *selection.keep]
+        first, seen = self._names(named)
+        if not seen:
+            return list(selection.columns), list(selection.keep)
+        return selection.of_loose(first, seen, self._path.name)
+
+    def _names(self, wanted: list[str]) -> tuple[list[str], list[str]]:
+        """The names in the first row that can be read, and those in as many as it takes to see what is wanted."""
+        first: list[str] = []
+        seen: dict[str, None] = {}
+        for number, (row, position) in enumerate(self._rows(0)):
+            first = first or list(row.values)
+            seen.update(dict.fromkeys(row.values))
+            if seen and (all(name in seen for name in wanted) or number >= _SAMPLE or position > _SAMPLE_BYTES):
+                break
+        return first, list(seen)
+
+    def _rows(self, position: int) -> Iterator[tuple[Row, int]]:
+        for line, end in lines_of(self._path, position):
+            if line is None:
+                yield TOO_LONG, end
+            elif line.strip():
+                yield self._row(line), end
+
+    def _row(self, line: bytes) -> Row:
+        try:
+            values = json.loads(line.removeprefix(codecs.BOM_UTF8).decode(errors="surrogatepass"))
+        except UnicodeDecodeError as error:
+            return Row(why=f"not UTF-8: {error.reason} at byte {error.start}")
+        except (ValueError, RecursionError) as error:
+            return Row(why=f"not JSON: {str(error)[:200]}")
+        if not isinstance(values, dict):
+            return Row(why=f"a JSON {_kind(values)}, where an object is wanted")
+        if (b"\\u" in line or b"\xed" in line) and _HALF_PAIR.search(line):
+            for name in (*self._chosen[0], *self._chosen[1]):
+                if not is_utf8(json.dumps(values.get(name), ensure_ascii=False)):
+                    return Row(why=f"{name!r} is no text: it has half of a surrogate pair")
+        return Row(values, values)
+
+
+def _kind(value: Any) -> str:
+    return {list: "array", str: "string", bool: "boolean", type(None): "null"}.get(type(value), "number")
+
+
+def write_json_lines(parts: Parts, total: int, path: Path) -> None:
+    """One object per row; an output that a row has not is null."""
+    names = column_names(parts())
+    with path.open("w", encoding="utf-8") as file:
+        for row, values in plain_rows(parts(), names):
+            file.write(json_text({"row": row, **dict(zip(names, values))}) + "\n")
+
+
+FORMAT = Format((".jsonl", ".ndjson"), JsonLinesSource, write_json_lines)

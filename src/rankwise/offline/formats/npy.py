@@ -1,0 +1,60 @@
+""".npy: one array. Rows go along the first dimension; row i of the output belongs to row i of the input."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rankwise.errors import UnreadableInput
+from rankwise.offline.array_writing import first_rows, write_column
+from rankwise.offline.batches import Batch, Column, Selection
+from rankwise.offline.file_identity import file_identity
+from rankwise.offline.format import Format, Parts
+from rankwise.offline.values import NUMBERS
+from rankwise.offline.workspace import PredictError
+
+Array = np.ndarray[Any, Any]
+
+
+class NpySource:
+    """The file is mapped, so a batch is read when it is used."""
+
+    is_recognisable = True
+
+    def __init__(self, path: Path, selection: Selection) -> None:
+        self._array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+        if self._array.ndim == 0:
+            raise UnreadableInput(f"{path} holds a single number, not rows")
+        if self._array.dtype.kind not in f"{NUMBERS}US":
+            raise UnreadableInput(f"{path} holds {self._array.dtype}, where numbers or texts are wanted")
+        self.total: int | None = len(self._array)
+        self.identity = file_identity(path)
+
+    def batches(self, size: int, first_row: int = 0, position: int | None = None) -> Iterator[Batch]:
+        for start in range(first_row, len(self._array), size):
+            rows = np.array(self._array[start : start + size])
+            yield Batch(start, {"input": _native(rows)}, len(rows))
+
+
+def _native(rows: Array) -> Column:
+    """In this machine's order of bytes, the only one torch knows; texts as a list."""
+    return rows.tolist() if rows.dtype.kind in "US" else rows.astype(rows.dtype.newbyteorder("="), copy=False)
+
+
+def write_npy(parts: Parts, total: int, path: Path) -> None:
+    """The model's one output."""
+    outputs = first_rows(parts)
+    if len(outputs) > 1:
+        summary = f".npy holds one output, the model has {len(outputs)}: {', '.join(outputs)}"
+        raise PredictError("RW834", summary, next=("write .parquet, or .safetensors where all are arrays",))
+    name, like = next(iter(outputs.items()), ("", np.zeros((), np.float32)))
+    with path.open("wb") as file:
+        header = {"descr": np.lib.format.dtype_to_descr(like.dtype), "fortran_order": False, "shape": (total, *like.shape)}
+        np.lib.format.write_array_header_1_0(file, header)
+        write_column(file, parts(), name, like)
+
+
+FORMAT = Format((".npy",), NpySource, write_npy, without_columns="one array", keeps_columns=False)

@@ -1,0 +1,103 @@
+"""Parquet files, some megabytes at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+from rankwise.offline.arrow_types import is_lists, is_number
+from rankwise.offline.batches import Batch, Selection
+from rankwise.offline.file_identity import file_identity
+from rankwise.offline.format import Format, Parts
+from rankwise.offline.lazy import pa, pq
+from rankwise.offline.table_reading import batches_of_tables, chosen_of, names_of, rows_from
+from rankwise.offline.table_writing import tables_of, told
+
+_PIECE_ROWS, _FEW_ROWS = 65536, 8192
+_PIECE_BYTES = 16 << 20
+_READ_BYTES = 1 << 20  # at once from a column; without this it would be the whole column of a row group
+
+
+class ParquetSource:
+    """One Parquet file; only the row groups and columns that are wanted are read."""
+
+    is_recognisable = True
+
+    def __init__(self, path: Path, selection: Selection) -> None:
+        self._path = path
+        with _open(path) as file:
+            self._chosen = chosen_of(file.schema_arrow, selection, path)
+            groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
+            share = _wanted_share(groups[0], names_of(self._chosen)) if groups else 1.0
+            self._piece_rows = [_piece_rows(share * group.total_byte_size, group.num_rows) for group in groups]
+            self._group_rows = [group.num_rows for group in groups]
+            self.total: int | None = file.metadata.num_rows
+        self.identity = file_identity(path)
+
+    def batches(self, size: int, first_row: int = 0, position: int | None = None) -> Iterator[Batch]:
+        return batches_of_tables(self._tables(first_row, size), self._chosen, size, first_row)
+
+    def _tables(self, first_row: int, size: int) -> Iterator[Any]:
+        names, skip = names_of(self._chosen), first_row
+        most = max(_FEW_ROWS, 4 * size)  # who wants few rows, to try something, does not wait for many
+        with _open(self._path) as file:
+            for group, rows in enumerate(self._group_rows):
+                if skip < rows:
+                    piece = min(self._piece_rows[group], most)
+                    yield from rows_from(skip, file.iter_batches(batch_size=piece, row_groups=[group], columns=names))
+                skip = max(0, skip - rows)
+
+
+def _open(path: Path) -> Any:
+    return pq.ParquetFile(path, buffer_size=_READ_BYTES, pre_buffer=False)
+
+
+def _wanted_share(group: Any, names: list[str]) -> float:
+    """What part of a row group's bytes is of these columns; a column of structs, or of lists, is stored as several with longer names."""
+    wanted = set(names)
+    nbytes = 0
+    for column in (group.column(i) for i in range(group.num_columns)):
+        parts = column.path_in_schema.split(".")
+        if any(".".join(parts[:count]) in wanted for count in range(1, len(parts) + 1)):
+            nbytes += column.total_uncompressed_size
+    return float(nbytes / max(group.total_byte_size, 1))
+
+
+def _piece_rows(nbytes: float, rows: int) -> int:
+    return max(1, min(_PIECE_ROWS, int(_PIECE_BYTES * rows / max(nbytes, 1))))
+
+
+def write_parquet(parts: Parts, total: int, path: Path) -> None:
+    schema, tables = tables_of(parts)
+    with told():
+        first = list(islice(tables, 1))
+        repeating = [name for table in first for field in schema for name in _repeating(field.name, field.type, table.column(field.name))]
+        with pq.ParquetWriter(path, schema, use_dictionary=repeating or False) as writer:
+            for table in chain(first, tables):
+                writer.write_table(table, row_group_size=len(table))
+
+
+def _repeating(name: str, kind: Any, column: Any = None) -> Iterator[str]:
+    """The columns, as Parquet calls them, that are stored as a list of distinct values and numbers of these. For values that hardly
+    ever come twice, as most models' outputs are, that takes more room and most of the time of writing."""
+    if is_lists(kind):
+        yield from _repeating(f"{name}.list.element", kind.value_type)
+    elif pa.types.is_struct(kind):
+        for field in kind:
+            yield from _repeating(f"{name}.{field.name}", field.type)
+    elif pa.types.is_map(kind):
+        yield from _repeating(f"{name}.key_value.key", kind.key_type)
+        yield from _repeating(f"{name}.key_value.value", kind.item_type)
+    elif not is_number(kind) or not (pa.types.is_floating(kind) if column is None else _are_varied(column)):
+        yield name
+
+
+def _are_varied(numbers: Any) -> bool:
+    """By the first of them, which are the same however a job was interrupted."""
+    some = numbers.slice(0, 1024).to_pylist()
+    return len(set(some)) > len(some) // 2
+
+
+FORMAT = Format((".parquet", ".pq"), ParquetSource, write_parquet)

@@ -1,0 +1,155 @@
+"""`rankwise.gather_predictions`: the outputs of all ranks of a process group, each dataset row once, in dataset order."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from rankwise.offline.workspace import PredictError
+
+_DTYPES = sorted({value for value in vars(torch).values() if isinstance(value, torch.dtype)}, key=str)  # the same on all ranks
+_MOST_DIMS = 12
+
+
+def gather_predictions(
+    outputs: torch.Tensor | dict[str, torch.Tensor], length: int, indices: Sequence[int] | torch.Tensor | None = None, group: Any = None
+) -> Any:
+    """All `length` rows, on every rank, in the order of the dataset; rows that a sampler repeated to come out even are dropped.
+
+    `outputs` are this rank's rows in the order it saw them. `indices` says which dataset row each of them is; without it they
+    are those of a DistributedSampler with shuffle=False: rank, rank + world_size, … Ranks may have different numbers of rows.
+    """
+    rank, world_size = (dist.get_rank(group), dist.get_world_size(group)) if dist.is_initialized() else (0, 1)
+    if isinstance(outputs, dict):
+        _check_names(outputs, group, world_size)
+        return {name: gather_predictions(tensor, length, indices, group) for name, tensor in sorted(outputs.items())}
+    own = None if indices is None else torch.as_tensor(indices, dtype=torch.int64).cpu().reshape(-1)
+    kinds = _kinds(outputs, own, group, world_size)
+    shape, dtype = _common_row(kinds)
+    _check_sizes(kinds, length)
+    parts = _all_rows(outputs, [kind.rows for kind in kinds], shape, dtype, group, world_size)
+    if all(kind.indices < 0 for kind in kinds):
+        return _interleaved(parts, length)
+    if own is None:
+        own = torch.arange(len(outputs)) * world_size + rank
+    all_indices = _all_rows(own.to(outputs.device), [kind.rows for kind in kinds], (), torch.int64, group, world_size)
+    return _in_order(torch.cat(parts), torch.cat(all_indices), length)
+
+
+class _Kind(NamedTuple):
+    """What one rank has; -1 indices: those of a DistributedSampler; -1 rows: outputs that are none."""
+
+    rows: int
+    indices: int
+    dtype: int
+    shape: tuple[int, ...]
+
+
+def _check_names(outputs: dict[str, torch.Tensor], group: Any, world_size: int) -> None:
+    """All ranks have the same ones, or all are told: each name is a collective of its own."""
+    if world_size == 1:
+        return
+    device = next((tensor.device for tensor in outputs.values()), torch.device("cuda" if dist.get_backend(group) == "nccl" else "cpu"))
+    names = zlib.crc32("\0".join(sorted(outputs)).encode())
+    found = _exchanged([len(outputs), names], device, group, world_size)
+    if differing := [rank for rank, theirs in enumerate(found) if theirs != found[0]]:
+        summary = f"rank {differing[0]} has other outputs than rank 0; here they are {', '.join(sorted(outputs)) or 'none'}"
+        raise PredictError("RW841", summary, next=("return the same names on every rank, with no rows where there are none",))
+
+
+def _kinds(outputs: torch.Tensor, own: torch.Tensor | None, group: Any, world_size: int) -> list[_Kind]:
+    """All ranks know all of them before the first row travels: one that raised on its own would leave the others waiting."""
+    row = outputs.shape[1:]
+    is_rows = outputs.dim() > 0 and len(row) <= _MOST_DIMS
+    mine = [len(outputs), -1 if own is None else len(own), _DTYPES.index(outputs.dtype), len(row), *row] if is_rows else [-1, -1, 0, 0]
+    found = [
+        _Kind(rows, indices, dtype, tuple(sizes[:dims]))
+        for rows, indices, dtype, dims, *sizes in _exchanged(mine + [0] * (4 + _MOST_DIMS - len(mine)), outputs.device, group, world_size)
+    ]
+    for rank, kind in enumerate(found):
+        if kind.rows < 0:
+            raise PredictError("RW841", f"the outputs of rank {rank} are not rows: a first dimension with one entry per row is wanted")
+        if kind.indices not in (-1, kind.rows):
+            raise PredictError("RW841", f"rank {rank} has {kind.rows} outputs and {kind.indices} indices")
+    return found
+
+
+def _exchanged(numbers: list[int], device: torch.device, group: Any, world_size: int) -> list[list[int]]:
+    """Every rank's numbers."""
+    mine = torch.tensor(numbers, dtype=torch.int64, device=device)
+    found = [mine]
+    if world_size > 1:
+        found = [torch.empty_like(mine) for _ in range(world_size)]
+        dist.all_gather(found, mine, group=group)
+    return [each.tolist() for each in found]
+
+
+def _check_sizes(kinds: list[_Kind], length: int) -> None:
+    """Without indices, more rows than a DistributedSampler deals out are rows of somebody else."""
+    most = -(-length // len(kinds))
+    for rank, kind in enumerate(kinds):
+        if kind.indices < 0 and kind.rows > most:
+            summary = f"rank {rank} has {kind.rows} outputs, a DistributedSampler would give it {most} of {length} rows at most"
+            steps = ("give the DataLoader sampler=DistributedSampler(dataset, shuffle=False)", "or say with indices= which rows they are")
+            raise PredictError("RW841", summary, why="perhaps every rank went through the whole dataset", next=steps)
+
+
+def _common_row(kinds: list[_Kind]) -> tuple[tuple[int, ...], torch.dtype]:
+    """Shape and dtype of one row. A rank without rows cannot know them."""
+    known = dict.fromkeys((kind.shape, _DTYPES[kind.dtype]) for kind in kinds if kind.rows)
+    if len(known) > 1:
+        raise PredictError("RW841", f"the ranks' outputs differ: {', '.join(f'{dtype}{list(shape)}' for shape, dtype in known)}")
+    return next(iter(known), (kinds[0].shape, _DTYPES[kinds[0].dtype]))
+
+
+def _all_rows(
+    rows: torch.Tensor, sizes: list[int], shape: tuple[int, ...], dtype: torch.dtype, group: Any, world_size: int
+) -> list[torch.Tensor]:
+    """Every rank's rows. The collective wants equal sizes, so all are filled up to the longest and cut again."""
+    if world_size == 1:
+        return [rows]
+    longest = max(sizes)
+    filled = rows.detach().contiguous()
+    if len(rows) < longest or not longest:
+        filled = torch.zeros((longest, *shape), dtype=dtype, device=rows.device)
+        if len(rows):
+            filled[: len(rows)] = rows
+    gathered = [torch.empty_like(filled) for _ in range(world_size)]
+    dist.all_gather(gathered, filled, group=group)
+    return [part[:size] for part, size in zip(gathered, sizes)]
+
+
+def _interleaved(parts: list[torch.Tensor], length: int) -> torch.Tensor:
+    """As a DistributedSampler deals them out: rank, rank + world_size, … and beyond the end what was repeated to come out even."""
+    world_size = len(parts)
+    ordered = torch.empty((length, *parts[0].shape[1:]), dtype=parts[0].dtype, device=parts[0].device)
+    missing: list[int] = []
+    for rank, part in enumerate(parts):
+        places = ordered[rank::world_size]
+        missing += range(rank + len(part) * world_size, length, world_size)
+        places[: len(part)] = part[: len(places)]
+    _check_complete(sorted(missing), length)
+    return ordered
+
+
+def _in_order(rows: torch.Tensor, indices: torch.Tensor, length: int) -> torch.Tensor:
+    if bool((indices < 0).any()):
+        raise PredictError("RW841", f"there is no row {int(indices.min())}", next=("leave out rows that only fill up a batch",))
+    inside = indices < length  # a sampler that fills up by wrapping around numbers its repeats beyond the end
+    rows, indices = rows[inside], indices[inside]
+    found = torch.zeros(length, dtype=torch.bool, device=rows.device)
+    found[indices] = True
+    _check_complete((~found).nonzero().flatten().tolist() if not bool(found.all()) else [], length)
+    ordered = torch.empty((length, *rows.shape[1:]), dtype=rows.dtype, device=rows.device)
+    ordered[indices.flip(0)] = rows.flip(0)  # of repeated rows the first one counts
+    return ordered
+
+
+def _check_complete(missing: list[int], length: int) -> None:
+    if missing:
+        shown = ", ".join(map(str, missing[:8]))
+        raise PredictError("RW841", f"{len(missing)} of {length} rows are missing: {shown}", why="no rank has predicted them")

@@ -1,0 +1,89 @@
+"""What decides about the results of a job: another command, another input or other weights are another job."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rankwise.offline.batches import Selection
+from rankwise.offline.executing import Recipe
+from rankwise.offline.file_identity import file_identity, folder_identity
+from rankwise.offline.format import Source
+from rankwise.offline.values import Array, as_array, is_numbers
+
+
+def identity_of(recipe: Recipe, source: Source, selection: Selection, batch: int | str) -> dict[str, Any]:
+    return {
+        "build": _of_build(recipe.build),
+        "weights": of_path(Path(recipe.weights)) if recipe.weights else None,
+        "input": source.identity,
+        "columns": list(selection.columns),
+        "keep": list(selection.keep),
+        "load": recipe.load,
+        "stack": recipe.stack,
+        "batch": batch,
+    }
+
+
+def is_certain(identity: dict[str, Any], source: Source) -> bool:
+    """Whether the same identity means the same results: not for objects of which only the type is known."""
+    return source.is_recognisable and identity["build"] != _UNKNOWN
+
+
+_FIRST_ROWS = 4
+_UNKNOWN = "a callable that cannot be pickled"
+
+
+def _of_build(build: Any) -> Any:
+    """A callable is known by what it carries along, too: `partial(build, 2)` is not `partial(build, 3)`."""
+    if isinstance(build, str):
+        return of_path(Path(build)) if build.endswith(".pt2") and Path(build).is_file() else build
+    try:
+        digest = hashlib.sha256(pickle.dumps(build)).hexdigest()
+    except Exception:  # whatever its parts raise
+        return _UNKNOWN
+    return f"{getattr(build, '__module__', '')}:{getattr(build, '__qualname__', type(build).__qualname__)} {digest[:16]}"
+
+
+def of_path(path: Path) -> dict[str, Any]:
+    if not path.is_dir():
+        return file_identity(path)
+    return folder_identity(path, sorted(str(below.relative_to(path)) for below in path.rglob("*") if not below.is_dir()))
+
+
+def first_rows_digest(source: Source) -> str:
+    """A dataset with the same type and length, and these first rows, is taken for the same."""
+    digest = hashlib.sha256()
+    first = next(iter(source.batches(_FIRST_ROWS)), None)
+    for name, column in (*first.columns.items(), *first.kept.items()) if first is not None else ():
+        for said in chain([repr(name).encode()], _said(column)):
+            digest.update(said + b"\0")
+    return digest.hexdigest()
+
+
+def _said(value: Any) -> Iterator[bytes]:
+    """What is the same for the same value in every process; of an object that is neither number nor text, its type."""
+    if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
+        yield repr(value).encode()
+    elif isinstance(value, (list, tuple, dict)):
+        yield f"{type(value).__name__} of {len(value)}".encode()
+        for item in chain.from_iterable(value.items()) if isinstance(value, dict) else value:
+            yield from _said(item)
+    elif isinstance(value, np.ndarray) and value.dtype.hasobject:
+        yield from _said(value.tolist())
+    else:
+        array = _array(value)
+        yield f"{type(value).__qualname__}".encode() if array is None else f"{array.dtype}{array.shape}".encode() + array.tobytes()
+
+
+def _array(value: Any) -> Array | None:
+    try:
+        return as_array(value) if is_numbers(value) or isinstance(value, np.ndarray) else None
+    except (TypeError, ValueError, RuntimeError):  # a tensor that numpy has no word for
+        return None

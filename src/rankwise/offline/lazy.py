@@ -1,0 +1,34 @@
+"""The packages of the extra `predict`, imported when they are first used; a finding where one is missing."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from rankwise.errors import UsageError
+
+
+class _Module:
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        try:
+            found = getattr(importlib.import_module(self._name), attribute)
+        except ImportError as error:
+            raise UsageError(
+                f"predict needs {self._name.split('.')[0]}", why=str(error), next=('pip install "rankwise[predict]"',)
+            ) from None
+        setattr(self, attribute, found)  # the next time it is an attribute like any other
+        return found
+
+
+pa: Any = _Module("pyarrow")
+pc: Any = _Module("pyarrow.compute")
+pq: Any = _Module("pyarrow.parquet")
+ml_dtypes: Any = _Module("ml_dtypes")
+
+
+def check_arrow() -> None:
+    """Before anything starts: UsageError where it is not installed."""
+    pa.Table  # noqa: B018

@@ -1,0 +1,75 @@
+"""How an output appears: complete, or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from rankwise.offline.entries import json_text
+from rankwise.offline.format import Parts, format_to_write
+from rankwise.offline.parts import Results
+
+_CHECKED_ROWS = 64
+
+
+def write_output(output: Path, parts: Parts, total: int, before_rename: Callable[[Path], None] = lambda complete: None) -> None:
+    """Write beside it, flush to the disk, then rename. A folder in its place is moved aside and then removed: never is half of it there."""
+    temporary = output.with_name(f".{output.stem}.unfinished{output.suffix}")
+    aside = output.with_name(f".{output.stem}.replaced{output.suffix}")
+    with _removed_unless_moved(temporary), _removed_unless_moved(aside):
+        format_to_write(output).write(parts, total, temporary)
+        if temporary.is_dir():
+            os.sync()  # one for all its files
+        else:
+            _flush(temporary)
+        before_rename(temporary)
+        if os.path.lexists(output) and (output.is_dir() or temporary.is_dir()):
+            output.replace(aside)
+        temporary.replace(output)
+
+
+def write_errors(path: Path, parts: Iterable[Results]) -> int:
+    """One line per failed row; no file where none failed."""
+    temporary = path.with_name(f".{path.name}.unfinished")
+    count = 0
+    with _removed_unless_moved(temporary):
+        with temporary.open("w", encoding="utf-8") as file:
+            for results in parts:
+                for error in results.errors:
+                    file.write(json_text(error) + "\n")
+                    count += 1
+        if count:
+            _flush(temporary)
+            temporary.replace(path)
+    return count
+
+
+def check_fits(output: Path, first: Results) -> None:
+    """Raises what writing would raise for the first results, so that it is told before the others are computed."""
+    with TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as folder:
+        format_to_write(output).write(lambda: [first.cut(0, _CHECKED_ROWS)], first.length, Path(folder) / f"first{output.suffix}")
+
+
+@contextmanager
+def _removed_unless_moved(temporary: Path) -> Iterator[None]:
+    _remove(temporary)
+    try:
+        yield
+    finally:
+        _remove(temporary)
+
+
+def _flush(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,160 @@
+"""Parts: the results of consecutive batches in one file each, which is there whole or not at all.
+
+A part is a sequence of Arrow streams, one after the other: a batch whose columns have other types than those before it begins a new one.
+Batches that are alike are stored together, with the places where one ends and the next begins.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rankwise.offline.batches import Column, join_columns
+from rankwise.offline.columns import decode, encode
+from rankwise.offline.lazy import pa
+from rankwise.offline.values import nbytes_of
+
+
+@dataclass
+class Results:
+    """Results of consecutive rows: columns for those that worked, in order, and the reasons of those that did not."""
+
+    rows: Any = ()  # of the columns; an array of row numbers once it is made
+    columns: dict[str, Column] = field(default_factory=dict)
+    errors: list[dict[str, Any]] = field(default_factory=list)
+    first_row: int = 0
+    length: int = 0  # rows it stands for, failed ones included
+    file_column: str = ""  # the column that holds the names of the input's files, where the input is a folder
+    batches: list[tuple[int, int]] = field(default_factory=list)  # of each batch it was made of, the rows that worked and their bytes
+
+    def __post_init__(self) -> None:
+        self.rows = np.asarray(self.rows, np.int64)
+
+    def cut(self, start: int, stop: int) -> Results:
+        """Some of the rows that worked, without the others' errors."""
+        columns = {name: column[start:stop] for name, column in self.columns.items()}
+        return Results(self.rows[start:stop], columns, [], self.first_row, self.length, self.file_column)
+
+
+class Part:
+    """What the next part will hold. Batches are cut at the same rows in every run of a job, parts are not."""
+
+    def __init__(self, *results: Results) -> None:
+        self.results: list[Results] = []
+        self.nbytes = self.length = self.failed = 0
+        for each in results:
+            self.add(each)
+
+    def add(self, results: Results) -> None:
+        nbytes = sum(map(nbytes_of, results.columns.values()))
+        self.results.append(replace(results, batches=[(len(results.rows), nbytes)]))
+        self.nbytes += nbytes
+        self.length, self.failed = self.length + results.length, self.failed + len(results.errors)
+
+    @property
+    def first_row(self) -> int:
+        return self.results[0].first_row
+
+
+def _runs(results: list[Results]) -> Iterator[Results]:
+    """Batches whose columns are alike, as one."""
+    for _, run in groupby(results, key=_form):
+        alike = list(run)
+        yield Results(
+            rows=np.concatenate([each.rows for each in alike]),
+            columns=join_columns([(each.columns, len(each.rows)) for each in alike]),
+            errors=[error for each in alike for error in each.errors],
+            first_row=alike[0].first_row,
+            length=sum(each.length for each in alike),
+            file_column=alike[0].file_column,
+            batches=[batch for each in alike for batch in each.batches],
+        )
+
+
+def _form(results: Results) -> list[Any]:
+    """What has to be the same for two columns to be joined without a change to their values."""
+    forms = [
+        (column.dtype, column.shape[1:]) if isinstance(column, np.ndarray) else getattr(column, "type", None)
+        for column in results.columns.values()
+    ]
+    return [results.file_column, list(results.columns), forms]
+
+
+def write_part(path: Path, part: Part) -> dict[str, int]:
+    """Write through to the disk under a name that appears when it is complete; returns size and checksum for the journal."""
+    temporary = path.with_suffix(".tmp")
+    try:
+        with temporary.open("wb") as file:
+            for schema, batches in groupby(map(_record_batch, _runs(part.results)), key=lambda pair: pair[0].schema):
+                with pa.ipc.new_stream(file, schema) as writer:
+                    for batch, head in batches:
+                        writer.write_batch(batch, custom_metadata={"head": json.dumps(head)})
+            file.flush()
+            os.fsync(file.fileno())
+        checksum = _checksum(temporary)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    return checksum
+
+
+def _record_batch(results: Results) -> tuple[Any, dict[str, Any]]:
+    """With its head, which says what Arrow has no place for."""
+    arrays, facts = zip(*map(encode, [results.rows, *results.columns.values()]))
+    head = {name: value for name, value in vars(results).items() if name not in ("rows", "columns")}
+    batch = pa.record_batch(list(arrays), names=list(map(str, range(len(arrays)))))
+    return batch, {**head, "columns": list(zip(results.columns, facts[1:]))}
+
+
+def is_whole(path: Path, nbytes: int, crc: int) -> bool:
+    """Whether the file is what was written; costs a read, and no memory."""
+    try:
+        return path.stat().st_size == nbytes and _checksum(path) == {"bytes": nbytes, "crc": crc}
+    except OSError:
+        return False
+
+
+def read_part(path: Path) -> Iterator[Results]:
+    """Some batches at a time. Arrays are views of the mapped file: what nobody looks at is not read."""
+    with pa.memory_map(str(path)) as file:
+        size = file.size()
+        while file.tell() < size:
+            with pa.ipc.open_stream(file) as stream:
+                while (read := _next_batch(stream)) is not None:
+                    yield _results(*read)
+
+
+def _next_batch(stream: Any) -> tuple[Any, dict[str, Any]] | None:
+    try:
+        batch, metadata = stream.read_next_batch_with_custom_metadata()
+    except StopIteration:
+        return None
+    return batch, json.loads(metadata["head"])
+
+
+def _results(batch: Any, head: dict[str, Any]) -> Results:
+    rows, *arrays = batch.columns
+    columns = {name: decode(array, facts) for array, (name, facts) in zip(arrays, head.pop("columns"))}
+    return Results(rows.to_numpy(), columns, **head)
+
+
+def column_names(parts: Iterable[Results]) -> list[str]:
+    """Of all results, each where it first appears."""
+    return list(dict.fromkeys(name for results in parts for name in results.columns))
+
+
+def _checksum(path: Path) -> dict[str, int]:
+    size = crc = 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            size, crc = size + len(block), zlib.crc32(block, crc)
+    return {"bytes": size, "crc": crc}

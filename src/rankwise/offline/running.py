@@ -1,0 +1,296 @@
+"""`rankwise.predict`: offline inference over any input, in order, exactly once, resumable."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from rankwise.errors import UsageError
+from rankwise.offline.batches import Batch, Selection
+from rankwise.offline.checking import Options, check_apart, check_columns, check_is_path, check_options, check_output, check_replaceable
+from rankwise.offline.executing import Executor, FirstRowsFail, Recipe, start
+from rankwise.offline.format import Source
+from rankwise.offline.identity import first_rows_digest, identity_of, is_certain
+from rankwise.offline.journal import Gone
+from rankwise.offline.lazy import check_arrow
+from rankwise.offline.output import check_fits, write_errors, write_output
+from rankwise.offline.parts import Part, Results
+from rankwise.offline.sizing import UNTRIED, Choice, Trials, find_size
+from rankwise.offline.source import batches_of, open_source
+from rankwise.offline.workspace import (
+    PredictError,
+    Workspace,
+    another_job,
+    cannot_write,
+    folder_of,
+    is_placed,
+    is_same,
+    names_in,
+    read_marker,
+    write_marker,
+)
+
+_PART_S = 2.0  # what a crash may cost, in seconds of work
+_PART_BYTES = 16 << 20
+_ALIKE = 32  # first rows that fail alike before a job that may have any number of failed rows is stopped
+
+# Rows done, rows failed, rows in all: None if that is not known, three digits of it where a file's rows are not counted.
+OnProgress = Callable[[int, int, int | None], None]
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """What came of a job."""
+
+    output: str
+    rows: int
+    failed: int
+    resumed_rows: int  # of an earlier, interrupted run
+    batch: int
+    seconds: float
+    errors: str | None = None
+    batch_why: str = ""  # how the batch size was found, where it was left to us
+
+
+def predict(
+    build: Any,
+    input: Any,
+    output: str | os.PathLike[str],
+    *,
+    weights: str | os.PathLike[str] | None = None,
+    columns: Sequence[str] = (),
+    keep: Sequence[str] = (),
+    load: str = "",
+    stack: bool = True,
+    device: str = "auto",
+    options: Options | None = None,
+    on_progress: OnProgress | None = None,
+    **more: Any,
+) -> Predicted:
+    """Run the model over `input` (a path, or a dataset) and write `output`; the same call again goes on where it was interrupted.
+
+    `build` is an import path ("my_models:build"), a callable that makes the model, or a `.pt2` program. Keywords beyond those named
+    are those of `Options`: `workers`, `batch`, `max_errors`, `restart`, `overwrite`, `errors`, `engine`, `address`.
+    """
+    check_arrow()
+    options = options or Options(**more)
+    check_is_path(input=input, output=output, weights=weights, errors=options.errors)
+    target = Path(output)
+    check_columns(columns=columns, keep=keep)
+    selection = Selection(tuple(columns), tuple(keep))
+    check_options(options, device)
+    check_output(target, keep, options)
+    check_apart(target, options.errors, {"input": input, "weights": weights, "program": build})
+    if weights and not Path(weights).exists():
+        raise UsageError(f"there are no weights at {weights}", next=("check the path",))
+    source = open_source(input, selection)
+    recipe = Recipe(build, str(weights or ""), load, bool(stack), device, options.workers, engine=options.engine, address=options.address)
+    while True:
+        try:
+            return _run(source, recipe, selection, target, options, on_progress)
+        except Gone:  # another process was at it, and has just finished
+            continue
+
+
+def _run(source: Source, recipe: Recipe, selection: Selection, target: Path, options: Options, on_progress: OnProgress | None) -> Predicted:
+    identity = identity_of(recipe, source, selection, options.batch)
+    marker = read_marker(target)
+    is_ours = target.exists() and is_same(marker.get("job"), identity) and marker.get("bytes") == target.stat().st_size
+    if is_ours and is_certain(identity, source) and not (options.overwrite or options.restart):
+        if folder_of(target).exists():  # killed between the last rename and the cleaning up
+            Workspace(target, identity).remove()
+        return Predicted(**marker["predicted"])
+    if target.exists() and not is_placed(target, identity):
+        if not is_same(read_marker(target), marker):  # another process has put it there, and finished, since we looked
+            raise Gone
+        check_replaceable(target, options, is_ours)
+    workspace = Workspace(target, identity, options.restart)
+    try:
+        if not is_same(read_marker(target), marker):  # written while we waited for the one who did
+            raise Gone
+        return _Job(source, recipe, options, workspace, on_progress).run(identity)
+    except BaseException:
+        if not workspace.done_rows:
+            workspace.remove()
+        raise
+    finally:
+        workspace.close()
+
+
+class _Job:
+    """One run of a job, the first or a later one."""
+
+    def __init__(self, source: Source, recipe: Recipe, options: Options, workspace: Workspace, on_progress: OnProgress | None) -> None:
+        self._source, self._recipe, self._options, self._space = source, recipe, options, workspace
+        self._on_progress = on_progress or (lambda done, failed, total: None)
+        self._positions: dict[int, int | None] = {}
+
+    def run(self, identity: dict[str, Any]) -> Predicted:
+        started = time.monotonic()
+        resumed = self._space.done_rows
+        self._check_errors(self._space.failed_rows)
+        batch = int((self._space.plan or {}).get("batch", 0))
+        self._check_input()
+        if not self._space.is_complete:
+            executor = start(self._recipe)
+            try:
+                batch = batch or self._find_batch(executor)
+                executor.patience = 0 if resumed or self._options.max_errors is not None else _ALIKE
+                self._compute(executor, batch)
+            except FirstRowsFail as error:
+                raise _first_rows_fail(error.errors) from None
+            finally:
+                executor.close()
+            self._space.finish()
+        errors = self._write()
+        seconds = round(time.monotonic() - started, 3)
+        why = str((self._space.plan or {}).get("why", ""))
+        done = Predicted(str(self._space.output), self._space.done_rows, self._space.failed_rows, resumed, batch, seconds, errors, why)
+        size = self._space.output.stat().st_size
+        names = names_in(self._space.output)
+        write_marker(self._space.output, {"job": identity, "bytes": size, "names": names, "predicted": {**vars(done)}})
+        self._space.remove()
+        return done
+
+    def _find_batch(self, executor: Executor) -> int:
+        """The size that was asked for, or is found by trying; written down, for every run of this job has to cut at the same rows."""
+        asked = self._options.batch
+        if isinstance(asked, int):
+            choice = Choice(asked, "")
+        elif getattr(self._source, "is_one_shot", False):
+            choice = Choice(UNTRIED, "nothing was tried: this input can be read only once")
+        else:
+            choice = find_size(Trials(self._source, executor).measure)
+        self._space.decide({"batch": choice.size, "why": choice.why, "first_rows": self._first_rows()})
+        return choice.size
+
+    def _first_rows(self) -> str | None:
+        """Of an input that has no path, size and time to be known by."""
+        if self._source.is_recognisable or getattr(self._source, "is_one_shot", False):
+            return None
+        return first_rows_digest(self._source)
+
+    def _check_input(self) -> None:
+        plan = self._space.plan or {}
+        if self._space.done_rows and plan.get("first_rows") not in (None, self._first_rows()):
+            raise another_job(self._space.output, "the first rows of the input are not those of the earlier run")
+
+    def _compute(self, executor: Executor, batch: int) -> None:
+        """From the first row that is not done to the last, a part every few seconds."""
+        part = Part()
+        first = _FirstRows(executor.patience)
+        is_checked = False
+        flushed, done, failed = time.monotonic(), self._space.done_rows, self._space.failed_rows
+        for results in executor.run(self._noted(batches_of(self._source, batch, done, self._space.position))):
+            part.add(results)
+            first.look_at(results)
+            if not is_checked and len(results.rows):
+                is_checked = self._check_fits(results)
+            done, failed = done + results.length, failed + len(results.errors)
+            self._on_progress(done, failed, self._total(done))
+            too_many = self._are_too_many(failed)
+            if too_many or part.nbytes > _PART_BYTES or time.monotonic() - flushed > _PART_S:
+                self._flush(part)
+                part, flushed = Part(), time.monotonic()
+            self._check_errors(failed)
+        if part.results:
+            self._flush(part)
+
+    def _flush(self, part: Part) -> None:
+        end = part.first_row + part.length
+        self._space.add(part, self._positions.get(end))
+        self._positions = {row: position for row, position in self._positions.items() if row > end}
+
+    def _check_fits(self, first: Results) -> bool:
+        """What the output cannot hold is told now rather than when everything has run."""
+        try:
+            check_fits(self._space.output, first)
+        except OSError as error:
+            raise cannot_write(self._space.output, error) from error
+        return True
+
+    def _total(self, done: int) -> int | None:
+        """Where nobody has counted the rows of a file: as many as there would be if all were as long as those so far."""
+        position, size = self._positions.get(done), self._source.identity.get("bytes")
+        if self._source.total is not None or not position or not size:
+            return self._source.total
+        return max(done, int(float(f"{done * size / position:.3g}")))
+
+    def _noted(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        for batch in batches:
+            if batch.position is not None:
+                self._positions[batch.first_row + batch.length] = batch.position
+            yield batch
+
+    def _are_too_many(self, failed: int) -> bool:
+        return self._options.max_errors is not None and failed > self._options.max_errors
+
+    def _check_errors(self, failed: int) -> None:
+        """Also before anything runs: what failed in an earlier run counts."""
+        if not self._are_too_many(failed):
+            return
+        errors = islice((error for results in self._space.results() for error in results.errors), 5)
+        examples = "\n".join(f"row {error['row']}: {error['error']}: {error['message'][:200]}" for error in errors)
+        summary = f"{failed} rows failed, which is more than --max-errors {self._options.max_errors}"
+        steps = ("what is done is kept: raise the limit and give the same command again", "or --restart, if the model was mended")
+        raise PredictError("RW833", summary, why=examples, next=steps)
+
+    def _write(self) -> str | None:
+        output = self._space.output
+        path = self._errors_path()
+        try:
+            self._space.begin_writing(path.name)
+            failed = write_errors(path, self._space.results()) if self._space.failed_rows else 0
+            write_output(output, self._space.results, self._space.done_rows, self._space.begin_placing)
+            if not failed and _is_list_of(output, path):
+                path.unlink(missing_ok=True)  # of the output that has just been replaced
+        except OSError as error:
+            raise cannot_write(output, error, "what is done so far is kept") from error
+        return str(path) if failed else None
+
+    def _errors_path(self) -> Path:
+        """errors.jsonl beside the output, unless that lists the rows of another job; decided once for all runs of this one."""
+        output = self._space.output
+        if self._options.errors:
+            return Path(self._options.errors)
+        if self._space.errors_name is not None:
+            return output.with_name(self._space.errors_name)
+        usual = output.with_name("errors.jsonl")
+        return output.with_name(f"{output.name}.errors.jsonl") if usual.exists() and not _is_list_of(output, usual) else usual
+
+
+class _FirstRows:
+    """Watches the first rows of a job, over as many batches as it takes."""
+
+    def __init__(self, patience: int) -> None:
+        self._patience = patience
+        self._errors: list[dict[str, Any]] = []
+
+    def look_at(self, results: Results) -> None:
+        if len(results.rows):
+            self._patience = 0
+        if self._patience:
+            self._errors += results.errors
+            if len(self._errors) >= self._patience and len({error["error"] for error in self._errors}) == 1:
+                raise FirstRowsFail(self._errors)
+
+
+def _first_rows_fail(errors: list[dict[str, Any]]) -> PredictError:
+    first = errors[0]
+    steps = (
+        "see what the model takes, and choose it with --columns a,b (and --separate)",
+        "or go on all the same: --max-errors N stops when more than N rows have failed",
+    )
+    summary = f"the first {len(errors):,} rows all fail alike, and nothing was written"
+    return PredictError("RW833", summary, why=f"row {first['row']}: {first['error']}: {first['message'][:300]}", next=steps)
+
+
+def _is_list_of(output: Path, path: Path) -> bool:
+    """Whether the failed rows of the output that is there are listed at this path, however it was spelled."""
+    listed = read_marker(output).get("predicted", {}).get("errors")
+    return bool(listed) and Path(listed).resolve() == path.resolve()

@@ -1,0 +1,141 @@
+"""How many rows to run at once, found by trying: larger and larger batches of the first rows, until more rows do not help any more."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from rankwise.offline.batches import Batch
+from rankwise.offline.executing import Executor
+from rankwise.offline.format import Source
+from rankwise.offline.source import batches_of
+from rankwise.offline.values import nbytes_of
+from rankwise.pool.machine import memory_bytes
+
+SIZES = (1, 4, 16, 64, 256, 1024, 4096, 16384)
+UNTRIED = 256  # where nothing can be tried
+_CLEARLY = 1.1  # a larger batch has to be this much faster for a still larger one to be tried
+_AS_GOOD = 0.95  # of the best: then the smaller batch is taken, for it needs less memory and loses less when it fails
+_LONG_S = 1.0  # a batch that takes longer is large enough, whatever a larger one would bring
+_TRIAL_S = 5.0  # for all trials; the one that is running is not cut short
+_REPEATS, _LEAST_S, _MOST_S = 3, 0.01, 0.3  # of one size: so often and so long at least, unless it takes too long
+_QUICK_S = 0.05  # what takes less is tried in any case: a size that brought nothing may have met a busy machine
+_BATCH_S = 0.0005  # what reading, storing and writing a batch of ten columns takes beside the model, however few rows it has
+_INPUT_BYTES = 64 << 20
+_MANY = 64  # of the first rows: if all of these fail, more are not tried
+_SHARE = 4  # batches per worker at least, so that all of them end at about the same time; and the part of the memory trials may take
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One size: what it brought, and how long a batch took."""
+
+    size: int
+    rows_per_s: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Choice:
+    size: int
+    why: str
+
+
+def find_size(measure: Callable[[int], Trial | str]) -> Choice:
+    """The smallest size about as fast as the fastest. `measure` tries one, or says why it is too large."""
+    trials: list[Trial] = []
+    in_vain: list[int] = []  # sizes in a row that brought nothing
+    ended = ""
+    for size in SIZES:
+        trial = measure(size)
+        if isinstance(trial, str):
+            ended = trial
+            break
+        best = max((before.rows_per_s for before in trials), default=0.0)
+        trials.append(trial)
+        if not trial.rows_per_s:
+            continue  # the first rows fail, and say nothing about speed
+        if trial.rows_per_s < _CLEARLY * best:
+            in_vain.append(size)
+            is_enough = len(in_vain) > 1 and trial.seconds > _QUICK_S
+            ended = f"{in_vain[0]:,} and more are not clearly faster" if is_enough else ""
+        elif trial.seconds > _LONG_S:
+            ended = f"a batch of {size:,} takes {trial.seconds:.1f} s"
+        else:
+            in_vain.clear()
+        if ended:
+            break
+    best = max((trial.rows_per_s for trial in trials), default=0.0)
+    if not best:
+        return Choice(trials[-1].size if trials else 1, ended)
+    size = next(trial.size for trial in trials if trial.rows_per_s >= _AS_GOOD * best)
+    tried = ", ".join(f"{trial.size:,}: {_rounded(trial.rows_per_s)}" for trial in trials if trial.rows_per_s)
+    return Choice(size, f"tried {tried} rows/s" + (f"; {ended}" if ended else ""))
+
+
+class Trials:
+    """Runs the first rows of an input in batches of growing size. What comes out is thrown away: the job runs these rows itself."""
+
+    def __init__(self, source: Source, executor: Executor) -> None:
+        self._source, self._executor = source, executor
+        self._failing: dict[int, str] = {}  # rows that failed in a trial are left out of the next: halving is no measure of speed
+        self._started: float | None = None  # when the model was ready
+        self._peak_at_first = 0
+
+    def measure(self, size: int) -> Trial | str:
+        total, workers = self._source.total, self._executor.workers
+        if total is not None and workers > 1 and size > max(1, total // (_SHARE * workers)):
+            return f"{size:,} would leave {workers} workers too few batches of {total:,} rows"
+        self._started = self._started or time.monotonic()
+        if (reason := self._too_much(size, self._started)) is not None:
+            return reason
+        batch = next(batches_of(self._source, size), None)
+        if batch is None or batch.length < size:
+            return f"the input has {batch.length if batch else 0} rows"
+        if sum(map(nbytes_of, batch.columns.values())) > _INPUT_BYTES:
+            return f"{size:,} rows are more than {_INPUT_BYTES >> 20} MB"
+        if size == 1:
+            self._run(batch)  # builds the model, and does whatever is done once
+            self._started, self._peak_at_first = time.monotonic(), self._executor.peak_bytes
+        return self._timed(batch)
+
+    def _timed(self, batch: Batch) -> Trial | str:
+        self._executor.ran_out = False
+        best = 0.0
+        spent, repeats = 0.0, 0
+        while spent < (_MOST_S if repeats < _REPEATS else _LEAST_S):
+            failing = len(self._failing)
+            worked, seconds = self._run(batch)
+            if self._executor.ran_out:
+                return f"{batch.length:,} are too many for the memory"
+            if not worked:
+                all_fail = f"of the first {batch.length:,} rows all fail"
+                return all_fail if batch.length >= _MANY else Trial(batch.length, 0.0, seconds)
+            if len(self._failing) == failing:
+                best = max(best, worked / (seconds + _BATCH_S))
+                spent, repeats = spent + seconds, repeats + 1
+        return Trial(batch.length, best, batch.length / best)
+
+    def _run(self, batch: Batch) -> tuple[int, float]:
+        """Rows that worked, and seconds."""
+        known = {row: why for row, why in self._failing.items() if row < batch.length}
+        worked = 0
+        started = time.perf_counter()
+        for results in self._executor.run([replace(batch, broken={**batch.broken, **known})]):
+            worked += len(results.rows)
+            self._failing.update({error["row"]: error["message"] for error in results.errors if error["row"] not in batch.broken})
+        return worked, max(1e-9, time.perf_counter() - started)
+
+    def _too_much(self, size: int, started: float) -> str | None:
+        """Before it is tried: the kernel ends processes that take more memory than there is, and not always the right one."""
+        grown = self._executor.peak_bytes - self._peak_at_first if size > SIZES[1] else 0
+        if grown * (SIZES[1] // SIZES[0]) * self._executor.workers > memory_bytes() // _SHARE:
+            return f"{size:,} might take {4 * grown >> 20:,} MB for each of {self._executor.workers} workers"
+        if time.monotonic() - started > _TRIAL_S:
+            return f"{_TRIAL_S:g} s of trying are enough"
+        return None
+
+
+def _rounded(rate: float) -> str:
+    return f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"

@@ -1,0 +1,50 @@
+"""Which reader an input wants, and its batches."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rankwise.errors import UnreadableInput, UsageError
+from rankwise.offline.batches import Batch, Selection
+from rankwise.offline.dataset import DatasetSource
+from rankwise.offline.format import Source, format_to_read
+
+
+def open_source(given: Any, selection: Selection) -> Source:
+    """The reader for a path, or for a dataset."""
+    if not isinstance(given, (str, os.PathLike)):
+        return DatasetSource(given, selection)
+    path = Path(given)
+    if not path.exists():
+        raise UnreadableInput(f"there is no input {path}", next=("check the path",))
+    kind = format_to_read(path)
+    if (selection.columns or selection.keep) and kind.without_columns:
+        raise UsageError(f"{path} is {kind.without_columns} and has no columns", next=("leave out --columns and --keep",))
+    try:
+        return kind.read(path, selection)
+    except _UNREADABLE as error:
+        raise _unreadable(path, error) from error
+
+
+def batches_of(source: Source, size: int, first_row: int = 0, position: int | None = None) -> Iterator[Batch]:
+    """The batches of an input; where the rest of a file cannot be read, from which row on. A dataset's own exceptions are its own."""
+    row = first_row
+    try:
+        for batch in source.batches(size, first_row, position):
+            yield batch
+            row = batch.first_row + batch.length
+    except _UNREADABLE as error:
+        if "path" not in source.identity:
+            raise
+        raise _unreadable(source.identity["path"], error, f" from row {row:,} on") from error
+
+
+_UNREADABLE = (OSError, ValueError, KeyError, EOFError, NotImplementedError)  # pyarrow's and numpy's errors are among these
+
+
+def _unreadable(path: Any, error: BaseException, where: str = "") -> UnreadableInput:
+    steps = ("see whether another program can read it",) if not isinstance(error, PermissionError) else ("see who may read it: ls -l",)
+    return UnreadableInput(f"{path} cannot be read{where}", why=f"{type(error).__name__}: {str(error)[:300]}", next=steps)

@@ -1,0 +1,193 @@
+"""Results as Arrow tables. A first pass finds the type of each column, so that it does not depend on the rows that happen to come first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from rankwise.offline.arrow_types import has_type, with_inner
+from rankwise.offline.batches import Column, is_arrow
+from rankwise.offline.entries import entries, json_text
+from rankwise.offline.lazy import pa
+from rankwise.offline.parts import Results
+from rankwise.offline.values import is_utf8
+from rankwise.offline.workspace import PredictError
+
+Parts = Callable[[], Iterable[Results]]
+Types = dict[str, Any]  # of Arrow; None: values of no common type, which are written as JSON text
+
+_GROUP_ROWS, _GROUP_BYTES = 65536, 16 << 20
+
+
+def tables_of(parts: Parts) -> tuple[Any, Iterator[Any]]:
+    """The schema of the output, and its rows as tables of some megabytes. They are made of whole batches, which are cut at the same rows
+    however often a job was interrupted."""
+    types = column_types(parts)
+    fields = [(_utf8(name), pa.string() if kind is None else kind) for name, kind in types.items()]
+    schema = pa.schema([("row", pa.int64()), *fields])
+    return schema, _grouped((batch for results in parts() for batch in _record_batches(results, types, schema)), schema)
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """What pyarrow cannot write, as a finding."""
+    try:
+        yield
+    except (pa.ArrowException, NotImplementedError) as error:
+        summary = "a column is of a type that this format cannot hold"
+        raise PredictError("RW834", summary, why=str(error)[:300], next=("write .jsonl, or leave the column out of --keep",)) from error
+
+
+def column_types(parts: Parts) -> Types:
+    """The type that all batches of a column have in common; only where they differ are the values looked at a second time."""
+    found: dict[str, dict[Any, None]] = {}
+    for results in parts():
+        for name, column in results.columns.items():
+            kinds = found.setdefault(name, {})
+            if None not in kinds:
+                kinds[_type_of(name, column)] = None
+    types = {name: _without_empty_objects(_common_type([kind for kind in kinds if kind != pa.null()])) for name, kinds in found.items()}
+    doubtful = [name for name, kinds in found.items() if len(kinds) > 1 and types[name] is not None]
+    for results in parts() if doubtful else ():
+        for name in doubtful:
+            if name in results.columns and types[name] is not None and not _fits(results.columns[name], types[name]):
+                types[name] = None
+    return types
+
+
+def _common_type(kinds: list[Any]) -> Any:
+    if len(kinds) < 2:
+        return kinds[0] if kinds else pa.null()
+    if None in kinds:
+        return None
+    try:
+        schemas = [pa.schema([("", _widest(kind))]) for kind in kinds]
+        return pa.unify_schemas(schemas, promote_options="permissive").field(0).type
+    except pa.ArrowTypeError:
+        return None
+
+
+def _without_empty_objects(kind: Any) -> Any:
+    """Parquet has no structs without fields."""
+    return None if kind is None or has_type(kind, lambda one: pa.types.is_struct(one) and not one.num_fields) else kind
+
+
+def _widest(kind: Any) -> Any:
+    """Arrow itself would put int32 and float32 together as float32, which cannot hold all of them."""
+    if pa.types.is_integer(kind):
+        return pa.int64()
+    return pa.float64() if pa.types.is_floating(kind) else with_inner(kind, _widest)
+
+
+def _fits(column: Column, kind: Any) -> bool:
+    """Whether every value is the same in that type: a double does not hold all integers."""
+    try:
+        _array(column, kind)
+    except (pa.ArrowException, OverflowError):
+        return False
+    return True
+
+
+def _type_of(name: str, column: Column) -> Any:
+    if is_arrow(column):
+        return column.type
+    if not isinstance(column, np.ndarray):
+        return _type_of_values(name, column)
+    kind = pa.from_numpy_dtype(_known(name, column.dtype))
+    for _ in column.shape[1:]:
+        kind = pa.list_(kind)
+    return kind
+
+
+def _type_of_values(name: str, values: list[Any]) -> Any:
+    for value in values:
+        if isinstance(value, (np.ndarray, np.generic)):
+            _known(name, value.dtype)
+    try:
+        return _of_values(values).type
+    except (pa.ArrowException, OverflowError, UnicodeEncodeError):  # the last: the name of a field is no text
+        return None
+
+
+def _known(name: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
+    if dtype.kind == "c":
+        raise PredictError("RW834", f"tables cannot hold the output {name!r}", why=f"it is {dtype}", next=("write .npy or .jsonl",))
+    return dtype
+
+
+def _grouped(batches: Iterator[tuple[Any, int]], schema: Any) -> Iterator[Any]:
+    """A group ends with the batch that fills it."""
+    held: list[Any] = []
+    rows = nbytes = 0
+    for batch, size in batches:
+        held.append(batch)
+        rows, nbytes = rows + len(batch), nbytes + size
+        if rows >= _GROUP_ROWS or nbytes >= _GROUP_BYTES:
+            yield _table(held, schema)
+            held, rows, nbytes = [], 0, 0
+    if held:
+        yield _table(held, schema)
+
+
+def _table(batches: list[Any], schema: Any) -> Any:
+    """Joined even if it is one: of a slice, Arrow would write bits of its neighbours. The empty one makes it copy."""
+    return pa.Table.from_batches([*batches, batches[0].slice(0, 0)], schema).combine_chunks()
+
+
+def _record_batches(results: Results, types: Types, schema: Any) -> Iterator[tuple[Any, int]]:
+    """With what each takes."""
+    count = len(results.rows)
+    arrays = [pa.array(results.rows)]
+    for (name, kind), field in zip(types.items(), list(schema)[1:]):
+        arrays.append(_array(results.columns[name], kind) if name in results.columns else pa.nulls(count, field.type))
+    whole, at = pa.record_batch(arrays, schema=schema), 0
+    for length, size in results.batches or [(count, whole.nbytes)]:
+        if length:
+            yield whole.slice(at, length), size
+        at += length
+
+
+def _array(column: Column, kind: Any) -> Any:
+    if kind is None:
+        return pa.array([None if value is None else json_text(value) for value in entries(column)], pa.string())
+    array = column if is_arrow(column) else _nested(column) if isinstance(column, np.ndarray) else _of_values(column, kind)
+    return array if array.type == kind else array.cast(kind)
+
+
+def _nested(column: np.ndarray[Any, Any]) -> Any:
+    values = pa.array(np.ascontiguousarray(column).reshape(-1))
+    for depth in range(column.ndim - 1, 0, -1):
+        count = math.prod(column.shape[:depth])
+        values = pa.ListArray.from_arrays(pa.array(np.arange(count + 1, dtype=np.int32) * column.shape[depth]), values)
+    return values
+
+
+def _of_values(values: list[Any], kind: Any = None) -> Any:
+    kinds = {value.dtype if isinstance(value, (np.ndarray, np.generic)) else None for value in values if value is not None}
+    plain = [_leaves(value, is_one_dtype=len(kinds) == 1) for value in values]
+    try:
+        return pa.array(plain, kind)
+    except UnicodeEncodeError:
+        return pa.array([_utf8(value) for value in plain], kind)
+
+
+def _leaves(value: Any, is_one_dtype: bool) -> Any:
+    """Arrays as pyarrow takes them, one dimension at most; beside anything else, Python's numbers, which it joins without loss."""
+    if not isinstance(value, (np.ndarray, np.generic)):
+        return value
+    if not is_one_dtype or not value.ndim:
+        return value.tolist()
+    return value if value.ndim == 1 else [_leaves(row, True) for row in np.asarray(value)]
+
+
+def _utf8(value: Any) -> Any:
+    """Half of a surrogate pair, as in names of files that are not UTF-8, becomes a backslash and its number."""
+    if isinstance(value, str):
+        return value if is_utf8(value) else value.encode(errors="backslashreplace").decode()
+    if isinstance(value, list):
+        return [_utf8(item) for item in value]
+    return {name: _utf8(item) for name, item in value.items()} if isinstance(value, dict) else value

@@ -1,0 +1,116 @@
+"""Values of models and datasets as what can be stored: arrays of numbers, or what JSON can say. Knows tensors without importing torch."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import datetime
+import decimal
+import enum
+import pathlib
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+NUMBERS = "biufc"  # numpy's kinds of them
+
+
+def is_tensor(value: Any) -> bool:
+    """Whoever has a tensor has imported torch; this room's parent side has not."""
+    return hasattr(value, "detach") and hasattr(value, "numpy")
+
+
+def is_utf8(text: str) -> bool:
+    """False where it has bytes that were none, carried along by surrogates, or half of a pair of them."""
+    try:
+        return text.isascii() or bool(text.encode())
+    except UnicodeEncodeError:
+        return False
+
+
+def is_numbers(value: Any) -> bool:
+    return is_tensor(value) or (isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in NUMBERS)
+
+
+def as_array(value: Any) -> Array:
+    """Numbers as an array in the machine's byte order and a dtype that files know: bfloat16 and float8 become float32."""
+    if is_tensor(value):
+        dense = value.detach() if str(value.layout) == "torch.strided" else value.detach().to_dense()
+        is_narrow = str(dense.dtype) == "torch.bfloat16" or "float8" in str(dense.dtype)
+        value = (dense.float() if is_narrow else dense).cpu().resolve_conj().resolve_neg().contiguous().numpy()
+    array = np.asarray(value)
+    dtype = array.dtype.newbyteorder("=")
+    if dtype in (np.dtype(np.longdouble), np.dtype(np.clongdouble)):
+        dtype = np.dtype(np.float64 if dtype.kind == "f" else np.complex128)
+    return array.astype(dtype, copy=False)
+
+
+def nbytes_of(value: Any) -> int:
+    """Of a column, or an entry of one; of what is neither array nor text, about."""
+    if isinstance(value, (list, tuple, dict)):
+        return 8 + sum(map(nbytes_of, value.values() if isinstance(value, dict) else value))
+    return len(value) if isinstance(value, (str, bytes)) else int(getattr(value, "nbytes", 8))
+
+
+def plain(value: Any) -> Any:
+    """One value as JSON can say it; TypeError for what it cannot. Bytes become base64, times ISO 8601, decimals their digits."""
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, np.datetime64):
+        return str(value)
+    if isinstance(value, np.generic):
+        return plain(value.item())
+    if is_numbers(value):
+        array = as_array(value)
+        return _texts(array.tolist()) if array.dtype.kind == "c" else array.tolist()
+    if isinstance(value, np.ndarray):
+        return [plain(item) for item in (value.astype(str) if value.dtype.kind == "M" else value).tolist()]
+    if (named := named_parts(value)) is not None:
+        return {name: plain(item) for name, item in by_text(named).items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return _scalar(value)
+
+
+def _scalar(value: Any) -> Any:
+    if isinstance(value, (bool, int, float, str)):  # an enumeration, say
+        kind = next(kind for kind in (bool, int, float, str) if isinstance(value, kind))
+        return kind(value.value if isinstance(value, enum.Enum) else value)
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return base64.b64encode(value).decode()
+    if isinstance(value, (datetime.date, datetime.time)):
+        return value.isoformat()
+    if isinstance(value, datetime.timedelta):
+        return value.total_seconds()
+    if isinstance(value, decimal.Decimal):
+        return format(value, "f")
+    if isinstance(value, (complex, uuid.UUID, pathlib.PurePath)):
+        return str(value)
+    raise TypeError(f"a {type(value).__name__} cannot be written; numbers, texts, and lists and dictionaries of them can")
+
+
+def named_parts(value: Any) -> Mapping[Any, Any] | None:
+    """The named parts of a dictionary, a named tuple or a dataclass; None for anything else."""
+    if isinstance(value, Mapping):
+        return value
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return dict(zip(value._fields, value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    return None
+
+
+def by_text(named: Mapping[Any, Any]) -> dict[str, Any]:
+    """The same under texts; TypeError where two names are the same text, 1 and "1": one would take the place of the other."""
+    found = {str(name): item for name, item in named.items()}
+    if len(found) < len(named):
+        twice = next(text for text in found if sum(str(name) == text for name in named) > 1)
+        raise TypeError(f"two names are {twice!r} as text")
+    return found
+
+
+def _texts(value: Any) -> Any:
+    return [_texts(item) for item in value] if isinstance(value, list) else str(value)

@@ -1,0 +1,220 @@
+"""The folder beside the output where an unfinished job lives: `.out.parquet.predict/` with its journal and parts."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from rankwise.causes import load_cause
+from rankwise.errors import RankwiseError
+from rankwise.offline.journal import Gone, InUse, Journal, read_records
+from rankwise.offline.parts import Part, Results, is_whole, read_part, write_part
+
+_FORMAT = 3
+
+
+class PredictError(RankwiseError):
+    """A job that cannot start or go on; what is done so far stays done."""
+
+    def __init__(self, code: str, summary: str, *, why: str = "", next: tuple[str, ...] = ()) -> None:
+        super().__init__(load_cause(code).finding(summary, certain=True, why=why, next=next))
+
+
+class Workspace:
+    """What is done of one job. Opening it again after a crash finds everything up to the last whole part."""
+
+    def __init__(self, output: Path, identity: dict[str, Any], restart: bool = False) -> None:
+        self.output = output
+        self._folder = folder_of(output)
+        try:
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            self._journal = Journal(self._folder / "journal")
+        except InUse:
+            raise PredictError("RW832", f"another process is working on {output}") from None
+        except FileNotFoundError as error:
+            if not output.parent.is_dir():
+                raise cannot_write(output, error) from error
+            raise Gone from None
+        except OSError as error:
+            raise cannot_write(output, error) from error
+        try:
+            self._begin({"format": _FORMAT, **identity}, restart)
+        except BaseException:
+            self._journal.close()
+            raise
+
+    def _begin(self, identity: dict[str, Any], restart: bool) -> None:
+        known = self._journal.records[0].get("job") if self._journal.records else None
+        if known is not None and not is_same(known, identity) and self._parts and not restart:
+            raise another_job(self.output, _differences(known, identity))
+        if not is_same(known, identity) or restart:
+            self._journal.keep(0)
+            self._append({"job": identity})
+        self._drop_unfinished()
+
+    @property
+    def plan(self) -> dict[str, Any] | None:
+        """What was found by trying, and holds for the whole job: the batch size."""
+        return next((record["plan"] for record in self._journal.records if "plan" in record), None)
+
+    def decide(self, plan: dict[str, Any]) -> None:
+        self._append({"plan": plan})
+
+    @property
+    def done_rows(self) -> int:
+        return sum(record["length"] for record in self._parts)
+
+    @property
+    def failed_rows(self) -> int:
+        return sum(record["failed"] for record in self._parts)
+
+    @property
+    def position(self) -> int | None:
+        """Where the reader stood behind the last part, where readers say so."""
+        return self._parts[-1]["position"] if self._parts else None
+
+    @property
+    def is_complete(self) -> bool:
+        return any("end" in record for record in self._journal.records)
+
+    def add(self, part: Part, position: int | None) -> None:
+        """Make these results last; the next rows follow them."""
+        number = len(self._parts)
+        try:
+            written = write_part(self._part(number), part)
+        except OSError as error:
+            raise cannot_write(self.output, error, self._kept) from error
+        facts = {"length": part.length, "failed": part.failed, "position": position}
+        self._append({"part": number, "first_row": part.first_row, **facts, **written})
+
+    def finish(self) -> None:
+        """All rows are there; what is left is to write the output."""
+        if not self.is_complete:
+            self._append({"end": self.done_rows})
+
+    @property
+    def errors_name(self) -> str | None:
+        """What the list of failed rows is called, once that was decided."""
+        return next((record["errors"] for record in self._journal.records if "errors" in record), None)
+
+    def begin_writing(self, errors_name: str) -> None:
+        if self.errors_name is None:
+            self._append({"errors": errors_name})
+
+    def begin_placing(self, complete: Path) -> None:
+        """This is what is renamed to the output next: a later run has to know it for its own, even if we are killed right then."""
+        self._append({"placing": _stamp(complete)})
+
+    def results(self) -> Iterator[Results]:
+        """Of all batches, in order, one at a time."""
+        return chain.from_iterable(read_part(self._part(record["part"])) for record in self._parts)
+
+    def close(self) -> None:
+        self._journal.close()
+
+    def remove(self) -> None:
+        """The output is written; nothing of the job is needed any more."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    @property
+    def _kept(self) -> str:
+        return f"the {self.done_rows:,} rows that are done are kept" if self.done_rows else ""
+
+    @property
+    def _parts(self) -> list[dict[str, Any]]:
+        return [record for record in self._journal.records if "part" in record]
+
+    def _part(self, number: int) -> Path:
+        return self._folder / f"part-{number:08}"
+
+    def _append(self, record: dict[str, Any]) -> None:
+        try:
+            self._journal.append(record)
+        except OSError as error:
+            raise cannot_write(self.output, error, self._kept) from error
+
+    def _drop_unfinished(self) -> None:
+        """Keep the records up to the first part whose file is not what was written, and no file beyond."""
+        for i, record in enumerate(self._journal.records):
+            if "part" in record and not is_whole(self._part(record["part"]), record["bytes"], record["crc"]):
+                self._journal.keep(i)
+                break
+        known = {self._part(record["part"]).name for record in self._parts} | {"journal"}
+        for path in self._folder.iterdir():
+            if path.name not in known:
+                path.unlink(missing_ok=True)
+
+
+def folder_of(output: Path) -> Path:
+    return output.with_name(f".{output.name}.predict")
+
+
+def is_placed(output: Path, identity: dict[str, Any]) -> bool:
+    """Whether the output is what an unfinished run of this very job has put there."""
+    records = read_records(folder_of(output) / "journal")
+    if not records or not output.exists() or not is_same(records[0].get("job"), {"format": _FORMAT, **identity}):
+        return False
+    return _stamp(output) in [record.get("placing") for record in records]
+
+
+def names_in(output: Path) -> str | None:
+    """A digest of the names of all that is in a folder; none of a file."""
+    if not output.is_dir():
+        return None
+    names = sorted(str(path.relative_to(output)) for path in output.rglob("*"))
+    return hashlib.sha256("\0".join(names).encode(errors="surrogateescape")).hexdigest()
+
+
+def _stamp(output: Path) -> dict[str, Any]:
+    """Stays the same when it is renamed, and hardly is that of anything else."""
+    facts = output.stat()
+    if output.is_dir():
+        return {"inode": facts.st_ino, "names": names_in(output)}
+    return {"bytes": facts.st_size, "mtime_ns": facts.st_mtime_ns}
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Whether both would be written down alike, to the type and the last bit: for Python, 1 == 1.0 == True, and 0.0 == -0.0."""
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+
+
+def marker_of(output: Path) -> Path:
+    """Says that the output is complete, and what it was made from: the same command again has nothing to do."""
+    return output.with_name(f".{output.name}.predicted")
+
+
+def write_marker(output: Path, facts: dict[str, Any]) -> None:
+    temporary = marker_of(output).with_suffix(".tmp")
+    temporary.write_text(json.dumps(facts, indent=2) + "\n")
+    os.replace(temporary, marker_of(output))
+
+
+def read_marker(output: Path) -> dict[str, Any]:
+    try:
+        facts = json.loads(marker_of(output).read_text())
+    except (OSError, ValueError):
+        return {}
+    return facts if isinstance(facts, dict) else {}
+
+
+def cannot_write(output: Path, error: OSError, why: str = "") -> PredictError:
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    what = "the disk is full" if is_full else error.strerror or str(error)
+    steps = ("make room and give the same command again",) if is_full else ("see who may write there, and give the same command again",)
+    return PredictError("RW741", f"{output} cannot be written: {what}", why=why, next=steps)
+
+
+def another_job(output: Path, why: str) -> PredictError:
+    return PredictError("RW831", f"the unfinished job for {output} is another one", why=why)
+
+
+def _differences(known: dict[str, Any], wanted: dict[str, Any]) -> str:
+    differing = [key for key in {**known, **wanted} if not is_same(known.get(key), wanted.get(key))]
+    return "\n".join(f"{key}: then {known.get(key)!r}, now {wanted.get(key)!r}"[:300] for key in differing)

@@ -1,0 +1,263 @@
+"""Where the model is: what it gets, what it may return, and which rows fail."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections import OrderedDict, namedtuple
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from rankwise.offline.child import Runner, as_columns, build_runner
+
+Pair = namedtuple("Pair", ["mean", "label"])
+
+
+@dataclasses.dataclass
+class Found:
+    boxes: torch.Tensor
+    score: float
+
+
+class Net(nn.Module):
+    """A model with a dtype, and what it does with its inputs."""
+
+    def __init__(self, does: Callable[..., Any], dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2, 1, dtype=dtype)
+        self._does = does
+
+    def forward(self, *inputs: Any) -> Any:
+        return self._does(self.linear, *inputs)
+
+
+def worked(outcome: dict[str, Any]) -> list[int]:
+    """The rows that worked."""
+    return [row for begin, end in outcome["spans"] for row in range(begin, end)]
+
+
+def run(does: Any, columns: dict[str, Any], **options: Any) -> dict[str, Any]:
+    model = does if isinstance(does, nn.Module) else (lambda *inputs: does(*inputs))
+    return Runner(model, "", **{"stack": True, **options})(columns, len(next(iter(columns.values()))))
+
+
+X = np.arange(8, dtype=np.float32).reshape(4, 2)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "columns"),
+    [
+        (torch.ones(2, 3, dtype=torch.bfloat16), {"output": [[1.0] * 3] * 2}),
+        (torch.ones(2).to(torch.float8_e4m3fn), {"output": [1.0, 1.0]}),
+        (torch.tensor([1 + 2j, 3]).conj(), {"output": [1 - 2j, 3]}),
+        (torch.eye(2).to_sparse(), {"output": [[1.0, 0.0], [0.0, 1.0]]}),
+        (torch.ones(2, 0), {"output": [[], []]}),
+        (np.ones(2, ">i2"), {"output": [1, 1]}),
+        (np.array(["a", "bb"]), {"output": ["a", "bb"]}),
+        (np.array(["a", {"b": np.float32(0.5)}], object), {"output": ["a", {"b": 0.5}]}),
+        (np.array(["2024-02-29", "2024-03-01"], "datetime64[D]"), {"output": ["2024-02-29", "2024-03-01"]}),
+        ([np.float32(1.5), np.float32(2)], {"output": [1.5, 2.0]}),
+        ([torch.tensor(1), torch.tensor(2)], {"output": [1, 2]}),
+        ([{"boxes": torch.ones(1, 4), "score": torch.tensor(0.5)}, {"boxes": torch.ones(0, 4)}],
+         {"output": [{"boxes": [[1.0] * 4], "score": 0.5}, {"boxes": []}]}),
+        ([Found(torch.ones(1), 0.5), Pair(torch.ones(1), "a")],
+         {"output": [{"boxes": [1.0], "score": 0.5}, {"mean": [1.0], "label": "a"}]}),
+        ([b"\0\xff", datetime.date(2024, 2, 29)], {"output": ["AP8=", "2024-02-29"]}),
+        ((torch.ones(2),), {"output_0": [1.0, 1.0]}),
+        (Pair(torch.ones(2), ["a", "b"]), {"mean": [1.0, 1.0], "label": ["a", "b"]}),
+        (Found(torch.ones(2), torch.zeros(2)), {"boxes": [1.0, 1.0], "score": [0.0, 0.0]}),
+        (OrderedDict(loss=None, logits=torch.ones(2)), {"logits": [1.0, 1.0]}),
+    ],
+)  # fmt: skip
+def test_what_a_model_returns_becomes_columns(outputs: Any, columns: dict[str, Any]) -> None:
+    found = as_columns(outputs, 2)
+
+    assert {name: column.tolist() if isinstance(column, np.ndarray) else column for name, column in found.items()} == columns
+    assert all(column.dtype.isnative and column.dtype != object for column in found.values() if isinstance(column, np.ndarray))
+
+
+def test_tensors_of_any_length_keep_their_dtype() -> None:
+    (column,) = as_columns([torch.ones(1, dtype=torch.int32), torch.ones(2, dtype=torch.int32)], 2).values()
+
+    assert [(row.dtype, row.shape) for row in column] == [(np.int32, (1,)), (np.int32, (2,))]
+
+
+@pytest.mark.parametrize(
+    ("outputs", "words"),
+    [
+        (None, "nothing"),
+        ({"loss": None}, "nothing"),
+        (torch.tensor(1.5), "a single number as 'output' for 4 rows"),
+        ([torch.ones(4, 3), torch.ones(4, 2)], "a list of 2 tensors of 4 rows each; return them as a tuple"),
+        ({"a": {"b": torch.ones(4)}}, "a dict as 'a', where a tensor"),
+        (1.5, "a float as 'output'"),
+    ],
+)
+def test_what_cannot_be_rows_fails_all_of_them_and_is_not_tried_in_halves(outputs: Any, words: str) -> None:
+    runs = []
+    outcome = run(lambda x: runs.append(len(x)) or outputs, {"x": X})
+
+    assert [error[0] for error in outcome["errors"]] == [0, 1, 2, 3] and worked(outcome) == []
+    assert words in outcome["errors"][0][2]
+    assert runs == [4]
+
+
+def test_a_row_whose_output_cannot_be_written_costs_itself() -> None:
+    outcome = run(lambda x: [object() if row[0] == 4 else {"sum": row.sum()} for row in x], {"x": X})
+
+    assert worked(outcome) == [0, 1, 3]
+    ((row, kind, message),) = outcome["errors"]
+    assert (row, kind) == (2, "ValueError") and "'output' that cannot be written: a object" in message
+
+
+def test_whole_numbers_reach_a_linear_layer_and_an_embedding_alike() -> None:
+    linear = Runner(Net(lambda linear, x: linear(x)), "", stack=True)
+    embedding = Runner(nn.Embedding(4, 2), "", stack=True)
+    whole = {"x": np.array([[1, 0], [2, 3]])}
+
+    expected = linear({"x": whole["x"].astype(np.float32)}, 2)["pieces"][0]["output"]
+    assert [linear(whole, 2)["pieces"][0]["output"].tolist() for _ in range(2)] == [expected.tolist()] * 2
+    assert embedding(whole, 2)["pieces"][0]["output"].shape == (2, 2, 2)
+
+
+def test_a_bad_row_of_whole_numbers_costs_itself_and_says_both_reasons() -> None:
+    runner = Runner(nn.Embedding(4, 2), "", stack=True)
+
+    outcome = runner({"x": np.array([0, 9, 3])}, 3)
+
+    assert worked(outcome) == [0, 2]
+    ((row, kind, message),) = outcome["errors"]
+    assert (row, kind) == (1, "IndexError") and "out of range" in message and "and as torch.float32" in message
+
+
+def test_rows_do_not_depend_on_the_numbers_beside_them() -> None:
+    """One fraction makes floating point of a file's whole column; a vocabulary's rows are still whole numbers."""
+    outcome = Runner(nn.Embedding(4, 2), "", stack=True)({"x": np.array([0.0, 1.0, 2.5, 3.0])}, 4)
+
+    assert worked(outcome) == [0, 1, 3]
+    assert [row for row, _, _ in outcome["errors"]] == [2]
+
+
+def inverse(*inputs: Any) -> torch.Tensor:
+    """Written into memory like its input's, so that integers would be cut off and not raise."""
+    found = torch.empty_like(inputs[-1])
+    found[:] = 1 / inputs[-1]
+    if not found.isfinite().all():
+        raise RuntimeError("not finite")
+    return found
+
+
+class Both(Net):
+    """Has a vocabulary as well."""
+
+    def __init__(self, does: Callable[..., Any]) -> None:
+        super().__init__(does)
+        self.names = nn.Embedding(4, 2)
+
+
+@pytest.mark.parametrize("model", [inverse, Net(inverse), Both(inverse)], ids=["a function", "a module", "one with a vocabulary"])
+def test_numbers_do_not_become_integers_because_a_row_fails(model: Any) -> None:
+    outcome = run(model, {"x": np.array([4.0, 5.0, 0.0, 8.0], np.float32)})
+
+    assert worked(outcome) == [0, 1, 3] and [row for row, _, _ in outcome["errors"]] == [2]
+    assert np.concatenate([piece["output"] for piece in outcome["pieces"]]).tolist() == [0.25, np.float32(0.2), 0.125]
+
+
+def test_rows_become_indices_one_by_one() -> None:
+    seen: list[tuple[int, torch.dtype]] = []
+
+    def named(linear: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        seen.append((len(x), x.dtype))
+        return torch.arange(4)[x]
+
+    outcome = run(Both(named), {"x": np.array([3.0, 0.5, 1.0])})
+
+    assert (worked(outcome), [piece["output"].tolist() for piece in outcome["pieces"]]) == ([0, 2], [[3], [1]])
+    assert {count for count, dtype in seen if dtype == torch.int64} == {1}
+
+
+@pytest.mark.parametrize("error", [ValueError, OSError, KeyError])
+@pytest.mark.parametrize("dtype", [np.int64, np.float32])
+def test_errors_of_the_models_own_are_not_taken_for_a_wrong_type(error: type[Exception], dtype: Any) -> None:
+    seen: list[torch.dtype] = []
+
+    def picky(linear: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        seen.append(x.dtype)
+        raise error("no")
+
+    outcome = run(Both(picky), {"x": np.array([1, 2]).astype(dtype)})
+
+    assert len(outcome["errors"]) == 2
+    assert set(seen) == {torch.from_numpy(np.zeros(1, dtype)).dtype}
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float16, ">f4", np.int64])
+@pytest.mark.parametrize("wanted", [torch.float32, torch.float64])
+def test_numbers_get_the_models_dtype(dtype: Any, wanted: torch.dtype) -> None:
+    outcome = run(Net(lambda linear, x: linear(x), wanted), {"x": X.astype(dtype)})
+
+    assert outcome["errors"] == []
+    assert outcome["pieces"][0]["output"].dtype == np.dtype(str(wanted).split(".")[1])
+
+
+class Scaled(nn.Module):
+    """No parameters: what it was exported with says its dtype."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+
+@pytest.mark.parametrize("model", [nn.Linear(2, 1), Scaled()])
+def test_a_program_takes_the_numbers_of_any_file(tmp_path: Path, model: nn.Module) -> None:
+    program = torch.export.export(model, (torch.zeros(3, 2),), dynamic_shapes=({0: torch.export.Dim("batch")},))
+    torch.export.save(program, tmp_path / "net.pt2")
+    runner = build_runner(str(tmp_path / "net.pt2"), "", "", True)
+
+    outcome = runner({"x": X.astype(np.float64)}, 4)
+
+    assert outcome["errors"] == []
+    np.testing.assert_allclose(outcome["pieces"][0]["output"], model(torch.from_numpy(X)).detach().numpy(), rtol=1e-6)
+
+
+def test_a_program_with_a_vocabulary_takes_whole_numbers_that_came_as_floating_point(tmp_path: Path) -> None:
+    vocabulary = nn.Embedding(4, 2)
+    program = torch.export.export(vocabulary, (torch.tensor([0, 1, 2]),), dynamic_shapes=({0: torch.export.Dim("batch")},))
+    torch.export.save(program, tmp_path / "net.pt2")
+    runner = build_runner(str(tmp_path / "net.pt2"), "", "", True)
+
+    outcome = runner({"x": np.array([3.0, 0.5, 1.0])}, 3)
+
+    assert worked(outcome) == [0, 2]
+    wanted = vocabulary(torch.tensor([3, 1])).detach().numpy()
+    np.testing.assert_array_equal(np.concatenate([piece["output"] for piece in outcome["pieces"]]), wanted)
+
+
+def load_wide(path: str) -> torch.Tensor:
+    return torch.from_numpy(np.load(path).astype(np.float64))
+
+
+def test_what_a_loader_returns_gets_the_models_dtype_too(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", X[0])
+    runner = Runner(nn.Linear(2, 1), "tests.offline.test_child:load_wide", stack=True)
+
+    assert runner({"__file__": [str(tmp_path / "a.npy")] * 2}, 2)["errors"] == []
+
+
+def test_outputs_in_memory_that_the_model_uses_again_stay_what_they_were() -> None:
+    buffer = torch.zeros(4)
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        if len(x) > 1:
+            raise ValueError("one at a time")
+        buffer[: len(x)] = x[:, 0]
+        return buffer[: len(x)]
+
+    outcome = run(model, {"x": X})
+
+    assert [float(piece["output"][0]) for piece in outcome["pieces"]] == [0.0, 2.0, 4.0, 6.0]

@@ -1,0 +1,162 @@
+"""Datasets: whatever gives samples, and what a sample that cannot be had costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from rankwise.errors import UnreadableInput, UsageError
+from rankwise.offline.batches import Batch, Selection
+from rankwise.offline.source import batches_of, open_source
+
+
+class Flawed(Dataset[Any]):
+    """Some samples cannot be had."""
+
+    def __init__(self, bad: range, count: int = 10) -> None:
+        self.bad, self.count = bad, count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, i: int) -> dict[str, Any]:
+        if i in self.bad:
+            raise OSError("gone")
+        return {"x": torch.full((2,), float(i)), "name": f"n{i}"}
+
+
+class Stream(IterableDataset[Any]):
+    """Iterable, though it has a length, and a __getitem__ that torch's Dataset brings along."""
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return iter(torch.arange(5.0))
+
+    def __len__(self) -> int:
+        return 5
+
+
+def batches(dataset: Any, size: int, columns: tuple[str, ...] = (), keep: tuple[str, ...] = (), first_row: int = 0) -> list[Batch]:
+    return list(batches_of(open_source(dataset, Selection(columns, keep)), size, first_row))
+
+
+@pytest.mark.parametrize("columns", [(), ("x",)])
+@pytest.mark.parametrize("size", [1, 3, 4, 10])
+@pytest.mark.parametrize("bad", [range(1), range(2, 3), range(3, 9), range(8, 10)])
+def test_a_sample_that_raises_is_one_failed_row(columns: tuple[str, ...], size: int, bad: range) -> None:
+    found = batches(Flawed(bad), size, columns, ("name",))
+
+    broken = {batch.first_row + i: why for batch in found for i, why in batch.broken.items()}
+    names = [name for batch in found for i, name in enumerate(batch.kept["name"]) if i not in batch.broken]
+    assert broken == dict.fromkeys(bad, "OSError: gone")
+    assert names == [f"n{i}" for i in range(10) if i not in bad]
+
+
+def test_samples_that_all_raise_are_failed_rows() -> None:
+    assert [sorted(batch.broken) for batch in batches(Flawed(range(40), 40), 20, (), ("name",))] == [list(range(20))] * 2
+
+
+SAMPLES = [{"x": torch.ones(2), "id": 1}, {"x": torch.ones(2)}, {"id": 3}]
+
+
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("samples", [SAMPLES, SAMPLES[::-1]])
+def test_a_key_that_is_missing_fails_its_row_if_the_model_wants_it(samples: list[dict[str, Any]], size: int) -> None:
+    found = batches(samples, size, ("x",), ("id",))
+
+    broken = [batch.first_row + i for batch in found for i in batch.broken]
+    assert broken == [i for i, sample in enumerate(samples) if "x" not in sample]
+    assert [value for batch in found for value in batch.kept["id"]] == [sample.get("id") for sample in samples]
+
+
+def test_a_column_that_no_sample_has_is_a_finding() -> None:
+    with pytest.raises(UsageError, match="the dataset has no column 'y'"):
+        batches(SAMPLES, 2, ("y",))
+
+
+def test_a_column_named_twice_is_a_finding() -> None:
+    with pytest.raises(UsageError, match="named twice"):
+        batches(SAMPLES, 2, ("x", "x"))
+
+
+def test_samples_are_asked_for_once() -> None:
+    asked = []
+
+    class Counted(Flawed):
+        def __getitem__(self, i: int) -> dict[str, Any]:
+            asked.append(i)
+            return super().__getitem__(i)
+
+    batches(Counted(range(0)), 4, ("x",))
+
+    assert asked == list(range(10))
+
+
+@pytest.mark.parametrize("first_row", [0, 2, 4])
+def test_an_iterable_dataset_of_torch_is_iterated(first_row: int) -> None:
+    found = batches(Stream(), 2, first_row=first_row)
+
+    assert np.concatenate([batch.columns["0"] for batch in found]).tolist() == list(range(first_row, 5))
+
+
+def test_an_iterator_that_raises_is_the_end_and_says_where() -> None:
+    def samples() -> Iterator[float]:
+        yield from [0.0, 1.0, 2.0]
+        raise KeyError("shard 7")
+
+    with pytest.raises(UnreadableInput, match="at row 3") as caught:
+        batches(samples(), 2)
+
+    assert "shard 7" in caught.value.finding.why
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        (DataLoader(Flawed(range(0))), "a DataLoader gives batches"),
+        ({"x": [1, 2]}, "a dict has no rows"),
+        (b"x.npy", "a bytes has no"),
+        (pa.table({"x": [1]}), "a Table has no"),
+        (torch.tensor(1.0), "without a length"),
+        (3, "neither"),
+    ],
+)
+def test_what_has_no_rows_is_refused(given: Any, what: str) -> None:
+    with pytest.raises(UsageError, match=what):
+        open_source(given, Selection())
+
+
+DTYPES = [torch.bfloat16, torch.float8_e4m3fn, torch.float16, torch.float64, torch.int8, torch.bool]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_tensors_of_all_kinds(dtype: torch.dtype) -> None:
+    (batch,) = batches([torch.tensor([0.0, 1.0]).to(dtype).requires_grad_(dtype == torch.float16)] * 3, 3)
+
+    assert batch.columns["0"].tolist() == [[0, 1]] * 3
+    assert batch.columns["0"].dtype == (np.float32 if dtype in DTYPES[:2] else torch.empty(0, dtype=dtype).numpy().dtype)
+
+
+def test_tensors_of_different_shapes_stay_tensors_for_the_model_and_are_kept_as_lists() -> None:
+    samples = [{"x": torch.ones(n), "n": n, "s": np.float32(0.5)} for n in (1, 2)]
+    (batch,) = batches(samples, 2, ("x",), ("x", "n", "s"))
+
+    assert all(isinstance(value, torch.Tensor) for value in batch.columns["x"])
+    assert (batch.kept["x"], batch.kept["n"], batch.kept["s"].tolist()) == ([[1.0], [1.0, 1.0]], [1, 2], [0.5, 0.5])
+
+
+def test_arrays_in_another_order_of_bytes() -> None:
+    (batch,) = batches([np.ones(2, ">f4")] * 2, 2)
+
+    assert batch.columns["0"].dtype.isnative and batch.columns["0"].dtype == np.float32
+
+
+def test_a_dataset_cannot_be_recognised_only_resumed() -> None:
+    one, two = (open_source([torch.tensor(value)] * 3, Selection()) for value in (1.0, 9.0))
+
+    assert one.identity == two.identity and not one.is_recognisable

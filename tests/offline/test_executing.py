@@ -1,0 +1,100 @@
+"""From what a batch gave to results of the input's rows."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from rankwise.errors import UsageError
+from rankwise.offline.batches import Batch
+from rankwise.offline.executing import InPool, Recipe, check_names, start
+from rankwise.offline.parts import Results
+
+X = np.arange(4, dtype=np.float32)
+
+
+def results(does: Callable[..., Any], **batch: Any) -> Results:
+    executor = start(Recipe(lambda: does, workers=0))
+    (found,) = executor.run([Batch(10, **{"columns": {"x": X}, "length": 4, **batch})])
+    return found
+
+
+def test_an_output_that_only_one_half_of_a_batch_has_is_kept() -> None:
+    def model(x: torch.Tensor) -> dict[str, torch.Tensor]:
+        if len(x) == 4:
+            raise ValueError("too many")
+        return {"a": x} if bool((x < 2).all()) else {"a": x, "b": x}
+
+    found = results(model)
+
+    assert found.rows.tolist() == [10, 11, 12, 13]
+    assert found.columns["a"].tolist() == [0, 1, 2, 3] and found.columns["b"] == [None, None, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("does", "kept"),
+    [(lambda x: {"row": x}, {}), (lambda x: x, {"row": [1, 2, 3, 4]}), (lambda x: {"id": x}, {"id": [1, 2, 3, 4]})],
+)
+def test_columns_that_could_not_be_told_apart_are_refused_by_the_first_batch(does: Any, kept: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=r"'row'|'id'"):
+        results(does, kept=kept)
+
+
+def test_names_are_known_before_anything_runs() -> None:
+    check_names(["id", "Row"])
+    with pytest.raises(UsageError, match="'row'"):
+        check_names(["id", "row"])
+
+
+def test_kept_columns_become_what_can_be_stored() -> None:
+    kept = {
+        "dates": [datetime.date(2024, 2, 29)] * 4,
+        "tensors": [torch.ones(i) for i in range(4)],
+        "arrow": pa.array([b"a", None, b"b", b"c"]),
+    }
+
+    found = results(lambda x: x, kept=kept, broken={1: "bad"})
+
+    assert found.columns["dates"] == ["2024-02-29"] * 3
+    assert [row.shape for row in found.columns["tensors"]] == [(0,), (2,), (3,)]
+    assert found.columns["arrow"].to_pylist() == [b"a", b"b", b"c"]
+
+
+def test_what_cannot_be_stored_is_told_with_its_column() -> None:
+    with pytest.raises(UsageError, match="'things'") as caught:
+        results(lambda x: x, kept={"things": [object()] * 4})
+
+    assert "object" in caught.value.finding.why
+
+
+@pytest.mark.parametrize(("columns", "kept", "name"), [({"__file__": ["a"] * 4}, "file", "file"), ({"x": X}, "file", "")])
+def test_only_a_folders_own_names_name_files(columns: dict[str, Any], kept: str, name: str) -> None:
+    def load(*_: Any) -> Any:
+        return torch.zeros(4)
+
+    executor = start(Recipe(lambda: load, load="builtins:str", workers=0))
+    (found,) = executor.run([Batch(0, columns, 4, kept={kept: list("abcd")})])
+
+    assert found.file_column == name
+
+
+def ragged() -> Callable[[torch.Tensor], Any]:
+    return lambda x: {"rows": [torch.ones(int(i), dtype=torch.int32) for i in x], "found": [{"boxes": torch.ones(1, 4)} for _ in x]}
+
+
+def test_outputs_of_any_kind_come_from_a_worker(tmp_path: Any) -> None:
+    executor = InPool(Recipe("tests.offline.test_executing:ragged", workers=1, device="cpu"))
+    try:
+        (found,) = executor.run([Batch(0, {"x": X}, 4)])
+    finally:
+        executor.close()
+
+    assert [(row.dtype, row.shape) for row in found.columns["rows"]] == [(np.int32, (i,)) for i in range(4)]
+    assert all(row.flags.owndata for row in found.columns["rows"])
+    assert found.columns["found"][0] == {"boxes": [[1.0] * 4]}
