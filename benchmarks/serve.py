@@ -86,7 +86,7 @@ def request(server: Server, model: str, kind: str) -> bytes:
 
 
 class Caller(asyncio.Protocol):
-    """One closed-loop connection: it asks again as soon as it has the answer. As little of it as there can be: what it costs, all servers pay."""
+    """One closed-loop connection: it asks again as soon as it has the answer. What it costs, all servers pay."""
 
     def __init__(self, data: bytes, end: float, took: list[float]) -> None:
         self._data, self._end, self._took = data, end, took
