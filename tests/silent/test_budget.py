@@ -10,6 +10,7 @@ import torch
 from rankwise.probe.audit import record, reduces
 
 SECOND_NS = 1_000_000_000
+spent_by_thread = [1]
 
 
 @pytest.fixture
@@ -17,6 +18,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """A clock that stands still until it is moved, and a record that has spent nothing."""
     now = [10 * SECOND_NS]
     monkeypatch.setattr(record.time, "perf_counter_ns", lambda: now[0])
+    monkeypatch.setattr(record.time, "thread_time_ns", lambda: spent_by_thread[0])
     for name, value in {
         "LEVEL": "light",
         "_began_ns": now[0],
@@ -24,15 +26,17 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         "_coarse": 0,
         "_changed_ns": 0,
         "_has_looked": False,
+        "_look_began_ns": 0,
     }.items():
         monkeypatch.setattr(record, name, value)
     monkeypatch.setattr(record, "write", lambda *args, **facts: None)
     return now
 
 
+@record.paid
 def look(n: int, cost_ns: int) -> bool:
     is_looked_at = record.is_sampled(n)
-    record._pay(cost_ns if is_looked_at else 0)
+    spent_by_thread[0] += cost_ns if is_looked_at else 0
     return is_looked_at
 
 
@@ -43,7 +47,7 @@ def test_costly_looks_become_rare_from_the_first_steps_on(clock: list[int]) -> N
         clock[0] += 30_000_000
         spent += 40_000_000 * look(n, 40_000_000)
 
-    allowed = 0.01 * 1000 * 30_000_000
+    allowed = record._SHARE * 1000 * 30_000_000
     assert spent <= record._ALLOWED_NS + allowed + 2 * 40_000_000
 
 
@@ -73,7 +77,7 @@ def test_it_looks_more_often_again_when_there_is_room(clock: list[int]) -> None:
     clock[0] += 1000 * SECOND_NS
     for _ in range(40):
         clock[0] += 10 * SECOND_NS
-        look(1, 0)
+        look(0, 0)
 
     assert record._coarse == 0
 
@@ -104,3 +108,22 @@ def test_gradients_reduced_one_by_one_are_all_labelled(monkeypatch: pytest.Monke
             p.grad = torch.ones(3)
         labels = [reduces._parameter_label(p.grad) for p in parameters if p.grad is not None]
         assert labels == [f"gradient of parameter {i}" for i in range(50)]
+
+
+def test_after_the_first_steps_only_those_are_followed_that_are_looked_at(clock: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "is_awake", True)
+    followed = []
+    for n in range(2000):
+        record.follow([n])
+        followed += [n] * record.is_awake
+
+    assert followed[:200] == list(range(200)) and len(followed) < 230
+    assert {n for n in range(2000) if record.is_sampled(n)} <= set(followed)
+
+
+def test_a_step_is_followed_where_any_optimizer_is_looked_at(clock: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "is_awake", True)
+    record.follow([1001, 1003])
+    assert not record.is_awake
+    record.follow([1024, 1003])
+    assert record.is_awake

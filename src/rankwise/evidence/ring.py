@@ -15,6 +15,7 @@ _SLOT = struct.Struct("<QQQIHHiIIBB2x5i4x")
 _NUM_SPLITS, _MOST_PEERS = 64, 64
 _SPLITS = struct.Struct(f"<QQ{2 * _MOST_PEERS}I")
 _MAX_SIZE = 4 << 20
+_FEW = 100
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,11 @@ class RingWindow:
         return self._map[: self._size] if self._map is not None else b""
 
 
-def read_ring(path: Path, journal: Journal) -> RingView | None:
-    """The whole ring, with numbers turned back into names through the journal; None where there is none or it is not one."""
+def read_ring(path: Path, journal: Journal, is_brief: bool = False) -> RingView | None:
+    """The ring, with numbers turned back into names through the journal; None where there is none or it is not one.
+
+    In brief, the last calls are enough of a process that trains; of one that only computes forwards, all are read, for what they cost.
+    """
     try:
         with path.open("rb") as file:
             data = file.read(_MAX_SIZE)
@@ -63,7 +67,7 @@ def read_ring(path: Path, journal: Journal) -> RingView | None:
     counts = {op: struct.unpack_from("<Q", data, _HEADER.size + 8 * i)[0] for i, op in enumerate(journal.ops[:num_ops])}
     splits = _read_splits(data, first + capacity * slot_size)
     calls = []
-    for n in range(max(0, head - capacity), head):
+    for n in range(max(0, head - (_FEW if is_brief and counts.get("backward") else capacity)), head):
         call = _read_slot(data, first + (n % capacity) * slot_size, n, journal)
         if call is not None:
             sent, expected = splits.get(n, ((), ())) if call.op.startswith("all_to_all") else ((), ())

@@ -50,7 +50,7 @@ class Collector:
             observer.look_at_flights([pid for pid in pids if observer.is_alive(pid) and pid in observer.journals])
         if depth == "deep":
             observer.look_at_stacks(self._stacks.read(self._worth_a_stack(pids)), now_ns)
-        ranks = {rank: observer.evidence_of(rank, pids[0]) for rank, pids in claims.items()}
+        ranks = {rank: observer.evidence_of(rank, pids[0], depth == "audit") for rank, pids in claims.items()}
         duplicates = tuple(observer.evidence_of(rank, pid) for rank, pids in claims.items() for pid in pids[1:])
         if depth == "deep":
             self._seen_links, self._seen_locks = self._look_at_links_and_locks(ranks)

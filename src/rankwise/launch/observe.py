@@ -329,10 +329,10 @@ class Observer:
             is_dataloader_worker=loops,
         )
 
-    def evidence_of(self, rank: int, pid: int) -> RankEvidence:
-        """Everything seen of one rank, frozen."""
+    def evidence_of(self, rank: int, pid: int, is_brief: bool = False) -> RankEvidence:
+        """Everything seen of one rank, frozen; in brief, with its last calls only."""
         journal = self.journals.get(pid) or Journal(pid)
-        view = read_ring(self._live / f"r-{pid}", journal) if journal.ops else None
+        view = read_ring(self._live / f"r-{pid}", journal, is_brief) if journal.ops else None
         calls = view.calls if view else ()
         alive = self.is_alive(pid)
         threads_ns, threads = self.threads.get(pid, (0, ()))

@@ -35,7 +35,7 @@ from rankwise.launch.trace import write_trace
 HUNG_EXIT_CODE = 70
 _LOOK_EVERY_NS = 1_000_000_000
 _AUDIT_EVERY_NS = 2_000_000_000
-_AUDIT_REST = 50  # times what the last comparison cost: the processors are the job's
+_AUDIT_ALLOWED_NS, _AUDIT_SHARE = 300_000_000, 0.003  # what comparisons may cost in all: the processors are the job's
 _ARRIVALS_EVERY_NS = 10_000_000_000
 _CONFIRM_S = 1.0
 _CRASH_GRACE_S = 3.5
@@ -76,7 +76,7 @@ class Watch:
         self._looked_ns = 0
         self._waiting = ""
         self._silent: list[Finding] = []  # training that runs but trains wrong, as far as was seen last
-        self._audited_ns, self._num_audited, self._audit_cost_ns = 0, 0, 0
+        self._audited_ns, self._num_audited, self._audits_ns, self._audits_since_ns = 0, 0, 0, 0  # audits_ns: what they have cost so far
         self._straggler: list[Finding] = []
         self._arrivals_ns = 0
 
@@ -195,7 +195,9 @@ class Watch:
 
     def _look_at_training(self, now: int) -> None:
         """Compare what the ranks' audits have told so far; with several nodes that waits for the end, when all evidence is in one place."""
-        if now - self._audited_ns < max(_AUDIT_EVERY_NS, _AUDIT_REST * self._audit_cost_ns) or self._plan.num_nodes > 1:
+        self._audits_since_ns = self._audits_since_ns or now
+        allowed_ns = _AUDIT_ALLOWED_NS + _AUDIT_SHARE * (now - self._audits_since_ns)
+        if now - self._audited_ns < _AUDIT_EVERY_NS or self._audits_ns > allowed_ns or self._plan.num_nodes > 1:
             return
         num_audited = self._observer.num_audited()
         if num_audited == self._num_audited:
@@ -203,7 +205,7 @@ class Watch:
         self._audited_ns, self._num_audited, began_ns = now, num_audited, time.thread_time_ns()
         job = self._collected("audit")
         self._silent = [relative_to(finding, job.cwd) for finding in find_silent(job)]
-        self._audit_cost_ns = time.thread_time_ns() - began_ns
+        self._audits_ns += time.thread_time_ns() - began_ns
         self._silent += self._look_at_pace(job, now)
         told = self._told
         others = [finding for finding in told.findings if not is_silent(finding)] if told else []

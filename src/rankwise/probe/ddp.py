@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from . import calls, hooks, journal, ring, sites
-from .audit import data, parts, record, times
+from .audit import data, parts, record, times, window
 
 _MAX_PARAMETERS = 4000
 _wrapped_backward = False
@@ -180,7 +180,9 @@ def mark_backward() -> None:
 def _audited_backward(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def backward(*args: Any, **kwargs: Any) -> Any:
-        parts.backward_begins(args, kwargs, sys._getframe(1))
+        is_awake = record.is_awake
+        if is_awake:
+            parts.backward_begins(args, kwargs, sys._getframe(1))
         began = times.begin("backward")
         try:
             result = original(*args, **kwargs)
@@ -188,7 +190,10 @@ def _audited_backward(original: Callable[..., Any]) -> Callable[..., Any]:
             hooks.step_aside(error)
             raise
         times.add("backward", parts.now_ns() - began)
-        parts.backward_ended(sys._getframe(1))
+        if is_awake:
+            parts.backward_ended(sys._getframe(1))
+        else:
+            window.passed_by()
         return result
 
     return backward

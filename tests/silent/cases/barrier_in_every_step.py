@@ -22,4 +22,4 @@ def main(fault):
         opt.step()
         if fault:
             for _ in range(4):
-                dist.all_reduce(torch.randn(400_000))  # fault
+                dist.all_reduce(torch.ones(3_000_000))  # fault

@@ -26,7 +26,7 @@ def forward(wrapper: Any, inputs: Any, kwargs: Any, with_grad: bool, site: Any) 
     """A forward through DDP begins."""
     global _num_forwards
     window.forward(wrapper, with_grad)
-    if with_grad and wrapper.module.training and record.is_sampled(steps.steps_so_far()):
+    if record.is_awake and with_grad and wrapper.module.training and record.is_sampled(steps.steps_so_far()):
         local.watch(wrapper)
     n = _num_forwards
     _num_forwards += 1

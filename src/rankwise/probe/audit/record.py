@@ -10,15 +10,18 @@ from typing import Any
 from .. import hooks, journal
 
 LEVEL = os.environ.get("RANKWISE_AUDIT", "off")
-_ALLOWED_NS = 60_000_000  # what may be spent before the share counts: a job of two seconds is looked at too
-_SHARE = 0.01
+_ALLOWED_NS = 40_000_000  # what may be spent before the share counts: a job of two seconds is looked at too
+_SHARE = 0.003  # the rest of the one percent is for what every step costs
 _MAX_LINES = 20_000
 _AT_ONCE, _FLUSH_NS = 200, 400_000_000
 _WIDEST, _COARSEST = 256, 20
+_ALL_BEFORE = 200  # steps of which each is followed, however little of it is written
 _PATIENCE_NS = 5_000_000_000  # before it is looked more often again
 
+is_awake = True  # whether this step is followed: what is not read is not looked at, only counted
 _coarse = 0  # strides are so many times doubled
 _has_looked = False  # since the last such decision
+_look_began_ns = 0  # in CPU time of the thread that looks
 _spent_ns = 0
 _began_ns = time.perf_counter_ns()
 _changed_ns = 0
@@ -43,14 +46,31 @@ def is_sampled(n: int) -> bool:
     Fewer once the share is used up, from the very first on. All strides are powers of two, so that ranks which look less often look at a
     part of what the others look at.
     """
-    global _has_looked
+    global _has_looked, _look_began_ns
     if LEVEL == "full":
         return True
-    stride = 1 if n < 16 else min(1 << (n.bit_length() - 4), _WIDEST)
-    if n % (stride << _coarse):
+    if n % _stride(n):
         return False
     _has_looked = True
+    if not _look_began_ns:
+        _look_began_ns = time.thread_time_ns()  # CPU time: on a busy machine the clock counts what others do
     return True
+
+
+def _stride(n: int) -> int:
+    return (1 if n < 16 else min(1 << (n.bit_length() - 4), _WIDEST)) << _coarse
+
+
+def follow(steps: list[int]) -> None:
+    """Each optimizer's next step has this number: whether the one that comes now is followed."""
+    global is_awake
+    is_awake = LEVEL == "full" or max(steps, default=0) < _ALL_BEFORE or any(n % _stride(n) == 0 for n in steps)
+
+
+def wake() -> None:
+    """Something happened that this step should not pass without a look."""
+    global is_awake
+    is_awake = True
 
 
 def write(what: str, /, **facts: Any) -> None:
@@ -76,18 +96,18 @@ def flush() -> None:
 
 
 def paid(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A look that may fail unnoticed, and whose time counts."""
+    """A look that may fail unnoticed. What it costs counts from where `is_sampled` said yes; the rest is a fixed, small price."""
 
     @functools.wraps(function)
     def run(*args: Any) -> Any:
-        began = time.thread_time_ns()  # CPU time: on a busy machine the clock counts what others do
         try:
             return function(*args)
         except Exception as error:
             hooks.note_broken(f"audit: {function.__name__}", error)
             return None
         finally:
-            _pay(time.thread_time_ns() - began)
+            if _look_began_ns:
+                _pay()
 
     return run
 
@@ -107,11 +127,12 @@ def noted_init(original: Callable[..., Any], note: Callable[[Any, Any], None]) -
     return __init__
 
 
-def _pay(ns: int) -> None:
+def _pay() -> None:
     """Once the share is used up, look half as often after each look; twice as often again when there is room."""
-    global _spent_ns, _coarse, _has_looked, _changed_ns
-    _spent_ns += ns
-    if LEVEL == "full" or not (_has_looked or _coarse):
+    global _spent_ns, _coarse, _has_looked, _changed_ns, _look_began_ns
+    _spent_ns += time.thread_time_ns() - _look_began_ns
+    _look_began_ns = 0
+    if LEVEL == "full":
         return
     now = time.perf_counter_ns()
     over_ns, share_ns = _spent_ns - _ALLOWED_NS, _SHARE * (now - _began_ns)

@@ -72,6 +72,7 @@ def _after(optimizer: Any, args: Any, kwargs: Any) -> None:
 
     if not torch.compiler.is_compiling():
         times.optimizer_ends()
+        record.follow([seen.steps for seen in _all])
 
 
 @record.paid
@@ -84,10 +85,11 @@ def _look(optimizer: Any, frame: Any) -> None:
         seen.site = sites.number_of_caller(frame)
         _introduce(optimizer, seen)
     letters, lines = window.close()
-    _note_window(seen, letters + ("G" if in_scaler else ""), lines)
-    if record.is_sampled(seen.steps):
-        _take_prints(optimizer, seen)
-    elif _on_their_way:
+    if record.is_awake:
+        _note_window(seen, letters + ("G" if in_scaler else ""), lines)
+        if record.is_sampled(seen.steps):
+            _take_prints(optimizer, seen)
+    if _on_their_way:
         _write_arrived()
     seen.steps += 1
 
@@ -98,8 +100,9 @@ def _note_window(seen: Seen, pattern: str, lines: int) -> None:
     if is_new:
         end_window(seen)
         seen.pattern, seen.first = pattern, n
-    seen.facts = {"lines": lines, "places": {letter: site for letter, site in window.where.items() if letter in pattern}, **loss.facts()}
     if is_new or record.is_sampled(n):
+        places = {letter: site for letter, site in window.where.items() if letter in pattern}
+        seen.facts = {"lines": lines, "places": places, **loss.facts()}
         _write_window(seen, n - seen.first + 1)
 
 
@@ -242,7 +245,7 @@ def _noted_zero(original: Callable[..., Any]) -> Callable[..., Any]:
     def zero_grad(self: Any, *args: Any, **kwargs: Any) -> Any:
         import torch
 
-        if not torch.compiler.is_compiling():
+        if record.is_awake and not torch.compiler.is_compiling():
             _zeroed(sys._getframe(1))
         try:
             return original(self, *args, **kwargs)

@@ -11,6 +11,7 @@ import weakref
 from typing import Any
 
 from .. import sites
+from . import record
 
 _LONGEST = 120
 _MOST_PLACES = 500
@@ -77,6 +78,17 @@ def backward(frame: Any) -> None:
     _lines.add(where[letter])
 
 
+def passed_by() -> None:
+    """A backward has ended in a step that is not followed: it is only counted."""
+    global _forwards, _pending, backwards, syncs
+    backwards += 1
+    _pending += 1
+    letter = _forwards or "-"
+    syncs += letter == "s"
+    _forwards = ""
+    note(letter)
+
+
 def zeroed(frame: Any) -> None:
     """Gradients are about to be thrown away; that matters where nothing has used them."""
     global _pending
@@ -88,6 +100,7 @@ def zeroed(frame: Any) -> None:
 def data_ended() -> None:
     if _pending:
         note("|")
+        record.wake()
 
 
 def close() -> tuple[str, int]:
