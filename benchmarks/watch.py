@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from statistics import median
 
@@ -31,7 +32,10 @@ PATIENCE_S = 600.0  # how long to wait for moments in which nobody else uses the
 
 def main() -> int:
     deadline = time.monotonic() + PATIENCE_S
-    rows = [*step_rows(TORCHRUN, RUN, deadline), *start_rows(deadline), *bare_rows(deadline)]
+    rows = []
+    for row in chain(step_rows(TORCHRUN, RUN, deadline), start_rows(deadline), bare_rows(deadline)):  # told as they come
+        print(f"{row.what}: {row.plain}, {row.watched}, {row.difference}", flush=True)
+        rows.append(row)
     text = report(rows)
     RESULT.parent.mkdir(exist_ok=True)
     RESULT.write_text(text)
