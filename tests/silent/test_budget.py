@@ -25,7 +25,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         "_spent_ns": 0,
         "_coarse": 0,
         "_changed_ns": 0,
-        "_has_looked": False,
         "_look_began_ns": 0,
     }.items():
         monkeypatch.setattr(record, name, value)

@@ -55,7 +55,7 @@ def find_split_disagreement(job: JobEvidence, states: RankStates) -> Finding | N
         certain=certain,
         culprits=tuple(place_of(job.ranks[rank], lines.get(rank)) for rank in named),
         waiting=tuple(wait_of(states[rank]) for rank in found.calls if rank not in named and states[rank].kind == "waiting"),
-        why=f"in all_to_all, what a rank sends to another must be what that one expects from it. {shown}." + f" {proof}",
+        why=f"in all_to_all, what a rank sends to another must be what that one expects from it. {shown}. {proof}",
         deadlock=is_stuck,
         instead=_INSTEAD if certain else _COMPARE,
     )
@@ -63,23 +63,23 @@ def find_split_disagreement(job: JobEvidence, states: RankStates) -> Finding | N
 
 def _bad_rounds(job: JobEvidence) -> list[_Round]:
     """In order of time: gloo goes on where a rank is sent less than it expects, so there may be several."""
+    has_log = all(len(evidence.collectives) and not evidence.collectives.is_partial for evidence in job.ranks.values())
+    if not has_log and any(evidence.num_forgotten for evidence in job.ranks.values()):
+        return []  # our own numbers begin at the oldest call that is still known
     rounds: dict[tuple[str, int], dict[int, Call]] = {}
     for rank, evidence in job.ranks.items():
-        for group, seq, call in _numbered(job, evidence):
+        for group, seq, call in _numbered(evidence, has_log):
             rounds.setdefault((group, seq), {})[rank] = call
     bad = [found for (group, seq), calls in rounds.items() if (found := _checked(job, group, seq, calls)).pairs]
     return sorted(bad, key=lambda found: min(call.started_ns for call in found.calls.values()))
 
 
-def _numbered(job: JobEvidence, evidence: RankEvidence) -> list[tuple[str, int, Call]]:
+def _numbered(evidence: RankEvidence, has_log: bool) -> list[tuple[str, int, Call]]:
     """This rank's all_to_all calls with their group and number: torch's numbers, or ours where a crash left none of torch's."""
     noted = [call for call in evidence.calls if call.sent]
     if not noted:
         return []
-    is_whole = all(len(one.collectives) and not one.collectives.is_partial for one in job.ranks.values())
-    if not is_whole and any(one.num_forgotten for one in job.ranks.values()):
-        return []
-    log = evidence.collectives if is_whole else log_from_calls(evidence.calls)
+    log = evidence.collectives if has_log else log_from_calls(evidence.calls)
     entries = [entry for entry in log if entry.what.op.startswith("all_to_all")]
     found = []
     for call in noted:

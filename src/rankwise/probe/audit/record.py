@@ -18,10 +18,9 @@ _WIDEST, _COARSEST = 256, 20
 _ALL_BEFORE = 200  # steps of which each is followed, however little of it is written
 _PATIENCE_NS = 5_000_000_000  # before it is looked more often again
 
-is_awake = True  # whether this step is followed: what is not read is not looked at, only counted
+is_awake = True  # whether the hooks look at the current step; in the others they only count backwards
 _coarse = 0  # strides are so many times doubled
-_has_looked = False  # since the last such decision
-_look_began_ns = 0  # in CPU time of the thread that looks
+_look_began_ns = 0  # in CPU time of the thread that looks; 0 while nothing is looked at
 _spent_ns = 0
 _began_ns = time.perf_counter_ns()
 _changed_ns = 0
@@ -46,12 +45,9 @@ def is_sampled(n: int) -> bool:
     Fewer once the share is used up, from the very first on. All strides are powers of two, so that ranks which look less often look at a
     part of what the others look at.
     """
-    global _has_looked, _look_began_ns
-    if LEVEL == "full":
-        return True
-    if n % _stride(n):
+    global _look_began_ns
+    if LEVEL != "full" and n % _stride(n):
         return False
-    _has_looked = True
     if not _look_began_ns:
         _look_began_ns = time.thread_time_ns()  # CPU time: on a busy machine the clock counts what others do
     return True
@@ -62,7 +58,7 @@ def _stride(n: int) -> int:
 
 
 def follow(steps: list[int]) -> None:
-    """Each optimizer's next step has this number: whether the one that comes now is followed."""
+    """Decide whether the hooks look at the next step; `steps` are the steps that each optimizer has made so far."""
     global is_awake
     is_awake = LEVEL == "full" or max(steps, default=0) < _ALL_BEFORE or any(n % _stride(n) == 0 for n in steps)
 
@@ -129,19 +125,18 @@ def noted_init(original: Callable[..., Any], note: Callable[[Any, Any], None]) -
 
 def _pay() -> None:
     """Once the share is used up, look half as often after each look; twice as often again when there is room."""
-    global _spent_ns, _coarse, _has_looked, _changed_ns, _look_began_ns
+    global _spent_ns, _coarse, _changed_ns, _look_began_ns
     _spent_ns += time.thread_time_ns() - _look_began_ns
     _look_began_ns = 0
     if LEVEL == "full":
         return
     now = time.perf_counter_ns()
     over_ns, share_ns = _spent_ns - _ALLOWED_NS, _SHARE * (now - _began_ns)
-    if over_ns > share_ns and _has_looked and _coarse < _COARSEST:
+    if over_ns > share_ns and _coarse < _COARSEST:
         _coarse, _changed_ns = _coarse + 1, now
         write("throttled", stride=1 << _coarse, spent_ms=_spent_ns / 1e6, elapsed_ms=(now - _began_ns) / 1e6)
     elif over_ns < 0.5 * share_ns and _coarse and now - _changed_ns > _PATIENCE_NS:
         _coarse, _changed_ns = _coarse - 1, now
-    _has_looked = False
 
 
 def spent_ns() -> int:
