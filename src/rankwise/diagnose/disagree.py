@@ -26,7 +26,7 @@ from rankwise.diagnose.match import Conflict, find_conflict, value_of
 from rankwise.diagnose.p2p import circle_finding, find_circle, find_unmatched_p2p
 from rankwise.diagnose.rank_state import P2P, RankStates, end_of, place_of, wait_of
 from rankwise.diagnose.splits import find_split_disagreement
-from rankwise.diagnose.waiting import doomed_ranks, needed_by
+from rankwise.diagnose.waiting import doomed_ranks, members_of, needed_by
 from rankwise.diagnose.wording import at, group_text, verb
 from rankwise.evidence.collectives import Entry, Signature
 from rankwise.evidence.flight import base_group
@@ -360,6 +360,8 @@ def find_parted(job: JobEvidence, states: RankStates, book: SourceBook) -> Findi
         ordered = [[rank for rank in ordered[0] if rank not in parted], parted] if parted else ordered
     if len(ordered) < 2 or find_parting(job, ordered[0][0], ordered[1][0]) is None:
         return None
+    if any(set(ranks) - set(members_of(job, last[other[0]].group)) for ranks in ordered for other in ordered):
+        return None  # a collective of a group that some of them do not belong to: they need not be in it
     return _finding_for(job, states, book, [side_of(ranks, last[ranks[0]]) for ranks in ordered], "as their last calls show", True)
 
 
