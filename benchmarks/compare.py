@@ -62,7 +62,7 @@ def in_turns(plain: Callable[[], T], watched: Callable[[], T], own_cpu_s: Callab
         else:
             b, a = watched(), plain()
         (calm if neighbours.cores_since_mark() < CALM_CORES else busy).append((a, b))
-    return Pairs(calm, is_calm=True) if len(calm) >= MIN_PAIRS else Pairs(calm + busy, is_calm=False)
+    return Pairs(calm, is_calm=True) if len(calm) >= min(MIN_PAIRS, num_pairs) else Pairs(calm + busy, is_calm=False)
 
 
 class Neighbours:

@@ -24,8 +24,9 @@ from compare import Comparison, Pairs, Row, in_turns, merged, percent
 
 JOB = Path(__file__).with_name("steps_job.py")
 SIZES = {3: 250, 30: 25, 300: 3}  # milliseconds of a step: steps in a block, so many that the watcher looks several times in each
-NUM_ROUNDS = 5  # of fresh jobs: two processes of the same program can differ by some percent for as long as they live
-NUM_PAIRS = 10  # of blocks, for every size in every round
+NUM_ROUNDS = 17  # of fresh jobs: two processes of the same program can differ by some percent for as long as they live
+NUM_FIRST = 400  # small steps before anything counts: the audit looks at each of the first 200, for 40 ms of CPU time at most
+NUM_PAIRS = 3  # of blocks, for every size in every round; a round counts as one pair, of their medians
 
 
 def step_rows(torchrun: tuple[str, ...], run: tuple[str, ...], deadline: float) -> Iterator[Row]:
@@ -33,7 +34,7 @@ def step_rows(torchrun: tuple[str, ...], run: tuple[str, ...], deadline: float) 
     rounds = []
     for number in range(1, NUM_ROUNDS + 1):
         print(f"steps, round {number} of {NUM_ROUNDS}", flush=True)
-        rounds.append(measure_round(torchrun, run, deadline))
+        rounds.append(measure_round(torchrun, run, number % 2 == 1, deadline))
     share = median(seen.watcher_share for seen in rounds)
     for target_ms in SIZES:
         yield from rows_of_steps(target_ms, merged([seen.steps[target_ms] for seen in rounds]), share)
@@ -43,32 +44,37 @@ def step_rows(torchrun: tuple[str, ...], run: tuple[str, ...], deadline: float) 
 
 @dataclass(frozen=True)
 class Round:
-    """What was seen of one plain and one watched job: pairs of blocks by step size, the watcher's CPU, and the memory of a rank."""
+    """What was seen of one plain and one watched job: a pair of blocks for each step size, the watcher's CPU, and the memory of a rank."""
 
     steps: dict[int, Pairs[Block]]
     watcher_share: float
     memory: tuple[Memory, Memory]
 
 
-def measure_round(torchrun: tuple[str, ...], run: tuple[str, ...], deadline: float) -> Round:
+def measure_round(torchrun: tuple[str, ...], run: tuple[str, ...], is_plain_first: bool, deadline: float) -> Round:
+    """Two plain jobs differ by half a percent of CPU time if one starts first and does other steps before: both do all alike, in turns."""
     with tempfile.TemporaryDirectory(prefix="bench-") as name, contextlib.ExitStack() as stack:
-        plain = Job(torchrun, Path(name) / "plain", is_watched=False)
-        stack.callback(plain.close)
-        watched = Job((*run, "--out", f"{name}/run"), Path(name) / "watched", is_watched=True)
-        stack.callback(watched.close)
-        plain.wait_until_ready()
-        watched.wait_until_ready()
+        commands = {False: torchrun, True: (*run, "--out", f"{name}/run")}
+        jobs = {}
+        for is_watched in (not is_plain_first, is_plain_first):
+            jobs[is_watched] = Job(commands[is_watched], Path(name) / f"{is_watched}", is_watched)
+            stack.callback(jobs[is_watched].close)
+            jobs[is_watched].wait_until_ready()
+        plain, watched = jobs[False], jobs[True]
+        for job in jobs.values():
+            job.measure(1, NUM_FIRST)
         own = [psutil.Process(), *psutil.Process().children(recursive=True)]
         steps = {}
         for target_ms, num_steps in SIZES.items():
-            batch = calibrate(plain, target_ms / 1e3)
-            steps[target_ms] = in_turns(
+            batch = round(sum(calibrate(job, target_ms / 1e3) for job in jobs.values()) / 2)
+            blocks = in_turns(
                 partial(plain.measure, batch, num_steps),
                 partial(watched.measure, batch, num_steps),
                 partial(cpu_s_of, own),
                 NUM_PAIRS,
                 deadline,
             )
+            steps[target_ms] = Pairs([(middle([a for a, _ in blocks.results]), middle([b for _, b in blocks.results]))], blocks.is_calm)
         return Round(steps, watched.watcher_share(), (plain.memory_mib(), watched.memory_mib()))
 
 
@@ -129,6 +135,10 @@ class Block:
 
     wall_s: float
     cpu_s: float
+
+
+def middle(blocks: list[Block]) -> Block:
+    return Block(median(block.wall_s for block in blocks), median(block.cpu_s for block in blocks))
 
 
 class Memory(NamedTuple):

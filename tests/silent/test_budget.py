@@ -113,7 +113,7 @@ def test_after_the_first_steps_only_those_are_followed_that_are_looked_at(clock:
     monkeypatch.setattr(record, "is_awake", True)
     followed = []
     for n in range(2000):
-        record.follow([n])
+        record.follow(n)
         followed += [n] * record.is_awake
 
     assert followed[:200] == list(range(200)) and len(followed) < 230
@@ -122,7 +122,7 @@ def test_after_the_first_steps_only_those_are_followed_that_are_looked_at(clock:
 
 def test_a_step_is_followed_where_any_optimizer_is_looked_at(clock: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "is_awake", True)
-    record.follow([1001, 1003])
+    record.follow(1001, [1001, 1003])
     assert not record.is_awake
-    record.follow([1024, 1003])
+    record.follow(1024, [1024, 1003])
     assert record.is_awake

@@ -39,11 +39,11 @@ def begin(op: int, frame: Any) -> Opened:
         return None
 
 
-def begin_if_open(op: int, mode: Callable[[], str | None] | None = None) -> Opened:
+def begin_if_open(op: int, mode: str | None = None) -> Opened:
     """The same for the caller's caller, but only in a process that has a ring already: a model without collectives needs none."""
     try:
         record = ring.here()
-        return None if record is None else (record, record.enter(op, sys._getframe(2), reduce_op=mode() if mode is not None else None))
+        return None if record is None else (record, record.enter(op, sys._getframe(2), reduce_op=mode))
     except Exception as error:
         hooks.note_broken(ring.OPS[op], error)
         return None
@@ -57,12 +57,13 @@ def note_splits(record: ring.Ring, n: int, splits_of: Callable[..., splits.Split
         return
 
 
-def end(opened: Opened, failed: bool = False) -> None:
+def end(opened: Opened, failed: bool = False) -> int:
+    """Note that the call has ended; returns the nanoseconds it took, 0 where that is not known."""
     try:
-        if opened is not None:
-            opened[0].leave(opened[1], failed)
+        return 0 if opened is None else opened[0].leave(opened[1], failed)
     except Exception as error:
         hooks.note_broken("leave", error)
+        return 0
 
 
 def note(op: int, number: int | None = None) -> None:

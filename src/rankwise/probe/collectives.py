@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from . import calls, ddp, exits, hooks, journal, ports, ring, server, sites, splits, streams
-from .audit import parts, record, times
+from .audit import parts, record, spans, times
 
 # function: position of tensor, group, peer, reduce op or tag (None: it has none), with the names they have as keywords
 _SHAPES: dict[str, tuple[tuple[int, str] | None, tuple[int, str], tuple[int, str] | None, tuple[int, str] | None]] = {
@@ -99,16 +99,17 @@ def _recorded(original: Callable[..., Any], name: str, *shape: tuple[int, str] |
     @functools.wraps(original)
     def recorded(*args: Any, **kwargs: Any) -> Any:
         opened = begin(args, kwargs)
-        began = times.begin("collective") if is_audited else 0
+        if spans.IS_ON:
+            spans.begin("collective")
         try:
             result = original(*args, **kwargs)
         except BaseException as error:
             calls.end(opened, True)
             hooks.step_aside(error)
             raise
-        calls.end(opened)
+        took_ns = calls.end(opened)
         if is_audited:
-            times.add("collective", parts.now_ns() - began)
+            times.add("collective", took_ns)
         return result
 
     return recorded

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from . import calls, hooks, journal, ring, sites
-from .audit import data, parts, record, times, window
+from .audit import data, parts, record, spans, times, window
 
 _MAX_PARAMETERS = 4000
 _wrapped_backward = False
@@ -116,10 +116,12 @@ def _recorded_forward(original: Callable[..., Any]) -> Callable[..., Any]:
     def forward(self: Any, *inputs: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():  # keeps torch.compile from tracing the probe
             return original(self, *inputs, **kwargs)
-        opened = calls.begin_if_open(number, lambda: _mode_of(self, torch.is_grad_enabled()))
+        mode = _mode_of(self, torch.is_grad_enabled())
         if is_audited:
-            parts.forward(self, inputs, kwargs, torch.is_grad_enabled(), sys._getframe(1))
-        began = times.begin("forward") if is_audited else 0
+            parts.forward(self, inputs, kwargs, mode, sys._getframe(1))
+        opened = calls.begin_if_open(number, mode)
+        if spans.IS_ON:
+            spans.begin("forward")
         try:
             output = original(self, *inputs, **kwargs)
         except BaseException as error:
@@ -127,9 +129,9 @@ def _recorded_forward(original: Callable[..., Any]) -> Callable[..., Any]:
             hooks.guarded(_note_unused)(self, error)
             hooks.step_aside(error)
             raise
-        calls.end(opened)
+        took_ns = calls.end(opened)
         if is_audited:
-            times.add("forward", parts.now_ns() - began)
+            times.add("forward", took_ns)
         return output
 
     return forward
@@ -137,13 +139,11 @@ def _recorded_forward(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _mode_of(wrapper: Any, is_grad_enabled: bool) -> str | None:
     """How a forward differs from one of plain training, which is what decides whether a gradient reduction follows it."""
-    if wrapper.__dict__.get("require_backward_grad_sync", True) and is_grad_enabled and wrapper.module.training:
+    own = wrapper.__dict__  # asking the module itself for its parts takes several times as long
+    is_synced, is_training = own.get("require_backward_grad_sync", True), getattr(own.get("_modules", own).get("module"), "training", True)
+    if is_synced and is_grad_enabled and is_training:
         return None
-    parts = {
-        "no_sync": not wrapper.__dict__.get("require_backward_grad_sync", True),
-        "no_grad": not is_grad_enabled,
-        "eval": not wrapper.module.training,
-    }
+    parts = {"no_sync": not is_synced, "no_grad": not is_grad_enabled, "eval": not is_training}
     return "+".join(name for name, holds in parts.items() if holds)
 
 
@@ -172,24 +172,29 @@ def mark_backward() -> None:
     _wrapped_backward = True
     import torch
 
-    noted = calls.noted(torch.autograd.backward, "backward")
-    torch.autograd.backward = _audited_backward(noted) if record.is_on() else noted
+    original = torch.autograd.backward
+    torch.autograd.backward = _audited_backward(original) if record.is_on() else calls.noted(original, "backward")
     parts.joined()
 
 
 def _audited_backward(original: Callable[..., Any]) -> Callable[..., Any]:
+    op = ring.NUMBER["backward"]
+
     @functools.wraps(original)
     def backward(*args: Any, **kwargs: Any) -> Any:
         is_awake = record.is_awake
         if is_awake:
             parts.backward_begins(args, kwargs, sys._getframe(1))
-        began = times.begin("backward")
+        opened = calls.begin_if_open(op)
+        if spans.IS_ON:
+            spans.begin("backward")
         try:
             result = original(*args, **kwargs)
         except BaseException as error:
+            calls.end(opened, True)
             hooks.step_aside(error)
             raise
-        times.add("backward", parts.now_ns() - began)
+        times.add("backward", calls.end(opened))
         if is_awake:
             parts.backward_ended(sys._getframe(1))
         else:

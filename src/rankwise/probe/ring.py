@@ -24,7 +24,7 @@ NUM_SPLITS, MOST_PEERS = 64, 64
 SPLITS = struct.Struct(f"<QQ{2 * MOST_PEERS}I")  # n, number of ranks, numbers sent to each, numbers expected from each
 # Header, counters and slots are whole words: one word is written faster, and at once, through a view of words.
 _HEAD_WORD, _FIRST_COUNT_WORD = 2, HEADER.size // 8
-_SLOT_WORDS, _ENDED_WORD, _FAILED_BYTE = SLOT.size // 8, 2, 44
+_SLOT_WORDS, _STARTED_WORD, _ENDED_WORD, _FAILED_BYTE = SLOT.size // 8, 1, 2, 44
 _MAX_SHAPES = 4096
 
 OPS = (
@@ -77,13 +77,15 @@ class Ring:
         self._words[_HEAD_WORD] = n + 1
         return n
 
-    def leave(self, n: int, failed: bool = False) -> None:
-        word = self._first_word + n % CAPACITY * _SLOT_WORDS
-        if self._words[word] != n + 1:
-            return  # a call so long that its slot was used again
-        self._words[word + _ENDED_WORD] = time.time_ns()
+    def leave(self, n: int, failed: bool = False) -> int:
+        """Note that the call has ended; returns the nanoseconds it took, 0 where its slot was used again meanwhile."""
+        words, word = self._words, self._first_word + n % CAPACITY * _SLOT_WORDS
+        if words[word] != n + 1:
+            return 0
+        words[word + _ENDED_WORD] = now = time.time_ns()
         if failed:
             self._map[8 * word + _FAILED_BYTE] = 1
+        return max(0, now - words[word + _STARTED_WORD])  # this clock can be set back
 
     def note_splits(self, n: int, sent: list[int], expected: list[int]) -> None:
         """What an all_to_all, entered as `n`, sends to each rank and expects from each; of large groups it is not kept."""

@@ -15,11 +15,13 @@ from . import prints, record, window
 _IDS = 8  # sample ids shown of a batch
 _SKETCH = 256  # ids kept of a pass, to tell how much two ranks' passes overlap
 _FIELDS = 4
+_FIRST_PASSES = 4
+_AT_ONCE = 64  # batches whose ids are counted together
+_PASS, _EARLY = "_rankwise_pass", "_rankwise_early"  # kept on torch's iterators, which nobody saves
 _PRIME, _MASK = 2654435761, 0xFFFFFFFF
 
 _numbers: weakref.WeakKeyDictionary[Any, tuple[int, int]] = weakref.WeakKeyDictionary()  # loader: its number, the place it was made
 _num_loaders = 0
-_passes: weakref.WeakKeyDictionary[Any, "Pass"] = weakref.WeakKeyDictionary()  # by iterator
 _pass_counts: dict[int, int] = {}
 _base_fetches = 0
 
@@ -36,6 +38,7 @@ class Pass:
         self.sketch: dict[int, int] = {}
         self.limit = _MASK + 1
         self.is_over = False
+        self.uncounted: list[tuple[Any, ...]] = []
 
 
 def attach(module: ModuleType) -> None:
@@ -70,10 +73,11 @@ def pass_began(loader: Any, iterator: Any, frame: Any) -> None:
     number, made = _numbers[loader]
     sampler, dataset = _innermost_sampler(loader), loader.dataset
     n = _pass_counts[number] = _pass_counts.get(number, -1) + 1
-    before = _passes.get(iterator)  # persistent workers: the same iterator again
+    before = _pass_of(iterator)  # persistent workers: the same iterator again
     if before is not None and not before.is_over:
         _end(before, False)
-    _passes[iterator] = Pass(number, n)
+    one = Pass(number, n)
+    setattr(iterator, _PASS, one)
     record.write(
         "pass",
         loader=number,
@@ -96,6 +100,13 @@ def pass_began(loader: Any, iterator: Any, frame: Any) -> None:
         prefetch=_whole(getattr(loader, "prefetch_factor", None)),
         data_sum=_dataset_sum(dataset) if n == 0 else None,
     )
+    for index in iterator.__dict__.pop(_EARLY, ()):
+        _draw(one, index)
+
+
+def _pass_of(iterator: Any) -> "Pass | None":
+    found: Pass | None = iterator.__dict__.get(_PASS)
+    return found
 
 
 def _dataset_sum(dataset: Any) -> int | None:
@@ -154,33 +165,48 @@ def _noted_index(original: Callable[..., Any]) -> Callable[..., Any]:
 
 @record.paid
 def _note_index(iterator: Any, index: Any) -> None:
-    one = _passes.get(iterator)
-    if one is None:
-        early = _early.setdefault(iterator, [])  # workers are given their first batches before the iterator is returned
-        if len(early) < 4096:
-            early.append(index)
+    one = _pass_of(iterator)
+    if one is not None:
+        _draw(one, index)
         return
-    for index_before in _early.pop(iterator, ()):
-        _count_index(one, index_before)
-    _count_index(one, index)
+    early = iterator.__dict__.setdefault(_EARLY, [])  # workers are given their first batches before the iterator is returned
+    if len(early) < 4096:
+        early.append(index)
 
 
-_early: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
-
-
-def _count_index(one: Pass, index: Any) -> None:
-    ids = index if isinstance(index, (list, tuple)) else [index]
-    checksum = _checksum(ids)
+def _draw(one: Pass, index: Any) -> None:
+    """Ids are kept as they come and counted some batches at a time: code that runs once between two steps runs from cold memory."""
+    ids = tuple(index) if isinstance(index, (list, tuple)) else (index,)
+    one.uncounted.append(ids)
     n = one.drawn
     one.drawn += 1
-    one.samples += len(ids)
-    one.checksum = zlib.crc32(checksum.to_bytes(8, "little"), one.checksum)
-    _sketch(one, ids)
-    if n < 16 or record.is_sampled(n):
+    if _is_shown(one, n):
+        checksum = _count(one)
         record.write("drawn", loader=one.loader, p=one.number, n=n, sum=checksum, ids=[_id(i) for i in ids[:_IDS]], size=len(ids))
+    elif len(one.uncounted) >= _AT_ONCE:
+        _count(one)
 
 
-def _sketch(one: Pass, ids: Any) -> None:
+def _is_shown(one: Pass, n: int) -> bool:
+    """Of the first passes many batches, of later ones the first few, and many again of some: epochs can be short."""
+    if one.number < _FIRST_PASSES:
+        return n < 16 or record.is_sampled(n)
+    return n < 4 or (record.is_sampled(one.number) and record.is_sampled(n))
+
+
+def _count(one: Pass) -> int:
+    """Count what is not counted yet; returns the checksum of the last batch."""
+    checksum = 0
+    for ids in one.uncounted:
+        checksum = _checksum(ids)
+        one.samples += len(ids)
+        one.checksum = zlib.crc32(checksum.to_bytes(8, "little"), one.checksum)
+        _sketch(one, ids)
+    one.uncounted.clear()
+    return checksum
+
+
+def _sketch(one: Pass, ids: tuple[Any, ...]) -> None:
     """Keeps the ids that come first in an order all ranks share, so that the ranks' samples of ids can be compared."""
     if not all(type(i) is int for i in ids):
         return
@@ -197,21 +223,21 @@ def _sketch(one: Pass, ids: Any) -> None:
             one.limit = max(sketch)
 
 
-def _checksum(ids: Any) -> int:
+def _checksum(ids: tuple[Any, ...]) -> int:
     if all(type(i) is int for i in ids):
-        return hash(tuple(ids)) & 0x7FFFFFFFFFFFFFFF
+        return hash(ids) & 0x7FFFFFFFFFFFFFFF
     return zlib.crc32(repr(list(ids)).encode())
 
 
 @record.paid
 def batch_given(iterator: Any, batch: Any) -> None:
     """The loop got a batch."""
-    one = _passes.get(iterator)
+    one = _pass_of(iterator)
     if one is None:
         return
     n = one.given
     one.given += 1
-    if not record.is_sampled(n) or (one.number > 3 and n > 3 and not record.is_sampled(one.number)):
+    if not record.is_sampled(n) or (one.number >= _FIRST_PASSES and n >= 4 and not record.is_sampled(one.number)):
         return
     fields = _fields(batch)
     record.write(
@@ -252,13 +278,14 @@ def _is_bad(tensor: Any) -> bool:
 def pass_ended(iterator: Any) -> None:
     """The loader raised StopIteration."""
     window.data_ended()
-    one = _passes.get(iterator)
+    one = _pass_of(iterator)
     if one is not None and not one.is_over:
         _end(one, True)
 
 
 def _end(one: Pass, whole: bool) -> None:
     one.is_over = True
+    _count(one)
     sketch = dict(sorted(one.sketch.items()))
     record.write(
         "pass_end",

@@ -22,11 +22,11 @@ def _note_built(wrapper: Any, frame: Any) -> None:
 
 
 @record.paid
-def forward(wrapper: Any, inputs: Any, kwargs: Any, with_grad: bool, site: Any) -> None:
-    """A forward through DDP begins."""
+def forward(wrapper: Any, inputs: Any, kwargs: Any, mode: str | None, site: Any) -> None:
+    """A forward through DDP begins; `mode` says how it differs from one of plain training."""
     global _num_forwards
-    window.forward(wrapper, with_grad)
-    if record.is_awake and with_grad and wrapper.module.training and record.is_sampled(steps.steps_so_far()):
+    window.forward(mode)
+    if record.is_awake and mode in (None, "no_sync") and record.is_sampled(steps.steps_so_far()):
         local.watch(wrapper)
     n = _num_forwards
     _num_forwards += 1
@@ -37,7 +37,7 @@ def forward(wrapper: Any, inputs: Any, kwargs: Any, with_grad: bool, site: Any) 
         "forward",
         n=n,
         site=sites.number_of_caller(site),
-        with_grad=with_grad,
+        with_grad=mode is None or "no_grad" not in mode,
         training=bool(wrapper.module.training),
         sums=[found[0] if found else None for found in prints.fingerprints(fields)],
         shape=list(fields[0].shape)[:4] if fields else [],

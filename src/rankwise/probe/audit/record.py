@@ -4,7 +4,7 @@ import functools
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import hooks, journal
@@ -15,7 +15,7 @@ _SHARE = 0.003  # the rest of the one percent is for what every step costs
 _MAX_LINES = 20_000
 _AT_ONCE, _FLUSH_NS = 200, 400_000_000
 _WIDEST, _COARSEST = 256, 20
-_ALL_BEFORE = 200  # steps of which each is followed, however little of it is written
+_ALL_BEFORE = 200  # steps of which each is followed
 _PATIENCE_NS = 5_000_000_000  # before it is looked more often again
 
 is_awake = True  # whether the hooks look at the current step; in the others they only count backwards
@@ -57,10 +57,12 @@ def _stride(n: int) -> int:
     return (1 if n < 16 else min(1 << (n.bit_length() - 4), _WIDEST)) << _coarse
 
 
-def follow(steps: list[int]) -> None:
-    """Decide whether the hooks look at the next step; `steps` are the steps that each optimizer has made so far."""
+def follow(n: int, others: Sequence[int] = ()) -> None:
+    """Decide whether the hooks look at the next step: `n` is the most steps that an optimizer has made, `others` what the others have."""
     global is_awake
-    is_awake = LEVEL == "full" or max(steps, default=0) < _ALL_BEFORE or any(n % _stride(n) == 0 for n in steps)
+    is_awake = n < _ALL_BEFORE or n % _stride(n) == 0 or LEVEL == "full"
+    for m in others:
+        is_awake = is_awake or m % _stride(m) == 0
 
 
 def wake() -> None:

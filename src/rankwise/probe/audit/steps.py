@@ -22,8 +22,9 @@ _SETTINGS = ("lr", "momentum", "weight_decay", "betas", "eps", "nesterov")
 class Seen:
     """One optimizer: its number, its steps so far, the window it had last."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, optimizer: Any) -> None:
         self.number = number
+        self.optimizer = weakref.ref(optimizer)
         self.steps = 0
         self.pattern: str | None = None
         self.first = 0
@@ -32,7 +33,7 @@ class Seen:
         self.facts: dict[str, Any] = {}
 
 
-_seen: weakref.WeakKeyDictionary[Any, Seen] = weakref.WeakKeyDictionary()
+_seen: dict[int, Seen] = {}  # by the optimizer's id, which is asked for quicker than a weak dictionary
 _all: list[Seen] = []
 _on_their_way: list[tuple[prints.Asked, Callable[[list[Any]], None]]] = []
 _has_joined = False
@@ -72,14 +73,17 @@ def _after(optimizer: Any, args: Any, kwargs: Any) -> None:
 
     if not torch.compiler.is_compiling():
         times.optimizer_ends()
-        record.follow([seen.steps for seen in _all])
+        if len(_all) == 1:
+            record.follow(_all[0].steps)
+        else:
+            record.follow(steps_so_far(), [seen.steps for seen in _all])
 
 
 @record.paid
 def _look(optimizer: Any, frame: Any) -> None:
-    seen = _seen.get(optimizer)
-    if seen is None:
-        seen = _seen[optimizer] = Seen(len(_all))
+    seen = _seen.get(id(optimizer))
+    if seen is None or seen.optimizer() is not optimizer:
+        seen = _seen[id(optimizer)] = Seen(len(_all), optimizer)
         _all.append(seen)
     if not seen.steps:
         seen.site = sites.number_of_caller(frame)

@@ -49,14 +49,14 @@ def _place_of(frame: Any) -> int:
     return number
 
 
-def forward(wrapper: Any, with_grad: bool) -> None:
-    """A forward through DDP began."""
+def forward(mode: str | None) -> None:
+    """A forward through DDP began; `mode` says how it differs from one of plain training: no_sync, no_grad, eval."""
     global _forwards, forwards
     forwards += 1
-    if with_grad and wrapper.module.training:
-        _forwards = "s" if wrapper.require_backward_grad_sync else "n"
-    elif with_grad and not _forwards:
-        _forwards = "s" if wrapper.require_backward_grad_sync else "n"
+    if mode is None:
+        _forwards = "s"
+    elif "no_grad" not in mode and ("eval" not in mode or not _forwards):
+        _forwards = "n" if "no_sync" in mode else "s"
 
 
 def backward_begins(frame: Any) -> None:
