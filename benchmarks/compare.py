@@ -39,12 +39,6 @@ class Pairs(Generic[T]):
         return f"{len(self.results)}" if self.is_calm else f"{len(self.results)}, busy machine"
 
 
-def merged(rounds: list[Pairs[T]]) -> Pairs[T]:
-    """The calm rounds together, or all if none was calm."""
-    counting = [pairs for pairs in rounds if pairs.is_calm] or rounds
-    return Pairs([pair for pairs in counting for pair in pairs.results], counting[0].is_calm)
-
-
 def in_turns(plain: Callable[[], T], watched: Callable[[], T], own_cpu_s: Callable[[], float], num_pairs: int, deadline: float) -> Pairs[T]:
     """Measure until enough pairs were left alone by other programs; after the deadline all count, calm or not.
 
@@ -62,7 +56,7 @@ def in_turns(plain: Callable[[], T], watched: Callable[[], T], own_cpu_s: Callab
         else:
             b, a = watched(), plain()
         (calm if neighbours.cores_since_mark() < CALM_CORES else busy).append((a, b))
-    return Pairs(calm, is_calm=True) if len(calm) >= min(MIN_PAIRS, num_pairs) else Pairs(calm + busy, is_calm=False)
+    return Pairs(calm, is_calm=True) if len(calm) >= MIN_PAIRS else Pairs(calm + busy, is_calm=False)
 
 
 class Neighbours:

@@ -1,8 +1,10 @@
-"""The job that steps.py measures: two ranks that do as many DDP steps of a given size as they are told, and say how long these took."""
+"""The job that steps.py measures: two ranks that make DDP steps of several sizes, and say what a step of each took."""
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -11,32 +13,68 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-WIDTH = 256
+WIDTH, ROWS = 256, 16
+NUM_FIRST = 400  # small steps before anything counts: the audit looks at each of the first 200, for 40 ms of CPU time at most
+
+
+class Repeated(nn.Module):
+    """The same layers, as often as it takes: a longer step that needs no more memory for its numbers than the processor has at hand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*[nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU()) for _ in range(3)])
+
+    def forward(self, x: torch.Tensor, repeats: int) -> torch.Tensor:
+        for _ in range(repeats):
+            x = self.layers(x)
+        return x
 
 
 def main() -> None:
-    """Each line of `<rank>.orders` is `batch steps`; each line of `<rank>.results` is the wall and CPU seconds of one step."""
+    """Arguments: the file for the answers, then `repeats:steps` for each size, or milliseconds to find the repeats for."""
+    answer_file, *sizes = sys.argv[1:]
     dist.init_process_group("gloo")
     torch.manual_seed(0)
-    model = DistributedDataParallel(nn.Sequential(*[nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU()) for _ in range(3)]))
+    model = DistributedDataParallel(Repeated())
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    folder, rank = Path(os.environ["BENCH_FOLDER"]), dist.get_rank()
-    with (folder / f"{rank}.orders").open() as orders, (folder / f"{rank}.results").open("w", buffering=1) as results:
-        print(os.getpid(), file=results)
-        for order in orders:
-            print(*block(model, optimizer, *map(int, order.split())), file=results)
+    block(model, optimizer, 1, NUM_FIRST)
+    if all(":" in size for size in sizes):
+        began, watcher_s = time.perf_counter(), watcher_cpu_s()
+        blocks = [block(model, optimizer, *map(int, size.split(":"))) for size in sizes]
+        share = (watcher_cpu_s() - watcher_s) / (time.perf_counter() - began)
+        answer = {"blocks": blocks, "watcher_share": share, "memory": memory_mib()}
+    else:
+        one_s = min(block(model, optimizer, 4, 5)[0] for _ in range(5)) / 4
+        answer = {"repeats": [max(1, round(float(size) / 1e3 / one_s)) for size in sizes]}
+    Path(f"{answer_file}.{dist.get_rank()}").write_text(json.dumps(answer))
     dist.destroy_process_group()
 
 
-def block(model: nn.Module, optimizer: torch.optim.Optimizer, batch: int, steps: int) -> tuple[float, float]:
-    x = torch.randn(batch, WIDTH)
+def block(model: nn.Module, optimizer: torch.optim.Optimizer, repeats: int, steps: int) -> tuple[float, float]:
+    """Wall and CPU seconds of one step."""
+    x = torch.randn(ROWS, WIDTH)
     dist.barrier()
     wall, cpu = time.perf_counter(), time.process_time()
     for _ in range(steps):
         optimizer.zero_grad()
-        model(x).square().mean().backward()
+        model(x, repeats).square().mean().backward()
         optimizer.step()
     return (time.perf_counter() - wall) / steps, (time.process_time() - cpu) / steps
+
+
+def watcher_cpu_s() -> float:
+    """CPU time of the process that watches this job, 0 where none does."""
+    pid = os.environ.get("RANKWISE_LAUNCHER_PID")
+    if pid is None:
+        return 0.0
+    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+def memory_mib() -> tuple[float, float]:
+    """This rank's share of what several processes map, and all of it."""
+    lines = dict(line.split()[:2] for line in Path("/proc/self/smaps_rollup").read_text().splitlines()[1:])
+    return int(lines["Pss:"]) / 1024, int(lines["Rss:"]) / 1024
 
 
 if __name__ == "__main__":

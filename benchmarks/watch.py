@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -16,7 +15,7 @@ from statistics import median
 
 from compare import CALM_CORES, Comparison, Pairs, Row, in_turns
 from machine import machine_facts
-from steps import step_rows
+from steps import children_cpu_s, step_rows
 
 import rankwise
 
@@ -126,12 +125,6 @@ def start_row(
         f"≤ {limit_s * scale:g} {unit}" if limit_s is not None else "",
         median(seen.differences) <= limit_s if is_judged and limit_s is not None else None,
     )
-
-
-def children_cpu_s() -> float:
-    """CPU time of this process and of all that ended below it."""
-    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 if __name__ == "__main__":

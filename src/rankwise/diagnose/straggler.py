@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from dataclasses import dataclass
 from statistics import median
@@ -86,17 +87,26 @@ def _find_lag(arrivals: dict[int, dict[int, int]]) -> _Lag | None:
     shared = sorted(set.intersection(*(set(times) for times in arrivals.values())))[-200:]
     if len(shared) < _SLOTS:
         return None
-    spreads = {slot: max(t[slot] for t in arrivals.values()) - min(t[slot] for t in arrivals.values()) for slot in shared}
-    usual = sorted(spreads.values())[int(0.9 * len(shared))]
-    telling = [slot for slot in shared if spreads[slot] >= 0.5 * usual]
-    last = Counter(max(arrivals, key=lambda rank: arrivals[rank][slot]) for slot in telling)
-    rank, times = last.most_common(1)[0]
-    first_of_others = [min(arrivals[r][slot] for r in arrivals if r != rank) for slot in telling]
-    late_s = median((arrivals[rank][slot] - first) / 1e9 for slot, first in zip(telling, first_of_others))
+    delays = {slot: _delay(arrivals, slot, before) for before, slot in itertools.pairwise(shared)}
+    usual = sorted(late for _, late in delays.values())[int(0.9 * len(delays))]
+    telling = {slot: (rank, late) for slot, (rank, late) in delays.items() if late >= 0.5 * usual}
+    rank, times = Counter(rank for rank, _ in telling.values()).most_common(1)[0]
+    late_s = median(late if last == rank else 0 for last, late in telling.values()) / 1e9
     spacing_s = (arrivals[rank][shared[-1]] - arrivals[rank][shared[0]]) / 1e9 / (len(shared) - 1)
     if len(telling) < _TELLING or times < _USUALLY * len(telling) or late_s < max(_LATE_S, 0.2 * spacing_s):
         return None
     return _Lag(rank, times, len(telling), late_s, spacing_s, arrivals[rank][shared[0]])
+
+
+def _delay(arrivals: dict[int, dict[int, int]], slot: int, before: int) -> tuple[int, int]:
+    """Who came last to a collective, and how much later than the first of the others.
+
+    On a GPU nobody waits at the call itself: a rank that was held up once stays behind in all calls after it. So it is late by no more
+    than the time since its own last collective.
+    """
+    rank = max(arrivals, key=lambda r: arrivals[r][slot])
+    first = min(times[slot] for r, times in arrivals.items() if r != rank)
+    return rank, arrivals[rank][slot] - max(first, arrivals[rank][before])
 
 
 def _has_joined(job: JobEvidence, rank: int, since_ns: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 
 from rankwise.evidence.records import Frame, Stack
@@ -10,6 +11,7 @@ _LIBRARY_MARKS = ("/site-packages/", "/dist-packages/", "/lib/python3", "/lib64/
 _OWN = f"{Path(__file__).parents[1]}/"  # where it is installed in a way that none of the marks shows
 
 
+@lru_cache(maxsize=4096)  # asked for every frame of every stack
 def is_user_file(file: str) -> bool:
     """True for the user's own code; `<string>` counts, since `python -c` is the user's own."""
     if file in ("<string>", "<stdin>"):

@@ -12,6 +12,7 @@ from rankwise.evidence.records import Call
 
 _HEADER = struct.Struct("<4sIIIQQ")
 _SLOT = struct.Struct("<QQQIHHiIIBB2x5i4x")
+_WITH_SPLITS = ("all_to_all", "all_to_all_single")
 _NUM_SPLITS, _MOST_PEERS = 64, 64
 _SPLITS = struct.Struct(f"<QQ{2 * _MOST_PEERS}I")
 _MAX_SIZE = 4 << 20
@@ -65,7 +66,7 @@ def read_ring(path: Path, journal: Journal, is_brief: bool = False) -> RingView 
     if magic != b"RWR1" or slot_size != _SLOT.size or len(data) < first + capacity * slot_size or num_ops > 4096:
         return None
     counts = {op: struct.unpack_from("<Q", data, _HEADER.size + 8 * i)[0] for i, op in enumerate(journal.ops[:num_ops])}
-    splits = _read_splits(data, first + capacity * slot_size)
+    splits = _read_splits(data, first + capacity * slot_size) if any(counts.get(op) for op in _WITH_SPLITS) else {}
     calls = []
     for n in range(max(0, head - (_FEW if is_brief and counts.get("backward") else capacity)), head):
         call = _read_slot(data, first + (n % capacity) * slot_size, n, journal)

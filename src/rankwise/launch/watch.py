@@ -34,7 +34,7 @@ from rankwise.launch.trace import write_trace
 
 HUNG_EXIT_CODE = 70
 _LOOK_EVERY_NS = 1_000_000_000
-_AUDIT_EVERY_NS = 2_000_000_000
+_AUDIT_OFTENEST_NS, _AUDIT_SELDOMEST_NS = 2_000_000_000, 10_000_000_000
 _AUDIT_ALLOWED_NS, _AUDIT_SHARE = 300_000_000, 0.003  # what comparisons may cost in all: the processors are the job's
 _ARRIVALS_EVERY_NS = 10_000_000_000
 _CONFIRM_S = 1.0
@@ -196,8 +196,10 @@ class Watch:
     def _look_at_training(self, now: int) -> None:
         """Compare what the ranks' audits have told so far; with several nodes that waits for the end, when all evidence is in one place."""
         self._audits_since_ns = self._audits_since_ns or now
-        allowed_ns = _AUDIT_ALLOWED_NS + _AUDIT_SHARE * (now - self._audits_since_ns)
-        if now - self._audited_ns < _AUDIT_EVERY_NS or self._audits_ns > allowed_ns or self._plan.num_nodes > 1:
+        elapsed_ns = now - self._audits_since_ns
+        every_ns = min(max(_AUDIT_OFTENEST_NS, elapsed_ns / 10), _AUDIT_SELDOMEST_NS)  # most mistakes show in the first steps
+        allowed_ns = _AUDIT_ALLOWED_NS + _AUDIT_SHARE * elapsed_ns
+        if now - self._audited_ns < every_ns or self._audits_ns > allowed_ns or self._plan.num_nodes > 1:
             return
         num_audited = self._observer.num_audited()
         if num_audited == self._num_audited:
