@@ -59,3 +59,17 @@ def test_a_process_we_could_not_look_at_has_not_ended(monkeypatch: pytest.Monkey
     monkeypatch.setattr(processes.os, "open", no_descriptor)
     with pytest.raises(OSError, match="Too many open files"):
         read_table(os.getpid())
+
+
+def test_processes_known_to_be_others_are_not_read_again_and_new_children_are_found() -> None:
+    strangers: set[int] = set()
+    read_table(os.getpid(), strangers)
+    ours, theirs = os.pipe()
+    with reading_from(ours) as pid:
+        table = read_table(os.getpid(), strangers)
+        again = read_table(os.getpid(), strangers)
+    os.close(ours)
+    os.close(theirs)
+
+    assert os.getpid() in strangers and os.getppid() in strangers | {0}
+    assert pid in table and pid in again and not strangers & set(again)

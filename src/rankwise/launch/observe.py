@@ -24,6 +24,7 @@ from rankwise.ranks import RankEnv, read_rank_env
 
 _RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
 _ASK_AGAIN_S = 15.0
+_FORGET_EVERY_NS = 10_000_000_000  # processes that are not the job's: their numbers may be used again
 _SETTLED_NS = 5_000_000_000  # by then a forked process has long become the program it runs, with its environment
 _FATAL = {
     "Segmentation fault": signal.SIGSEGV,
@@ -57,6 +58,8 @@ class Observer:
         self.flight_cost_s = 0.0
         self._silent_until: dict[int, float] = {}
         self.said_last: Callable[[int], str] = lambda pid: ""  # the end of what a process printed
+        self._strangers: set[int] = set()
+        self._forgot_ns = 0
         self._claims: dict[int, list[int]] | None = None
         self._environs: dict[int, RankEnv] = {}
         self._started: dict[int, dict[str, str]] = {}  # children a launcher's probe told of: they may end before they are seen
@@ -84,7 +87,10 @@ class Observer:
         """Take in what is new: journals, marks, the process table."""
         self._claims = None
         self._environs = {pid: env for pid, env in self._environs.items() if now_ns - self._born_ns.get(pid, 0) > _SETTLED_NS}
-        self.table = read_table(self._guardian)
+        if now_ns - self._forgot_ns > _FORGET_EVERY_NS:
+            self._forgot_ns = now_ns
+            self._strangers.clear()
+        self.table = read_table(self._guardian, self._strangers)
         for pid, process in self.table.items():
             if pid not in self._commands:
                 self._commands[pid] = (command_of(pid), cwd_of(pid))

@@ -29,12 +29,17 @@ class Process:
     name: str
 
 
-def read_table(root: int) -> dict[int, Process]:
-    """All descendants of a process (zombies included), by pid."""
+def read_table(root: int, strangers: set[int] | None = None) -> dict[int, Process]:
+    """All descendants of a process (zombies included), by pid.
+
+    `strangers` are processes known not to be descendants, which are not looked at; those that turn out to be such are added. Nobody
+    becomes a descendant of a process but by birth, so the caller only has to forget them before their numbers are used again.
+    """
+    strangers = set() if strangers is None else strangers
     table: dict[int, Process] = {}
     children: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):
-        if not entry.isdigit():
+        if not entry.isdigit() or int(entry) in strangers:
             continue
         process = _read_stat(int(entry))
         if process is not None:
@@ -46,6 +51,9 @@ def read_table(root: int) -> dict[int, Process]:
         pid = queue.pop()
         found[pid] = table[pid]
         queue += children.get(pid, ())
+    for pid, process in table.items():
+        if pid not in found and (process.parent in table or process.parent in strangers):  # else its parent has just ended
+            strangers.add(pid)
     return found
 
 

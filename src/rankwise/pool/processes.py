@@ -96,7 +96,14 @@ class Processes:
             return chunk
 
         calls = PoolCalls(
-            self._encoder.encode, submit, new_chunk, submit_chunk, dispatcher.abandon, dispatcher.has_open_tasks, len(self.plan.seats)
+            self._encoder.encode,
+            self._encoder.gather,
+            submit,
+            new_chunk,
+            submit_chunk,
+            dispatcher.abandon,
+            dispatcher.has_open_tasks,
+            len(self.plan.seats),
         )
         return GroupedStream(calls, window, deadline_s, seed, length).results(requests)
 

@@ -10,30 +10,33 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from rankwise.pool.api.arguments import seed_of
 from rankwise.pool.api.streams import Postponed, Stream
 from rankwise.pool.errors import PoolClosed
 from rankwise.pool.memory.encoding import INLINE_BYTES, EncodedInputs
-from rankwise.pool.memory.inputs import cut_value, is_one_array
+from rankwise.pool.memory.inputs import GatheredRows, cut_value, is_one_array, plain_array
 from rankwise.pool.memory.nested import has_rows
 from rankwise.pool.schedule.groups import Chunk
 from rankwise.pool.schedule.state import ModelState
 
 _MOST, _MOST_FUTURES = 8192, 512  # requests under way, and futures for them, where the caller did not say
 _FIRST, _LARGEST = 8, 256  # requests of a bunch: few at first, so that the workers have something to do soon
+_GATHERED_FROM, _GATHERED_BYTES = 512, 8 << 20  # bytes of a request, and of a bunch, that is put together on the lane
 _CHUNK_S, _CHUNK_BYTES = 0.01, 40_000  # that the requests of a chunk take at most, or their results, as far as is known
 
 
 class Bunch:
     """Requests of one model that are sent as one."""
 
-    def __init__(self, model: ModelState, kind: tuple[Any, ...]) -> None:
+    def __init__(self, model: ModelState, kind: tuple[Any, ...], gathered: GatheredRows | None = None) -> None:
         self.model, self.kind = model, kind  # what they have in common: model, tag, dtype, shape of a row, whether tensors come back
-        self.data: list[bytes] = []
+        self.data: list[bytes] = []  # of small rows, which travel in the message
+        self.gathered = gathered  # where the others are
         self.edges = [0]  # rows before each request, and after the last
-        self.rows = self.size = 0
+        self.size = 0
         self.future: Future[Any] | None = None
         self.is_here = False
         self._value: Any = None
@@ -42,9 +45,27 @@ class Bunch:
     def encoded(self, start: int = 0, stop: int | None = None) -> EncodedInputs:
         """All of it, or some of its requests, as one."""
         _, tag, dtype, row, to_tensor = self.kind
-        rows = self.edges[len(self.data) if stop is None else stop] - self.edges[start]
-        data = b"".join(self.data[start:stop])
-        return ("(", ((tag, dtype, (rows, *row), data),)), len(data), (), to_tensor
+        first, last = self.edges[start], self.edges[self.count if stop is None else stop]
+        shape = (last - first, *row)
+        if self.gathered is None:
+            data = b"".join(self.data[start:stop])
+            return ("(", ((tag, dtype, shape, data),)), len(data), (), to_tensor
+        place, slot = self.gathered.lent(first, last)
+        return ("(", ((tag, dtype, shape, place),)), 100, (slot,), to_tensor
+
+    @property
+    def count(self) -> int:
+        """Its requests."""
+        return len(self.edges) - 1
+
+    @property
+    def rows(self) -> int:
+        return self.edges[-1]
+
+    def add(self, rows: int, data: bytes) -> None:
+        self.data.append(data)
+        self.edges.append(self.edges[-1] + rows)
+        self.size += len(data)
 
     def wait(self) -> None:
         assert self.future is not None
@@ -64,7 +85,7 @@ class Bunch:
         return self._has_failed or self.model.unbatched is not None
 
     def is_last(self, place: int) -> bool:
-        return place == len(self.data) - 1
+        return place == self.count - 1
 
     def value(self, i: int) -> Any:
         """Of its i-th request."""
@@ -86,6 +107,7 @@ class PoolCalls:
     """What a stream needs of the pool."""
 
     encode: Callable[[str, Sequence[Any]], EncodedInputs]
+    gather: Callable[[Any, int], GatheredRows | None]
     submit: Callable[..., Future[Any]]
     new_chunk: Callable[[ModelState, tuple[Any, ...]], Chunk]
     submit_chunk: Callable[[Chunk], Future[Any]]
@@ -120,6 +142,8 @@ class GroupedStream(Stream):
         encoded: EncodedInputs | None = None
         if self._limit > 1 and self._deadline_s is None and seed is None:
             try:
+                if model.max_batch > 1 and len(inputs) == 1 and self._is_gathered(model, inputs[0]):
+                    return
                 encoded = self._calls.encode(model.name, inputs)
                 if (self._is_chunked if model.max_batch == 1 else self._is_bunched)(model, encoded):
                     return
@@ -154,6 +178,32 @@ class GroupedStream(Stream):
         if not shape or not 0 < shape[0] < model.max_batch:
             return False
         self._bunch(model, (model.number, tag, dtype, shape[1:], to_tensor), shape[0], data)
+        return True
+
+    def _is_gathered(self, model: ModelState, value: Any) -> bool:
+        """Rows that are not tiny are copied to where their batch will be, each to its place."""
+        if getattr(value, "nbytes", 0) < _GATHERED_FROM or (plain := plain_array(value)) is None:
+            return False
+        array, tag, dtype = plain
+        if not array.ndim or not 0 < len(array) < model.max_batch:
+            return False
+        kind = (model.number, tag, dtype, array.shape[1:], tag == "T")
+        bunch = self._bunches.get(kind)
+        if bunch is not None and (bunch.gathered is None or bunch.rows + len(array) > bunch.gathered.most):
+            self._send_bunch(bunch)
+            bunch = None
+        if bunch is None:
+            most = min(model.max_batch, self._limit * len(array), _GATHERED_BYTES * len(array) // array.nbytes)
+            gathered = self._calls.gather(array, most) if most >= 2 * len(array) else None
+            if gathered is None:
+                return False
+            bunch = self._bunches[kind] = Bunch(model, kind, gathered)
+            self._num_futures += 1
+        assert bunch.gathered is not None
+        self._follow(bunch, bunch.count)
+        bunch.gathered.add(array)
+        bunch.edges.append(bunch.gathered.count)
+        self._send_if_full(bunch)
         return True
 
     def _follow(self, group: Bunch | Chunk, place: int) -> None:
@@ -201,18 +251,20 @@ class GroupedStream(Stream):
 
     def _bunch(self, model: ModelState, kind: tuple[Any, ...], rows: int, data: bytes) -> None:
         bunch = self._bunches.get(kind)
-        if bunch is not None and (bunch.rows + rows > model.max_batch or bunch.size + len(data) > 4 * INLINE_BYTES):
+        if bunch is not None and (
+            bunch.gathered is not None or bunch.rows + rows > model.max_batch or bunch.size + len(data) > 4 * INLINE_BYTES
+        ):
             self._send_bunch(bunch)
             bunch = None
         if bunch is None:
             bunch = self._bunches[kind] = Bunch(model, kind)
             self._num_futures += 1
-        self._follow(bunch, len(bunch.data))
-        bunch.data.append(data)
-        bunch.rows += rows
-        bunch.edges.append(bunch.rows)
-        bunch.size += len(data)
-        if len(bunch.data) >= self._limit:
+        self._follow(bunch, bunch.count)
+        bunch.add(rows, data)
+        self._send_if_full(bunch)
+
+    def _send_if_full(self, bunch: Bunch) -> None:
+        if bunch.count >= self._limit:
             self._send_bunch(bunch)
             self._limit = min(_LARGEST, 2 * self._limit)
 
@@ -243,22 +295,29 @@ class GroupedStream(Stream):
         yield from super()._next()
 
     def _of_run(self, run: Run) -> Iterator[Any]:
-        group = run.group
-        self._wait_for(group)
-        value = group.value
-        while run.place < run.stop:
-            place = run.place
-            run.place = place + 1
-            self._requests -= 1
-            if run.place == run.stop:
-                self._waiting.popleft()
-                self._num_futures -= group.is_last(place)
-            if group.is_spoilt:
-                assert type(group) is Bunch
-                encoded = group.encoded(place, place + 1)
-                yield self._patiently(lambda: self._calls.submit(group.model, encoded)).result()  # noqa: B023  (used at once)
-            else:
-                yield value(place)
+        waiting = self._waiting
+        while True:
+            group = run.group
+            self._wait_for(group)
+            value = group.value
+            while run.place < run.stop:
+                place = run.place
+                run.place = place + 1
+                self._requests -= 1
+                if run.place == run.stop:
+                    waiting.popleft()
+                    self._num_futures -= group.is_last(place)
+                if group.is_spoilt:
+                    assert type(group) is Bunch
+                    yield self._patiently(partial(self._send_one, group, place)).result()
+                else:
+                    yield value(place)
+            if not waiting or type(waiting[0]) is not Run or not waiting[0].group.is_here:
+                return
+            run = waiting[0]  # requests of several models in turns: the results of all of them are here
+
+    def _send_one(self, bunch: Bunch, place: int) -> Future[Any]:
+        return self._calls.submit(bunch.model, bunch.encoded(place, place + 1))
 
     def _wait_for(self, group: Bunch | Chunk) -> None:
         if group.is_here:

@@ -23,25 +23,22 @@ class InputEncoder:
 
     def encode(self, model: str, inputs: Sequence[Any]) -> EncodedInputs:
         """The inputs as a node for the message, its size, what it holds of the lane, and whether tensors are wanted back."""
-        if len(inputs) != 1:
+        plain = plain_array(inputs[0]) if len(inputs) == 1 else None  # what most requests are, by the shortest way
+        if plain is None:
             return self._nested(model, inputs)
-        value, tag = inputs[0], "N"  # what most requests are, by the shortest way
-        if type(value) is not np.ndarray:
-            torch = torch_module()
-            if torch is None or type(value) is not torch.Tensor:
-                return self._nested(model, inputs)
-            try:
-                value, tag = value.numpy(), "T"
-            except (RuntimeError, TypeError):
-                return self._nested(model, inputs)
-        name = name_of_numpy(value.dtype)
-        if not name:
-            return self._nested(model, inputs)
+        value, tag, name = plain
         if value.nbytes <= INLINE_BYTES:
             data = value.tobytes()
             return ("(", ((tag, name, value.shape, data),)), len(data), (), tag == "T"
         slot = self._on_lane(model, value)
         return ("(", ((tag, name, value.shape, (slot.segment, slot.offset, value.nbytes)),)), 100, (slot,), tag == "T"
+
+    def gather(self, first: np.ndarray[Any, Any], most_rows: int) -> GatheredRows | None:
+        """Memory of the lane for rows like those of this array, or None where there is no room now, or the array lies there already."""
+        if self._arena.lent and first.ctypes.data in self._arena.lent:
+            return None
+        slot = self._arena.take(first.nbytes // len(first) * most_rows)
+        return None if slot is None else GatheredRows(self._arena, slot, (most_rows, *first.shape[1:]), first.dtype)
 
     def _nested(self, model: str, inputs: Sequence[Any]) -> EncodedInputs:
         slots: list[Slot] = []
@@ -77,6 +74,43 @@ class InputEncoder:
                 next=(f"a larger lane: Pool(..., lane_bytes={4 * nbytes})", "or smaller inputs"),
             )
         return lane_full(what, nbytes, arena.limit_bytes, arena.used_bytes(), self._waiting_bytes())
+
+
+class GatheredRows:
+    """Rows of several requests, side by side on the lane for as long as this object lives."""
+
+    def __init__(self, arena: Arena, slot: Slot, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        self._arena, self._slot = arena, slot
+        self._rows: np.ndarray[Any, Any] = np.ndarray(shape, dtype, arena.segments[slot.segment].map, slot.offset)
+        self._row_bytes = self._rows.nbytes // shape[0]
+        self.most, self.count = shape[0], 0
+
+    def add(self, rows: np.ndarray[Any, Any]) -> None:
+        self._rows[self.count : self.count + len(rows)] = rows
+        self.count += len(rows)
+
+    def lent(self, start: int, stop: int) -> tuple[tuple[int, int, int], Slot]:
+        """Where some of the rows are, and the slot, held once more for the task that gets it."""
+        self._arena.hold(self._slot)
+        return (self._slot.segment, self._slot.offset + start * self._row_bytes, (stop - start) * self._row_bytes), self._slot
+
+    def __del__(self) -> None:
+        self._arena.drop(self._slot)
+
+
+def plain_array(value: Any) -> tuple[np.ndarray[Any, Any], str, str] | None:
+    """A tensor or an array as an array, with its tag and the name of its dtype; None for whatever needs a closer look."""
+    tag = "N"
+    if type(value) is not np.ndarray:
+        torch = torch_module()
+        if torch is None or type(value) is not torch.Tensor:
+            return None
+        try:
+            value, tag = value.numpy(), "T"
+        except (RuntimeError, TypeError):
+            return None
+    name = name_of_numpy(value.dtype)
+    return (value, tag, name) if name else None
 
 
 def not_sendable(model: str, error: Unsendable) -> UsageError:
