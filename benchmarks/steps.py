@@ -19,7 +19,7 @@ from statistics import median
 from compare import Comparison, Row, in_turns, percent
 
 JOB = Path(__file__).with_name("steps_job.py")
-SIZES = {3: 500, 30: 80, 300: 8}  # milliseconds of a step: how many are made
+SIZES = {3: 500, 30: 150, 300: 10}  # milliseconds of a step: how many are made
 NUM_PAIRS = 21
 
 

@@ -44,8 +44,9 @@ def main() -> None:
         share = (watcher_cpu_s() - watcher_s) / (time.perf_counter() - began)
         answer = {"blocks": blocks, "watcher_share": share, "memory": memory_mib()}
     else:
-        one_s = min(block(model, optimizer, 4, 5)[0] for _ in range(5)) / 4
-        answer = {"repeats": [max(1, round(float(size) / 1e3 / one_s)) for size in sizes]}
+        few_s, many_s = (min(block(model, optimizer, repeats, 10)[0] for _ in range(5)) for repeats in (2, 22))
+        each_s = (many_s - few_s) / 20
+        answer = {"repeats": [max(1, round(2 + (float(size) / 1e3 - few_s) / each_s)) for size in sizes]}
     Path(f"{answer_file}.{dist.get_rank()}").write_text(json.dumps(answer))
     dist.destroy_process_group()
 

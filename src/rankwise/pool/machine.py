@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _CGROUP = Path("/sys/fs/cgroup")
+_GPU_THREADS = 2
 _NODES = Path("/sys/devices/system/node")
 # Read when torch, MKL, OpenBLAS or numexpr are loaded, so they are set before that.
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
@@ -53,7 +54,7 @@ def look() -> Machine:
 
 def plan(machine: Machine, workers: int | str, wants_gpu: bool, threads: int | None, pin: bool) -> Plan:
     """Workers with their share of the cores. One per core at most for models on the CPU; two per GPU, so that one computes while
-    the other prepares."""
+    the other prepares, each with few threads: more of them spin beside the work of moving numbers, and take the caller's time."""
     devices = [f"cuda:{gpu}" for gpu in machine.gpus] if wants_gpu and machine.gpus else ["cpu"]
     if workers == "auto":
         count = 2 * len(devices) if devices != ["cpu"] else machine.cores
@@ -61,6 +62,8 @@ def plan(machine: Machine, workers: int | str, wants_gpu: bool, threads: int | N
     else:
         count, why = int(workers), f"asked for {workers}; {machine.why}"
     share = threads or max(1, machine.cores // count)
+    if devices != ["cpu"] and threads is None:
+        share = min(share, _GPU_THREADS)
     own = cores_of_workers(count, share, numa_nodes(os.sched_getaffinity(0))) if pin else [()] * count
     seats = [Seat(devices[i % len(devices)], share, own[i]) for i in range(count)]
     places = ", ".join(dict.fromkeys(seat.device for seat in seats))

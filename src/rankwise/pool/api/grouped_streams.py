@@ -185,25 +185,27 @@ class GroupedStream(Stream):
         if getattr(value, "nbytes", 0) < _GATHERED_FROM or (plain := plain_array(value)) is None:
             return False
         array, tag, dtype = plain
-        if not array.ndim or not 0 < len(array) < model.max_batch:
+        shape = array.shape
+        if not shape or not 0 < shape[0] < model.max_batch:
             return False
-        kind = (model.number, tag, dtype, array.shape[1:], tag == "T")
+        kind = (model.number, tag, dtype, shape[1:], tag == "T")
         bunch = self._bunches.get(kind)
-        if bunch is not None and (bunch.gathered is None or bunch.rows + len(array) > bunch.gathered.most):
-            self._send_bunch(bunch)
-            bunch = None
-        if bunch is None:
-            most = min(model.max_batch, self._limit * len(array), _GATHERED_BYTES * len(array) // array.nbytes)
-            gathered = self._calls.gather(array, most) if most >= 2 * len(array) else None
+        gathered = None if bunch is None else bunch.gathered
+        if bunch is None or gathered is None or gathered.count + shape[0] > gathered.most:
+            if bunch is not None:
+                self._send_bunch(bunch)
+            most = min(model.max_batch, self._limit * shape[0], _GATHERED_BYTES * shape[0] // array.nbytes)
+            gathered = self._calls.gather(array, most) if most >= 2 * shape[0] else None
             if gathered is None:
                 return False
             bunch = self._bunches[kind] = Bunch(model, kind, gathered)
             self._num_futures += 1
-        assert bunch.gathered is not None
-        self._follow(bunch, bunch.count)
-        bunch.gathered.add(array)
-        bunch.edges.append(bunch.gathered.count)
-        self._send_if_full(bunch)
+        edges, end = bunch.edges, gathered.count + shape[0]
+        self._follow(bunch, len(edges) - 1)
+        gathered.add(array, end)
+        edges.append(end)
+        if len(edges) > self._limit:
+            self._send_full(bunch)
         return True
 
     def _follow(self, group: Bunch | Chunk, place: int) -> None:
@@ -261,12 +263,12 @@ class GroupedStream(Stream):
             self._num_futures += 1
         self._follow(bunch, bunch.count)
         bunch.add(rows, data)
-        self._send_if_full(bunch)
-
-    def _send_if_full(self, bunch: Bunch) -> None:
         if bunch.count >= self._limit:
-            self._send_bunch(bunch)
-            self._limit = min(_LARGEST, 2 * self._limit)
+            self._send_full(bunch)
+
+    def _send_full(self, bunch: Bunch) -> None:
+        self._send_bunch(bunch)
+        self._limit = min(_LARGEST, 2 * self._limit)
 
     def _send_all(self) -> None:
         for bunch in list(self._bunches.values()):

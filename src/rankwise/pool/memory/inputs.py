@@ -85,9 +85,10 @@ class GatheredRows:
         self._row_bytes = self._rows.nbytes // shape[0]
         self.most, self.count = shape[0], 0
 
-    def add(self, rows: np.ndarray[Any, Any]) -> None:
-        self._rows[self.count : self.count + len(rows)] = rows
-        self.count += len(rows)
+    def add(self, rows: np.ndarray[Any, Any], end: int) -> None:
+        """Put rows behind the ones that are there; `end` is how many there are then."""
+        self._rows[self.count : end] = rows
+        self.count = end
 
     def lent(self, start: int, stop: int) -> tuple[tuple[int, int, int], Slot]:
         """Where some of the rows are, and the slot, held once more for the task that gets it."""

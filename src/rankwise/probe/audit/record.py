@@ -14,7 +14,7 @@ _ALLOWED_NS = 40_000_000  # what may be spent before the share counts: a job of 
 _SHARE = 0.003  # the rest of the one percent is for what every step costs
 _MAX_LINES = 20_000
 _AT_ONCE, _FLUSH_NS = 200, 400_000_000
-_WIDEST, _COARSEST = 256, 20
+_OFTEN_BEFORE, _WIDEST, _COARSEST = 256, 256, 20
 _ALL_BEFORE = 200  # steps of which each is followed
 _PATIENCE_NS = 5_000_000_000  # before it is looked more often again
 
@@ -40,7 +40,8 @@ def may_read(tensor: Any) -> bool:
 
 
 def is_sampled(n: int) -> bool:
-    """Whether to look at the n-th step, batch or call: the first sixteen, then eight for each doubling, then every so many.
+    """Whether to look at the n-th step, batch or call: the first sixteen, then eight for each doubling, from the 256th on
+    four, then every so many.
 
     Fewer once the share is used up, from the very first on. All strides are powers of two, so that ranks which look less often look at a
     part of what the others look at.
@@ -54,7 +55,7 @@ def is_sampled(n: int) -> bool:
 
 
 def _stride(n: int) -> int:
-    return (1 if n < 16 else min(1 << (n.bit_length() - 4), _WIDEST)) << _coarse
+    return (1 if n < 16 else min(1 << (n.bit_length() - (4 if n < _OFTEN_BEFORE else 3)), _WIDEST)) << _coarse
 
 
 def follow(n: int, others: Sequence[int] = ()) -> None:

@@ -210,7 +210,7 @@ def _part_of(items: list[Any], n: int) -> list[Any]:
     if len(items) <= _MOST or record.LEVEL == "full":
         return items
     num_parts = -(-len(items) // (_MOST - 2))
-    part = (n if n < 16 else n // max(1, 1 << (n.bit_length() - 4))) % num_parts
+    part = (n if n < 16 else n * 2654435761 % 2**32 >> 16) % num_parts  # those looked at are multiples of large powers of two
     return [items[0], *items[1 + part : -1 : num_parts], items[-1]]
 
 
