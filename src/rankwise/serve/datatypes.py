@@ -127,7 +127,14 @@ def from_json(name: str, datatype: str, shape: tuple[int, ...], data: Any) -> Ar
     found = _plain(name, data)
     if datatype == "UINT64" and found.dtype.kind in "fO":  # numpy takes small and very large numbers together for floating point
         found = _very_large(found, data)
+    if datatype != "BOOL" and found.dtype.kind in "iuf" and _holds_truth(found, data):
+        raise RequestError(f"input {name!r}: its data holds true or false, which is no {datatype}")
     return converted(name, datatype, found, shape)
+
+
+def _holds_truth(found: Array, data: list[Any]) -> bool:
+    """Whether there is a true or false among the numbers, which numpy takes for 1 and 0: only then is each looked at."""
+    return bool(((found == 0) | (found == 1)).any()) and bool in set(map(type, _flat(data) if found.ndim > 1 else data))
 
 
 def converted(name: str, datatype: str, found: Array, shape: tuple[int, ...]) -> Array:
