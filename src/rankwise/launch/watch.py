@@ -34,6 +34,8 @@ from rankwise.launch.trace import write_trace
 
 HUNG_EXIT_CODE = 70
 _LOOK_EVERY_NS = 1_000_000_000
+_STEADY_AFTER_S, _STEADY_QUIET_S = 10.0, 1.0  # a job that has run so long, and moved so lately, is looked at half as often
+_STEADY_TICK_S, _STEADY_LOOK_EVERY_NS = 0.5, 2_000_000_000
 _AUDIT_OFTENEST_NS, _AUDIT_SELDOMEST_NS = 2_000_000_000, 10_000_000_000
 _AUDIT_ALLOWED_NS, _AUDIT_SHARE = 300_000_000, 0.003  # what comparisons may cost in all: the processors are the job's
 _ARRIVALS_EVERY_NS = 10_000_000_000
@@ -73,7 +75,7 @@ class Watch:
         self._told: Report | None = None
         self._suspected: tuple[Finding, ...] = ()  # the last rank that kept others waiting: torch may give up on it later
         self._stopped: Report | None = None  # what is said when a hung job is stopped
-        self._looked_ns = 0
+        self._looked_ns, self._is_steady = 0, False
         self._waiting = ""
         self._silent: list[Finding] = []  # training that runs but trains wrong, as far as was seen last
         self._audited_ns, self._num_audited, self._audits_ns, self._audits_since_ns = 0, 0, 0, 0  # audits_ns: what they have cost so far
@@ -83,8 +85,10 @@ class Watch:
     def run(self) -> None:
         """Watch the job to its end, and tell how it ended."""
         while self._job.code is None and self._stopped is None:
-            self._turn(time.time_ns())
-            self.is_over.wait(TICK_S)
+            now = time.time_ns()
+            self._turn(now)
+            self._is_steady = self._has_joined and self._running_s() > _STEADY_AFTER_S and self._pace.quiet_s(now) < _STEADY_QUIET_S
+            self.is_over.wait(_STEADY_TICK_S if self._is_steady else TICK_S)
         self.is_over.wait()
         if not self._job.not_started:
             report = self._stopped or self._last_report(self._job.code or 0)
@@ -133,7 +137,7 @@ class Watch:
             self._look_at_training(now)
 
     def _look(self, now: int) -> None:
-        if now - self._looked_ns < _LOOK_EVERY_NS:
+        if now - self._looked_ns < (_STEADY_LOOK_EVERY_NS if self._is_steady else _LOOK_EVERY_NS):
             self._observer.glance(now)
         else:
             self._looked_ns = now
