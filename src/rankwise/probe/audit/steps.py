@@ -168,7 +168,6 @@ def _take_prints(optimizer: Any, seen: Seen) -> None:
     _on_their_way.append(
         (asked, functools.partial(_write_step, facts, labels, len(state), ([name for name, _ in buffers], list(computed))))
     )
-    _write_arrived()
 
 
 def _write_arrived() -> None:

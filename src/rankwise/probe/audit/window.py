@@ -67,12 +67,8 @@ def backward_begins(frame: Any) -> None:
 
 def backward(frame: Any) -> None:
     """A backward has ended."""
-    global _forwards, _pending, _versions, backwards, syncs
-    backwards += 1
-    _pending += 1
-    letter = _forwards or "-"
-    syncs += letter == "s"
-    _forwards = ""
+    global _versions
+    letter = _count_backward()
     _versions, _grads[:] = _version_of_weights(), _state_of_grads()
     note(letter, frame)
     _lines.add(where[letter])
@@ -80,13 +76,18 @@ def backward(frame: Any) -> None:
 
 def passed_by() -> None:
     """A backward has ended in a step that is not followed: it is only counted."""
+    note(_count_backward())
+
+
+def _count_backward() -> str:
+    """The letter that stands for it."""
     global _forwards, _pending, backwards, syncs
     backwards += 1
     _pending += 1
     letter = _forwards or "-"
     syncs += letter == "s"
     _forwards = ""
-    note(letter)
+    return letter
 
 
 def zeroed(frame: Any) -> None:
