@@ -23,7 +23,7 @@ from rankwise.pool import Model, Pool
 
 RESULT = Path(__file__).parent / "results" / "gpu.md"
 NAMES = ("mlp", "cnn", "transformer")
-ROWS, BATCH, REPEATS, SHARE = 6000, 64, 5, 0.8
+ROWS, BATCH, REPEATS, SHARE = 6000, 64, 15, 0.8
 
 Rows = list[tuple[str, torch.Tensor]]
 

@@ -1,15 +1,17 @@
 """`rankwise serve` against other servers: the same three models, one row per request, JSON and binary, at 1, 8 and 32 connections.
 
-    python benchmarks/serve.py [--peers fastapi,litserve,mosec,ray] [--quick]
+    python benchmarks/serve.py [--peers fastapi,litserve,mosec,mlserver,ray] [--quick]
 
-All servers run at the same time and are asked in turns, so that what else the machine does hits all of them. Each closed-loop connection
-waits for its answer before it asks again. The table goes to benchmarks/results/serve.md; points that are lost are named there.
+All servers live at the same time and are asked in turns, so that what else the machine does hits all of them; while one is asked, the
+other peers are stopped. Each closed-loop connection waits for its answer before it asks again. The table goes to
+benchmarks/results/serve.md; points that are lost are named there.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -18,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median, quantiles
@@ -35,8 +38,10 @@ PEERS = {
     "fastapi": (("fastapi", "uvicorn[standard]"), ["with_fastapi.py", "{port}"]),
     "litserve": (("litserve",), ["with_litserve.py", "{port}"]),
     "mosec": (("mosec",), ["with_mosec.py", "--port", "{port}"]),
+    "mlserver": (("mlserver", "uvloop<0.22"), ["with_mlserver.py", "{port}"]),
     "ray": (("ray[serve]",), ["with_ray.py", "{port}"]),
 }
+ONLY_JSON = ("litserve", "mlserver")
 SHAPES = {"tiny": (16,), "mlp": (784,), "conv": (3, 32, 32)}
 TOML = "\n".join(
     f'[models.{name}]\nbuild = "models:{name}"\nmax_batch = 32\n'
@@ -61,6 +66,22 @@ class Server:
         own = psutil.Process(self.process.pid)
         return sum(_pss(process) for process in (own, *own.children(recursive=True)))
 
+    def send(self, number: signal.Signals) -> None:
+        own = psutil.Process(self.process.pid)
+        for process in (own, *own.children(recursive=True)):
+            with contextlib.suppress(psutil.Error):
+                process.send_signal(number)
+
+
+@contextlib.contextmanager
+def awake(server: Server) -> Iterator[None]:
+    """Peers are stopped but for their turns: some of them use both cores while nobody asks them anything. Ours uses none then."""
+    if server.name != "rankwise":
+        server.send(signal.SIGCONT)
+    yield
+    if server.name != "rankwise":
+        server.send(signal.SIGSTOP)
+
 
 def _pss(process: psutil.Process) -> int:
     try:
@@ -71,7 +92,7 @@ def _pss(process: psutil.Process) -> int:
 
 def request(server: Server, model: str, kind: str) -> bytes:
     row = np.linspace(0, 1, int(np.prod(SHAPES[model])), dtype=np.float32)
-    if server.name == "rankwise":
+    if server.name in ("rankwise", "mlserver"):
         path, extra = f"/v2/models/{model}/infer", ""
         said = {"name": "x", "datatype": "FP32", "shape": [1, *SHAPES[model]], "data": row.tolist()}
         body = json.dumps({"inputs": [said]}).encode()
@@ -167,7 +188,7 @@ def start(name: str, folder: Path) -> Server:
         command = [str(environment(name, *requirements, with_torch=True)), *[part.format(port=port) for part in arguments]]
     log = open(folder / f"{name}.log", "wb")  # noqa: SIM115  (for as long as the process)
     process = subprocess.Popen(command, cwd=HERE, env=variables, stdout=log, stderr=log, start_new_session=True)
-    return Server(name, process, port, time.perf_counter(), only_json=name == "litserve")
+    return Server(name, process, port, time.perf_counter(), only_json=name in ONLY_JSON)
 
 
 def wait_until_ready(server: Server, folder: Path) -> None:
@@ -192,7 +213,10 @@ def measure(servers: list[Server], rounds: int, seconds: float) -> None:
                 for connections in (1, 8, 32):
                     for server in servers:
                         if kind == "json" or not server.only_json:
-                            point = asyncio.run(load(server.port, request(server, model, kind), connections, seconds))
+                            data = request(server, model, kind)
+                            with awake(server):
+                                asyncio.run(load(server.port, data, connections, 0.2))  # does not count
+                                point = asyncio.run(load(server.port, data, connections, seconds))
                             server.points.setdefault((model, kind, connections), []).append(point)
 
 
@@ -235,7 +259,8 @@ def main() -> int:
                 try:
                     server = start(peer, folder)
                     servers.append(server)
-                    wait_until_ready(server, folder)
+                    with awake(server):
+                        wait_until_ready(server, folder)
                     print(f"{peer}: ready after {server.cold_s:.1f} s", flush=True)
                 except Unavailable as error:
                     if servers and servers[-1].name == peer:
@@ -254,7 +279,9 @@ def main() -> int:
 
 
 def stop(server: Server) -> None:
-    os.killpg(server.process.pid, signal.SIGTERM)
+    with contextlib.suppress(ProcessLookupError, psutil.Error):
+        server.send(signal.SIGCONT)
+        os.killpg(server.process.pid, signal.SIGTERM)
     try:
         server.process.wait(20)
     except subprocess.TimeoutExpired:

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 WIDTH, ROWS = 256, 16
-NUM_FIRST = 400  # small steps before anything counts: the audit looks at each of the first 200, for 40 ms of CPU time at most
+NUM_FIRST = 1200  # small steps before anything counts, some 6 s: the audit looks at each of the first 200, the watcher often at a young job
 
 
 class Repeated(nn.Module):
@@ -68,8 +68,8 @@ def watcher_cpu_s() -> float:
     pid = os.environ.get("RANKWISE_LAUNCHER_PID")
     if pid is None:
         return 0.0
-    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
-    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+    threads = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e9
 
 
 def memory_mib() -> tuple[float, float]:

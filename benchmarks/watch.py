@@ -26,7 +26,7 @@ TORCHRUN = (sys.executable, "-m", "torch.distributed.run", *RANKS)
 RUN = (sys.executable, "-m", "rankwise", "run", "--audit", "light", *RANKS)
 SITE = Path(rankwise.__file__).parent / "probe" / "site"
 NUM_STARTS, NUM_BARE_STARTS, NUM_AT_ONCE = 9, 30, 4
-PATIENCE_S = 600.0  # how long to wait for moments in which nobody else uses the machine
+PATIENCE_S = 900.0  # how long to wait for moments in which nobody else uses the machine
 
 
 def main() -> int:

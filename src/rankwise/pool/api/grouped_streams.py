@@ -17,7 +17,7 @@ from rankwise.pool.api.arguments import seed_of
 from rankwise.pool.api.streams import Postponed, Stream
 from rankwise.pool.errors import PoolClosed
 from rankwise.pool.memory.encoding import INLINE_BYTES, EncodedInputs
-from rankwise.pool.memory.inputs import GatheredRows, cut_value, is_one_array, plain_array
+from rankwise.pool.memory.inputs import GatheredRows, cut_value, is_one_array, plain_array, split
 from rankwise.pool.memory.nested import has_rows
 from rankwise.pool.schedule.groups import Chunk
 from rankwise.pool.schedule.state import ModelState
@@ -40,7 +40,8 @@ class Bunch:
         self.future: Future[Any] | None = None
         self.is_here = False
         self._value: Any = None
-        self._is_array = self._has_failed = False
+        self._arrays: Sequence[Any] | None = None  # of each request, where the result is one tensor or array
+        self._has_failed = False
 
     def encoded(self, start: int = 0, stop: int | None = None) -> EncodedInputs:
         """All of it, or some of its requests, as one."""
@@ -71,8 +72,9 @@ class Bunch:
         assert self.future is not None
         try:
             self._value = self.future.result()
-            self._is_array = hasattr(self._value, "shape")
             self._has_failed = not has_rows(self._value, self.rows)
+            if not self._has_failed and hasattr(self._value, "shape"):
+                self._arrays = split(self._value, self.edges)
         except PoolClosed:
             raise
         except Exception:  # of one of them, perhaps
@@ -89,8 +91,7 @@ class Bunch:
 
     def value(self, i: int) -> Any:
         """Of its i-th request."""
-        start, stop = self.edges[i], self.edges[i + 1]
-        return self._value[start:stop] if self._is_array else cut_value(self._value, start, stop)
+        return self._arrays[i] if self._arrays is not None else cut_value(self._value, self.edges[i], self.edges[i + 1])
 
 
 class Run:

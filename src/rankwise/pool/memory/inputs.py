@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -185,6 +186,13 @@ def join_nodes(nodes: list[Node]) -> Node:
 def cut_value(value: Any, start: int, stop: int) -> Any:
     """Rows start to stop of a result."""
     return each_leaf(value, lambda leaf: leaf[start:stop] if hasattr(leaf, "shape") else leaf)
+
+
+def split(array: Any, edges: Sequence[int]) -> Sequence[Any]:
+    """The rows of a tensor or array between each two edges."""
+    if type(array) is np.ndarray:
+        return [array[start:stop] for start, stop in pairwise(edges)]
+    return array.split([stop - start for start, stop in pairwise(edges)])  # type: ignore[no-any-return]
 
 
 def join(parts: list[Any]) -> Any:
