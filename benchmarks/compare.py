@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -39,12 +40,9 @@ class Pairs(Generic[T]):
         return f"{len(self.results)}" if self.is_calm else f"{len(self.results)}, busy machine"
 
 
-def in_turns(plain: Callable[[], T], watched: Callable[[], T], own_cpu_s: Callable[[], float], num_pairs: int, deadline: float) -> Pairs[T]:
-    """Measure until enough pairs were left alone by other programs; after the deadline all count, calm or not.
-
-    `own_cpu_s` is the CPU time that the benchmark and what it measures have used so far.
-    """
-    neighbours = Neighbours(own_cpu_s)
+def in_turns(plain: Callable[[], T], watched: Callable[[], T], num_pairs: int, deadline: float) -> Pairs[T]:
+    """Measure until enough pairs were left alone by other programs; after the deadline all count, calm or not."""
+    neighbours = Neighbours()
     calm: list[tuple[T, T]] = []
     busy: list[tuple[T, T]] = []
     plain(), watched()
@@ -62,16 +60,15 @@ def in_turns(plain: Callable[[], T], watched: Callable[[], T], own_cpu_s: Callab
 class Neighbours:
     """How much of the machine other programs use."""
 
-    def __init__(self, own_cpu_s: Callable[[], float]) -> None:
-        self._own_cpu_s = own_cpu_s
+    def __init__(self) -> None:
         self.mark()
 
     def mark(self) -> None:
-        self._clock, self._busy_s, self._own_s = time.monotonic(), busy_s(), self._own_cpu_s()
+        self._clock, self._busy_s, self._own_s = time.monotonic(), busy_s(), children_cpu_s()
 
     def cores_since_mark(self) -> float:
         elapsed = time.monotonic() - self._clock
-        return (busy_s() - self._busy_s - (self._own_cpu_s() - self._own_s)) / elapsed
+        return (busy_s() - self._busy_s - (children_cpu_s() - self._own_s)) / elapsed
 
     def wait_for_calm(self, deadline: float) -> None:
         while time.monotonic() < deadline:
@@ -121,3 +118,9 @@ def doubt(values: list[float]) -> float:
     reach = 0.98 * count**0.5
     low, high = ordered[max(0, int(count / 2 - reach))], ordered[min(count - 1, int(count / 2 + reach))]
     return (high - low) / 2
+
+
+def children_cpu_s() -> float:
+    """CPU time of this process and of all that ended below it."""
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)

@@ -7,9 +7,7 @@ Python's imports. Plain and staged starts take turns.
 from __future__ import annotations
 
 import os
-import resource
 import socket
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -29,7 +27,7 @@ PATIENCE_S = 150.0  # how long to wait for moments in which nobody else uses the
 
 
 def main() -> int:
-    pairs = in_turns(partial(start, plain), partial(start, staged), children_cpu_s, NUM_PAIRS, time.monotonic() + PATIENCE_S)
+    pairs = in_turns(partial(start, plain), partial(start, staged), NUM_PAIRS, time.monotonic() + PATIENCE_S)
     text = report(pairs)
     RESULT.parent.mkdir(exist_ok=True)
     RESULT.write_text(text)
@@ -117,13 +115,3 @@ def _row(what: str, pairs: Pairs[tuple[float, float]], i: int, limit_s: float | 
 
 def _comparison(pairs: Pairs[tuple[float, float]], i: int) -> Comparison:
     return Comparison([a[i] for a, _ in pairs.results], [b[i] for _, b in pairs.results])
-
-
-def children_cpu_s() -> float:
-    """CPU time of this process and of all that ended below it."""
-    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

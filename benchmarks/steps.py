@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -28,7 +27,7 @@ def step_rows(torchrun: tuple[str, ...], run: tuple[str, ...], deadline: float) 
     repeats = answers(torchrun, [str(target_ms) for target_ms in SIZES])[0]["repeats"]
     sizes = [f"{times}:{steps}" for times, steps in zip(repeats, SIZES.values())]
     print(f"steps of {', '.join(map(str, SIZES))} ms in {NUM_PAIRS} pairs of jobs", flush=True)
-    pairs = in_turns(partial(seen_in, torchrun, sizes), partial(seen_in, run, sizes), children_cpu_s, NUM_PAIRS, deadline)
+    pairs = in_turns(partial(seen_in, torchrun, sizes), partial(seen_in, run, sizes), NUM_PAIRS, deadline)
     share = median(watched.watcher_share for _, watched in pairs.results)
     for i, target_ms in enumerate(SIZES):
         wall, cpu = (Comparison([a.steps[i][k] for a, _ in pairs.results], [b.steps[i][k] for _, b in pairs.results]) for k in (0, 1))
@@ -63,12 +62,6 @@ def answers(command: tuple[str, ...], arguments: list[str]) -> list[dict]:
         env = {**os.environ, "OMP_NUM_THREADS": "1"}
         subprocess.run([*command, str(JOB), f"{folder}/answer", *arguments], env=env, cwd=folder, check=True, stdout=subprocess.DEVNULL)
         return [json.loads(path.read_text()) for path in sorted(Path(folder).glob("answer.*"))]
-
-
-def children_cpu_s() -> float:
-    """CPU time of this process and of all that ended below it."""
-    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 def times_of(seen: Comparison) -> tuple[str, str, str]:

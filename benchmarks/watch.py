@@ -13,9 +13,9 @@ from itertools import chain
 from pathlib import Path
 from statistics import median
 
-from compare import CALM_CORES, Comparison, Pairs, Row, in_turns
+from compare import CALM_CORES, Comparison, Pairs, Row, children_cpu_s, in_turns
 from machine import machine_facts
-from steps import children_cpu_s, step_rows
+from steps import step_rows
 
 import rankwise
 
@@ -76,7 +76,7 @@ def start_rows(deadline: float) -> Iterator[Row]:
     print("starting jobs", flush=True)
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         (Path(name) / "job.py").write_text(START)
-        pairs = in_turns(partial(start_job, TORCHRUN, name), partial(start_job, RUN, name), children_cpu_s, NUM_STARTS, deadline)
+        pairs = in_turns(partial(start_job, TORCHRUN, name), partial(start_job, RUN, name), NUM_STARTS, deadline)
     yield start_row("start, until the ranks are one group", pairs, 0, "s", 1, 0.5)
     yield start_row("start and end of that job", pairs, 1, "s", 1)
 
@@ -95,9 +95,7 @@ def bare_rows(deadline: float) -> Iterator[Row]:
     with tempfile.TemporaryDirectory(prefix="bench-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as live:
         plain, probed = dict(os.environ), {**os.environ, "PYTHONPATH": str(SITE), "RANKWISE_PROBE": live, "RANKWISE_SINK": f"{live}/sink"}
         for code, what in (("pass", "a Python process without torch"), ("import subprocess, json", "one that imports subprocess and json")):
-            pairs = in_turns(
-                partial(start_python, code, plain), partial(start_python, code, probed), children_cpu_s, NUM_BARE_STARTS, deadline
-            )
+            pairs = in_turns(partial(start_python, code, plain), partial(start_python, code, probed), NUM_BARE_STARTS, deadline)
             yield start_row(what, pairs, 0, "ms", 1e3, 0.005)
             yield start_row("… CPU time of it", pairs, 1, "ms", 1e3, 0.005, is_cpu=True)
         assert not os.listdir(live), "a process that never uses torch must leave nothing behind"

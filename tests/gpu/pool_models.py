@@ -95,11 +95,3 @@ def hungry() -> torch.nn.Module:
 
 def weighty(megabytes: int) -> torch.nn.Module:
     return Weighty(megabytes)
-
-
-def serve_mlp(tasks: Any, results: Any) -> None:
-    """A process per model, as people write it."""
-    model = mlp().eval().cuda()
-    with torch.inference_mode():
-        while True:
-            results.put(model(torch.from_numpy(tasks.get()).cuda()).cpu().numpy())

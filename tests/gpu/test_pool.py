@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing.resource_tracker
-import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,7 +11,6 @@ torch = pytest.importorskip("torch")
 
 from rankwise.errors import UsageError  # noqa: E402
 from rankwise.pool import Model, Pool, TaskHung  # noqa: E402
-from tests.gpu.pool_models import serve_mlp  # noqa: E402
 
 
 def has_gpu() -> bool:
@@ -133,69 +128,3 @@ def test_a_task_that_hangs_on_the_card_ends_with_its_stack(how: str) -> None:
         assert "could not be read" not in error.finding.why, error.finding.why
         assert ("pool_models.py" if how != "leaves" else "the card was not done") in error.finding.why, error.finding.why
         assert pool.submit("hanging", "not at all", torch.ones(2)).result(240).tolist() == [2.0, 2.0]
-
-
-def by_hand(names: list[str], xs: list[Any]) -> float:
-    """Tasks per second with a process and two queues per model, as people write it."""
-    context = multiprocessing.get_context("spawn")
-    queues = [(context.Queue(), context.Queue()) for _ in names]
-    processes = [context.Process(target=serve_mlp, args=pair, daemon=True) for pair in queues]
-    for process in processes:
-        process.start()
-    for tasks, results in queues:
-        tasks.put(xs[0].numpy())
-        results.get(timeout=120)
-    started = time.perf_counter()
-    for i, x in enumerate(xs):
-        queues[i % len(names)][0].put(x.numpy())
-    for i in range(len(xs)):
-        queues[i % len(names)][1].get(timeout=120)
-    rate = len(xs) / (time.perf_counter() - started)
-    for process in processes:
-        process.terminate()
-        process.join()
-    return rate
-
-
-def test_throughput_against_a_plain_loop_and_one_process_per_model(capsys: Any) -> None:
-    """Prints the numbers for docs/gpu.md; asserts only what must hold: batching makes the pool ahead of both."""
-    from tests.gpu.pool_models import mlp
-
-    xs = [torch.rand(1, 512) for _ in range(2000)]
-    model = mlp().eval().cuda()
-    with torch.inference_mode():
-        for x in xs[:50]:
-            model(x.cuda()).cpu()
-        started = time.perf_counter()
-        for x in xs:
-            model(x.cuda()).cpu()
-        loop_s = time.perf_counter() - started
-    rates = {"plain loop": len(xs) / loop_s, "one process per model, by hand": by_hand(["a", "b", "c", "d"], xs)}
-    ways = {"pool, one process per model": 1, "pool, batched": 64}
-    for way, max_batch in ways.items():
-        names = [f"m{i}" for i in range(4)]
-        with Pool(
-            {name: Model(f"{HERE}:mlp", max_batch=max_batch, replicas=1) for name in names}, workers=4 if max_batch == 1 else 2
-        ) as pool:
-            for name in names:
-                pool.submit(name, xs[0]).result(120)
-            started = time.perf_counter()
-            futures = [pool.submit(names[i % 4], x) for i, x in enumerate(xs)]
-            for future in futures:
-                future.result(120)
-            rates[way] = len(xs) / (time.perf_counter() - started)
-    with capsys.disabled():
-        print("\n" + "\n".join(f"{way}: {rate:,.0f}/s" for way, rate in rates.items()), os.linesep)
-        print(f"pool, streamed: {streamed(xs):,.0f}/s")
-    multiprocessing.resource_tracker._resource_tracker._stop()  # which `by_hand` started, and which would live as long as we do
-    assert rates["pool, batched"] > max(rates["plain loop"], rates["one process per model, by hand"])
-
-
-def streamed(xs: list[Any]) -> float:
-    names = [f"m{i}" for i in range(4)]
-    with Pool({name: Model(f"{HERE}:mlp", max_batch=64, replicas=1) for name in names}, workers=2) as pool:
-        for name in names:
-            pool.submit(name, xs[0]).result(120)
-        started = time.perf_counter()
-        assert len(list(pool.stream((names[i % 4], x) for i, x in enumerate(xs)))) == len(xs)
-        return len(xs) / (time.perf_counter() - started)

@@ -80,6 +80,8 @@ class Catalogue:
             if version not in versions:
                 raise NotFound(f"model {name!r} has no version {version[:50]!r}; it has {', '.join(versions)}")
             return versions[version]
+        if len(versions) == 1:
+            return next(iter(versions.values()))
         newest = sorted(versions.values(), key=_age)
         return next((model for model in newest if model.state != "UNAVAILABLE"), newest[0])
 

@@ -18,6 +18,7 @@ from rankwise.version import __version__
 SERVER_NAME = "rankwise"
 EXTENSIONS = ["binary_tensor_data", "model_configuration", "model_repository", "schedule_policy", "statistics"]
 _LARGE = 256 << 10  # bytes that are packed and unpacked beside the loop
+_MOST_PATHS = 1000
 Handler = Callable[[HttpRequest], HttpResponse | Awaitable[HttpResponse]]
 
 
@@ -29,9 +30,12 @@ class Rest:
     def __init__(self, catalogue: Catalogue, health: Health, max_body: int) -> None:
         self._catalogue, self._health, self._max_body = catalogue, health, max_body
         self.pages: dict[str, Handler] = {}  # what else is served with GET, by path
+        self._asked: dict[str, tuple[str, str]] = {}  # model and version of paths that inference was asked at: most are asked again
 
     async def respond(self, request: HttpRequest) -> HttpResponse:
         """Raises RequestError."""
+        if request.method == "POST" and (known := self._asked.get(request.path)) is not None:
+            return await self._infer(request, *known)
         page = self.pages.get(request.path)
         if page is not None:
             _allow(request, "GET")
@@ -65,7 +69,10 @@ class Rest:
         match rest:
             case ["infer"]:
                 _allow(request, "POST")
-                return await self._infer(request, name, version)
+                response = await self._infer(request, name, version)
+                if len(self._asked) < _MOST_PATHS:
+                    self._asked[request.path] = name, version
+                return response
             case ["ready"]:
                 _allow(request, "GET")
                 model = catalogue.find(name, version)

@@ -29,6 +29,10 @@ class Tracing:
         provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(url)))  # sends in a thread of its own, and drops what is too much
         self._provider, self._tracer = provider, provider.get_tracer("rankwise.serve")
 
+    @property
+    def is_on(self) -> bool:
+        return self._tracer is not None
+
     @contextmanager
     def span(self, name: str, headers: Mapping[str, Any], path: str = "") -> Iterator[dict[str, Any]]:
         """What is put into the dict stands in the span: `model`, `status`, `id`, `error`."""
