@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 
 from rankwise.diagnose.blame import Blame, Side, by_rank_condition, op_text, top_of
-from rankwise.diagnose.history import Parting, key_of, leads_to, times_between, times_followed, was_called
+from rankwise.diagnose.history import Key, Parting, key_of, leads_to, times_between, times_followed, was_called
 from rankwise.diagnose.passes import has_left_pass, passes_of, shorter_pass
 from rankwise.diagnose.reasons import LeftLoops, Reason, find_catches, find_left_loops, find_skips, reasons_text
 from rankwise.diagnose.wording import at, verb
@@ -15,6 +15,7 @@ from rankwise.evidence.frames import is_user_file, user_frames
 from rankwise.evidence.records import Call, Frame, JobEvidence, Stack
 from rankwise.findings import ranks_text
 from rankwise.source.book import SourceBook
+from rankwise.source.guards import Guard
 
 _SAME_RANGE = re.compile(r"`range\(\d[\d_]*\)`")  # as many rounds on every rank
 _FEW = 4  # calls that a rank may have made a second time
@@ -45,9 +46,10 @@ def find_departure(job: JobEvidence, book: SourceBook, parting: Parting, mine: l
         _by_novelty,
         _by_condition,
     )
-    return by_rank_condition(job, book, sides) or next(
-        (found for argue in arguments for one in (way, back) if (found := argue(one)) is not None), None
-    )
+    guarded = by_rank_condition(job, book, sides)
+    if guarded is not None and guarded.code in ("RW201", "RW208"):  # of RW201 the others are to blame, who did not come to their own call
+        guarded = _unpaired(guarded, way if (guarded.ranks == mine) == (guarded.code == "RW208") else back)
+    return guarded or next((found for argue in arguments for one in (way, back) if (found := argue(one)) is not None), None)
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,45 @@ class _Way:
     def counts(self, op: str) -> tuple[int | None, int | None]:
         """How often each side did something that is only counted."""
         return tuple(self.job.ranks[ranks[0]].counts.get(op) for ranks in (self.mine, self.others))  # type: ignore[return-value]
+
+
+def _unpaired(blame: Blame, way: _Way) -> Blame | None:
+    """A call under a condition on the rank is no fault where the other ranks have made theirs in the same function, under the opposite
+    condition (`main_process_first`). Then the one that nobody answers is to blame: it may have been long ago, and paired with another."""
+    paired, alone = _pairs(way)
+    blamed = way.parting.next
+    if blamed is None or key_of(blamed) not in paired:
+        return blame
+    if len(alone) != 1 or alone[0][1].op != blamed.op:
+        return None
+    guard, call = alone[0]
+    named = f"{op_text(side_of(way.mine, call))}{at(guard.frame)}"
+    why = (
+        f"the {named} stands under `{guard.text}` ({guard.place}), so {verb(way.others, 'never makes', 'never make')} it; since then "
+        f"{ranks_text(way.mine)} and {ranks_text(way.others)} meet in calls that do not belong together"
+    )
+    is_whole = not any(way.job.ranks[ranks[0]].num_forgotten for ranks in (way.mine, way.others))
+    return Blame("RW208", way.mine, why, guard.frame, certain=is_whole)
+
+
+def _pairs(way: _Way) -> tuple[set[Key], list[tuple[Guard, Call]]]:
+    """Of the calls that a condition on the rank keeps the other side from: those that the other side has answered as often from the same
+    function, and the distinct ones that it has not."""
+    world, ranks = way.job.world_size or len(way.job.ranks), sorted(way.job.ranks)
+    found: list[dict[object, list[tuple[Guard, Call]]]] = []
+    for history, own, others in ((way.parting.mine, way.mine, way.others), (way.parting.other, way.others, way.mine)):
+        seen: dict[object, list[tuple[Guard, Call]]] = {}
+        for call in history.calls:
+            stack = _stack(call)
+            reaching, guard = way.book.ranks_reaching(stack, ranks, world)
+            if guard is not None and set(own) <= reaching and not reaching & set(others):
+                frames = tuple((frame.file, frame.function, 0 if frame == guard.frame else frame.line) for frame in stack)
+                seen.setdefault((call.op, call.group, frames), []).append((guard, call))
+        found.append(seen)
+    mine, theirs = found
+    paired = {key for key in mine if len(mine[key]) == len(theirs.get(key, ()))}
+    alone = [calls[0] for side in found for key, calls in side.items() if key not in paired]
+    return {key_of(call) for key in paired for _, call in mine[key]}, alone
 
 
 def side_of(ranks: list[int], call: Call | None) -> Side:
