@@ -24,7 +24,6 @@ from rankwise.pool.transport.messages import HALVED, KEPT, UNBATCHABLE
 
 log = logging.getLogger("rankwise.pool")
 _NOBODY = Task(None, (None, 0, (), True), 0.0)
-_LANE_ROOM = 32  # times as many bytes of results may lie on the lane as in a message
 
 
 class Answers:
@@ -249,7 +248,7 @@ def separate(results: Any) -> list[tuple[bool, Any]]:
 
 
 def _bytes_of(results: tuple[Any, ...]) -> int:
-    """About what a chunk's results take in a message, and a share of what they take on the lane, where there is more room."""
+    """About what a chunk's results take in this process."""
     return len(results[4]) if results[0] == EVEN else sum([_node_bytes(node) for ok, node in results[1] if ok])
 
 
@@ -257,5 +256,5 @@ def _node_bytes(node: Any) -> int:
     if type(node) is bytes or type(node) is str:
         return len(node)
     if type(node) is tuple and len(node) == 5 and node[0] == "o":  # on the worker's lane
-        return int(node[3]) // _LANE_ROOM
+        return int(node[3])
     return sum([_node_bytes(item) for item in node]) if type(node) in (tuple, list) else 0
