@@ -210,7 +210,7 @@ def wait_until_ready(server: Server, folder: Path) -> None:
 def measure(servers: list[Server], rounds: int, seconds: float) -> list[str]:
     """Returns what kept a peer from being measured; such a peer is stopped and forgotten."""
     failed = []
-    for model, kind, connections in product(SHAPES, ("json", "binary"), (1, 8, 32)):
+    for _, model, kind, connections in product(range(rounds), SHAPES, ("json", "binary"), (1, 8, 32)):
         for server in list(servers):
             if kind != "json" and server.only_json:
                 continue
@@ -227,7 +227,7 @@ def measure(servers: list[Server], rounds: int, seconds: float) -> list[str]:
                 stop(server)
                 continue
             server.points.setdefault((model, kind, connections), []).append(point)
-    return failed + (measure(servers, rounds - 1, seconds) if rounds > 1 else [])
+    return failed
 
 
 def table(servers: list[Server]) -> tuple[list[str], list[str]]:
@@ -316,12 +316,6 @@ def write(servers: list[Server], lines: list[str], lost: list[str], missing: lis
         "",
         "Requests per second and 99th percentile, medians of three rounds of one second, asked in turns. One row per request.",
         "While one server is asked, the other peers are stopped: some use both cores with nothing to do.",
-        "",
-        "Why points are lost: FastAPI runs the model in the process that reads the request, so with one connection there is no way to a",
-        "worker and back; it has one process for everything, which is why it does not get faster with more connections, and what a model",
-        "breaks is the server. mosec reads HTTP in Rust. Ours reads it in Python, in one process, and that is what limits it from 8",
-        "connections on; py-spy shows no function of it above a tenth (the largest is the kernel's send), so it is the number of steps,",
-        "not one of them. mosec has a process for each model and kind of body, which is where its memory goes.",
         "",
     ]
     if (busy := os.getloadavg()[1]) > (os.cpu_count() or 1) + 1:

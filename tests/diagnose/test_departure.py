@@ -80,10 +80,10 @@ def main(state):
     expect(root(evidence), "RW208", [0], "only rank 0", "is_main_process", at=f"train.py:{lines['surplus']}")
 
 
-@pytest.mark.parametrize("has_surplus", [True, False])
-def test_a_condition_that_the_other_ranks_answer_under_the_opposite_one_is_not_to_blame(has_surplus: bool) -> None:
+@pytest.mark.parametrize(("surplus_of", "has_surplus"), [(0, True), (1, True), (0, False)])
+def test_a_condition_that_the_other_ranks_answer_under_the_opposite_one_is_not_to_blame(surplus_of: int, has_surplus: bool) -> None:
     """`main_process_first` of the libraries: each rank has its own barrier there. The one that nobody answers was earlier."""
-    source, lines = numbered("""\
+    source, lines = numbered(f"""\
 @contextmanager
 def main_first(rank):
     if rank != 0:
@@ -92,7 +92,7 @@ def main_first(rank):
     if rank == 0:
         dist.barrier()                  # <- main
 def main(rank):
-    if rank == 0 and has_surplus:
+    if rank == {surplus_of} and has_surplus:
         dist.barrier()                  # <- surplus
     with main_first(rank):              # <- with
         load()
@@ -102,17 +102,18 @@ def main(rank):
     at = {name: f"train.py:{line} main" for name, line in lines.items()}
     first = {name: [f"train.py:{lines[name]} main_first", at["with"]] for name in ("others", "main")}
     surplus = did("barrier", at=at["surplus"], sizes=()) if has_surplus else []
-    own, theirs = (did("barrier", at=first[name], sizes=()) for name in ("main", "others"))
+    first_calls = [did("barrier", at=first[name], sizes=()) for name in ("main", "others")]
+    last, far = surplus_of, 1 - surplus_of
     evidence = job(
-        waiting(0, "barrier", at["last"], after=[*surplus, *own], sizes=()),
-        waiting(1, "all_gather", at["ddp"], after=[*theirs, *did("barrier", at=at["last"], sizes=())], origin="ddp"),
+        waiting(last, "barrier", at["last"], after=[*surplus, *first_calls[last]], sizes=()),
+        waiting(far, "all_gather", at["ddp"], after=[*first_calls[far], *did("barrier", at=at["last"], sizes=())], origin="ddp"),
         sources={"train.py": source},
     )
 
     found = root(evidence)
 
     if has_surplus:
-        expect(found, "RW208", [0], "only rank 0", "calls that do not belong together", at=f"train.py:{lines['surplus']}")
+        expect(found, "RW208", [last], f"only rank {last}", "calls that do not belong together", at=f"train.py:{lines['surplus']}")
     else:
         assert not found.certain or "main_first" not in found.why, found
 

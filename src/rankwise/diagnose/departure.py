@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 
 from rankwise.diagnose.blame import Blame, Side, by_rank_condition, op_text, top_of
-from rankwise.diagnose.history import Key, Parting, key_of, leads_to, times_between, times_followed, was_called
+from rankwise.diagnose.history import History, Key, Parting, key_of, leads_to, times_between, times_followed, was_called
 from rankwise.diagnose.passes import has_left_pass, passes_of, shorter_pass
 from rankwise.diagnose.reasons import LeftLoops, Reason, find_catches, find_left_loops, find_skips, reasons_text
 from rankwise.diagnose.wording import at, verb
@@ -70,40 +70,54 @@ class _Way:
 def _unpaired(blame: Blame, way: _Way) -> Blame | None:
     """A call under a condition on the rank is no fault where the other ranks have made theirs in the same function, under the opposite
     condition (`main_process_first`). Then the one that nobody answers is to blame: it may have been long ago, and paired with another."""
-    paired, alone = _pairs(way)
+    answered, unanswered = _answered(way)
     blamed = way.parting.next
-    if blamed is None or key_of(blamed) not in paired:
+    if blamed is None or key_of(blamed) not in answered:
         return blame
-    if len(alone) != 1 or alone[0][1].op != blamed.op:
+    if len(unanswered) != 1 or unanswered[0].call.op != blamed.op:
         return None
-    guard, call = alone[0]
-    named = f"{op_text(side_of(way.mine, call))}{at(guard.frame)}"
+    alone = unanswered[0]
+    own, others, guard = alone.own, alone.others, alone.guard
     why = (
-        f"the {named} stands under `{guard.text}` ({guard.place}), so {verb(way.others, 'never makes', 'never make')} it; since then "
-        f"{ranks_text(way.mine)} and {ranks_text(way.others)} meet in calls that do not belong together"
+        f"the {op_text(side_of(own, alone.call))}{at(guard.frame)} stands under `{guard.text}` ({guard.place}), "
+        f"so {verb(others, 'never makes', 'never make')} it; since then {ranks_text(own)} and {ranks_text(others)} meet in calls that do not "
+        "belong together"
     )
-    is_whole = not any(way.job.ranks[ranks[0]].num_forgotten for ranks in (way.mine, way.others))
-    return Blame("RW208", way.mine, why, guard.frame, certain=is_whole)
+    is_whole = not any(way.job.ranks[ranks[0]].num_forgotten for ranks in (own, others))
+    return Blame("RW208", own, why, guard.frame, certain=is_whole)
 
 
-def _pairs(way: _Way) -> tuple[set[Key], list[tuple[Guard, Call]]]:
-    """Of the calls that a condition on the rank keeps the other side from: those that the other side has answered as often from the same
-    function, and the distinct ones that it has not."""
+@dataclass(frozen=True)
+class _Guarded:
+    """A call that a condition on the rank keeps the other ranks from."""
+
+    own: list[int]
+    others: list[int]
+    guard: Guard
+    call: Call
+
+
+def _answered(way: _Way) -> tuple[set[Key], list[_Guarded]]:
+    """Of the calls under conditions on the rank: those of `mine` that the others have answered as often, from the same function, and the
+    distinct ones of both sides that nobody has."""
+    mine = _guarded_calls(way, way.parting.mine, way.mine, way.others)
+    theirs = _guarded_calls(way, way.parting.other, way.others, way.mine)
+    even = {where for where in mine if len(mine[where]) == len(theirs.get(where, ()))}
+    unanswered = [calls[0] for side in (mine, theirs) for where, calls in side.items() if where not in even]
+    return {key_of(one.call) for where in even for one in mine[where]}, unanswered
+
+
+def _guarded_calls(way: _Way, history: History, own: list[int], others: list[int]) -> dict[object, list[_Guarded]]:
+    """By operation, group and the way to the call, without the line in the function that has the condition."""
     world, ranks = way.job.world_size or len(way.job.ranks), sorted(way.job.ranks)
-    found: list[dict[object, list[tuple[Guard, Call]]]] = []
-    for history, own, others in ((way.parting.mine, way.mine, way.others), (way.parting.other, way.others, way.mine)):
-        seen: dict[object, list[tuple[Guard, Call]]] = {}
-        for call in history.calls:
-            stack = _stack(call)
-            reaching, guard = way.book.ranks_reaching(stack, ranks, world)
-            if guard is not None and set(own) <= reaching and not reaching & set(others):
-                frames = tuple((frame.file, frame.function, 0 if frame == guard.frame else frame.line) for frame in stack)
-                seen.setdefault((call.op, call.group, frames), []).append((guard, call))
-        found.append(seen)
-    mine, theirs = found
-    paired = {key for key in mine if len(mine[key]) == len(theirs.get(key, ()))}
-    alone = [calls[0] for side in found for key, calls in side.items() if key not in paired]
-    return {key_of(call) for key in paired for _, call in mine[key]}, alone
+    found: dict[object, list[_Guarded]] = {}
+    for call in history.calls:
+        stack = _stack(call)
+        reaching, guard = way.book.ranks_reaching(stack, ranks, world)
+        if guard is not None and set(own) <= reaching and not reaching & set(others):
+            frames = tuple((frame.file, frame.function, 0 if frame == guard.frame else frame.line) for frame in stack)
+            found.setdefault((call.op, call.group, frames), []).append(_Guarded(own, others, guard, call))
+    return found
 
 
 def side_of(ranks: list[int], call: Call | None) -> Side:
