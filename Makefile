@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PACKAGES := $(VENV)/.packages
 
-.PHONY: help demo test test-live check format record proto lab bench-watch bench-scale bench-session soak-session bench-train soak-train soak-predict soak-broker soak-serve bench-serve bench-pool bench-ray oracle soak clean
+.PHONY: help demo test test-live check format record proto lab bench-watch bench-scale bench-session soak-session bench-train soak-train soak-predict soak-broker soak-serve bench-serve bench-front-ends bench-pool bench-ray oracle soak clean
 
 help:
 	@echo "make demo         the tour: trains, breaks, explains, trains with the helpers, predicts, serves (about a minute)"
@@ -28,6 +28,7 @@ help:
 	@echo "make soak-broker  100,000 tasks through Redis and RabbitMQ while brokers and workers die (TASKS=n FAULTS=n)"
 	@echo "make soak-serve   the server under load while workers die and models come and go (SECONDS=n, 600 by default)"
 	@echo "make bench-serve  the server against its peers, each in an environment of its own (PEERS=a,b QUICK=1)"
+	@echo "make bench-front-ends  what processes that read HTTP gain the server (8 cores or more)"
 	@echo "make oracle       the server's answers against those of NVIDIA's Triton, request by request (REQUESTS=n)"
 	@echo "make soak         ten minutes of load on the pool while its workers die"
 	@echo "make clean        remove caches and $(VENV)"
@@ -122,6 +123,10 @@ soak-serve: $(READY)
 bench-serve: $(READY)
 	@echo "==> the server against its peers"
 	@$(BIN)/python benchmarks/serve.py $(if $(PEERS),--peers $(PEERS)) $(if $(QUICK),--quick)
+
+bench-front-ends: $(READY)
+	@echo "==> the server with and without front-end processes"
+	@$(BIN)/python benchmarks/front_ends.py
 
 oracle: $(READY)
 	@echo "==> the same requests to NVIDIA's Triton server and to ours"

@@ -165,11 +165,17 @@ async def load(port: int, data: bytes, connections: int, seconds: float) -> tupl
     return len(took) / (time.perf_counter() - begun), quantiles(took, n=100)[98] if len(took) > 2 else max(took)
 
 
-def start(name: str, folder: Path) -> Server:
+def start(name: str, folder: Path, *more: str) -> Server:
+    """`more` are options of ours."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
-    variables = {**os.environ, "OMP_NUM_THREADS": "1", "RAY_DEDUP_LOGS": "0", "PYTHONPATH": str(HERE)}
+    variables = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "RAY_DEDUP_LOGS": "0",
+        "PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]),
+    }
     if name == "rankwise":
         (folder / "MODELS.toml").write_text(TOML)
         command = [
@@ -183,6 +189,7 @@ def start(name: str, folder: Path) -> Server:
             "--grpc",
             "",
             "--quiet",
+            *more,
         ]
     else:
         requirements, arguments = PEERS[name]

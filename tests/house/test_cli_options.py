@@ -70,6 +70,7 @@ FROZEN = {
         "--private-key",
         "--max-body",
         "--drain",
+        "--front-ends",
         "--traces",
         "--quiet",
     },

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -53,14 +55,20 @@ def entries() -> list[Entry]:
     ]
 
 
-@pytest.fixture(scope="module")
-def serving() -> Iterator[Serving]:
+@contextmanager
+def served(**options: Any) -> Iterator[Serving]:
     known = entries()
     with Pool({entry.key: entry.model for entry in known}, workers=1, max_queue=16) as pool:
-        running = serve(pool, entries=known, http="127.0.0.1:0", grpc="127.0.0.1:0", block=False, limits=LIMITS)
+        running = serve(pool, entries=known, http="127.0.0.1:0", grpc="127.0.0.1:0", block=False, limits=LIMITS, **options)
         assert running is not None
         with running:
             yield running
+
+
+@pytest.fixture(scope="module")
+def serving() -> Iterator[Serving]:
+    with served(front_ends=0) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")

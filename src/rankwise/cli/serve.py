@@ -38,8 +38,8 @@ def main(argv: list[str]) -> int:
 
     from rankwise.pool import Pool
     from rankwise.pool.api.arguments import parse_bytes
-    from rankwise.serve.http import Limits
-    from rankwise.serve.server import Options, Server, parse_address, run, tls_context
+    from rankwise.serve.http import Limits, tls_context
+    from rankwise.serve.server import Options, Server, front_end_count, parse_address, run
 
     for address in (options.http, options.grpc):
         if address:
@@ -48,7 +48,11 @@ def main(argv: list[str]) -> int:
     file = _models(options)
     token = _token(options.token_file)
     limits = Limits(body_bytes=parse_bytes(options.max_body, "--max-body"))
-    chosen = Options(options.http, options.grpc, token, options.certificate, options.private_key, options.drain, options.traces, limits)
+    front_ends = int(options.front_ends) if options.front_ends.isdecimal() else options.front_ends
+    front_end_count(front_ends)
+    chosen = Options(
+        options.http, options.grpc, token, options.certificate, options.private_key, options.drain, options.traces, front_ends, limits
+    )
     _log_json(options.quiet)
     given = {"workers": _workers(options.workers) if options.workers else None, "engine": options.engine, "address": options.address}
     arguments = {**file.pool, **{name: value for name, value in given.items() if value is not None}}
@@ -73,6 +77,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="auto", help="of --build: auto, cpu, cuda, cuda:1")
     parser.add_argument("--workers", metavar="N", default="", help="processes (default: as MODELS.toml says, or one per core)")
     add_engine_options(parser)
+    parser.add_argument(
+        "--front-ends", metavar="N", default="auto", help="processes that read HTTP; 0: the server itself (default: by cores)"
+    )
     parser.add_argument("--token-file", metavar="PATH", help="clients have to send what stands in it as a bearer token")
     parser.add_argument("--certificate", metavar="PEM", default="", help="TLS, on both ports")
     parser.add_argument("--private-key", metavar="PEM", default="", help="of the certificate")

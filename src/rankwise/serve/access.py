@@ -24,11 +24,11 @@ class Guard:
     """`token`: what a client has to show; none where anybody may ask. `is_loopback`: nobody else on the network can reach us."""
 
     def __init__(self, token: str, is_loopback: bool) -> None:
-        self._token, self._is_loopback = token.encode(), is_loopback
+        self._token, self.is_loopback = token.encode(), is_loopback
 
     @property
     def may_control(self) -> bool:
-        return self._is_loopback or bool(self._token)
+        return self.is_loopback or bool(self._token)
 
     def check_token(self, authorization: str) -> None:
         if not self._token:
@@ -52,7 +52,7 @@ class Guard:
             name = urlsplit(f"//{own}").hostname
         except ValueError:
             raise Forbidden("the Origin of this request is none") from None
-        if host != own or (self._is_loopback and name not in _LOOPBACK):
+        if host != own or (self.is_loopback and name not in _LOOPBACK):
             raise Forbidden("pages of other sites may not ask this server")
 
 

@@ -65,6 +65,7 @@ class Answering:
             ok = True
         except Exception as error:
             told = as_request_error(error, self.name)
+            told.model = self.name
             if told.status >= 429 or isinstance(error, RankwiseError):
                 self._note(str(told), self.name)
             raise told from error

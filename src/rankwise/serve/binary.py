@@ -28,8 +28,9 @@ def read_json(body: bytes | memoryview) -> Any:
         raise RequestError(f"the request is no valid JSON: {told[:200]}") from None
 
 
-def read_infer(body: bytes, header_length: str | None, model: Answering) -> tuple[InferRequest, Wanted]:
-    """`header_length` is Inference-Header-Content-Length: where the JSON ends and raw tensors begin."""
+def read_infer(body: bytes | memoryview, header_length: str | None, model: Answering | None) -> tuple[InferRequest, Wanted]:
+    """`header_length` is Inference-Header-Content-Length: where the JSON ends and raw tensors begin. `model` says what
+    a request without JSON means; without one, such a request is an error."""
     if header_length is None:
         return _parsed(read_json(body), memoryview(b""))
     if not header_length.isascii() or not header_length.isdigit() or len(header_length) > 18 or int(header_length) > len(body):
@@ -40,10 +41,12 @@ def read_infer(body: bytes, header_length: str | None, model: Answering) -> tupl
     return _parsed(read_json(whole[:length]), whole[length:])
 
 
-def _raw(body: memoryview, model: Answering) -> tuple[InferRequest, Wanted]:
+def _raw(body: memoryview, model: Answering | None) -> tuple[InferRequest, Wanted]:
     """No JSON at all: the body is the only input, of one row."""
-    if len(model.inputs) != 1:
-        raise RequestError(f"model {model.name!r} has not exactly one input, so a request needs JSON that says what is what")
+    if model is None or len(model.inputs) != 1:
+        raise RequestError(
+            f"model {model.name if model else ''!r} has not exactly one input, so a request needs JSON that says what is what"
+        )
     spec = model.inputs[0]
     if sum(size == -1 for size in spec.shape[1:]) or spec.datatype == "BYTES":
         raise RequestError(f"the shape of input {spec.name!r} is not known without JSON that says it")

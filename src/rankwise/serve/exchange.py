@@ -55,6 +55,7 @@ def as_error(error: RequestError) -> HttpResponse:
     """Always `{"error": …}`."""
     text = str(error).encode("utf-8", "backslashreplace").decode()
     response = as_json({"error": text}, error.status)
+    response.model = error.model
     if error.status in (429, 503):
         response.headers.append(("Retry-After", str(RETRY_AFTER_S)))
     if isinstance(error, NotAllowed):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from rankwise.serve.access import Guard, log_request, request_id
@@ -15,6 +16,7 @@ from rankwise.serve.rest import Rest
 from rankwise.serve.tracing import Tracing
 
 log = logging.getLogger("rankwise.serve")
+Answer = Callable[[], Awaitable[HttpResponse]]
 
 
 class Front:
@@ -22,21 +24,25 @@ class Front:
         self._rest, self._guard, self._numbers, self._tracing = rest, guard, numbers, tracing
         rest.pages.update({"/metrics": self._metrics, **dict.fromkeys(page.paths, page.answer)})
 
-    async def respond(self, request: HttpRequest) -> HttpResponse:
-        """Never raises, but for a client that has gone."""
+    async def respond(self, request: HttpRequest, answer: Answer | None = None, started: float | None = None) -> HttpResponse:
+        """Never raises, but for a client that has gone. `answer` is for what a front end has checked and read, at `started`."""
+        answer, started = answer or (lambda: self._checked(request)), started or time.monotonic()
         if not self._tracing.is_on:
-            return await self._respond(request, {})
+            return await self._respond(request, answer, started, {})
         name = "infer" if request.path.endswith("/infer") else request.method
         with self._tracing.span(name, request.headers, request.path) as said:
-            return await self._respond(request, said)
+            return await self._respond(request, answer, started, said)
 
-    async def _respond(self, request: HttpRequest, said: dict[str, Any]) -> HttpResponse:
-        started, given = time.monotonic(), request.headers.get("x-request-id", "")
+    async def _checked(self, request: HttpRequest) -> HttpResponse:
+        self._guard.check_http(request.path, request.headers)
+        return await self._rest.respond(request)
+
+    async def _respond(self, request: HttpRequest, answer: Answer, started: float, said: dict[str, Any]) -> HttpResponse:
+        given = request.headers.get("x-request-id", "")
         ident, response, told = request_id(given), HttpResponse(499), ""  # which stays so where the client goes
         self._numbers.open.inc()
         try:
-            self._guard.check_http(request.path, request.headers)
-            response = await self._rest.respond(request)
+            response = await answer()
         except RequestError as error:
             response, told = as_error(error), str(error)
         except Exception:  # a fault of ours: the client is told as little as can be, the log all of it

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from email.utils import formatdate
-from typing import Any, cast
+from typing import cast
 
 import httptools
 
+from rankwise.errors import UsageError
 from rankwise.serve.errors import NotAllowed, RequestError, TooLarge, Unavailable
 from rankwise.serve.exchange import HttpRequest, HttpResponse, as_error
 
@@ -291,7 +293,12 @@ class Connection(asyncio.Protocol):
         return TooLarge(f"the body is larger than {self._limits.body_bytes} bytes, which is the most that is taken")
 
 
-def listening_address(server: asyncio.AbstractServer) -> tuple[str, int]:
-    sockets: Any = getattr(server, "sockets", ())
-    host, port = sockets[0].getsockname()[:2]
-    return str(host), int(port)
+def tls_context(certificate: str, private_key: str) -> ssl.SSLContext | None:
+    if not certificate:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(certificate, private_key or None)
+    except (OSError, ssl.SSLError) as error:
+        raise UsageError(f"the certificate {certificate} cannot be used: {error.strerror or error}", next=("give PEM files",)) from None
+    return context

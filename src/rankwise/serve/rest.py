@@ -7,12 +7,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import unquote
 
-from rankwise.serve.binary import read_infer, read_json, write_infer
+from rankwise.serve.answering import Answering
+from rankwise.serve.binary import Wanted, read_infer, read_json, write_infer
 from rankwise.serve.catalogue import Catalogue
 from rankwise.serve.compression import LEAST_BYTES, deflate, inflate, wanted_encoding
 from rankwise.serve.errors import NotAllowed, NotFound, RequestError
 from rankwise.serve.exchange import HttpRequest, HttpResponse, as_json
 from rankwise.serve.health import Health
+from rankwise.serve.messages import InferResponse
 from rankwise.version import __version__
 
 SERVER_NAME = "rankwise"
@@ -34,16 +36,13 @@ class Rest:
 
     async def respond(self, request: HttpRequest) -> HttpResponse:
         """Raises RequestError."""
-        if request.method == "POST" and (known := self._asked.get(request.path)) is not None:
-            return await self._infer(request, *known)
+        if request.method == "POST" and request.path in self._asked:
+            return await self._infer(request)
         page = self.pages.get(request.path)
         if page is not None:
             _allow(request, "GET")
             return await _done(page(request))
-        parts = [unquote(part, errors="surrogateescape") for part in request.path.split("/")[1:]]
-        if parts and not parts[-1]:
-            parts.pop()
-        match parts:
+        match _parts(request.path):
             case ["v2"]:
                 return _get(request, server_metadata())
             case ["v2", "health", ("live" | "ready") as what]:
@@ -69,10 +68,7 @@ class Rest:
         match rest:
             case ["infer"]:
                 _allow(request, "POST")
-                response = await self._infer(request, name, version)
-                if len(self._asked) < _MOST_PATHS:
-                    self._asked[request.path] = name, version
-                return response
+                return await self._infer(request)
             case ["ready"]:
                 _allow(request, "GET")
                 model = catalogue.find(name, version)
@@ -86,21 +82,27 @@ class Rest:
                 return _get(request, {"model_stats": catalogue.statistics(name, version)})
         raise NotFound(f"there is nothing at {request.path[:200]}")
 
-    async def _infer(self, request: HttpRequest, name: str, version: str) -> HttpResponse:
-        model = self._catalogue.find(name, version)
-        body = await self._body(request)
+    async def _infer(self, request: HttpRequest) -> HttpResponse:
+        model = self.model_at(request.path)
+        body = await inflated(request, self._max_body)
         asked, wanted = read_infer(body, request.headers.get("inference-header-content-length"), model)
-        parts, json_bytes = write_infer(await model.infer(asked), wanted)
-        response = HttpResponse(200, parts, model=model.name)
-        if json_bytes is not None:
-            response.content_type = "application/octet-stream"
-            response.headers.append(("Inference-Header-Content-Length", str(json_bytes)))
-        encoding = wanted_encoding(request.headers.get("accept-encoding", ""))
-        if encoding and response.length >= LEAST_BYTES:
-            packed = await asyncio.to_thread(deflate, parts, encoding) if response.length > _LARGE else deflate(parts, encoding)
-            response.parts = [packed]
-            response.headers.append(("Content-Encoding", encoding))
-        return response
+        return await written(await model.infer(asked), wanted, request.headers.get("accept-encoding", ""))
+
+    def model_at(self, path: str) -> Answering:
+        """The model that a request for inference at this path is for."""
+        known = self._asked.get(path)
+        if known is None:
+            match _parts(path):
+                case ["v2", "models", name, "versions", version, "infer"] if version:
+                    known = name, version
+                case ["v2", "models", name, "infer"]:
+                    known = name, ""
+                case _:
+                    raise NotFound(f"there is nothing at {path[:200]}")
+        model = self._catalogue.find(*known)
+        if len(self._asked) < _MOST_PATHS:
+            self._asked[path] = known
+        return model
 
     async def _control(self, request: HttpRequest, name: str, what: str) -> HttpResponse:
         self._health.check_control()
@@ -111,12 +113,6 @@ class Rest:
             self._catalogue.unload(name)
         return HttpResponse(model=name)
 
-    async def _body(self, request: HttpRequest) -> bytes:
-        encoding = request.headers.get("content-encoding", "").strip().lower()
-        if len(request.body) > _LARGE and encoding:
-            return await asyncio.to_thread(inflate, request.body, encoding, self._max_body)
-        return inflate(request.body, encoding, self._max_body)
-
     def _said(self, request: HttpRequest) -> dict[str, Any]:
         """A JSON object, or nothing at all."""
         body = inflate(request.body, request.headers.get("content-encoding", "").strip().lower(), self._max_body)
@@ -124,6 +120,33 @@ class Rest:
         if type(said) is not dict:
             raise RequestError("the request has to be a JSON object, or empty")
         return said
+
+
+async def inflated(request: HttpRequest, max_body: int) -> bytes:
+    encoding = request.headers.get("content-encoding", "").strip().lower()
+    if len(request.body) > _LARGE and encoding:
+        return await asyncio.to_thread(inflate, request.body, encoding, max_body)
+    return inflate(request.body, encoding, max_body)
+
+
+async def written(answer: InferResponse, wanted: Wanted, accepts: str) -> HttpResponse:
+    """The answer to a request for inference; `accepts` is the client's Accept-Encoding."""
+    parts, json_bytes = write_infer(answer, wanted)
+    response = HttpResponse(200, parts, model=answer.model_name)
+    if json_bytes is not None:
+        response.content_type = "application/octet-stream"
+        response.headers.append(("Inference-Header-Content-Length", str(json_bytes)))
+    encoding = wanted_encoding(accepts)
+    if encoding and response.length >= LEAST_BYTES:
+        packed = await asyncio.to_thread(deflate, parts, encoding) if response.length > _LARGE else deflate(parts, encoding)
+        response.parts = [packed]
+        response.headers.append(("Content-Encoding", encoding))
+    return response
+
+
+def _parts(path: str) -> list[str]:
+    parts = [unquote(part, errors="surrogateescape") for part in path.split("/")[1:]]
+    return parts[:-1] if parts and not parts[-1] else parts
 
 
 def _allow(request: HttpRequest, method: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-import ssl
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -17,12 +17,14 @@ from rankwise.errors import UsageError
 from rankwise.pool import Pool
 from rankwise.pool.api.models_file import Entry, ModelsFile
 from rankwise.pool.api.virtual_models import VirtualModel
+from rankwise.pool.machine import look
 from rankwise.serve.access import Guard
 from rankwise.serve.answering import Answering
 from rankwise.serve.catalogue import Catalogue, Source
 from rankwise.serve.front import Front
+from rankwise.serve.fronts.front_ends import FrontEnds
 from rankwise.serve.health import Health
-from rankwise.serve.http import HttpServer, Limits, listening_address
+from rankwise.serve.http import HttpServer, Limits, tls_context
 from rankwise.serve.numbers import Numbers
 from rankwise.serve.page.files import Page
 from rankwise.serve.page.findings import Findings
@@ -36,6 +38,9 @@ log = logging.getLogger("rankwise.serve")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 HTTP, GRPC = "127.0.0.1:8000", "127.0.0.1:8001"
 _LOOK_S = 1.0
+_BACKLOG = 1024
+_LEAST_CORES, _FRONT_ENDS = 8, 2  # front ends, where there are so many cores; more of them gained nothing (docs/serve.md)
+_KEPT = 4  # connections that the server reads itself, where it has front ends
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,7 @@ class Options:
     private_key: str = ""
     drain_s: float = 30.0
     traces: str = ""  # where OpenTelemetry spans go: the URL of a collector
+    front_ends: int | str = "auto"  # processes that read HTTP; 0: this one does
     limits: Limits = field(default_factory=Limits)
 
 
@@ -64,13 +70,15 @@ class Server:
         self.catalogue = Catalogue(file, pool, self._make, self._numbers.count_shadow, source)
         self._numbers.show_caches(self.catalogue)
         self.health = Health(self.catalogue, guard.may_control)
-        rest = Rest(self.catalogue, self.health, options.limits.body_bytes)
+        self._rest = Rest(self.catalogue, self.health, options.limits.body_bytes)
         self._tracing = Tracing(options.traces)
         page = Page(Status(self.catalogue, self.health, self._findings))
-        self._http = HttpServer(Front(rest, guard, self._numbers, page, self._tracing).respond, options.limits)
+        self._front = Front(self._rest, guard, self._numbers, page, self._tracing)
+        self._http = HttpServer(self._front.respond, options.limits)
+        self._front_ends: FrontEnds | None = None
         self._grpc: Any = None
-        self._tasks: list[asyncio.Task[Any]] = []
-        self._listening: asyncio.AbstractServer | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._listening: asyncio.Server | None = None
         self._stop_reading: Callable[[], None] = lambda: None
         self.http_address: tuple[str, int] | None = None
         self.grpc_address: tuple[str, int] | None = None
@@ -85,19 +93,45 @@ class Server:
         logging.getLogger("rankwise.pool").addHandler(self._findings)
         self._stop_reading = self._pool.read_in(asyncio.get_running_loop())
         if self._options.http:
-            host, port = parse_address(self._options.http)
-            context = tls_context(self._options.certificate, self._options.private_key)
-            loop = asyncio.get_running_loop()
-            try:
-                self._listening = await loop.create_server(self._http.connect, host, port, ssl=context, backlog=1024)
-            except OSError as error:
-                raise cannot_listen(self._options.http, error) from None
-            self.http_address = listening_address(self._listening)
-            self._run(self._http.sweep())
+            await self._start_http(*parse_address(self._options.http))
         if self._options.grpc:
             await self._start_grpc(*parse_address(self._options.grpc))
         self._run(self.catalogue.load_all())
         self._run(self._look())
+
+    async def _start_http(self, host: str, port: int) -> None:
+        options, loop = self._options, asyncio.get_running_loop()
+        context = tls_context(options.certificate, options.private_key)
+        count = front_end_count(options.front_ends)
+        try:
+            server = await loop.create_server(self._http.connect, host, port, ssl=context, backlog=_BACKLOG, start_serving=not count)
+        except OSError as error:
+            raise cannot_listen(options.http, error) from None
+        self._listening = server
+        address = server.sockets[0].getsockname()
+        self.http_address = str(address[0]), int(address[1])
+        self._run(self._http.sweep())
+        if count:
+            sockets = [own.dup() for own in server.sockets]
+            for listening in sockets:
+                listening.listen(_BACKLOG)
+                listening.setblocking(False)
+            setup = {
+                "token": options.token,
+                "is_loopback": self._guard.is_loopback,
+                **{own: getattr(options, own) for own in ("certificate", "private_key")},
+            }
+            self._front_ends = FrontEnds(count, self._front, self._rest, options.limits, setup, self._keep)
+            self._run(self._front_ends.start(sockets))
+
+    def _keep(self, client: socket.socket, must: bool) -> bool:
+        """Reads this connection here, where front ends have not to."""
+        if not must and len(self._http.connections) >= _KEPT:
+            return False
+        client.setblocking(False)
+        context = tls_context(self._options.certificate, self._options.private_key)
+        self._run(asyncio.get_running_loop().connect_accepted_socket(self._http.connect, client, ssl=context))
+        return True
 
     async def _start_grpc(self, host: str, port: int) -> None:
         from rankwise.serve.rpc.listening import GrpcServer  # grpc takes a while to import
@@ -115,12 +149,15 @@ class Server:
         if self._listening is not None:
             self._listening.close()
         ending = [self._http.drain(self._options.drain_s)]
+        if self._front_ends is not None:
+            ending.append(self._front_ends.stop(self._options.drain_s))
         if self._grpc is not None:
             ending.append(self._grpc.stop(self._options.drain_s))
         await asyncio.gather(*ending)
-        for task in self._tasks:
+        ended = list(self._tasks)
+        for task in ended:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*ended, return_exceptions=True)
         self._stop_reading()
         await asyncio.to_thread(self._tracing.close)
         if self._threads is not None:
@@ -129,10 +166,14 @@ class Server:
     async def _look(self) -> None:
         while True:
             self.health.look(time.monotonic())
+            if self._front_ends is not None:
+                self._front_ends.look(time.monotonic())
             await asyncio.sleep(_LOOK_S)
 
     def _run(self, work: Any) -> None:
-        self._tasks.append(asyncio.get_running_loop().create_task(work))
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
 
 async def run(server: Server, on_start: Callable[[Server], None], ended: asyncio.Event | None = None) -> None:
@@ -148,6 +189,15 @@ async def run(server: Server, on_start: Callable[[Server], None], ended: asyncio
     await server.stop()
 
 
+def front_end_count(said: int | str) -> int:
+    """Where cores are few, they would take the workers'."""
+    if said == "auto":
+        return _FRONT_ENDS if look().cores >= _LEAST_CORES else 0
+    if type(said) is not int or not 0 <= said <= 64:
+        raise UsageError(f'front_ends is "auto" or a number of processes from 0 to 64, not {said!r}')
+    return said
+
+
 def parse_address(text: str) -> tuple[str, int]:
     """`127.0.0.1:8000`, `[::1]:8000`, or `:8000` for all interfaces."""
     host, colon, port = text.rpartition(":")
@@ -158,14 +208,3 @@ def parse_address(text: str) -> tuple[str, int]:
 
 def cannot_listen(address: str, error: OSError) -> UsageError:
     return UsageError(f"cannot listen on {address}: {error.strerror or error}", next=("choose another port; 0 is any that is free",))
-
-
-def tls_context(certificate: str, private_key: str) -> ssl.SSLContext | None:
-    if not certificate:
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    try:
-        context.load_cert_chain(certificate, private_key or None)
-    except (OSError, ssl.SSLError) as error:
-        raise UsageError(f"the certificate {certificate} cannot be used: {error.strerror or error}", next=("give PEM files",)) from None
-    return context

@@ -1,0 +1,216 @@
+"""Starts the front-end processes, hands them connections in turn, answers what they ask, and replaces those that end.
+
+A few connections the server reads itself, as one hop less is quicker for each; the others go to the processes in turn, which spreads them
+evenly. Where none is there to take one, the server reads it too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import asdict, replace
+from typing import Any
+
+from rankwise.serve.binary import read_infer
+from rankwise.serve.exchange import HttpRequest, HttpResponse
+from rankwise.serve.front import Front
+from rankwise.serve.fronts.frames import BEAT, CANCEL, DRAIN, INFER, OUTPUTS, RESPONSE, SETUP, WHOLE, Frames, pack, unpack
+from rankwise.serve.http import Limits
+from rankwise.serve.messages import InferRequest, InferResponse
+from rankwise.serve.rest import Rest, written
+
+log = logging.getLogger("rankwise.serve")
+_SILENT_S = 60.0  # a process that says nothing for so long is replaced: it is stopped, or stuck
+_LONGEST_PAUSE_S = 30.0
+_WRITTEN_HERE = ("BYTES", "BF16")  # outputs that cannot always be written as JSON; that it failed has to be counted here
+Keep = Callable[[socket.socket, bool], bool]
+
+
+class FrontEnd(Frames):
+    """One process, as the server sees it."""
+
+    def __init__(self, process: subprocess.Popen[bytes], connections: socket.socket, owner: FrontEnds) -> None:
+        super().__init__()
+        self.process, self.connections, self._owner = process, connections, owner
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self.is_ready, self.heard = False, time.monotonic()
+
+    def take(self, kind: int, number: int, head: Any, raw: memoryview) -> None:
+        if kind == INFER:
+            self._begin(number, self._infer(number, head, raw))
+        elif kind == WHOLE:
+            self._begin(number, self._whole(number, head, raw))
+        elif kind == CANCEL:
+            if number in self._tasks:
+                self._tasks[number].cancel()
+        elif kind == BEAT:
+            self.is_ready, self.heard = True, time.monotonic()
+
+    def give(self, client: socket.socket) -> bool:
+        """Whether it took this connection."""
+        try:
+            socket.send_fds(self.connections, [b"c"], [client.fileno()])
+        except OSError:  # it has gone, or more of them wait there than it can take
+            return False
+        return True
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.connections.close()
+        for task in self._tasks.values():
+            task.cancel()
+        self._owner.lost(self)
+
+    def _begin(self, number: int, work: Coroutine[Any, Any, None]) -> None:
+        task = self._tasks[number] = self._loop.create_task(work)
+        task.add_done_callback(lambda _: self._tasks.pop(number))
+
+    async def _whole(self, number: int, head: Any, raw: memoryview) -> None:
+        method, path, headers, query = head
+        self._reply(number, await self._owner.front.respond(HttpRequest(method, path, headers, bytes(raw), query=query)))
+
+    async def _infer(self, number: int, head: Any, raw: memoryview) -> None:
+        path, given, started, outputs, ident, parameters, wanted, accepts, traced, said = head
+        found: list[InferResponse] = []
+
+        async def answer() -> HttpResponse:
+            model = self._owner.rest.model_at(path)
+            if said is None:
+                asked, _ = read_infer(raw, "0", model)
+            else:
+                asked = InferRequest({name: (kind, array) for name, kind, array in unpack(said, raw)}, outputs, ident, parameters)
+            response = await model.infer(asked)
+            if any(kind in _WRITTEN_HERE for _, kind, _ in response.outputs):
+                return await written(response, wanted, accepts)
+            found.append(response)
+            return HttpResponse(model=model.name)
+
+        request = HttpRequest("POST", path, {**traced, "x-request-id": given}, b"")
+        told = await self._owner.front.respond(request, answer, started)
+        if not found:
+            self._reply(number, told)
+            return
+        tensors, raws = pack(found[0].outputs)
+        shown = next((value for name, value in told.headers if name == "X-Request-Id"), "")
+        self.send(OUTPUTS, number, (found[0].model_name, found[0].model_version, ident, found[0].parameters, tensors, shown), raws)
+
+    def _reply(self, number: int, response: HttpResponse) -> None:
+        self.send(RESPONSE, number, (response.status, response.content_type, response.headers, response.model), response.parts)
+
+
+class FrontEnds:
+    """`keep` takes a connection where the server has few of its own, and says whether it did; it has to where it is told to."""
+
+    def __init__(self, count: int, front: Front, rest: Rest, limits: Limits, setup: dict[str, Any], keep: Keep) -> None:
+        self._count, self.front, self.rest, self._keep = count, front, rest, keep
+        own = max(limits.buffered_bytes // count, limits.body_bytes)
+        self._setup = {**setup, "limits": asdict(replace(limits, buffered_bytes=own))}
+        self._all: list[FrontEnd] = []
+        self._listening: list[socket.socket] = []
+        self._failures, self._is_ending = 0, False
+        self._restarts: set[asyncio.Task[None]] = set()
+
+    async def start(self, listening: list[socket.socket]) -> None:
+        self._listening = listening
+        await asyncio.gather(*[self._start_one() for _ in range(self._count)])
+        self._accept_again()
+
+    async def _start_one(self) -> None:
+        ours, theirs = socket.socketpair()
+        connections, taken = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs, taken:
+            fds = theirs.fileno(), taken.fileno()
+            command = [sys.executable, "-P", "-m", "rankwise.serve.fronts.child", *map(str, fds)]
+            process = subprocess.Popen(command, pass_fds=fds, stdin=subprocess.DEVNULL, start_new_session=True, env=_environment())
+        connections.setblocking(False)
+        loop = asyncio.get_running_loop()
+        _, front_end = await loop.connect_accepted_socket(lambda: FrontEnd(process, connections, self), ours)
+        front_end.send(SETUP, 0, self._setup)
+        self._all.append(front_end)
+
+    def _accept_again(self) -> None:
+        if not self._is_ending:
+            for listening in self._listening:
+                asyncio.get_running_loop().add_reader(listening.fileno(), self._accept, listening)
+
+    def _accept(self, listening: socket.socket) -> None:
+        try:
+            client, _ = listening.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        except OSError as error:  # no more files
+            log.warning("connections cannot be accepted for a second: %s", error)
+            self._stop_accepting()
+            asyncio.get_running_loop().call_later(1.0, self._accept_again)
+            return
+        if self._keep(client, False):
+            return
+        for front_end in list(self._all):
+            self._all.append(self._all.pop(0))  # in turn
+            if front_end.is_ready and front_end.give(client):
+                client.close()
+                return
+        self._keep(client, True)
+
+    def _stop_accepting(self) -> None:
+        for listening in self._listening:
+            asyncio.get_running_loop().remove_reader(listening.fileno())
+
+    # ---- those that end
+
+    def look(self, now: float) -> None:
+        """Now and then: ends those that say nothing any more."""
+        for front_end in self._all:
+            if now - front_end.heard > _SILENT_S:
+                log.error("front-end process %d has said nothing for %.0f s and is replaced", front_end.process.pid, _SILENT_S)
+                front_end.process.kill()
+        self._failures = 0 if self._failures and all(one.is_ready for one in self._all) else self._failures
+
+    def lost(self, front_end: FrontEnd) -> None:
+        if front_end in self._all:
+            self._all.remove(front_end)
+        front_end.process.kill()
+        if not self._is_ending:
+            self._failures += 1
+            task = asyncio.get_running_loop().create_task(self._replace(front_end.process))
+            self._restarts.add(task)
+            task.add_done_callback(self._restarts.discard)
+
+    async def _replace(self, process: subprocess.Popen[bytes]) -> None:
+        code, pause_s = await asyncio.to_thread(process.wait), min(_LONGEST_PAUSE_S, 0.1 * 2 ** (self._failures - 1))
+        log.error("front-end process %d ended with code %d; another is started in %.1f s", process.pid, code, pause_s)
+        await asyncio.sleep(pause_s)
+        await self._start_one()
+
+    async def stop(self, drain_s: float) -> None:
+        """No new connections; the processes finish what they have, for at most `drain_s`."""
+        self._is_ending = True
+        self._stop_accepting()
+        for task in list(self._restarts):
+            task.cancel()
+        for listening in self._listening:
+            listening.close()
+        ending = list(self._all)
+        for front_end in ending:
+            front_end.send(DRAIN, 0, drain_s)
+        await asyncio.gather(*[asyncio.to_thread(_wait, front_end.process, drain_s + 5.0) for front_end in ending])
+        for front_end in ending:
+            front_end.close()
+
+
+def _wait(process: subprocess.Popen[bytes], timeout_s: float) -> None:
+    try:
+        process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _environment() -> dict[str, str]:
+    """With the path on which this process found its modules."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([path for path in sys.path if path])}
