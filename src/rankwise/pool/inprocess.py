@@ -27,12 +27,10 @@ from rankwise.pool.backend import PoolOptions, Requests, states_of
 from rankwise.pool.errors import Unsendable, build_failed, deadline_exceeded, pool_closed
 from rankwise.pool.machine import Plan
 from rankwise.pool.memory.encoding import CARRIED, Node, as_array, pack, stays_tensor, unpack, widened
-from rankwise.pool.memory.inputs import not_sendable, wants_tensors
-from rankwise.pool.memory.results import NOT_IN_A_LOOP, raised
+from rankwise.pool.memory.requests import NOT_IN_A_LOOP, failure, not_sendable, raised, wants_tensors
 from rankwise.pool.memory.shared_memory import to_tensor
 from rankwise.pool.schedule.state import ModelState
 from rankwise.pool.stats import Counters
-from rankwise.pool.workers.child.failures import failure
 from rankwise.pool.workers.child.lanes import copied, seen
 from rankwise.pool.workers.child.loading import Loaded, load, seeded
 from rankwise.pool.workers.child.runner import Runner

@@ -19,7 +19,7 @@ from rankwise.pool.api.model import Model
 from rankwise.pool.backend import PoolOptions, Requests, states_of
 from rankwise.pool.machine import Plan
 from rankwise.pool.memory.encoding import NUMPY, EncodedInputs
-from rankwise.pool.memory.inputs import InputEncoder, rows_and_key
+from rankwise.pool.memory.requests import InputEncoder, rows_and_key
 from rankwise.pool.schedule.groups import Chunk, cut_up
 from rankwise.pool.schedule.pool_state import Settings
 from rankwise.pool.schedule.state import ModelState

@@ -11,9 +11,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from rankwise.pool.memory.inputs import cut_value, join  # noqa: E402
-from rankwise.pool.memory.nested import Uneven, has_rows, leaves  # noqa: E402
-from rankwise.pool.memory.results import pickled  # noqa: E402
+from rankwise.pool.memory.encoding import Uneven, has_rows, leaves  # noqa: E402
+from rankwise.pool.memory.requests import (  # noqa: E402
+    cut_value,
+    join,
+    pickled,
+)
 from tests.pool.models import Carrying, Named, Odd  # noqa: E402
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankwise.pool.machine import Machine, Seat, plan
-from rankwise.pool.memory.inputs import cut, cut_value, join_nodes, rows_and_key
+from rankwise.pool.memory.requests import cut, cut_value, join_nodes, rows_and_key
 from rankwise.pool.memory.shared_memory import PAGE, Extents, Segment, rounded
 from rankwise.pool.schedule.blame import Death, is_quarantined
 from rankwise.pool.schedule.scheduler import Scheduler

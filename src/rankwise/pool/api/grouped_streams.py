@@ -16,9 +16,8 @@ from typing import Any
 from rankwise.pool.api.arguments import seed_of
 from rankwise.pool.api.streams import Postponed, Stream
 from rankwise.pool.errors import PoolClosed
-from rankwise.pool.memory.encoding import INLINE_BYTES, EncodedInputs
-from rankwise.pool.memory.inputs import GatheredRows, cut_value, is_one_array, plain_array, split
-from rankwise.pool.memory.nested import has_rows
+from rankwise.pool.memory.encoding import INLINE_BYTES, EncodedInputs, has_rows
+from rankwise.pool.memory.requests import GatheredRows, cut_value, is_one_array, plain_array, split
 from rankwise.pool.schedule.groups import Chunk
 from rankwise.pool.schedule.state import ModelState
 

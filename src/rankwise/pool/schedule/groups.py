@@ -1,8 +1,7 @@
 """Quick requests of a stream that travel as one task, run one by one, and are answered together.
 
 A task and a future for each would take longer than a small model does. Where anything happens to a chunk (its worker dies, one of its
-requests hangs or is slow), each request that has no answer becomes a task of its own, and the one that was running is the one to blame.
-"""
+requests hangs or is slow), each request that has no answer becomes a task of its own, and the one that was running is the one to blame."""
 
 from __future__ import annotations
 
@@ -10,17 +9,12 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from rankwise.pool.errors import PoolClosed
-from rankwise.pool.memory.encoding import NUMPY, EncodedInputs, Node
-from rankwise.pool.memory.inputs import cut, join
-from rankwise.pool.memory.nested import Uneven, has_rows
+from rankwise.pool.memory.encoding import EVEN, UNEVEN, EncodedInputs, Node, Uneven, has_rows
+from rankwise.pool.memory.requests import cut, join
 from rankwise.pool.memory.shared_memory import Arena
 from rankwise.pool.schedule.state import ModelState
 from rankwise.pool.schedule.tasks import Task, TaskFuture, TaskOwner
-
-EVEN, UNEVEN = "E", "U"  # requests or results that are arrays of one shape and type, and any others
 
 
 class Chunk(TaskFuture):
@@ -179,12 +173,6 @@ def without(slots: Sequence[Any], own: Sequence[Any]) -> list[Any]:
         if at is not None:
             del left[at]
     return left
-
-
-def each_of(data: bytes, dtype: str, shape: tuple[int, ...], count: int) -> list[np.ndarray[Any, Any]]:
-    """Arrays that travelled as one, each in memory of its own: who keeps one does not keep all, and who writes to one changes no other."""
-    whole: np.ndarray[Any, Any] = np.ndarray((count, *shape), NUMPY[dtype], data)
-    return [whole[i, ...].copy() for i in range(count)] if not shape else [array.copy() for array in whole]
 
 
 def cut_up(task: TaskFuture, owner: TaskOwner, arena: Arena) -> None:

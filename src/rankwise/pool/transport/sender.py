@@ -14,7 +14,7 @@ import numpy as np
 
 from rankwise.errors import UsageError
 from rankwise.pool.memory.encoding import INLINE_BYTES, Node, Part
-from rankwise.pool.memory.inputs import join_nodes
+from rankwise.pool.memory.requests import join_nodes
 from rankwise.pool.memory.shared_memory import Arena, Slot
 from rankwise.pool.schedule.groups import Chunk
 from rankwise.pool.schedule.pool_state import PoolState

@@ -14,7 +14,7 @@ from rankwise.pool.api.arguments import derived
 from rankwise.pool.errors import build_died, quarantined, task_hung
 from rankwise.pool.machine import Seat
 from rankwise.pool.memory.encoding import described
-from rankwise.pool.memory.results import Reader
+from rankwise.pool.memory.requests import Reader
 from rankwise.pool.schedule.blame import MAX_BUILDS, MAX_KILLS, Death, OomWatch, back_off_s, is_quarantined
 from rankwise.pool.schedule.groups import Chunk
 from rankwise.pool.schedule.pool_state import PoolState

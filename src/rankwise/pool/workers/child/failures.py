@@ -1,23 +1,19 @@
-"""What a model did wrong: which kind of fault it raised, how that travels to the caller, and signals it sends to its own process."""
+"""What a model did wrong: which kind of fault it raised, and signals it sends to its own process."""
 
 from __future__ import annotations
 
 import errno
 import os
-import pickle
 import signal
-import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
-from rankwise.pool.memory.results import pickled
+from rankwise.pool.memory.requests import failure
 from rankwise.pool.transport.messages import StatusPage
 
-_LONGEST = 20_000  # bytes of an exception, or of its traceback
 _NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")  # the allocator's words differ from one system to the next
-
 # After these a process can do nothing on the card any more: CUDA's numbers and words, and those of its kin.
 _STICKY_CODES = frozenset((214, 220, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 999))
 _STICKY = (
@@ -96,25 +92,6 @@ def run_divided(run: Callable[[int, int], None], judge: Callable[[BaseException,
 def release_memory() -> None:
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.empty_cache()
-
-
-def failure(error: BaseException, longest: int = _LONGEST) -> tuple[bytes, str]:
-    """As `packed_error`; what would end the caller's thread when raised there (SystemExit, KeyboardInterrupt) travels as text only."""
-    data, text = packed_error(error, longest)
-    return (data if isinstance(error, Exception) else b""), text
-
-
-def packed_error(error: BaseException, longest: int = _LONGEST) -> tuple[bytes, str]:
-    """The exception as the caller will see it, if it can travel, and the worker's traceback in any case."""
-    text = "".join(traceback.format_exception(error))
-    error.__traceback__ = None
-    return pickled(error, longest), text[-longest:]
-
-
-def shortened(packed: tuple[bytes, str], longest: int) -> tuple[bytes, str]:
-    """An exception that leaves room for others in the packet; its text goes on being there, from the end."""
-    data, text = packed
-    return (data if len(data) <= longest else pickled(pickle.loads(data), longest)), text[-longest:]
 
 
 def note_own_doing(page: StatusPage) -> None:

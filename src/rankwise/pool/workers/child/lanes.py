@@ -11,9 +11,21 @@ from typing import Any
 import numpy as np
 import torch
 
-from rankwise.pool.memory.encoding import INLINE_BYTES, NUMPY, Get, Put, as_array, folded, name_of_numpy, pack, unpack
+from rankwise.pool.memory.encoding import (
+    EVEN,
+    INLINE_BYTES,
+    NUMPY,
+    UNEVEN,
+    Get,
+    Put,
+    as_array,
+    each_of,
+    folded,
+    name_of_numpy,
+    pack,
+    unpack,
+)
 from rankwise.pool.memory.shared_memory import PAGE, Lane, Segment, copy_into, rounded, to_tensor
-from rankwise.pool.schedule.groups import EVEN, UNEVEN, each_of
 from rankwise.pool.transport.messages import SLOTS, StatusPage, send
 from rankwise.pool.workers.child.page_map import is_untouched, open_pagemap
 

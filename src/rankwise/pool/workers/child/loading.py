@@ -17,8 +17,7 @@ import numpy as np
 import torch
 
 from rankwise.errors import UsageError
-from rankwise.pool.memory.encoding import pack, shape_of, unpack
-from rankwise.pool.memory.nested import each_where_possible
+from rankwise.pool.memory.encoding import each_where_possible, pack, shape_of, unpack
 from rankwise.pool.workers.child import main_module
 from rankwise.pool.workers.child.allocator import return_to_kernel
 from rankwise.pool.workers.child.lanes import copied, seen

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from rankwise.pool.memory.nested import PLAIN, Uneven, bits_of, each_leaf, joined, leaves
+from rankwise.pool.memory.encoding import PLAIN, Uneven, bits_of, each_leaf, joined, leaves
 from rankwise.pool.workers.child.failures import check_poison, is_out_of_memory
 from rankwise.pool.workers.child.loading import Loaded, draws
 

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 import torch
 
 from rankwise.pool.memory.encoding import INLINE_BYTES, Node, Part, folded, pack, unpack
+from rankwise.pool.memory.requests import failure, shortened
 from rankwise.pool.memory.shared_memory import Segment
 from rankwise.pool.transport.messages import (
     KEPT,
@@ -32,7 +33,7 @@ from rankwise.pool.transport.messages import (
 )
 from rankwise.pool.transport.spinning import BRISK_NS, PostWatch
 from rankwise.pool.workers.child.allocator import KEPT_S, keep
-from rankwise.pool.workers.child.failures import Poisoned, check_poison, failure, is_out_of_memory, note_own_doing, shortened
+from rankwise.pool.workers.child.failures import Poisoned, check_poison, is_out_of_memory, note_own_doing
 from rankwise.pool.workers.child.lanes import MOST_BYTES, Gathering, Inputs, Outputs, requests_of
 from rankwise.pool.workers.child.loading import Loaded, drop, load, seed_all, seeded, tidy
 from rankwise.pool.workers.child.runner import Runner
