@@ -9,7 +9,7 @@ import pytest
 
 from rankwise.errors import UsageError
 from rankwise.pool import Model, Pool, backend
-from rankwise.pool.machine import Plan
+from rankwise.pool.schedule.state import Plan
 from rankwise.pool.stats import Counters
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rankwise.pool.machine import cores_of_workers, numa_nodes
+from rankwise.pool.backend import cores_of_workers, numa_nodes
 
 TWO = [[0, 1, 2, 3], [4, 5, 6, 7]]
 

@@ -12,27 +12,24 @@ from functools import partial
 from typing import Any
 
 from rankwise.errors import UsageError
-from rankwise.pool import machine
 from rankwise.pool.api.arguments import any_seed, check_shape, derived, memory_limits, parse_bytes
 from rankwise.pool.api.grouped_streams import GroupedStream, PoolCalls
 from rankwise.pool.api.model import Model
-from rankwise.pool.backend import PoolOptions, Requests, states_of
-from rankwise.pool.machine import Plan
+from rankwise.pool.backend import PoolOptions, Requests, plan_workers, states_of, this_machine
 from rankwise.pool.memory.encoding import NUMPY, EncodedInputs
 from rankwise.pool.memory.requests import InputEncoder, rows_and_key
-from rankwise.pool.schedule.groups import Chunk, cut_up
 from rankwise.pool.schedule.pool_state import Settings
-from rankwise.pool.schedule.state import ModelState
-from rankwise.pool.schedule.tasks import TaskFuture
+from rankwise.pool.schedule.state import ModelState, Plan
+from rankwise.pool.schedule.tasks import Chunk, TaskFuture, cut_up
 from rankwise.pool.workers.dispatcher import Dispatcher
 
 _LANE_SHARE = 4  # lanes may take this part of the memory
 
 
 def start(models: dict[str, Model], options: PoolOptions) -> Processes:
-    here = machine.look()
+    here = this_machine()
     wants_gpu = any(model.device != "cpu" for model in models.values())
-    plan = machine.plan(here, options.workers, wants_gpu, options.threads, options.pin)
+    plan = plan_workers(here, options.workers, wants_gpu, options.threads, options.pin)
     states = states_of(models, here.gpus)
     _check_seats(states, plan)
     seed = any_seed() if options.seed is None else options.seed

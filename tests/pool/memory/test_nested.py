@@ -12,11 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from rankwise.pool.memory.encoding import Uneven, has_rows, leaves  # noqa: E402
-from rankwise.pool.memory.requests import (  # noqa: E402
-    cut_value,
-    join,
-    pickled,
-)
+from rankwise.pool.memory.requests import cut_value, join, pickled  # noqa: E402
 from tests.pool.models import Carrying, Named, Odd  # noqa: E402
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rankwise.pool.schedule.blame import Death, OomWatch
+from rankwise.pool.errors import Death
+from rankwise.pool.workers.supervisor import OomWatch
 
 
 class Kernel:

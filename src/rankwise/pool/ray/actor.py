@@ -20,8 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from rankwise.pool.backend import PoolOptions
-from rankwise.pool.machine import gpus, look, plan
+from rankwise.pool.backend import PoolOptions, gpus, plan_workers, this_machine
 from rankwise.pool.memory.encoding import INLINE_BYTES, EncodedInputs, Node, folded
 from rankwise.pool.memory.shared_memory import Slot, rounded
 from rankwise.pool.processes import Processes, staffed
@@ -160,6 +159,6 @@ class PoolActor:
 
 def _engine(spec: ActorSpec) -> Processes:
     """On what Ray has given this actor, whatever else the machine has."""
-    here = replace(look(), cores=spec.workers * spec.threads, gpus=gpus() if spec.has_gpu else (), why="as Ray has placed it")
-    seats = plan(here, spec.workers, spec.has_gpu, spec.threads, pin=False)
+    here = replace(this_machine(), cores=spec.workers * spec.threads, gpus=gpus() if spec.has_gpu else (), why="as Ray has placed it")
+    seats = plan_workers(here, spec.workers, spec.has_gpu, spec.threads, pin=False)
     return staffed(spec.states, spec.specs, seats, spec.options, here.memory_bytes, spec.seed, here.gpus)

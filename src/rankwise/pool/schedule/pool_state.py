@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from rankwise.pool.errors import deadline_exceeded, no_worker, pool_closed
-from rankwise.pool.machine import Seat
 from rankwise.pool.memory.shared_memory import Arena
-from rankwise.pool.schedule.groups import Chunk, Item
 from rankwise.pool.schedule.scheduler import Scheduler
-from rankwise.pool.schedule.state import ModelState
-from rankwise.pool.schedule.tasks import Deadlines, Outcome, Task, TaskFuture
+from rankwise.pool.schedule.state import Deadlines, ModelState, Seat
+from rankwise.pool.schedule.tasks import Chunk, Item, Outcome, Task, TaskFuture
 from rankwise.pool.stats import Counters
 
 log = logging.getLogger("rankwise.pool")

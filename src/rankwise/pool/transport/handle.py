@@ -14,9 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rankwise.pool.machine import Seat
+from rankwise.pool.errors import Death
 from rankwise.pool.memory.shared_memory import Segment
-from rankwise.pool.schedule.blame import Death
+from rankwise.pool.schedule.state import Seat
 from rankwise.pool.transport.messages import SIZE, STACK_SIGNAL, Receiver, StatusPage, pair
 
 

@@ -16,10 +16,9 @@ from rankwise.errors import UsageError
 from rankwise.pool.memory.encoding import INLINE_BYTES, Node, Part
 from rankwise.pool.memory.requests import join_nodes
 from rankwise.pool.memory.shared_memory import Arena, Slot
-from rankwise.pool.schedule.groups import Chunk
 from rankwise.pool.schedule.pool_state import PoolState
 from rankwise.pool.schedule.state import Action, Drop, Load, ModelState, Order, Run, WorkerState
-from rankwise.pool.schedule.tasks import Task
+from rankwise.pool.schedule.tasks import Chunk, Task
 from rankwise.pool.transport.handle import WorkerHandle
 from rankwise.pool.transport.messages import send
 from rankwise.sizes import bytes_text

@@ -10,15 +10,13 @@ from collections.abc import Callable
 from typing import Any
 
 from rankwise.errors import whole_text
-from rankwise.pool.errors import build_failed, not_batched, too_large
+from rankwise.pool.errors import MAX_BUILDS, Death, back_off_s, build_failed, not_batched, too_large
 from rankwise.pool.memory.encoding import EVEN, UNEVEN, Uneven, each_of
 from rankwise.pool.memory.requests import cut_value, raised
 from rankwise.pool.memory.shared_memory import to_tensor
-from rankwise.pool.schedule.blame import MAX_BUILDS, Death, back_off_s
-from rankwise.pool.schedule.groups import Chunk
 from rankwise.pool.schedule.pool_state import PoolState
 from rankwise.pool.schedule.state import Action, ModelState, Order, WorkerState
-from rankwise.pool.schedule.tasks import Task
+from rankwise.pool.schedule.tasks import Chunk, Task
 from rankwise.pool.transport.messages import HALVED, KEPT, UNBATCHABLE
 
 log = logging.getLogger("rankwise.pool")

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from rankwise.pool.machine import THREAD_VARIABLES, Seat
+from rankwise.pool.schedule.state import THREAD_VARIABLES, Seat
 from rankwise.pool.transport.handle import WorkerHandle
 from rankwise.pool.transport.messages import Receiver, pair, send
 from rankwise.pool.workers.child.allocator import ENVIRONMENT
