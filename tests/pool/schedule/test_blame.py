@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 from rankwise.pool import Model, Pool, Quarantined, TaskHung  # noqa: E402
 from rankwise.pool.errors import Death, is_quarantined  # noqa: E402
 from rankwise.pool.schedule.state import Seat  # noqa: E402
-from rankwise.pool.transport.handle import WorkerHandle  # noqa: E402
+from rankwise.pool.transport.connection import WorkerHandle  # noqa: E402
 from tests.pool.models import STOPS  # noqa: E402
 
 STOPPING = "tests.pool.models:stopping"

@@ -20,7 +20,7 @@ from rankwise.pool.errors import not_batched  # noqa: E402
 from rankwise.pool.memory.shared_memory import Segment  # noqa: E402
 from rankwise.pool.schedule.state import ModelState, TaskQueue  # noqa: E402
 from rankwise.pool.schedule.tasks import Chunk, without  # noqa: E402
-from rankwise.pool.transport.messages import SIZE, StatusPage  # noqa: E402
+from rankwise.pool.transport.connection import SIZE, StatusPage  # noqa: E402
 from tests.pool.models import EXIT, HANG, KILL, RAISE, FailsToBeRead  # noqa: E402
 
 HERE = "tests.pool.models"

@@ -18,7 +18,7 @@ from rankwise.pool.schedule.scheduler import Forming, Resident, Scheduler, evict
 from rankwise.pool.schedule.state import CostModel, Deadlines, Drop, Load, ModelState, Run, Seat, TaskQueue, WorkerState
 from rankwise.pool.schedule.tasks import Task
 from rankwise.pool.stats import EDGES, Histogram
-from rankwise.pool.transport.messages import SIZE, StatusPage
+from rankwise.pool.transport.connection import SIZE, StatusPage
 
 
 @given(st.lists(st.integers(1, 40), max_size=60), st.randoms())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rankwise.pool.transport.messages import Receiver, pair, send
+from rankwise.pool.transport.connection import Receiver, pair, send
 
 
 def test_what_was_said_before_the_end_still_counts_and_the_end_is_no_error() -> None:

@@ -29,13 +29,12 @@ from rankwise.pool.api.arguments import (
 )
 from rankwise.pool.api.ensembles import Combine, Ensemble, Router, Split
 from rankwise.pool.api.model import Model
-from rankwise.pool.api.streams import WINDOW, AsyncStream
+from rankwise.pool.api.streams import WINDOW, AsyncStream, awaited
 from rankwise.pool.backend import ENGINES, Backend, Growing, PoolOptions, ReadInLoop, start
 from rankwise.pool.errors import missing_main_guard
 from rankwise.pool.memory.encoding import NUMPY, SHARED, name_of_numpy, name_of_torch
 from rankwise.pool.schedule.state import ModelState
 from rankwise.pool.stats import register
-from rankwise.pool.transport.event_loop import awaited
 
 _LIVE: weakref.WeakSet[Pool] = weakref.WeakSet()
 _ENDING: set[threading.Thread] = set()  # of pools without a reference, until their open tasks are done

@@ -1,11 +1,11 @@
 """Results in the order of their requests, with a bounded number under way: the engine of `map` and `amap`, of the pool and its ensembles.
 
-Whatever goes wrong on the way in has its place among the results: results of the requests before it come first.
-"""
+Whatever goes wrong on the way in has its place among the results: results of the requests before it come first."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Generator, Iterable, Iterator
@@ -277,3 +277,32 @@ def _done(value: Any) -> asyncio.Future[Any]:
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     future.set_result(value)
     return future
+
+
+async def awaited(future: Any) -> Any:
+    """The result of a pool's future. As `asyncio.wrap_future`, without a detour through the loop where its own thread reads the answer."""
+    if future.done():
+        return future.result()
+    loop, thread = asyncio.get_running_loop(), threading.get_ident()
+    waiter: asyncio.Future[None] = loop.create_future()
+
+    def wake() -> None:
+        if not waiter.done():
+            waiter.set_result(None)
+
+    def is_done(_: Any) -> None:
+        if threading.get_ident() == thread:
+            wake()
+        else:
+            try:
+                loop.call_soon_threadsafe(wake)
+            except RuntimeError:  # the loop is closed, and nobody waits any more
+                pass
+
+    future.add_done_callback(is_done)
+    try:
+        await waiter
+    except asyncio.CancelledError:
+        future.cancel()
+        raise
+    return future.result()

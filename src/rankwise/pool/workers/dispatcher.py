@@ -11,10 +11,9 @@ from rankwise.pool.errors import pool_closed, pool_full, removed, too_large
 from rankwise.pool.schedule.pool_state import PoolState, Settings
 from rankwise.pool.schedule.state import ModelState, Order, TaskQueue, WorkerState
 from rankwise.pool.schedule.tasks import Task
-from rankwise.pool.transport.fast_path import FastPath
+from rankwise.pool.transport.answers import Answers
 from rankwise.pool.transport.listener import Listener
-from rankwise.pool.transport.sender import Sender, placed_specs
-from rankwise.pool.workers.answers import Answers
+from rankwise.pool.transport.sender import FastPath, Sender, placed_specs
 from rankwise.pool.workers.supervisor import Lifecycle, Supervisor
 
 

@@ -15,8 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rankwise.pool.schedule.state import THREAD_VARIABLES, Seat
-from rankwise.pool.transport.handle import WorkerHandle
-from rankwise.pool.transport.messages import Receiver, pair, send
+from rankwise.pool.transport.connection import Receiver, WorkerHandle, pair, send
 from rankwise.pool.workers.child.allocator import ENVIRONMENT
 
 log = logging.getLogger("rankwise.pool")

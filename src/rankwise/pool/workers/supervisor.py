@@ -18,9 +18,8 @@ from rankwise.pool.memory.requests import Reader
 from rankwise.pool.schedule.pool_state import PoolState
 from rankwise.pool.schedule.state import ModelState, Order, Seat, WorkerState
 from rankwise.pool.schedule.tasks import Chunk, Task
-from rankwise.pool.transport.handle import WorkerHandle, stack_of
+from rankwise.pool.transport.connection import WorkerHandle, stack_of, wait_at_most
 from rankwise.pool.transport.listener import Events, Listener
-from rankwise.pool.transport.messages import wait_at_most
 from rankwise.pool.workers.starting import ForkServer, Starter, pause_s
 
 log = logging.getLogger("rankwise.pool")

@@ -90,7 +90,7 @@ def test_a_task_that_hangs_has_its_stack_with_and_without_py_spy(monkeypatch: py
         def refused(*args: Any, **options: Any) -> Any:
             return subprocess.CompletedProcess(args, 1, "", "Error: Permission Denied: Try running again with elevated permissions")
 
-        monkeypatch.setattr("rankwise.pool.transport.handle.subprocess.run", refused)
+        monkeypatch.setattr("rankwise.pool.transport.connection.subprocess.run", refused)
     with Pool({"moody": Model("tests.pool.models:moody", limit_s=0.5)}, workers=1) as pool:
         error = pool.submit("moody", torch.tensor([HANG])).exception(60)
 

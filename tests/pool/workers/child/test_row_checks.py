@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from rankwise.pool import Model, Pool  # noqa: E402
-from rankwise.pool.transport.messages import UNBATCHABLE  # noqa: E402
+from rankwise.pool.transport.connection import UNBATCHABLE  # noqa: E402
 from rankwise.pool.workers.child.loading import Loaded  # noqa: E402
 from rankwise.pool.workers.child.row_checks import gaps, largest  # noqa: E402
 from rankwise.pool.workers.child.runner import Runner  # noqa: E402

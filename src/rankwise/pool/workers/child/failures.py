@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from rankwise.pool.memory.requests import failure
-from rankwise.pool.transport.messages import StatusPage
+from rankwise.pool.transport.connection import StatusPage
 
 _NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")  # the allocator's words differ from one system to the next
 # After these a process can do nothing on the card any more: CUDA's numbers and words, and those of its kin.

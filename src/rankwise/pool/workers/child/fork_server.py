@@ -17,7 +17,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from rankwise.pool.transport.messages import Receiver, send
+from rankwise.pool.transport.connection import Receiver, send
 
 _LONGEST = 20_000  # characters of a traceback
 

@@ -26,7 +26,7 @@ from rankwise.pool.memory.encoding import (
     unpack,
 )
 from rankwise.pool.memory.shared_memory import PAGE, Lane, Segment, copy_into, rounded, to_tensor
-from rankwise.pool.transport.messages import SLOTS, StatusPage, send
+from rankwise.pool.transport.connection import SLOTS, StatusPage, send
 from rankwise.pool.workers.child.page_map import is_untouched, open_pagemap
 
 

@@ -10,7 +10,7 @@ import torch
 
 from rankwise.pool.memory.encoding import Uneven, each_where_possible, joined
 from rankwise.pool.memory.requests import failure
-from rankwise.pool.transport.messages import HALVED, UNBATCHABLE
+from rankwise.pool.transport.connection import HALVED, UNBATCHABLE
 from rankwise.pool.workers.child.failures import Poisoned, check_poison, is_out_of_memory, release_memory, run_divided
 from rankwise.pool.workers.child.loading import Loaded, to_device
 from rankwise.pool.workers.child.row_checks import Prover, Unbatchable, cut, each_tensor, join

@@ -19,19 +19,20 @@ import torch
 from rankwise.pool.memory.encoding import INLINE_BYTES, Node, Part, folded, pack, unpack
 from rankwise.pool.memory.requests import failure, shortened
 from rankwise.pool.memory.shared_memory import Segment
-from rankwise.pool.transport.messages import (
+from rankwise.pool.transport.connection import (
+    BRISK_NS,
     KEPT,
     MAX_BYTES,
     SEND,
     SIZE,
     STACK_SIGNAL,
     UNBATCHABLE,
+    PostWatch,
     Receiver,
     StatusPage,
     send,
     wait_at_most,
 )
-from rankwise.pool.transport.spinning import BRISK_NS, PostWatch
 from rankwise.pool.workers.child.allocator import KEPT_S, keep
 from rankwise.pool.workers.child.failures import Poisoned, check_poison, is_out_of_memory, note_own_doing
 from rankwise.pool.workers.child.lanes import MOST_BYTES, Gathering, Inputs, Outputs, requests_of

@@ -1,7 +1,6 @@
 """What a worker says of its orders: results to the futures, what they took to the scheduler, models that are there or cannot be built.
 
-The pool's lock is held in all of this.
-"""
+The pool's lock is held in all of this."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from rankwise.pool.memory.shared_memory import to_tensor
 from rankwise.pool.schedule.pool_state import PoolState
 from rankwise.pool.schedule.state import Action, ModelState, Order, WorkerState
 from rankwise.pool.schedule.tasks import Chunk, Task
-from rankwise.pool.transport.messages import HALVED, KEPT, UNBATCHABLE
+from rankwise.pool.transport.connection import HALVED, KEPT, UNBATCHABLE
 
 log = logging.getLogger("rankwise.pool")
 _NOBODY = Task(None, (None, 0, (), True), 0.0)
