@@ -29,9 +29,10 @@ from rankwise.pool.memory.requests import NOT_IN_A_LOOP, failure, not_sendable, 
 from rankwise.pool.memory.shared_memory import to_tensor
 from rankwise.pool.schedule.state import ModelState, Plan
 from rankwise.pool.stats import Counters
-from rankwise.pool.workers.child.lanes import copied, seen
-from rankwise.pool.workers.child.loading import Loaded, load, seeded
-from rankwise.pool.workers.child.runner import Runner
+from rankwise.pool.workers.lanes import copied, seen
+from rankwise.pool.workers.loading import Loaded, load, seeded
+from rankwise.pool.workers.row_checks import RowChecker
+from rankwise.pool.workers.runner import Runner
 
 _no_one_waits = threading.Condition()
 
@@ -75,7 +76,7 @@ class InProcess:
         self._loaded: dict[str, Loaded] = {}
         self._broken: dict[str, Exception] = {}
         self._lock = threading.RLock()  # a callback of one task may submit the next
-        self._runner = Runner()
+        self._runner = Runner(RowChecker())
         self.counters = Counters(list(specs))
         self.is_closed = False
 

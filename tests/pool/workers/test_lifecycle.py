@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 
 from rankwise.errors import RankwiseError  # noqa: E402
 from rankwise.pool import Model, ModelUnavailable, Pool, Quarantined, TaskHung  # noqa: E402
-from rankwise.pool.workers.child.failures import is_out_of_memory  # noqa: E402
+from rankwise.pool.workers.runner import is_out_of_memory  # noqa: E402
 from rankwise.weights import load_weights  # noqa: E402
 from tests.pool.models import CRASH, EXIT, HANG, KILL, RAISE, TOO_MUCH, Carrying, Odd, linear  # noqa: E402
 

@@ -17,7 +17,7 @@ import pytest
 
 from rankwise.cli.top import _text
 from rankwise.pool import DeadlineExceeded, Model, Pool
-from rankwise.pool.workers.starting import pause_s
+from rankwise.pool.workers.fork_server import pause_s
 
 HERE = "tests.pool.models"
 WAIT_S = 60.0

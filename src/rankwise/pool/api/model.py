@@ -1,4 +1,4 @@
-"""What the user says about a model."""
+"""What the user says about a model, and how that travels to a worker."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import pickle
 import re
 import sys
+import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -157,3 +158,66 @@ def _not_sent(name: str, what: str, error: Exception) -> UsageError:
         why=str(error),
         next=("define it at the top of a module", 'or give an import path: Model("my_models:build")'),
     )
+
+
+# In a worker: the caller's script, for a `build` or an input that is defined in it.
+_script_run = ""  # its path, once it has run here
+_is_importing = False
+
+
+def become_like_the_caller(spec: dict[str, Any]) -> None:
+    """Imports find here what they find where the pool is. In that process itself nothing of it is wanted: scripts would run twice."""
+    for folder in reversed(spec["path"]):
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+    if os.path.isdir(spec["cwd"]):  # on another machine it need not be there; then Ray has put this process where it should be
+        os.chdir(spec["cwd"])
+    if spec["main"]:
+        become(spec["main"])
+    elif spec["script"]:
+        become_when_asked(spec["script"])
+
+
+def become(path: str) -> None:
+    """Run the script once under another name, as multiprocessing does, so that its functions can be found."""
+    global _is_importing, _script_run
+    import runpy
+
+    if _script_run == path:
+        return
+    _script_run = path
+    module = types.ModuleType("__mp_main__")
+    _is_importing = True
+    try:
+        module.__dict__.update(runpy.run_path(path, run_name="__mp_main__"))
+    except BaseException:
+        _script_run = ""  # whoever asks next is told the same
+        raise
+    finally:
+        _is_importing = False
+    sys.modules["__main__"] = sys.modules["__mp_main__"] = module
+
+
+def is_importing_script() -> bool:
+    """While it is, a new Pool would be one that a script without a main guard is about to start."""
+    return _is_importing
+
+
+def become_when_asked(path: str) -> None:
+    """Most pools never need the script: it runs when an input names something of it."""
+    if not _script_run:
+        sys.modules["__main__"] = sys.modules["__mp_main__"] = _Unread(path)
+
+
+class _Unread(types.ModuleType):
+    """Stands for the script until somebody looks for one of its names."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("__main__")
+        self.__file__ = path
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or _is_importing:
+            raise AttributeError(name)
+        become(str(self.__file__))
+        return getattr(sys.modules["__main__"], name)

@@ -28,7 +28,7 @@ from rankwise.pool.api.arguments import (
     seed_of,
 )
 from rankwise.pool.api.ensembles import Combine, Ensemble, Router, Split
-from rankwise.pool.api.model import Model
+from rankwise.pool.api.model import Model, is_importing_script
 from rankwise.pool.api.streams import WINDOW, AsyncStream, awaited
 from rankwise.pool.backend import ENGINES, Backend, Growing, PoolOptions, ReadInLoop, start
 from rankwise.pool.errors import missing_main_guard
@@ -61,7 +61,8 @@ class Pool:
         engine: str = "processes",
         address: str | None = None,
     ) -> None:
-        _check_not_importing_main()
+        if is_importing_script():
+            raise missing_main_guard()
         check_pool(workers, max_queue, idle_s, threads, memory, lane_bytes)
         check_engine(engine, address, ENGINES)
         options = PoolOptions(workers, memory, max_queue, idle_s, threads, pin, lane_bytes, checked_seed(seed), address)
@@ -325,12 +326,6 @@ def _dtype_name(dtype: Any) -> tuple[str, bool]:
         if name:
             return name, name not in SHARED
     raise UsageError(f"{dtype!r} cannot lie in lane memory")
-
-
-def _check_not_importing_main() -> None:
-    module = sys.modules.get("rankwise.pool.workers.child.main_module")
-    if module is not None and module.is_importing:
-        raise missing_main_guard()
 
 
 def _end(backend: Backend) -> None:

@@ -20,13 +20,13 @@ from typing import Any
 
 import numpy as np
 
+from rankwise.pool.api.model import become_like_the_caller
 from rankwise.pool.backend import PoolOptions, gpus, plan_workers, this_machine
 from rankwise.pool.memory.encoding import INLINE_BYTES, EncodedInputs, Node, folded
 from rankwise.pool.memory.shared_memory import Slot, rounded
 from rankwise.pool.processes import Processes, staffed
 from rankwise.pool.ray.encoding import ResultEncoder, is_small, with_arrays_moved
 from rankwise.pool.schedule.state import ModelState
-from rankwise.pool.workers.child.main_module import become_like_the_caller
 
 _TELL_S = 1.0  # how often the numbers are told, also as a sign of life
 _MOST = 2000  # answers in one message

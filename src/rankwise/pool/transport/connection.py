@@ -337,7 +337,7 @@ class WorkerHandle:
                 os.close(fd)
 
 
-_OURS = ("rankwise/pool/workers/child/", "runpy")
+_OURS = ("rankwise/pool/workers/", "runpy")
 _TIMEOUT_S = 10.0  # for py-spy, which looks through all a process has mapped; a card's driver maps much
 _ANSWER_S, _SETTLE_S = 2.0, 0.05
 

@@ -20,7 +20,7 @@ from rankwise.pool.schedule.state import ModelState, Order, Seat, WorkerState
 from rankwise.pool.schedule.tasks import Chunk, Task
 from rankwise.pool.transport.connection import WorkerHandle, stack_of, wait_at_most
 from rankwise.pool.transport.listener import Events, Listener
-from rankwise.pool.workers.starting import ForkServer, Starter, pause_s
+from rankwise.pool.workers.fork_server import ForkServer, Starter, pause_s
 
 log = logging.getLogger("rankwise.pool")
 _MAX_EARLY_DEATHS = 3

@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from marshal import dumps
 from os import getpid
@@ -33,11 +34,10 @@ from rankwise.pool.transport.connection import (
     send,
     wait_at_most,
 )
-from rankwise.pool.workers.child.allocator import KEPT_S, keep
-from rankwise.pool.workers.child.failures import Poisoned, check_poison, is_out_of_memory, note_own_doing
-from rankwise.pool.workers.child.lanes import MOST_BYTES, Gathering, Inputs, Outputs, requests_of
-from rankwise.pool.workers.child.loading import Loaded, drop, load, seed_all, seeded, tidy
-from rankwise.pool.workers.child.runner import Runner
+from rankwise.pool.workers.lanes import MOST_BYTES, Gathering, Inputs, Outputs, requests_of
+from rankwise.pool.workers.loading import KEPT_S, Loaded, drop, keep, load, seed_all, seeded, tidy
+from rankwise.pool.workers.row_checks import RowChecker
+from rankwise.pool.workers.runner import Poisoned, Runner, check_poison, is_out_of_memory
 
 _TIDY_S = 1.2 * KEPT_S
 _RESULTS_BYTES = 80_000  # of one order, in its answer
@@ -65,7 +65,7 @@ class Worker:
         self._inputs = Inputs()
         self._outputs = Outputs(sock, page, soft_limit, self._inputs.alias)
         self._models: dict[int, Loaded] = {}
-        self._runner = Runner()
+        self._runner = Runner(RowChecker())
         self._serial = self._number = 0  # of the order at hand, and its model
         self._pid = os.getpid()
         self._runner.on_call, self._runner.on_wait = self._begin_call, page.wait_for_card
@@ -332,3 +332,23 @@ def _set_title(title: str) -> None:
     except OSError:
         pass
     sys.argv = [title]
+
+
+def note_own_doing(page: StatusPage) -> None:
+    """A signal that the model's code sends to its own process looks like one from outside, so a note is left on the page first. Only for
+    the ways that Python has: a signal that C code sends cannot be told from others."""
+    me, group = os.getpid(), os.getpgrp()
+
+    def noting(act: Callable[..., Any], is_me: Callable[..., bool]) -> Callable[..., Any]:
+        def act_noting(*args: Any) -> Any:
+            if is_me(*args):
+                page.note_own_doing()
+            return act(*args)
+
+        return act_noting
+
+    os.kill = noting(os.kill, lambda pid, number: pid in (me, 0, -1, -group) and number)
+    os.killpg = noting(os.killpg, lambda pgid, number: pgid in (0, group) and number)
+    os.abort = noting(os.abort, lambda: True)
+    signal.raise_signal = noting(signal.raise_signal, lambda number: True)
+    signal.pthread_kill = noting(signal.pthread_kill, lambda thread, number: bool(number))

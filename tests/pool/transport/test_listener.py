@@ -15,7 +15,7 @@ import torch
 from rankwise.pool import DeadlineExceeded, Model, Pool
 
 LONG_S = 60
-HERE = "tests.pool.transport.test_event_loop"
+HERE = "tests.pool.transport.test_listener"
 
 
 def double() -> object:

@@ -30,7 +30,7 @@ ENDS = {"killed": (30.0, "time.sleep(60)"), "left": (30.0, "import os; os._exit(
 @pytest.mark.parametrize("how", ENDS)
 def test_nothing_is_left_a_second_after_the_parent(how: str) -> None:
     before = set(os.listdir("/dev/shm"))
-    root = Path(__file__).parents[4]
+    root = Path(__file__).parents[3]
     command = [sys.executable, "-c", SCRIPT % ENDS[how]]
     parent = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=root)
     assert parent.stdout is not None and parent.stderr is not None

@@ -12,9 +12,9 @@ torch = pytest.importorskip("torch")
 
 from rankwise.pool import Model, Pool  # noqa: E402
 from rankwise.pool.transport.connection import UNBATCHABLE  # noqa: E402
-from rankwise.pool.workers.child.loading import Loaded  # noqa: E402
-from rankwise.pool.workers.child.row_checks import gaps, largest  # noqa: E402
-from rankwise.pool.workers.child.runner import Runner  # noqa: E402
+from rankwise.pool.workers.loading import Loaded  # noqa: E402
+from rankwise.pool.workers.row_checks import RowChecker, gaps, largest  # noqa: E402
+from rankwise.pool.workers.runner import Runner  # noqa: E402
 from tests.pool.models import DEPENDENT, INDEPENDENT  # noqa: E402
 
 NUMBERS = torch.manual_seed(3)
@@ -96,7 +96,7 @@ def test_whoever_says_so_keeps_the_batches() -> None:
 @pytest.mark.parametrize("rows", [3, 4, 5, 16])
 def test_a_small_first_batch_shows_a_slight_dependence_too(rows: int) -> None:
     """Three percent in a batch of four are not rounding."""
-    runner, model = Runner(), Loaded("m", DEPENDENT["slight count"], torch.device("cpu"), 0)
+    runner, model = Runner(RowChecker()), Loaded("m", DEPENDENT["slight count"], torch.device("cpu"), 0)
     results = runner.run(model, [(row,) for row in ROWS[1 : rows + 1]], [1] * rows, lambda place: (ROWS[1 + place],))
 
     assert runner.flags & UNBATCHABLE
@@ -119,7 +119,7 @@ class Flips:
 
 @pytest.mark.parametrize("often", [False, True])
 def test_a_single_answer_that_differs_is_not_given_away_and_forgiven_once(often: bool) -> None:
-    runner, flips = Runner(), Flips(often)
+    runner, flips = Runner(RowChecker()), Flips(often)
     model = Loaded("m", flips, torch.device("cpu"), 0)
     is_unbatched = False
     for i in range(12):
@@ -138,7 +138,7 @@ def test_looking_takes_a_small_part_of_the_time() -> None:
     """Counted, not timed: the model is called for the batches, for the first looks, and seldom beyond that."""
     calls: list[int] = []
     model = Loaded("m", lambda x: (calls.append(len(x)), sum(x[:, :1].sin() for _ in range(200)))[1], torch.device("cpu"), 0)
-    runner = Runner()
+    runner = Runner(RowChecker())
     for _ in range(300):
         x = torch.rand(32, 4)
         runner.run(model, [(x,)], [32], lambda place: (x,))  # noqa: B023
@@ -159,7 +159,7 @@ NARROW, WIDE = torch.tensor([[1.0, 0.0, 0.0]]), torch.ones(1, 3)
 @pytest.mark.parametrize("others", [[WIDE] * 7, [torch.cat([WIDE] * 7)]])
 def test_a_single_row_of_another_width_stops_the_batches(others: list[torch.Tensor]) -> None:
     """Only one row differs, but the rows one by one do not make an output that could be given away instead."""
-    runner, requests = Runner(), [torch.cat([NARROW, WIDE]), *others]
+    runner, requests = Runner(RowChecker()), [torch.cat([NARROW, WIDE]), *others]
     model = Loaded("m", DEPENDENT["width"], torch.device("cpu"), 0)
     results = runner.run(model, [(x,) for x in requests], [len(x) for x in requests], lambda place: (requests[place],))
 
@@ -172,7 +172,7 @@ def test_requests_of_a_batch_that_failed_are_looked_at_by_themselves() -> None:
             raise ValueError("negative")
         return DEPENDENT["width"](x)  # type: ignore[no-any-return]
 
-    runner, requests = Runner(), [torch.cat([NARROW, WIDE, WIDE]), -WIDE]
+    runner, requests = Runner(RowChecker()), [torch.cat([NARROW, WIDE, WIDE]), -WIDE]
     results = runner.run(
         Loaded("m", width_of_good_rows, torch.device("cpu"), 0), [(x,) for x in requests], [3, 1], lambda place: (requests[place],)
     )

@@ -12,8 +12,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from rankwise.pool import Model, ModelUnavailable, Pool, TaskHung  # noqa: E402
-from rankwise.pool.workers.child import failures  # noqa: E402
-from rankwise.pool.workers.child.failures import Poisoned, check_poison  # noqa: E402
+from rankwise.pool.workers import runner  # noqa: E402
+from rankwise.pool.workers.runner import Poisoned, check_poison  # noqa: E402
 from tests.pool.models import HANG, RAISE  # noqa: E402
 
 POISONING = "tests.pool.models:poisoning"
@@ -78,7 +78,7 @@ def test_what_passes_is_no_poison(monkeypatch: pytest.MonkeyPatch) -> None:
         KeyboardInterrupt(),
     ):
         check_poison(error)
-    monkeypatch.setattr(failures, "_card_answers", lambda: False)  # whatever the model has made of the card's error
+    monkeypatch.setattr(runner, "_card_answers", lambda: False)  # whatever the model has made of the card's error
     with pytest.raises(Poisoned):
         check_poison(ValueError("no luck"))
 
@@ -95,4 +95,4 @@ def test_a_task_that_hangs_has_its_stack_with_and_without_py_spy(monkeypatch: py
         error = pool.submit("moody", torch.tensor([HANG])).exception(60)
 
     assert isinstance(error, TaskHung)
-    assert "models.py" in error.finding.why and "forward" in error.finding.why and "rankwise/pool/workers/child" not in error.finding.why
+    assert "models.py" in error.finding.why and "forward" in error.finding.why and "rankwise/pool/workers/" not in error.finding.why

@@ -10,9 +10,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from rankwise.pool.memory.shared_memory import Segment  # noqa: E402
-from rankwise.pool.workers.child import lanes  # noqa: E402
-from rankwise.pool.workers.child.lanes import Inputs  # noqa: E402
-from rankwise.pool.workers.child.page_map import open_pagemap  # noqa: E402
+from rankwise.pool.workers import lanes  # noqa: E402
+from rankwise.pool.workers.lanes import Inputs, open_pagemap  # noqa: E402
 
 SIZE = 64 << 10
 

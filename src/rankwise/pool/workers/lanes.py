@@ -1,7 +1,9 @@
-"""Inputs as the model sees them: tensors right on the parent's lane, through a mapping that keeps the model's writes private."""
+"""Inputs as the model sees them: tensors right on the parent's lane, through a mapping that keeps the model's writes private; and outputs
+on the worker's own lane."""
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 import time
@@ -27,7 +29,6 @@ from rankwise.pool.memory.encoding import (
 )
 from rankwise.pool.memory.shared_memory import PAGE, Lane, Segment, copy_into, rounded, to_tensor
 from rankwise.pool.transport.connection import SLOTS, StatusPage, send
-from rankwise.pool.workers.child.page_map import is_untouched, open_pagemap
 
 
 def copied(array: np.ndarray[Any, Any], owner: Any) -> np.ndarray[Any, Any]:
@@ -241,3 +242,35 @@ class Gathering:
         assert self._results is not None
         self._results.append((ok, answer))
         self.size += _ROOM + size
+
+
+_ENTRY = 8  # bytes per page in /proc/self/pagemap
+# The highest byte of an entry says whether the page is there (0x80), in swap (0x40), and still the file's (0x20).
+_CLEAN = bytes(byte for byte in range(256) if not byte & 0xC0 or byte & 0x20)
+
+
+def open_pagemap(path: str = "/proc/self/pagemap") -> int:
+    """-1 where the kernel has none, or one that does not tell what a model wrote to from what it did not: results would go wrong."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return -1
+    tried = Segment.create(2 * PAGE, "rankwise-tried")
+    mine = Segment(tried.fd, 2 * PAGE, private=True)
+    mine.view[0] = mine.view[PAGE] + 1  # one page is written to, the other only read
+    try:
+        if is_untouched(fd, mine.address + PAGE, PAGE) and not is_untouched(fd, mine.address, PAGE):
+            return fd
+    except OSError:
+        pass
+    finally:
+        tried.close()
+    os.close(fd)
+    return -1
+
+
+def is_untouched(pagemap: int, start: int, nbytes: int) -> bool:
+    first, last = start // PAGE, (start + nbytes - 1) // PAGE
+    size = (last - first + 1) * _ENTRY
+    entries = os.pread(pagemap, size, first * _ENTRY)
+    return len(entries) == size and not entries[_ENTRY - 1 :: _ENTRY].translate(None, _CLEAN)

@@ -12,6 +12,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from rankwise.pool import Model, Pool  # noqa: E402
+from rankwise.pool.workers.fork_server import ENVIRONMENT  # noqa: E402
+from rankwise.pool.workers.loading import KEPT_S  # noqa: E402
 
 HERE = "tests.pool.models"
 LARGE_MB = 200
@@ -73,3 +75,7 @@ def test_a_busy_worker_keeps_the_pages_of_its_activations() -> None:
             pool.submit("conv", x).result()
 
         assert (faults(pool) - before) / 15 < 300  # of 3,000 pages
+
+
+def test_both_allocators_keep_memory_equally_long() -> None:
+    assert int(ENVIRONMENT["MIMALLOC_PURGE_DELAY"]) == 1000 * KEPT_S

@@ -2,79 +2,30 @@
 
 A single look cannot tell: an output as long as the batch may be a constant of that length, and rows that differ from what each gives alone
 look like any others. So rows run alone, among copies of themselves, and among fewer others in another order: closely for the first batches
-of a model and whenever one is much larger than those before, and now and then for as long as it runs.
-"""
+of a model and whenever one is much larger than those before, and now and then for as long as it runs."""
 
 from __future__ import annotations
 
 import random
 import time
 import weakref
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from rankwise.pool.memory.encoding import PLAIN, Uneven, bits_of, each_leaf, joined, leaves
-from rankwise.pool.workers.child.failures import check_poison, is_out_of_memory
-from rankwise.pool.workers.child.loading import Loaded, draws
+from rankwise.pool.memory.encoding import PLAIN, Uneven, bits_of, joined, leaves
+from rankwise.pool.workers.loading import Loaded, draws
+from rankwise.pool.workers.runner import Call, Unbatchable, check_poison, cut, each_tensor, is_out_of_memory
 
 # How far two ways to compute the same may be apart, as a part of the largest number of a row.
 _ROUNDING = {torch.float64: 1e-6, torch.complex128: 1e-6, torch.float32: 1e-3, torch.complex64: 1e-3, torch.float16: 1e-2}
 _COARSE = 5e-2  # for bfloat16 and what is coarser still
 
 
-class Unbatchable(Exception):
-    """The rows of a batch cannot be told apart, or depend on each other; its text says why."""
-
-
-def join(requests: list[tuple[Any, ...]]) -> tuple[Any, ...]:
-    """The rows of all requests in one; values that are not tensors are the same in all of them, or they would not be batched."""
-
-    def merge(values: list[Any]) -> Any:
-        first = values[0]
-        if isinstance(first, torch.Tensor):
-            return torch.cat(values)
-        if type(first) in (list, tuple):
-            return type(first)([merge([value[i] for value in values]) for i in range(len(first))])
-        if type(first) is dict:
-            return {key: merge([value[key] for value in values]) for key in first}
-        return first
-
-    return tuple([merge([request[i] for request in requests]) for i in range(len(requests[0]))])
-
-
-def cut(output: Any, rows: list[int]) -> list[Any]:
-    """A batch's output as one part per request. Raises Unbatchable where it has no rows to cut."""
-    total = sum(rows)
-    starts = [sum(rows[:i]) for i in range(len(rows))]
-
-    def check(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.dim() == 0 or tensor.shape[0] != total:
-            raise Unbatchable("its output has no row for each row of its input")
-        return tensor
-
-    try:
-        if not has_tensor(output):
-            raise Unbatchable("there is no tensor in its output")
-        each_tensor(output, check)
-        return [each_tensor(output, lambda t: t[start : start + count]) for start, count in zip(starts, rows)]  # noqa: B023  (used at once)
-    except Uneven:
-        raise Unbatchable("its output is a container that cannot be cut") from None
-
-
 def take(value: Any, places: list[int]) -> Any:
     """These rows of all tensors, as a copy."""
     return each_tensor(value, lambda tensor: tensor[places])
-
-
-def each_tensor(value: Any, act: Callable[[torch.Tensor], Any]) -> Any:
-    return each_leaf(value, lambda leaf: act(leaf) if isinstance(leaf, torch.Tensor) else leaf)
-
-
-def has_tensor(value: Any) -> bool:
-    return bool(_tensors(value))
 
 
 def rows_vary(value: Any) -> bool:
@@ -140,8 +91,6 @@ _MOST_NOISE = 10.0  # times what is usual for the type; a model that is coarser 
 _COARSEST = 0.2  # more than this part of the largest number is no rounding, whatever the type
 _SMALL = 0.01  # a row with smaller numbers than this part of the batch's is taken for one with such
 
-Call = Callable[[tuple[Any, ...]], Any]
-
 
 @dataclass
 class Known:
@@ -159,7 +108,7 @@ class Known:
     outlines: dict[Any, Any] = field(default_factory=dict)  # of outputs, by what the inputs look like
 
 
-class Prover:
+class RowChecker:
     """`spare` before a batch runs, `check` after it; raises Unbatchable, with the reason."""
 
     def __init__(self) -> None:

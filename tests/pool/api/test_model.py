@@ -141,7 +141,7 @@ if __name__ == "__main__":
 
 def test_named_tuples_and_ordered_dicts_hold_arrays_where_arrays_were_given(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(NO_TORCH)
-    root = Path(__file__).parents[4]
+    root = Path(__file__).parents[3]
     env = {**os.environ, "PYTHONPATH": f"{root / 'src'}:{root}"}
     done = subprocess.run([sys.executable, str(tmp_path / "script.py")], capture_output=True, text=True, timeout=100, env=env)
 
