@@ -6,17 +6,20 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from rankwise.errors import UsageError
-from rankwise.pool.api.model import Model
+from rankwise.pool.api.model import Model, check_number, parse_bytes, shown
 from rankwise.pool.schedule.state import ModelState, Plan, Seat
 from rankwise.pool.stats import Counters
+from rankwise.sizes import bytes_text
 
 Requests = Iterator[tuple[ModelState, Sequence[Any]]]  # model and inputs, one after the other
 ENGINES = {"processes": "rankwise.pool.processes", "ray": "rankwise.pool.ray.engine"}
@@ -24,7 +27,7 @@ ENGINES = {"processes": "rankwise.pool.processes", "ray": "rankwise.pool.ray.eng
 
 @dataclass(frozen=True)
 class PoolOptions:
-    """The keyword arguments of `Pool`, checked."""
+    """The keyword arguments of `Pool`."""
 
     workers: int | str = "auto"
     memory: int | str | Mapping[str, int | str] | None = None
@@ -35,6 +38,62 @@ class PoolOptions:
     lane_bytes: int | str | None = None
     seed: int | None = None
     address: str | None = None  # of the cluster, where the engine is one
+
+    def check(self, engine: Any) -> None:
+        """Raises UsageError for what can be seen to be wrong before anything runs."""
+        workers, address = self.workers, self.address
+        if workers != "auto" and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 0):
+            next_step = '"auto" is one per core, 0 runs models in this process'
+            raise UsageError(f'workers is {shown(workers)}; it must be a number, or "auto"', next=(next_step,))
+        check_number("max_queue", self.max_queue, least=1, whole=True)
+        check_number("idle_s", self.idle_s, least=0, none=True)
+        check_number("threads", self.threads, least=1, whole=True, none=True)
+        memory_limits(self.memory, ())
+        if self.lane_bytes is not None:
+            parse_bytes(self.lane_bytes, "lane_bytes")
+        if engine not in ENGINES:
+            raise UsageError(
+                f"engine is {shown(engine)}; it must be one of {', '.join(ENGINES)}",
+                next=('"processes" is this machine, "ray" a Ray cluster',),
+            )
+        if address is not None and engine != "ray":
+            raise UsageError(f"address is {shown(address)}, but the engine {engine!r} has none", next=('give engine="ray"',))
+        if address is not None and not isinstance(address, str):
+            raise UsageError(f"address is {shown(address)}; it must be the text that ray.init takes", next=('address="10.0.0.1:6379"',))
+
+
+def memory_limits(memory: Any, devices: Iterable[str]) -> dict[str, int]:
+    """The budget of each device; "cuda" is all GPUs, and one that is not here needs none."""
+    if memory is None:
+        return {}
+    devices = {"cpu", *devices}  # a worker with a GPU may hold models of the CPU as well
+    if not isinstance(memory, Mapping):
+        return {device: parse_bytes(memory, "memory") for device in devices}
+    limits = {}
+    for device, size in sorted(memory.items(), key=str):  # "cuda" before "cuda:0", which says more
+        if not isinstance(device, str) or not re.fullmatch(r"cpu|cuda(:\S+)?", device):
+            raise UsageError(f"memory names a device {device!r}, which is none", next=('write it as {"cpu": "4GB", "cuda:0": "20GB"}',))
+        nbytes = parse_bytes(size, f"memory of {device!r}")
+        limits.update({own: nbytes for own in devices if device in (own, own.split(":")[0])})
+    return limits
+
+
+def check_shape(shape: Any, itemsize: int, limit_bytes: int | None) -> tuple[int, ...]:
+    """Of an array that is to be made: whole numbers from 0 on, and not more bytes than there can ever be."""
+    sizes = (shape,) if not isinstance(shape, Iterable) else tuple(shape)
+    try:
+        found = tuple([size.__index__() for size in sizes])
+    except AttributeError:
+        found = (-1,)
+    if any(size < 0 for size in found):
+        raise UsageError(f"the shape is {shown(shape)}; it must be a whole number of at least 0, or several")
+    nbytes = math.prod(found) * itemsize
+    if limit_bytes is not None and nbytes > limit_bytes:
+        raise UsageError(
+            f"an array of shape {found} takes {bytes_text(nbytes)}, more than there is lane memory ({bytes_text(limit_bytes)})",
+            next=("make it smaller, or: Pool(..., lane_bytes=…)",),
+        )
+    return found
 
 
 class Backend(Protocol):

@@ -20,14 +20,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from rankwise.pool.api.arguments import derived, seed_of
 from rankwise.pool.api.model import Model
 from rankwise.pool.backend import PoolOptions, Requests, plan_workers, states_of, this_machine
 from rankwise.pool.errors import Unsendable, build_failed, deadline_exceeded, pool_closed
 from rankwise.pool.memory.encoding import CARRIED, Node, as_array, pack, stays_tensor, unpack, widened
 from rankwise.pool.memory.requests import NOT_IN_A_LOOP, failure, not_sendable, raised, wants_tensors
 from rankwise.pool.memory.shared_memory import to_tensor
-from rankwise.pool.schedule.state import ModelState, Plan
+from rankwise.pool.schedule.state import ModelState, Plan, derived, seed_of
 from rankwise.pool.stats import Counters
 from rankwise.pool.workers.lanes import copied, seen
 from rankwise.pool.workers.loading import Loaded, load, seeded

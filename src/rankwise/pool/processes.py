@@ -12,14 +12,13 @@ from functools import partial
 from typing import Any
 
 from rankwise.errors import UsageError
-from rankwise.pool.api.arguments import any_seed, check_shape, derived, memory_limits, parse_bytes
 from rankwise.pool.api.grouped_streams import GroupedStream, PoolCalls
-from rankwise.pool.api.model import Model
-from rankwise.pool.backend import PoolOptions, Requests, plan_workers, states_of, this_machine
+from rankwise.pool.api.model import Model, parse_bytes
+from rankwise.pool.backend import PoolOptions, Requests, check_shape, memory_limits, plan_workers, states_of, this_machine
 from rankwise.pool.memory.encoding import NUMPY, EncodedInputs
 from rankwise.pool.memory.requests import InputEncoder, rows_and_key
 from rankwise.pool.schedule.pool_state import Settings
-from rankwise.pool.schedule.state import ModelState, Plan
+from rankwise.pool.schedule.state import ModelState, Plan, any_seed, derived
 from rankwise.pool.schedule.tasks import Chunk, TaskFuture, cut_up
 from rankwise.pool.workers.dispatcher import Dispatcher
 

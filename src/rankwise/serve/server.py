@@ -15,8 +15,7 @@ from typing import Any
 
 from rankwise.errors import UsageError
 from rankwise.pool import Pool
-from rankwise.pool.api.models_file import Entry, ModelsFile
-from rankwise.pool.api.virtual_models import VirtualModel
+from rankwise.pool.api.models_file import Entry, ModelsFile, VirtualModel
 from rankwise.serve.access import Guard
 from rankwise.serve.answering import Answering
 from rankwise.serve.catalogue import Catalogue, Source

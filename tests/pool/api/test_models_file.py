@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from rankwise.errors import RankwiseError
+from rankwise.pool.api.model import TensorSpec
 from rankwise.pool.api.models_file import read_models
-from rankwise.pool.memory.datatypes import TensorSpec
 
 WHOLE = """
 [pool]

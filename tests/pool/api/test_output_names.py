@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rankwise.pool.api.output_names import named_list, output_names
+from rankwise.pool.api.model import named_list, output_names
 
 
 def test_one_is_output_and_several_are_numbered_unless_declared() -> None:

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 from rankwise.errors import UsageError  # noqa: E402
 from rankwise.pool import Model, Pool  # noqa: E402
-from rankwise.pool.api.arguments import derived  # noqa: E402
+from rankwise.pool.schedule.state import derived  # noqa: E402
 
 DRAWING, DROPPING = "tests.pool.models:drawing", "tests.pool.models:dropping"
 

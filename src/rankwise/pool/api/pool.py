@@ -15,25 +15,22 @@ from concurrent.futures import Future, wait
 from typing import Any
 
 from rankwise.errors import UsageError
-from rankwise.pool.api.arguments import (
-    check_engine,
-    check_models,
-    check_pool,
-    check_shape,
+from rankwise.pool.api.ensembles import Combine, Ensemble, Router, Split
+from rankwise.pool.api.model import Model, check_models, is_importing_script
+from rankwise.pool.api.streams import (
+    WINDOW,
+    AsyncStream,
+    awaited,
     check_window,
     checked_deadline,
     checked_priority,
     checked_seed,
     is_request,
-    seed_of,
 )
-from rankwise.pool.api.ensembles import Combine, Ensemble, Router, Split
-from rankwise.pool.api.model import Model, is_importing_script
-from rankwise.pool.api.streams import WINDOW, AsyncStream, awaited
-from rankwise.pool.backend import ENGINES, Backend, Growing, PoolOptions, ReadInLoop, start
+from rankwise.pool.backend import Backend, Growing, PoolOptions, ReadInLoop, check_shape, start
 from rankwise.pool.errors import missing_main_guard
 from rankwise.pool.memory.encoding import NUMPY, SHARED, name_of_numpy, name_of_torch
-from rankwise.pool.schedule.state import ModelState
+from rankwise.pool.schedule.state import ModelState, seed_of
 from rankwise.pool.stats import register
 
 _LIVE: weakref.WeakSet[Pool] = weakref.WeakSet()
@@ -63,9 +60,8 @@ class Pool:
     ) -> None:
         if is_importing_script():
             raise missing_main_guard()
-        check_pool(workers, max_queue, idle_s, threads, memory, lane_bytes)
-        check_engine(engine, address, ENGINES)
         options = PoolOptions(workers, memory, max_queue, idle_s, threads, pin, lane_bytes, checked_seed(seed), address)
+        options.check(engine)
         self._joint: set[Future[Any]] = set()
         self._models = _checked(models)
         self._backend = start(engine, self._models, options)

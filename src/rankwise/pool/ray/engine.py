@@ -18,7 +18,6 @@ from typing import Any, NoReturn
 import numpy as np
 
 from rankwise.errors import UsageError
-from rankwise.pool.api.arguments import any_seed, derived
 from rankwise.pool.api.model import Model
 from rankwise.pool.backend import PoolOptions, Requests, states_of
 from rankwise.pool.errors import ModelUnavailable, deadline_exceeded, killed_actors, no_worker, pool_closed, pool_full
@@ -29,7 +28,7 @@ from rankwise.pool.ray.handles import ActorHandle, ActorSet
 from rankwise.pool.ray.placement import Placement, fixed_placements, node_placements, spread_replicas
 from rankwise.pool.ray.stats import cluster_stats
 from rankwise.pool.ray.streams import in_order
-from rankwise.pool.schedule.state import Deadlines, ModelState, Plan, Seat
+from rankwise.pool.schedule.state import Deadlines, ModelState, Plan, Seat, any_seed, derived
 from rankwise.pool.schedule.tasks import TaskFuture
 from rankwise.pool.stats import Counters
 

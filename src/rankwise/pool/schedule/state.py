@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import heapq
 import itertools
+import secrets
 import weakref
 from collections import deque
 from dataclasses import dataclass, field
@@ -339,3 +341,20 @@ class Run:
 
 
 Action = Load | Drop | Run
+
+
+# Seeds: those of workers, models and requests all come from the pool's.
+
+
+def any_seed() -> int:
+    return secrets.randbits(63)
+
+
+def seed_of(seed: int | None, number: int) -> int | None:
+    """That of the request with this number, of a stream that has this seed."""
+    return derived(seed, number) if seed is not None else None
+
+
+def derived(seed: int, *what: str | int) -> int:
+    """The same for the same; for anything else another one."""
+    return int.from_bytes(hashlib.blake2b(repr((seed, *what)).encode(), digest_size=8).digest(), "big") >> 1

@@ -11,12 +11,11 @@ from collections import deque
 from pathlib import Path
 from weakref import WeakSet
 
-from rankwise.pool.api.arguments import derived
 from rankwise.pool.errors import MAX_BUILDS, MAX_KILLS, Death, back_off_s, build_died, is_quarantined, quarantined, task_hung
 from rankwise.pool.memory.encoding import described
 from rankwise.pool.memory.requests import Reader
 from rankwise.pool.schedule.pool_state import PoolState
-from rankwise.pool.schedule.state import ModelState, Order, Seat, WorkerState
+from rankwise.pool.schedule.state import ModelState, Order, Seat, WorkerState, derived
 from rankwise.pool.schedule.tasks import Chunk, Task
 from rankwise.pool.transport.connection import WorkerHandle, stack_of, wait_at_most
 from rankwise.pool.transport.listener import Events, Listener
