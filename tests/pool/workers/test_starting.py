@@ -31,7 +31,7 @@ def pool() -> Iterator[Pool]:
 
 def fork_server_pid(pool: Pool) -> int:
     """Of the process the workers are forked from; the present one."""
-    return wait_for(lambda: pool._backend.dispatcher.lifecycle.fork_server).process.pid  # type: ignore[no-any-return]
+    return wait_for(lambda: pool._backend.lifecycle.fork_server).process.pid  # type: ignore[no-any-return]
 
 
 def pids(pool: Pool) -> set[int]:
@@ -78,7 +78,7 @@ def test_killed_again_and_again_while_it_starts(pool: Pool) -> None:
     for _ in range(4):
         pid = fork_server_pid(pool)
         kill(pid)
-        wait_for(lambda pid=pid: pool._backend.dispatcher.lifecycle.fork_server is None or fork_server_pid(pool) != pid)
+        wait_for(lambda pid=pid: pool._backend.lifecycle.fork_server is None or fork_server_pid(pool) != pid)
         kill(next(iter(pids(pool)), 2**22 + 1))
 
     waiting = [pool.submit("facts") for _ in range(20)]
@@ -91,7 +91,7 @@ def test_killed_before_it_ever_was_ready() -> None:
         for _ in range(3):
             pid = fork_server_pid(pool)
             kill(pid)
-            wait_for(lambda pid=pid: pool._backend.dispatcher.lifecycle.fork_server is None or fork_server_pid(pool) != pid)
+            wait_for(lambda pid=pid: pool._backend.lifecycle.fork_server is None or fork_server_pid(pool) != pid)
         late = pool.submit("facts", deadline_s=0.05)
         assert isinstance(late.exception(WAIT_S), DeadlineExceeded)  # nobody is there to run it, and it is told in time
         assert pool.submit("facts").result(WAIT_S)["pid"]
@@ -133,7 +133,7 @@ while not pool.stats()["workers"][0]["running"] == "stuck" or future.done() or n
     time.sleep(0.05)
 time.sleep(0.5)
 worker = pool.stats()["workers"][0]["pid"]
-os.kill(pool._backend.dispatcher.lifecycle.fork_server.process.pid, signal.SIGKILL)
+os.kill(pool._backend.lifecycle.fork_server.process.pid, signal.SIGKILL)
 print(worker, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """

@@ -114,7 +114,7 @@ class PoolActor:
         if is_small(node):
             return node, len(node[1][0][3]), (), to_tensor
         slots: list[Slot] = []
-        arena = self._engine.dispatcher.arena
+        arena = self._engine.arena
 
         def put(data: np.ndarray[Any, Any], owner: Any = None) -> Any:
             if data.nbytes <= INLINE_BYTES:
@@ -132,7 +132,7 @@ class PoolActor:
 
     def _on_lane(self, data: np.ndarray[Any, Any]) -> Slot:
         """Waits while what is under way may make room: nobody here could try again."""
-        arena = self._engine.dispatcher.arena
+        arena = self._engine.arena
         while (slot := arena.write(data)) is None:
             if rounded(data.nbytes) > arena.limit_bytes or not self._engine.has_open_tasks():
                 raise self._engine.no_room("an input", data.nbytes)

@@ -311,7 +311,7 @@ class WorkerState:
     holds: dict[int, Holding] = field(default_factory=dict)
     inflight: dict[int, Order] = field(default_factory=dict)
     ahead_s: float = 0.0
-    handle: Any = None  # the dispatcher's own end of it
+    handle: Any = None  # the pool's end of it, a WorkerHandle
 
     @property
     def is_loading(self) -> bool:

@@ -242,8 +242,8 @@ class Chunk(TaskFuture):
         return value
 
     def tasks_from(self, first: int) -> list[Task]:
-        """Those of its requests from this place on that have no answer and are no tasks yet: as tasks of their own. By the dispatcher,
-        which holds its lock."""
+        """Those of its requests from this place on that have no answer and are no tasks yet: as tasks of their own. The pool's
+        lock is held."""
         with self._settling:
             if self._has_answer is None:
                 self._cut()

@@ -266,7 +266,7 @@ class WorkerHandle:
         self.is_orphan = False  # the process it was forked from is gone, so its exit code will not be reported
         self.is_lost = False  # its socket is closed
         self.has_answered = False
-        self.is_armed = False  # the dispatcher's thread waits for its packets
+        self.is_armed = False  # the listener's thread waits for its packets
         self.reading = threading.Lock()  # held by the thread that reads its packets
         self.reader: Any = None
         self.verdict: Death | None = None  # why we ended it ourselves

@@ -49,7 +49,7 @@ class Events(Protocol):
     def tick(self, now: float) -> None: ...
     def next_moment(self, latest: float) -> float: ...
     def on_time(self, now: float) -> None: ...
-    def snapshot(self) -> dict[str, Any]: ...
+    def stats(self) -> dict[str, Any]: ...
     def give_up(self, why: str) -> None: ...
     def tear_down(self) -> None: ...
 
@@ -295,8 +295,8 @@ class Listener:
                     next_tick = now + (BUSY_TICK_S if events.is_busy else IDLE_TICK_S)
                 self._listen(next_tick)
         except Exception:
-            log.exception("the pool's dispatcher failed")
-            events.give_up("its dispatcher failed, which is a fault of rankwise")
+            log.exception("the pool's listener failed")
+            events.give_up("its listener failed, which is a fault of rankwise")
         finally:
             events.tear_down()
             self.close_own()
@@ -310,7 +310,7 @@ class Listener:
                 self._grace.clear()
                 self._take_over()
             elif self._window is not None and fd == self._window.fileno():
-                answer(self._window, self._events.snapshot())
+                answer(self._window, self._events.stats())
             elif fd == self._fork_server_fd:
                 self._events.read_fork_server()
             elif fd in self._ends:

@@ -34,7 +34,7 @@ class Lifecycle:
     def __init__(self, state: PoolState, listener: Listener, events: Events) -> None:
         self._state, self._scheduler, self._listener, self._events = state, state.scheduler, listener, events
         self._numbers = itertools.count(1)
-        self._starter = Starter(state.settings.seats, self._on_fork_server, self._start_worker)
+        self._starter = Starter(state.settings.plan.seats, self._on_fork_server, self._start_worker)
         self._early_deaths = self._left_early = 0
         self.oom = OomWatch(time.monotonic())
         self._signalled: deque[tuple[float, WeakSet[Task]]] = deque(maxlen=16)  # the last deaths by a signal: when, and under which tasks
