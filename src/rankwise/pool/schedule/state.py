@@ -9,9 +9,10 @@ import secrets
 import weakref
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rankwise.pool.schedule.tasks import Task
+if TYPE_CHECKING:  # `import rankwise.pool` needs nothing of shared memory
+    from rankwise.pool.schedule.tasks import Task
 
 
 class TaskQueue:
