@@ -1,4 +1,4 @@
-"""Pools in a script whose own functions build the models."""
+"""Builds and inputs of the user's script, and what outputs are called."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
+from rankwise.pool.api.model import named_list, output_names
 
+pytest.importorskip("torch")
 SCRIPT = """
 import os, sys, numpy, torch, rankwise
 print("run as", __name__)
@@ -146,3 +147,10 @@ def test_named_tuples_and_ordered_dicts_hold_arrays_where_arrays_were_given(tmp_
     done = subprocess.run([sys.executable, str(tmp_path / "script.py")], capture_output=True, text=True, timeout=100, env=env)
 
     assert done.stdout.strip() == "Pair [1.0, 1.0] OrderedDict [2.0, 2.0]", done.stderr
+
+
+def test_one_is_output_and_several_are_numbered_unless_declared() -> None:
+    assert output_names(None) == ["output"] and output_names(2) == ["output_0", "output_1"] and output_names(1) == ["output_0"]
+    assert output_names(None, ["y"]) == ["y"] and output_names(2, ["a", "b"]) == ["a", "b"]
+    assert output_names(2, ["a"]) == ["output_0", "output_1"] and output_names(None, ["a", "b"]) == ["output"]
+    assert named_list([3, 4]) == {"output_0": 3, "output_1": 4}
