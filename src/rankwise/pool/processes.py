@@ -257,9 +257,9 @@ class Processes:
             if task.parts:
                 state.divided.add(task)
                 for part in task.parts:
-                    scheduler.add(part, now)
+                    scheduler.add(part)
             else:
-                scheduler.add(task, now)
+                scheduler.add(task)
             if task.deadline is not None:
                 state.deadlines.add(task.deadline, task)
                 self._listener.wake_by(task.deadline)

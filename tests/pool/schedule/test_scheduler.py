@@ -117,7 +117,7 @@ def give(made: Scheduler, model: ModelState, count: int, **facts: Any) -> list[T
         task = Task(model, (("=", 1), 1, (), True), 0.0)
         for name, value in facts.items():
             setattr(task, name, value)
-        made.add(task, 0.0)
+        made.add(task)
         tasks.append(task)
     return tasks
 

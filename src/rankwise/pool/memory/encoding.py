@@ -36,9 +36,8 @@ CARRIED: dict[str, np.dtype[Any]] = {
     "float8_e4m3fnuz": np.dtype("int8"),
     "float8_e5m2fnuz": np.dtype("int8"),
 }
-NUMPY: dict[str, np.dtype[Any]] = (
-    {name: np.dtype(name) for name in SHARED} | CARRIED | {"raw": np.dtype("uint8")}
-)  # bytes that are no array
+# "raw" is bytes that are no array.
+NUMPY: dict[str, np.dtype[Any]] = {name: np.dtype(name) for name in SHARED} | CARRIED | {"raw": np.dtype("uint8")}
 _NAME_OF_CHAR = {np.dtype(name).char: name for name in SHARED} | {"q": "int64", "Q": "uint64", "l": "int64", "L": "uint64"}
 
 
@@ -66,9 +65,8 @@ def name_of_torch(dtype: Any) -> str:
 
 
 Node = tuple[Any, ...]
-EncodedInputs = tuple[
-    Any, int, Sequence[Any], bool
-]  # the node of the inputs, its bytes, what it holds of the arena, whether tensors come back
+# The node of the inputs, its bytes, what it holds of the arena, whether tensors come back.
+EncodedInputs = tuple[Any, int, Sequence[Any], bool]
 # Of an order: rows (0: stands for itself), inputs, deadline on the machine's monotonic clock, seed of its random numbers.
 Part = tuple[int, Node, float | None, int | None]
 INLINE_BYTES = 8192  # up to here, an array travels in the message: cheaper than the page faults of a lane
@@ -173,10 +171,10 @@ def _pack_unusual(tensor: Any, put: Put, torch: Any) -> Node:
     if not name or tensor.layout is not torch.strided:
         return _pickled(tensor.detach().cpu(), put)
     tensor = tensor.detach().cpu().resolve_conj().resolve_neg()
-    return ("T", name, tuple(tensor.shape), put(numpy_view(tensor, name, torch), tensor))
+    return ("T", name, tuple(tensor.shape), put(_numpy_view(tensor, name), tensor))
 
 
-def numpy_view(tensor: Any, name: str, torch: Any) -> np.ndarray[Any, Any]:
+def _numpy_view(tensor: Any, name: str) -> np.ndarray[Any, Any]:
     """The same memory as an array; types numpy does not know as integers of their width."""
     if name not in CARRIED:
         return tensor.numpy()  # type: ignore[no-any-return]

@@ -331,16 +331,11 @@ _LONGEST = 20_000  # bytes of an exception, or of its traceback
 
 
 def failure(error: BaseException, longest: int = _LONGEST) -> tuple[bytes, str]:
-    """As `packed_error`; what would end the caller's thread when raised there (SystemExit, KeyboardInterrupt) travels as text only."""
-    data, text = packed_error(error, longest)
-    return (data if isinstance(error, Exception) else b""), text
-
-
-def packed_error(error: BaseException, longest: int = _LONGEST) -> tuple[bytes, str]:
-    """The exception as the caller will see it, if it can travel, and the worker's traceback in any case."""
+    """The exception as the caller will see it, if it can travel, and the worker's traceback in any case. What would end the caller's
+    thread when raised there (SystemExit, KeyboardInterrupt) travels as text only."""
     text = "".join(traceback.format_exception(error))
     error.__traceback__ = None
-    return pickled(error, longest), text[-longest:]
+    return (pickled(error, longest) if isinstance(error, Exception) else b""), text[-longest:]
 
 
 def shortened(packed: tuple[bytes, str], longest: int) -> tuple[bytes, str]:

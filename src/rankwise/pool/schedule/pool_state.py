@@ -229,8 +229,7 @@ class PoolState:
         """All tasks of this model fail with this error, now and later."""
         model.broken = error
         waiting, wanted = model.queue.all(), model.awaiting_load
-        self._to_settle += [(future, False, error) for future in wanted]
-        model.awaiting_load = []
+        self.tell_not_loaded(model, error)
         if not waiting and not wanted:  # otherwise their futures tell it
             log.error("%s", error)
         for task in waiting:
@@ -249,8 +248,7 @@ class PoolState:
 
     def fail_waiting(self) -> None:
         for model in self.scheduler.models.values():
-            self._to_settle += [(future, False, pool_closed()) for future in model.awaiting_load]
-            model.awaiting_load = []
+            self.tell_not_loaded(model, pool_closed())
             for task in model.queue.all():
                 model.queue.forget(task)
                 self.fail(task, pool_closed())

@@ -27,7 +27,7 @@ class Scheduler:
         self.wake_at: float | None = None  # when a batch that waits for more rows has waited enough
         self.serial = 0  # of the latest order
 
-    def add(self, task: Task, now: float) -> None:
+    def add(self, task: Task) -> None:
         model: ModelState = task.model
         if not model.queue.waiting:
             active = [m.virtual_s for m in self.models.values() if m.queue.waiting]

@@ -282,7 +282,17 @@ class Chunk(TaskFuture):
         self._data, self._slots = [], []
 
 
-class Item:
+class _NeverCancelled:
+    """A part of a future: callers have only the whole of it, which they may cancel."""
+
+    def running(self) -> bool:
+        return True
+
+    def set_running_or_notify_cancel(self) -> bool:
+        return True
+
+
+class Item(_NeverCancelled):
     """What the pool settles for one request of a chunk that has become a task."""
 
     def __init__(self, chunk: Chunk, i: int, owner: TaskOwner) -> None:
@@ -290,12 +300,6 @@ class Item:
 
     def begin(self) -> bool:
         return not self._chunk.is_over
-
-    def running(self) -> bool:
-        return True
-
-    def set_running_or_notify_cancel(self) -> bool:
-        return True
 
     def set_result(self, result: Any) -> None:
         self._settle([result], {})
@@ -386,7 +390,7 @@ class Whole:
         self._owner.run_uncut(self._future)
 
 
-class Part:
+class Part(_NeverCancelled):
     """What the pool settles for one part."""
 
     def __init__(self, whole: Whole, i: int, rows: int) -> None:
@@ -394,12 +398,6 @@ class Part:
 
     def begin(self) -> bool:
         return self._whole.begin()
-
-    def set_running_or_notify_cancel(self) -> bool:
-        return True
-
-    def running(self) -> bool:
-        return True
 
     def set_result(self, result: Any) -> None:
         self._whole.add(self._i, self._rows, result)
