@@ -22,8 +22,7 @@ from rankwise.broker.messages import JSON, Body, Request, write_request
 from rankwise.broker.stores import FolderStore
 from rankwise.broker.worker import MAX_TRIES, Worker, WorkerOptions
 from rankwise.errors import RankwiseError
-from rankwise.pool.errors import DeadlineExceeded, quarantined
-from rankwise.pool.schedule.blame import Death
+from rankwise.pool.errors import DeadlineExceeded, Death, quarantined
 
 BROKER = "memory://"
 X = np.ones((2, 3), np.float32)

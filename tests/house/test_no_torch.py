@@ -34,7 +34,20 @@ def test_importing_rankwise_loads_no_torch() -> None:
 
 
 def test_importing_every_room_that_may_not_use_torch_loads_none() -> None:
-    rooms = ["errors", "findings", "causes", "evidence", "diagnose", "launch", "preflight.run", "report", "cli", "pool", "serve.serving"]
+    rooms = [
+        "errors",
+        "findings",
+        "causes",
+        "evidence",
+        "diagnose",
+        "launch",
+        "preflight.run",
+        "report",
+        "cli",
+        "pool",
+        "pool.processes",
+        "serve.serving",
+    ]
     code = "import sys\n" + "".join(f"import rankwise.{room}\n" for room in rooms) + "print('torch' in sys.modules)"
 
     assert last_line(code) == "False"

@@ -42,7 +42,12 @@ MAY_IMPORT = {
 TORCH_ROOMS = {"probe", "train", "weights"}
 TORCH_FILES = {
     "preflight/torch_",
-    "pool/workers/child",
+    "pool/workers/fork_server.py",
+    "pool/workers/worker.py",
+    "pool/workers/lanes.py",
+    "pool/workers/loading.py",
+    "pool/workers/runner.py",
+    "pool/workers/row_checks.py",
     "pool/inprocess.py",
     "offline/child.py",
     "offline/gathering.py",

@@ -16,6 +16,7 @@ from rankwise.errors import RankwiseError, UsageError  # noqa: E402
 from rankwise.findings import Finding  # noqa: E402
 from rankwise.pool import Model, Pool  # noqa: E402
 from rankwise.pool.errors import (  # noqa: E402
+    Death,
     ModelError,
     build_died,
     build_failed,
@@ -29,7 +30,6 @@ from rankwise.pool.errors import (  # noqa: E402
     task_hung,
     too_large,
 )
-from rankwise.pool.schedule.blame import Death  # noqa: E402
 
 DEATH = Death(3, stack="File x.py")
 ERRORS: list[RankwiseError] = [

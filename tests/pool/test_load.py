@@ -18,7 +18,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from rankwise.pool import DeadlineExceeded, Model, Pool, PoolFull, Quarantined  # noqa: E402
-from rankwise.pool.workers.child.failures import is_out_of_memory  # noqa: E402
+from rankwise.pool.workers.runner import is_out_of_memory  # noqa: E402
 from tests.pool.cgroup_memory import Group, memory_group, squeeze  # noqa: E402
 from tests.pool.models import FLOOD, TOO_MUCH  # noqa: E402
 

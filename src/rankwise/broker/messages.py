@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from rankwise.errors import UsageError
-from rankwise.pool.api.output_names import named_list, output_names
-from rankwise.pool.memory.datatypes import MOST_DIMENSIONS, NAMES, NUMPY
+from rankwise.pool.api.model import MOST_DIMENSIONS, NAMES, NUMPY, named_list, output_names
 
 JSON, BINARY = "application/json", "application/octet-stream"
 HEADER_LENGTH = "inference-header-content-length"  # in the message's headers: where the JSON of a binary body ends

@@ -13,8 +13,8 @@ from rankwise.cli.options import Parser, add_engine_options
 from rankwise.errors import UnreadableInput, UsageError
 
 if TYPE_CHECKING:
+    from rankwise.pool.api.model import TensorSpec
     from rankwise.pool.api.models_file import ModelsFile
-    from rankwise.pool.memory.datatypes import TensorSpec
     from rankwise.serve.server import Server
 
 _EPILOG = """examples:
@@ -37,7 +37,7 @@ def main(argv: list[str]) -> int:
     import asyncio
 
     from rankwise.pool import Pool
-    from rankwise.pool.api.arguments import parse_bytes
+    from rankwise.pool.api.model import parse_bytes
     from rankwise.serve.http import Limits, tls_context
     from rankwise.serve.server import Options, Server, front_end_count, parse_address, run
 
@@ -111,7 +111,7 @@ def _source(options: argparse.Namespace) -> Callable[[], ModelsFile] | None:
 
 
 def _input(text: str) -> TensorSpec:
-    from rankwise.pool.memory.datatypes import DATATYPES, TensorSpec
+    from rankwise.pool.api.model import DATATYPES, TensorSpec
 
     name, _, rest = text.partition(":")
     datatype, _, sizes = rest.partition(":")

@@ -18,8 +18,8 @@ import torch
 from rankwise.errors import RankwiseError, UnreadableInput, UsageError
 from rankwise.offline.batches import FILE_COLUMN, as_column
 from rankwise.offline.values import as_array, by_text, is_numbers, named_parts, plain
-from rankwise.pool.api.output_names import named_list, output_names
-from rankwise.pool.workers.child.failures import is_out_of_memory, run_divided
+from rankwise.pool.api.model import named_list, output_names
+from rankwise.pool.workers.runner import is_out_of_memory, run_divided
 from rankwise.weights.building import import_callable
 from rankwise.weights.loading import load_weights
 

@@ -11,7 +11,7 @@ from rankwise.offline.executing import Executor
 from rankwise.offline.format import Source
 from rankwise.offline.source import batches_of
 from rankwise.offline.values import nbytes_of
-from rankwise.pool.machine import memory_bytes
+from rankwise.pool.backend import memory_bytes
 
 SIZES = (1, 4, 16, 64, 256, 1024, 4096, 16384)
 UNTRIED = 256  # where nothing can be tried

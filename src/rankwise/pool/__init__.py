@@ -1,8 +1,8 @@
 """Many models, many worker processes, one `submit`. Begin with `api/pool.py`.
 
 A request passes through `api` (Pool, Model, streams, ensembles), `memory` (values become bytes in shared memory), `schedule` (decides who
-runs what), `transport` (sockets) and `workers` (starts and watches processes; `workers/child` runs in them), and back the same way.
-`backend.py` is what `Pool` needs of an engine; `processes.py` and `inprocess.py` are the two there are.
+runs what), `transport` (to the workers and back) and `workers` (what runs in them, and who starts and watches them), and back the same way.
+`backend.py` is what `Pool` needs of an engine: `processes.py` (worker processes), `inprocess.py` (`workers=0`) and `ray/` are engines.
 """
 
 from __future__ import annotations

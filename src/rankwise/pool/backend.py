@@ -1,19 +1,25 @@
-"""What `Pool` needs of an engine. To add one: implement `Backend`, and name its `start` in `ENGINES`."""
+"""What `Pool` needs of an engine, and what this machine offers one: cores, memory, GPUs, and the plan for `workers="auto"`.
+
+To add an engine: implement `Backend`, and name its `start` in `ENGINES`."""
 
 from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from rankwise.errors import UsageError
-from rankwise.pool.api.model import Model
-from rankwise.pool.machine import Plan
-from rankwise.pool.schedule.state import ModelState
+from rankwise.pool.api.model import Model, check_number, parse_bytes, shown
+from rankwise.pool.schedule.state import ModelState, Plan, Seat
 from rankwise.pool.stats import Counters
+from rankwise.sizes import bytes_text
 
 Requests = Iterator[tuple[ModelState, Sequence[Any]]]  # model and inputs, one after the other
 ENGINES = {"processes": "rankwise.pool.processes", "ray": "rankwise.pool.ray.engine"}
@@ -21,7 +27,7 @@ ENGINES = {"processes": "rankwise.pool.processes", "ray": "rankwise.pool.ray.eng
 
 @dataclass(frozen=True)
 class PoolOptions:
-    """The keyword arguments of `Pool`, checked."""
+    """The keyword arguments of `Pool`."""
 
     workers: int | str = "auto"
     memory: int | str | Mapping[str, int | str] | None = None
@@ -32,6 +38,62 @@ class PoolOptions:
     lane_bytes: int | str | None = None
     seed: int | None = None
     address: str | None = None  # of the cluster, where the engine is one
+
+    def check(self, engine: Any) -> None:
+        """Raises UsageError for what can be seen to be wrong before anything runs."""
+        workers, address = self.workers, self.address
+        if workers != "auto" and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 0):
+            next_step = '"auto" is one per core, 0 runs models in this process'
+            raise UsageError(f'workers is {shown(workers)}; it must be a number, or "auto"', next=(next_step,))
+        check_number("max_queue", self.max_queue, least=1, whole=True)
+        check_number("idle_s", self.idle_s, least=0, none=True)
+        check_number("threads", self.threads, least=1, whole=True, none=True)
+        memory_limits(self.memory, ())
+        if self.lane_bytes is not None:
+            parse_bytes(self.lane_bytes, "lane_bytes")
+        if engine not in ENGINES:
+            raise UsageError(
+                f"engine is {shown(engine)}; it must be one of {', '.join(ENGINES)}",
+                next=('"processes" is this machine, "ray" a Ray cluster',),
+            )
+        if address is not None and engine != "ray":
+            raise UsageError(f"address is {shown(address)}, but the engine {engine!r} has none", next=('give engine="ray"',))
+        if address is not None and not isinstance(address, str):
+            raise UsageError(f"address is {shown(address)}; it must be the text that ray.init takes", next=('address="10.0.0.1:6379"',))
+
+
+def memory_limits(memory: Any, devices: Iterable[str]) -> dict[str, int]:
+    """The budget of each device; "cuda" is all GPUs, and one that is not here needs none."""
+    if memory is None:
+        return {}
+    devices = {"cpu", *devices}  # a worker with a GPU may hold models of the CPU as well
+    if not isinstance(memory, Mapping):
+        return {device: parse_bytes(memory, "memory") for device in devices}
+    limits = {}
+    for device, size in sorted(memory.items(), key=str):  # "cuda" before "cuda:0", which says more
+        if not isinstance(device, str) or not re.fullmatch(r"cpu|cuda(:\S+)?", device):
+            raise UsageError(f"memory names a device {device!r}, which is none", next=('write it as {"cpu": "4GB", "cuda:0": "20GB"}',))
+        nbytes = parse_bytes(size, f"memory of {device!r}")
+        limits.update({own: nbytes for own in devices if device in (own, own.split(":")[0])})
+    return limits
+
+
+def check_shape(shape: Any, itemsize: int, limit_bytes: int | None) -> tuple[int, ...]:
+    """Of an array that is to be made: whole numbers from 0 on, and not more bytes than there can ever be."""
+    sizes = (shape,) if not isinstance(shape, Iterable) else tuple(shape)
+    try:
+        found = tuple([size.__index__() for size in sizes])
+    except AttributeError:
+        found = (-1,)
+    if any(size < 0 for size in found):
+        raise UsageError(f"the shape is {shown(shape)}; it must be a whole number of at least 0, or several")
+    nbytes = math.prod(found) * itemsize
+    if limit_bytes is not None and nbytes > limit_bytes:
+        raise UsageError(
+            f"an array of shape {found} takes {bytes_text(nbytes)}, more than there is lane memory ({bytes_text(limit_bytes)})",
+            next=("make it smaller, or: Pool(..., lane_bytes=…)",),
+        )
+    return found
 
 
 class Backend(Protocol):
@@ -136,3 +198,119 @@ def _device_of(name: str, model: Model, gpus: tuple[str, ...]) -> str:
             f"model {name!r} wants {model.device}, but this machine shows {shown}", next=('device="auto" takes what there is',)
         )
     return f"cuda:{gpus[int(number)]}" if number else kind
+
+
+_CGROUP = Path("/sys/fs/cgroup")
+_GPU_THREADS = 2
+_NODES = Path("/sys/devices/system/node")
+
+
+@dataclass(frozen=True)
+class Machine:
+    cores: int  # that this process may use: affinity and the control group's quota considered
+    memory_bytes: int  # that may be used here
+    gpus: tuple[str, ...]  # what CUDA_VISIBLE_DEVICES would call them
+    why: str  # where the number of cores comes from
+
+
+def this_machine() -> Machine:
+    allowed = len(os.sched_getaffinity(0))
+    quota = cpu_quota()
+    cores = max(1, min(allowed, int(quota + 0.5) or 1)) if quota else allowed
+    why = f"a control group allows {quota:g} of {allowed} cores" if quota and cores < allowed else f"{cores} cores"
+    return Machine(cores, memory_bytes(), gpus(), why)
+
+
+def plan_workers(machine: Machine, workers: int | str, wants_gpu: bool, threads: int | None, pin: bool) -> Plan:
+    """Workers with their share of the cores. One per core at most for models on the CPU; two per GPU, so that one computes while
+    the other prepares, each with few threads: more of them spin beside the work of moving numbers, and take the caller's time."""
+    devices = [f"cuda:{gpu}" for gpu in machine.gpus] if wants_gpu and machine.gpus else ["cpu"]
+    if workers == "auto":
+        count = 2 * len(devices) if devices != ["cpu"] else machine.cores
+        why = f"{machine.why}" + (f", {len(machine.gpus)} GPUs" if devices != ["cpu"] else "")
+    else:
+        count, why = int(workers), f"asked for {workers}; {machine.why}"
+    share = threads or max(1, machine.cores // count)
+    if devices != ["cpu"] and threads is None:
+        share = min(share, _GPU_THREADS)
+    own = cores_of_workers(count, share, numa_nodes(os.sched_getaffinity(0))) if pin else [()] * count
+    seats = [Seat(devices[i % len(devices)], share, own[i]) for i in range(count)]
+    places = ", ".join(dict.fromkeys(seat.device for seat in seats))
+    return Plan(seats, f"{count} workers on {places} with {share} threads each ({why})")
+
+
+def cores_of_workers(count: int, share: int, nodes: list[list[int]]) -> list[tuple[int, ...]]:
+    """`share` cores for each worker, all on one NUMA node as long as one has that many left: memory of another is further away."""
+    free: list[list[int]] = []
+    taken = []
+    for _ in range(count):
+        if sum(map(len, free)) < share:  # more threads than cores: they have to take turns
+            free = [list(node) for node in nodes]
+        roomiest = max(free, key=len)  # so that workers spread over the nodes, each of which has its own way to the memory
+        if len(roomiest) < share:
+            roomiest = [core for node in free for core in node]
+        own = [roomiest[k % len(roomiest)] for k in range(share)]
+        free = [[core for core in node if core not in own] for node in free]
+        taken.append(tuple(own))
+    return taken
+
+
+def numa_nodes(allowed: set[int], folder: Path = _NODES) -> list[list[int]]:
+    """The cores that may be used, node by node; all of them as one where the kernel does not say."""
+    nodes: list[list[int]] = []
+    for path in sorted(folder.glob("node[0-9]*"), key=lambda path: int(path.name[4:])):
+        try:
+            nodes.append(sorted(allowed & _parse_cores((path / "cpulist").read_text())))
+        except (OSError, ValueError):
+            return [sorted(allowed)]
+    known = {core for node in nodes for core in node}
+    return [node for node in (*nodes, sorted(allowed - known)) if node]
+
+
+def _parse_cores(text: str) -> set[int]:
+    """`0-3,8` as the kernel writes it; a node may have memory and no cores."""
+    spans = [span.partition("-") for span in text.strip().split(",") if span]
+    return {core for first, _, last in spans for core in range(int(first), int(last or first) + 1)}
+
+
+def cpu_quota() -> float | None:
+    """Cores the control group allows (v2, then v1); None where it does not say."""
+    try:
+        limit, period = (_CGROUP / "cpu.max").read_text().split()
+        return None if limit == "max" else int(limit) / int(period)
+    except (OSError, ValueError):
+        pass
+    try:
+        limit_us = int((_CGROUP / "cpu/cpu.cfs_quota_us").read_text())
+        return None if limit_us <= 0 else limit_us / int((_CGROUP / "cpu/cpu.cfs_period_us").read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def memory_bytes() -> int:
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        try:
+            return min(total, int((_CGROUP / name).read_text()))
+        except (OSError, ValueError):  # not there, or "max"
+            continue
+    return total
+
+
+def gpus() -> tuple[str, ...]:
+    """The cards CUDA would show this process, without starting CUDA."""
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if shown is not None:
+        return tuple(name.strip() for name in shown.split(",") if name.strip() and name.strip() != "-1")
+    if not Path("/dev/nvidiactl").exists():
+        return ()
+    try:
+        import pynvml  # type: ignore[import-untyped]
+
+        pynvml.nvmlInit()
+        try:
+            return tuple(str(i) for i in range(pynvml.nvmlDeviceGetCount()))
+        finally:
+            pynvml.nvmlShutdown()
+    except Exception:  # no driver, or one that does not answer
+        return ()

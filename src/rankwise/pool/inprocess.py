@@ -20,22 +20,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from rankwise.pool import machine
-from rankwise.pool.api.arguments import derived, seed_of
 from rankwise.pool.api.model import Model
-from rankwise.pool.backend import PoolOptions, Requests, states_of
+from rankwise.pool.backend import PoolOptions, Requests, plan_workers, states_of, this_machine
 from rankwise.pool.errors import Unsendable, build_failed, deadline_exceeded, pool_closed
-from rankwise.pool.machine import Plan
 from rankwise.pool.memory.encoding import CARRIED, Node, as_array, pack, stays_tensor, unpack, widened
-from rankwise.pool.memory.inputs import not_sendable, wants_tensors
-from rankwise.pool.memory.results import NOT_IN_A_LOOP, raised
+from rankwise.pool.memory.requests import NOT_IN_A_LOOP, failure, not_sendable, raised, wants_tensors
 from rankwise.pool.memory.shared_memory import to_tensor
-from rankwise.pool.schedule.state import ModelState
+from rankwise.pool.schedule.state import ModelState, Plan, derived, seed_of
 from rankwise.pool.stats import Counters
-from rankwise.pool.workers.child.failures import failure
-from rankwise.pool.workers.child.lanes import copied, seen
-from rankwise.pool.workers.child.loading import Loaded, load, seeded
-from rankwise.pool.workers.child.runner import Runner
+from rankwise.pool.workers.lanes import copied, seen
+from rankwise.pool.workers.loading import Loaded, load, seeded
+from rankwise.pool.workers.row_checks import RowChecker
+from rankwise.pool.workers.runner import Runner
 
 _no_one_waits = threading.Condition()
 
@@ -59,10 +55,10 @@ class NotSent(Exception):
 
 
 def start(models: dict[str, Model], options: PoolOptions) -> InProcess:
-    here = machine.look()
+    here = this_machine()
     states = states_of(models, here.gpus)
     wants_gpu = any(model.device != "cpu" for model in models.values())
-    plan = machine.plan(here, 1, wants_gpu, options.threads, options.pin)
+    plan = plan_workers(here, 1, wants_gpu, options.threads, options.pin)
     return InProcess({name: _spec(model, states[name], options.seed) for name, model in models.items()}, states, plan, options)
 
 
@@ -79,7 +75,7 @@ class InProcess:
         self._loaded: dict[str, Loaded] = {}
         self._broken: dict[str, Exception] = {}
         self._lock = threading.RLock()  # a callback of one task may submit the next
-        self._runner = Runner()
+        self._runner = Runner(RowChecker())
         self.counters = Counters(list(specs))
         self.is_closed = False
 
@@ -135,7 +131,7 @@ class InProcess:
                 self.counters.of(model.name).evictions += 1
 
     def add(self, name: str, model: Model) -> None:
-        state = states_of({name: model}, machine.look().gpus)[name]
+        state = states_of({name: model}, this_machine().gpus)[name]
         with self._lock:
             self._specs[name] = _spec(model, state, self._options.seed)
             self.counters.add(name)

@@ -9,30 +9,30 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from rankwise.errors import UsageError
-from rankwise.pool import machine
-from rankwise.pool.api.arguments import any_seed, check_shape, derived, memory_limits, parse_bytes
 from rankwise.pool.api.grouped_streams import GroupedStream, PoolCalls
-from rankwise.pool.api.model import Model
-from rankwise.pool.backend import PoolOptions, Requests, states_of
-from rankwise.pool.machine import Plan
+from rankwise.pool.api.model import Model, parse_bytes
+from rankwise.pool.backend import PoolOptions, Requests, check_shape, memory_limits, plan_workers, states_of, this_machine
+from rankwise.pool.errors import pool_closed, pool_full
 from rankwise.pool.memory.encoding import NUMPY, EncodedInputs
-from rankwise.pool.memory.inputs import InputEncoder, rows_and_key
-from rankwise.pool.schedule.groups import Chunk, cut_up
-from rankwise.pool.schedule.pool_state import Settings
-from rankwise.pool.schedule.state import ModelState
-from rankwise.pool.schedule.tasks import TaskFuture
-from rankwise.pool.workers.dispatcher import Dispatcher
+from rankwise.pool.memory.requests import InputEncoder, rows_and_key
+from rankwise.pool.schedule.pool_state import PoolState, Settings, hand_over
+from rankwise.pool.schedule.state import ModelState, Plan, TaskQueue, WorkerState, any_seed, derived
+from rankwise.pool.schedule.tasks import Chunk, Task, TaskFuture, cut_up
+from rankwise.pool.transport.answers import Answers
+from rankwise.pool.transport.listener import Listener
+from rankwise.pool.transport.sender import FastPath, Sender, placed_specs
+from rankwise.pool.workers.supervisor import Lifecycle, Supervisor
 
 _LANE_SHARE = 4  # lanes may take this part of the memory
 
 
 def start(models: dict[str, Model], options: PoolOptions) -> Processes:
-    here = machine.look()
+    here = this_machine()
     wants_gpu = any(model.device != "cpu" for model in models.values())
-    plan = machine.plan(here, options.workers, wants_gpu, options.threads, options.pin)
+    plan = plan_workers(here, options.workers, wants_gpu, options.threads, options.pin)
     states = states_of(models, here.gpus)
     _check_seats(states, plan)
     seed = any_seed() if options.seed is None else options.seed
@@ -53,111 +53,47 @@ def staffed(
     lanes = parse_bytes(options.lane_bytes) if options.lane_bytes is not None else memory_bytes // _LANE_SHARE
     budgets = memory_limits(options.memory, {seat.device for seat in plan.seats})
     output_bytes = max(64 << 20, lanes // (2 * len(plan.seats)))
-    settings = Settings(options.max_queue, lanes, output_bytes, options.idle_s, plan.seats, budgets, plan.why, seed)
-    return Processes(states, plan, Dispatcher(list(states.values()), specs, settings), gpus)
+    return Processes(states, specs, Settings(options.max_queue, lanes, output_bytes, options.idle_s, plan, budgets, seed), gpus)
 
 
 class Processes:
-    """A `Backend` of worker processes."""
+    """A `Backend` of worker processes. Stands between the callers' threads and the workers: queues tasks, has what the scheduler decides
+    sent, and what workers say taken in."""
 
-    def __init__(self, models: dict[str, ModelState], plan: Plan, dispatcher: Dispatcher, gpus: tuple[str, ...]) -> None:
+    def __init__(self, models: dict[str, ModelState], specs: dict[int, bytes], settings: Settings, gpus: tuple[str, ...]) -> None:
         self._gpus, self._changing, self._numbers = gpus, threading.Lock(), itertools.count(len(models))
-        self.models, self.plan, self.dispatcher, self.counters = models, plan, dispatcher, dispatcher.counters
-        self._encoder = InputEncoder(dispatcher.arena, dispatcher.state.input_bytes)
-        self._fast_path = dispatcher.fast_path.send
+        self.models, self.plan = models, settings.plan
+        self.state = state = PoolState(list(models.values()), settings)
+        self._lock, self._scheduler, self.arena, self.counters = state.lock, state.scheduler, state.arena, state.counters
+        self.withdraw, self.forget, self.has_open_tasks, self.stats = state.withdraw, state.forget, state.has_open_tasks, state.snapshot
+        self._encoder = InputEncoder(state.arena, state.input_bytes)
         self.no_room = self._encoder.no_room
-        self.unload = dispatcher.unload
-        self.has_open_tasks = dispatcher.has_open_tasks
-        self.close = dispatcher.close
-        self.forget_after_fork = dispatcher.forget_after_fork
-        self.read_in = dispatcher.read_in
+        places = placed_specs(specs, state.arena)  # may refuse, so it comes before anything is opened
+        self._listener = Listener(self)
+        self.help, self.read_in = self._listener.help, self._listener.read_in
+        self._sender = Sender(state, places, self._listener.expect)
+        self._act = self._sender.act
+        self._answers = Answers(state, self._act)
+        fast_path = FastPath(state, self, self._listener.expect)
+        self._fast_path, self.take_answer = fast_path.send, fast_path.finish
+        self.lifecycle = Lifecycle(state, self._listener, self)
+        self.read_fork_server, self.worker_ended = self.lifecycle.read_fork_server, self.lifecycle.remove_dead
+        self._supervisor = Supervisor(state, self.lifecycle)
+        self.lifecycle.go_on(time.monotonic())
+        self._listener.start()
 
     @property
     def is_closed(self) -> bool:
-        return self.dispatcher.is_closed
+        return self.state.is_closed
+
+    @property
+    def is_busy(self) -> bool:
+        return any(worker.inflight for worker in list(self._scheduler.workers.values()))
+
+    # ---- for callers, from any thread
 
     def submit(self, model: ModelState, inputs: tuple[Any, ...], deadline_s: float | None, priority: int, seed: int | None) -> Future[Any]:
         return self.submit_encoded(model, self._encoder.encode(model.name, inputs), deadline_s, priority, seed=seed)
-
-    def stream(
-        self, requests: Requests, window: int | None, deadline_s: float | None, priority: int, seed: int | None, length: int
-    ) -> Iterator[Any]:
-        submit = partial(self.submit_encoded, priority=priority) if priority else self.submit_encoded
-        dispatcher = self.dispatcher
-
-        def new_chunk(model: ModelState, kind: tuple[Any, ...]) -> Chunk:
-            chunk = Chunk(model, kind, dispatcher)
-            chunk.priority = priority
-            return chunk
-
-        def submit_chunk(chunk: Chunk) -> Future[Any]:
-            chunk.submitted = time.monotonic()
-            dispatcher.submit(chunk)
-            return chunk
-
-        calls = PoolCalls(
-            self._encoder.encode,
-            self._encoder.gather,
-            submit,
-            new_chunk,
-            submit_chunk,
-            dispatcher.abandon,
-            dispatcher.has_open_tasks,
-            len(self.plan.seats),
-        )
-        return GroupedStream(calls, window, deadline_s, seed, length).results(requests)
-
-    def load(self, model: ModelState) -> Future[None]:
-        future: Future[None] = Future()
-        self.dispatcher.load(model, future)
-        return future
-
-    def add(self, name: str, model: Model) -> None:
-        with self._changing:
-            states = states_of({name: model}, self._gpus, next(self._numbers))
-            _check_seats(states, self.plan)
-            self.dispatcher.add(states[name], _spec(model, states[name], self.dispatcher.state.settings.seed))
-            self.models[name] = states[name]
-
-    def remove(self, name: str) -> None:
-        with self._changing:
-            self.dispatcher.remove(self.models.pop(name))
-
-    def reload(self, name: str, model: Model) -> Future[None]:
-        """The new one is built beside the old one, which goes on answering until it is there."""
-        with self._changing:
-            state = states_of({name: model}, self._gpus, next(self._numbers))[name]
-            state.is_current = False
-            _check_seats({name: state}, self.plan)
-            self.dispatcher.add(state, _spec(model, state, self.dispatcher.state.settings.seed))
-        loaded, done = self.load(state), Future[None]()
-
-        def swap(_: Future[None]) -> None:
-            error = loaded.exception()
-            with self._changing:
-                old = self.models.get(name) if error is None and not done.cancelled() else None
-                if old is not None:
-                    self.models[name] = state
-            if old is not None:
-                self.dispatcher.remove(old, state)
-            else:
-                self.dispatcher.remove(state)
-            if done.set_running_or_notify_cancel():
-                done.set_result(None) if error is None else done.set_exception(error)
-
-        loaded.add_done_callback(swap)
-        return done
-
-    def empty(self, shape: tuple[int, ...], dtype: str, as_tensor: bool) -> Any:
-        """Lane memory, which every worker reads in place."""
-        arena, itemsize = self.dispatcher.arena, NUMPY[dtype].itemsize
-        array = arena.lend(check_shape(shape, itemsize, arena.limit_bytes), dtype, as_tensor)
-        if array is None:
-            raise self.no_room("pool.empty", math.prod(shape) * itemsize)
-        return array
-
-    def stats(self) -> dict[str, Any]:
-        return self.dispatcher.snapshot()
 
     def submit_encoded(
         self,
@@ -173,7 +109,7 @@ class Processes:
             if fast_path is not None:
                 return fast_path
         now = time.monotonic()
-        future = TaskFuture(model, encoded, now, self.dispatcher)
+        future = TaskFuture(model, encoded, now, self)
         if is_lazy:
             future.is_lazy = True
         if priority:
@@ -186,9 +122,277 @@ class Processes:
             future.rows, key = rows_and_key(encoded[0])
             future.key = (future.to_tensor, key)
             if future.rows > model.max_batch:
-                cut_up(future, self.dispatcher, self.dispatcher.arena)
-        self.dispatcher.submit(future)
+                cut_up(future, self, self.arena)
+        self._queue(future)
         return future
+
+    def stream(
+        self, requests: Requests, window: int | None, deadline_s: float | None, priority: int, seed: int | None, length: int
+    ) -> Iterator[Any]:
+        submit = partial(self.submit_encoded, priority=priority) if priority else self.submit_encoded
+
+        def new_chunk(model: ModelState, kind: tuple[Any, ...]) -> Chunk:
+            chunk = Chunk(model, kind, self)
+            chunk.priority = priority
+            return chunk
+
+        def submit_chunk(chunk: Chunk) -> Future[Any]:
+            chunk.submitted = time.monotonic()
+            self._queue(chunk)
+            return chunk
+
+        encoder, workers = self._encoder, len(self.plan.seats)
+        calls = PoolCalls(encoder.encode, encoder.gather, submit, new_chunk, submit_chunk, self.state.abandon, self.has_open_tasks, workers)
+        return GroupedStream(calls, window, deadline_s, seed, length).results(requests)
+
+    def load(self, model: ModelState) -> Future[None]:
+        """The future is settled when the model is loaded, or cannot be. One that could not be built before is tried again."""
+        future: Future[None] = Future()
+        with self._lock:
+            if self.state.is_closing:
+                raise pool_closed()
+            if model.broken is not None:
+                model.broken, model.build_failures, model.not_before = None, 0, 0.0
+            model.awaiting_load.append(future)
+            self.state.tell_loaded(model)
+            self._plan(time.monotonic())
+        self.state.settle()
+        return future
+
+    def unload(self, model: ModelState) -> None:
+        with self._lock:
+            self._scheduler.let_leave(model)
+            self._act(self._scheduler.leaving_drops(), time.monotonic())
+
+    def add(self, name: str, model: Model) -> None:
+        """A worker loads it when it is asked for."""
+        with self._changing:
+            self.models[name] = self._added(name, model, is_current=True)
+
+    def remove(self, name: str) -> None:
+        with self._changing:
+            self._remove(self.models.pop(name), None)
+
+    def reload(self, name: str, model: Model) -> Future[None]:
+        """The new one is built beside the old one, which goes on answering until it is there."""
+        with self._changing:
+            state = self._added(name, model, is_current=False)
+        loaded, done = self.load(state), Future[None]()
+
+        def swap(_: Future[None]) -> None:
+            error = loaded.exception()
+            with self._changing:
+                old = self.models.get(name) if error is None and not done.cancelled() else None
+                if old is not None:
+                    self.models[name] = state
+            if old is not None:
+                self._remove(old, state)
+            else:
+                self._remove(state, None)
+            if done.set_running_or_notify_cancel():
+                done.set_result(None) if error is None else done.set_exception(error)
+
+        loaded.add_done_callback(swap)
+        return done
+
+    def empty(self, shape: tuple[int, ...], dtype: str, as_tensor: bool) -> Any:
+        """Lane memory, which every worker reads in place."""
+        itemsize = NUMPY[dtype].itemsize
+        array = self.arena.lend(check_shape(shape, itemsize, self.arena.limit_bytes), dtype, as_tensor)
+        if array is None:
+            raise self.no_room("pool.empty", math.prod(shape) * itemsize)
+        return array
+
+    def close(self, cancel: bool, timeout: float | None) -> None:
+        """Take no new tasks; wait for the tasks that are there, or cancel the waiting ones; then end everything."""
+        state, end = self.state, None if timeout is None else time.monotonic() + timeout
+        with self._lock:
+            state.is_closing = True
+            if cancel:
+                state.take_back_chunks()
+                state.fail_waiting()
+        state.settle()
+        with self._lock:
+            while state.is_any_open() and not state.is_closed and (end is None or time.monotonic() < end):
+                state.all_done.wait(0.05)
+            state.is_closed = True
+            state.fail_waiting()
+            state.fail_running(pool_closed())
+        state.settle()
+        self._listener.wake()
+        self._listener.join()
+
+    def forget_after_fork(self) -> None:
+        """In a forked child: let go of what belongs to the parent, so that others see the parent's end."""
+        self.state.is_closed = self.state.is_closing = True
+        self.arena.is_closed = True
+        self._listener.close_own()
+        self.lifecycle.close_after_fork()
+
+    def run_uncut(self, task: Task) -> None:
+        """Run a request once more in one piece, because its parts have no rows that could be joined; its model is not batched any more."""
+        state = self.state
+        with self._lock:
+            if task.is_over:
+                return
+            state.end_parts(task)
+            self._answers.stop_batching(task.model, "what it returns for parts of a request does not make one output")
+            if state.is_closed or task.model.broken is not None:
+                state.fail(task, task.model.broken or pool_closed())
+            else:
+                task.alone = True
+                self._scheduler.add_again([task])
+                self._plan(time.monotonic())
+        state.settle()
+
+    def _queue(self, task: Task) -> None:
+        state, scheduler, now = self.state, self._scheduler, task.submitted
+        with self._lock:
+            if task.model.successor is not None:
+                hand_over(task)
+            model: ModelState = task.model
+            queue: TaskQueue = model.queue
+            if state.is_closing or model.broken is not None or queue.waiting - queue.extra >= state.settings.max_queue:
+                self._refuse(task)
+            if task.parts:
+                state.divided.add(task)
+                for part in task.parts:
+                    scheduler.add(part)
+            else:
+                scheduler.add(task)
+            if task.deadline is not None:
+                state.deadlines.add(task.deadline, task)
+                self._listener.wake_by(task.deadline)
+            elif now < model.held_until and model.queue.rows_like(task) < model.max_batch:
+                return  # a batch that waits for more rows
+            for worker in scheduler.workers.values():
+                if len(worker.inflight) < 2 and worker.is_ready:  # busy workers get more when they answer, many at once
+                    self._act(scheduler.plan(now), now)
+                    self._listener.wake_by(scheduler.wake_at)
+                    break
+        state.settle()
+
+    def _refuse(self, task: Task) -> NoReturn:
+        model: ModelState = task.model
+        self.state.refused(task)
+        if self.state.is_closing:
+            raise pool_closed()
+        if model.broken is not None:
+            raise model.broken
+        self.counters.of(model.name).rejected += 1
+        raise pool_full(model.name, model.queue.waiting, "tasks")
+
+    def _added(self, name: str, model: Model, is_current: bool) -> ModelState:
+        state = states_of({name: model}, self._gpus, next(self._numbers))[name]
+        state.is_current = is_current
+        _check_seats({name: state}, self.plan)
+        spec = _spec(model, state, self.state.settings.seed)
+        with self._lock:
+            if self.state.is_closing:
+                raise pool_closed()
+            self._sender.add(state.number, spec)
+            self.state.add_model(state)
+        return state
+
+    def _remove(self, model: ModelState, successor: ModelState | None) -> None:
+        now = time.monotonic()
+        with self._lock:
+            self.state.remove_model(model, successor)
+            self._let_leave(now)
+            self._plan(now)
+        self.state.settle()
+
+    # ---- for the listener's thread
+
+    def take_message(self, worker: WorkerState, message: tuple[Any, ...] | None) -> None:
+        """One packet of a worker; None: it has closed its socket."""
+        now = time.monotonic()
+        with self._lock:
+            if message is None:
+                self.lifecycle.lost_touch(worker)
+            elif message[0] == "one":
+                _, serial, nanoseconds, ok, node, flags = message
+                self._answers.take(worker, (serial, nanoseconds, ((ok, node),), flags), now)
+            elif message[0] == "done":
+                for answer in message[1]:
+                    self._answers.take(worker, answer, now)
+            elif message[0] == "segment":
+                worker.handle.add_segment(message[1])
+            elif message[0] == "unbatchable":
+                self._answers.stop_batching(self._scheduler.models[message[1]], message[2])
+            elif message[0] == "poisoned":
+                self._answers.poisoned(worker, message, now)
+            elif message[0] == "loaded":
+                self._answers.loaded(worker, message, now)
+            elif message[0] == "failed":
+                self._answers.not_built(worker, message, now)
+            elif message[0] == "ready":
+                self.lifecycle.ready(worker, message[1])
+            self._plan_waiting(now)
+        self.state.settle()
+
+    def go_on(self, now: float) -> None:
+        """A worker has time again."""
+        with self._lock:
+            self._plan_waiting(now)
+        self.state.settle()
+
+    def tick(self, now: float) -> None:
+        idle_s = self.state.settings.idle_s
+        with self._lock:
+            self.lifecycle.go_on(now)
+            if idle_s is not None:
+                self._act(self._scheduler.idle_drops(now, idle_s), now)
+            self.state.let_departed_leave()
+            self._let_leave(now)
+            self._plan(now)
+        self._supervisor.look(now)
+        self.state.settle()
+
+    def next_moment(self, latest: float) -> float:
+        """When `on_time` has to be called at the latest."""
+        with self._lock:
+            moments = (latest, self.state.deadlines.next(), self._scheduler.wake_at)
+        return min([moment for moment in moments if moment])
+
+    def on_time(self, now: float) -> None:
+        with self._lock:
+            for task in self.state.deadlines.passed(now):
+                self.state.expire(task)
+            if self._scheduler.wake_at is not None and now >= self._scheduler.wake_at:
+                self._act(self._scheduler.plan(now), now)
+        self.state.settle()
+
+    def give_up(self, why: str) -> None:
+        with self._lock:
+            self.state.give_up(why)
+        self.state.settle()
+
+    def tear_down(self) -> None:
+        with self._lock:
+            self.state.is_closed = self.state.is_closing = True
+        self.lifecycle.close()
+        self._scheduler.workers.clear()
+        self.lifecycle.workers.clear()
+        self.arena.close()
+        self.state.settle()
+
+    # ---- the lock is held from here on
+
+    def _plan(self, now: float) -> None:
+        self._act(self._scheduler.plan(now), now)
+
+    def _plan_waiting(self, now: float) -> None:
+        if self._scheduler.has_waiting:
+            self._act(self._scheduler.plan(now), now)
+        if self.state.is_closing:
+            self.state.all_done.notify_all()
+
+    def _let_leave(self, now: float) -> None:
+        """Models that are to leave do so, as far as they have nothing to do; removed ones are forgotten then."""
+        self._act(self._scheduler.leaving_drops(), now)
+        for model in self.state.forget_departed():
+            self._sender.forget(model.number)
 
 
 def _spec(model: Model, state: ModelState, seed: int) -> bytes:

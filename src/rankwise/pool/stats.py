@@ -34,6 +34,7 @@ def _finer(edges: tuple[float, ...]) -> list[float]:
 
 
 _FINE = _finer((1e-6, *EDGES))
+_MOST_WAITING = 1000  # numbers that are only kept, before they are sorted in: that takes longer than a quick task
 
 
 class Histogram:
@@ -100,13 +101,13 @@ class ModelCounters:
 
     def did_one(self, latency_s: float, nanoseconds: int) -> None:
         self.ones.append((latency_s, nanoseconds))
-        if len(self.ones) > 1000:
+        if len(self.ones) > _MOST_WAITING:
             self.sort_in()
 
     def completed_many(self, latencies_s: list[float]) -> None:
         self.completed += len(latencies_s)
         self.waiting += latencies_s
-        if len(self.waiting) > 1000:
+        if len(self.waiting) > _MOST_WAITING:
             self.sort_in()
 
     def did_chunk(self, latency_s: float, seconds: float, completed: int, failed: int) -> None:
@@ -119,12 +120,12 @@ class ModelCounters:
         self.busy_s += seconds
         self._count_batches(1, completed, int(seconds * 1e9))
         self.chunks.append((latency_s, completed + failed))
-        if len(self.chunks) > 1000:
+        if len(self.chunks) > _MOST_WAITING:
             self.sort_in()
 
     def took(self, seconds: float) -> None:
         self.waiting.append(seconds)
-        if len(self.waiting) > 1000:
+        if len(self.waiting) > _MOST_WAITING:
             self.sort_in()
 
     def sort_in(self) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from rankwise.pool.memory.datatypes import DATATYPES
+from rankwise.pool.api.model import DATATYPES
 from rankwise.serve.answering import Answering
 from rankwise.serve.datatypes import Array, check_shape, from_json, from_raw, to_json, to_raw
 from rankwise.serve.errors import RequestError

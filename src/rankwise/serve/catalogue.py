@@ -9,9 +9,8 @@ from typing import Any
 
 from rankwise.errors import RankwiseError
 from rankwise.pool import Pool
-from rankwise.pool.api.models_file import Entry, ModelsFile
-from rankwise.pool.api.virtual_models import VirtualModel
-from rankwise.pool.memory.datatypes import TensorSpec
+from rankwise.pool.api.model import TensorSpec
+from rankwise.pool.api.models_file import Entry, ModelsFile, VirtualModel
 from rankwise.serve.answering import Answering
 from rankwise.serve.errors import NotFound, RequestError, Unavailable
 from rankwise.serve.served import Served

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rankwise.pool.api.output_names import named_list, output_names
-from rankwise.pool.memory.datatypes import TensorSpec
+from rankwise.pool.api.model import TensorSpec, named_list, output_names
 from rankwise.serve.datatypes import Array, datatype_of, dtype_of
 from rankwise.serve.errors import ModelFailed, RequestError
 from rankwise.serve.messages import InferRequest, Output

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from rankwise.pool.memory.datatypes import MOST_DIMENSIONS, NAMES, NUMPY
+from rankwise.pool.api.model import MOST_DIMENSIONS, NAMES, NUMPY
 from rankwise.serve.errors import ModelFailed, RequestError
 
 Array = np.ndarray[Any, Any]

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from rankwise.pool import Pool
+from rankwise.pool.api.model import TensorSpec
 from rankwise.pool.api.models_file import Entry
-from rankwise.pool.memory.datatypes import TensorSpec
-from rankwise.pool.transport.event_loop import awaited
+from rankwise.pool.api.streams import awaited
 from rankwise.serve.answering import Answering, Batches, Note
 from rankwise.serve.cache import Cache, key_of
 from rankwise.serve.checking import checked_inputs, chosen, named_outputs

@@ -15,9 +15,8 @@ from typing import Any
 
 from rankwise.errors import UsageError
 from rankwise.pool import Pool
-from rankwise.pool.api.models_file import Entry, ModelsFile
-from rankwise.pool.api.virtual_models import VirtualModel
-from rankwise.pool.machine import look
+from rankwise.pool.api.models_file import Entry, ModelsFile, VirtualModel
+from rankwise.pool.backend import this_machine
 from rankwise.serve.access import Guard
 from rankwise.serve.answering import Answering
 from rankwise.serve.catalogue import Catalogue, Source
@@ -192,7 +191,7 @@ async def run(server: Server, on_start: Callable[[Server], None], ended: asyncio
 def front_end_count(said: int | str) -> int:
     """Where cores are few, they would take the workers'."""
     if said == "auto":
-        return _FRONT_ENDS if look().cores >= _LEAST_CORES else 0
+        return _FRONT_ENDS if this_machine().cores >= _LEAST_CORES else 0
     if type(said) is not int or not 0 <= said <= 64:
         raise UsageError(f'front_ends is "auto" or a number of processes from 0 to 64, not {said!r}')
     return said

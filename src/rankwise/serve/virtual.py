@@ -10,8 +10,8 @@ import numpy as np
 
 from rankwise.errors import RankwiseError
 from rankwise.pool.api.ensembles import MERGES, by_weight
-from rankwise.pool.api.virtual_models import VirtualModel
-from rankwise.pool.memory.datatypes import TensorSpec
+from rankwise.pool.api.model import TensorSpec
+from rankwise.pool.api.models_file import VirtualModel
 from rankwise.serve.answering import Answering
 from rankwise.serve.checking import chosen
 from rankwise.serve.datatypes import Array, datatype_of

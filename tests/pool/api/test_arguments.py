@@ -9,7 +9,8 @@ import pytest
 
 from rankwise.errors import UsageError
 from rankwise.pool import Model, Pool
-from rankwise.pool.api.arguments import check_shape, memory_limits, parse_bytes
+from rankwise.pool.api.model import parse_bytes
+from rankwise.pool.backend import check_shape, memory_limits
 
 NAN, BUILD = float("nan"), "tests.pool.models:echo"
 

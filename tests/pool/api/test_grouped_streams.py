@@ -41,7 +41,7 @@ def requests(count: int, seed: int) -> list[tuple[str, Any]]:
 def wait_until_empty(pool: Pool) -> None:
     """Nothing of the lane is in use: what finalizers give back counts at the next look."""
     ends = time.monotonic() + 30
-    while pool._backend.dispatcher.arena.used_bytes():  # type: ignore[attr-defined]
+    while pool._backend.arena.used_bytes():  # type: ignore[attr-defined]
         assert time.monotonic() < ends
         gc.collect()
         time.sleep(0.01)

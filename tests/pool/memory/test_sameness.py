@@ -15,9 +15,8 @@ torch = pytest.importorskip("torch")
 from rankwise.errors import UsageError  # noqa: E402
 from rankwise.pool import Model, Pool  # noqa: E402
 from rankwise.pool.api.ensembles import mean  # noqa: E402
-from rankwise.pool.memory.encoding import pack  # noqa: E402
-from rankwise.pool.memory.inputs import join, rows_and_key  # noqa: E402
-from rankwise.pool.memory.nested import Uneven, is_same  # noqa: E402
+from rankwise.pool.memory.encoding import Uneven, is_same, pack  # noqa: E402
+from rankwise.pool.memory.requests import join, rows_and_key  # noqa: E402
 
 EQUALS = [2, 2.0, True, 1, 1.0, 0.0, -0.0, 0, False]
 

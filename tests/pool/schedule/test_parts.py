@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from rankwise.pool import DeadlineExceeded, Model, Pool  # noqa: E402
-from rankwise.pool.memory.nested import leaves  # noqa: E402
+from rankwise.pool.memory.encoding import leaves  # noqa: E402
 from tests.pool.models import OUTPUTS, RAISE  # noqa: E402
 
 HERE = "tests.pool.models"

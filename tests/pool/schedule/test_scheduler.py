@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankwise.pool.machine import Machine, Seat, plan
-from rankwise.pool.memory.inputs import cut, cut_value, join_nodes, rows_and_key
+from rankwise.pool.backend import Machine, plan_workers
+from rankwise.pool.errors import Death, is_quarantined
+from rankwise.pool.memory.requests import cut, cut_value, join_nodes, rows_and_key
 from rankwise.pool.memory.shared_memory import PAGE, Extents, Segment, rounded
-from rankwise.pool.schedule.blame import Death, is_quarantined
-from rankwise.pool.schedule.scheduler import Scheduler
-from rankwise.pool.schedule.state import CostModel, Drop, Forming, Load, ModelState, Resident, Run, WorkerState, evictions, wait_until
-from rankwise.pool.schedule.tasks import Deadlines, Task, TaskQueue
+from rankwise.pool.schedule.scheduler import Forming, Resident, Scheduler, evictions, wait_until
+from rankwise.pool.schedule.state import CostModel, Deadlines, Drop, Load, ModelState, Run, Seat, TaskQueue, WorkerState
+from rankwise.pool.schedule.tasks import Task
 from rankwise.pool.stats import EDGES, Histogram
-from rankwise.pool.transport.messages import SIZE, StatusPage
+from rankwise.pool.transport.connection import SIZE, StatusPage
 
 
 @given(st.lists(st.integers(1, 40), max_size=60), st.randoms())
@@ -117,7 +117,7 @@ def give(made: Scheduler, model: ModelState, count: int, **facts: Any) -> list[T
         task = Task(model, (("=", 1), 1, (), True), 0.0)
         for name, value in facts.items():
             setattr(task, name, value)
-        made.add(task, 0.0)
+        made.add(task)
         tasks.append(task)
     return tasks
 
@@ -328,11 +328,11 @@ def test_rows_are_cut_and_joined_without_loss(first: int, second: int) -> None:
 
 def test_a_plan_shares_the_cores_and_says_why() -> None:
     here = Machine(8, 1 << 34, ("0", "1"), "8 cores")
-    cpu, gpu = plan(here, "auto", False, None, False), plan(here, "auto", True, None, False)
+    cpu, gpu = plan_workers(here, "auto", False, None, False), plan_workers(here, "auto", True, None, False)
 
     assert [seat.threads for seat in cpu.seats] == [1] * 8 and {seat.device for seat in cpu.seats} == {"cpu"}
     assert [seat.device for seat in gpu.seats] == ["cuda:0", "cuda:1"] * 2 and "2 GPUs" in gpu.why
-    assert plan(here, 2, False, None, True).seats[1].threads == 4
+    assert plan_workers(here, 2, False, None, True).seats[1].threads == 4
     assert Seat("cuda:1", 4).env["CUDA_VISIBLE_DEVICES"] == "1" and Seat("cpu", 4).env["OMP_NUM_THREADS"] == "4"
 
 

@@ -15,10 +15,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from rankwise.errors import UsageError
-from rankwise.pool.api.arguments import check_number, check_window, checked_seed, seed_of
-from rankwise.pool.api.streams import WINDOW, Stream
-from rankwise.pool.memory.encoding import torch_module
-from rankwise.pool.memory.nested import Uneven, is_same, items_of, like
+from rankwise.pool.api.model import check_number
+from rankwise.pool.api.streams import WINDOW, Stream, check_window, checked_seed
+from rankwise.pool.memory.encoding import Uneven, is_same, items_of, like, torch_module
+from rankwise.pool.schedule.state import seed_of
 
 Combine = str | Callable[[list[Any]], Any]
 Key = str | int | bytes

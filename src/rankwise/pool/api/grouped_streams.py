@@ -13,14 +13,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from rankwise.pool.api.arguments import seed_of
 from rankwise.pool.api.streams import Postponed, Stream
 from rankwise.pool.errors import PoolClosed
-from rankwise.pool.memory.encoding import INLINE_BYTES, EncodedInputs
-from rankwise.pool.memory.inputs import GatheredRows, cut_value, is_one_array, plain_array, split
-from rankwise.pool.memory.nested import has_rows
-from rankwise.pool.schedule.groups import Chunk
-from rankwise.pool.schedule.state import ModelState
+from rankwise.pool.memory.encoding import INLINE_BYTES, EncodedInputs, has_rows
+from rankwise.pool.memory.requests import GatheredRows, cut_value, is_one_array, plain_array, split
+from rankwise.pool.schedule.state import ModelState, seed_of
+from rankwise.pool.schedule.tasks import Chunk
 
 _MOST, _MOST_FUTURES = 8192, 512  # requests under way, and futures for them, where the caller did not say
 _FIRST, _LARGEST = 8, 256  # requests of a bunch: few at first, so that the workers have something to do soon

@@ -1,18 +1,21 @@
-"""What the user says about a model."""
+"""What the user says about a model, what its inputs and outputs are called, and how it travels to a worker."""
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import re
 import sys
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rankwise.errors import UsageError
-from rankwise.pool.api.arguments import check_number, parse_bytes
 
 
 @dataclass(frozen=True)
@@ -109,6 +112,53 @@ class Model:
         )
 
 
+_EXAMPLE = 'Pool({"mlp": Model("my_models:build_mlp")})'
+
+
+def check_models(models: Any) -> None:
+    if not isinstance(models, Mapping):
+        raise UsageError(f"models is {shown(models)}; it must be a dict of names and models", next=(_EXAMPLE,))
+    if not models:
+        raise UsageError("a pool needs at least one model", next=(_EXAMPLE,))
+    for name in models:
+        if not isinstance(name, str):
+            raise UsageError(f"the name of a model is {shown(name)}; it must be a string", next=(_EXAMPLE,))
+
+
+def check_number(what: str, value: Any, *, least: float, above: bool = False, whole: bool = False, none: bool = False) -> None:
+    """`above`: it has to be more than the least; `none`: it may be None."""
+    if value is None and none:
+        return
+    kind = int if whole else (int, float)
+    if isinstance(value, bool) or not isinstance(value, kind) or not (value > least if above else value >= least) or math.isinf(value):
+        bound = f"{'above' if above else 'of at least'} {least:g}"
+        allowed = f"a {'whole number' if whole else 'number'} {bound}" + (", or None" if none else "")
+        raise UsageError(f"{what} is {shown(value)}; it must be {allowed}")
+
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+
+
+def parse_bytes(size: Any, what: str = "") -> int:
+    """1_000_000, 1.5e9, "200MB", "1.5 GiB"; more than none."""
+    match = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*([a-zA-Z]*)\s*", size) if isinstance(size, str) else None
+    if match and match[2].upper() in _UNITS:
+        nbytes = int(float(match[1]) * _UNITS[match[2].upper()]) if match[2] or "." in match[1] else int(match[1])
+    elif isinstance(size, (int, float)) and not isinstance(size, bool) and float(size).is_integer():
+        nbytes = int(size)
+    else:
+        nbytes = 0
+    if nbytes < 1:
+        given = f"{what} is {shown(size)}" if what else shown(size)
+        raise UsageError(f"{given}, which is not a size", next=('write it as 500_000_000, "500MB" or "1.5GiB"',))
+    return nbytes
+
+
+def shown(value: Any) -> str:
+    is_short = isinstance(value, (str, int, float, type(None), tuple)) and len(repr(value)) < 80
+    return repr(value) if is_short else f"of type {type(value).__name__}"
+
+
 def _script() -> str:
     """The file that is run, where there is one that a worker can run too; what workers name of it is found here under their name for it as
     well. What Python reads from standard input or from a pipe is gone when it has been read."""
@@ -157,3 +207,103 @@ def _not_sent(name: str, what: str, error: Exception) -> UsageError:
         why=str(error),
         next=("define it at the top of a module", 'or give an import path: Model("my_models:build")'),
     )
+
+
+# In a worker: the caller's script, for a `build` or an input that is defined in it.
+_script_run = ""  # its path, once it has run here
+_is_importing = False
+
+
+def become_like_the_caller(spec: dict[str, Any]) -> None:
+    """Imports find here what they find where the pool is. In that process itself nothing of it is wanted: scripts would run twice."""
+    for folder in reversed(spec["path"]):
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+    if os.path.isdir(spec["cwd"]):  # on another machine it need not be there; then Ray has put this process where it should be
+        os.chdir(spec["cwd"])
+    if spec["main"]:
+        become(spec["main"])
+    elif spec["script"]:
+        become_when_asked(spec["script"])
+
+
+def become(path: str) -> None:
+    """Run the script once under another name, as multiprocessing does, so that its functions can be found."""
+    global _is_importing, _script_run
+    import runpy
+
+    if _script_run == path:
+        return
+    _script_run = path
+    module = types.ModuleType("__mp_main__")
+    _is_importing = True
+    try:
+        module.__dict__.update(runpy.run_path(path, run_name="__mp_main__"))
+    except BaseException:
+        _script_run = ""  # whoever asks next is told the same
+        raise
+    finally:
+        _is_importing = False
+    sys.modules["__main__"] = sys.modules["__mp_main__"] = module
+
+
+def is_importing_script() -> bool:
+    """While it is, a new Pool would be one that a script without a main guard is about to start."""
+    return _is_importing
+
+
+def become_when_asked(path: str) -> None:
+    """Most pools never need the script: it runs when an input names something of it."""
+    if not _script_run:
+        sys.modules["__main__"] = sys.modules["__mp_main__"] = _Unread(path)
+
+
+class _Unread(types.ModuleType):
+    """Stands for the script until somebody looks for one of its names."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("__main__")
+        self.__file__ = path
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or _is_importing:
+            raise AttributeError(name)
+        become(str(self.__file__))
+        return getattr(sys.modules["__main__"], name)
+
+
+# The datatypes of the Open Inference Protocol, as numpy has them; little-endian. BF16 and BYTES have no type of numpy's own.
+NUMPY: dict[str, np.dtype[Any]] = {
+    "BOOL": np.dtype("bool"), "UINT8": np.dtype("<u1"), "UINT16": np.dtype("<u2"), "UINT32": np.dtype("<u4"), "UINT64": np.dtype("<u8"),
+    "INT8": np.dtype("<i1"), "INT16": np.dtype("<i2"), "INT32": np.dtype("<i4"), "INT64": np.dtype("<i8"),
+    "FP16": np.dtype("<f2"), "FP32": np.dtype("<f4"), "FP64": np.dtype("<f8"),
+}  # fmt: skip
+NAMES = {dtype: name for name, dtype in NUMPY.items()}
+DATATYPES = (*NUMPY, "BF16", "BYTES")
+MOST_DIMENSIONS = 32  # numpy takes 64; nobody has a tensor like that
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """An input or output: -1 in the shape is any size."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+
+ONE = "output"
+
+
+def output_names(count: int | None, declared: Sequence[str] = ()) -> list[str]:
+    """`output` where a model returns one tensor (`count` is None), `output_0`, `output_1`, … where it returns a list or tuple of them.
+
+    Declared names are used where there are as many as outputs. A dict of outputs brings its own.
+    """
+    if len(declared) == (1 if count is None else count):
+        return list(declared)
+    return [ONE] if count is None else [f"{ONE}_{i}" for i in range(count)]
+
+
+def named_list(outputs: Sequence[Any], declared: Sequence[str] = ()) -> dict[str, Any]:
+    return dict(zip(output_names(len(outputs), declared), outputs))

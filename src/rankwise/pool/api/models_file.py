@@ -1,24 +1,24 @@
 """MODELS.toml: which models there are, how they are built, and what their inputs and outputs are called.
 
-For `rankwise serve` and `rankwise worker`; reads and checks, starts nothing. Files are named relative to the folder of MODELS.toml,
-builds are imported as `python -c "import my_models"` would in the caller's folder.
-"""
+For `rankwise serve` and `rankwise worker`; reads and checks, starts nothing, needs no torch. Files are named relative to the folder of
+MODELS.toml, builds are imported as `python -c "import my_models"` would in the caller's folder."""
 
 from __future__ import annotations
 
 import difflib
+import json
 import tomllib
+import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rankwise.errors import UnreadableInput, UsageError
-from rankwise.pool.api.arguments import parse_bytes
-from rankwise.pool.api.interface import of_example, of_program, read_example
-from rankwise.pool.api.model import Model
-from rankwise.pool.api.virtual_models import OF_VIRTUAL, VirtualModel, check_targets, is_virtual, read_targets
-from rankwise.pool.memory.datatypes import DATATYPES, TensorSpec
+from rankwise.pool.api.ensembles import MERGES
+from rankwise.pool.api.model import DATATYPES, NAMES, Model, TensorSpec, check_number, output_names, parse_bytes
 
 _OF_MODEL = {own.name for own in fields(Model)} - {"warmup"}
 _OF_ENTRY = {"program", "example", "inputs", "outputs", "preload", "shadow", "deterministic", "cache"}
@@ -185,10 +185,10 @@ def described(entry: Entry, example_names: tuple[str, ...] = ()) -> Entry:
     """With the inputs and outputs that nobody said, where the model's program or an example input says them."""
     inputs, outputs, model = entry.inputs, entry.outputs, entry.model
     if model.is_program:
-        takes, gives = of_program(str(model.build))
+        takes, gives = specs_of_program(str(model.build))
         inputs, outputs = inputs or takes, outputs or gives
     if not inputs and model.warmup is not None:
-        inputs = of_example(model.warmup, model.max_batch, example_names)
+        inputs = specs_of_example(model.warmup, model.max_batch, example_names)
     return replace(entry, inputs=inputs, outputs=outputs)
 
 
@@ -239,3 +239,163 @@ def _check_kinds(where: str, said: Mapping[str, Any]) -> None:
     for key, kind in _KINDS.items():
         if key in said and not isinstance(said[key], kind):
             raise UsageError(f"{where}: {key} is {said[key]!r}; it must be {_WORDS[kind]}")
+
+
+@dataclass(frozen=True)
+class VirtualModel:
+    """A model that is made of others: a split by weight (A/B test, canary), or an ensemble. `targets` are models by name, or by
+    NAME:VERSION, with their weights; with `combine`, all of them are asked."""
+
+    name: str
+    targets: Mapping[str, float]
+    combine: str = ""
+    inputs: tuple[TensorSpec, ...] = ()
+    outputs: tuple[TensorSpec, ...] = ()
+    shadow: str = ""
+    version: str = "1"
+
+
+OF_VIRTUAL = {"split", "ensemble", "combine", "inputs", "outputs", "shadow"}
+
+
+def is_virtual(said: Mapping[str, Any]) -> bool:
+    return "split" in said or "ensemble" in said
+
+
+def read_targets(where: str, said: Mapping[str, Any]) -> tuple[dict[str, float], str]:
+    """The targets, and how their outputs are combined; empty for a split."""
+    if "split" in said and "ensemble" in said:
+        raise UsageError(f"{where} is a split or an ensemble, not both")
+    if "split" in said:
+        if "combine" in said:
+            raise UsageError(f"{where}: combine belongs to an ensemble; of a split, one model answers")
+        return _weights(where, said["split"]), ""
+    listed, combine = said["ensemble"], said.get("combine", "mean")
+    is_list = isinstance(listed, list) and all(isinstance(name, str) for name in listed)
+    if not is_list or len(listed) < 2 or len(set(listed)) < len(listed):
+        raise UsageError(f"{where}: ensemble is {listed!r}; it must be a list of two models or more", next=('ensemble = ["a", "b"]',))
+    if combine not in MERGES:
+        raise UsageError(f"{where}: there is no way to combine called {combine!r}", why=f"there are {', '.join(MERGES)}")
+    return dict.fromkeys(listed, 1.0), combine
+
+
+def _weights(where: str, said: Any) -> dict[str, float]:
+    example = "split = { champion = 0.9, challenger = 0.1 }"
+    if not isinstance(said, dict) or not said:
+        raise UsageError(f"{where}: split is {said!r}; it must be a table of weights", next=(example,))
+    for name, weight in said.items():
+        check_number(f"{where}: the weight of {name!r}", weight, least=0)
+    if not sum(said.values()) > 0:
+        raise UsageError(f"{where}: the weights do not say how to split", next=(example,))
+    return {name: float(weight) for name, weight in said.items()}
+
+
+def check_targets(virtual: VirtualModel, real: set[str]) -> None:
+    """`real` are the names of models, and NAME:VERSION of each."""
+    for name in (*virtual.targets, *([virtual.shadow] if virtual.shadow else [])):
+        if name not in real:
+            raise UsageError(f"model {virtual.name!r} names {name!r}, which is none", why=f"there are {', '.join(sorted(real))}")
+
+
+# What a model takes and gives, as far as its `.pt2` program or an example input says so: files are read, nothing runs.
+Specs = tuple[TensorSpec, ...]
+_SCHEMA = 8  # the major version of the program's description that is understood; others say nothing
+_LARGEST = 256 << 20
+_DATATYPES = {
+    1: "UINT8", 2: "INT8", 3: "INT16", 4: "INT32", 5: "INT64", 6: "FP16", 7: "FP32", 8: "FP64", 12: "BOOL", 13: "BF16",
+    28: "UINT16", 34: "UINT32", 35: "UINT64",
+}  # fmt: skip
+_OF_TORCH = {"bfloat16": "BF16", "bool": "BOOL", "float16": "FP16", "float32": "FP32", "float64": "FP64"}
+
+
+def specs_of_program(path: str | Path) -> tuple[Specs, Specs]:
+    """Inputs and outputs of an exported program; each empty where it cannot be said in terms of the protocol."""
+    try:
+        said = _description(path)
+        if said["schema_version"]["major"] != _SCHEMA:
+            return (), ()
+        module = said["graph_module"]
+        signature, tensors = module["signature"], module["graph"]["tensor_values"]
+        call = next(entry["signature"] for entry in module["module_call_graph"] if entry["fqn"] == "")
+        inputs = [_argument(spec["user_input"], tensors) for spec in signature["input_specs"] if "user_input" in spec]
+        outputs = [_argument(spec["user_output"], tensors) for spec in signature["output_specs"] if "user_output" in spec]
+        names = _input_names(call["in_spec"], [name for name, _, _ in inputs]), _output_names(call["out_spec"], len(outputs))
+        return _named_specs(names[0], inputs), _named_specs(names[1], outputs)
+    except (OSError, zipfile.BadZipFile, ValueError, KeyError, TypeError, IndexError, StopIteration, RecursionError, NotImplementedError):
+        return (), ()  # the worker that loads it will say what is wrong with it
+
+
+def specs_of_example(example: Any, max_batch: int, names: Iterable[str] = ()) -> Specs:
+    """Of arrays or tensors that a model takes, one or a tuple of them; with batches, the first dimension may have any size."""
+    arrays = example if isinstance(example, tuple) else (example,)
+    known = list(names) or [f"input_{i}" for i in range(len(arrays))]
+    found = []
+    for name, array in zip(known, arrays):
+        datatype = _datatype(getattr(array, "dtype", None))
+        if not datatype or not hasattr(array, "shape"):
+            return ()
+        shape = tuple(int(size) for size in array.shape)
+        found.append(TensorSpec(name, datatype, (-1, *shape[1:]) if max_batch > 1 and shape else shape))
+    return tuple(found)
+
+
+def read_example(path: Path) -> dict[str, Any]:
+    """The arrays of a .npz by name, in its order; of a .npy one, under the name `input_0`."""
+    try:
+        loaded = np.load(path, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            return {"input_0": loaded}
+        with loaded:
+            return {name: loaded[name] for name in loaded.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise UnreadableInput(
+            f"the example {path} cannot be read", why=str(error)[:200], next=("write it with numpy.save or numpy.savez",)
+        ) from None
+
+
+def _description(path: str | Path) -> Any:
+    with zipfile.ZipFile(path) as archive:
+        entry = next(item for item in archive.infolist() if item.filename.endswith("/models/model.json"))
+        if entry.file_size > _LARGEST:
+            raise ValueError("too large to be one")
+        return json.loads(archive.read(entry))
+
+
+def _argument(said: Mapping[str, Any], tensors: Mapping[str, Any]) -> tuple[str, str, tuple[int, ...]]:
+    """KeyError for what is no tensor, or of a type that the protocol does not know."""
+    name = said["arg"]["as_tensor"]["name"]
+    tensor = tensors[name]
+    return name, _DATATYPES[tensor["dtype"]], tuple(size.get("as_int", -1) for size in tensor["sizes"])
+
+
+def _input_names(spec: str, names: list[str]) -> list[str]:
+    """Empty where the program does not take plain positional tensors."""
+    args, kwargs = json.loads(spec)[1]["children_spec"]
+    is_plain = not kwargs["children_spec"] and all(child["type"] is None for child in args["children_spec"])
+    return names if is_plain else []
+
+
+def _output_names(spec: str, count: int) -> list[str]:
+    tree = json.loads(spec)[1]
+    children, kind = tree["children_spec"], tree["type"]
+    if kind is None:
+        return output_names(None)
+    if any(child["type"] is not None for child in children):
+        return []
+    if kind in ("builtins.tuple", "builtins.list"):
+        return output_names(count)
+    return [str(name) for name in json.loads(tree["context"])] if kind == "builtins.dict" else []
+
+
+def _named_specs(names: list[str], found: list[tuple[str, str, tuple[int, ...]]]) -> Specs:
+    if len(names) != len(found):
+        return ()
+    return tuple(TensorSpec(name, datatype, shape) for name, (_, datatype, shape) in zip(names, found))
+
+
+def _datatype(dtype: Any) -> str:
+    """Of numpy's, or of torch's, which is known by its name only."""
+    if isinstance(dtype, np.dtype):
+        return "BYTES" if dtype.kind in "SUO" else NAMES.get(dtype.newbyteorder("<"), "")
+    name = str(dtype).removeprefix("torch.")
+    return _OF_TORCH.get(name) or (name.upper() if name.upper() in NAMES.values() else "")

@@ -15,27 +15,23 @@ from concurrent.futures import Future, wait
 from typing import Any
 
 from rankwise.errors import UsageError
-from rankwise.pool.api.arguments import (
-    check_engine,
-    check_models,
-    check_pool,
-    check_shape,
+from rankwise.pool.api.ensembles import Combine, Ensemble, Router, Split
+from rankwise.pool.api.model import Model, check_models, is_importing_script
+from rankwise.pool.api.streams import (
+    WINDOW,
+    AsyncStream,
+    awaited,
     check_window,
     checked_deadline,
     checked_priority,
     checked_seed,
     is_request,
-    seed_of,
 )
-from rankwise.pool.api.ensembles import Combine, Ensemble, Router, Split
-from rankwise.pool.api.model import Model
-from rankwise.pool.api.streams import WINDOW, AsyncStream
-from rankwise.pool.backend import ENGINES, Backend, Growing, PoolOptions, ReadInLoop, start
+from rankwise.pool.backend import Backend, Growing, PoolOptions, ReadInLoop, check_shape, start
 from rankwise.pool.errors import missing_main_guard
 from rankwise.pool.memory.encoding import NUMPY, SHARED, name_of_numpy, name_of_torch
-from rankwise.pool.schedule.state import ModelState
+from rankwise.pool.schedule.state import ModelState, seed_of
 from rankwise.pool.stats import register
-from rankwise.pool.transport.event_loop import awaited
 
 _LIVE: weakref.WeakSet[Pool] = weakref.WeakSet()
 _ENDING: set[threading.Thread] = set()  # of pools without a reference, until their open tasks are done
@@ -62,10 +58,10 @@ class Pool:
         engine: str = "processes",
         address: str | None = None,
     ) -> None:
-        _check_not_importing_main()
-        check_pool(workers, max_queue, idle_s, threads, memory, lane_bytes)
-        check_engine(engine, address, ENGINES)
+        if is_importing_script():
+            raise missing_main_guard()
         options = PoolOptions(workers, memory, max_queue, idle_s, threads, pin, lane_bytes, checked_seed(seed), address)
+        options.check(engine)
         self._joint: set[Future[Any]] = set()
         self._models = _checked(models)
         self._backend = start(engine, self._models, options)
@@ -326,12 +322,6 @@ def _dtype_name(dtype: Any) -> tuple[str, bool]:
         if name:
             return name, name not in SHARED
     raise UsageError(f"{dtype!r} cannot lie in lane memory")
-
-
-def _check_not_importing_main() -> None:
-    module = sys.modules.get("rankwise.pool.workers.child.main_module")
-    if module is not None and module.is_importing:
-        raise missing_main_guard()
 
 
 def _end(backend: Backend) -> None:

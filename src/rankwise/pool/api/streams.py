@@ -1,17 +1,22 @@
 """Results in the order of their requests, with a bounded number under way: the engine of `map` and `amap`, of the pool and its ensembles.
 
-Whatever goes wrong on the way in has its place among the results: results of the requests before it come first.
-"""
+Whatever goes wrong on the way in has its place among the results: results of the requests before it come first."""
 
 from __future__ import annotations
 
 import asyncio
+import math
+import operator
+import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
+from numbers import Real
 from typing import Any
 
+from rankwise.errors import UsageError
+from rankwise.pool.api.model import shown
 from rankwise.pool.errors import PoolFull
 
 WINDOW = 64  # requests under way where each has a future of its own, and the caller did not say
@@ -277,3 +282,82 @@ def _done(value: Any) -> asyncio.Future[Any]:
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     future.set_result(value)
     return future
+
+
+async def awaited(future: Any) -> Any:
+    """The result of a pool's future. As `asyncio.wrap_future`, without a detour through the loop where its own thread reads the answer."""
+    if future.done():
+        return future.result()
+    loop, thread = asyncio.get_running_loop(), threading.get_ident()
+    waiter: asyncio.Future[None] = loop.create_future()
+
+    def wake() -> None:
+        if not waiter.done():
+            waiter.set_result(None)
+
+    def is_done(_: Any) -> None:
+        if threading.get_ident() == thread:
+            wake()
+        else:
+            try:
+                loop.call_soon_threadsafe(wake)
+            except RuntimeError:  # the loop is closed, and nobody waits any more
+                pass
+
+    future.add_done_callback(is_done)
+    try:
+        await waiter
+    except asyncio.CancelledError:
+        future.cancel()
+        raise
+    return future.result()
+
+
+def checked_deadline(deadline_s: Any) -> float | None:
+    if deadline_s is None:
+        return None
+    if not isinstance(deadline_s, Real) or math.isnan(deadline_s):
+        raise UsageError(f"deadline_s must be a number of seconds, not {deadline_s!r}", next=("deadline_s=0.5",))
+    return float(deadline_s)
+
+
+def checked_priority(priority: Any) -> int:
+    try:
+        return operator.index(priority)
+    except TypeError:
+        raise UsageError(
+            f"priority must be a whole number, not {priority!r}", why="tasks with a higher one go first; 0 is usual", next=("priority=1",)
+        ) from None
+
+
+def check_window(window: Any) -> None:
+    try:
+        is_right = window is None or operator.index(window) >= 1
+    except TypeError:
+        is_right = False
+    if not is_right:
+        raise UsageError(f"window must be a whole number of at least 1, not {window!r}", why="it is how many requests may be under way")
+
+
+def is_request(request: Any) -> bool:
+    """Raises for what is no request of `stream`."""
+    if isinstance(request, str) or not isinstance(request, Iterable):
+        raise UsageError(
+            f"a request is {shown(request)}; it must be a tuple of a model's name and its inputs", next=('pool.stream([("mlp", x)])',)
+        )
+    return True
+
+
+_LEAST, _MOST = -(2**63), 2**64 - 1  # what torch.manual_seed takes
+
+
+def checked_seed(seed: Any) -> int | None:
+    if seed is None:
+        return None
+    try:
+        number = operator.index(seed)
+    except TypeError:
+        number = _LEAST - 1
+    if isinstance(seed, bool) or not _LEAST <= number <= _MOST:
+        raise UsageError(f"seed must be a whole number that torch.manual_seed takes, not {seed!r}", next=("seed=0",))
+    return number

@@ -1,4 +1,4 @@
-"""Values as bytes: `encoding.py` (begin here) turns nested values into nodes, `inputs.py` encodes requests, `results.py` decodes answers.
+"""Values as bytes: `encoding.py` (begin here) turns nested values into nodes, takes containers apart and compares values bit by bit.
 
-Large arrays lie in shared memory (`shared_memory.py`); `nested.py` takes containers apart and compares values bit by bit.
+`shared_memory.py` is where large arrays lie; `requests.py` puts the inputs of a request there and decodes its answer.
 """

@@ -20,14 +20,13 @@ from typing import Any
 
 import numpy as np
 
-from rankwise.pool.backend import PoolOptions
-from rankwise.pool.machine import gpus, look, plan
+from rankwise.pool.api.model import become_like_the_caller
+from rankwise.pool.backend import PoolOptions, gpus, plan_workers, this_machine
 from rankwise.pool.memory.encoding import INLINE_BYTES, EncodedInputs, Node, folded
 from rankwise.pool.memory.shared_memory import Slot, rounded
 from rankwise.pool.processes import Processes, staffed
 from rankwise.pool.ray.encoding import ResultEncoder, is_small, with_arrays_moved
 from rankwise.pool.schedule.state import ModelState
-from rankwise.pool.workers.child.main_module import become_like_the_caller
 
 _TELL_S = 1.0  # how often the numbers are told, also as a sign of life
 _MOST = 2000  # answers in one message
@@ -115,7 +114,7 @@ class PoolActor:
         if is_small(node):
             return node, len(node[1][0][3]), (), to_tensor
         slots: list[Slot] = []
-        arena = self._engine.dispatcher.arena
+        arena = self._engine.arena
 
         def put(data: np.ndarray[Any, Any], owner: Any = None) -> Any:
             if data.nbytes <= INLINE_BYTES:
@@ -133,7 +132,7 @@ class PoolActor:
 
     def _on_lane(self, data: np.ndarray[Any, Any]) -> Slot:
         """Waits while what is under way may make room: nobody here could try again."""
-        arena = self._engine.dispatcher.arena
+        arena = self._engine.arena
         while (slot := arena.write(data)) is None:
             if rounded(data.nbytes) > arena.limit_bytes or not self._engine.has_open_tasks():
                 raise self._engine.no_room("an input", data.nbytes)
@@ -160,6 +159,6 @@ class PoolActor:
 
 def _engine(spec: ActorSpec) -> Processes:
     """On what Ray has given this actor, whatever else the machine has."""
-    here = replace(look(), cores=spec.workers * spec.threads, gpus=gpus() if spec.has_gpu else (), why="as Ray has placed it")
-    seats = plan(here, spec.workers, spec.has_gpu, spec.threads, pin=False)
+    here = replace(this_machine(), cores=spec.workers * spec.threads, gpus=gpus() if spec.has_gpu else (), why="as Ray has placed it")
+    seats = plan_workers(here, spec.workers, spec.has_gpu, spec.threads, pin=False)
     return staffed(spec.states, spec.specs, seats, spec.options, here.memory_bytes, spec.seed, here.gpus)

@@ -13,8 +13,7 @@ import numpy as np
 
 from rankwise.pool.errors import Unsendable
 from rankwise.pool.memory.encoding import INLINE_BYTES, NUMPY, EncodedInputs, Node, as_array, pack, stays_tensor, torch_module, unpack
-from rankwise.pool.memory.inputs import not_sendable, wants_tensors
-from rankwise.pool.memory.results import RemoteTraceback, pickled, raised
+from rankwise.pool.memory.requests import RemoteTraceback, not_sendable, pickled, raised, wants_tensors
 
 LARGE_BYTES = 64 << 10  # from here on an array is worth an object of its own
 _LONGEST = 20_000  # bytes of an exception, or of its traceback

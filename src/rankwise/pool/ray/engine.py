@@ -18,18 +18,9 @@ from typing import Any, NoReturn
 import numpy as np
 
 from rankwise.errors import UsageError
-from rankwise.pool.api.arguments import any_seed, derived
 from rankwise.pool.api.model import Model
 from rankwise.pool.backend import PoolOptions, Requests, states_of
-from rankwise.pool.errors import (
-    ModelUnavailable,
-    deadline_exceeded,
-    killed_actors,
-    no_worker,
-    pool_closed,
-    pool_full,
-)
-from rankwise.pool.machine import Plan, Seat
+from rankwise.pool.errors import ModelUnavailable, deadline_exceeded, killed_actors, no_worker, pool_closed, pool_full
 from rankwise.pool.memory.encoding import NUMPY, described, torch_module
 from rankwise.pool.ray import cluster, encoding
 from rankwise.pool.ray.actor import ActorSpec
@@ -37,8 +28,8 @@ from rankwise.pool.ray.handles import ActorHandle, ActorSet
 from rankwise.pool.ray.placement import Placement, fixed_placements, node_placements, spread_replicas
 from rankwise.pool.ray.stats import cluster_stats
 from rankwise.pool.ray.streams import in_order
-from rankwise.pool.schedule.state import ModelState
-from rankwise.pool.schedule.tasks import Deadlines, TaskFuture
+from rankwise.pool.schedule.state import Deadlines, ModelState, Plan, Seat, any_seed, derived
+from rankwise.pool.schedule.tasks import TaskFuture
 from rankwise.pool.stats import Counters
 
 log = logging.getLogger("rankwise.pool")

@@ -11,14 +11,14 @@ from collections import deque
 from dataclasses import replace
 from typing import Any, Protocol
 
-from rankwise.pool.api.arguments import derived
 from rankwise.pool.memory.encoding import torch_module
 from rankwise.pool.ray import cluster
 from rankwise.pool.ray.actor import ActorSpec, PoolActor
 from rankwise.pool.ray.placement import Placement
+from rankwise.pool.schedule.state import derived
 from rankwise.pool.schedule.tasks import TaskFuture
 from rankwise.pool.stats import Counters
-from rankwise.pool.workers.starting import pause_s
+from rankwise.pool.workers.fork_server import pause_s
 
 log = logging.getLogger("rankwise.pool")
 _UNHEARD = 2  # messages on their way to an actor, where it has enough to do: what comes meanwhile travels together

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
 
-from rankwise.pool.api.arguments import seed_of
 from rankwise.pool.api.streams import PATIENCE_S, failed
 from rankwise.pool.backend import Requests
 from rankwise.pool.errors import PoolFull
+from rankwise.pool.schedule.state import seed_of
 
 _WINDOW = 4096
 

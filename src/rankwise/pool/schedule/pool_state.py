@@ -6,18 +6,18 @@ Futures are settled after the lock is released, because their callbacks are the 
 from __future__ import annotations
 
 import logging
+import os
 import threading
+import time
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from rankwise.pool.errors import deadline_exceeded, no_worker, pool_closed
-from rankwise.pool.machine import Seat
+from rankwise.pool.errors import deadline_exceeded, no_worker, pool_closed, removed, too_large
 from rankwise.pool.memory.shared_memory import Arena
-from rankwise.pool.schedule.groups import Chunk, Item
 from rankwise.pool.schedule.scheduler import Scheduler
-from rankwise.pool.schedule.state import ModelState
-from rankwise.pool.schedule.tasks import Deadlines, Outcome, Task, TaskFuture
+from rankwise.pool.schedule.state import Deadlines, ModelState, Order, Plan, WorkerState
+from rankwise.pool.schedule.tasks import Chunk, Item, Outcome, Task, TaskFuture
 from rankwise.pool.stats import Counters
 
 log = logging.getLogger("rankwise.pool")
@@ -29,10 +29,9 @@ class Settings:
     lane_bytes: int
     output_bytes: int
     idle_s: float | None
-    seats: list[Seat]
+    plan: Plan
     budgets: dict[str, int]
-    plan: str = ""  # why there are so many workers
-    seed: int = 0  # of all random numbers of the workers
+    seed: int  # of all random numbers of the workers
 
 
 class PoolState:
@@ -46,6 +45,8 @@ class PoolState:
         self.counters = Counters([model.name for model in models])
         for model in models:
             model.counted = self.counters.of(model.name)
+            _break_if_too_large(model, settings.budgets)
+        self._departing: list[ModelState] = []  # removed, with tasks left or still held by a worker
         self.is_closing = False  # no new tasks are taken
         self.is_closed = False
         self.deadlines = Deadlines()
@@ -108,6 +109,17 @@ class PoolState:
             waiting = [task for model in self.scheduler.models.values() for task in model.queue.all()]
             slots = {slot for task in (*waiting, *self._running(), *self.divided) for slot in task.slots}
         return sum([slot.room for slot in slots])
+
+    def snapshot(self) -> dict[str, Any]:
+        """The pool at one moment, as plain data: what `stats()`, the metrics and `rankwise top` show."""
+        workers = self.scheduler.workers
+        with self.lock:
+            models = {model.name: self._shown_model(model) for model in self.scheduler.models.values() if model.is_current}
+            shown = [_shown_worker(worker) for worker in workers.values()]
+            restarts = self.counters.restarts
+        lanes = {"inputs_used_bytes": self.arena.used_bytes(), "inputs_bytes": self.arena.total_bytes}
+        plan = self.settings.plan.why
+        return {"pid": os.getpid(), "plan": plan, "models": models, "workers": shown, "restarts": restarts, "lanes": lanes}
 
     # ---- the lock is held from here on
 
@@ -217,8 +229,7 @@ class PoolState:
         """All tasks of this model fail with this error, now and later."""
         model.broken = error
         waiting, wanted = model.queue.all(), model.awaiting_load
-        self._to_settle += [(future, False, error) for future in wanted]
-        model.awaiting_load = []
+        self.tell_not_loaded(model, error)
         if not waiting and not wanted:  # otherwise their futures tell it
             log.error("%s", error)
         for task in waiting:
@@ -237,8 +248,7 @@ class PoolState:
 
     def fail_waiting(self) -> None:
         for model in self.scheduler.models.values():
-            self._to_settle += [(future, False, pool_closed()) for future in model.awaiting_load]
-            model.awaiting_load = []
+            self.tell_not_loaded(model, pool_closed())
             for task in model.queue.all():
                 model.queue.forget(task)
                 self.fail(task, pool_closed())
@@ -271,3 +281,92 @@ class PoolState:
                 self.end_parts(task)
             self.let_go(task)
             task.end()  # it knows its worker, and so its lanes: they would wait for the garbage collector
+
+    def add_model(self, model: ModelState) -> None:
+        """Where it is to take another's place, it has the other's counters."""
+        model.counted = self.counters.add(model.name) if model.is_current else self.counters.of(model.name)
+        _break_if_too_large(model, self.settings.budgets)
+        self.scheduler.models[model.number] = model
+
+    def remove_model(self, model: ModelState, successor: ModelState | None) -> None:
+        """It leaves the workers when what was submitted is done, and is forgotten then. What waits goes to its successor."""
+        model.is_current, model.successor = False, successor
+        if successor is not None:
+            successor.is_current = True
+            for task in model.queue.all():
+                model.queue.forget(task)
+                hand_over(task)
+                successor.queue.push(task)
+        self.tell_not_loaded(model, removed(model.name))
+        self._departing.append(model)
+        self.scheduler.let_leave(model)
+
+    def let_departed_leave(self) -> None:
+        """One that had tasks left was loaded anew for them."""
+        for model in self._departing:
+            if not model.queue.waiting:
+                self.scheduler.let_leave(model)
+
+    def forget_departed(self) -> list[ModelState]:
+        """Removed models of which nothing waits, runs or is held any more."""
+        workers = self.scheduler.workers.values()
+        gone = [
+            model for model in self._departing if not model.queue.waiting and not any(model.number in worker.holds for worker in workers)
+        ]
+        for model in gone:
+            self._departing.remove(model)
+            del self.scheduler.models[model.number]
+            model.broken = removed(model.name)  # for whoever still has it in hand
+            if not any(other.name == model.name for other in self.scheduler.models.values()):
+                self.counters.forget(model.name)
+        return gone
+
+    def _shown_model(self, model: ModelState) -> dict[str, Any]:
+        workers = self.scheduler.workers.values()
+        finding = model.broken.finding if model.broken is not None else model.unbatched
+        return {
+            "queued": model.queue.requests,
+            "running": sum(_requests(order) for worker in workers for order in worker.inflight.values() if order.model.name == model.name),
+            "replicas": sum(holding.model.name == model.name for worker in workers for holding in worker.holds.values()),
+            "memory_bytes": model.nbytes if model.is_measured else None,
+            "max_batch": model.max_batch,
+            "batch_cost_s": model.cost.fit(),
+            "state": "failed" if model.broken is not None else "ok",
+            "finding": f"{finding.code} {finding.summary}" if finding is not None else None,
+            **self.counters.of(model.name).to_dict(),
+        }
+
+
+def _shown_worker(worker: WorkerState) -> dict[str, Any]:
+    serial, since_ns = worker.handle.page.running
+    order = worker.inflight.get(serial)
+    return {
+        "number": worker.number,
+        "pid": worker.handle.pid,
+        "device": worker.device,
+        "ready": worker.is_ready,
+        "holds": [holding.model.name for holding in worker.holds.values()],
+        "memory_bytes": worker.held_bytes,
+        "inflight": sum(map(_requests, worker.inflight.values())),
+        "running": order.model.name if order is not None else None,
+        "running_s": (time.monotonic_ns() - since_ns) / 1e9 if order is not None else None,
+    }
+
+
+def _requests(order: Order) -> int:
+    return sum(task.count for task in order.tasks)
+
+
+def _break_if_too_large(model: ModelState, budgets: dict[str, int]) -> None:
+    """A model whose declared size passes the budget of its device cannot be had."""
+    limits = [limit for device, limit in budgets.items() if model.device in (device, device.split(":")[0])]
+    if limits and model.nbytes > max(limits):
+        model.broken = too_large(model.name, model.nbytes, model.device, max(limits))
+
+
+def hand_over(task: Task) -> None:
+    """To the model that took the place of its own."""
+    while task.model.successor is not None:
+        task.model = task.model.successor
+    for part in task.parts:
+        part.model = task.model

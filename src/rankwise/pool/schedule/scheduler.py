@@ -1,22 +1,10 @@
-"""Decides what each worker does next. Pure: no sockets, no clock; the dispatcher acts on what `plan` returns."""
+"""Decides what each worker does next. Pure: no sockets, no clock; `transport/sender.py` acts on what `plan` returns."""
 
 from __future__ import annotations
 
-from rankwise.pool.schedule.state import (
-    Action,
-    Drop,
-    Forming,
-    Holding,
-    Load,
-    ModelState,
-    Order,
-    Resident,
-    Run,
-    WorkerState,
-    can_ever_fit,
-    evictions,
-    wait_until,
-)
+from dataclasses import dataclass
+
+from rankwise.pool.schedule.state import Action, Drop, Holding, Load, ModelState, Order, Run, WorkerState
 from rankwise.pool.schedule.tasks import Task
 
 AHEAD_S = 0.005  # work that waits inside a worker, so that it need not wait for us; more would only be stuck behind a slow task
@@ -39,7 +27,7 @@ class Scheduler:
         self.wake_at: float | None = None  # when a batch that waits for more rows has waited enough
         self.serial = 0  # of the latest order
 
-    def add(self, task: Task, now: float) -> None:
+    def add(self, task: Task) -> None:
         model: ModelState = task.model
         if not model.queue.waiting:
             active = [m.virtual_s for m in self.models.values() if m.queue.waiting]
@@ -313,3 +301,59 @@ class Scheduler:
     def _drop(self, worker: WorkerState, model: ModelState) -> Drop:
         worker.holds.pop(model.number, None)
         return Drop(worker, model)
+
+
+@dataclass(frozen=True)
+class Forming:
+    """A batch that could start now: its rows and how many it may have, when its oldest row came, and the first deadline in it."""
+
+    rows: int
+    max_rows: int
+    oldest: float
+    deadline: float | None = None
+
+
+def wait_until(batch: Forming, fit: tuple[float, float] | None, gap_s: float | None, max_delay_s: float) -> float:
+    """When it should start at the latest: at once, where waiting does not pay.
+
+    One more row saves its own fixed cost b, and costs each of the rows that wait the time until it comes.
+    """
+    if batch.rows >= batch.max_rows or not max_delay_s or fit is None or gap_s is None:
+        return batch.oldest
+    a, b = fit
+    if batch.rows * gap_s >= b:
+        return batch.oldest
+    latest = batch.oldest + max_delay_s
+    if batch.deadline is not None:
+        latest = min(latest, batch.deadline - 1.5 * (a * (batch.rows + 1) + b))
+    return max(batch.oldest, latest)
+
+
+@dataclass(frozen=True)
+class Resident:
+    """A model on a worker of the device."""
+
+    worker: int
+    model: int
+    nbytes: int
+    last_used: float
+    in_use: bool
+
+
+def evictions(residents: list[Resident], need: int, limit: int | None) -> list[Resident] | None:
+    """What has to go for `need` more bytes; None where even that would not be enough right now."""
+    if limit is None:
+        return []
+    over = sum(resident.nbytes for resident in residents) + need - limit
+    chosen: list[Resident] = []
+    for resident in sorted((r for r in residents if not r.in_use), key=lambda r: r.last_used):
+        if over <= 0:
+            break
+        if resident.nbytes:
+            chosen.append(resident)
+            over -= resident.nbytes
+    return chosen if over <= 0 else None
+
+
+def can_ever_fit(need: int, limit: int | None) -> bool:
+    return limit is None or need <= limit

@@ -1,11 +1,176 @@
-"""What the pool keeps about each model and each worker, what batches cost, and which models have to leave a device."""
+"""What the pool keeps about each model (its queue, what its batches cost) and about each worker (its seat, what it holds and runs)."""
 
 from __future__ import annotations
 
+import hashlib
+import heapq
+import itertools
+import secrets
+import weakref
+from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rankwise.pool.schedule.tasks import Task, TaskQueue
+if TYPE_CHECKING:  # `import rankwise.pool` needs nothing of shared memory
+    from rankwise.pool.schedule.tasks import Task
+
+
+class TaskQueue:
+    """Waiting tasks of one model: by priority, then in order of arrival; tasks that run again go to the front."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[int, deque[Task]] = {}
+        self._order: list[int] = []
+        self._rows: dict[Any, int] = {}  # that wait, by key
+        self.waiting = 0
+        self.requests = 0  # that they stand for
+        self.extra = 0  # of those, parts that are not counted as tasks of their own
+
+    def push(self, task: Task, front: bool = False) -> None:
+        lane = self._lanes.get(task.priority)
+        if lane is None:
+            # Empty queues go, or a priority that is made of the time would leave one behind for each task.
+            self._lanes = {priority: others for priority, others in self._lanes.items() if others}
+            lane = self._lanes[task.priority] = deque()
+            self._order = sorted(self._lanes, reverse=True)
+        if front:
+            lane.appendleft(task)
+        else:
+            lane.append(task)
+        task.is_queued = True
+        self.waiting += 1
+        self.requests += task.count
+        self.extra += task.is_extra
+        if task.rows:
+            self._rows[task.key] = self._rows.get(task.key, 0) + task.rows
+
+    def pop(self) -> Task | None:
+        task = self.peek()
+        if task is not None:
+            self._lanes[task.priority].popleft()
+            self.forget(task)
+        return task
+
+    def peek(self) -> Task | None:
+        """The next task; tasks that are over (cancelled, expired) are dropped on the way."""
+        if not self.waiting:
+            return None
+        for priority in self._order:
+            lane = self._lanes[priority]
+            while lane:
+                if not lane[0].is_over:
+                    return lane[0]
+                lane.popleft()
+        return None
+
+    def forget(self, task: Task) -> None:
+        """It waits no longer: it no longer takes up room, even where it has not fallen out yet."""
+        if task.is_queued:
+            task.is_queued = False
+            self.waiting -= 1
+            self.requests -= task.count
+            self.extra -= task.is_extra
+            if task.rows:
+                left = self._rows[task.key] - task.rows
+                if left:
+                    self._rows[task.key] = left
+                else:
+                    del self._rows[task.key]  # there may be any number of shapes in the long run
+
+    def pop_like(self, first: Task, max_rows: int, look: int = 256) -> list[Task]:
+        """`first`, which was just popped, and tasks that may share its batch, as many as fit."""
+        batch, rows = [first], first.rows
+        if first.alone or not first.rows:
+            return batch
+        lane, passed = self._lanes[first.priority], []
+        while lane and rows < max_rows and look:
+            look -= 1
+            task = lane.popleft()
+            if task.is_over:
+                continue
+            if task.key == first.key and not task.alone and rows + task.rows <= max_rows:
+                batch.append(task)
+                rows += task.rows
+                self.forget(task)
+            else:
+                passed.append(task)
+        lane.extendleft(reversed(passed))
+        return batch
+
+    def rows_like(self, first: Task) -> int:
+        """Rows that wait and could run with `first`."""
+        return self._rows.get(first.key, 0)
+
+    def all(self) -> list[Task]:
+        return [task for priority in self._order for task in self._lanes[priority] if not task.is_over]
+
+
+_FEW = 64  # entries that are not worth looking through
+
+
+class Deadlines:
+    def __init__(self) -> None:
+        # A task knows its result, which is not to be kept for as long as the task was allowed to take.
+        self._heap: list[tuple[float, int, weakref.ref[Task]]] = []
+        self._ticket = itertools.count()
+        self._look_at = _FEW
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def add(self, deadline: float, task: Task) -> None:
+        heapq.heappush(self._heap, (deadline, next(self._ticket), weakref.ref(task)))
+        if len(self._heap) >= self._look_at:
+            self._heap = [entry for entry in self._heap if _is_open(entry[2])]
+            heapq.heapify(self._heap)
+            self._look_at = _FEW + 2 * len(self._heap)
+
+    def next(self) -> float | None:
+        """The next that still matters."""
+        while self._heap and not _is_open(self._heap[0][2]):
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def passed(self, now: float) -> list[Task]:
+        tasks = []
+        while self._heap and self._heap[0][0] <= now:
+            task = heapq.heappop(self._heap)[2]()
+            if task is not None:
+                tasks.append(task)
+        return tasks
+
+
+def _is_open(reference: weakref.ref[Task]) -> bool:
+    task = reference()
+    return task is not None and not task.is_over
+
+
+# Read when torch, MKL, OpenBLAS or numexpr are loaded, so they are set before that.
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+
+
+@dataclass(frozen=True)
+class Seat:
+    """What a worker is given: its device, its share of the cores, and the cores themselves where it is pinned."""
+
+    device: str
+    threads: int
+    cpus: tuple[int, ...] = ()
+
+    @property
+    def env(self) -> dict[str, str]:
+        shown = self.device.split(":")[1] if ":" in self.device else ""
+        threads = {name: str(self.threads) for name in THREAD_VARIABLES}
+        return {**threads, "CUDA_VISIBLE_DEVICES": shown}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Who sits where, and the sentence that explains it."""
+
+    seats: list[Seat]
+    why: str
+
 
 _MEMORY = 0.97  # weight of what was known before; about the last thirty batches count
 
@@ -147,7 +312,7 @@ class WorkerState:
     holds: dict[int, Holding] = field(default_factory=dict)
     inflight: dict[int, Order] = field(default_factory=dict)
     ahead_s: float = 0.0
-    handle: Any = None  # the dispatcher's own end of it
+    handle: Any = None  # the pool's end of it, a WorkerHandle
 
     @property
     def is_loading(self) -> bool:
@@ -179,57 +344,18 @@ class Run:
 Action = Load | Drop | Run
 
 
-@dataclass(frozen=True)
-class Forming:
-    """A batch that could start now: its rows and how many it may have, when its oldest row came, and the first deadline in it."""
-
-    rows: int
-    max_rows: int
-    oldest: float
-    deadline: float | None = None
+# Seeds: those of workers, models and requests all come from the pool's.
 
 
-def wait_until(batch: Forming, fit: tuple[float, float] | None, gap_s: float | None, max_delay_s: float) -> float:
-    """When it should start at the latest: at once, where waiting does not pay.
-
-    One more row saves its own fixed cost b, and costs each of the rows that wait the time until it comes.
-    """
-    if batch.rows >= batch.max_rows or not max_delay_s or fit is None or gap_s is None:
-        return batch.oldest
-    a, b = fit
-    if batch.rows * gap_s >= b:
-        return batch.oldest
-    latest = batch.oldest + max_delay_s
-    if batch.deadline is not None:
-        latest = min(latest, batch.deadline - 1.5 * (a * (batch.rows + 1) + b))
-    return max(batch.oldest, latest)
+def any_seed() -> int:
+    return secrets.randbits(63)
 
 
-@dataclass(frozen=True)
-class Resident:
-    """A model on a worker of the device."""
-
-    worker: int
-    model: int
-    nbytes: int
-    last_used: float
-    in_use: bool
+def seed_of(seed: int | None, number: int) -> int | None:
+    """That of the request with this number, of a stream that has this seed."""
+    return derived(seed, number) if seed is not None else None
 
 
-def evictions(residents: list[Resident], need: int, limit: int | None) -> list[Resident] | None:
-    """What has to go for `need` more bytes; None where even that would not be enough right now."""
-    if limit is None:
-        return []
-    over = sum(resident.nbytes for resident in residents) + need - limit
-    chosen: list[Resident] = []
-    for resident in sorted((r for r in residents if not r.in_use), key=lambda r: r.last_used):
-        if over <= 0:
-            break
-        if resident.nbytes:
-            chosen.append(resident)
-            over -= resident.nbytes
-    return chosen if over <= 0 else None
-
-
-def can_ever_fit(need: int, limit: int | None) -> bool:
-    return limit is None or need <= limit
+def derived(seed: int, *what: str | int) -> int:
+    """The same for the same; for anything else another one."""
+    return int.from_bytes(hashlib.blake2b(repr((seed, *what)).encode(), digest_size=8).digest(), "big") >> 1

@@ -1,17 +1,20 @@
-"""A task, the future its caller holds, and the queue and the deadlines it waits in."""
+"""A task and the future its caller holds; requests that travel as one task (chunks); and requests that run as several (parts).
+
+A task and a future for each quick request would take longer than a small model does. Where anything happens to a chunk (its worker dies,
+one of its requests hangs or is slow), each request that has no answer becomes a task of its own, and the one that was running is the one
+to blame."""
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import threading
-import weakref
-from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol
 
-from rankwise.pool.memory.encoding import EncodedInputs
+from rankwise.pool.errors import PoolClosed
+from rankwise.pool.memory.encoding import EVEN, UNEVEN, EncodedInputs, Node, Uneven, has_rows
+from rankwise.pool.memory.requests import cut, join
+from rankwise.pool.memory.shared_memory import Arena
 
 _making = threading.Lock()
 
@@ -157,131 +160,252 @@ class TaskFuture(Task, Future[Any]):
         return super().cancel()
 
 
-class TaskQueue:
-    """Waiting tasks of one model: by priority, then in order of arrival; tasks that run again go to the front."""
+class Chunk(TaskFuture):
+    """Its own result is nothing: what each request gave is asked for by its place."""
 
-    def __init__(self) -> None:
-        self._lanes: dict[int, deque[Task]] = {}
-        self._order: list[int] = []
-        self._rows: dict[Any, int] = {}  # that wait, by key
-        self.waiting = 0
-        self.requests = 0  # that they stand for
-        self.extra = 0  # of those, parts that are not counted as tasks of their own
+    is_here = False
+    is_spoilt = False
 
-    def push(self, task: Task, front: bool = False) -> None:
-        lane = self._lanes.get(task.priority)
-        if lane is None:
-            # Empty queues go, or a priority that is made of the time would leave one behind for each task.
-            self._lanes = {priority: others for priority, others in self._lanes.items() if others}
-            lane = self._lanes[task.priority] = deque()
-            self._order = sorted(self._lanes, reverse=True)
-        if front:
-            lane.appendleft(task)
-        else:
-            lane.append(task)
-        task.is_queued = True
-        self.waiting += 1
-        self.requests += task.count
-        self.extra += task.is_extra
-        if task.rows:
-            self._rows[task.key] = self._rows.get(task.key, 0) + task.rows
+    def __init__(self, model: Any, kind: tuple[Any, ...], owner: TaskOwner) -> None:
+        super().__init__(model, (None, 0, (), kind[-1]), 0.0, owner)
+        self.kind = kind  # what they have in common: model, tag, dtype and shape (or nothing of these), whether tensors come back
+        self.is_lazy = True
+        self.count = 0
+        self._data: list[Any] = []  # the bytes of each request, or its node
+        self._slots: list[Any] = []  # of each request
+        self._values: list[Any] = []
+        self._errors: dict[int, BaseException] = {}
+        self._has_answer: list[bool] | None = None  # of each request, where they are answered one by one
+        self._kept = 0  # requests that a worker has been left, where others were taken from it
+        self._settling = threading.Lock()
 
-    def pop(self) -> Task | None:
-        task = self.peek()
-        if task is not None:
-            self._lanes[task.priority].popleft()
-            self.forget(task)
-        return task
+    def add(self, data: Any, size: int, slots: Any) -> None:
+        self._data.append(data)
+        self.count += 1
+        self.size += size
+        if slots or self._slots:
+            self._slots += [()] * (self.count - 1 - len(self._slots))
+            self._slots.append(slots)
+            self.slots = (*self.slots, *slots)
 
-    def peek(self) -> Task | None:
-        """The next task; tasks that are over (cancelled, expired) are dropped on the way."""
-        if not self.waiting:
-            return None
-        for priority in self._order:
-            lane = self._lanes[priority]
-            while lane:
-                if not lane[0].is_over:
-                    return lane[0]
-                lane.popleft()
-        return None
+    @property
+    def is_cut(self) -> bool:
+        """Whether some of its requests are tasks of their own."""
+        return self._has_answer is not None
 
-    def forget(self, task: Task) -> None:
-        """It waits no longer: it no longer takes up room, even where it has not fallen out yet."""
-        if task.is_queued:
-            task.is_queued = False
-            self.waiting -= 1
-            self.requests -= task.count
-            self.extra -= task.is_extra
-            if task.rows:
-                left = self._rows[task.key] - task.rows
-                if left:
-                    self._rows[task.key] = left
-                else:
-                    del self._rows[task.key]  # there may be any number of shapes in the long run
+    def payload(self) -> tuple[Any, ...]:
+        """As it travels."""
+        _, tag, dtype, shape, _ = self.kind
+        if tag is None:
+            return UNEVEN, self._data
+        return EVEN, dtype, shape, self.count, b"".join(self._data)
 
-    def pop_like(self, first: Task, max_rows: int, look: int = 256) -> list[Task]:
-        """`first`, which was just popped, and tasks that may share its batch, as many as fit."""
-        batch, rows = [first], first.rows
-        if first.alone or not first.rows:
-            return batch
-        lane, passed = self._lanes[first.priority], []
-        while lane and rows < max_rows and look:
-            look -= 1
-            task = lane.popleft()
-            if task.is_over:
-                continue
-            if task.key == first.key and not task.alone and rows + task.rows <= max_rows:
-                batch.append(task)
-                rows += task.rows
-                self.forget(task)
-            else:
-                passed.append(task)
-        lane.extendleft(reversed(passed))
-        return batch
+    def take(self, first: int, values: list[Any], errors: dict[int, BaseException]) -> bool:
+        """Answers of the requests from this place on; whether all are here now."""
+        with self._settling:
+            if self._has_answer is None:
+                if first == 0 and len(values) == self.count:
+                    self._values, self._errors = values, errors
+                    return True
+                self._cut()
+            assert self._has_answer is not None
+            for i, value in enumerate(values, first):
+                if i < self.count and not self._has_answer[i]:
+                    self._has_answer[i] = True
+                    self._values[i] = value
+                    if i - first in errors:
+                        self._errors[i] = errors[i - first]
+            return all(self._has_answer)
 
-    def rows_like(self, first: Task) -> int:
-        """Rows that wait and could run with `first`."""
-        return self._rows.get(first.key, 0)
+    def wait(self) -> None:
+        """Until all have answers. What became of the chunk as a whole (its model cannot be built) became of each."""
+        try:
+            self.result()
+        except PoolClosed:
+            raise
+        except Exception as error:
+            self.fail_all(error)
+        self.is_here = True
 
-    def all(self) -> list[Task]:
-        return [task for priority in self._order for task in self._lanes[priority] if not task.is_over]
+    def fail_all(self, error: BaseException | None) -> None:
+        self.is_here = True
+        self._errors = dict.fromkeys(range(self.count), error or RuntimeError("the request failed"))
 
+    def is_last(self, place: int) -> bool:
+        return place == self.count - 1
 
-_FEW = 64  # entries that are not worth looking through
+    def value(self, i: int) -> Any:
+        """What its i-th request gave, once; raises what it raised."""
+        if self._errors and i in self._errors:
+            raise self._errors.pop(i)
+        value, self._values[i] = self._values[i], None
+        return value
 
-
-class Deadlines:
-    def __init__(self) -> None:
-        # A task knows its result, which is not to be kept for as long as the task was allowed to take.
-        self._heap: list[tuple[float, int, weakref.ref[Task]]] = []
-        self._ticket = itertools.count()
-        self._look_at = _FEW
-
-    def __len__(self) -> int:
-        return len(self._heap)
-
-    def add(self, deadline: float, task: Task) -> None:
-        heapq.heappush(self._heap, (deadline, next(self._ticket), weakref.ref(task)))
-        if len(self._heap) >= self._look_at:
-            self._heap = [entry for entry in self._heap if _is_open(entry[2])]
-            heapq.heapify(self._heap)
-            self._look_at = _FEW + 2 * len(self._heap)
-
-    def next(self) -> float | None:
-        """The next that still matters."""
-        while self._heap and not _is_open(self._heap[0][2]):
-            heapq.heappop(self._heap)
-        return self._heap[0][0] if self._heap else None
-
-    def passed(self, now: float) -> list[Task]:
-        tasks = []
-        while self._heap and self._heap[0][0] <= now:
-            task = heapq.heappop(self._heap)[2]()
-            if task is not None:
-                tasks.append(task)
+    def tasks_from(self, first: int) -> list[Task]:
+        """Those of its requests from this place on that have no answer and are no tasks yet: as tasks of their own. The pool's
+        lock is held."""
+        with self._settling:
+            if self._has_answer is None:
+                self._cut()
+            assert self._has_answer is not None
+            wanted = [i for i in range(first, self._kept) if not self._has_answer[i]]
+            self._kept = min(self._kept, first)
+        tasks = [self._task(i) for i in wanted]
+        self.parts = (*self.parts, *tasks)
         return tasks
 
+    def _cut(self) -> None:
+        self._has_answer, self._values, self._kept = [False] * self.count, [None] * self.count, self.count
 
-def _is_open(reference: weakref.ref[Task]) -> bool:
-    task = reference()
-    return task is not None and not task.is_over
+    def _task(self, i: int) -> Task:
+        task = Task(self.model, self._encoded(i), self.submitted)
+        task.part, task.priority = Item(self, i, self._owner), self.priority
+        task.is_lazy = task.has_begun = task.is_extra = True
+        return task
+
+    def _encoded(self, i: int) -> EncodedInputs:
+        """Its place on the lane is the new task's from now on."""
+        _, tag, dtype, shape, to_tensor = self.kind
+        node: Node = self._data[i] if tag is None else ("(", ((tag, dtype, shape, self._data[i]),))
+        slots = self._slots[i] if self._slots else ()
+        if slots:
+            self._slots[i] = ()
+            self.slots = without(self.slots, slots)
+        return node, self.size // self.count, slots, to_tensor
+
+    def end(self) -> None:
+        super().end()
+        self.release()
+
+    def release(self) -> None:
+        """What was sent is not needed any more."""
+        self._data, self._slots = [], []
+
+
+class _NeverCancelled:
+    """A part of a future: callers have only the whole of it, which they may cancel."""
+
+    def running(self) -> bool:
+        return True
+
+    def set_running_or_notify_cancel(self) -> bool:
+        return True
+
+
+class Item(_NeverCancelled):
+    """What the pool settles for one request of a chunk that has become a task."""
+
+    def __init__(self, chunk: Chunk, i: int, owner: TaskOwner) -> None:
+        self._chunk, self.place, self._owner = chunk, i, owner
+
+    def begin(self) -> bool:
+        return not self._chunk.is_over
+
+    def set_result(self, result: Any) -> None:
+        self._settle([result], {})
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        self._settle([None], {0: exception or RuntimeError("the request failed")})
+
+    def _settle(self, values: list[Any], errors: dict[int, BaseException]) -> None:
+        if self._chunk.take(self.place, values, errors) and self._owner.forget(self._chunk):
+            self._chunk.set_result(None)
+
+
+def without(slots: Sequence[Any], own: Sequence[Any]) -> list[Any]:
+    """Each of them taken out once: the same memory may have been given to several requests."""
+    left = list(slots)
+    for slot in own:
+        at = next((i for i, other in enumerate(left) if other is slot), None)
+        if at is not None:
+            del left[at]
+    return left
+
+
+def cut_up(task: TaskFuture, owner: TaskOwner, arena: Arena) -> None:
+    """Into tasks of as many rows as run together, each of which knows where its result belongs."""
+    size = task.model.max_batch
+    starts = range(0, task.rows, size)
+    whole = Whole(task, len(starts), owner)
+    parts = []
+    for i, start in enumerate(starts):
+        rows = min(size, task.rows - start)
+        for slot in task.slots:
+            arena.hold(slot)
+        part = Task(task.model, (cut(task.node, start, start + rows), task.size // len(starts), task.slots, task.to_tensor), task.submitted)
+        part.part = Part(whole, i, rows)
+        part.rows, part.key = rows, task.key
+        part.deadline, part.priority = task.deadline, task.priority
+        part.is_extra = start + rows < task.rows
+        parts.append(part)
+    task.parts = parts
+
+
+class Whole:
+    """Collects the parts of one request; the first failure is the request's."""
+
+    def __init__(self, future: TaskFuture, count: int, owner: TaskOwner) -> None:
+        self._future, self._results, self._missing, self._owner = future, [None] * count, count, owner
+        self._lock = threading.Lock()
+        self._is_uncut = False
+
+    def begin(self) -> bool:
+        """The pool holds its lock: a part is about to run."""
+        if self._future.is_over:
+            return False
+        if not self._future.has_begun:
+            self._future.has_begun = self._future.begin()
+        return True
+
+    def add(self, i: int, rows: int, value: Any) -> None:
+        if not has_rows(value, rows):
+            self._run_uncut()
+            return
+        with self._lock:
+            if self._is_uncut:
+                return
+            self._results[i] = value
+            self._missing -= 1
+            if self._missing:
+                return
+        try:
+            result = join(self._results)
+        except (Uneven, TypeError, ValueError, RuntimeError):  # arrays that differ in more than their rows, say
+            self._run_uncut()
+            return
+        if self._owner.forget(self._future):
+            self._future.set_result(result)
+
+    def fail(self, error: BaseException) -> None:
+        if isinstance(error, Uneven):
+            self._run_uncut()
+        elif not self._is_uncut and self._owner.forget(self._future):
+            _set_exception(self._future, error)
+
+    def _run_uncut(self) -> None:
+        with self._lock:
+            if self._is_uncut:
+                return
+            self._is_uncut, self._results = True, []
+        self._owner.run_uncut(self._future)
+
+
+class Part(_NeverCancelled):
+    """What the pool settles for one part."""
+
+    def __init__(self, whole: Whole, i: int, rows: int) -> None:
+        self._whole, self._i, self._rows = whole, i, rows
+
+    def begin(self) -> bool:
+        return self._whole.begin()
+
+    def set_result(self, result: Any) -> None:
+        self._whole.add(self._i, self._rows, result)
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        self._whole.fail(exception or RuntimeError("a part of the request failed"))
+
+
+def _set_exception(future: TaskFuture, error: BaseException) -> None:
+    if future.running() or future.set_running_or_notify_cancel():
+        future.set_exception(error)

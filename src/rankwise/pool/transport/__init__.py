@@ -1,5 +1,5 @@
-"""Between parent and workers: `messages.py` (begin here) has the packets, and the page of memory that both sides see.
+"""Between the pool and its workers: `connection.py` (begin here) has the packets, the status page and the handle of one worker.
 
-`handle.py` is the end of one worker here, `sender.py` sends what was decided, `listener.py` reads answers. For speed only:
-`fast_path.py` (a single task), `spinning.py`, `timer.py`.
+`sender.py` sends what was decided, and a single task by the fast path; `listener.py` reads what workers say, unless the caller that waits
+does so itself; `answers.py` takes it in.
 """

@@ -1,27 +1,24 @@
-"""Sends workers what the scheduler has decided: orders, models to load, models to drop.
-
-The pool's lock is held in all of this.
-"""
+"""Sends workers what the scheduler has decided: orders, models to load, models to drop; and single tasks by the fast path."""
 
 from __future__ import annotations
 
 import errno
 import logging
+import time
 from collections.abc import Callable
-from typing import Any
+from marshal import dumps
+from typing import Any, Protocol
 
 import numpy as np
 
 from rankwise.errors import UsageError
-from rankwise.pool.memory.encoding import INLINE_BYTES, Node, Part
-from rankwise.pool.memory.inputs import join_nodes
+from rankwise.pool.memory.encoding import INLINE_BYTES, EncodedInputs, Node, Part
+from rankwise.pool.memory.requests import join_nodes
 from rankwise.pool.memory.shared_memory import Arena, Slot
-from rankwise.pool.schedule.groups import Chunk
 from rankwise.pool.schedule.pool_state import PoolState
 from rankwise.pool.schedule.state import Action, Drop, Load, ModelState, Order, Run, WorkerState
-from rankwise.pool.schedule.tasks import Task
-from rankwise.pool.transport.handle import WorkerHandle
-from rankwise.pool.transport.messages import send
+from rankwise.pool.schedule.tasks import Chunk, Task, TaskFuture, TaskOwner
+from rankwise.pool.transport.connection import BRISK_NS, SEND_NOW, WorkerHandle, current_cpu, send
 from rankwise.sizes import bytes_text
 
 log = logging.getLogger("rankwise.pool")
@@ -30,6 +27,8 @@ PROMPT_NS, LAZY_NS = 200_000, 15_000_000
 
 
 class Sender:
+    """The pool's lock is held in all of this."""
+
     def __init__(self, state: PoolState, specs: dict[int, Any], expect: Callable[[WorkerHandle], None]) -> None:
         self._state, self._scheduler, self._arena = state, state.scheduler, state.arena
         self._expect = expect  # told of each worker that something is sent to
@@ -200,3 +199,78 @@ def _laned(node: Node, arena: Arena, slots: list[Slot]) -> Node:
     if tag in ("[", "(", "{"):
         return (*node[:-1], [_laned(item, arena, slots) for item in node[-1]])
     return node
+
+
+BRISK_S = BRISK_NS / 1e9
+
+
+class FastPathOwner(TaskOwner, Protocol):
+    def go_on(self, now: float) -> None:
+        """A worker has time again, and tasks wait."""
+        ...
+
+
+class FastPath:
+    """The short way of one task: no other task waits for the model, a worker that holds it is idle, and the caller fetches the result
+    itself. Exists only for speed: a process that has just been woken runs Python several times slower than one that is warm, so what
+    counts is how little is done between the caller and the worker. The packet is sent as early as can be; the books are kept while the
+    worker is busy."""
+
+    def __init__(self, state: PoolState, owner: FastPathOwner, expect: Callable[[WorkerHandle], None]) -> None:
+        self._state, self._owner, self._expect = state, owner, expect
+        self._lock, self._scheduler, self._arena = state.lock, state.scheduler, state.arena
+
+    def send(self, model: ModelState, encoded: EncodedInputs) -> TaskFuture | None:
+        """None where it has to queue."""
+        state, scheduler = self._state, self._scheduler
+        with self._lock:
+            worker = scheduler.idle_holder(model)
+            if worker is None or state.is_closing:
+                return None
+            handle: WorkerHandle = worker.handle
+            if handle.known_segments < len(self._arena.segments):  # the long way shows them to it
+                return None
+            scheduler.serial = serial = scheduler.serial + 1
+            try:
+                handle.send(dumps(("one", serial, model.number, encoded[0]), 2), SEND_NOW)
+            except BlockingIOError:
+                return None
+            except OSError:  # it is gone, which will be noticed; then its tasks run again
+                pass
+            handle.page.post(serial, current_cpu())
+            task = TaskFuture(model, encoded, time.monotonic(), self._owner)
+            if model.order_s is not None and model.order_s < BRISK_S:
+                task.brisk = serial
+            task.begin()
+            task.has_begun = True
+            scheduler.began(worker, model, task, serial)
+            self._expect(handle)
+            return task
+
+    def finish(self, worker: WorkerState, message: tuple[Any, ...]) -> bool:
+        """The answer to the one order a worker had, if all is as usual; False where `take_message` has to handle it."""
+        _, serial, nanoseconds, ok, node, flags = message
+        state, scheduler, now = self._state, self._scheduler, time.monotonic()
+        with self._lock:
+            order = worker.inflight.get(serial)
+            if order is None or flags or not ok or order.tasks[0].is_over:
+                return False
+            task: Any = order.tasks[0]
+            try:
+                value = worker.handle.reader.value(task, node)
+            except Exception:  # a result that cannot be had here
+                return False
+            if task.slots:
+                state.let_go(task)
+            is_watched = not task.finish(value)
+            del worker.inflight[serial]
+            scheduler.take_back(worker, order, now)
+            model = order.model
+            model.ran(0, nanoseconds / 1e9)
+            model.counted.did_one(now - task.submitted, nanoseconds)
+            is_all = not state.is_closing and not scheduler.has_waiting
+        if is_watched:
+            task.announce()
+        if not is_all:
+            self._owner.go_on(now)
+        return True

@@ -8,22 +8,18 @@ import signal
 import threading
 import time
 from collections import deque
+from pathlib import Path
 from weakref import WeakSet
 
-from rankwise.pool.api.arguments import derived
-from rankwise.pool.errors import build_died, quarantined, task_hung
-from rankwise.pool.machine import Seat
+from rankwise.pool.errors import MAX_BUILDS, MAX_KILLS, Death, back_off_s, build_died, is_quarantined, quarantined, task_hung
 from rankwise.pool.memory.encoding import described
-from rankwise.pool.memory.results import Reader
-from rankwise.pool.schedule.blame import MAX_BUILDS, MAX_KILLS, Death, OomWatch, back_off_s, is_quarantined
-from rankwise.pool.schedule.groups import Chunk
+from rankwise.pool.memory.requests import Reader
 from rankwise.pool.schedule.pool_state import PoolState
-from rankwise.pool.schedule.state import ModelState, Order, WorkerState
-from rankwise.pool.schedule.tasks import Task
-from rankwise.pool.transport.handle import WorkerHandle, stack_of
+from rankwise.pool.schedule.state import ModelState, Order, Seat, WorkerState, derived
+from rankwise.pool.schedule.tasks import Chunk, Task
+from rankwise.pool.transport.connection import WorkerHandle, stack_of, wait_at_most
 from rankwise.pool.transport.listener import Events, Listener
-from rankwise.pool.transport.messages import wait_at_most
-from rankwise.pool.workers.starting import ForkServer, Starter, pause_s
+from rankwise.pool.workers.fork_server import ForkServer, Starter, pause_s
 
 log = logging.getLogger("rankwise.pool")
 _MAX_EARLY_DEATHS = 3
@@ -38,7 +34,7 @@ class Lifecycle:
     def __init__(self, state: PoolState, listener: Listener, events: Events) -> None:
         self._state, self._scheduler, self._listener, self._events = state, state.scheduler, listener, events
         self._numbers = itertools.count(1)
-        self._starter = Starter(state.settings.seats, self._on_fork_server, self._start_worker)
+        self._starter = Starter(state.settings.plan.seats, self._on_fork_server, self._start_worker)
         self._early_deaths = self._left_early = 0
         self.oom = OomWatch(time.monotonic())
         self._signalled: deque[tuple[float, WeakSet[Task]]] = deque(maxlen=16)  # the last deaths by a signal: when, and under which tasks
@@ -326,4 +322,63 @@ def _state(pid: int) -> str:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rsplit(b")", 1)[1].split()[0].decode()
     except (OSError, IndexError):
+        return ""
+
+
+_SOON_S = 1.0  # a kill that matches no worker within this time, or twice that, was another process's
+
+
+class OomWatch:
+    """Each kill is taken for one worker's at most."""
+
+    def __init__(self, now: float, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> None:
+        self._proc, self._cgroups = proc, cgroups
+        self._ours = self._count_of_group() or 0
+        self._machines = count = self._count_of_machine()
+        self._noted = now, count
+
+    def note(self, now: float) -> None:
+        """To be called some times a second."""
+        noted, count = self._noted
+        if now - noted >= _SOON_S:
+            self._machines = max(self._machines, count)
+            self._noted = now, self._count_of_machine()
+
+    def look(self, now: float) -> str:
+        """A worker was killed. "certain" where a process of our own control group was ended for want of memory; "perhaps" where it was
+        one of the machine; "" where none was, or another worker was found to be it."""
+        self.note(now)
+        ours, machines = self._count_of_group(), self._count_of_machine()
+        if ours is not None and ours > self._ours:
+            self._ours += 1
+            self._machines = min(machines, self._machines + 1)
+            return "certain"
+        if machines > self._machines:
+            self._machines += 1
+            return "perhaps"
+        return ""
+
+    def _count_of_group(self) -> int | None:
+        """Of version 2, then 1. Inside a container the group often is the root of what can be seen."""
+        for line in _read(self._proc / "self/cgroup").splitlines():
+            _, controllers, path = [*line.split(":", 2), "", ""][:3]
+            folder, name = (self._cgroups, "memory.events") if not controllers else (self._cgroups / "memory", "memory.oom_control")
+            if not controllers or "memory" in controllers.split(","):
+                counts = [_oom_kills(_read(place / name)) for place in (folder / path.lstrip("/"), folder)]
+                if found := [count for count in counts if count is not None]:
+                    return found[0]
+        return None
+
+    def _count_of_machine(self) -> int:
+        return _oom_kills(_read(self._proc / "vmstat")) or 0
+
+
+def _oom_kills(text: str) -> int | None:
+    return next((int(line.split()[1]) for line in text.splitlines() if line.startswith("oom_kill ")), None)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
         return ""

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rankwise.pool.memory.datatypes import DATATYPES
+from rankwise.pool.api.model import DATATYPES
 from rankwise.serve.datatypes import Array, check_shape, converted, count_of, from_raw, of_objects, to_raw
 from rankwise.serve.errors import RequestError
 from rankwise.serve.messages import InferRequest, InferResponse

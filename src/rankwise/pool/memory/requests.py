@@ -1,0 +1,443 @@
+"""A request on its way to a worker, and its answer on the way back.
+
+Inputs: large arrays go to shared memory, the rest into the message; rows are counted, cut and joined. Answers: arrays, on shared
+memory where they are large, and exceptions as they were raised."""
+
+from __future__ import annotations
+
+import pickle
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any, Protocol
+
+import numpy as np
+
+from rankwise.errors import RankwiseError, UsageError
+from rankwise.pool.errors import Unsendable, cannot_be_sent, lane_full, model_raised
+from rankwise.pool.memory.encoding import (
+    CARRIED,
+    INLINE_BYTES,
+    NUMPY,
+    EncodedInputs,
+    Node,
+    as_array,
+    bits_of,
+    each_leaf,
+    folded,
+    joined,
+    name_of_numpy,
+    pack,
+    stays_tensor,
+    torch_module,
+    unpack,
+    widened,
+)
+from rankwise.pool.memory.shared_memory import Arena, Segment, Slot, copy_into, leased, rounded, to_tensor
+from rankwise.sizes import bytes_text
+
+
+class InputEncoder:
+    """One per pool; may be called from any thread."""
+
+    def __init__(self, arena: Arena, waiting_bytes: Callable[[], int]) -> None:
+        self._arena, self._waiting_bytes = arena, waiting_bytes  # of inputs whose tasks are not over
+
+    def encode(self, model: str, inputs: Sequence[Any]) -> EncodedInputs:
+        """The inputs as a node for the message, its size, what it holds of the lane, and whether tensors are wanted back."""
+        plain = plain_array(inputs[0]) if len(inputs) == 1 else None  # what most requests are, by the shortest way
+        if plain is None:
+            return self._nested(model, inputs)
+        value, tag, name = plain
+        if value.nbytes <= INLINE_BYTES:
+            data = value.tobytes()
+            return ("(", ((tag, name, value.shape, data),)), len(data), (), tag == "T"
+        slot = self._on_lane(model, value)
+        return ("(", ((tag, name, value.shape, (slot.segment, slot.offset, value.nbytes)),)), 100, (slot,), tag == "T"
+
+    def gather(self, first: np.ndarray[Any, Any], most_rows: int) -> GatheredRows | None:
+        """Memory of the lane for rows like those of this array, or None where there is no room now, or the array lies there already."""
+        if self._arena.lent and first.ctypes.data in self._arena.lent:
+            return None
+        slot = self._arena.take(first.nbytes // len(first) * most_rows)
+        return None if slot is None else GatheredRows(self._arena, slot, (most_rows, *first.shape[1:]), first.dtype)
+
+    def _nested(self, model: str, inputs: Sequence[Any]) -> EncodedInputs:
+        slots: list[Slot] = []
+
+        def put(array: np.ndarray[Any, Any], owner: Any) -> Any:
+            if array.nbytes <= INLINE_BYTES:
+                return array.tobytes()
+            slots.append(slot := self._on_lane(model, array))
+            return (slot.segment, slot.offset, array.nbytes)
+
+        try:
+            node, size = folded(pack(tuple(inputs), put), put)
+        except BaseException as error:
+            for slot in slots:
+                self._arena.drop(slot)
+            if isinstance(error, Unsendable):
+                raise not_sendable(model, error) from error.__cause__
+            raise
+        return node, size, slots, torch_module() is not None and wants_tensors(inputs)
+
+    def _on_lane(self, model: str, array: np.ndarray[Any, Any]) -> Slot:
+        slot = self._arena.lent_slot(array) or self._arena.write(array)
+        if slot is None:
+            raise self.no_room(f"an input of model {model!r}", array.nbytes)
+        return slot
+
+    def no_room(self, what: str, nbytes: int) -> RankwiseError:
+        """Why the lane did not take it: for the moment, or for good."""
+        arena = self._arena
+        if rounded(nbytes) > arena.limit_bytes:
+            return UsageError(
+                f"{what} takes {bytes_text(nbytes)}, more than ever fits the lane, which is {bytes_text(arena.limit_bytes)}",
+                next=(f"a larger lane: Pool(..., lane_bytes={4 * nbytes})", "or smaller inputs"),
+            )
+        return lane_full(what, nbytes, arena.limit_bytes, arena.used_bytes(), self._waiting_bytes())
+
+
+class GatheredRows:
+    """Rows of several requests, side by side on the lane for as long as this object lives."""
+
+    def __init__(self, arena: Arena, slot: Slot, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        self._arena, self._slot = arena, slot
+        self._rows: np.ndarray[Any, Any] = np.ndarray(shape, dtype, arena.segments[slot.segment].map, slot.offset)
+        self._row_bytes = self._rows.nbytes // shape[0]
+        self.most, self.count = shape[0], 0
+
+    def add(self, rows: np.ndarray[Any, Any], end: int) -> None:
+        """Put rows behind the ones that are there; `end` is how many there are then."""
+        self._rows[self.count : end] = rows
+        self.count = end
+
+    def lent(self, start: int, stop: int) -> tuple[tuple[int, int, int], Slot]:
+        """Where some of the rows are, and the slot, held once more for the task that gets it."""
+        self._arena.hold(self._slot)
+        return (self._slot.segment, self._slot.offset + start * self._row_bytes, (stop - start) * self._row_bytes), self._slot
+
+    def __del__(self) -> None:
+        self._arena.drop(self._slot)
+
+
+def plain_array(value: Any) -> tuple[np.ndarray[Any, Any], str, str] | None:
+    """A tensor or an array as an array, with its tag and the name of its dtype; None for whatever needs a closer look."""
+    tag = "N"
+    if type(value) is not np.ndarray:
+        torch = torch_module()
+        if torch is None or type(value) is not torch.Tensor:
+            return None
+        try:
+            value, tag = value.numpy(), "T"
+        except (RuntimeError, TypeError):
+            return None
+    name = name_of_numpy(value.dtype)
+    return (value, tag, name) if name else None
+
+
+def not_sendable(model: str, error: Unsendable) -> UsageError:
+    return UsageError(
+        f"an input of model {model!r} cannot be sent to a worker: {error}",
+        next=("give tensors, arrays, numbers, text, or lists, tuples and dicts of them; whatever else has to be picklable",),
+    )
+
+
+def is_one_array(node: Node) -> bool:
+    """A request of one tensor or array."""
+    return node[0] == "(" and len(node[1]) == 1 and node[1][0][0] in ("T", "N")
+
+
+def rows_and_key(node: Node) -> tuple[int, Any]:
+    """The rows all arrays of a request share, and what else has to be the same for two requests to run together; (0, None) where
+    there is nothing to cut."""
+    if is_one_array(node):
+        _, dtype, shape, _ = node[1][0]
+        return (shape[0], (dtype, shape[1:])) if shape and shape[0] else (0, None)
+    rows: set[int] = set()
+
+    def outline(node: Node) -> Any:
+        tag = node[0]
+        if tag in ("T", "N"):
+            rows.add(node[2][0] if node[2] else 0)
+            return ("T", node[1], node[2][1:])
+        if tag in ("[", "("):
+            return (tag, [outline(item) for item in node[1]])
+        if tag == "{":
+            return (tag, node[1], [outline(item) for item in node[2]])
+        if tag == "S":  # may hold arrays that would not be cut
+            rows.add(0)
+        return node
+
+    found = outline(node)
+    if len(rows) != 1 or 0 in rows:
+        return 0, None
+    return rows.pop(), bits_of(found)  # a dict of keys would take 2 for True
+
+
+def cut(node: Node, start: int, stop: int) -> Node:
+    """Rows start to stop of a request, on the same memory."""
+    tag = node[0]
+    if tag in ("T", "N"):
+        _, dtype, shape, place = node
+        nbytes = len(place) if type(place) is bytes else place[2]
+        row = nbytes // shape[0]
+        part = place[start * row : stop * row] if type(place) is bytes else (place[0], place[1] + start * row, (stop - start) * row)
+        return (tag, dtype, (stop - start, *shape[1:]), part)
+    if tag in ("[", "("):
+        return (tag, [cut(item, start, stop) for item in node[1]])
+    if tag == "{":
+        return (tag, node[1], [cut(item, start, stop) for item in node[2]])
+    return node
+
+
+def join_nodes(nodes: list[Node]) -> Node:
+    """Requests of the same key whose arrays lie in the message: their rows in one."""
+    first = nodes[0]
+    tag = first[0]
+    if tag in ("T", "N"):
+        return (tag, first[1], (sum([node[2][0] for node in nodes]), *first[2][1:]), b"".join([node[3] for node in nodes]))
+    if tag in ("[", "("):
+        return (tag, [join_nodes([node[1][i] for node in nodes]) for i in range(len(first[1]))])
+    if tag == "{":
+        return (tag, first[1], [join_nodes([node[2][i] for node in nodes]) for i in range(len(first[2]))])
+    return first
+
+
+def cut_value(value: Any, start: int, stop: int) -> Any:
+    """Rows start to stop of a result."""
+    return each_leaf(value, lambda leaf: leaf[start:stop] if hasattr(leaf, "shape") else leaf)
+
+
+def split(array: Any, edges: Sequence[int]) -> Sequence[Any]:
+    """The rows of a tensor or array between each two edges."""
+    if type(array) is np.ndarray:
+        return [array[start:stop] for start, stop in pairwise(edges)]
+    return array.split([stop - start for start, stop in pairwise(edges)])  # type: ignore[no-any-return]
+
+
+def join(parts: list[Any]) -> Any:
+    """The results of the parts of one request as one: arrays joined along their rows. Raises Uneven where they do not make one."""
+    return joined(parts, lambda leaf: hasattr(leaf, "shape"), _cat)
+
+
+def _cat(arrays: list[Any]) -> Any:
+    torch = torch_module()
+    return torch.cat(arrays) if torch is not None and isinstance(arrays[0], torch.Tensor) else np.concatenate(arrays)
+
+
+def wants_tensors(inputs: Sequence[Any]) -> bool:
+    """numpy in, numpy out; everything else gives tensors, where torch is there to make them."""
+    if len(inputs) == 1 and not isinstance(inputs[0], (list, tuple, dict)):
+        return type(inputs[0]) is not np.ndarray
+    kinds = [type(item) for item in inputs]
+    if any(issubclass(kind, (list, tuple, dict)) for kind in kinds):
+        found = [_has_arrays_only(item) for item in inputs]
+        return False in found or True not in found
+    others = [kind for kind in kinds if kind is not np.ndarray and hasattr(kind, "dtype") and not issubclass(kind, np.generic)]
+    return np.ndarray not in kinds or bool(others)
+
+
+def _has_arrays_only(value: Any) -> bool | None:
+    """True for numpy arrays, False as soon as there is a tensor, None where there is neither."""
+    if type(value) is np.ndarray:
+        return True
+    if isinstance(value, (list, tuple, dict)):
+        found = [_has_arrays_only(item) for item in (value.values() if isinstance(value, dict) else value)]
+        return False if False in found else True if True in found else None
+    return False if hasattr(value, "dtype") and not isinstance(value, np.generic) else None
+
+
+_VIEW_BYTES = 64 << 10  # below, a copy is cheaper than keeping track
+_WORTH = 4  # a result may hold up to so many times its own size of the input it is a part of
+
+
+class Wanted(Protocol):
+    """What a result has to fit: the task it is of."""
+
+    to_tensor: bool
+    slots: Sequence[Any]
+
+
+class Reader:
+    """Turns answers of one worker into values. Outlives the worker, where results of it stand on its lane."""
+
+    def __init__(self, segments: list[Segment], free: Callable[[int], None], arena: Arena, soft_limit: int) -> None:
+        self._segments, self._free, self._arena, self._limit = segments, free, arena, soft_limit // 2
+        self._leased_bytes = 0
+        self._ended: deque[int] = deque()  # bytes of leases that are over; finalizers add to it, wherever they run
+        self._task: Wanted | None = None
+
+    def value(self, task: Wanted, node: Node) -> Any:
+        if node[0] == "T" and task.to_tensor and type(node[3]) is bytes:  # what most results are, by the shortest way
+            return as_array(bytearray(node[3]), node[1], node[2], True)
+        self._task = task
+        try:
+            return unpack(node, self._get)
+        finally:
+            self._task = None  # it will know its result, which knows us
+
+    def _get(self, place: Any, dtype: str, shape: tuple[int, ...], is_tensor: bool) -> Any:
+        assert self._task is not None
+        is_tensor = is_tensor and stays_tensor(dtype, self._task.to_tensor)
+        if type(place) is bytes:
+            return as_array(bytearray(place), dtype, shape, is_tensor)
+        array = self._of_input(place, dtype, shape) if place[0] == "i" else self._of_lane(place, dtype, shape)
+        if is_tensor:
+            return to_tensor(array, dtype)
+        return widened(array, dtype) if dtype in CARRIED else array
+
+    def _of_lane(self, place: tuple[Any, ...], dtype: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+        _, number, offset, nbytes, slot = place
+        segment = self._segments[number]
+        if nbytes >= _VIEW_BYTES and self._has_room(nbytes):
+            return leased(segment, offset, dtype, shape, self._release, (slot, nbytes))
+        array: np.ndarray[Any, Any] = np.empty(shape, NUMPY[dtype])
+        copy_into(array, np.ndarray(shape, NUMPY[dtype], segment.map, offset))
+        self._free(slot)
+        return array
+
+    def _has_room(self, nbytes: int) -> bool:
+        while self._ended:
+            self._leased_bytes -= self._ended.popleft()
+        if self._leased_bytes + nbytes > self._limit:
+            return False
+        self._leased_bytes += nbytes
+        return True
+
+    def _release(self, slot: tuple[int, int]) -> None:
+        self._free(slot[0])
+        self._ended.append(slot[1])
+
+    def _of_input(self, place: tuple[Any, ...], dtype: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+        """The model gave (part of) its input back: the result stands on the same memory, unless that is needed for inputs."""
+        assert self._task is not None
+        _, number, offset, nbytes = place
+        arena = self._arena
+        for slot in self._task.slots:
+            if slot.segment == number and slot.offset <= offset < slot.offset + slot.room:
+                if slot.room > _WORTH * nbytes or 2 * arena.used_bytes() > arena.limit_bytes:
+                    array: np.ndarray[Any, Any] = np.empty(shape, NUMPY[dtype])
+                    copy_into(array, np.ndarray(shape, NUMPY[dtype], arena.segments[number].map, offset))
+                    return array
+                arena.hold(slot)
+                return leased(arena.segments[number], offset, dtype, shape, arena.drop, slot)
+        raise LookupError("the worker named memory that is not the task's")
+
+
+NOT_IN_A_LOOP = (StopIteration, StopAsyncIteration)  # raised where a caller waits for results one by one, they would end the loop
+_LONGEST = 20_000  # bytes of an exception, or of its traceback
+
+
+def failure(error: BaseException, longest: int = _LONGEST) -> tuple[bytes, str]:
+    """The exception as the caller will see it, if it can travel, and the worker's traceback in any case. What would end the caller's
+    thread when raised there (SystemExit, KeyboardInterrupt) travels as text only."""
+    text = "".join(traceback.format_exception(error))
+    error.__traceback__ = None
+    return (pickled(error, longest) if isinstance(error, Exception) else b""), text[-longest:]
+
+
+def shortened(packed: tuple[bytes, str], longest: int) -> tuple[bytes, str]:
+    """An exception that leaves room for others in the packet; its text goes on being there, from the end."""
+    data, text = packed
+    return (data if len(data) <= longest else pickled(pickle.loads(data), longest)), text[-longest:]
+
+
+_ELLIPSIS = " … "
+_LEAST = 2000  # bytes; with fewer, a message that is cut says less than the end of the traceback
+
+
+def pickled(error: BaseException, longest: int) -> bytes:
+    """At most so many bytes; none where not even its class can travel."""
+    text = _text(error)
+    for form, is_exact in _forms(error, longest):
+        try:
+            data = pickle.dumps(form)
+            found = pickle.loads(data)
+            says = str(found)
+            if len(data) <= longest and type(found) is type(error) and (says == text or not is_exact):
+                return data
+        except Exception:  # whatever its __reduce__, its __init__ or its __str__ does
+            continue
+    return b""
+
+
+def revived(kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> BaseException:
+    """An exception without its __init__, which may want to be given something else than what it has made of it."""
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+class _Bare:
+    """Pickles as an exception that `revived` makes."""
+
+    def __init__(self, error: BaseException, args: tuple[Any, ...], state: dict[str, Any]) -> None:
+        self._parts = type(error), args, state
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return revived, self._parts
+
+
+def _forms(error: BaseException, longest: int) -> Iterator[tuple[Any, bool]]:
+    """Whole, then without its __init__, then with what of it can travel; and whether it has to say the same."""
+    yield error, True
+    yield _Bare(error, error.args, error.__dict__), True
+    if longest < _LEAST:
+        return
+    state = {key: value for key, value in error.__dict__.items() if _bytes_of(value) <= longest // 16}
+    for room in (longest // 2, longest // 8):  # a character takes up to four bytes
+        yield _Bare(error, tuple([_cut(arg, room) for arg in error.args]), state), False
+        yield _Bare(error, (_cut(_text(error), room),), state), False
+        yield _Bare(error, (_cut(_text(error), room),), {}), False
+
+
+def _bytes_of(value: Any) -> float:
+    try:
+        data = pickle.dumps(value)
+        pickle.loads(data)
+    except Exception:
+        return float("inf")
+    return len(data)
+
+
+def _cut(value: Any, longest: int) -> Any:
+    """Of a long text its beginning and its end, where most say what they have to."""
+    return value[: longest // 2] + _ELLIPSIS + value[-longest // 2 :] if isinstance(value, str) and len(value) > longest else value
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return type(error).__name__
+
+
+class RemoteTraceback(Exception):
+    """The worker's traceback, shown as the cause of the exception that came from there."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return f"\nin the worker:\n{self.text}"
+
+
+def raised(payload: tuple[bytes, str], model: str) -> BaseException:
+    """The exception as it was raised in the worker, with the worker's traceback as its cause."""
+    data, text = payload
+    error: BaseException | None = None
+    try:
+        found = pickle.loads(data) if data else None
+        error = found if isinstance(found, BaseException) and not isinstance(found, NOT_IN_A_LOOP) else None
+    except Exception:  # its class cannot be had here
+        pass
+    if isinstance(error, Unsendable):
+        error = cannot_be_sent(model, error)
+    elif error is None:
+        error = model_raised(model, text)
+    error.__cause__ = RemoteTraceback(text)
+    return error

@@ -1,0 +1,256 @@
+"""What a worker says of its orders: results to the futures, what they took to the scheduler, models that are there or cannot be built.
+
+The pool's lock is held in all of this."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from rankwise.errors import whole_text
+from rankwise.pool.errors import MAX_BUILDS, Death, back_off_s, build_failed, not_batched, too_large
+from rankwise.pool.memory.encoding import EVEN, UNEVEN, Uneven, each_of
+from rankwise.pool.memory.requests import cut_value, raised
+from rankwise.pool.memory.shared_memory import to_tensor
+from rankwise.pool.schedule.pool_state import PoolState
+from rankwise.pool.schedule.state import Action, ModelState, Order, WorkerState
+from rankwise.pool.schedule.tasks import Chunk, Task
+from rankwise.pool.transport.connection import HALVED, KEPT, UNBATCHABLE
+
+log = logging.getLogger("rankwise.pool")
+_NOBODY = Task(None, (None, 0, (), True), 0.0)
+
+
+class Answers:
+    def __init__(self, state: PoolState, act: Callable[[list[Action], float], None]) -> None:
+        self._state, self._act, self._scheduler, self._counters = state, act, state.scheduler, state.counters
+
+    def take(self, worker: WorkerState, answer: tuple[Any, ...], now: float) -> None:
+        worker.handle.has_answered = True
+        if answer[0] == "back":  # recalled before it began; it runs elsewhere by now
+            return
+        serial, nanoseconds, results, flags = answer
+        order = worker.inflight.pop(serial, None)
+        if order is None:  # the caller does not want it any more
+            self._throw_away(worker, separate(results))
+            return
+        self._scheduler.take_back(worker, order, now)
+        if isinstance(order.tasks[0], Chunk):
+            self._take_chunk(worker, order.tasks[0], results, nanoseconds / 1e9, flags, now)
+            return
+        self._learn(order, nanoseconds / 1e9, flags, any(ok for ok, _ in results))
+        if order.is_joined:
+            self._take_joined(worker, order, results[0], flags, now)
+            return
+        if order.model.unbatched is not None:
+            for task in order.tasks:
+                self._want_whole(task, flags)
+            if len(order.tasks) > 1 and not flags & UNBATCHABLE:  # they ran in one batch, before it was known that none is to be believed
+                self._throw_away(worker, results)
+                self._run_alone(order.tasks)
+                return
+        for task, (ok, data) in zip(order.tasks, results):
+            if task.is_over:
+                self._throw_away(worker, [(ok, data)])
+            else:
+                self._finish(worker, task, ok, data, now, flags)
+
+    def _take_chunk(self, worker: WorkerState, chunk: Chunk, results: tuple[Any, ...], seconds: float, flags: int, now: float) -> None:
+        """What its requests gave, or the first of them, where the others were taken back."""
+        if chunk.is_over:
+            self._throw_away(worker, separate(results))
+            return
+        values, errors = self._values(worker, chunk, results)
+        if values:
+            chunk.model.ran(0, seconds / len(values))
+            chunk.model.gave(_bytes_of(results) / len(values))
+        self._counters.of(chunk.model.name).did_chunk(now - chunk.submitted, seconds, len(values) - len(errors), len(errors))
+        if flags & KEPT:  # the model still has an input: these pages are not used again
+            chunk.slots = ()
+        chunk.worker = None
+        if chunk.take(0, values, errors):
+            self._state.done_chunk(chunk)
+        else:  # the message was full, or the rest had been taken back before
+            self._state.take_from_chunk(chunk, len(values))
+
+    def _values(self, worker: WorkerState, chunk: Chunk, results: tuple[Any, ...]) -> tuple[list[Any], dict[int, BaseException]]:
+        if results[0] == EVEN:
+            _, dtype, shape, count, data = results
+            arrays = each_of(data, dtype, shape, count)
+            return ([to_tensor(array, dtype) for array in arrays] if chunk.to_tensor else arrays), {}
+        values: list[Any] = []
+        errors: dict[int, BaseException] = {}
+        for i, (ok, data) in enumerate(results[1]):
+            value: Any = None
+            try:
+                if ok:
+                    value = worker.handle.reader.value(chunk, data)
+                else:
+                    errors[i] = raised(data, chunk.model.name)
+            except Exception as error:  # a result that cannot be had here
+                errors[i] = error
+            values.append(value)
+        return values, errors
+
+    def _take_joined(self, worker: WorkerState, order: Order, result: tuple[bool, Any], flags: int, now: float) -> None:
+        """Each task gets its rows. Where one of them spoilt it for all, each runs by itself."""
+        ok, node = result
+        value: Any = None
+        try:
+            value = worker.handle.reader.value(order.carrier or order.tasks[0], node) if ok else None
+        except Exception:  # a result that cannot be had here, which each of them will say
+            ok = False
+        if flags & KEPT and order.carrier is not None:  # the model still has its input: these pages are not used again
+            order.carrier.slots = ()
+        if not ok or order.model.unbatched is not None:
+            if order.model.unbatched is not None:
+                for task in order.tasks:
+                    self._want_whole(task, flags)
+            self._run_alone(order.tasks)
+            return
+        is_array = hasattr(value, "shape")
+        start, latencies = 0, []
+        for task in order.tasks:
+            stop = start + task.rows
+            if not task.is_over:
+                latencies.append(now - task.submitted)
+                self._state.done(task, value[start:stop] if is_array else cut_value(value, start, stop))
+            start = stop
+        self._counters.of(order.model.name).completed_many(latencies)
+
+    def _run_alone(self, tasks: list[Task]) -> None:
+        for task in tasks:
+            task.alone = True
+        self._scheduler.add_again([task for task in tasks if not task.is_over])
+
+    def poisoned(self, worker: WorkerState, message: tuple[Any, ...], now: float) -> None:
+        """The worker leaves, because its card does nothing any more. A request that was alone has done that; of several it may be any."""
+        _, serial, data, text = message
+        worker.is_ready = False
+        worker.handle.has_answered = True
+        worker.handle.verdict = Death(None, is_poisoned=True)
+        worker.handle.kill()
+        order = worker.inflight.pop(serial, None)
+        if order is None:
+            return
+        self._scheduler.take_back(worker, order, now)
+        tasks = order.tasks
+        if isinstance(tasks[0], Chunk):
+            tasks, others = self._state.dissolve(tasks[0], worker.handle.page.item)
+            self._scheduler.add_again(others)
+        elif len(tasks) > 1:
+            self._run_alone(tasks)
+            return
+        error = raised((data, text), order.model.name)
+        error.add_note("rankwise: after this error nothing runs on the card in the same process, so its worker was replaced")
+        for task in tasks:
+            if not task.is_over:
+                self._state.fail(task, error)
+
+    def _want_whole(self, task: Task, flags: int) -> None:
+        """The model turned out to know no rows: a part of a request means nothing by itself."""
+        if task.rows and task.part is not None and not task.is_over:
+            if flags & KEPT:
+                task.slots = ()
+            self._state.conclude(task, False, Uneven())
+
+    def _finish(self, worker: WorkerState, task: Task, ok: bool, data: Any, now: float, flags: int) -> None:
+        counted = self._counters.of(task.model.name)
+        counted.took(now - task.submitted)
+        value: Any
+        try:
+            if not ok and data is None:  # its deadline had passed when its turn came
+                self._state.expire(task)
+                return
+            value = worker.handle.reader.value(task, data) if ok else raised(data, task.model.name)
+        except Exception as error:  # a result that cannot be had here: a class that cannot be imported, say
+            ok, value = False, error
+        if ok:
+            counted.completed += 1
+        else:
+            counted.failed += 1
+        if flags & KEPT:  # the model still has its input: these pages are not used again
+            task.slots = ()
+        self._state.conclude(task, ok, value)
+
+    def _learn(self, order: Order, seconds: float, flags: int, ok: bool) -> None:
+        model = order.model
+        rows = sum([task.rows for task in order.tasks])
+        model.ran(rows, seconds)
+        self._counters.of(model.name).ran(len(order.tasks), rows, seconds, ok)
+        if not flags:
+            return
+        if flags & UNBATCHABLE:  # its worker has said why; nothing is known only where that did not arrive
+            self.stop_batching(model, "its output has no row for each row of its input")
+        if flags & HALVED:
+            model.max_batch = max(1, min(model.max_batch, rows // 2))
+            log.warning("memory ran out for %d rows of model %r; from now on %d at once", rows, model.name, model.max_batch)
+
+    def stop_batching(self, model: ModelState, reason: str) -> None:
+        """From now on, and for what is under way: no answer counts that was found in a batch."""
+        if model.unbatched is None:
+            model.max_batch = 1
+            model.unbatched = not_batched(model.name, reason)
+            log.warning("%s", whole_text(model.unbatched))
+
+    def _throw_away(self, worker: WorkerState, results: list[tuple[bool, Any]]) -> None:
+        """Read and forget, so that their room in the lane is free again."""
+        for ok, data in results:
+            if ok:
+                try:
+                    worker.handle.reader.value(_NOBODY, data)
+                except Exception:
+                    pass
+
+    def loaded(self, worker: WorkerState, message: tuple[Any, ...], now: float) -> None:
+        _, serial, number, nbytes, seconds = message
+        model = self._scheduler.models[number]
+        self._scheduler.take_back(worker, worker.inflight.pop(serial), now)
+        self._counters.of(model.name).loads += 1
+        log.info("model %r loaded in worker %d: %.1f MB in %.2f s", model.name, worker.number, nbytes / 1e6, seconds)
+        self._act(self._scheduler.loaded(worker, model, nbytes, seconds, now), now)
+        place = model.place_on(worker.device)
+        limit = self._state.settings.budgets.get(place)
+        if limit is not None and nbytes > limit:
+            self._state.break_model(model, too_large(model.name, nbytes, place, limit))
+        self._state.tell_loaded(model)
+
+    def not_built(self, worker: WorkerState, message: tuple[Any, ...], now: float) -> None:
+        """The build raised: it would do so again, so all its tasks get to know, once. Unless memory ran out, which may pass: then it is
+        tried again, a few times, in a worker that has used none yet."""
+        _, serial, number, data, text, is_out_of_memory = message
+        model = self._scheduler.models[number]
+        self._scheduler.take_back(worker, worker.inflight.pop(serial), now)
+        self._scheduler.not_loaded(worker, model)
+        model.build_failures += 1
+        if is_out_of_memory and model.build_failures < MAX_BUILDS:
+            log.warning("memory ran out while worker %d built model %r; it is tried again in another one", worker.number, model.name)
+            model.not_before = now + back_off_s(model.build_failures)
+            worker.is_ready, worker.handle.has_answered = False, True
+            worker.handle.kill()
+            return
+        cause = raised((data, text), model.name)
+        error = build_failed(model.name, text, model.build_failures, cause)
+        error.__cause__ = cause
+        self._state.break_model(model, error)
+
+
+def separate(results: Any) -> list[tuple[bool, Any]]:
+    """The results of an order or a chunk that may lie on the worker's lane."""
+    if results and results[0] == EVEN:
+        return []
+    return list(results[1] if results and results[0] == UNEVEN else results)
+
+
+def _bytes_of(results: tuple[Any, ...]) -> int:
+    """About what a chunk's results take in this process."""
+    return len(results[4]) if results[0] == EVEN else sum([_node_bytes(node) for ok, node in results[1] if ok])
+
+
+def _node_bytes(node: Any) -> int:
+    if type(node) is bytes or type(node) is str:
+        return len(node)
+    if type(node) is tuple and len(node) == 5 and node[0] == "o":  # on the worker's lane
+        return int(node[3])
+    return sum([_node_bytes(item) for item in node]) if type(node) in (tuple, list) else 0

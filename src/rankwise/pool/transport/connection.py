@@ -1,0 +1,387 @@
+"""The connection between the pool and one worker: packets, a page of memory that both see, and the pool's end of it."""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import marshal
+import os
+import select
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rankwise.pool.errors import Death
+from rankwise.pool.memory.shared_memory import Segment
+from rankwise.pool.schedule.state import Seat
+
+MAX_BYTES = 120_000  # the smallest default socket buffer is 208 KiB, and the kernel counts its own overhead against it
+KEPT, UNBATCHABLE, HALVED = 1, 2, 4  # what an order's answer says besides its results
+STACK_SIGNAL = signal.SIGRTMAX - 3  # asks a worker to write its stack to its crash notes
+_FD = array.array("i").itemsize
+# Plain numbers: joining the flags anew for each packet would take longer than sending it.
+SEND, SEND_NOW = int(socket.MSG_NOSIGNAL), int(socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
+_RECEIVE, _RECEIVE_NOW = int(socket.MSG_CMSG_CLOEXEC), int(socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT)
+_ANCILLARY = socket.CMSG_SPACE(4 * _FD)
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def wait_at_most(sock: socket.socket, seconds: float) -> None:
+    """For a packet, before BlockingIOError says that there is none; 0: for ever."""
+    whole, part = divmod(int(seconds * 1e6), 1_000_000)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", whole, part))
+
+
+def send(sock: socket.socket, message: Any, fds: tuple[int, ...] = (), wait: bool = False) -> bool:
+    """False where the packet does not fit right now. Raises OSError where the other end is closed."""
+    data = marshal.dumps(message, 2)
+    flags = SEND if wait else SEND_NOW
+    try:
+        if fds:
+            socket.send_fds(sock, [data], list(fds), flags)
+        else:
+            sock.send(data, flags)
+    except BlockingIOError:
+        return False
+    return True
+
+
+class Receiver:
+    """Reads packets; descriptors that came along wait in `fds`, in order."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._buffer = bytearray(4 << 20)
+        self._view = memoryview(self._buffer)
+        self.fds: list[int] = []
+
+    def receive(self, wait: bool) -> Any | None:
+        """The next message; None where the other end is gone. Raises BlockingIOError where there is none yet."""
+        flags = _RECEIVE if wait else _RECEIVE_NOW
+        try:
+            size, ancillary, _, _ = self._sock.recvmsg_into((self._buffer,), _ANCILLARY, flags)
+        except ConnectionResetError:  # the other end left without reading everything; what it had said itself is still there
+            size, ancillary, _, _ = self._sock.recvmsg_into((self._buffer,), _ANCILLARY, flags)
+        for level, kind, data in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                self.fds += array.array("i", data[: len(data) - len(data) % _FD])
+        return marshal.loads(self._view[:size]) if size else None
+
+    def close(self) -> None:
+        for fd in self.fds:
+            os.close(fd)
+        self.fds = []
+
+
+SLOTS = 4096
+POSTED, ANSWERED, POSTED_FROM, RUNS_ON, _AWAITS_CARD, _ITEM = 4, 5, 6, 7, 8, 9  # words of eight bytes
+_CUTS, _NUM_CUTS = 256, 256  # words; more than the orders that are with a worker at once
+_FLAGS = 4096
+SIZE = _FLAGS + SLOTS
+_RUNNING, _RECALLED = struct.Struct("<QQ"), struct.Struct("<Q")
+_RECALLED_AT, _OWN_DOING = 16, 3
+current_cpu = ctypes.PyDLL(None).sched_getcpu  # keeps the GIL: giving it away would take longer than the call
+
+
+class StatusPage:
+    """The page of memory that both sides see: what the worker does now, and notes that need no packet."""
+
+    def __init__(self, segment: Segment) -> None:
+        self.segment = segment
+        self._map = segment.map
+        self.words = memoryview(segment.map)[:_FLAGS].cast("Q")
+
+    def run_here(self, serial: int, now_ns: int) -> None:
+        """As `run`, for a parent that may be watching."""
+        self.words[RUNS_ON] = current_cpu()
+        _RUNNING.pack_into(self._map, 0, serial, now_ns)
+
+    def run(self, serial: int, now_ns: int) -> None:
+        """Worker: this is what I do now; serial 0 is nothing."""
+        _RUNNING.pack_into(self._map, 0, serial, now_ns)
+
+    @property
+    def running(self) -> tuple[int, int]:
+        """The serial and the time (monotonic, ns) of what the worker does.
+
+        It writes one after the other. Who looks in between sees a serial without a time, and takes it for a task that ran since the
+        machine was started: so that is nothing yet.
+        """
+        serial, since = _RUNNING.unpack_from(self._map, 0)
+        return (serial, since) if since else (0, 0)
+
+    def chunk(self, serial: int) -> Callable[[int], bool]:
+        """Worker: I run this chunk. What comes back is called with the place of each request before it begins, and says False where it
+        and those behind it have been taken back."""
+        words, now_ns, cut_at = self.words, time.monotonic_ns, _CUTS + serial % _NUM_CUTS
+
+        def begins(place: int) -> bool:
+            if words[cut_at] == serial:
+                return False
+            words[_OWN_DOING] = 0  # that was the one before
+            words[_ITEM] = place
+            words[1] = now_ns()
+            return True
+
+        return begins
+
+    @property
+    def item(self) -> int:
+        return int(self.words[_ITEM])
+
+    def cut(self, serial: int) -> None:
+        """Parent: of this chunk, no request shall begin any more."""
+        self.words[_CUTS + serial % _NUM_CUTS] = serial
+
+    def wait_for_card(self) -> None:
+        """Worker: the model has returned, and what it has asked of the card may not be done."""
+        self.words[_AWAITS_CARD] = self.words[1]
+
+    @property
+    def awaits_card(self) -> bool:
+        return bool(self.words[1] and self.words[_AWAITS_CARD] == self.words[1])
+
+    def post(self, serial: int, cpu: int) -> None:
+        """Parent, from this core: there is a packet for a worker that may be watching."""
+        self.words[POSTED_FROM] = cpu
+        self.words[POSTED] = serial
+
+    def nudge(self) -> None:
+        """Parent: there is a packet of another kind."""
+        self.words[POSTED] = 0
+
+    def answer(self, serial: int) -> None:
+        """Worker: there is an answer for a parent that may be watching."""
+        self.words[ANSWERED] = serial
+
+    def recall(self, serial: int) -> None:
+        """Parent: whatever was sent up to this serial and has not begun shall not begin."""
+        _RECALLED.pack_into(self._map, _RECALLED_AT, serial)
+
+    @property
+    def recalled(self) -> int:
+        return int(_RECALLED.unpack_from(self._map, _RECALLED_AT)[0])
+
+    def note_own_doing(self) -> None:
+        """Worker: the code of what I do now is about to end or stop me, or may be."""
+        self.words[_OWN_DOING] = self.words[0]
+
+    @property
+    def is_own_doing(self) -> bool:
+        """Whether that was said of what the worker does, or was doing when it ended."""
+        serial, _ = self.running
+        return bool(serial and self.words[_OWN_DOING] == serial)
+
+    def is_taken(self, slot: int) -> bool:
+        return self._map[_FLAGS + slot] != 0
+
+    def free(self, slot: int) -> None:
+        self._map[_FLAGS + slot] = False
+
+    def mark(self, slot: int, taken: bool) -> None:
+        """The worker takes an output slot, the parent gives it back: never both at once, so a byte is enough."""
+        self._map[_FLAGS + slot] = taken
+
+
+# Watching for the other side for a moment before going to sleep exists only for speed. A process that was just woken runs Python two to
+# three times slower than one that is warm, so for tasks of less than 0.1 ms that follow each other closely, falling asleep and waking up is
+# most of a round trip. Both sides yield the core to any other process meanwhile. A kernel that likes to keep two that talk to each
+# other on one core leaves them there for good, where one can only watch while the other waits; so the worker moves to another core once.
+BRISK_NS = 100_000  # a task that takes less is quick
+_WATCH_ANSWER_NS, _BEGIN_NS = 500_000, 40_000  # how long a caller watches; less where the worker does not even begin
+_WATCH_POST_NS = 1_000_000  # how long a worker does
+_CLOSE_NS, _STREAK = 3_000_000, 3  # quick tasks with less time between them follow each other closely; after so many a worker moves
+
+
+def watch_for_answer(page: StatusPage, serial: int, now_ns: int) -> None:
+    """In the caller's thread. Not for long where the worker does not begin, or runs on this very core, which it gets when we sleep."""
+    words, soon_ns, until_ns = page.words, now_ns + _BEGIN_NS, now_ns + _WATCH_ANSWER_NS
+    while words[ANSWERED] != serial:
+        now_ns = time.monotonic_ns()
+        if now_ns > until_ns or (now_ns > soon_ns and (words[0] != serial or words[RUNS_ON] == current_cpu())):
+            return
+        os.sched_yield()
+
+
+class PostWatch:
+    """In the worker, after a quick task."""
+
+    def __init__(self, page: StatusPage) -> None:
+        self._page = page
+        self._streak = self._watched_ns = 0
+
+    def watch(self, last: int) -> None:
+        """Until a packet is posted after the one with the serial `last`, where quick tasks follow each other closely."""
+        words, now_ns = self._page.words, time.monotonic_ns()
+        self._streak = self._streak + 1 if now_ns - self._watched_ns < _CLOSE_NS else 0
+        if self._streak:
+            is_alone = words[POSTED_FROM] != current_cpu()
+            if not is_alone and self._streak >= _STREAK:
+                self._streak, is_alone = 1, _move()
+            until_ns = now_ns + _WATCH_POST_NS
+            while is_alone and words[POSTED] == last and time.monotonic_ns() < until_ns:
+                os.sched_yield()
+        self._watched_ns = time.monotonic_ns()
+
+
+def _move() -> bool:
+    """To another core; where this process may run stays as it was."""
+    allowed = os.sched_getaffinity(0)
+    others = allowed - {current_cpu()}
+    if others:
+        os.sched_setaffinity(0, others)
+        os.sched_setaffinity(0, allowed)
+    return bool(others)
+
+
+class WorkerHandle:
+    """The pool's end of one worker: its socket, its status page, its process, and the notes it leaves if it crashes."""
+
+    def __init__(self, number: int, seat: Seat) -> None:
+        self.number, self.seat = number, seat
+        self.sock, self._theirs = pair()
+        self.send = self.sock.send  # looked up once
+        self.receiver = Receiver(self.sock)
+        self.page = StatusPage(Segment.create(SIZE, "rankwise-status"))
+        self.crash = os.memfd_create("rankwise-crash", os.MFD_CLOEXEC)
+        self._life_line, self._life = os.pipe2(os.O_CLOEXEC)  # when our end is closed, by whatever, the kernel ends the worker
+        self.pid: int | None = None  # None until it runs: a signal to 0 would reach our whole process group
+        self.pidfd = -1
+        self.known_segments = 0  # of the arena, that the worker has been given
+        self.segments: list[Segment] = []  # of its outputs
+        self.is_closed = False
+        self.is_gone = False  # its process has ended, or is about to
+        self.is_orphan = False  # the process it was forked from is gone, so its exit code will not be reported
+        self.is_lost = False  # its socket is closed
+        self.has_answered = False
+        self.is_armed = False  # the listener's thread waits for its packets
+        self.reading = threading.Lock()  # held by the thread that reads its packets
+        self.reader: Any = None
+        self.verdict: Death | None = None  # why we ended it ourselves
+
+    @property
+    def fds(self) -> tuple[int, ...]:
+        return (self._theirs.fileno(), self.page.segment.fd, self.crash, self._life_line)
+
+    def given_away(self) -> None:
+        self._theirs.close()
+        os.close(self._life_line)
+        self._life_line = -1
+
+    def born(self, pid: int) -> None:
+        if self.pid:
+            return
+        self.pid = pid
+        try:
+            self.pidfd = os.pidfd_open(pid)
+        except OSError:  # dead already; its end will be reported
+            self.pidfd = -1
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+
+    def signal(self, number: int) -> bool:
+        """Send a signal to this very process, never to another one that has its number by now. Whether it was there."""
+        if self.pidfd < 0:
+            return False
+        try:
+            signal.pidfd_send_signal(self.pidfd, number)
+        except OSError:
+            return False
+        return True
+
+    def await_end(self, seconds: float) -> None:
+        if self.pidfd >= 0:
+            select.select([self.pidfd], [], [], seconds)
+
+    def add_segment(self, size: int) -> None:
+        self.segments.append(Segment(self.receiver.fds.pop(0), size))
+
+    def death(self, exit_code: int | None, out_of_memory: bool = False, is_guess: bool = False) -> Death:
+        if self.verdict is not None:
+            return replace(self.verdict, exit_code=exit_code)
+        return Death(exit_code, out_of_memory, is_guess, own_doing=self.page.is_own_doing, stack=self.crash_notes())
+
+    def crash_notes(self) -> str:
+        """What faulthandler wrote when the worker crashed."""
+        try:
+            return os.pread(self.crash, 20_000, 0).decode(errors="replace")
+        except OSError:
+            return ""
+
+    def close(self) -> None:
+        if self.is_closed:
+            return
+        self.is_closed = True
+        self.reader = None  # it knows our memory; a mapping keeps its file open until no object refers to it
+        self.sock.close()
+        self._theirs.close()
+        self.receiver.close()
+        self.page.segment.close()
+        for segment in self.segments:
+            segment.close()
+        for fd in (self.crash, self._life, self._life_line, self.pidfd):
+            if fd >= 0:
+                os.close(fd)
+
+
+_OURS = ("rankwise/pool/workers/", "runpy")
+_TIMEOUT_S = 10.0  # for py-spy, which looks through all a process has mapped; a card's driver maps much
+_ANSWER_S, _SETTLE_S = 2.0, 0.05
+
+
+def stack_of(handle: WorkerHandle) -> str:
+    """The Python stack, innermost first, without our own frames; where nothing can be had, why."""
+    frames, why_not = _with_py_spy(handle.pid) if handle.pid else ([], "it had not started")
+    if not frames:
+        frames, silent = _with_faulthandler(handle)
+        why_not = f"{why_not}; {silent}"
+    if not frames:
+        return f"(its stack could not be read: {why_not})"
+    lines = [line for line in frames if not any(ours in line for ours in _OURS)] or frames
+    if handle.page.awaits_card:
+        lines.insert(0, "(the model had returned, and the card was not done with what it had been given)")
+    return "\n".join(lines)
+
+
+def _with_py_spy(pid: int) -> tuple[list[str], str]:
+    """Frames, or why there are none."""
+    beside = Path(sys.executable).with_name("py-spy")
+    program = str(beside) if beside.exists() else shutil.which("py-spy")
+    if not program:
+        return [], "there is no py-spy"
+    command = [program, "dump", "--nonblocking", "--pid", str(pid)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return [], f"py-spy: {error}"
+    frames = [line.strip() for line in done.stdout.splitlines() if line.startswith("    ")]
+    said = (done.stderr.strip() or "nothing").splitlines()[-1]
+    return (frames, "") if frames and not done.returncode else ([], f"py-spy said {said[:200]}")
+
+
+def _with_faulthandler(handle: WorkerHandle) -> tuple[list[str], str]:
+    """The worker's own handler writes to its crash notes, line by line; a stopped worker cannot."""
+    before = len(handle.crash_notes())
+    if not handle.signal(STACK_SIGNAL):
+        return [], "the worker is gone"
+    end, notes = time.monotonic() + _ANSWER_S, ""
+    while time.monotonic() < end:
+        time.sleep(_SETTLE_S)
+        last, notes = notes, handle.crash_notes()[before:]
+        if notes and notes == last:
+            break
+    frames = [line.strip() for line in notes.splitlines() if line.startswith("  File ")]
+    return frames, "" if frames else "the worker did not answer a signal"

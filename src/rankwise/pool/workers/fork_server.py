@@ -1,0 +1,286 @@
+"""The process that workers are forked from, both ends of it: it imports torch once and then only forks, so workers start in
+milliseconds and share its memory.
+
+Forking after torch has run an operation with threads hangs the child. This process never runs one, and says how many threads it has. It may
+be killed at any time, by the kernel for want of memory or by a script of the user's. Then it is started again, with growing pauses, for as
+long as the pool lives; tasks wait meanwhile, or meet their deadline."""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import logging
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rankwise.pool.schedule.state import THREAD_VARIABLES, Seat
+from rankwise.pool.transport.connection import Receiver, WorkerHandle, pair, send
+
+log = logging.getLogger("rankwise.pool")
+_PAUSES_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+_WELL_AFTER_S = 10.0  # a process that has been ready for so long was started well
+_PASSES = ("MemoryError", "Cannot allocate memory")  # in what it complains of: that may be otherwise the next time
+# torch brings mimalloc on some machines, and there is no other way to tell it how long to keep memory (milliseconds, as `KEPT_S` in
+# loading.py); read when torch is loaded.
+ENVIRONMENT = {"MIMALLOC_PURGE_DELAY": "1000", "MIMALLOC_ARENA_PURGE_MULT": "1"}
+
+
+def pause_s(failures: int) -> float:
+    """Before it is tried again, after so many times in a row."""
+    return _PAUSES_S[min(failures, len(_PAUSES_S)) - 1] if failures else 0.0
+
+
+class ForkServer:
+    """The pool's end of the process with torch in it."""
+
+    def __init__(self, threads: int) -> None:
+        self.control, theirs = pair()
+        self.receiver = Receiver(self.control)
+        self.is_ready = False
+        self.complaint = ""  # why it could not get ready
+        env = {**ENVIRONMENT, **os.environ, **{name: str(threads) for name in THREAD_VARIABLES}}
+        self.process = subprocess.Popen(
+            [sys.executable, *_interpreter_flags(), "-m", "rankwise.pool.workers.fork_server", str(theirs.fileno())],
+            pass_fds=(theirs.fileno(),),
+            env=env,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is for the user's program, which then closes the pool
+        )
+        theirs.close()
+
+    def ask_for(self, handle: WorkerHandle, soft_limit: int, seed: int) -> None:
+        orders: dict[str, Any] = {
+            "number": handle.number,
+            "env": handle.seat.env,
+            "cpus": list(handle.seat.cpus),
+            "threads": handle.seat.threads,
+            "soft_limit": soft_limit,
+            "seed": seed,
+            "title": f"rankwise-w{handle.number}",
+        }
+        send(self.control, ("spawn", orders), handle.fds, wait=True)
+        handle.given_away()
+
+    def close(self) -> None:
+        """Closing the socket ends the process and all workers below it."""
+        try:
+            self.control.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+        self.control.close()
+        self.receiver.close()
+        if not self.is_ready:  # it is busy importing, and would look at the socket only when that is over
+            self.process.kill()
+        try:
+            self.process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def _interpreter_flags() -> list[str]:
+    return list(subprocess._args_from_interpreter_flags())  # type: ignore[attr-defined]
+
+
+class Starter:
+    """Keeps the process alive, and asks it for a worker for each vacant seat. The pool's lock is held in all of this."""
+
+    def __init__(self, seats: list[Seat], on_fork_server: Callable[[ForkServer], None], start_worker: Callable[[Seat], None]) -> None:
+        self._threads, self._on_fork_server, self._start_worker = seats[0].threads, on_fork_server, start_worker
+        self._vacant: list[tuple[float, Seat]] = [(0.0, seat) for seat in seats]  # and not before when they are taken
+        self._failures = 0  # of the process, in a row
+        self._start_at = 0.0
+        self._ready_since: float | None = None
+        self._was_ever_ready = False
+        self.fork_server: ForkServer | None = None
+
+    def go_on(self, now: float) -> None:
+        """What is due."""
+        if self.fork_server is None:
+            if now < self._start_at:
+                return
+            if not self._has_started(now):
+                return
+        if self._ready_since is not None and now - self._ready_since > _WELL_AFTER_S:
+            self._failures = 0
+        due = [seat for moment, seat in self._vacant if moment <= now]
+        self._vacant = [(moment, seat) for moment, seat in self._vacant if moment > now]
+        for seat in due:
+            try:
+                self._start_worker(seat)
+            except OSError as error:  # no more files, or no memory
+                log.warning("a worker could not be made (%s); it is tried again", error)
+                self.vacate(seat, now + _PAUSES_S[-3])
+
+    def _has_started(self, now: float) -> bool:
+        try:
+            self.fork_server = ForkServer(self._threads)
+        except OSError as error:
+            if not self._failures:  # from the start: the caller is told
+                raise
+            self._failures += 1
+            self._start_at = now + pause_s(self._failures)
+            log.warning("the process that workers are forked from could not be started (%s); it is tried again", error)
+            return False
+        self._on_fork_server(self.fork_server)
+        return True
+
+    def vacate(self, seat: Seat, not_before: float = 0.0) -> None:
+        self._vacant.append((not_before, seat))
+
+    def ready(self, now: float) -> None:
+        assert self.fork_server is not None
+        self.fork_server.is_ready = self._was_ever_ready = True
+        self._ready_since = now
+
+    def fork_server_died(self, now: float) -> str:
+        """It will be started again; or why not, where it is clear that this would end in the same way."""
+        fork_server, self.fork_server = self.fork_server, None
+        assert fork_server is not None
+        code = fork_server.process.wait()
+        fork_server.close()
+        if self._ready_since is not None and now - self._ready_since > _WELL_AFTER_S:
+            self._failures = 0
+        self._failures += 1
+        self._ready_since = None
+        self._start_at = now + pause_s(self._failures)
+        may_pass = (
+            self._was_ever_ready or any(words in fork_server.complaint for words in _PASSES) or (code < 0 and not fork_server.complaint)
+        )
+        if not may_pass:
+            return fork_server.complaint or f"the process that imports torch ended with code {code}"
+        log.warning(
+            "the process that workers are forked from ended (%s); it is started again%s",
+            code,
+            f" in {pause_s(self._failures):g} s" if pause_s(self._failures) else "",
+        )
+        return ""
+
+    def close(self) -> None:
+        if self.fork_server is not None:
+            self.fork_server.close()
+
+    def close_after_fork(self) -> None:
+        if self.fork_server is not None:
+            self.fork_server.control.close()
+
+
+_LONGEST = 20_000  # characters of a traceback
+
+
+def main() -> None:
+    """The process itself. Its one argument is the descriptor of its control socket: when that closes, everything below it ends."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    forker = Forker(control)
+    try:
+        import torch  # noqa: F401  (before the first fork, so that all workers share it)
+
+        import rankwise.pool.workers.worker  # noqa: F401  (the same)
+    except BaseException:
+        forker.tell(("failed", traceback.format_exc()[-_LONGEST:]))
+        raise
+    gc.collect()
+    gc.freeze()  # what is here stays: a collection in a worker need not write to the pages it shares
+    forker.tell(("ready", os.getpid(), len(os.listdir("/proc/self/task"))))
+    forker.serve()
+
+
+class Forker:
+    """Forks on request, reports the end of each worker, and ends all of them at its own end."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._receiver = Receiver(control)
+        self._children: dict[int, int] = {}  # pid: pidfd
+
+    def serve(self) -> None:
+        while True:
+            poll = select.poll()
+            poll.register(self._control, select.POLLIN)
+            for pidfd in self._children.values():
+                poll.register(pidfd, select.POLLIN)
+            ready = {fd for fd, _ in poll.poll()}
+            self._reap([pid for pid, pidfd in self._children.items() if pidfd in ready])
+            if self._control.fileno() in ready:
+                message = self._receiver.receive(wait=True)
+                if message is None:
+                    self._end()
+                else:
+                    self._fork(message[1])
+
+    def _fork(self, orders: dict[str, Any]) -> None:
+        fds, self._receiver.fds = self._receiver.fds, []
+        pid = os.fork()
+        if pid == 0:
+            try:
+                self._control.close()
+                for pidfd in self._children.values():
+                    os.close(pidfd)
+                become_worker(orders, fds)
+            except ConnectionError:  # the parent is gone
+                pass
+            except BaseException:
+                sys.excepthook(*sys.exc_info())
+            finally:
+                os._exit(1)
+        self._children[pid] = os.pidfd_open(pid)
+        for fd in fds:
+            os.close(fd)
+        self.tell(("born", orders["number"], pid))
+
+    def _reap(self, pids: list[int]) -> None:
+        for pid in pids:
+            _, status = os.waitpid(pid, 0)
+            os.close(self._children.pop(pid))
+            self.tell(("ended", pid, os.waitstatus_to_exitcode(status)))
+
+    def tell(self, message: tuple[Any, ...]) -> None:
+        try:
+            send(self._control, message, wait=True)
+        except OSError:
+            self._end()
+
+    def _end(self) -> None:
+        for pidfd in self._children.values():
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        for pid in self._children:
+            os.waitpid(pid, 0)
+        os._exit(0)
+
+
+def become_worker(orders: dict[str, Any], fds: list[int]) -> None:
+    from rankwise.pool.workers.worker import serve
+
+    hang_on_to(fds.pop())
+    os.environ.update(orders["env"])
+    if orders["cpus"]:
+        os.sched_setaffinity(0, orders["cpus"])
+    try:  # where memory runs out, the kernel should take a worker rather than the program that waits for it
+        Path("/proc/self/oom_score_adj").write_text("500")
+    except OSError:
+        pass
+    gc.enable()
+    serve(orders, fds)
+
+
+def hang_on_to(life_line: int) -> None:
+    """The kernel ends this process when the pool's does, and also when it does not get to run any Python: the other end of a pipe, on
+    which nothing is ever written, is closed then. The process that this one was forked from may be gone by that time."""
+    fcntl.fcntl(life_line, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(life_line, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(life_line, fcntl.F_SETFL, fcntl.fcntl(life_line, fcntl.F_GETFL) | os.O_ASYNC)
+    if select.select([life_line], [], [], 0)[0]:  # it was closed before
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,276 @@
+"""Inputs as the model sees them: tensors right on the parent's lane, through a mapping that keeps the model's writes private; and outputs
+on the worker's own lane."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from rankwise.pool.memory.encoding import (
+    EVEN,
+    INLINE_BYTES,
+    NUMPY,
+    UNEVEN,
+    Get,
+    Put,
+    as_array,
+    each_of,
+    folded,
+    name_of_numpy,
+    pack,
+    unpack,
+)
+from rankwise.pool.memory.shared_memory import PAGE, Lane, Segment, copy_into, rounded, to_tensor
+from rankwise.pool.transport.connection import SLOTS, StatusPage, send
+
+
+def copied(array: np.ndarray[Any, Any], owner: Any) -> np.ndarray[Any, Any]:
+    """For `pack`, where nothing leaves the process: the place of an array is a copy of it."""
+    return np.array(array, order="C")
+
+
+def seen(place: Any, dtype: str, shape: tuple[int, ...], as_tensor: bool) -> Any:
+    """For `unpack`, of what `copied` kept. numpy arrays become tensors as well: that is what a model takes."""
+    if type(place) is bytes:
+        return as_array(bytearray(place), dtype, shape, dtype != "raw")
+    return place if dtype == "raw" else to_tensor(place, dtype)
+
+
+class Inputs:
+    """The lane as this worker maps it, and which parts of it the task at hand uses."""
+
+    def __init__(self) -> None:
+        self.segments: list[Segment] = []
+        self.in_use: list[tuple[Any, Segment, int, int]] = []  # the array behind each tensor, and where it lies
+        self.pagemap = open_pagemap()
+
+    def add_segment(self, fd: int, size: int) -> None:
+        self.segments.append(Segment(fd, size, private=True))
+        self.segments[-1].close()  # the mapping is enough
+
+    def get(self, place: Any, dtype: str, shape: tuple[int, ...], as_tensor: bool) -> Any:
+        """For `unpack`; as `seen`, of what lies on the lane."""
+        if type(place) is bytes:
+            return seen(place, dtype, shape, as_tensor)
+        number, offset, nbytes = place
+        segment = self.segments[number]
+        array: np.ndarray[Any, Any] = np.ndarray(shape, NUMPY[dtype], segment.map, offset)
+        self.in_use.append((array, segment, offset, nbytes))
+        return array if dtype == "raw" else to_tensor(array, dtype)
+
+    def raw(self, place: Any) -> bytes:
+        if type(place) is bytes:
+            return place
+        number, offset, nbytes = place
+        return bytes(self.segments[number].map[offset : offset + nbytes])
+
+    def alias(self, tensor: Any) -> tuple[Any, ...] | None:
+        """Where on the lane this output already lies, if it is an input (or part of one) that was not written to."""
+        start, nbytes = tensor.data_ptr(), tensor.nbytes
+        for _, segment, offset, size in self.in_use:
+            first = segment.address + offset
+            if first <= start and start + nbytes <= first + size:
+                return ("i", self.segments.index(segment), start - segment.address, nbytes) if self._is_clean(start, nbytes) else None
+        return None
+
+    def is_kept(self) -> bool:
+        """Whether the model has kept one of the task's inputs: then a tensor still stands on the array."""
+        return any(sys.getrefcount(used[0]) > 2 for used in self.in_use)  # its place in the tuple, and the call itself
+
+    def finish(self) -> None:
+        """The task is done: forget what the model wrote to its inputs, so that the next one shows what the parent wrote."""
+        self.restore()
+        self.in_use.clear()
+
+    def restore(self) -> None:
+        """The same in the middle of a task. To look whether anything was written takes a fraction of the time to map it all again."""
+        for _, segment, offset, nbytes in self.in_use:
+            if not self._is_clean(segment.address + offset, nbytes):
+                first = offset - offset % PAGE  # a part of a larger request need not begin at a page
+                segment.forget_own_writes(first, rounded(offset + nbytes - first))
+
+    def _is_clean(self, start: int, nbytes: int) -> bool:
+        return self.pagemap >= 0 and is_untouched(self.pagemap, start, nbytes)
+
+
+_ALIAS_BYTES = 256 << 10  # below, a copy is cheaper than making sure that there need not be one
+_PATIENCE_S = 0.5
+_SPARE = 8
+
+
+class Outputs:
+    """Segments this worker made, and the slots the parent has not given back yet."""
+
+    def __init__(self, sock: socket.socket, page: StatusPage, soft_limit: int, alias: Any) -> None:
+        self._sock, self._page, self._soft_limit, self._alias = sock, page, soft_limit, alias
+        self._lane = Lane("rankwise-outputs")
+        self._out: dict[int, tuple[int, int, int]] = {}  # slot: segment, offset, room
+        self._free = list(range(SLOTS))
+        self._collect_at = 0  # so many slots out that it is time to look which came back: each look is at all of them
+        self.inline_bytes = INLINE_BYTES  # up to here, an array goes into the message
+
+    def put(self, array: np.ndarray[Any, Any], owner: Any) -> Any:
+        """For `pack`: the bytes themselves, the input it is, or a place in the lane."""
+        nbytes = array.nbytes
+        if nbytes <= self.inline_bytes:
+            return array.tobytes()
+        if nbytes >= _ALIAS_BYTES and owner is not array and array.flags.c_contiguous:
+            place = self._alias(owner)
+            if place is not None:
+                return place
+        slot = self._take(rounded(nbytes))
+        number, offset, _ = self._out[slot]
+        copy_into(np.ndarray(array.shape, array.dtype, self._lane.segments[number].map, offset), array)
+        return ("o", number, offset, nbytes, slot)
+
+    def _take(self, room: int) -> int:
+        if len(self._out) >= self._collect_at:
+            self._collect()
+        slot = self._fit(room)
+        started = time.monotonic()
+        while slot is None:
+            self._collect()
+            slot = self._fit(room)
+            if slot is None and self._free:
+                is_late = time.monotonic() - started > _PATIENCE_S  # the parent copies what it can, so this is a user who keeps it all
+                slot = self._grown(room, is_late)
+            if slot is None:
+                time.sleep(0.0005)
+        return slot
+
+    def _fit(self, room: int) -> int | None:
+        place = self._lane.take(room) if self._free else None
+        return self._mark(*place, room) if place is not None else None
+
+    def _mark(self, number: int, offset: int, room: int) -> int:
+        slot = self._free.pop()
+        self._out[slot] = (number, offset, room)
+        self._page.mark(slot, True)
+        return slot
+
+    def _collect(self) -> None:
+        for slot in [slot for slot in self._out if not self._page.is_taken(slot)]:
+            number, offset, room = self._out.pop(slot)
+            self._lane.give(number, offset, room)
+            self._free.append(slot)
+        self._collect_at = 2 * len(self._out) + _SPARE
+
+    def _grown(self, room: int, must: bool) -> int | None:
+        place = self._lane.grow(room, self._soft_limit)
+        if place is None and must:
+            place = self._lane.add(room, room)
+        if place is None:
+            return None
+        segment = self._lane.segments[-1]
+        send(self._sock, ("segment", segment.size), (segment.fd,), wait=True)
+        segment.close()
+        return self._mark(*place, room)
+
+
+MOST_BYTES = 48_000  # of results, in one message: where there are more, the other requests run elsewhere, or later
+_ROOM = 100  # bytes that a result takes besides its data
+
+
+def requests_of(payload: tuple[Any, ...], get: Get) -> tuple[int, Callable[[int], Any]]:
+    """How many there are, and the arguments of each by its place."""
+    if payload[0] == EVEN:
+        _, dtype, shape, count, data = payload
+        each = [(to_tensor(array, dtype),) for array in each_of(data, dtype, shape, count)]
+        return count, each.__getitem__
+    nodes = payload[1]
+    return len(nodes), lambda i: unpack(nodes[i], get)
+
+
+class Gathering:
+    """Results as they come. Each is copied at once: a model may return the same memory every time."""
+
+    def __init__(self, put: Put, most_each: int) -> None:
+        self._put, self._most_each = put, most_each
+        self._data: list[bytes] = []  # of arrays that are all of one shape and type
+        self._shape: tuple[int, ...] | None = None
+        self._dtype: Any = None
+        self._results: list[tuple[bool, Any]] | None = None  # where they are not
+        self.size = 0  # bytes
+
+    def add(self, value: Any) -> None:
+        if self._results is None:
+            if type(value) is torch.Tensor and (data := self._even(value)) is not None:
+                self._data.append(data)
+                self.size += len(data)
+                return
+            self._separate()
+        node, size = folded(pack(value, self._put), self._put)
+        self._append(True, node, size)
+
+    def fail(self, packed: tuple[bytes, str]) -> None:
+        if self._results is None:
+            self._separate()
+        self._append(False, packed, len(packed[0]) + len(packed[1]))
+
+    def results(self) -> tuple[Any, ...]:
+        """As they travel."""
+        if self._results is not None or self._shape is None:
+            return UNEVEN, self._results or []
+        return EVEN, name_of_numpy(self._dtype), self._shape, len(self._data), b"".join(self._data)
+
+    def _even(self, tensor: torch.Tensor) -> bytes | None:
+        """Its bytes, if it is like those before."""
+        try:
+            array = tensor.numpy()
+        except (RuntimeError, TypeError):  # whatever is not plain memory of this process
+            return None
+        if array.shape != self._shape or array.dtype is not self._dtype:
+            if self._shape is not None or array.nbytes > self._most_each:
+                return None
+            self._shape, self._dtype = array.shape, array.dtype
+        return array.tobytes()
+
+    def _separate(self) -> None:
+        """What has come so far, one by one."""
+        self._results, self.size = [], 0
+        for data in self._data:
+            self._append(True, ("T", name_of_numpy(self._dtype), self._shape, data), len(data))
+
+    def _append(self, ok: bool, answer: Any, size: int) -> None:
+        assert self._results is not None
+        self._results.append((ok, answer))
+        self.size += _ROOM + size
+
+
+_ENTRY = 8  # bytes per page in /proc/self/pagemap
+# The highest byte of an entry says whether the page is there (0x80), in swap (0x40), and still the file's (0x20).
+_CLEAN = bytes(byte for byte in range(256) if not byte & 0xC0 or byte & 0x20)
+
+
+def open_pagemap(path: str = "/proc/self/pagemap") -> int:
+    """-1 where the kernel has none, or one that does not tell what a model wrote to from what it did not: results would go wrong."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return -1
+    tried = Segment.create(2 * PAGE, "rankwise-tried")
+    mine = Segment(tried.fd, 2 * PAGE, private=True)
+    mine.view[0] = mine.view[PAGE] + 1  # one page is written to, the other only read
+    try:
+        if is_untouched(fd, mine.address + PAGE, PAGE) and not is_untouched(fd, mine.address, PAGE):
+            return fd
+    except OSError:
+        pass
+    finally:
+        tried.close()
+    os.close(fd)
+    return -1
+
+
+def is_untouched(pagemap: int, start: int, nbytes: int) -> bool:
+    first, last = start // PAGE, (start + nbytes - 1) // PAGE
+    size = (last - first + 1) * _ENTRY
+    entries = os.pread(pagemap, size, first * _ENTRY)
+    return len(entries) == size and not entries[_ENTRY - 1 :: _ENTRY].translate(None, _CLEAN)

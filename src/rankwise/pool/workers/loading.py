@@ -1,0 +1,215 @@
+"""Builds a model inside the worker that runs it, loads its weights, says how large it is, and gives its memory back."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib
+import os
+import pickle
+import random
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from rankwise.errors import UsageError
+from rankwise.pool.api.model import become_like_the_caller
+from rankwise.pool.memory.encoding import each_where_possible, pack, shape_of, unpack
+from rankwise.pool.workers.lanes import copied, seen
+
+
+def seed_all(seed: int) -> None:
+    torch.manual_seed(seed)  # also of all GPUs, when they are first used
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Numbers from this seed; afterwards the generators go on as if nothing had been drawn."""
+    cards = _cards()
+    before = torch.get_rng_state(), np.random.get_state(), random.getstate(), [torch.cuda.get_rng_state(card) for card in cards]
+    seed_all(seed)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(before[0])
+        np.random.set_state(before[1])
+        random.setstate(before[2])
+        for card, state in zip(cards, before[3]):
+            torch.cuda.set_rng_state(state, card)
+
+
+@dataclass
+class Drawn:
+    anything: bool = False
+
+
+@contextmanager
+def draws() -> Iterator[Drawn]:
+    """Tells afterwards whether any were drawn meanwhile."""
+    drawn, before = Drawn(), _states()
+    yield drawn
+    drawn.anything = _states() != before
+
+
+def _states() -> list[Any]:
+    numpys: Any = np.random.get_state()
+    states: list[Any] = [torch.get_rng_state().numpy().tobytes(), random.getstate(), (numpys[1].tobytes(), *numpys[2:])]
+    return [*states, *[torch.cuda.get_rng_state(card).numpy().tobytes() for card in _cards()]]
+
+
+def _cards() -> range:
+    return range(torch.cuda.device_count()) if torch.cuda.is_initialized() else range(0)  # type: ignore[no-untyped-call]
+
+
+_LARGE = 32 << 20  # bytes that an allocator asks the kernel for by themselves
+
+
+@dataclass
+class Loaded:
+    """A model that is ready to run, where it runs, and what it takes."""
+
+    name: str
+    run: Callable[..., Any]
+    device: torch.device
+    nbytes: int
+    keeps_inputs: bool = False  # it was seen to hold on to an input; from then on it gets copies
+    is_plain: bool = True  # takes its inputs as they lie on the lane
+    is_checked: bool = True  # its batches are looked at: whether rows depend on each other
+
+
+def load(spec: dict[str, Any], is_worker: bool = True) -> Loaded:
+    """Everything that can go wrong here is the user's own: it passes through untouched."""
+    if is_worker:
+        become_like_the_caller(spec)
+    if spec["seed"] is None:
+        return _loaded(spec)
+    with seeded(spec["seed"]):  # all replicas are one model, and what a build seeds ends with it
+        return _loaded(spec)
+
+
+def _loaded(spec: dict[str, Any]) -> Loaded:
+    device = torch.device(spec["device"])
+    before = _footprint(device)
+    args, kwargs, warmup = _found(spec, "given")
+    built = _build(spec, args, kwargs)
+    if isinstance(built, torch.nn.Module):
+        if spec["weights"]:
+            from rankwise.weights import load_weights  # knows every wrapper a checkpoint may carry
+
+            load_weights(built, spec["weights"])
+        built = built.to(device) if spec["program"] else built.eval().to(device)  # a program is what it was exported as
+    elif not callable(built):
+        raise TypeError(f"the build of {spec['name']!r} returned {type(built).__name__}, which cannot be called")
+    elif spec["weights"]:
+        raise TypeError(f"weights can only be loaded into an nn.Module; the build of {spec['name']!r} returned {type(built).__name__}")
+    if warmup is not None:
+        _warm_up(built, warmup, device)
+    nbytes = max(tensor_bytes(built), _footprint(device) - before)
+    return Loaded(spec["name"], built, device, nbytes, is_plain=device.type == "cpu", is_checked=spec["check_rows"])
+
+
+def drop() -> None:
+    """Give the memory of what was just forgotten back to the machine."""
+    gc.collect()
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.empty_cache()
+    tidy()
+
+
+def tidy() -> None:
+    """Return memory that has been unused for a while to the machine."""
+    return_to_kernel()
+    try:
+        torch.empty(_LARGE, dtype=torch.uint8)  # made and freed, never touched: mimalloc returns what it has kept long enough
+    except RuntimeError:  # there is no room even for that
+        pass
+
+
+def tensor_bytes(built: Any) -> int:
+    """The bytes of a module's own tensors, those that share memory counted once."""
+    if not isinstance(built, torch.nn.Module):
+        return 0
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in [*built.parameters(), *built.buffers()]}
+    return sum(storages.values())
+
+
+def _found(spec: dict[str, Any], what: str) -> Any:
+    """What the caller sent by name."""
+    try:
+        return pickle.loads(spec[what])
+    except AttributeError as error:
+        if not spec["main"]:
+            raise
+        raise UsageError(
+            f"what was sent to the worker is not there when it imports {os.path.basename(spec['main'])}: {error}",
+            why='what stands under `if __name__ == "__main__":` exists only in the script that is run, not where it is imported',
+            next=("move its definition above that line", 'or into a module: Model("my_models:build")'),
+        ) from error
+
+
+def _build(spec: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if spec["program"]:
+        return torch.export.load(spec["program"]).module()
+    if spec["pickled"] is not None:
+        return _found(spec, "pickled")(*args, **kwargs)
+    module, _, name = spec["build"].partition(":")
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found(*args, **kwargs)
+
+
+def _warm_up(built: Callable[..., Any], inputs: Any, device: torch.device) -> None:
+    """On what a request of the same inputs would give it."""
+    node = pack(inputs if isinstance(inputs, tuple) else (inputs,), copied)
+    try:
+        with torch.inference_mode():
+            built(*[to_device(item, device) for item in unpack(node, seen)])
+    except Exception as error:
+        raise UsageError(
+            f"its warm-up failed: {type(error).__name__}: {error}",
+            why=f"the model was built, and then run on warmup: {shape_of(node)}\n{traceback.format_exc().rstrip()}",
+            next=("give it an input that the model takes: warmup=x; a tuple is several arguments",),
+        ) from error
+
+
+def to_device(value: Any, device: torch.device) -> Any:
+    """Tensors anywhere in a nested value, on the device."""
+    return each_where_possible(value, lambda leaf: leaf.to(device, non_blocking=True) if isinstance(leaf, torch.Tensor) else leaf)
+
+
+def _footprint(device: torch.device) -> int:
+    return int(torch.cuda.memory_allocated(device)) if device.type == "cuda" else 0
+
+
+# Memory that a worker's tensors no longer use is kept for the next task, and goes back to the machine when there is none. An allocator that
+# returns it at once makes the kernel find and clear the same pages again for each forward, which takes a tenth of the time of a model with
+# large activations; one that never does lets an idle worker sit on what its largest task took.
+KEPT_S = 1.0
+_MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1
+_LARGEST_MMAP_THRESHOLD = 32 << 20  # glibc takes no more
+_libc = ctypes.CDLL(None)
+
+
+def keep() -> None:
+    """Tell glibc, in this process from now on; `fork_server.py` tells mimalloc."""
+    try:
+        _libc.mallopt(_MMAP_THRESHOLD, _LARGEST_MMAP_THRESHOLD)
+        _libc.mallopt(_TRIM_THRESHOLD, 2**31 - 1)
+    except AttributeError:  # another C library
+        pass
+
+
+def return_to_kernel() -> None:
+    """What glibc keeps; mimalloc looks for itself, whenever something large is freed."""
+    try:
+        _libc.malloc_trim(0)
+    except AttributeError:
+        pass

@@ -1,0 +1,297 @@
+"""Runs a model on what one order brought: one request, or the rows of several at once; in parts where memory runs out."""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import torch
+
+from rankwise.pool.memory.encoding import Uneven, each_leaf, each_where_possible, joined, leaves
+from rankwise.pool.memory.requests import failure
+from rankwise.pool.transport.connection import HALVED, UNBATCHABLE
+from rankwise.pool.workers.loading import Loaded, to_device
+
+Again = Callable[[int], tuple[Any, ...]]
+Call = Callable[[tuple[Any, ...]], Any]
+
+
+class RowChecks(Protocol):
+    """Looks now and then whether the rows of a batch are independent; `row_checks.py` does."""
+
+    def spare(self, model: Loaded, inputs: tuple[Any, ...], rows: int) -> tuple[Any, ...] | None:
+        """Before a batch runs: a copy of its inputs, where it is to be looked at."""
+        ...
+
+    def check(self, model: Loaded, call: Call, inputs: tuple[Any, ...], spare: tuple[Any, ...] | None, output: Any, took_ns: int) -> Any:
+        """After it: the output that may be cut. Raises Unbatchable."""
+        ...
+
+
+class Runner:
+    """Gets inputs as tensors, gives outputs as (ok, value) in the same order."""
+
+    def __init__(self, row_checks: RowChecks) -> None:
+        self.flags = 0
+        self.reason = ""  # why a model's rows are not to be batched
+        self.on_call: Callable[[], None] = lambda: None
+        self.on_wait: Callable[[], None] = lambda: None  # for a card to be done with what it was given
+        self._again: Again = lambda place: ()
+        self._staging = Staging()
+        self._row_checks = row_checks
+
+    def run(self, model: Loaded, requests: list[tuple[Any, ...]], rows: list[int], again: Again) -> list[tuple[bool, Any]]:
+        """rows[i] is 0 for a request that stands for itself; otherwise its inputs are cut along the first dimension. `again` brings the
+        inputs of the request at this place once more, as they were."""
+        self.flags, self._again = 0, again
+        return self._batch(model, requests, rows) if rows[0] else [self._alone(model, request) for request in requests]
+
+    def _alone(self, model: Loaded, inputs: tuple[Any, ...]) -> tuple[bool, Any]:
+        try:
+            return True, self.call(model, inputs)
+        except BaseException as error:
+            check_poison(error)
+            return False, failure(error)
+
+    def _batch(self, model: Loaded, requests: list[tuple[Any, ...]], rows: list[int]) -> list[tuple[bool, Any]]:
+        """The rows of all requests at once. Where memory runs out, both halves of the requests; where a row fails, each request by
+        itself, so that it does not fail its neighbours."""
+        results: list[tuple[bool, Any]] = [(False, None)] * len(requests)
+
+        def run(start: int, stop: int) -> None:
+            results[start:stop] = self._at_once(model, requests[start:stop], rows[start:stop])
+
+        def judge(error: BaseException, start: int, stop: int) -> int:
+            check_poison(error)
+            if is_out_of_memory(error):
+                self.flags |= HALVED
+                release_memory()
+                if stop - start > 1:
+                    return 2
+                results[start] = self._halves(model, self._again(start), rows[start], error)
+            elif stop - start > 1:
+                return stop - start
+            else:
+                results[start] = False, failure(error)
+            return 0
+
+        run_divided(run, judge, 0, len(requests))
+        return results
+
+    def _at_once(self, model: Loaded, requests: list[tuple[Any, ...]], rows: list[int]) -> list[tuple[bool, Any]]:
+        whole = requests[0] if len(requests) == 1 else join(requests)
+        spare = self._row_checks.spare(model, whole, sum(rows))
+        started = time.monotonic_ns()
+        output = self.call(model, whole)
+        took_ns = time.monotonic_ns() - started
+        try:
+            parts = cut(output, rows)
+            checked = self._row_checks.check(model, lambda inputs: self.call(model, inputs), whole, spare, output, took_ns)
+            return [(True, part) for part in (parts if checked is output else cut(checked, rows))]
+        except Unbatchable as error:
+            self._not_batchable(str(error))
+        if len(requests) == 1:  # there was nothing to cut; and its input may not be what it was any more
+            return [(True, output)]
+        return [self._alone(model, request) for request in requests]
+
+    def _halves(self, model: Loaded, inputs: tuple[Any, ...], rows: int, error: BaseException) -> tuple[bool, Any]:
+        """The rows of one request, on copies: a model that writes to its input may have done so before memory ran out."""
+        outputs: list[Any] = []
+
+        def run(start: int, stop: int) -> None:
+            if stop - start == rows:  # that is what memory ran out for
+                raise error
+            output = self.call(model, each_tensor(inputs, lambda tensor: tensor[start:stop].clone()))
+            cut(output, [stop - start])
+            outputs.append(output)
+
+        def judge(raised: BaseException, start: int, stop: int) -> int:
+            check_poison(raised)
+            if stop - start < 2 or not is_out_of_memory(raised):
+                raise raised
+            release_memory()
+            return 2
+
+        try:
+            run_divided(run, judge, 0, rows)
+        except Poisoned:
+            raise
+        except Unbatchable as unbatchable:  # the answers for parts of a request do not make one answer
+            self._not_batchable(str(unbatchable))
+            return False, failure(error)
+        except BaseException as raised:
+            return False, failure(raised)
+        try:
+            return True, joined(outputs, lambda leaf: isinstance(leaf, torch.Tensor), torch.cat)
+        except (Uneven, RuntimeError):
+            self._not_batchable("its outputs for parts of a batch do not make one")
+            return False, failure(error)
+
+    def _not_batchable(self, reason: str) -> None:
+        self.flags |= UNBATCHABLE
+        self.reason = reason
+
+    def call(self, model: Loaded, inputs: tuple[Any, ...]) -> Any:
+        """The model on its device; what comes back lies in ordinary memory, complete."""
+        self.on_call()
+        if model.device.type == "cpu":
+            if model.keeps_inputs:
+                inputs = each_tensor(inputs, torch.Tensor.clone)
+            return model.run(*inputs)
+        output = model.run(*[to_device(self._staging.pin(item), model.device) for item in inputs])
+        self.on_wait()
+        return self._staging.fetch(output)
+
+
+_LEAST_BYTES = 64 << 10  # below, pinning costs more than it saves
+
+
+class Staging:
+    """Reuses torch's own cache of pinned blocks; what is fetched is complete when `fetch` returns."""
+
+    def pin(self, value: Any) -> Any:
+        return each_where_possible(value, _pinned) if torch.cuda.is_available() else value
+
+    def fetch(self, value: Any) -> Any:
+        fetched = each_where_possible(value, _fetched)
+        torch.cuda.synchronize()
+        return fetched
+
+
+def _pinned(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor) or value.nbytes < _LEAST_BYTES:
+        return value
+    return torch.empty(value.shape, dtype=value.dtype, pin_memory=True).copy_(value)
+
+
+def _fetched(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor) or value.device.type == "cpu":
+        return value
+    block = torch.empty(value.shape, dtype=value.dtype, pin_memory=value.nbytes >= _LEAST_BYTES)
+    return block.copy_(value, non_blocking=True)
+
+
+class Unbatchable(Exception):
+    """The rows of a batch cannot be told apart, or depend on each other; its text says why."""
+
+
+def join(requests: list[tuple[Any, ...]]) -> tuple[Any, ...]:
+    """The rows of all requests in one; values that are not tensors are the same in all of them, or they would not be batched."""
+
+    def merge(values: list[Any]) -> Any:
+        first = values[0]
+        if isinstance(first, torch.Tensor):
+            return torch.cat(values)
+        if type(first) in (list, tuple):
+            return type(first)([merge([value[i] for value in values]) for i in range(len(first))])
+        if type(first) is dict:
+            return {key: merge([value[key] for value in values]) for key in first}
+        return first
+
+    return tuple([merge([request[i] for request in requests]) for i in range(len(requests[0]))])
+
+
+def cut(output: Any, rows: list[int]) -> list[Any]:
+    """A batch's output as one part per request. Raises Unbatchable where it has no rows to cut."""
+    total = sum(rows)
+    starts = [sum(rows[:i]) for i in range(len(rows))]
+
+    def check(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.dim() == 0 or tensor.shape[0] != total:
+            raise Unbatchable("its output has no row for each row of its input")
+        return tensor
+
+    try:
+        if not any(isinstance(leaf, torch.Tensor) for leaf in leaves(output)):
+            raise Unbatchable("there is no tensor in its output")
+        each_tensor(output, check)
+        return [each_tensor(output, lambda t: t[start : start + count]) for start, count in zip(starts, rows)]  # noqa: B023  (used at once)
+    except Uneven:
+        raise Unbatchable("its output is a container that cannot be cut") from None
+
+
+def each_tensor(value: Any, act: Callable[[torch.Tensor], Any]) -> Any:
+    return each_leaf(value, lambda leaf: act(leaf) if isinstance(leaf, torch.Tensor) else leaf)
+
+
+_NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")  # the allocator's words differ from one system to the next
+# After these a process can do nothing on the card any more: CUDA's numbers and words, and those of its kin.
+_STICKY_CODES = frozenset((214, 220, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 999))
+_STICKY = (
+    *("device-side assert", "illegal memory access", "unspecified launch failure", "misaligned address", "illegal instruction"),
+    *("hardware stack error", "invalid program counter", "operation not supported on global/shared address space", "launch timed out"),
+    *("uncorrectable ecc", "uncorrectable nvlink", "context is destroyed", "cuda error: unknown error", "tensor memory"),
+)
+_ACCELERATOR_ERROR: type[BaseException] = getattr(torch, "AcceleratorError", RuntimeError)
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Python's and the GPU's own errors, the kernel's, or the CPU allocator's, which is a plain RuntimeError."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in _NO_MEMORY)
+
+
+class Poisoned(BaseException):
+    """After this error nothing runs on the card in this process any more, whatever it is asked."""
+
+    def __init__(self, packed: tuple[bytes, str]) -> None:
+        super().__init__(packed[1])
+        self.packed = packed  # the error as it travels
+
+
+def check_poison(error: BaseException) -> None:
+    """Raises Poisoned where this error, or one it came from, is of that kind; or where the card says so when it is asked."""
+    if isinstance(error, Poisoned):
+        raise error
+    if is_out_of_memory(error):
+        return
+    if any(_is_sticky(found) for found in _chain(error)) or not _card_answers():
+        raise Poisoned(failure(error))
+
+
+def _is_sticky(error: BaseException) -> bool:
+    if getattr(error, "error_code", None) in _STICKY_CODES and isinstance(error, _ACCELERATOR_ERROR):
+        return True
+    text = str(error).lower() if isinstance(error, RuntimeError) else ""
+    return any(kind in text for kind in ("cuda", "hip", "accelerator")) and any(words in text for words in _STICKY)
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _card_answers() -> bool:
+    """A model may have caught the card's error and raised another one."""
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return True
+    try:
+        torch.cuda.synchronize()
+    except Exception as error:
+        return is_out_of_memory(error)
+    return True
+
+
+def run_divided(run: Callable[[int, int], None], judge: Callable[[BaseException, int, int], int], start: int, stop: int) -> None:
+    """Run items `start` to `stop` at once; where that fails, in as many parts as `judge` says (0: the failure is final)."""
+    try:
+        run(start, stop)
+        return
+    except BaseException as error:
+        parts = judge(error, start, stop)
+    size = stop - start
+    for i in range(parts):
+        run_divided(run, judge, start + i * size // parts, start + (i + 1) * size // parts)
+
+
+def release_memory() -> None:
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.empty_cache()

@@ -1,0 +1,354 @@
+"""A worker: takes orders from its socket, runs them one after the other, answers in as few packets as it can."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import pickle
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from marshal import dumps
+from os import getpid
+from typing import Any, NoReturn
+
+import torch
+
+from rankwise.pool.memory.encoding import INLINE_BYTES, Node, Part, folded, pack, unpack
+from rankwise.pool.memory.requests import failure, shortened
+from rankwise.pool.memory.shared_memory import Segment
+from rankwise.pool.transport.connection import (
+    BRISK_NS,
+    KEPT,
+    MAX_BYTES,
+    SEND,
+    SIZE,
+    STACK_SIGNAL,
+    UNBATCHABLE,
+    PostWatch,
+    Receiver,
+    StatusPage,
+    send,
+    wait_at_most,
+)
+from rankwise.pool.workers.lanes import MOST_BYTES, Gathering, Inputs, Outputs, requests_of
+from rankwise.pool.workers.loading import KEPT_S, Loaded, drop, keep, load, seed_all, seeded, tidy
+from rankwise.pool.workers.row_checks import RowChecker
+from rankwise.pool.workers.runner import Poisoned, Runner, check_poison, is_out_of_memory
+
+_TIDY_S = 1.2 * KEPT_S
+_RESULTS_BYTES = 80_000  # of one order, in its answer
+
+
+def serve(orders: dict[str, Any], fds: list[int]) -> None:
+    """Never returns: a worker ends when its socket does."""
+    sock, page, crash = socket.socket(fileno=fds[0]), StatusPage(Segment(fds[1], SIZE)), fds[2]
+    faulthandler.enable(file=crash, all_threads=False)
+    faulthandler.register(STACK_SIGNAL, file=crash, all_threads=False)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(orders["threads"])
+    seed_all(orders["seed"])  # each worker has its own, or all would draw what the process they come from would have drawn
+    keep()
+    _set_title(orders["title"])
+    note_own_doing(page)
+    Worker(sock, page, orders["soft_limit"]).serve()
+    os._exit(0)
+
+
+class Worker:
+    def __init__(self, sock: socket.socket, page: StatusPage, soft_limit: int) -> None:
+        self._sock, self._page = sock, page
+        self._receiver = Receiver(sock)
+        self._inputs = Inputs()
+        self._outputs = Outputs(sock, page, soft_limit, self._inputs.alias)
+        self._models: dict[int, Loaded] = {}
+        self._runner = Runner(RowChecker())
+        self._serial = self._number = 0  # of the order at hand, and its model
+        self._pid = os.getpid()
+        self._runner.on_call, self._runner.on_wait = self._begin_call, page.wait_for_card
+        self._answers: list[tuple[Any, ...]] = []
+        self._answers_bytes = 0
+        self._answered_ns = self._answer_after_ns = 0
+        self._brisk = 0  # the serial of a quick task that has just been answered
+        self._post_watch = PostWatch(page)
+        self._is_tidy, self._tidies_ns = True, 0  # nothing unused is held; when to look after what a model has left
+
+    def serve(self) -> None:
+        send(self._sock, ("ready", os.getpid()), wait=True)
+        self._inference = torch.inference_mode()
+        self._inference.__enter__()  # once: entering it for each task would take longer than a small model
+        while True:
+            if self._brisk:  # it was called for something quick, so the next may come before falling asleep and waking up would be over
+                self._post_watch.watch(self._brisk)
+                self._brisk = 0
+            message = self._next_message()
+            if message is None:
+                return
+            if message[0] == "one":
+                self._on_one(message)
+            else:
+                getattr(self, f"_on_{message[0]}")(*message[1:])
+
+    def _next_message(self) -> Any:
+        """When there is none for a while, or that long after a model has left, unused memory goes back to the machine."""
+        while True:
+            if self._tidies_ns and time.monotonic_ns() > self._tidies_ns:
+                tidy()
+                self._tidies_ns = 0
+            try:
+                message = self._receiver.receive(wait=True)
+            except BlockingIOError:
+                tidy()
+                wait_at_most(self._sock, 0)
+                self._is_tidy, self._tidies_ns = True, 0
+            else:
+                if self._is_tidy:
+                    wait_at_most(self._sock, _TIDY_S)
+                    self._is_tidy = False
+                return message
+
+    def _on_segment(self, size: int) -> None:
+        self._inputs.add_segment(self._receiver.fds.pop(0), size)
+
+    def _on_load(self, serial: int, number: int, place: Any) -> None:
+        self._page.run(serial, time.monotonic_ns())
+        started = time.perf_counter()
+        self._inference.__exit__(None, None, None)  # parameters made inside it could never be trained or changed in place
+        try:
+            self._models[number] = model = load(pickle.loads(self._inputs.raw(place)))
+        except BaseException as error:  # SystemExit from a script without a main guard, say: nothing the user's code does ends the worker
+            self._check_is_worker(number)
+            self._not_built(serial, number, error)
+        else:
+            self._check_is_worker(number)
+            send(self._sock, ("loaded", serial, number, model.nbytes, time.perf_counter() - started), wait=True)
+        self._inference.__enter__()
+        self._page.run(0, 0)
+
+    def _not_built(self, serial: int, number: int, error: BaseException) -> None:
+        ran_out = is_out_of_memory(error) or is_out_of_memory(error.__cause__)  # in a warm-up, which says of itself that it failed
+        send(self._sock, ("failed", serial, number, *failure(error), ran_out), wait=True)
+        try:
+            check_poison(error)
+        except Poisoned as poisoned:
+            self._leave(0, poisoned)
+        drop()
+
+    def _leave(self, serial: int, poisoned: Poisoned) -> NoReturn:
+        """Nothing would run here any more. What was done before is told first; what waits behind it runs elsewhere."""
+        self._answer()
+        send(self._sock, ("poisoned", serial, *poisoned.packed), wait=True)
+        os._exit(1)
+
+    def _on_drop(self, number: int) -> None:
+        self._models.pop(number, None)
+        drop()
+        self._tidies_ns = time.monotonic_ns() + int(1e9 * _TIDY_S)
+        send(self._sock, ("dropped", number), wait=True)
+
+    def _on_one(self, message: tuple[str, int, int, Node]) -> None:
+        """One task for an idle worker: by the shortest way, because a caller waits for just this."""
+        _, serial, number, node = message
+        model = self._models[number]
+        if not model.is_plain:
+            self._on_run([(serial, number, [(0, node, None, None)])], 0)
+            return
+        now = time.monotonic_ns()
+        self._page.run_here(serial, now)
+        ok, flags = True, 0
+        answer: Any
+        try:
+            answer = pack(model.run(*unpack(node, self._inputs.get)), self._outputs.put)
+            if answer[0] != "T":
+                answer = folded(answer, self._outputs.put)[0]
+        except BaseException as error:
+            self._number = number
+            ok, answer = False, self._failure(serial, error)
+        self._check_is_worker(number)
+        if self._inputs.in_use and self._inputs.is_kept():
+            model.is_plain, model.keeps_inputs, flags = False, True, KEPT
+        took = time.monotonic_ns() - now
+        self._sock.send(dumps(("one", serial, took, ok, answer, flags), 2), SEND)
+        self._page.run(0, 0)
+        if took < BRISK_NS:
+            self._page.answer(serial)
+            self._brisk = serial
+        if self._inputs.in_use:
+            self._inputs.finish()
+
+    def _on_run(self, orders: list[tuple[int, int, list[Part] | tuple[Any, ...]]], answer_after_ns: int) -> None:
+        self._answered_ns, self._answer_after_ns = time.monotonic_ns(), answer_after_ns
+        for serial, number, parts in orders:
+            self._run(serial, number, parts)
+        self._page.run(0, 0)
+        self._answer()
+
+    def _run(self, serial: int, number: int, parts: list[Part] | tuple[Any, ...]) -> None:
+        """`parts` is a tuple where it is a chunk."""
+        now = time.monotonic_ns()
+        self._page.run(serial, now)
+        self._serial, self._number = serial, number
+        if serial <= self._page.recalled:  # another worker has it by now
+            self._add(("back", serial), 40)
+            return
+        model = self._models[number]
+        flags = 0
+        results: Any
+        if isinstance(parts, tuple):
+            results, size, flags = self._chunk_results(model, parts)
+        elif len(parts) == 1 and parts[0][2] is None and parts[0][3] is None and not parts[0][0] and model.is_plain:
+            results, size = self._plain_result(serial, model.run, parts[0][1])  # the usual case, by the shortest way
+            self._check_is_worker(number)
+        else:
+            results, size = self._results(model, parts)
+            flags = self._runner.flags
+            self._check_is_worker(number)
+            if flags & UNBATCHABLE:
+                send(self._sock, ("unbatchable", number, self._runner.reason), wait=True)
+        if self._inputs.in_use:
+            flags |= self._end_inputs(model)
+        end = time.monotonic_ns()
+        self._add((serial, end - now, results, flags), 100 + size)
+        if end - self._answered_ns > self._answer_after_ns:
+            self._answer()
+
+    def _begin_call(self) -> None:
+        """The limit is for each call of the model: an order may have more than one, where its rows are looked at or one of them fails."""
+        self._check_is_worker(self._number)
+        self._page.run(self._serial, time.monotonic_ns())
+
+    def _check_is_worker(self, number: int) -> None:
+        """A process that the model has forked, and that has come back from the model as well: it would answer once more, and take the next
+        task away. It ends here, whatever it was to do."""
+        if os.getpid() != self._pid:
+            name = self._models[number].name if number in self._models else "that was built"
+            os.write(2, f"rankwise: a process that model {name!r} had forked came back from it, and was ended\n".encode())
+            os._exit(0)
+
+    def _failure(self, serial: int, error: BaseException) -> tuple[bytes, str]:
+        self._check_is_worker(self._number)
+        try:
+            check_poison(error)
+        except Poisoned as poisoned:
+            self._leave(serial, poisoned)
+        return failure(error)
+
+    def _plain_result(self, serial: int, run: Any, node: Node) -> tuple[list[tuple[bool, Any]], int]:
+        try:
+            answer, size = folded(pack(run(*unpack(node, self._inputs.get)), self._outputs.put), self._outputs.put)
+        except BaseException as error:
+            failed = self._failure(serial, error)
+            return [(False, failed)], len(failed[0]) + len(failed[1])
+        return [(True, answer)], size
+
+    def _chunk_results(self, model: Loaded, payload: tuple[Any, ...]) -> tuple[tuple[Any, ...], int, int]:
+        """Of its requests, one after the other, until the rest is taken back; the bytes they take, and flags."""
+        count, request = requests_of(payload, self._inputs.get)
+        begins, pid, in_use, flags = self._page.chunk(self._serial), self._pid, self._inputs.in_use, 0
+        gathering = Gathering(self._outputs.put, INLINE_BYTES)
+        for i in range(count):
+            if not begins(i) or gathering.size > MOST_BYTES:
+                break
+            try:
+                gathering.add(model.run(*request(i)) if model.is_plain else self._runner.call(model, request(i)))
+            except BaseException as error:
+                gathering.fail(self._failure(self._serial, error))
+            if getpid() != pid:
+                self._check_is_worker(self._number)
+            if in_use:  # before the next, which may have been given the same memory
+                flags |= self._end_inputs(model)
+        return gathering.results(), gathering.size, flags
+
+    def _end_inputs(self, model: Loaded) -> int:
+        """Those on the lane; KEPT where the model has not let go of them."""
+        flags = 0
+        if self._inputs.is_kept():
+            model.is_plain, model.keeps_inputs, flags = False, True, KEPT
+        self._inputs.finish()
+        return flags
+
+    def _results(self, model: Loaded, parts: list[Part]) -> tuple[list[tuple[bool, Any]], int]:
+        """In order, with the bytes they take; (False, None) for those whose deadline has passed meanwhile, which do not run."""
+        self._runner.flags = 0
+        now = time.monotonic()
+        timely = [part for part in parts if part[2] is None or now < part[2]]
+        found: list[tuple[bool, Any]] = []
+        if timely:
+            try:
+                requests = [unpack(part[1], self._inputs.get) for part in timely]
+                with seeded(timely[0][3]) if timely[0][3] is not None else nullcontext():  # such a request is alone in its order
+                    found = self._runner.run(model, requests, [part[0] for part in timely], lambda i: self._again(timely[i][1]))
+            except BaseException as error:
+                found = [(False, self._failure(self._serial, error))] * len(timely)
+        packed = self._packed_all(found)
+        results = iter([(ok, answer) for ok, answer, _ in packed])
+        in_order = [next(results) if part[2] is None or now < part[2] else (False, None) for part in parts]
+        return in_order, sum([size for _, _, size in packed])
+
+    def _again(self, node: Node) -> tuple[Any, ...]:
+        """The inputs of a request as the caller gave them, whatever the model has done to them."""
+        self._inputs.restore()
+        return tuple(unpack(node, self._inputs.get))
+
+    def _packed_all(self, found: list[tuple[bool, Any]]) -> list[tuple[bool, Any, int]]:
+        """All of them go into one packet: the more there are, the sooner an array goes to the lane and an exception is cut short."""
+        share = _RESULTS_BYTES // max(1, len(found))
+        self._outputs.inline_bytes = min(INLINE_BYTES, share)
+        try:
+            return [self._packed(ok, value, share // 2) for ok, value in found]
+        finally:
+            self._outputs.inline_bytes = INLINE_BYTES
+
+    def _packed(self, ok: bool, value: Any, longest: int) -> tuple[bool, Any, int]:
+        try:
+            if ok:
+                return (True, *folded(pack(value, self._outputs.put), self._outputs.put))
+            error = shortened(value, longest)
+        except BaseException as raised:  # an output that cannot be pickled
+            error = failure(raised, longest)
+        return False, error, len(error[0]) + len(error[1])
+
+    def _add(self, answer: tuple[Any, ...], nbytes: int) -> None:
+        if self._answers_bytes + nbytes > MAX_BYTES:
+            self._answer()
+        self._answers.append(answer)
+        self._answers_bytes += nbytes
+
+    def _answer(self) -> None:
+        if self._answers:
+            send(self._sock, ("done", self._answers), wait=True)
+            self._answers, self._answers_bytes = [], 0
+        self._answered_ns = time.monotonic_ns()
+
+
+def _set_title(title: str) -> None:
+    """What `ps` and `top` show: fifteen characters are all the kernel keeps."""
+    try:
+        with open("/proc/self/comm", "w") as file:
+            file.write(title[:15])
+    except OSError:
+        pass
+    sys.argv = [title]
+
+
+def note_own_doing(page: StatusPage) -> None:
+    """A signal that the model's code sends to its own process looks like one from outside, so a note is left on the page first. Only for
+    the ways that Python has: a signal that C code sends cannot be told from others."""
+    me, group = os.getpid(), os.getpgrp()
+
+    def noting(act: Callable[..., Any], is_me: Callable[..., bool]) -> Callable[..., Any]:
+        def act_noting(*args: Any) -> Any:
+            if is_me(*args):
+                page.note_own_doing()
+            return act(*args)
+
+        return act_noting
+
+    os.kill = noting(os.kill, lambda pid, number: pid in (me, 0, -1, -group) and number)
+    os.killpg = noting(os.killpg, lambda pgid, number: pgid in (0, group) and number)
+    os.abort = noting(os.abort, lambda: True)
+    signal.raise_signal = noting(signal.raise_signal, lambda number: True)
+    signal.pthread_kill = noting(signal.pthread_kill, lambda thread, number: bool(number))

@@ -1,0 +1,156 @@
+"""Builds and inputs of the user's script, and what outputs are called."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rankwise.pool.api.model import named_list, output_names
+
+pytest.importorskip("torch")
+SCRIPT = """
+import os, sys, numpy, torch, rankwise
+print("run as", __name__)
+class Times(torch.nn.Module):
+    def forward(self, x):
+        return x * 3
+def build(make=Times):
+    return make()
+if __name__ == "__main__":
+    workers = int(sys.argv[1])
+    models = {"m": rankwise.Model(build, args=(Times,)), "n": rankwise.Model("torch.nn:Sequential", args=(Times(),))}
+    with rankwise.Pool(models, workers=workers) as pool:
+        os.chdir("/")
+        print(pool.submit("m", torch.ones(1)).result().item(), pool.submit("n", torch.ones(1)).result().item())
+    print(os.getcwd(), sys.modules["__main__"].__name__)
+    os.chdir(os.path.dirname(__file__))
+    print(rankwise.predict(build, [torch.ones(2)] * 20, "out.npy", workers=workers, batch=8).rows, numpy.load("out.npy").sum())
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_scripts_own_functions_reach_the_workers_and_the_script_runs_once_here(tmp_path: Path, workers: int) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    command = [sys.executable, str(tmp_path / "script.py"), str(workers)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines() if line != "run as __mp_main__"]
+    assert lines == ["run as __main__", "3.0 3.0", "/ __main__", "20 120.0"]
+    assert ("__mp_main__" in done.stdout) == bool(workers)
+
+
+UNCLOSED = """
+import rankwise, sys
+def build():
+    import time
+    return lambda seconds, tag: (time.sleep(seconds), tag)[1]
+if __name__ == "__main__":
+    pool = rankwise.Pool({"m": rankwise.Model(build)}, workers=1)
+    pool.submit("m", 0.0, "first").result()
+    for tag in "abc":
+        pool.submit("m", float(sys.argv[1]), tag).add_done_callback(lambda future: print(future.exception() or future.result(), flush=True))
+    print("the end", flush=True)
+    if sys.argv[2:]:
+        raise KeyboardInterrupt
+"""
+
+
+def test_a_script_that_ends_without_closing_finishes_what_it_submitted(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(UNCLOSED)
+    done = subprocess.run([sys.executable, str(tmp_path / "script.py"), "0.05"], capture_output=True, text=True, timeout=100)
+
+    assert done.stdout.split("\n") == ["the end", "a", "b", "c", ""] and done.returncode == 0, done.stderr
+
+
+def test_a_script_that_was_interrupted_waits_for_nothing(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(UNCLOSED)
+    command = [sys.executable, str(tmp_path / "script.py"), "60", "interrupted"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50)
+
+    assert done.stdout.count("the pool is closed") == 3 and done.returncode != 0
+
+
+def test_an_interrupt_ends_the_wait_at_the_end(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(UNCLOSED)
+    with subprocess.Popen([sys.executable, str(tmp_path / "script.py"), "60"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as script:
+        assert script.stdout is not None and script.stdout.readline() == b"the end\n"
+        while script.poll() is None:  # the first may come before the wait has begun
+            script.send_signal(signal.SIGINT)
+            try:
+                script.wait(1)
+            except subprocess.TimeoutExpired:
+                pass
+        rest = script.stdout.read().decode()
+
+    assert rest.count("the pool is closed") == 3
+
+
+UNDER_THE_GUARD = """
+import rankwise, torch
+if __name__ == "__main__":
+    def build():
+        return torch.nn.Identity()
+    with rankwise.Pool({"m": rankwise.Model(build)}, workers=1) as pool:
+        error = pool.submit("m", torch.ones(1)).exception(60)
+        print(error.finding.summary, error.finding.next)
+"""
+OWN_CLASS = """
+import dataclasses, rankwise
+@dataclasses.dataclass
+class Mine:
+    a: int
+if __name__ == "__main__":
+    with rankwise.Pool({"m": rankwise.Model("torch.nn:Identity")}, workers=1) as pool:
+        print(pool.submit("m", 1).result(60), pool.submit("m", Mine(4)).result(60), pool.submit("m", [Mine(5)]).result(60))
+"""
+CLOSED_AT_ONCE = """
+import rankwise
+if __name__ == "__main__":
+    with rankwise.Pool({"m": rankwise.Model("torch.nn:Identity")}, workers=1):
+        pass
+    print("closed")
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [(UNDER_THE_GUARD, "move its definition above that line"), (OWN_CLASS, "1 Mine(a=4) [Mine(a=5)]"), (CLOSED_AT_ONCE, "closed")],
+    ids=["a build under the guard", "a class of the script", "closed at once"],
+)
+def test_scripts_get_what_they_mean_or_are_told_why_not(tmp_path: Path, script: str, said: str) -> None:
+    (tmp_path / "script.py").write_text(script)
+    done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, timeout=100, cwd=tmp_path)
+
+    assert done.returncode == 0 and said in done.stdout, done.stderr
+    assert "Traceback" not in done.stderr or script is UNDER_THE_GUARD  # the log shows that one
+
+
+NO_TORCH = """
+import collections, sys, numpy as np, rankwise
+if __name__ == "__main__":
+    with rankwise.Pool({"m": rankwise.Model("tests.pool.models:asked")}, workers=1) as pool:
+        y = pool.submit("m", "pair", np.ones(2)).result(60)
+        print(type(y).__name__, y.a.tolist(), type(y.b["in"]).__name__, y.b["in"]["b"].tolist())
+"""
+
+
+def test_named_tuples_and_ordered_dicts_hold_arrays_where_arrays_were_given(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(NO_TORCH)
+    root = Path(__file__).parents[3]
+    env = {**os.environ, "PYTHONPATH": f"{root / 'src'}:{root}"}
+    done = subprocess.run([sys.executable, str(tmp_path / "script.py")], capture_output=True, text=True, timeout=100, env=env)
+
+    assert done.stdout.strip() == "Pair [1.0, 1.0] OrderedDict [2.0, 2.0]", done.stderr
+
+
+def test_one_is_output_and_several_are_numbered_unless_declared() -> None:
+    assert output_names(None) == ["output"] and output_names(2) == ["output_0", "output_1"] and output_names(1) == ["output_0"]
+    assert output_names(None, ["y"]) == ["y"] and output_names(2, ["a", "b"]) == ["a", "b"]
+    assert output_names(2, ["a"]) == ["output_0", "output_1"] and output_names(None, ["a", "b"]) == ["output"]
+    assert named_list([3, 4]) == {"output_0": 3, "output_1": 4}

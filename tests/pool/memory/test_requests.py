@@ -1,0 +1,109 @@
+"""Values taken apart and put together, and exceptions made again: without a process."""
+
+from __future__ import annotations
+
+import pickle
+from collections import OrderedDict, defaultdict
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from rankwise.pool.memory.encoding import Uneven, has_rows, leaves  # noqa: E402
+from rankwise.pool.memory.requests import cut_value, join, pickled  # noqa: E402
+from tests.pool.models import Carrying, Named, Odd  # noqa: E402
+
+
+class Output(OrderedDict[str, Any]):
+    """As transformers make them: what is an item is an attribute too."""
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        super().__setitem__(key, value)
+        super().__setattr__(key, value)
+
+
+def rows() -> Any:
+    return torch.arange(12.0).view(6, 2)
+
+
+VALUES: dict[str, Any] = {
+    "tensor": rows(),
+    "array": rows().numpy(),
+    "nested": {"a": (rows(), [rows().numpy()]), "b": None, "c": "same"},
+    "named": Named(rows(), [rows()]),
+    "torch's own": rows().max(1),
+    "ordered": OrderedDict(b=rows(), a=rows()),
+    "default": defaultdict(list, a=rows()),
+    "output": Output(logits=rows(), loss=None),
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_what_is_cut_and_joined_is_what_it_was(name: str) -> None:
+    value = VALUES[name]
+    parts = [cut_value(value, start, stop) for start, stop in ((0, 3), (3, 4), (4, 6))]
+    back = join(parts)
+
+    assert [has_rows(part, count) for part, count in zip(parts, (3, 1, 2))] == [True] * 3
+    assert type(back) is type(value) and list(map(type, leaves(back))) == list(map(type, leaves(value)))
+    assert all(np.array_equal(a, b) if hasattr(a, "shape") else a == b for a, b in zip(leaves(back), leaves(value)))
+
+
+def test_a_dict_of_its_own_kind_stays_one() -> None:
+    cut = cut_value(VALUES["output"], 0, 2)
+    assert cut.logits.shape == (2, 2) and cut["logits"] is cut.logits
+    assert VALUES["output"].logits.shape == (6, 2) and len(VALUES["output"]["logits"]) == 6
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [{"n": 1, "y": rows()}, {"n": 2, "y": rows()}],
+        [{"y": rows()}, {"z": rows()}],
+        [[rows()], [rows(), rows()]],
+        [(rows(),), [rows()]],
+        [{"y": rows()}, {"y": None}],
+        [{"y": rows(), "x": object()}, {"y": rows(), "x": object()}],
+    ],
+)
+def test_parts_that_do_not_make_one_value_are_not_joined(parts: list[Any]) -> None:
+    with pytest.raises(Uneven):
+        join(parts)
+
+
+@pytest.mark.parametrize("value", [3, [1.0, 2.0], {"y": torch.tensor(1.0)}, [rows(), rows()[:3]]])
+def test_what_has_no_row_for_each_row(value: Any) -> None:
+    assert not has_rows(value, 6)
+
+
+class Doubling(Exception):
+    """Pickle makes it again, but not the same."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(f"it was {text}")
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (ValueError("plain", 3), "('plain', 3)"),
+        (Odd(1, 2), "1 and 2"),
+        (Doubling("so"), "it was so"),
+        (Carrying("with baggage"), "with baggage"),
+        (ValueError(lambda: 3), "function"),
+        (KeyError("k" * 100_000), "kkk … kkk"),
+        (FileNotFoundError(2, "No such file", "x.pt"), "'x.pt'"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_exceptions_are_made_again_of_their_own_class(error: BaseException, says: str) -> None:
+    data = pickled(error, 20_000)
+    again = pickle.loads(data)
+
+    assert type(again) is type(error) and says in str(again) and len(data) <= 20_000
+
+
+def test_what_of_an_exception_can_travel_does() -> None:
+    assert pickle.loads(pickled(Carrying("x"), 20_000)).__dict__ == {"weight": 3}

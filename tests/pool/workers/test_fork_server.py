@@ -1,0 +1,202 @@
+"""The process that workers are forked from: it may be killed at any time, and nothing of a pool outlives its parent."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from rankwise.cli.top import _text
+from rankwise.pool import DeadlineExceeded, Model, Pool
+from rankwise.pool.workers.fork_server import pause_s
+
+SCRIPT = """
+import sys, time
+import numpy as np
+from rankwise.pool import Model, Pool
+pool = Pool({"echo": Model("tests.pool.models:echo"), "sleeper": Model("tests.pool.models:sleeper")}, workers=2)
+pool.submit("echo", np.ones(3)).result(60)
+x = pool.empty((1_000_000,))
+busy = [pool.submit("sleeper", %s), pool.submit("echo", x)]
+print("torch" in sys.modules, flush=True)
+%s
+"""
+# An end of the interpreter's own waits for what was submitted.
+ENDS = {"killed": (30.0, "time.sleep(60)"), "left": (30.0, "import os; os._exit(0)"), "raised": (0.5, "raise SystemExit(3)")}
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_nothing_is_left_a_second_after_the_parent(how: str) -> None:
+    before = set(os.listdir("/dev/shm"))
+    root = Path(__file__).parents[3]
+    command = [sys.executable, "-c", SCRIPT % ENDS[how]]
+    parent = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=root)
+    assert parent.stdout is not None and parent.stderr is not None
+    with parent.stdout:
+        assert parent.stdout.readline().strip() == "False"  # torch is the workers' business
+        below = psutil.Process(parent.pid).children(recursive=True) if how == "killed" else []
+        if how == "killed":
+            assert len(below) == 3
+            parent.send_signal(signal.SIGKILL)
+        parent.wait(20)
+    time.sleep(1.0)
+
+    with parent.stderr:
+        assert "Traceback" not in parent.stderr.read()  # of a worker that finds nobody to answer
+    assert not [process for process in below if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+    assert not {name for name in set(os.listdir("/dev/shm")) - before if "rankwise" in name}
+
+
+HERE = "tests.pool.models"
+WAIT_S = 60.0
+
+
+@pytest.fixture
+def pool() -> Iterator[Pool]:
+    with Pool({"facts": Model(f"{HERE}:facts", replicas=2), "sleeper": Model(f"{HERE}:sleeper")}, workers=2) as pool:
+        yield pool
+
+
+def fork_server_pid(pool: Pool) -> int:
+    """Of the process the workers are forked from; the present one."""
+    return wait_for(lambda: pool._backend.lifecycle.fork_server).process.pid  # type: ignore[no-any-return]
+
+
+def pids(pool: Pool) -> set[int]:
+    return {worker["pid"] for worker in pool.stats()["workers"] if worker["ready"]}
+
+
+def wait_for(look: Callable[[], Any], wait_s: float = WAIT_S) -> Any:
+    end = time.monotonic() + wait_s
+    while time.monotonic() < end:
+        found = look()
+        if found:
+            return found
+        time.sleep(0.02)
+    raise AssertionError("it never came about")
+
+
+def kill(pid: int, number: int = signal.SIGKILL) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass
+
+
+def test_workers_that_are_well_outlive_it(pool: Pool) -> None:
+    before = wait_for(lambda: len(pids(pool)) == 2 and pids(pool))
+    busy = pool.submit("sleeper", 1.0)
+    wait_for(busy.running)
+    first = fork_server_pid(pool)
+    kill(first)
+
+    assert busy.result(WAIT_S) and pool.submit("facts").result(WAIT_S)["pid"] in before
+    wait_for(lambda: fork_server_pid(pool) != first)
+    assert pids(pool) == before and pool.stats()["restarts"] == 0
+    victim = before.pop()
+    kill(victim)
+    wait_for(lambda: len(pids(pool)) == 2 and victim not in pids(pool))  # from the new one; nobody told how the old one ended
+    assert pool.stats()["restarts"] == 1
+
+
+def test_killed_again_and_again_while_it_starts(pool: Pool) -> None:
+    wait_for(lambda: len(pids(pool)) == 2)
+    for pid in pids(pool):
+        kill(pid)
+    for _ in range(4):
+        pid = fork_server_pid(pool)
+        kill(pid)
+        wait_for(lambda pid=pid: pool._backend.lifecycle.fork_server is None or fork_server_pid(pool) != pid)
+        kill(next(iter(pids(pool)), 2**22 + 1))
+
+    waiting = [pool.submit("facts") for _ in range(20)]
+    assert all(future.result(WAIT_S)["pid"] for future in waiting)
+    assert pool.stats()["models"]["facts"]["state"] == "ok"
+
+
+def test_killed_before_it_ever_was_ready() -> None:
+    with Pool({"facts": Model(f"{HERE}:facts")}, workers=1) as pool:
+        for _ in range(3):
+            pid = fork_server_pid(pool)
+            kill(pid)
+            wait_for(lambda pid=pid: pool._backend.lifecycle.fork_server is None or fork_server_pid(pool) != pid)
+        late = pool.submit("facts", deadline_s=0.05)
+        assert isinstance(late.exception(WAIT_S), DeadlineExceeded)  # nobody is there to run it, and it is told in time
+        assert pool.submit("facts").result(WAIT_S)["pid"]
+
+
+def test_tasks_meet_their_deadline_while_there_is_nobody(pool: Pool) -> None:
+    wait_for(lambda: len(pids(pool)) == 2)
+    everybody = {fork_server_pid(pool), *pids(pool)}
+    for pid in everybody:
+        kill(pid)
+    assert isinstance(pool.submit("facts", deadline_s=0.01).exception(WAIT_S), DeadlineExceeded)
+    assert pool.submit("facts").result(WAIT_S)["pid"] not in everybody
+
+
+def test_one_that_stands_stopped_is_replaced(pool: Pool) -> None:
+    wait_for(lambda: len(pids(pool)) == 2)
+    first = fork_server_pid(pool)
+    kill(first, signal.SIGSTOP)
+    wait_for(lambda: fork_server_pid(pool) != first)
+    for pid in pids(pool):
+        kill(pid)
+    assert pool.submit("facts").result(WAIT_S)["pid"]
+
+
+def test_closing_ends_workers_that_have_outlived_it() -> None:
+    with Pool({"sleeper": Model(f"{HERE}:sleeper", replicas=2)}, workers=2) as pool:
+        below = wait_for(lambda: len(pids(pool)) == 2 and pids(pool))
+        kill(fork_server_pid(pool))
+        pool.submit("sleeper", 0.1).result(WAIT_S)
+    assert not [pid for pid in below if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]
+
+
+SCRIPT_THAT_KILLS = """
+import os, signal, time
+from rankwise.pool import Model, Pool
+pool = Pool({"stuck": Model("tests.pool.models:holds_the_gil")}, workers=1)
+future = pool.submit("stuck", "a" * 60 + "b")
+while not pool.stats()["workers"][0]["running"] == "stuck" or future.done() or not pool.stats()["workers"][0]["holds"]:
+    time.sleep(0.05)
+time.sleep(0.5)
+worker = pool.stats()["workers"][0]["pid"]
+os.kill(pool._backend.lifecycle.fork_server.process.pid, signal.SIGKILL)
+print(worker, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_worker_that_has_outlived_it_ends_with_the_parent_even_where_it_cannot_run_python() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT_THAT_KILLS], capture_output=True, text=True, timeout=100, cwd=Path(__file__).parents[3]
+    )
+    worker = int(done.stdout)
+
+    wait_for(lambda: not psutil.pid_exists(worker) or psutil.Process(worker).status() == psutil.STATUS_ZOMBIE)
+
+
+def test_pauses_grow_up_to_half_a_minute() -> None:
+    pauses = [pause_s(failures) for failures in range(20)]
+
+    assert pauses == sorted(pauses) and pauses[:2] == [0.0, 0.0] and pauses[-1] == 30.0
+    assert np.all(np.diff(pauses) <= 20)
+
+
+def test_a_worker_that_starts_has_no_number_that_a_signal_could_go_to() -> None:
+    with Pool({"facts": Model(f"{HERE}:facts")}, workers=2) as pool:
+        shown = [worker["pid"] for worker in pool.stats()["workers"]]
+        looked = [_text([pool.stats()])]
+        wait_for(lambda: len(pids(pool)) == 2)
+
+    assert shown == [None, None]
+    assert "worker 1 (cpu): starts" in looked[0] and "None" not in looked[0]
