@@ -170,9 +170,13 @@ def _pack_tensor(tensor: Any, put: Put, torch: Any) -> Node:
 
 def _pack_unusual(tensor: Any, put: Put, torch: Any) -> Node:
     name = name_of_torch(tensor.dtype)
-    if not name or tensor.layout is not torch.strided:
-        return _pickled(tensor.detach().cpu(), put)
-    tensor = tensor.detach().cpu().resolve_conj().resolve_neg()
+    try:
+        tensor = tensor.detach().cpu()
+    except RuntimeError as error:  # it has no numbers: it is on the device "meta", say
+        raise Unsendable(f"{type(tensor).__name__}: {error}") from error
+    if not name or tensor.layout is not torch.strided or tensor.is_nested:
+        return _pickled(tensor, put)
+    tensor = tensor.resolve_conj().resolve_neg()
     return ("T", name, tuple(tensor.shape), put(numpy_view(tensor, name, torch), tensor))
 
 

@@ -134,11 +134,11 @@ def leaves(value: Any) -> list[Any]:
 
 
 def joined(parts: list[Any], is_array: Callable[[Any], bool], cat: Callable[[list[Any]], Any]) -> Any:
-    """The parts as one value: arrays along their rows, and the rest, which has to be the same in all of them. Raises Uneven."""
+    """The parts as one value: arrays of one type along their rows, and the rest, which has to be the same in all of them. Raises Uneven."""
     first = parts[0]
     if is_array(first):
-        if not all(map(is_array, parts)):
-            raise Uneven
+        if not all(is_array(part) and part.dtype == first.dtype and part.shape[1:] == first.shape[1:] for part in parts):
+            raise Uneven  # `cat` itself would make floating point of integers that stand beside it
         return cat(parts)
     items = [items_of(part) for part in parts]
     if items[0] is None:
