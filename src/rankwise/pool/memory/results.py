@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,7 +14,8 @@ from rankwise.pool.errors import Unsendable, cannot_be_sent, model_raised
 from rankwise.pool.memory.encoding import CARRIED, NUMPY, Node, as_array, stays_tensor, unpack, widened
 from rankwise.pool.memory.shared_memory import Arena, Segment, copy_into, leased, to_tensor
 
-NOT_IN_A_LOOP = (StopIteration, StopAsyncIteration)  # raised where a caller waits for results one by one, they would end the loop
+# Raised where a caller waits for results, these would end its loop, or its task as if somebody had cancelled it.
+NOT_IN_A_LOOP = (StopIteration, StopAsyncIteration, CancelledError)
 _ELLIPSIS = " … "
 _LEAST = 2000  # bytes; with fewer, a message that is cut says less than the end of the traceback
 
