@@ -37,6 +37,13 @@ def test_a_traceback_shows_the_rest_of_the_finding_and_the_headline_is_found_abo
     assert headline("") == ""
 
 
+def test_the_headline_of_an_exception_group_is_its_own_line() -> None:
+    try:
+        raise BaseExceptionGroup("several", [KeyboardInterrupt(), ValueError("one")])
+    except BaseExceptionGroup:
+        assert headline(traceback.format_exc()) == "BaseExceptionGroup: several (2 sub-exceptions)"
+
+
 def test_the_base_takes_any_finding() -> None:
     finding = Finding("RW900", "unknown-cause", "warning", False, "no idea")
 

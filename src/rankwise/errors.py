@@ -82,7 +82,8 @@ class WorkerError(RankwiseError):
 
 def headline(traceback: str) -> str:
     """The line of a traceback that says what was raised; below it a finding may have gone on, and notes may stand."""
-    lines = [line for line in traceback.strip().splitlines() if line and not line.startswith(_BELOW)]
+    own = [line.removeprefix("  | ") for line in traceback.splitlines()]  # that of an exception group is set in
+    lines = [line for line in own if line and not line.startswith(_BELOW)]
     return lines[-1] if lines else ""
 
 

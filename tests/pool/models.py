@@ -12,6 +12,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -359,6 +360,7 @@ WISHES: dict[str, Any] = {
     "leave": raising(SystemExit(3)),
     "raise": raising(ValueError("this is bad")),
     "stop": raising(StopIteration("enough")),
+    "cancelled": raising(CancelledError("within the model")),
 }
 
 

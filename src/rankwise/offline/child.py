@@ -98,6 +98,9 @@ class Runner(torch.nn.Module):
             elif stop - start > 1:
                 return 2
             else:
+                for name, column in columns.items():
+                    if isinstance(column, list) and column[start] is None:  # then it came otherwise, and the model complains of that
+                        error.add_note(f"{name!r} is missing in this row")
                 done.errors.append(_told(start, error))
             return 0
 

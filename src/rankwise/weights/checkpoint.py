@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +14,15 @@ from rankwise.weights.dtensor import has_rank_parts, join_ranks
 from rankwise.weights.exported import read_exported
 from rankwise.weights.files import check_path, map_file
 from rankwise.weights.records import CheckpointError, Content, Damaged, TensorRecord
+from rankwise.weights.roles import is_training_key
 from rankwise.weights.safetensors_file import read_index, read_safetensors
 from rankwise.weights.torch_file import LEGACY_MAGIC, read_legacy, read_torch_zip
 from rankwise.weights.zipped import open_archive
 
-# In a folder, the first of these that is there is the model.
-_IN_FOLDER = (
-    "model.safetensors.index.json", "pytorch_model.bin.index.json", "diffusion_pytorch_model.safetensors.index.json",
-    "model.safetensors", "pytorch_model.bin", "diffusion_pytorch_model.safetensors", "adapter_model.safetensors", "model.pt",
-)  # fmt: skip
-_SUFFIXES = (".safetensors.index.json", ".bin.index.json", ".safetensors", ".pt", ".pth", ".ckpt", ".bin")
+# In a folder, the first of these that is there is the model, as one file or as the index of several; others may be it in another format.
+_IN_FOLDER = ("model.safetensors", "pytorch_model.bin", "diffusion_pytorch_model.safetensors", "adapter_model.safetensors", "model.pt")
+_INDEX = ".index.json"
+_SUFFIXES = (".safetensors", ".pt", ".pth", ".ckpt", ".bin")
 _MAX_RANKS = 4096
 _FOREIGN = {
     b"version https://git-lfs": ("a Git LFS pointer, not the file itself", "git lfs pull"),
@@ -99,28 +100,58 @@ def _read_bare_pickle(path: Path, data: Any) -> Content:
 def _read_folder(folder: Path) -> Content:
     if (folder / METADATA).is_file():
         return read_dcp(folder)
-    for name in _IN_FOLDER:
-        if (folder / name).is_file():
-            return _unless_hollow(_read_file(folder / name), folder)
-    if is_deepspeed(folder):
-        return read_deepspeed(folder)
     try:
         names = sorted(entry.name for entry in os.scandir(folder))
     except OSError as error:
         raise _foreign(folder, f"a folder that cannot be listed ({error.strerror})") from error
+    for name in _IN_FOLDER:
+        if found := [each for each in (name, name + _INDEX) if (folder / each).is_file()]:
+            _check_only(folder, found)
+            return _unless_hollow(_with_numbered(folder, found[0], names), folder)
+    if is_deepspeed(folder):
+        return read_deepspeed(folder)
     # Accelerate with FSDP keeps the model in a folder of its own beside the optimizer's
     inner = [name for name in names if name.startswith("pytorch_model") and (folder / name / METADATA).is_file()]
     if len(inner) == 1:
         return read_dcp(folder / inner[0])
-    for suffix in _SUFFIXES:
-        fitting = [name for name in names if name.endswith(suffix) and (folder / name).is_file()]
-        if len(fitting) == 1:
-            return _read_file(folder / fitting[0])
-        if fitting and (joined := _joined_ranks(folder, fitting)) is not None:
-            return joined
-        if fitting:
-            raise _foreign(folder, f"a folder with {len(fitting)} checkpoints: {', '.join(fitting[:6])}", "give one of them")
-    raise _foreign(folder, "a folder without a checkpoint" + (f"; it has {', '.join(names[:6])}"[:200] if names else ""))
+    files = [name for name in names if (folder / name).is_file()]
+    fitting = _weights_among(files, [suffix + _INDEX for suffix in _SUFFIXES]) or _weights_among(files, _SUFFIXES)
+    if not fitting:
+        raise _foreign(folder, "a folder without a checkpoint" + (f"; it has {', '.join(names[:6])}"[:200] if names else ""))
+    if len(fitting) > 1 and (joined := _joined_ranks(folder, fitting)) is not None:
+        return joined
+    _check_only(folder, fitting)
+    return _read_file(folder / fitting[0])
+
+
+def _weights_among(names: list[str], suffixes: Sequence[str]) -> list[str]:
+    """Those that may hold weights, not those of an optimizer; of one in several formats, the first of these."""
+    found: dict[str, str] = {}
+    for suffix in suffixes:
+        for name in names:
+            stem = name.removesuffix(suffix)
+            if stem != name and not is_training_key(stem):
+                found.setdefault(stem, name)
+    return list(found.values())
+
+
+def _check_only(folder: Path, names: list[str]) -> None:
+    if len(names) > 1:
+        raise _foreign(folder, f"a folder with {len(names)} checkpoints: {', '.join(names[:6])}", "give one of them")
+
+
+def _with_numbered(folder: Path, name: str, names: list[str]) -> Content:
+    """Accelerate calls the second model of a training `model_1.safetensors`: then it is a set of weights beside the first one."""
+    stem, suffix = os.path.splitext(name)
+    others = [each for each in names if re.fullmatch(rf"{re.escape(stem)}_\d+{re.escape(suffix)}", each)]
+    first = _read_file(folder / name)
+    if not others:
+        return first
+    contents = {os.path.splitext(each)[0]: _read_file(folder / each) for each in others}
+    tree = {stem: first.tree} | {each: content.tree for each, content in contents.items()}
+    files = (*first.files, *(file for content in contents.values() for file in content.files))
+    would_run = (*first.would_run, *(line for content in contents.values() for line in content.would_run))
+    return Content(first.format, tree, files, first.aliases, would_run=tuple(dict.fromkeys(would_run)))
 
 
 def _unless_hollow(content: Content, folder: Path) -> Content:

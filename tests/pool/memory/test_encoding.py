@@ -125,6 +125,18 @@ def test_objects_that_are_neither_travel_too(pool: Pool) -> None:
     assert back["sparse"].to_dense().equal(torch.eye(3))
 
 
+def test_nested_tensors_arrive(pool: Pool) -> None:
+    rows = [torch.ones(2), torch.arange(3.0)]
+    back = pool.submit("echo", torch.nested.nested_tensor(rows)).result(60)
+
+    assert all(a.equal(b) for a, b in zip(back.unbind(), rows, strict=True))
+
+
+def test_a_tensor_without_numbers_is_told(pool: Pool) -> None:
+    with pytest.raises(UsageError, match=r"an input of model 'echo' cannot be sent to a worker: Tensor: .*meta"):
+        pool.submit("echo", torch.empty(3, device="meta"))
+
+
 def test_long_plain_values_travel_on_the_lane(pool: Pool) -> None:
     value = [list(range(50_000)), "x" * 500_000]
     assert pool.submit("echo", value).result(60) == value

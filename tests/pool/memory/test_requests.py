@@ -66,6 +66,9 @@ def test_a_dict_of_its_own_kind_stays_one() -> None:
         [(rows(),), [rows()]],
         [{"y": rows()}, {"y": None}],
         [{"y": rows(), "x": object()}, {"y": rows(), "x": object()}],
+        [rows(), rows().long()],
+        [rows().numpy(), rows().double().numpy()],
+        [rows(), rows()[:, :1]],
     ],
 )
 def test_parts_that_do_not_make_one_value_are_not_joined(parts: list[Any]) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
-from rankwise.pool.memory.shared_memory import Arena
+from rankwise.pool.memory.shared_memory import Arena, Segment
 
 MB = 1 << 20
 
@@ -50,3 +51,15 @@ def test_what_is_in_use_is_not_given_back(arena: Arena) -> None:
 
     assert arena.take(150 * MB) is None
     assert (arena.segments[kept.segment].view[kept.offset : kept.offset + 90 * MB] == 7).all()
+
+
+def test_memory_that_cannot_be_had_is_told_with_its_size_and_leaves_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(fd: int, size: int) -> None:
+        raise OSError(errno.EFBIG, "File too large")
+
+    monkeypatch.setattr(os, "ftruncate", refuse)
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(OSError, match="4096 bytes of shared memory cannot be had: File too large"):
+        Segment.create(4096, "test")
+
+    assert os.listdir("/proc/self/fd") == before

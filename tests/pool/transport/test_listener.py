@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import resource
 import signal
 import threading
 import time
@@ -13,6 +15,7 @@ import pytest
 import torch
 
 from rankwise.pool import DeadlineExceeded, Model, Pool
+from rankwise.pool.transport.listener import Timer
 
 LONG_S = 60
 HERE = "tests.pool.transport.test_listener"
@@ -140,3 +143,17 @@ def test_a_second_loop_leaves_it_to_the_first(pool: Pool) -> None:
         stop()
 
     asyncio.run(main())
+
+
+def test_without_a_free_file_it_says_what_is_short() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest_free = os.dup(0)
+    os.close(lowest_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, hard))
+    try:
+        with pytest.raises(OSError) as raised:
+            Timer()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    assert raised.value.errno == errno.EMFILE

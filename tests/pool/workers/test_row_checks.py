@@ -134,6 +134,18 @@ def test_a_single_answer_that_differs_is_not_given_away_and_forgiven_once(often:
     assert is_unbatched is often
 
 
+def test_integers_do_not_become_floating_point_beside_another_row() -> None:
+    """One row of another type is no rounding, and what rows give one by one is not joined to one type."""
+    model = Loaded("m", lambda x: x.long() if (x > 0).any() else x * 2, torch.device("cpu"), 0)
+    x = torch.ones(8, 2)
+    x[-1] = -1
+    runner = Runner()
+    results = runner.run(model, [(row[None],) for row in x], [1] * 8, lambda place: (x[place : place + 1],))
+
+    assert [value.dtype for ok, value in results if ok] == [torch.int64] * 7 + [torch.float32]
+    assert runner.flags & UNBATCHABLE
+
+
 def test_looking_takes_a_small_part_of_the_time() -> None:
     """Counted, not timed: the model is called for the batches, for the first looks, and seldom beyond that."""
     calls: list[int] = []

@@ -141,11 +141,12 @@ def test_an_exception_in_the_model_arrives_as_itself_with_the_workers_traceback(
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_what_would_end_the_callers_thread_arrives_as_an_error(pool: Pool, workers: int) -> None:
+@pytest.mark.parametrize(("wish", "says"), [("leave", "SystemExit: 3"), ("cancelled", "CancelledError: within the model")])
+def test_what_would_end_the_callers_thread_or_task_arrives_as_an_error(pool: Pool, workers: int, wish: str, says: str) -> None:
     with Pool({"asked": Model(f"{HERE}:asked")}, workers=0) as here:
-        error = (pool if workers else here).submit("asked", "leave").exception(30)
+        error = (pool if workers else here).submit("asked", wish).exception(30)
 
-    assert error is not None and code_of(error) == "RW805" and "SystemExit: 3" in str(error)
+    assert error is not None and code_of(error) == "RW805" and says in str(error)
     assert "models.py" in str(error.__cause__)
 
 

@@ -168,9 +168,13 @@ def _pack_tensor(tensor: Any, put: Put, torch: Any) -> Node:
 
 def _pack_unusual(tensor: Any, put: Put, torch: Any) -> Node:
     name = name_of_torch(tensor.dtype)
-    if not name or tensor.layout is not torch.strided:
-        return _pickled(tensor.detach().cpu(), put)
-    tensor = tensor.detach().cpu().resolve_conj().resolve_neg()
+    try:
+        tensor = tensor.detach().cpu()
+    except RuntimeError as error:  # it has no numbers: it is on the device "meta", say
+        raise Unsendable(f"{type(tensor).__name__}: {error}") from error
+    if not name or tensor.layout is not torch.strided or tensor.is_nested:
+        return _pickled(tensor, put)
+    tensor = tensor.resolve_conj().resolve_neg()
     return ("T", name, tuple(tensor.shape), put(_numpy_view(tensor, name), tensor))
 
 
@@ -391,11 +395,11 @@ def leaves(value: Any) -> list[Any]:
 
 
 def joined(parts: list[Any], is_array: Callable[[Any], bool], cat: Callable[[list[Any]], Any]) -> Any:
-    """The parts as one value: arrays along their rows, and the rest, which has to be the same in all of them. Raises Uneven."""
+    """The parts as one value: arrays of one type along their rows, and the rest, which has to be the same in all of them. Raises Uneven."""
     first = parts[0]
     if is_array(first):
-        if not all(map(is_array, parts)):
-            raise Uneven
+        if not all(is_array(part) and part.dtype == first.dtype and part.shape[1:] == first.shape[1:] for part in parts):
+            raise Uneven  # `cat` itself would make floating point of integers that stand beside it
         return cat(parts)
     items = [items_of(part) for part in parts]
     if items[0] is None:

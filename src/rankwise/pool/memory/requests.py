@@ -9,6 +9,7 @@ import pickle
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -326,7 +327,8 @@ class Reader:
         raise LookupError("the worker named memory that is not the task's")
 
 
-NOT_IN_A_LOOP = (StopIteration, StopAsyncIteration)  # raised where a caller waits for results one by one, they would end the loop
+# Raised where a caller waits for results, these would end its loop, or its task as if somebody had cancelled it.
+NOT_IN_A_LOOP = (StopIteration, StopAsyncIteration, CancelledError)
 _LONGEST = 20_000  # bytes of an exception, or of its traceback
 
 

@@ -37,8 +37,12 @@ class Segment:
     @classmethod
     def create(cls, size: int, name: str) -> Segment:
         fd = os.memfd_create(name, os.MFD_CLOEXEC)
-        os.ftruncate(fd, size)
-        return cls(fd, size)
+        try:
+            os.ftruncate(fd, size)
+            return cls(fd, size)
+        except OSError as error:  # RLIMIT_FSIZE, RLIMIT_AS
+            os.close(fd)
+            raise OSError(error.errno, f"{size} bytes of shared memory cannot be had: {error.strerror}") from None
 
     def fault_in(self, size: int) -> None:
         """Touch the first bytes now rather than in the first request; a kernel before 5.14 refuses, which only costs time."""

@@ -408,9 +408,10 @@ class Timer:
     Exists only for speed. Python has a timerfd of its own from 3.13 on."""
 
     def __init__(self) -> None:
-        self.fd = int(_libc.timerfd_create(time.CLOCK_MONOTONIC, _CLOEXEC | _NONBLOCK))
+        self.fd = int(ctypes.CDLL(None, use_errno=True).timerfd_create(time.CLOCK_MONOTONIC, _CLOEXEC | _NONBLOCK))
         if self.fd < 0:
-            raise OSError("timerfd_create failed")
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
         self._spec = _Spec()
         self._pointer = ctypes.byref(self._spec)
 

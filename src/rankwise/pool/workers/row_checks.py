@@ -275,7 +275,7 @@ class Look:
         try:
             joined([output, self._output], _is_tensor, lambda tensors: tensors[0])
         except Uneven:
-            raise Unbatchable("what it returns beside the rows depends on the batch") from None
+            raise Unbatchable("the type of its rows, or what it returns beside them, depends on the batch") from None
         return output
 
     def _tried(self, places: list[int]) -> Any:

@@ -1,0 +1,74 @@
+"""Folders with several files: the one that is meant is taken, or none."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+save_file = pytest.importorskip("safetensors.torch").save_file
+
+import rankwise  # noqa: E402
+from rankwise.weights.records import CheckpointError  # noqa: E402
+
+
+def values(number: float) -> dict[str, torch.Tensor]:
+    return {"weight": torch.full((2, 3), float(number)), "bias": torch.full((2,), float(number))}
+
+
+def loaded(folder: Path, **options: str) -> float:
+    model = torch.nn.Linear(3, 2)
+    rankwise.load_weights(model, folder, **options)
+    assert len(set(model.weight.flatten().tolist() + model.bias.tolist())) == 1
+    return float(model.bias.detach()[0])
+
+
+def refused(folder: Path, code: str) -> str:
+    with pytest.raises(CheckpointError) as raised:
+        loaded(folder)
+    assert raised.value.finding.code == code
+    return str(raised.value)
+
+
+def test_a_whole_file_beside_an_index_is_not_passed_over(tmp_path: Path) -> None:
+    save_file(values(1), tmp_path / "model.safetensors")
+    save_file(values(2), tmp_path / "part.safetensors")
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": dict.fromkeys(values(2), "part.safetensors")}))
+
+    assert "model.safetensors, model.safetensors.index.json" in refused(tmp_path, "RW733")
+    assert loaded(tmp_path / "model.safetensors") == 1
+    assert loaded(tmp_path / "model.safetensors.index.json") == 2
+
+
+@pytest.mark.parametrize("name", ["model{}.safetensors", "pytorch_model{}.bin"])
+def test_two_models_of_one_accelerate_folder_are_not_chosen_between(tmp_path: Path, name: str) -> None:
+    save = save_file if name.endswith(".safetensors") else torch.save
+    save(values(1), tmp_path / name.format(""))
+    save(values(2), tmp_path / name.format("_1"))
+
+    assert name.split("{")[0] + "_1" in refused(tmp_path, "RW735")
+    assert loaded(tmp_path, key=name.split("{")[0] + "_1") == 2
+
+
+def test_of_two_models_the_only_one_that_fits_is_taken(tmp_path: Path) -> None:
+    save_file(values(1), tmp_path / "model.safetensors")
+    save_file({"other": torch.zeros(5)}, tmp_path / "model_1.safetensors")
+
+    assert loaded(tmp_path) == 1
+
+
+def test_files_of_different_suffixes_are_not_chosen_between(tmp_path: Path) -> None:
+    torch.save(values(1), tmp_path / "best.pt")
+    torch.save(values(2), tmp_path / "last.ckpt")
+
+    assert "best.pt, last.ckpt" in refused(tmp_path, "RW733")
+
+
+def test_one_file_in_two_formats_beside_an_optimizer_is_one(tmp_path: Path) -> None:
+    save_file(values(1), tmp_path / "net.safetensors")
+    torch.save(values(1), tmp_path / "net.bin")
+    torch.save({"state": {}, "param_groups": []}, tmp_path / "optimizer.pt")
+
+    assert loaded(tmp_path) == 1
