@@ -44,9 +44,9 @@ def main(argv: list[str]) -> int:
         worker = Worker(pool, store, blobs, settings, names)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: worker.stop())
-        worker.run()
+        left = worker.run()
         pool.close(cancel=True, timeout=1)  # what is not done by now goes to another worker
-    print(f"answered {worker.answered:,} messages")
+    print(f"answered {worker.answered:,} messages" + (f"; {left:,} more are left to the broker, which delivers them again" if left else ""))
     return 0
 
 
