@@ -31,11 +31,16 @@ workers = 1
 
 
 @pytest.fixture(params=[Redis, RabbitMQ], ids=["redis", "rabbitmq"])
-def broker(request: pytest.FixtureRequest, leaves_nothing_behind: str) -> Iterator[Any]:
-    if not is_installed(request.param):
-        pytest.skip(f"{request.param.program} is not installed")
+def kind(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+@pytest.fixture
+def broker(kind: Any, leaves_nothing_behind: str) -> Iterator[Any]:
+    if not is_installed(kind):
+        pytest.skip(f"{kind.program} is not installed")
     folder = Path(tempfile.mkdtemp(prefix="rw-broker-"))
-    server = request.param(folder)
+    server = kind(folder)
     try:
         server.start()
         yield server

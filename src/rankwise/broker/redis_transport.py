@@ -148,10 +148,12 @@ def redis_transport() -> Any:
             self._purge(queue)
 
         def close(self) -> None:
-            if not self.closed:
-                self.flush()
-            super().close()
-            self.client.close()
+            try:
+                if not self.closed:
+                    self.flush()
+            finally:
+                super().close()
+                self.client.close()
 
         # ---- taking, holding, giving back
 
