@@ -30,8 +30,9 @@ from rankwise.broker.connecting import (
     release,
     task_queue,
 )
-from rankwise.broker.messages import BINARY, Body, Reply, Request, as_array, read_reply, write_request
+from rankwise.broker.messages import BINARY, Body, Reply, Request, read_reply, write_request
 from rankwise.broker.stores import RedisStore
+from rankwise.broker.tensors import as_array, as_tensor
 from rankwise.errors import RankwiseError, UsageError
 from rankwise.findings import Finding
 from rankwise.pool.errors import (
@@ -111,7 +112,7 @@ class Remote:
             arrays = tuple([as_array(value) for value in inputs])
         except TypeError as error:
             raise UsageError(
-                f"an input of model {model!r} cannot be sent", why=str(error), next=("give tensors, arrays or numbers",)
+                f"an input of model {model!r} cannot be sent", why=str(error), next=("give tensors, arrays, numbers or texts",)
             ) from None
         deadline = time.time() + deadline_s if deadline_s is not None else None
         request = Request(id or uuid.uuid4().hex, model, arrays, deadline, priority, seed)
@@ -239,7 +240,7 @@ def _value_of(reply: Reply, as_tensors: bool) -> tuple[Any, BaseException | None
         finding = Finding.from_dict(reply.error.get("finding", {}))
         return None, _BY_NAME.get(str(reply.error.get("type")), RankwiseError if finding.code == "RW805" else PoolError)(finding)
     torch = sys.modules.get("torch") if as_tensors else None
-    outputs = {name: torch.from_numpy(array) if torch is not None else array for name, array in reply.outputs.items()}
+    outputs = {name: as_tensor(array, torch) if torch is not None else array for name, array in reply.outputs.items()}
     if reply.structure == "dict":
         return outputs, None
     return (list(outputs.values()) if reply.structure == "list" else next(iter(outputs.values()))), None

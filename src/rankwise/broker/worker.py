@@ -35,6 +35,7 @@ from rankwise.broker.stores import Store
 from rankwise.causes import load_cause
 from rankwise.errors import RankwiseError, UsageError
 from rankwise.pool.errors import deadline_exceeded
+from rankwise.pool.memory.datatypes import TensorSpec
 
 log = logging.getLogger("rankwise.worker")
 
@@ -80,12 +81,13 @@ class WorkerOptions:
 
 class Worker:
     def __init__(
-        self, pool: RunsTasks, store: Store, blobs: Blobs, options: WorkerOptions, output_names: Mapping[str, Sequence[str]] | None = None
+        self, pool: RunsTasks, store: Store, blobs: Blobs, options: WorkerOptions, outputs: Mapping[str, Sequence[TensorSpec]] | None = None
     ) -> None:
         self._pool, self._store, self._blobs, self._options = pool, store, blobs, options
-        self._output_names = output_names or {}
+        self._outputs = outputs or {}  # those that are declared, by the model's name
         self._lock = threading.Lock()
-        self._jobs: dict[str, Job] = {}  # by id, until answered
+        self._jobs: dict[str, Job] = {}  # by id, until there is an answer
+        self._open = 0  # jobs whose answer is not sent
         self._answered: list[tuple[int, Any]] = []  # messages to acknowledge
         self._outbox: queue.SimpleQueue[Send | None] = queue.SimpleQueue()
         self._stopping, self._leaving = threading.Event(), threading.Event()
@@ -106,7 +108,7 @@ class Worker:
         end = time.monotonic() + self._options.drain_s
         while time.monotonic() < end and (self._has_work() or reader.is_alive()):
             time.sleep(_BUSY_S)
-        left = len(self._jobs) + len(self._answered)
+        left = self._open + len(self._answered)
         self._leaving.set()
         for _ in senders:
             self._outbox.put(None)
@@ -148,7 +150,7 @@ class Worker:
         beat_at = 0.0
         while not until():
             try:
-                connection.drain_events(timeout=_BUSY_S if self._jobs or self._answered else _IDLE_S)
+                connection.drain_events(timeout=_BUSY_S if self._open or self._answered else _IDLE_S)
             except TimeoutError:
                 pass
             self._acknowledge()
@@ -165,6 +167,8 @@ class Worker:
         if self._stopping.is_set():
             return  # not acknowledged: it goes back
         job = Job("", message.content_type or "", [(self._number, message)])
+        with self._lock:
+            self._open += 1
         try:
             body = body_of(message)
             job.reply_to = {name} if (name := check_reply_to(message.properties.get("reply_to"))) else set()
@@ -188,6 +192,7 @@ class Worker:
             if (running := self._jobs.get(request.id)) is not None:
                 running.messages += job.messages
                 running.reply_to |= job.reply_to
+                self._open -= 1
                 return
         if (stored := self._store.get(request.id)) is not None:
             self._outbox.put(partial(self._answer_again, job, stored))
@@ -205,8 +210,8 @@ class Worker:
             with self._lock:
                 self._jobs.pop(job.id, None)
             raise
-        names = self._output_names.get(request.model, ())
-        future.add_done_callback(lambda done: self._outbox.put(partial(self._answer, job, done, None, names)))
+        declared = self._outputs.get(request.model, ())
+        future.add_done_callback(lambda done: self._outbox.put(partial(self._answer, job, done, None, declared)))
 
     def _acknowledge(self) -> None:
         with self._lock:
@@ -217,7 +222,7 @@ class Worker:
 
     def _has_work(self) -> bool:
         with self._lock:
-            return bool(self._jobs or self._answered)
+            return bool(self._open or self._answered)
 
     # ---- the sending threads
 
@@ -244,9 +249,12 @@ class Worker:
         """Its answer could not be sent: it is not acknowledged, so the broker delivers it again, and it begins anew."""
         with self._lock:
             self._jobs.pop(act.args[0].id, None)
+            self._open -= not self._leaving.is_set()
 
-    def _answer(self, job: Job, future: Future[Any] | None, error: BaseException | None, names: Sequence[str], producer: Any) -> None:
-        reply = _reply_of(job, future, error, names)
+    def _answer(
+        self, job: Job, future: Future[Any] | None, error: BaseException | None, declared: Sequence[TensorSpec], producer: Any
+    ) -> None:
+        reply = _reply_of(job, future, error, declared)
         finding = (reply.error or {}).get("finding", {})
         if not job.is_dead_letter and (finding.get("code") in _POISON or isinstance(error, UsageError)):
             self._to_dead_letters(job, finding, producer)
@@ -265,6 +273,7 @@ class Worker:
         for name in waiting:
             publish(producer, unpack_body(stored), name, correlation_id=job.id, expiration=_REPLY_S)
         with self._lock:
+            self._open -= 1
             self.answered += 1
             self._answered += job.messages
 
@@ -288,12 +297,12 @@ def unpack_body(data: bytes) -> Body:
     return Body(content_type, rest, length)
 
 
-def _reply_of(job: Job, future: Future[Any] | None, error: BaseException | None, names: Sequence[str]) -> Reply:
+def _reply_of(job: Job, future: Future[Any] | None, error: BaseException | None, declared: Sequence[TensorSpec]) -> Reply:
     if future is not None:
         error = future.exception()
         if error is None:
             try:
-                outputs, structure = outputs_of(future.result(), names)
+                outputs, structure = outputs_of(future.result(), declared)
                 return Reply(job.id, outputs, structure)
             except TypeError as unwritable:
                 error = unwritable
