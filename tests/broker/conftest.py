@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("kombu")
-from tests.broker.servers import RabbitMQ, Redis, is_installed
+from tests.broker.servers import RabbitMQ, Redis, running
 
 ROOT = Path(__file__).parents[2]
 MODELS = """
@@ -25,40 +24,62 @@ build = "tests.broker.models:Slow"
 [models.pair]
 build = "tests.broker.models:pair"
 outputs = [{ name = "sum", datatype = "FP32", shape = [-1] }, { name = "count", datatype = "INT64", shape = [] }]
+[models.half]
+build = "torch.nn:Identity"
+outputs = [{ name = "y", datatype = "BF16", shape = [-1, -1] }]
+[models.shout]
+build = "tests.broker.models:shout"
+[models.noted]
+build = "tests.broker.models:Noted"
+args = ["runs"]
 [pool]
 workers = 1
+"""
+# A worker that dies at the worst moment: its answer is stored, and nobody has been told.
+DIES_WITH_ITS_FIRST_ANSWER = """
+import os, sys
+from rankwise.broker import stores
+from rankwise.cli.main import main
+
+for store in (stores.RedisStore, stores.FolderStore):
+    def put_and_die(self, id, data, put=store.put):
+        put(self, id, data)
+        os._exit(9)
+    store.put = put_and_die
+sys.exit(main(sys.argv[1:]))
 """
 
 
 @pytest.fixture(params=[Redis, RabbitMQ], ids=["redis", "rabbitmq"])
-def broker(request: pytest.FixtureRequest, leaves_nothing_behind: str) -> Iterator[Any]:
-    if not is_installed(request.param):
-        pytest.skip(f"{request.param.program} is not installed")
-    folder = Path(tempfile.mkdtemp(prefix="rw-broker-"))
-    server = request.param(folder)
-    try:
-        server.start()
+def kind(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+@pytest.fixture
+def broker(kind: Any, leaves_nothing_behind: str) -> Iterator[Any]:
+    with running(kind) as server:
         yield server
-    finally:
-        server.stop()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture
 def start_worker(broker: Any, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     """`rankwise worker` with the models above; all share a folder of results, or Redis."""
-    (tmp_path / "MODELS.toml").write_text(MODELS)
+    (tmp_path / "MODELS.toml").write_text(MODELS.replace('"runs"', json.dumps(str(tmp_path / "runs"))))
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(*more: str) -> subprocess.Popen[bytes]:
+    def start(*more: str, program: tuple[str, ...] = ("-m", "rankwise")) -> subprocess.Popen[bytes]:
         place = ["--results", str(tmp_path / "results")] if broker.url.startswith("amqp") else []
-        command = [sys.executable, "-m", "rankwise", "worker", str(tmp_path / "MODELS.toml"), "--broker", broker.url, *place, *more]
+        command = [sys.executable, *program, "worker", str(tmp_path / "MODELS.toml"), "--broker", broker.url, *place, *more]
         with open(tmp_path / f"worker-{len(started)}.log", "wb") as log:
             started.append(subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, env=os.environ))
         return started[-1]
 
     yield start
     for process in started:
-        if process.poll() is None:
+        process.terminate()
+    for process in started:
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
             process.kill()
-        process.wait()
+            process.wait()

@@ -18,9 +18,9 @@ import pytest
 from rankwise.broker.blobs import Blobs
 from rankwise.broker.client import Remote, remote
 from rankwise.broker.connecting import body_of, connect, plain_queue, publish, task_queue
-from rankwise.broker.messages import JSON, Body, Request, write_request
+from rankwise.broker.messages import JSON, Body, Reply, Request, write_reply, write_request
 from rankwise.broker.stores import FolderStore
-from rankwise.broker.worker import MAX_TRIES, Worker, WorkerOptions
+from rankwise.broker.worker import MAX_TRIES, Worker, WorkerOptions, pack_body
 from rankwise.errors import RankwiseError
 from rankwise.pool.errors import DeadlineExceeded, Death, quarantined
 
@@ -107,6 +107,14 @@ def test_the_same_id_runs_once_and_is_answered_each_time(running: Running) -> No
         assert (one.submit("m", X, id="same").result(20) == 2).all()
         assert (two.submit("m", 5 * X, id="same").result(20) == 2).all()
     assert len(running.pool.asked) == 1
+
+
+def test_an_id_whose_answer_was_stored_before_a_worker_died_is_not_run_again(running: Running) -> None:
+    stored = write_reply(Reply("a", {"output": 7 * X}), JSON, lambda raw: None)
+    running.store.put("a", pack_body(stored))
+    running.publish(write_request(Request("a", "m", (X,)), JSON, lambda raw: None), reply_to="answers-7")
+    [answer] = wait_for(lambda: running.read("answers-7"))
+    assert body_of(answer).data == stored.data and not running.pool.asked
 
 
 def test_a_message_that_comes_while_its_task_runs_joins_it(running: Running) -> None:

@@ -1,7 +1,7 @@
 """`rankwise.remote`: submits tasks to the workers of a queue, and settles each future once, however often its answer comes.
 
-The same message is sent again where no answer comes for a while: the id makes that harmless, and it closes the gaps that a broker has
-(Redis forgets what it handed to a connection that broke at that moment).
+The same message is sent again where no answer comes for a while: the id makes that harmless, and it helps where a broker forgot something
+(a Redis that lost its last second, for one).
 """
 
 from __future__ import annotations
@@ -18,9 +18,21 @@ from pathlib import Path
 from typing import Any
 
 from rankwise.broker.blobs import Blobs
-from rankwise.broker.connecting import TASKS, body_of, connect, consumer_of, is_redis, plain_queue, publish, task_queue
-from rankwise.broker.messages import BINARY, Body, Reply, Request, as_array, read_reply, write_request
+from rankwise.broker.connecting import (
+    HEARTBEAT_S,
+    TASKS,
+    body_of,
+    connect,
+    consumer_of,
+    is_redis,
+    plain_queue,
+    publish,
+    release,
+    task_queue,
+)
+from rankwise.broker.messages import BINARY, Body, Reply, Request, read_reply, write_request
 from rankwise.broker.stores import RedisStore
+from rankwise.broker.tensors import as_array, as_tensor
 from rankwise.errors import RankwiseError, UsageError
 from rankwise.findings import Finding
 from rankwise.pool.errors import (
@@ -100,7 +112,7 @@ class Remote:
             arrays = tuple([as_array(value) for value in inputs])
         except TypeError as error:
             raise UsageError(
-                f"an input of model {model!r} cannot be sent", why=str(error), next=("give tensors, arrays or numbers",)
+                f"an input of model {model!r} cannot be sent", why=str(error), next=("give tensors, arrays, numbers or texts",)
             ) from None
         deadline = time.time() + deadline_s if deadline_s is not None else None
         request = Request(id or uuid.uuid4().hex, model, arrays, deadline, priority, seed)
@@ -128,7 +140,7 @@ class Remote:
         self._closed.set()
         self._reader.join(10)
         with self._sending:
-            _release(self._connection)
+            release(self._connection)
         with self._lock:
             left, self._waiting = self._waiting, {}
         for waiting in left.values():
@@ -161,7 +173,7 @@ class Remote:
                     )
                     return
                 except Exception:  # of whichever client library; the broker may be restarting
-                    _release(self._connection)
+                    release(self._connection, is_broken=True)
                     self._connection = None
                     if not left or self._closed.wait(0.5):
                         raise
@@ -171,23 +183,24 @@ class Remote:
     def _read(self) -> None:
         look_at = 0.0
         while not self._closed.is_set():
-            connection = connect(self._broker)
+            connection, is_broken = connect(self._broker, HEARTBEAT_S), True
             try:
                 connection.ensure_connection(max_retries=3, interval_start=0.2)
                 queue = plain_queue(self._reply_to, _REPLY_S)
-                # Redis writes four things down for each message that is to be acknowledged; a reply that is lost is asked for again.
-                with consumer_of(connection, queue, self._on_message, no_ack=is_redis(self._broker)):
+                with consumer_of(connection, queue, self._on_message, no_ack=is_redis(self._broker)):  # there, the only reader needs not
                     while not self._closed.is_set():
                         with contextlib.suppress(TimeoutError):
                             connection.drain_events(timeout=0.2)
                         if time.monotonic() >= look_at:
                             look_at = time.monotonic() + _LOOK_S
+                            connection.heartbeat_check()
                             self._expire()
                             self._resend()
+                is_broken = False
             except Exception:  # as above
                 self._closed.wait(0.5)
             finally:
-                _release(connection)
+                release(connection, is_broken)
 
     def _on_message(self, message: Any) -> None:
         if not is_redis(self._broker):
@@ -227,7 +240,7 @@ def _value_of(reply: Reply, as_tensors: bool) -> tuple[Any, BaseException | None
         finding = Finding.from_dict(reply.error.get("finding", {}))
         return None, _BY_NAME.get(str(reply.error.get("type")), RankwiseError if finding.code == "RW805" else PoolError)(finding)
     torch = sys.modules.get("torch") if as_tensors else None
-    outputs = {name: torch.from_numpy(array) if torch is not None else array for name, array in reply.outputs.items()}
+    outputs = {name: as_tensor(array, torch) if torch is not None else array for name, array in reply.outputs.items()}
     if reply.structure == "dict":
         return outputs, None
     return (list(outputs.values()) if reply.structure == "list" else next(iter(outputs.values()))), None
@@ -248,9 +261,3 @@ def _settle(future: Future[Any], value: Any, error: BaseException | None) -> Non
 def _blobs(broker: str, queue: str, files: str | Path | None, large_bytes: int) -> Blobs:
     redis = RedisStore(broker, queue, 0, tries=20).redis if is_redis(broker) and files is None else None
     return Blobs(redis, files, large_bytes)
-
-
-def _release(connection: Any) -> None:
-    with contextlib.suppress(Exception):
-        if connection is not None:
-            connection.release()

@@ -3,39 +3,45 @@
 from __future__ import annotations
 
 import importlib
+import socket
 from collections.abc import Callable
 from typing import Any
 
 from rankwise.broker.messages import BINARY, HEADER_LENGTH, JSON, Body, Malformed
-from rankwise.broker.redis_channel import redis_transport
+from rankwise.broker.redis_transport import HIGHEST, redis_transport
 from rankwise.errors import UsageError
 
 TASKS = "rankwise.tasks"
-HIGHEST = 9
-REDELIVER_S = 30  # Redis: what a worker holds and has not been seen with for so long goes to another
+HEARTBEAT_S = 10  # of who waits for messages: RabbitMQ gives those of a silent worker to another after twice that
+# Who sends or closes over a link that swallows everything is told so after ten seconds or twenty, not after a second or fifteen minutes.
+_CONFIRM_S = 20
+_SOCKET = {socket.TCP_USER_TIMEOUT: 10_000, socket.TCP_KEEPIDLE: 10, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3}
 
 
-def connect(address: str) -> Any:
-    """A kombu connection that keeps trying while the broker restarts. Nothing is sent yet."""
+def connect(address: str, heartbeat_s: float = 0) -> Any:
+    """A kombu connection. Nothing is sent yet; with a heartbeat, `heartbeat_check` has to be called about once a second."""
     kombu = _kombu()
     if "://" not in address:
         raise UsageError(f"{address!r} is no broker", next=("redis://HOST:6379/0", "amqp://USER:PASSWORD@HOST:5672//"))
     options: dict[str, Any] = {}
     more: dict[str, Any] = {}
     if is_redis(address):
-        more = {"transport": redis_transport()}
-        options = {"visibility_timeout": REDELIVER_S, "queue_order_strategy": "sorted", "priority_steps": list(range(HIGHEST + 1))}
-        options["unacked_restore_limit"] = 1000  # all that a lost worker held, not ten at a time
+        _import("redis")
+        options, more = {"url": address}, {"transport": redis_transport()}
     elif is_amqp(address):
-        options = {"confirm_publish": True}  # what was sent is with the broker, or an error tells
-    return kombu.Connection(address, transport_options=options, connect_timeout=5, **more)
+        options = {"confirm_publish": True, "socket_settings": _SOCKET}  # what was sent is with the broker, or an error tells
+    return kombu.Connection(address, transport_options=options, connect_timeout=5, heartbeat=heartbeat_s, **more)
 
 
 def _kombu() -> Any:
+    return _import("kombu")
+
+
+def _import(name: str) -> Any:
     try:
-        return importlib.import_module("kombu")  # by name, because it has no types
+        return importlib.import_module(name)  # by name, because kombu has no types
     except ImportError:
-        raise UsageError("brokers need kombu, which is not installed", next=('pip install "rankwise[broker]"',)) from None
+        raise UsageError(f"brokers need {name}, which is not installed", next=('pip install "rankwise[broker]"',)) from None
 
 
 def is_redis(address: str) -> bool:
@@ -65,8 +71,7 @@ def consumer_of(connection: Any, queue: Any, on_message: Callable[[Any], None], 
 def publish(
     producer: Any, body: Body, routing_key: str, *, priority: int | None = None, headers: dict[str, Any] | None = None, **more: Any
 ) -> None:
-    """Persistent, as raw bytes. Redis takes the lowest number first, RabbitMQ the highest; None is for queues without priorities."""
-    is_lowest_first = producer.connection.transport.driver_type == "redis"
+    """Persistent, as raw bytes. The highest priority goes first; None is for queues without priorities."""
     told = {**(headers or {}), **({HEADER_LENGTH: body.header_length} if body.content_type == BINARY else {})}
     producer.publish(
         body.data,
@@ -76,7 +81,8 @@ def publish(
         content_encoding="utf-8" if body.content_type == JSON else "binary",
         headers=told,
         delivery_mode=2,
-        priority=HIGHEST - priority if is_lowest_first and priority is not None else priority,
+        priority=priority,
+        confirm_timeout=_CONFIRM_S,
         **more,
     )
 
@@ -96,3 +102,12 @@ def check_reply_to(name: Any) -> str:
     if not isinstance(name, str) or len(name) > 200 or not name.isprintable():
         raise Malformed("reply_to has to be the name of a queue")
     return name
+
+
+def release(connection: Any, is_broken: bool = False) -> None:
+    """Never fails. Over a broken connection nobody says good-bye."""
+    try:
+        if connection is not None:
+            connection.collect() if is_broken else connection.release()
+    except Exception:  # it is gone already
+        pass

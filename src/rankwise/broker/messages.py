@@ -12,16 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
+from rankwise.broker.tensors import Array, as_array, bfloat16, datatype_of, raw_of, read_array
 from rankwise.errors import UsageError
-from rankwise.pool.api.model import MOST_DIMENSIONS, NAMES, NUMPY, named_list, output_names
+from rankwise.pool.api.model import TensorSpec, named_list, output_names
 
 JSON, BINARY = "application/json", "application/octet-stream"
 HEADER_LENGTH = "inference-header-content-length"  # in the message's headers: where the JSON of a binary body ends
 _LONGEST_ID = 200
 
-Array = np.ndarray[Any, Any]
 Fetch = Callable[[str], bytes]  # the bytes behind a reference
 Keep = Callable[[memoryview], "str | None"]  # a reference for bytes that are too many for a message; None: they are not
 
@@ -106,31 +104,26 @@ def read_reply(body: Body, fetch: Fetch) -> Reply:
     return Reply(read_id(said), arrays, structure if structure in ("tensor", "list", "dict") else "dict", refs=refs)
 
 
-def outputs_of(value: Any, names: Sequence[str] = ()) -> tuple[dict[str, Array], str]:
+def outputs_of(value: Any, declared: Sequence[TensorSpec] = ()) -> tuple[dict[str, Array], str]:
     """What a model gave, as named arrays. Raises TypeError for what no other language could read."""
+    names = [spec.name for spec in declared]
     if isinstance(value, Mapping):
-        return {str(name): as_array(item) for name, item in value.items()}, "dict"
-    if isinstance(value, (list, tuple)):
-        return {name: as_array(item) for name, item in named_list(value, names).items()}, "list"
-    return {output_names(None, names)[0]: as_array(value)}, "tensor"
-
-
-def as_array(value: Any) -> Array:
-    """A tensor, an array or a number in the protocol's types. Raises TypeError."""
-    if hasattr(value, "detach"):  # a tensor; torch itself is not needed here
-        value = value.detach().cpu().numpy()
-    array = np.asarray(value) if isinstance(value, (np.ndarray, np.generic, bool, int, float)) else None
-    if array is None or array.dtype.newbyteorder("<") not in NAMES:
-        raise TypeError(f"{getattr(value, 'dtype', type(value).__name__)} is not among {', '.join(NUMPY)}")
-    return array
+        found, structure = {str(name): as_array(item) for name, item in value.items()}, "dict"
+    elif isinstance(value, (list, tuple)):
+        found, structure = {name: as_array(item) for name, item in named_list(value, names).items()}, "list"
+    else:
+        found, structure = {output_names(None, names)[0]: as_array(value)}, "tensor"
+    for spec in declared:
+        if spec.datatype == "BF16" and spec.name in found:
+            found[spec.name] = found[spec.name].astype(bfloat16())  # the pool widens it, which loses nothing
+    return found, structure
 
 
 def _write(head: dict[str, Any], what: str, arrays: Mapping[str, Array], content_type: str, keep: Keep) -> Body:
     listed, raws = [], []
     for name, array in arrays.items():
-        flat = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
-        raw = flat.reshape(-1).view(np.uint8).data if flat.size else memoryview(b"")
-        entry: dict[str, Any] = {"name": name, "datatype": NAMES[flat.dtype], "shape": list(array.shape)}
+        raw = raw_of(array)
+        entry: dict[str, Any] = {"name": name, "datatype": datatype_of(array), "shape": list(array.shape)}
         if (ref := keep(raw)) is not None:
             entry["parameters"] = {"ref": ref}
         elif content_type == BINARY:
@@ -184,37 +177,10 @@ def _read(body: Body, what: str, fetch: Fetch) -> tuple[dict[str, Any], dict[str
             data = entry["data"]
         else:
             raise Malformed(f"{what}[{i}] has neither data, nor a binary_data_size that is there, nor a ref")
-        arrays[entry.get("name") or f"{i}"] = _array(f"{what}[{i}]", entry, data)
+        try:
+            arrays[entry.get("name") or f"{i}"] = read_array(entry.get("datatype"), entry.get("shape"), data)
+        except ValueError as error:
+            raise Malformed(f"{what}[{i}]: {str(error)[:300]}") from None
     if len(arrays) != len(listed):
         raise Malformed(f"two of its {what} have the same name")
     return said, arrays, tuple(refs)
-
-
-def _array(where: str, entry: dict[str, Any], data: Any) -> Array:
-    datatype, shape = entry.get("datatype"), entry.get("shape")
-    if not isinstance(datatype, str) or datatype not in NUMPY:
-        raise Malformed(f"{where}: there is no datatype {str(datatype)[:40]!r}", why=f"there are {', '.join(NUMPY)}")
-    if not isinstance(shape, list) or len(shape) > MOST_DIMENSIONS or any(type(n) is not int or not 0 <= n < 1 << 62 for n in shape):
-        raise Malformed(f"{where}: its shape has to be a list of sizes")
-    dtype = NUMPY[datatype]
-    try:
-        if isinstance(data, list):
-            return _listed(data, datatype).reshape(shape)
-        raw = base64.b64decode(data, validate=True) if isinstance(data, str) else data
-        if len(raw) != math.prod(shape) * dtype.itemsize:
-            raise ValueError(f"{shape} of {datatype} takes {math.prod(shape) * dtype.itemsize} bytes, not {len(raw)}")
-        array = np.frombuffer(bytearray(raw), dtype).reshape(shape)
-        if datatype == "BOOL" and array.size and array.view(np.uint8).max() > 1:
-            raise ValueError("a BOOL is a byte 0 or 1")
-        return array
-    except (ValueError, OverflowError, TypeError, RecursionError) as error:
-        raise Malformed(f"{where}: {str(error)[:200]}") from None
-
-
-def _listed(data: list[Any], datatype: str) -> Array:
-    """Each number has to be a value of the type: numpy would cut 1.5 to 1 and take "4" for 4."""
-    found, array = np.array(data), np.array(data, NUMPY[datatype])
-    is_right = found.dtype.kind in "biuf" and (array.dtype.kind == "f" or np.array_equal(found, array))
-    if found.size and not is_right:
-        raise ValueError(f"its data holds something that is no {datatype}")
-    return array

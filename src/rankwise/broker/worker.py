@@ -2,6 +2,7 @@
 
 A message is acknowledged only after its answer is stored and sent. Whatever happens before that, the broker delivers it again, and
 the store answers it. One thread reads from the broker and acknowledges (kombu wants both on one connection), a few others store and send.
+All of them may hang at a broker that does not answer, so none of them is waited for longer than the time that is given to leave.
 """
 
 from __future__ import annotations
@@ -19,20 +20,21 @@ from typing import Any, Protocol
 
 from rankwise.broker.blobs import Blobs
 from rankwise.broker.connecting import (
-    REDELIVER_S,
+    HEARTBEAT_S,
     body_of,
     check_reply_to,
     connect,
     consumer_of,
-    is_redis,
     plain_queue,
     publish,
+    release,
     task_queue,
 )
 from rankwise.broker.messages import Body, Malformed, Reply, Request, outputs_of, read_request, write_reply
 from rankwise.broker.stores import Store
 from rankwise.causes import load_cause
 from rankwise.errors import RankwiseError, UsageError
+from rankwise.pool.api.model import TensorSpec
 from rankwise.pool.errors import deadline_exceeded
 
 log = logging.getLogger("rankwise.worker")
@@ -41,9 +43,10 @@ MAX_TRIES = 10  # deliveries without an answer: it ends this very process, or ha
 _BUSY_S, _IDLE_S = 0.005, 0.5  # how long to wait for the next message before looking for answers to acknowledge
 _POISON = {"RW804", "RW806"}  # an input that kills workers, one that never ends
 _REPLY_S = 3600
+_LEAVE_S = 2.0  # for the connections to be closed
 _SENDERS = 4  # each waits for the broker's and the store's disk, which take many answers at once as fast as one
 _SEND_TRIES = 240  # half a second apart: longer than a broker takes to restart
-
+_RETRY_S = 0.5
 
 Send = partial[None]  # of `_answer` or `_answer_again`, with the job first; waits for the producer
 
@@ -65,6 +68,7 @@ class Job:
     messages: list[tuple[int, Any]]  # with the number of the connection each came over
     reply_to: set[str] = field(default_factory=set)
     refs: tuple[str, ...] = ()
+    is_dead_letter: bool = False  # and has been put there
 
 
 @dataclass(frozen=True)
@@ -77,46 +81,55 @@ class WorkerOptions:
 
 class Worker:
     def __init__(
-        self, pool: RunsTasks, store: Store, blobs: Blobs, options: WorkerOptions, output_names: Mapping[str, Sequence[str]] | None = None
+        self, pool: RunsTasks, store: Store, blobs: Blobs, options: WorkerOptions, outputs: Mapping[str, Sequence[TensorSpec]] | None = None
     ) -> None:
         self._pool, self._store, self._blobs, self._options = pool, store, blobs, options
-        self._output_names = output_names or {}
+        self._outputs = outputs or {}  # those that are declared, by the model's name
         self._lock = threading.Lock()
-        self._jobs: dict[str, Job] = {}  # by id, until answered
+        self._jobs: dict[str, Job] = {}  # by id, until there is an answer
+        self._open = 0  # jobs whose answer is not sent
         self._answered: list[tuple[int, Any]] = []  # messages to acknowledge
         self._outbox: queue.SimpleQueue[Send | None] = queue.SimpleQueue()
-        self._stopping = threading.Event()
+        self._stopping, self._leaving = threading.Event(), threading.Event()
         self._number = 0  # of the connection
-        self._held: dict[str, float] = {}  # Redis: delivery tags that are not acknowledged
         self.answered = 0
 
     def stop(self) -> None:
         """Take no more; finish what is here."""
         self._stopping.set()
 
-    def run(self) -> None:
-        """Until `stop`; goes on after every loss of the connection."""
-        senders = [threading.Thread(target=self._send_all, name=f"rankwise-replies-{i}") for i in range(_SENDERS)]
-        for sender in senders:
-            sender.start()
-        try:
-            while not self._stopping.is_set():
-                self._number += 1
-                connection = connect(self._options.broker)
-                try:
-                    self._consume(connection)
-                except Exception as error:  # of the broker, of the store, or of a message that kombu itself cannot read
-                    log.warning("connecting again after %s: %s", type(error).__name__, error)
-                    self._stopping.wait(0.5)
-                finally:
-                    _close(connection)
-        finally:
-            for _ in senders:
-                self._outbox.put(None)
-            for sender in senders:
-                sender.join()
+    def run(self) -> int:
+        """Until `stop`; goes on after every loss of the connection. Gives the number of messages that it had to leave with the broker."""
+        reader = threading.Thread(target=self._read, name="rankwise-messages", daemon=True)
+        senders = [threading.Thread(target=self._send_all, name=f"rankwise-replies-{i}", daemon=True) for i in range(_SENDERS)]
+        for thread in (reader, *senders):
+            thread.start()
+        self._stopping.wait()
+        end = time.monotonic() + self._options.drain_s
+        while time.monotonic() < end and (self._has_work() or reader.is_alive()):
+            time.sleep(_BUSY_S)
+        left = self._open + len(self._answered)
+        self._leaving.set()
+        for _ in senders:
+            self._outbox.put(None)
+        for thread in (reader, *senders):
+            thread.join(max(_LEAVE_S, end - time.monotonic()))
+        return left
 
     # ---- the reading thread
+
+    def _read(self) -> None:
+        while not self._stopping.is_set():
+            self._number += 1
+            connection, is_broken = connect(self._options.broker, HEARTBEAT_S), True
+            try:
+                self._consume(connection)
+                is_broken = False
+            except Exception as error:  # of the broker, of the store, or of a message that kombu itself cannot read
+                log.warning("connecting again after %s: %s", type(error).__name__, error)
+                self._stopping.wait(_RETRY_S)
+            finally:
+                release(connection, is_broken)
 
     def _consume(self, connection: Any) -> None:
         connection.ensure_connection(max_retries=None, interval_start=0.2, interval_max=2, errback=self._check_not_stopping)
@@ -124,27 +137,26 @@ class Worker:
             return
         with self._lock:
             self._answered.clear()  # of the last connection: they come again
-            self._held.clear()
         consumer = consumer_of(connection, task_queue(self._options.queue), self._on_message)
         consumer.qos(prefetch_count=self._options.prefetch)
         consumer.consume()
         log.info("reading from %s", self._options.queue)
-        self._drain(connection, consumer.channel, until=self._stopping.is_set)
-        consumer.cancel()  # what was fetched and not begun goes back when the connection is closed
-        end = time.monotonic() + self._options.drain_s
-        self._drain(connection, consumer.channel, until=lambda: not self._has_work() or time.monotonic() > end)
+        self._drain(connection, until=self._stopping.is_set)
+        consumer.cancel()
+        self._drain(connection, until=lambda: self._leaving.is_set() or not self._has_work())
+        # What is still held here goes back when the connection is closed.
 
-    def _drain(self, connection: Any, channel: Any, until: Callable[[], bool]) -> None:
-        refreshed = time.monotonic()
+    def _drain(self, connection: Any, until: Callable[[], bool]) -> None:
+        beat_at = 0.0
         while not until():
             try:
-                connection.drain_events(timeout=_BUSY_S if self._jobs or self._answered else _IDLE_S)
+                connection.drain_events(timeout=_BUSY_S if self._open or self._answered else _IDLE_S)
             except TimeoutError:
                 pass
             self._acknowledge()
-            if time.monotonic() - refreshed > REDELIVER_S / 4:
-                refreshed = time.monotonic()
-                self._keep_held(channel)
+            if time.monotonic() >= beat_at:
+                connection.heartbeat_check()
+                beat_at = time.monotonic() + 1
         self._acknowledge()
 
     def _check_not_stopping(self, error: Exception, interval: float) -> None:
@@ -154,8 +166,9 @@ class Worker:
     def _on_message(self, message: Any) -> None:
         if self._stopping.is_set():
             return  # not acknowledged: it goes back
-        self._held[message.delivery_tag] = 0.0
         job = Job("", message.content_type or "", [(self._number, message)])
+        with self._lock:
+            self._open += 1
         try:
             body = body_of(message)
             job.reply_to = {name} if (name := check_reply_to(message.properties.get("reply_to"))) else set()
@@ -179,6 +192,7 @@ class Worker:
             if (running := self._jobs.get(request.id)) is not None:
                 running.messages += job.messages
                 running.reply_to |= job.reply_to
+                self._open -= 1
                 return
         if (stored := self._store.get(request.id)) is not None:
             self._outbox.put(partial(self._answer_again, job, stored))
@@ -196,8 +210,8 @@ class Worker:
             with self._lock:
                 self._jobs.pop(job.id, None)
             raise
-        names = self._output_names.get(request.model, ())
-        future.add_done_callback(lambda done: self._outbox.put(partial(self._answer, job, done, None, names)))
+        declared = self._outputs.get(request.model, ())
+        future.add_done_callback(lambda done: self._outbox.put(partial(self._answer, job, done, None, declared)))
 
     def _acknowledge(self) -> None:
         with self._lock:
@@ -205,16 +219,10 @@ class Worker:
         for number, message in answered:
             if number == self._number:
                 message.ack()
-                self._held.pop(message.delivery_tag, None)
-
-    def _keep_held(self, channel: Any) -> None:
-        """Redis knows no connections: what is held is redelivered after a while, unless its time is renewed."""
-        if is_redis(self._options.broker) and self._held:
-            channel.client.zadd(channel.unacked_index_key, dict.fromkeys(self._held, time.time()), xx=True)
 
     def _has_work(self) -> bool:
         with self._lock:
-            return bool(self._jobs or self._answered)
+            return bool(self._open or self._answered)
 
     # ---- the sending threads
 
@@ -230,23 +238,27 @@ class Worker:
                     break
                 except Exception as error:  # the broker or the store is away; nothing was acknowledged, so nothing is lost
                     log.warning("an answer could not be sent (%s: %s)", type(error).__name__, error)
-                    _close(connection)
+                    release(connection, is_broken=True)
                     connection = None
-                    if not left or self._stopping.wait(0.5):
+                    if not left or self._leaving.wait(_RETRY_S):
                         self._forget(act)
                         break
-        _close(connection)
+        release(connection)
 
     def _forget(self, act: Send) -> None:
         """Its answer could not be sent: it is not acknowledged, so the broker delivers it again, and it begins anew."""
         with self._lock:
             self._jobs.pop(act.args[0].id, None)
+            self._open -= not self._leaving.is_set()
 
-    def _answer(self, job: Job, future: Future[Any] | None, error: BaseException | None, names: Sequence[str], producer: Any) -> None:
-        reply = _reply_of(job, future, error, names)
+    def _answer(
+        self, job: Job, future: Future[Any] | None, error: BaseException | None, declared: Sequence[TensorSpec], producer: Any
+    ) -> None:
+        reply = _reply_of(job, future, error, declared)
         finding = (reply.error or {}).get("finding", {})
-        if finding.get("code") in _POISON or isinstance(error, UsageError):
+        if not job.is_dead_letter and (finding.get("code") in _POISON or isinstance(error, UsageError)):
             self._to_dead_letters(job, finding, producer)
+            job.is_dead_letter = True
         data = pack_body(write_reply(reply, job.content_type, self._blobs.keep))
         if job.id:
             data = self._store.put(job.id, data)
@@ -259,10 +271,9 @@ class Worker:
             self._jobs.pop(job.id, None)  # who comes from now on finds it in the store
             waiting = sorted(job.reply_to)
         for name in waiting:
-            publish(producer, unpack_body(stored), name, correlation_id=job.id)
-            if is_redis(self._options.broker):
-                producer.channel.client.expire(name, _REPLY_S)  # nobody else would tidy up after a sender that is gone
+            publish(producer, unpack_body(stored), name, correlation_id=job.id, expiration=_REPLY_S)
         with self._lock:
+            self._open -= 1
             self.answered += 1
             self._answered += job.messages
 
@@ -286,12 +297,12 @@ def unpack_body(data: bytes) -> Body:
     return Body(content_type, rest, length)
 
 
-def _reply_of(job: Job, future: Future[Any] | None, error: BaseException | None, names: Sequence[str]) -> Reply:
+def _reply_of(job: Job, future: Future[Any] | None, error: BaseException | None, declared: Sequence[TensorSpec]) -> Reply:
     if future is not None:
         error = future.exception()
         if error is None:
             try:
-                outputs, structure = outputs_of(future.result(), names)
+                outputs, structure = outputs_of(future.result(), declared)
                 return Reply(job.id, outputs, structure)
             except TypeError as unwritable:
                 error = unwritable
@@ -310,11 +321,3 @@ def _kills_us(request: Request) -> RankwiseError:
     summary = f"a message for model {request.model!r} came back {MAX_TRIES} times without an answer and is not tried again"
     why = "each worker that took it ended, or lost its connection, before it could answer"
     return Quarantined(load_cause("RW804").finding(summary, certain=False, why=why))
-
-
-def _close(connection: Any) -> None:
-    try:
-        if connection is not None:
-            connection.release()
-    except Exception:  # it is gone already
-        pass

@@ -37,16 +37,16 @@ def main(argv: list[str]) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     store = open_store(results, options.queue, options.keep)
     blobs = Blobs(store.redis if isinstance(store, RedisStore) else None, options.files)
-    names = {entry.key: [output.name for output in entry.outputs] for entry in models.entries}
+    outputs = {entry.key: entry.outputs for entry in models.entries}
     engine = {name: value for name, value in (("engine", options.engine), ("address", options.address)) if value is not None}
     with Pool(models.models, **{**models.pool, **engine}) as pool:
         settings = WorkerOptions(options.broker, options.queue, options.prefetch, options.drain)
-        worker = Worker(pool, store, blobs, settings, names)
+        worker = Worker(pool, store, blobs, settings, outputs)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: worker.stop())
-        worker.run()
+        left = worker.run()
         pool.close(cancel=True, timeout=1)  # what is not done by now goes to another worker
-    print(f"answered {worker.answered:,} messages")
+    print(f"answered {worker.answered:,} messages" + (f"; {left:,} more are left to the broker, which delivers them again" if left else ""))
     return 0
 
 
