@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -58,16 +59,7 @@ class PoolState:
         while self._to_settle:
             with self.lock:
                 settled, self._to_settle = self._to_settle, []
-            for future, ok, value in settled:
-                try:
-                    if ok and isinstance(future, TaskFuture):
-                        future.announce()
-                    elif ok:
-                        future.set_result(value)
-                    elif future.running() or future.set_running_or_notify_cancel():
-                        future.set_exception(value)
-                except Exception:
-                    log.exception("a future could not be settled")
+            tell(settled)
 
     def withdraw(self, task: Task) -> None:
         """A future is about to be cancelled: if its task has not begun, it never will, and its place in the queue is free."""
@@ -271,3 +263,17 @@ class PoolState:
                 self.end_parts(task)
             self.let_go(task)
             task.end()  # it knows its worker, and so its lanes: they would wait for the garbage collector
+
+
+def tell(settled: Sequence[tuple[Outcome | Future[None], bool, Any]]) -> None:
+    """Settle futures whose tasks are over; a `TaskFuture` that worked has its result already. No lock is held."""
+    for future, ok, value in settled:
+        try:
+            if ok and isinstance(future, TaskFuture):
+                future.announce()
+            elif ok:
+                future.set_result(value)
+            elif future.running() or future.set_running_or_notify_cancel():
+                future.set_exception(value)
+        except Exception:
+            log.exception("a future could not be settled")
