@@ -83,7 +83,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--build", metavar="MODULE:CALLABLE", required=True, help="makes the model; or a .pt2 program")
     parser.add_argument("--weights", metavar="CHECKPOINT", help="any checkpoint; a DDP one goes straight in")
     suffixes = " ".join(f".{name}" for name in formats.names() if name != "folder")
-    parser.add_argument("--input", metavar="PATH", required=True, help=f"{suffixes}, or a folder of files")
+    parser.add_argument("--input", metavar="PATH", required=True, help=f"{suffixes}, or a folder of files; s3://… and the like too")
     parser.add_argument("--output", metavar="PATH", required=True, help="the same kinds; a folder gets one file per row")
     parser.add_argument("--columns", metavar="A,B", default="", help="the model's inputs, in this order (default: all columns)")
     parser.add_argument("--keep", metavar="A,B", default="", help="columns to carry over to the output")
@@ -153,12 +153,14 @@ def _told(done: dict[str, Any]) -> str:
 
 def _first_error(path: str | None) -> str:
     """So that nobody has to open the list for the first look."""
+    from rankwise.offline.addresses import place_of
+
     try:
-        with open(str(path), encoding="utf-8") as file:
+        with place_of(str(path)).open("rb") as file:
             error = json.loads(file.readline())
         return f"row {error['row']:,}: {error['error']}: {str(error['message'])[:200]}"
-    except (OSError, ValueError, KeyError):  # it was moved meanwhile
-        return "the list is not there any more"
+    except (OSError, ValueError, KeyError):  # it was moved meanwhile, or is elsewhere
+        return "it cannot be opened from here"
 
 
 def _warn_of_nothing(failed: int, example: str) -> None:

@@ -6,10 +6,11 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath, PurePosixPath
 from typing import Any
 
 from rankwise.errors import UsageError
+from rankwise.offline.addresses import Address, Place, is_address, place_of
 from rankwise.offline.format import format_to_write
 from rankwise.offline.workspace import names_in, read_marker
 
@@ -44,14 +45,10 @@ def check_options(options: Options, device: str) -> None:
 
 
 def check_is_path(**given: Any) -> None:
-    """An address of object storage is no path: the journal of a job needs files that can be locked, appended to and renamed."""
+    """Only the input and the output may be elsewhere."""
     for name, value in given.items():
-        if isinstance(value, str) and re.match(r"[A-Za-z][\w+.-]+://", value):
-            raise UsageError(
-                f"{name} is the address {value}; predict reads and writes files",
-                why="a job that is interrupted goes on from a journal beside its output, which needs a file system",
-                next=("copy it here first, and the output there at the end (aws s3 cp, gsutil cp)", "or mount it: a path on a shared disk"),
-            )
+        if is_address(value):
+            raise UsageError(f"{name} is an address, where a path of this machine is wanted", next=("copy it here first",))
 
 
 def check_columns(**lists: Sequence[str]) -> None:
@@ -61,10 +58,14 @@ def check_columns(**lists: Sequence[str]) -> None:
             raise UsageError(f"{name} takes a list of names, not the text {given!r}", next=(f"{name}=[{given!r}]",))
 
 
-def check_output(target: Path, keep: Sequence[str], options: Options) -> None:
+def check_output(target: Place, keep: Sequence[str], options: Options) -> None:
     """A place for it, a writer, and room for what is kept."""
     kind = format_to_write(target)
-    if not target.parent.is_dir():
+    if isinstance(target, Address):
+        if not target.suffix:
+            why = "its files would appear one by one, and nobody could tell when it is complete"
+            raise UsageError(f"a folder cannot be written to {target}", why=why, next=("write one file: .parquet, .jsonl, .npy",))
+    elif not target.parent.is_dir():
         raise UsageError(f"there is no folder {target.parent}", next=(f"mkdir -p {target.parent}",))
     if options.errors and not Path(options.errors).parent.is_dir():
         raise UsageError(f"there is no folder {Path(options.errors).parent} for the list of failed rows", next=("make it first",))
@@ -81,15 +82,15 @@ def check_output(target: Path, keep: Sequence[str], options: Options) -> None:
         )
 
 
-def check_apart(target: Path, errors: str | os.PathLike[str] | None, used: dict[str, Any]) -> None:
+def check_apart(target: Place, errors: str | os.PathLike[str] | None, used: dict[str, Any]) -> None:
     """What is written must not replace what is read, nor one another."""
     written = {"output": target, **({"list of failed rows": Path(errors)} if errors else {})}
     for what, path in written.items():
-        place = path.resolve()
+        place = _resolved(path)
         for role, given in used.items():
-            if isinstance(given, (str, os.PathLike)) and str(given) and _holds(place, Path(given).resolve()):
+            if isinstance(given, (str, os.PathLike)) and str(given) and _holds(place, _resolved(place_of(given))):
                 raise UsageError(f"{path} is the {role}, or holds it, and would be replaced", next=(f"give another path for the {what}",))
-    if errors and _holds(target.resolve(), Path(errors).resolve()):
+    if errors and _holds(_resolved(target), Path(errors).resolve()):
         raise UsageError(f"{errors} is the output, or within it", next=("give another path for the list of failed rows",))
 
 
@@ -102,5 +103,10 @@ def check_replaceable(target: Path, options: Options, is_ours: bool) -> None:
         raise UsageError(f"{target} is already there", why=why, next=("give another --output, or remove it yourself",))
 
 
-def _holds(place: Path, other: Path) -> bool:
+def _resolved(place: Place) -> PurePath:
+    """Something that no path of this machine can be, where it is elsewhere."""
+    return PurePosixPath(f"//{place.system.type_name}:/{place.path}") if isinstance(place, Address) else place.resolve()
+
+
+def _holds(place: PurePath, other: PurePath) -> bool:
     return place == other or place in other.parents

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import resource
@@ -16,6 +17,7 @@ import numpy as np
 import torch
 
 from rankwise.errors import RankwiseError, UnreadableInput, UsageError
+from rankwise.offline.addresses import is_address, place_of
 from rankwise.offline.batches import FILE_COLUMN, as_column
 from rankwise.offline.values import as_array, by_text, is_numbers, named_parts, plain
 from rankwise.pool.api.model import named_list, output_names
@@ -275,6 +277,9 @@ def _program(path: str) -> Any:
 
 def load_file(path: str) -> Any:
     """What a file of a folder holds: an array of a .npy file, otherwise its bytes."""
+    if is_address(path):
+        data = place_of(path).open("rb").read()
+        return np.load(io.BytesIO(data), allow_pickle=False) if path.partition("?")[0].endswith(".npy") else data
     if path.endswith(".npy"):
         return np.load(path, allow_pickle=False)
     if os.path.getsize(path) > 1 << 30:

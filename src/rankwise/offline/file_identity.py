@@ -6,19 +6,27 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
+from rankwise.offline.addresses import Address, Place
 
-def file_identity(path: Path) -> dict[str, Any]:
+
+def file_identity(path: Place) -> dict[str, Any]:
     """By path, size and time of change: reading terabytes once more to be sure would cost more than the job."""
+    if isinstance(path, Address):
+        info = path.info()
+        return {"path": str(path), "bytes": info.size, "changed_ns": info.mtime_ns}
     facts = path.stat()
     return {"path": str(path.resolve()), "bytes": facts.st_size, "changed_ns": facts.st_mtime_ns}
 
 
-def folder_identity(folder: Path, names: list[str]) -> dict[str, Any]:
+def folder_identity(folder: Place, names: list[str]) -> dict[str, Any]:
     """The same over these files in it."""
     digest = hashlib.sha256()
+    known = dict(folder.files()) if isinstance(folder, Address) else {}
     for name in names:
-        digest.update(f"{name}\0{_facts(folder / name)}\0".encode(errors="surrogateescape"))
-    return {"path": str(folder.resolve()), "files": len(names), "digest": digest.hexdigest()}
+        facts = known.get(name, "gone") if isinstance(folder, Address) else _facts(folder / name)
+        digest.update(f"{name}\0{facts}\0".encode(errors="surrogateescape"))
+    path = str(folder) if isinstance(folder, Address) else str(folder.resolve())
+    return {"path": path, "files": len(names), "digest": digest.hexdigest()}
 
 
 def _facts(path: Path) -> str:

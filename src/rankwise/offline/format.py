@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from rankwise.errors import UsageError
 from rankwise.offline import formats
+from rankwise.offline.addresses import Place
 from rankwise.offline.batches import Batch, Selection
 from rankwise.offline.parts import Results
 
@@ -35,25 +36,25 @@ class Format:
     """One kind of file, or of folder."""
 
     suffixes: tuple[str, ...]  # "" is a folder
-    read: Callable[[Path, Selection], Source]
+    read: Callable[[Place, Selection], Source]
     write: Callable[[Parts, int, Path], None]  # the results, the number of the input's rows, and where to write them
     without_columns: str = ""  # what an input of this format is, where it has no columns to choose from
     keeps_columns: bool = True  # whether there is room in the output for columns of the input
 
 
-def format_to_read(path: Path) -> Format:
+def format_to_read(path: Place) -> Format:
     """By the suffix; UsageError for one that nothing reads. A folder is one whatever its name."""
     if path.is_dir():
         return _by_suffix()[""]
     return _format_of(path, "reader", path.suffix.lower() or "no suffix")
 
 
-def format_to_write(path: Path) -> Format:
+def format_to_write(path: Place) -> Format:
     """By the suffix; without one it is a folder."""
     return _format_of(path, "writer", path.suffix.lower())
 
 
-def _format_of(path: Path, what: str, suffix: str) -> Format:
+def _format_of(path: Place, what: str, suffix: str) -> Format:
     if suffix not in _by_suffix():
         known = ", ".join(filter(None, _by_suffix()))
         raise UsageError(f"no {what} for {path.name}", why=f"known are {known}, and folders")

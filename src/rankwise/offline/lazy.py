@@ -26,6 +26,7 @@ class _Module:
 pa: Any = _Module("pyarrow")
 pc: Any = _Module("pyarrow.compute")
 pq: Any = _Module("pyarrow.parquet")
+pafs: Any = _Module("pyarrow.fs")
 ml_dtypes: Any = _Module("ml_dtypes")
 
 

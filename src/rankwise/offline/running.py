@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from rankwise.errors import UsageError
+from rankwise.offline.addresses import place_of
 from rankwise.offline.batches import Batch, Selection
 from rankwise.offline.checking import Options, check_apart, check_columns, check_is_path, check_options, check_output, check_replaceable
+from rankwise.offline.elsewhere import Elsewhere
 from rankwise.offline.executing import Executor, FirstRowsFail, Recipe, start
 from rankwise.offline.format import Source
 from rankwise.offline.identity import first_rows_digest, identity_of, is_certain
@@ -79,8 +81,8 @@ def predict(
     """
     check_arrow()
     options = options or Options(**more)
-    check_is_path(input=input, output=output, weights=weights, errors=options.errors)
-    target = Path(output)
+    check_is_path(weights=weights, errors=options.errors)
+    target = place_of(output)
     check_columns(columns=columns, keep=keep)
     selection = Selection(tuple(columns), tuple(keep))
     check_options(options, device)
@@ -90,18 +92,51 @@ def predict(
         raise UsageError(f"there are no weights at {weights}", next=("check the path",))
     source = open_source(input, selection)
     recipe = Recipe(build, str(weights or ""), load, bool(stack), device, options.workers, engine=options.engine, address=options.address)
+    work = _Work(source, recipe, identity_of(recipe, source, selection, options.batch), options, on_progress)
     while True:
         try:
-            return _run(source, recipe, selection, target, options, on_progress)
+            return _run(work, target) if isinstance(target, Path) else _run_elsewhere(work, Elsewhere(target))
         except Gone:  # another process was at it, and has just finished
             continue
 
 
-def _run(source: Source, recipe: Recipe, selection: Selection, target: Path, options: Options, on_progress: OnProgress | None) -> Predicted:
-    identity = identity_of(recipe, source, selection, options.batch)
+@dataclass(frozen=True)
+class _Work:
+    """A job, wherever its output goes."""
+
+    source: Source
+    recipe: Recipe
+    identity: dict[str, Any]
+    options: Options
+    on_progress: OnProgress | None
+
+    @property
+    def may_be_done(self) -> bool:
+        """Whether an output that is there, of the same identity, is all that is wanted."""
+        return is_certain(self.identity, self.source) and not (self.options.overwrite or self.options.restart)
+
+
+def _run_elsewhere(work: _Work, elsewhere: Elsewhere) -> Predicted:
+    options = work.options
+    with elsewhere.held():
+        if work.may_be_done and (done := elsewhere.finished(work.identity)):
+            return Predicted(**done)
+        elsewhere.check_replaceable(work.identity, options.overwrite, options.restart)
+        elsewhere.fetch(anew=options.restart)
+        here = replace(work, options=replace(options, overwrite=False, restart=False, errors=options.errors or elsewhere.errors))
+        try:
+            done = asdict(_run(here, elsewhere.output, elsewhere))
+        except BaseException:
+            elsewhere.tidy()
+            raise
+        return Predicted(**elsewhere.place(work.identity, done))
+
+
+def _run(work: _Work, target: Path, elsewhere: Elsewhere | None = None) -> Predicted:
+    source, identity, options = work.source, work.identity, work.options
     marker = read_marker(target)
     is_ours = target.exists() and is_same(marker.get("job"), identity) and marker.get("bytes") == target.stat().st_size
-    if is_ours and is_certain(identity, source) and not (options.overwrite or options.restart):
+    if is_ours and work.may_be_done:
         if folder_of(target).exists():  # killed between the last rename and the cleaning up
             Workspace(target, identity).remove()
         return Predicted(**marker["predicted"])
@@ -109,11 +144,12 @@ def _run(source: Source, recipe: Recipe, selection: Selection, target: Path, opt
         if not is_same(read_marker(target), marker):  # another process has put it there, and finished, since we looked
             raise Gone
         check_replaceable(target, options, is_ours)
-    workspace = Workspace(target, identity, options.restart)
+    shown, send = (elsewhere.address, elsewhere.send) if elsewhere is not None else (None, None)
+    workspace = Workspace(target, identity, options.restart, shown, send)
     try:
         if not is_same(read_marker(target), marker):  # written while we waited for the one who did
             raise Gone
-        return _Job(source, recipe, options, workspace, on_progress).run(identity)
+        return _Job(source, work.recipe, options, workspace, work.on_progress).run(identity)
     except BaseException:
         if not workspace.done_rows:
             workspace.remove()

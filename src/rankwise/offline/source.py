@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from rankwise.errors import UnreadableInput, UsageError
+from rankwise.offline.addresses import place_of
 from rankwise.offline.batches import Batch, Selection
 from rankwise.offline.dataset import DatasetSource
 from rankwise.offline.format import Source, format_to_read
@@ -17,8 +17,12 @@ def open_source(given: Any, selection: Selection) -> Source:
     """The reader for a path, or for a dataset."""
     if not isinstance(given, (str, os.PathLike)):
         return DatasetSource(given, selection)
-    path = Path(given)
-    if not path.exists():
+    path = place_of(given)
+    try:
+        is_there = path.exists()
+    except OSError as error:  # of a server that cannot be reached, or lets nobody in
+        raise _unreadable(path, error) from error
+    if not is_there:
         raise UnreadableInput(f"there is no input {path}", next=("check the path",))
     kind = format_to_read(path)
     if (selection.columns or selection.keep) and kind.without_columns:

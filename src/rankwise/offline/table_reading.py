@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rankwise.errors import UsageError
+from rankwise.offline.addresses import Place
 from rankwise.offline.arrow_types import has_type, is_lists, is_number, is_tensors, tensors, with_inner
 from rankwise.offline.batches import Batch, Chosen, Column, Selection
 from rankwise.offline.lazy import pa, pc
@@ -19,7 +19,7 @@ def names_of(chosen: Chosen) -> list[str]:
     return list(dict.fromkeys([*chosen[0], *chosen[1]]))
 
 
-def chosen_of(schema: Any, selection: Selection, path: Path) -> Chosen:
+def chosen_of(schema: Any, selection: Selection, path: Place) -> Chosen:
     chosen = selection.of(schema.names, path.name)
     for name in chosen[0]:
         kind = schema.field(name).type

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
+from rankwise.offline.addresses import Place
 from rankwise.offline.batches import Batch, Chosen, Row, of_rows
 from rankwise.offline.entries import entries
 from rankwise.offline.parts import Results
@@ -15,7 +15,7 @@ TOO_LONG = Row(why=f"more than {MAX_LINE >> 20} MB without an end")
 _SLICE = 1024  # rows that are plain values at a time: these take many times the memory of an array
 
 
-def lines_of(path: Path, position: int) -> Iterator[tuple[bytes | None, int]]:
+def lines_of(path: Place, position: int) -> Iterator[tuple[bytes | None, int]]:
     """Each line with its end, and the byte behind it. None stands for a line that is too long: it is passed over, not held."""
     with path.open("rb") as file:
         file.seek(position)

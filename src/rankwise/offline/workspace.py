@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -28,16 +28,21 @@ class PredictError(RankwiseError):
 
 
 class Workspace:
-    """What is done of one job. Opening it again after a crash finds everything up to the last whole part."""
+    """What is done of one job. Opening it again after a crash finds everything up to the last whole part.
 
-    def __init__(self, output: Path, identity: dict[str, Any], restart: bool = False) -> None:
-        self.output = output
+    `shown` is what the output is called in messages; `send` is told of each file of the folder that is new or has changed.
+    """
+
+    def __init__(
+        self, output: Path, identity: dict[str, Any], restart: bool = False, shown: Any = None, send: Callable[[Path], None] | None = None
+    ) -> None:
+        self.output, self._shown, self._send = output, shown or output, send or (lambda path: None)
         self._folder = folder_of(output)
         try:
             self._folder.mkdir(mode=0o700, exist_ok=True)
             self._journal = Journal(self._folder / "journal")
         except InUse:
-            raise PredictError("RW832", f"another process is working on {output}") from None
+            raise in_use(output) from None
         except FileNotFoundError as error:
             if not output.parent.is_dir():
                 raise cannot_write(output, error) from error
@@ -53,7 +58,7 @@ class Workspace:
     def _begin(self, identity: dict[str, Any], restart: bool) -> None:
         known = self._journal.records[0].get("job") if self._journal.records else None
         if known is not None and not is_same(known, identity) and self._parts and not restart:
-            raise another_job(self.output, _differences(known, identity))
+            raise another_job(self._shown, _differences(known, identity))
         if not is_same(known, identity) or restart:
             self._journal.keep(0)
             self._append({"job": identity})
@@ -91,6 +96,7 @@ class Workspace:
             written = write_part(self._part(number), part)
         except OSError as error:
             raise cannot_write(self.output, error, self._kept) from error
+        self._send(self._part(number))
         facts = {"length": part.length, "failed": part.failed, "position": position}
         self._append({"part": number, "first_row": part.first_row, **facts, **written})
 
@@ -139,6 +145,7 @@ class Workspace:
             self._journal.append(record)
         except OSError as error:
             raise cannot_write(self.output, error, self._kept) from error
+        self._send(self._folder / "journal")
 
     def _drop_unfinished(self) -> None:
         """Keep the records up to the first part whose file is not what was written, and no file beyond."""
@@ -208,10 +215,18 @@ def cannot_write(output: Path, error: OSError, why: str = "") -> PredictError:
     is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     what = "the disk is full" if is_full else error.strerror or str(error)
     steps = ("make room and give the same command again",) if is_full else ("see who may write there, and give the same command again",)
+    return not_written(output, what, why, steps)
+
+
+def not_written(output: Any, what: str, why: str, steps: tuple[str, ...]) -> PredictError:
     return PredictError("RW741", f"{output} cannot be written: {what}", why=why, next=steps)
 
 
-def another_job(output: Path, why: str) -> PredictError:
+def in_use(output: Any) -> PredictError:
+    return PredictError("RW832", f"another process is working on {output}")
+
+
+def another_job(output: Any, why: str) -> PredictError:
     return PredictError("RW831", f"the unfinished job for {output} is another one", why=why)
 
 

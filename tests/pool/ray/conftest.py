@@ -19,6 +19,9 @@ from tests.conftest import MARK, describe, kill, marked_processes, settled
 collect_ignore_glob = [] if find_spec("ray") else ["test_*.py"]  # where Ray cannot be installed
 
 
+STORE = {"object_store_memory": 200 << 20}
+
+
 class Nodes:
     """The cluster, and what a test does to it."""
 
@@ -28,7 +31,7 @@ class Nodes:
         self.mark, self.folder = uuid.uuid4().hex, tempfile.mkdtemp(prefix="rwr-", dir="/tmp")
         os.environ["RAY_TMPDIR"] = self.folder
         with self._marked():
-            self.cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+            self.cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, **STORE})
         self.workers: list[Any] = []
         self.address = self.cluster.address
 
@@ -36,15 +39,20 @@ class Nodes:
         while len(self.workers) < 2:
             self.add()
 
-    def add(self) -> Any:
+    def add(self, **resources: Any) -> Any:
         with self._marked():
-            self.workers.append(self.cluster.add_node(num_cpus=1))
+            self.workers.append(self.cluster.add_node(**{"num_cpus": 1, **STORE, **resources}))
         return self.workers[-1]
 
     def kill(self, node: Any) -> None:
         """As a power cut: no goodbye."""
         self.workers.remove(node)
         self.cluster.remove_node(node, allow_graceful=False)
+
+    def dismiss(self, node: Any) -> None:
+        """With a goodbye: the cluster knows at once."""
+        self.workers.remove(node)
+        self.cluster.remove_node(node, allow_graceful=True)
 
     def pool_processes(self) -> list[str]:
         """What pools have started on the nodes: the processes that workers are forked from, and the workers."""

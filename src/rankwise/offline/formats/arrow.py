@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from rankwise.offline.addresses import Address, Place
 from rankwise.offline.batches import Batch, Selection
 from rankwise.offline.file_identity import file_identity
 from rankwise.offline.format import Format, Parts
@@ -19,7 +20,7 @@ class ArrowSource:
 
     is_recognisable = True
 
-    def __init__(self, path: Path, selection: Selection) -> None:
+    def __init__(self, path: Place, selection: Selection) -> None:
         self._path = path
         with _open(path) as reader:
             self._chosen = chosen_of(reader.schema, selection, path)
@@ -36,9 +37,9 @@ class ArrowSource:
             yield from rows_from(first_row, reader if count is None else map(reader.get_batch, range(count)))
 
 
-def _open(path: Path) -> Any:
+def _open(path: Place) -> Any:
     """All columns, for to choose some here would have the rest read as well, not mapped."""
-    mapped = pa.memory_map(str(path))
+    mapped = path.open_arrow() if isinstance(path, Address) else pa.memory_map(str(path))
     try:
         return pa.ipc.open_file(mapped)
     except pa.ArrowInvalid:

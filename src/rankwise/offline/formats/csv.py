@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from rankwise.errors import UnreadableInput
+from rankwise.offline.addresses import Place
 from rankwise.offline.batches import Batch, Column, Row, Selection
 from rankwise.offline.entries import entries, json_text
 from rankwise.offline.file_identity import file_identity
@@ -32,7 +33,7 @@ class CsvSource:
 
     is_recognisable = True
 
-    def __init__(self, path: Path, selection: Selection) -> None:
+    def __init__(self, path: Place, selection: Selection) -> None:
         self._path = path
         self._delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
         header, self._start = next(self._records(0), ([], 0))
@@ -96,7 +97,7 @@ class CsvSource:
 class _Lines:
     """Hands lines to the csv module, which takes as many as a record has, and knows where that record began."""
 
-    def __init__(self, path: Path, position: int) -> None:
+    def __init__(self, path: Place, position: int) -> None:
         self._lines = lines_of(path, position)
         self.position = position  # behind the last line that was taken
         self.unclosed_at: int | None = None  # behind the line with a quote that is never closed

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from rankwise.errors import UnreadableInput
+from rankwise.offline.addresses import Address, Place
 from rankwise.offline.arrow_types import is_number, is_tensors, tensors
 from rankwise.offline.batches import FILE_COLUMN, Batch, Column, Selection, is_arrow
 from rankwise.offline.entries import entries, json_text
@@ -26,8 +27,8 @@ class FolderSource:
 
     is_recognisable = True
 
-    def __init__(self, path: Path, selection: Selection) -> None:
-        self._path = path.resolve()
+    def __init__(self, path: Place, selection: Selection) -> None:
+        self._path = path if isinstance(path, Address) else path.resolve()
         self._names = sorted(_files_below(self._path))
         if not self._names:
             raise UnreadableInput(f"there is no file in {path}")
@@ -37,12 +38,15 @@ class FolderSource:
     def batches(self, size: int, first_row: int = 0, position: int | None = None) -> Iterator[Batch]:
         for start in range(first_row, len(self._names), size):
             names = self._names[start : start + size]
-            paths = [str(self._path / name) for name in names]
+            paths = [self._path.below(name) if isinstance(self._path, Address) else str(self._path / name) for name in names]
             broken = {i: "its name is not UTF-8" for i, name in enumerate(names) if not is_utf8(name)}
             yield Batch(start, {FILE_COLUMN: paths}, len(names), broken, {"file": names})
 
 
-def _files_below(folder: Path) -> Iterator[str]:
+def _files_below(folder: Place) -> Iterator[str]:
+    if isinstance(folder, Address):
+        yield from (name for name, _ in folder.files() if not any(part.startswith(".") for part in name.split("/")))
+        return
     for place, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in files:

@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from rankwise.offline.addresses import Place
 from rankwise.offline.batches import Batch, Chosen, Row, Selection
 from rankwise.offline.entries import json_text
 from rankwise.offline.file_identity import file_identity
@@ -27,7 +28,7 @@ class JsonLinesSource:
 
     is_recognisable = True
 
-    def __init__(self, path: Path, selection: Selection) -> None:
+    def __init__(self, path: Place, selection: Selection) -> None:
         self._path = path
         self._chosen: Chosen = ([], [])
         self._chosen = self._choose(selection)

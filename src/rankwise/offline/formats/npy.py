@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from rankwise.errors import UnreadableInput
+from rankwise.offline.addresses import Address, Place, RemoteBytes
 from rankwise.offline.array_writing import first_rows, write_column
 from rankwise.offline.batches import Batch, Column, Selection
 from rankwise.offline.file_identity import file_identity
@@ -24,8 +26,8 @@ class NpySource:
 
     is_recognisable = True
 
-    def __init__(self, path: Path, selection: Selection) -> None:
-        self._array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+    def __init__(self, path: Place, selection: Selection) -> None:
+        self._array = _RemoteArray(path) if isinstance(path, Address) else np.load(path, mmap_mode="r", allow_pickle=False)
         if self._array.ndim == 0:
             raise UnreadableInput(f"{path} holds a single number, not rows")
         if self._array.dtype.kind not in f"{NUMBERS}US":
@@ -37,6 +39,33 @@ class NpySource:
         for start in range(first_row, len(self._array), size):
             rows = np.array(self._array[start : start + size])
             yield Batch(start, {"input": _native(rows)}, len(rows))
+
+
+class _RemoteArray:
+    """An array elsewhere, of which only the rows that are asked for are fetched."""
+
+    def __init__(self, address: Address) -> None:
+        with address.open() as file:
+            version = np.lib.format.read_magic(file)
+            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            self.shape, is_by_column, self.dtype = read(file)
+            self._start = file.tell()
+        if is_by_column and len(self.shape) > 1:
+            raise UnreadableInput(f"{address} is in Fortran's order, whose rows do not stand together", next=("copy it here first",))
+        self.ndim, self._bytes = len(self.shape), RemoteBytes(address)
+        if self.dtype.hasobject:
+            raise UnreadableInput(f"{address} holds Python objects, where numbers or texts are wanted")
+        if len(self._bytes) < self._start + self.dtype.itemsize * math.prod(self.shape):
+            raise UnreadableInput(f"{address} is shorter than its header says")
+
+    def __len__(self) -> int:
+        return int(self.shape[0])
+
+    def __getitem__(self, rows: slice) -> Array:
+        start, stop, _ = rows.indices(len(self))
+        each = self.dtype.itemsize * math.prod(self.shape[1:])
+        data = self._bytes[self._start + start * each : self._start + stop * each]
+        return np.frombuffer(data, self.dtype).reshape(stop - start, *self.shape[1:])
 
 
 def _native(rows: Array) -> Column:

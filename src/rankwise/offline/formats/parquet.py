@@ -7,6 +7,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+from rankwise.offline.addresses import Address, Place
 from rankwise.offline.arrow_types import is_lists, is_number
 from rankwise.offline.batches import Batch, Selection
 from rankwise.offline.file_identity import file_identity
@@ -25,7 +26,7 @@ class ParquetSource:
 
     is_recognisable = True
 
-    def __init__(self, path: Path, selection: Selection) -> None:
+    def __init__(self, path: Place, selection: Selection) -> None:
         self._path = path
         with _open(path) as file:
             self._chosen = chosen_of(file.schema_arrow, selection, path)
@@ -50,8 +51,8 @@ class ParquetSource:
                 skip = max(0, skip - rows)
 
 
-def _open(path: Path) -> Any:
-    return pq.ParquetFile(path, buffer_size=_READ_BYTES, pre_buffer=False)
+def _open(path: Place) -> Any:
+    return pq.ParquetFile(path.open_arrow() if isinstance(path, Address) else path, buffer_size=_READ_BYTES, pre_buffer=False)
 
 
 def _wanted_share(group: Any, names: list[str]) -> float:

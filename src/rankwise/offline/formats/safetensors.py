@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from rankwise.errors import UnreadableInput
+from rankwise.offline.addresses import Address, Place, RemoteBytes
 from rankwise.offline.array_writing import first_rows, write_column
 from rankwise.offline.batches import Batch, Selection, split
 from rankwise.offline.file_identity import file_identity
@@ -31,9 +32,9 @@ class SafetensorsSource:
 
     is_recognisable = True
 
-    def __init__(self, path: Path, selection: Selection) -> None:
+    def __init__(self, path: Place, selection: Selection) -> None:
         try:
-            records = read_safetensors(path).tree
+            records = (read_safetensors(Path(path.name), RemoteBytes(path)) if isinstance(path, Address) else read_safetensors(path)).tree
         except Damaged as error:
             raise UnreadableInput(f"{path} is damaged", why=str(error)) from error
         self._chosen = selection.of(sorted(records), path.name)

@@ -8,6 +8,7 @@ A node is a tuple whose first item says what it is:
 from __future__ import annotations
 
 import copy
+import importlib
 import io
 import marshal
 import pickle
@@ -50,6 +51,14 @@ def name_of_numpy(dtype: np.dtype[Any]) -> str:
 def torch_module() -> Any | None:
     """torch, if the process has imported it: the pool's parent side never does so by itself."""
     return sys.modules.get("torch")
+
+
+imports_torch = False  # whether a tensor that comes may have torch imported: in a process that passes tensors on to one that has it
+
+
+def torch_for_tensors() -> Any | None:
+    """torch, for a result that is to be a tensor."""
+    return importlib.import_module("torch") if imports_torch else torch_module()
 
 
 @cache
@@ -140,7 +149,7 @@ def as_array(data: Any, dtype: str, shape: tuple[int, ...], as_tensor: bool) -> 
     """A tensor or array over `data`, which offers a writable buffer of exactly its bytes."""
     array: np.ndarray[Any, Any] = np.ndarray(shape, NUMPY[dtype], data)
     if as_tensor:
-        torch = torch_module()
+        torch = torch_for_tensors()
         if torch is not None:  # through numpy, because torch's own frombuffer and view take twice as long
             return torch.from_numpy(array) if dtype not in CARRIED else carried(array, dtype, torch)
     return widened(array, dtype) if dtype in CARRIED else array

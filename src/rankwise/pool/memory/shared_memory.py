@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from rankwise.pool.errors import pool_closed
-from rankwise.pool.memory.encoding import CARRIED, NUMPY, carried, torch_module
+from rankwise.pool.memory.encoding import CARRIED, NUMPY, carried, torch_for_tensors
 
 _POPULATE_WRITE, _DONTNEED, _REMOVE = 23, 4, 9
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -312,7 +312,7 @@ def leased(
 
 def to_tensor(array: np.ndarray[Any, Any], dtype: str) -> Any:
     """The same memory as a tensor."""
-    torch = torch_module()
+    torch = torch_for_tensors()
     if torch is None:
         return array
     return torch.from_numpy(array) if dtype not in CARRIED else carried(array, dtype, torch)

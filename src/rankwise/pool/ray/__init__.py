@@ -1,5 +1,5 @@
 """The engine `ray`: actors of a Ray cluster, each with worker processes of its own below it.
 
-`engine` queues, sends and settles; `handles` starts actors and listens to them; `actor` is what runs on a node: the engine of one
-machine, fed by Ray. `cluster` speaks to the cluster, `placement` decides who goes where, `encoding` turns inputs and results into bytes.
+`engine` queues and settles, `turns` decides which actor gets which task, `actors` starts actors and listens to them. `cluster` speaks to
+the cluster and decides what is asked of it. `node` is what runs there: the engine of one machine, fed by Ray.
 """

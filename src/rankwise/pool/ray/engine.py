@@ -6,51 +6,51 @@ One lock guards all state. Futures are settled after it is released, because the
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import replace
-from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
 
 from rankwise.errors import UsageError
 from rankwise.pool.api.model import Model
+from rankwise.pool.api.streams import Stream
 from rankwise.pool.backend import PoolOptions, Requests, states_of
 from rankwise.pool.errors import ModelUnavailable, deadline_exceeded, killed_actors, no_worker, pool_closed, pool_full
 from rankwise.pool.memory.encoding import NUMPY, described, torch_module
-from rankwise.pool.ray import cluster, encoding
-from rankwise.pool.ray.actor import ActorSpec
-from rankwise.pool.ray.handles import ActorHandle, ActorSet
-from rankwise.pool.ray.placement import Placement, fixed_placements, node_placements, spread_replicas
-from rankwise.pool.ray.stats import cluster_stats
-from rankwise.pool.ray.streams import in_order
-from rankwise.pool.schedule.state import Deadlines, ModelState, Plan, Seat, any_seed, derived
+from rankwise.pool.ray import cluster
+from rankwise.pool.ray.actors import ActorHandle, ActorSet, cluster_stats
+from rankwise.pool.ray.cluster import Placement, Share
+from rankwise.pool.ray.node import ActorSpec, decode_error, decode_value, encode
+from rankwise.pool.ray.turns import Turns
+from rankwise.pool.schedule.pool_state import tell
+from rankwise.pool.schedule.state import Deadlines, ModelState, Plan, Seat, any_seed, derived, seed_of
 from rankwise.pool.schedule.tasks import TaskFuture
 from rankwise.pool.stats import Counters
 
 log = logging.getLogger("rankwise.pool")
-AHEAD_S = 0.05  # work that an actor has been given: enough that it need not wait for us, little enough to be done again elsewhere
-MOST_AHEAD = 4000  # tasks
-QUANTUM = 64  # tasks of one model before the others get their turn
 MAX_KILLS = 3  # actors that may die while they run nothing but this input
+_WINDOW = 4096  # requests of a stream that are under way, where the caller did not say
 
 
 def start(models: dict[str, Model], options: PoolOptions) -> RayEngine:
     _check_options(models, options)
     is_ours = cluster.connect(options.address)
     try:
-        gpus = cluster.all_gpus()
-        states = states_of(models, ("0",) if gpus else ())
-        wants_gpu = any(state.device == "cuda" for state in states.values())
+        nodes = cluster.nodes()
+        gpus = ("any",) if any(node.all.gpus for node in nodes) or any(model.device == "cuda" for model in models.values()) else ()
+        states = states_of(models, gpus)
+        needs = {name: _need(state, options) for name, state in states.items()}
+        if unplaced := cluster.check_placeable(needs, nodes, options.workers):
+            log.warning("%s; tasks wait for one that joins", unplaced)
         seed = any_seed() if options.seed is None else options.seed
         specs = {state.number: models[name].spec(name, state.device, derived(seed, "model", name)) for name, state in states.items()}
         below = replace(options, max_queue=1 << 40, seed=None, address=None)  # the queue is here, and has its limit here
-        spec = ActorSpec(states_of(models, ("0",) if gpus else ()), specs, below, 1, 1, False, seed)
-        return RayEngine(states, spec, options, wants_gpu, is_ours)
+        spec = ActorSpec(states_of(models, gpus), specs, below, seed, Placement(Share(), 1, 1))
+        return RayEngine(states, needs, spec, options, is_ours)
     except BaseException:
         if is_ours:
             cluster.disconnect()
@@ -60,8 +60,10 @@ def start(models: dict[str, Model], options: PoolOptions) -> RayEngine:
 class RayEngine:
     """A `Backend` of Ray actors."""
 
-    def __init__(self, models: dict[str, ModelState], spec: ActorSpec, options: PoolOptions, wants_gpu: bool, is_ours: bool) -> None:
-        self.models, self._options, self._wants_gpu, self._is_ours = models, options, wants_gpu, is_ours
+    def __init__(
+        self, models: dict[str, ModelState], needs: dict[str, Share], spec: ActorSpec, options: PoolOptions, is_ours: bool
+    ) -> None:
+        self.models, self._needs, self._options, self._is_ours = models, list(needs.values()), options, is_ours
         self._states = list(models.values())
         self.counters = Counters(list(models))
         self.lock = threading.Lock()
@@ -69,17 +71,19 @@ class RayEngine:
         self.is_closing = self.is_closed = False
         self._deadlines = Deadlines()
         self._settled: list[tuple[TaskFuture | Future[None], bool, Any]] = []
-        self._serial = 0
         self._loads: dict[int, tuple[ActorHandle, ModelState]] = {}  # by serial
-        self._held: dict[int, dict[int, int]] = {state.number: {} for state in self._states if state.replicas is not None}
         self._store = cluster.ray_module().put
         self.actors = ActorSet(self, spec)
+        self._turns = Turns(self._states, needs, self.actors, self._begins)
         first = self._placements_wanted()
-        seats = [Seat("cuda" if placement.gpus else "cpu", placement.threads) for placement in first for _ in range(placement.workers)]
+        seats = [
+            Seat("cuda" if placement.share.gpus else "cpu", placement.threads) for placement in first for _ in range(placement.workers)
+        ]
         self.plan = Plan(seats, f"{len(seats)} workers in {len(first)} actors of a Ray cluster")
         for placement in first:
             self.actors.start(placement)
-        self._threads = [threading.Thread(target=act, name=name, daemon=True) for act, name in self._spec]
+        watches = {"rankwise-ray-time": self._watch_deadlines, "rankwise-ray-nodes": self._watch_nodes}
+        self._threads = [threading.Thread(target=watch, name=name, daemon=True) for name, watch in watches.items()]
         for thread in self._threads:
             thread.start()
 
@@ -89,7 +93,7 @@ class RayEngine:
         if self.is_closing:
             raise pool_closed()
         now = time.monotonic()
-        task = TaskFuture(model, encoding.encode(model.name, inputs, self._store), now, self)  # type: ignore[arg-type]
+        task = TaskFuture(model, encode(model.name, inputs, self._store), now, self)  # type: ignore[arg-type]
         task.priority, task.seed = priority, seed
         if deadline_s is not None:
             task.deadline = now + deadline_s
@@ -107,8 +111,11 @@ class RayEngine:
     def stream(
         self, requests: Requests, window: int | None, deadline_s: float | None, priority: int, seed: int | None, length: int
     ) -> Iterator[Any]:
-        submit = partial(self.submit, deadline_s=deadline_s, priority=priority)
-        return in_order(submit, requests, window, seed, self.has_open_tasks)
+        def submit(number: int, model: ModelState, inputs: Any) -> Future[Any]:
+            return self.submit(model, tuple(inputs), deadline_s, priority, seed_of(seed, number))
+
+        numbered = ((number, *request) for number, request in enumerate(requests))
+        return Stream(submit, self.has_open_tasks, window or _WINDOW).results(numbered)
 
     def load(self, model: ModelState) -> Future[None]:
         future: Future[None] = Future()
@@ -194,7 +201,7 @@ class RayEngine:
         """An actor is there and can be given something to do."""
         with self.lock:
             actor.is_ready = not self.is_closed
-            self._spread_replicas()
+            self._turns.spread_replicas()
             self.plan_more()
         self.settle()
 
@@ -210,7 +217,7 @@ class RayEngine:
         now = time.monotonic()
         with self.lock:
             for number, ok, payload in loads:
-                self._take_load(number, None if ok else encoding.decode_error(payload, self._loads[number][1].name))
+                self._take_load(number, None if ok else decode_error(payload, self._loads[number][1].name))
             for number, task, ok, value in found:
                 del actor.inflight[number]
                 if not task.is_over:
@@ -229,7 +236,7 @@ class RayEngine:
             self.actors.remove(actor, was_ready, why)
             if not self.is_closed:
                 self._run_again(orphans, why, is_its_own)
-                self._spread_replicas()
+                self._turns.spread_replicas()
                 self.plan_more()
             self._changed.notify_all()
         self.settle()
@@ -238,31 +245,18 @@ class RayEngine:
         while self._settled:
             with self.lock:
                 settled, self._settled = self._settled, []
-            for future, ok, value in settled:
-                try:
-                    if ok:
-                        future.set_result(value)
-                    elif future.running() or future.set_running_or_notify_cancel():
-                        future.set_exception(value)
-                except Exception:
-                    log.exception("a future could not be settled")
+            tell(settled)
 
     # ---- the lock is held from here on
 
     def plan_more(self) -> None:
-        """Each worker something to do first, then enough that none waits for us."""
-        ready = [actor for actor in self.actors.ready if actor.may_be_sent]
-        if not ready:
-            return
-        if any(state.queue.waiting for state in self._states):
-            for is_ahead in (False, True):
-                for actor in sorted(ready, key=lambda actor: len(actor.inflight) / actor.placement.workers):
-                    self._fill(actor, is_ahead)
+        self._turns.give_out()
         for state in self._states:
             if state.awaiting_load and not any(model is state for _, model in self._loads.values()):
                 self._load_wanted(state)
-        for actor in ready:
-            actor.flush(time.monotonic())
+        now = time.monotonic()
+        for actor in self.actors.ready:
+            actor.flush(now)
 
     def fail(self, task: TaskFuture, error: BaseException) -> None:
         self.counters.of(task.model.name).failed += 1
@@ -272,30 +266,6 @@ class RayEngine:
         for model in self._states:
             self._break(model, no_worker(why))
 
-    def _fill(self, actor: ActorHandle, is_ahead: bool) -> None:
-        now, progress = time.monotonic(), True
-        while progress and not actor.is_exclusive:
-            progress = False
-            for model in self._by_turn():
-                if self._can_run(actor, model):
-                    progress |= self._give(actor, model, _most(actor, model, is_ahead), now)
-
-    def _give(self, actor: ActorHandle, model: ModelState, most: int, now: float) -> bool:
-        """Some tasks of this model; one that was with an actor that died gets an actor to itself."""
-        given = 0
-        while given < QUANTUM and len(actor.inflight) < most and not actor.is_exclusive:
-            task = model.queue.peek()
-            if task is None or (task.alone and actor.inflight):
-                break
-            model.queue.pop()
-            if not self._begins(task, now):
-                continue
-            self._serial += 1
-            actor.add(self._serial, task)  # type: ignore[arg-type]
-            model.virtual_s += model.order_s or 0.001
-            given += 1
-        return bool(given)
-
     def _begins(self, task: Any, now: float) -> bool:
         if task.deadline is not None and now >= task.deadline:
             self._expire(task)
@@ -304,36 +274,12 @@ class RayEngine:
             task.has_begun = task.begin()
         return True
 
-    def _by_turn(self) -> list[ModelState]:
-        def turn(model: ModelState) -> tuple[int, float]:
-            head = model.queue.peek()
-            return (-(head.priority if head else 0), model.virtual_s)
-
-        return sorted([model for model in self._states if model.queue.waiting], key=turn)
-
-    def _can_run(self, actor: ActorHandle, model: ModelState) -> bool:
-        if model.number in actor.cannot or (model.device == "cuda" and not actor.placement.gpus):
-            return False
-        return model.number not in self._held or actor.number in self._held[model.number]
-
-    def _spread_replicas(self) -> None:
-        for model in self._states:
-            if model.replicas is None:
-                continue
-            able = {actor.number: actor for actor in self.actors.ready if model.device != "cuda" or actor.placement.gpus}
-            before = self._held[model.number]
-            held = spread_replicas(model.replicas, before, {number: actor.placement.workers for number, actor in able.items()})
-            for number, count in held.items():
-                if before.get(number) != count:
-                    able[number].hold(model.number, count)
-            self._held[model.number] = held
-
     def _load_wanted(self, model: ModelState) -> None:
-        able = [actor for actor in self.actors.ready if self._can_run(actor, model)]
+        able = [actor for actor in self.actors.ready if self._turns.can_run(actor, model)]
         for actor in able if model.replicas is not None else able[:1]:
-            self._serial += 1
-            self._loads[self._serial] = (actor, model)
-            actor.load(self._serial, model.number)
+            serial = self._turns.next_serial()
+            self._loads[serial] = (actor, model)
+            actor.load(serial, model.number)
 
     def _take_load(self, number: int, error: BaseException | None) -> None:
         actor, model = self._loads.pop(number)
@@ -361,7 +307,7 @@ class RayEngine:
         """This node cannot build it: a file may be missing there. Where none can, that is the model's end."""
         error.add_note(f"rankwise: on node {actor.host}")
         actor.cannot[model.number] = error
-        if not any(self._can_run(other, model) for other in self.actors.ready):
+        if not any(self._turns.can_run(other, model) for other in self.actors.ready):
             self._break(model, error)
 
     def _run_again(self, orphans: list[TaskFuture], why: str, is_its_own: bool) -> None:
@@ -406,7 +352,8 @@ class RayEngine:
 
     def _conclude(self, task: TaskFuture, ok: bool, value: Any) -> None:
         task.end()
-        self._settled.append((task, ok, value))
+        if not ok or not task.finish(value):
+            self._settled.append((task, ok, value))
 
     def _fail_waiting(self) -> None:
         for model in self._states:
@@ -425,13 +372,9 @@ class RayEngine:
 
     def _read(self, task: TaskFuture, ok: bool, payload: Any, arrays: Any) -> tuple[bool, Any]:
         try:
-            return ok, encoding.decode_value(payload, arrays, task.to_tensor) if ok else encoding.decode_error(payload, task.model.name)
+            return ok, decode_value(payload, arrays, task.to_tensor) if ok else decode_error(payload, task.model.name)
         except Exception as error:  # a result that cannot be had here: a class that cannot be imported, say
             return False, error
-
-    @property
-    def _spec(self) -> tuple[Any, ...]:
-        return (self._watch_deadlines, "rankwise-ray-time"), (self._watch_nodes, "rankwise-ray-nodes")
 
     def _watch_deadlines(self) -> None:
         while not self.is_closed:
@@ -459,25 +402,17 @@ class RayEngine:
             self.actors.look_at_calls()
 
     def _placements_wanted(self) -> list[Placement]:
-        options = self._options
-        if isinstance(options.workers, int):
-            return fixed_placements(self.actors.vacant(options.workers), options.threads, self._wants_gpu)
-        taken = self.actors.nodes_in_use()
-        nodes = cluster.nodes()
-        placements = node_placements(nodes, taken, options.threads, self._wants_gpu)
-        if self._wants_gpu and any(state.device == "cpu" for state in self._states):
-            without = [node for node in nodes if not node.gpus]
-            placements += node_placements(without, taken, options.threads, wants_gpu=False)
-        return placements
+        if not self.actors.may_start:
+            return []
+        workers, actors, nodes = self._options.workers, list(self.actors.all), cluster.nodes()
+        if isinstance(workers, int):
+            return cluster.fixed_placements(workers, self._needs, nodes, [actor.placement for actor in actors])
+        return cluster.node_placements(self._needs, nodes, [actor.node for actor in actors])
 
 
-def _most(actor: ActorHandle, model: ModelState, is_ahead: bool) -> int:
-    """Tasks that may be with this actor, so that the next one of the model is sent as well."""
-    least = actor.placement.workers * model.max_batch
-    if not is_ahead:
-        return least
-    known = math.ceil(AHEAD_S / model.order_s) if model.order_s else 0
-    return min(MOST_AHEAD, max(2 * least, actor.placement.workers * known))
+def _need(state: ModelState, options: PoolOptions) -> Share:
+    """Of a worker with this model. The memory of a GPU is none that Ray counts."""
+    return Share(options.threads or 1, 1.0) if state.device == "cuda" else Share(options.threads or 1, 0.0, state.nbytes)
 
 
 def _check_options(models: dict[str, Model], options: PoolOptions) -> None:

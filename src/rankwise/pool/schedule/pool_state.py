@@ -9,6 +9,7 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -59,16 +60,7 @@ class PoolState:
         while self._to_settle:
             with self.lock:
                 settled, self._to_settle = self._to_settle, []
-            for future, ok, value in settled:
-                try:
-                    if ok and isinstance(future, TaskFuture):
-                        future.announce()
-                    elif ok:
-                        future.set_result(value)
-                    elif future.running() or future.set_running_or_notify_cancel():
-                        future.set_exception(value)
-                except Exception:
-                    log.exception("a future could not be settled")
+            tell(settled)
 
     def withdraw(self, task: Task) -> None:
         """A future is about to be cancelled: if its task has not begun, it never will, and its place in the queue is free."""
@@ -370,3 +362,17 @@ def hand_over(task: Task) -> None:
         task.model = task.model.successor
     for part in task.parts:
         part.model = task.model
+
+
+def tell(settled: Sequence[tuple[Outcome | Future[None], bool, Any]]) -> None:
+    """Settle futures whose tasks are over; a `TaskFuture` that worked has its result already. No lock is held."""
+    for future, ok, value in settled:
+        try:
+            if ok and isinstance(future, TaskFuture):
+                future.announce()
+            elif ok:
+                future.set_result(value)
+            elif future.running() or future.set_running_or_notify_cancel():
+                future.set_exception(value)
+        except Exception:
+            log.exception("a future could not be settled")

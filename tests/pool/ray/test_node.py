@@ -10,7 +10,7 @@ import torch
 
 from rankwise.pool.errors import Unsendable
 from rankwise.pool.memory.encoding import unpack
-from rankwise.pool.ray.encoding import ResultEncoder, decode_error, decode_value, encode, is_small, with_arrays_moved
+from rankwise.pool.ray.node import ResultEncoder, decode_error, decode_value, encode, is_small, with_arrays_moved
 
 
 class Pair(NamedTuple):

@@ -1,31 +1,43 @@
-"""The actors as this process knows them: started, listened to in a thread each, replaced when they are lost."""
+"""The actors as this process knows them: started, listened to in a thread each, replaced when they are lost; and their numbers."""
 
 from __future__ import annotations
 
 import itertools
 import logging
 import marshal
+import os
 import threading
 import time
 from collections import deque
 from dataclasses import replace
-from typing import Any, Protocol
+from itertools import groupby
+from typing import Any, NamedTuple, Protocol
 
 from rankwise.pool.memory.encoding import torch_module
 from rankwise.pool.ray import cluster
-from rankwise.pool.ray.actor import ActorSpec, PoolActor
-from rankwise.pool.ray.placement import Placement
-from rankwise.pool.schedule.state import derived
-from rankwise.pool.schedule.tasks import TaskFuture
+from rankwise.pool.ray.cluster import Placement
+from rankwise.pool.ray.node import ActorSpec, PoolActor
+from rankwise.pool.schedule.state import ModelState, derived
+from rankwise.pool.schedule.tasks import Task, TaskFuture
 from rankwise.pool.stats import Counters
 from rankwise.pool.workers.fork_server import pause_s
 
 log = logging.getLogger("rankwise.pool")
 _UNHEARD = 2  # messages on their way to an actor, where it has enough to do: what comes meanwhile travels together
+_FETCHING = 16  # large inputs on their way to an actor
+_TOGETHER = 4  # such inputs in one message, which arrives when all of them are there
 _LISTENING = 2  # calls that wait for answers, so that one is there when another comes back
 _MAX_EARLY = 3  # actors in a row that died before they were there
 _END_S = 3.0
+_SUMMED = ("replicas", "loads", "evictions")  # numbers that only the actors know
 _SILENT_S = 60.0  # an actor says something every second; one that has said nothing for so long stands still
+
+
+class _Call(NamedTuple):
+    number: int
+    ref: Any
+    numbers: list[int]  # of the tasks
+    is_large: bool
 
 
 class ActorHandle:
@@ -40,8 +52,8 @@ class ActorHandle:
         self.inflight: dict[int, TaskFuture] = {}
         self.cannot: dict[int, BaseException] = {}  # models that could not be built there
         self.numbers: dict[str, Any] = {}  # what it told of itself last
-        self._sent = self._heard = 0  # messages
-        self._calls: deque[tuple[int, Any, list[int]]] = deque()  # those not heard of yet
+        self._sent = self._fetching = 0  # messages, and large inputs that have not arrived
+        self._calls: deque[_Call] = deque()  # those not heard of yet
         self._next: list[tuple[int, TaskFuture]] = []
         self.thread: threading.Thread | None = None
 
@@ -52,48 +64,52 @@ class ActorHandle:
 
     @property
     def may_be_sent(self) -> bool:
-        return self._sent - self._heard < _UNHEARD or len(self.inflight) < 2 * self.placement.workers
+        return len(self.inflight) < 2 * self.placement.workers or sum(not call.is_large for call in self._calls) < _UNHEARD
+
+    def has_room_for(self, task: Task) -> bool:
+        return not task.slots or self._fetching < _FETCHING
 
     def add(self, number: int, task: TaskFuture) -> None:
         self.inflight[number] = task
         self._next.append((number, task))
+        self._fetching += bool(task.slots)
 
     def flush(self, now: float) -> None:
-        """What was added goes on its way, in one message."""
-        if not self._next:
-            return
+        """What was added goes on its way: what is small in one message."""
+        for is_large, tasks in groupby(self._next, key=lambda entry: bool(entry[1].slots)):
+            some = list(tasks)
+            most = _TOGETHER if is_large else len(some)
+            for first in range(0, len(some), most):
+                self._send(some[first : first + most], is_large, now)
+        self._next = []
+
+    def _send(self, tasks: list[tuple[int, TaskFuture]], is_large: bool, now: float) -> None:
         refs: list[Any] = []
         entries = []
-        for number, task in self._next:
+        for number, task in tasks:
             left_s = None if task.deadline is None else task.deadline - now
             entries.append((number, task.model.number, task.node, left_s, task.priority, task.seed, task.to_tensor, len(refs)))
             refs += task.slots
         self._sent += 1
-        self._calls.append(
-            (
-                self._sent,
-                self.run.remote(marshal.dumps(entries, 2), torch_module() is not None, *refs),
-                [number for number, _ in self._next],
-            )
-        )
-        self._next = []
+        ref = self.run.remote(marshal.dumps(entries, 2), torch_module() is not None, *refs)
+        self._calls.append(_Call(self._sent, ref, [number for number, _ in tasks], is_large))
 
     def heard(self, calls: int) -> None:
-        self._heard = calls
-        while self._calls and self._calls[0][0] <= calls:
-            self._calls.popleft()
+        while self._calls and self._calls[0].number <= calls:
+            call = self._calls.popleft()
+            self._fetching -= call.is_large * len(call.numbers)
 
     def failed_calls(self) -> list[tuple[list[int], Exception]]:
         """Messages that never arrived, though the actor lives: what they carried could not be had there."""
         ray, failed = cluster.ray_module(), []
-        for _, ref, numbers in list(self._calls):
-            if ray.wait([ref], timeout=0)[0]:
+        for call in list(self._calls):
+            if ray.wait([call.ref], timeout=0)[0]:
                 try:
-                    ray.get(ref)
+                    ray.get(call.ref)
                 except ray.exceptions.RayActorError:
                     pass  # is noticed by whoever listens
                 except Exception as error:
-                    failed.append((numbers, error))
+                    failed.append((call.numbers, error))
         return failed
 
     def load(self, number: int, model: int) -> None:
@@ -138,22 +154,21 @@ class ActorSet:
     def ready(self) -> list[ActorHandle]:
         return [actor for actor in self.all if actor.is_ready]
 
-    def vacant(self, wanted: int) -> int:
-        return wanted - len(self.all) if time.monotonic() >= self._not_before else 0
-
-    def nodes_in_use(self) -> list[str]:
-        if time.monotonic() < self._not_before:
-            return [node.id for node in cluster.nodes()]
-        return [actor.node for actor in list(self.all)]
+    @property
+    def may_start(self) -> bool:
+        """Not right after one that died before it was there."""
+        return time.monotonic() >= self._not_before
 
     def start(self, placement: Placement) -> None:
         number = next(self._numbers)
         seed = derived(self._spec.seed, "actor", number)
-        spec = replace(self._spec, workers=placement.workers, threads=placement.threads, has_gpu=placement.gpus > 0, seed=seed)
+        spec = replace(self._spec, placement=placement, seed=seed)
         where: Any = "SPREAD"
         if placement.node:
             where = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(placement.node, soft=False)
-        handle = self._kind.options(num_cpus=placement.cpus, num_gpus=placement.gpus, scheduling_strategy=where).remote(spec)
+        share = placement.share
+        options = {"num_cpus": share.cpus, "num_gpus": share.gpus, "memory": share.memory or None, "scheduling_strategy": where}
+        handle = self._kind.options(**options).remote(spec)
         actor = ActorHandle(number, placement, handle)
         actor.thread = threading.Thread(target=self._listen, args=(actor,), name=f"rankwise-ray-{number}", daemon=True)
         self.all.append(actor)
@@ -227,3 +242,42 @@ def _told(error: Exception) -> str:
 def _is_of_node(error: Exception) -> bool:
     text = str(error).lower()
     return "node has died" in text or "node died" in text or "owner" in text
+
+
+def cluster_stats(states: list[ModelState], actors: ActorSet, counters: Counters, plan: str) -> dict[str, Any]:
+    """The pool at one moment, in the shape that the pool of one machine has, with the node of each worker. What actors know is as they
+    told it last, a second ago at the most."""
+    told = [actor.numbers["models"] for actor in actors.ready if actor.numbers]
+    running = [task.model for actor in actors.all for task in actor.inflight.values() if not task.is_over]
+    workers: list[dict[str, Any]] = []
+    for actor in actors.all:
+        for worker in actor.numbers.get("workers", ()):
+            workers.append({**worker, "number": len(workers) + 1, "node": actor.host, "actor": actor.number})
+    lanes = [actor.numbers["lanes"] for actor in actors.ready if actor.numbers]
+    return {
+        "pid": os.getpid(),
+        "plan": plan,
+        "models": {state.name: _model(state, [each[state.name] for each in told], running.count(state), counters) for state in states},
+        "workers": workers,
+        "restarts": counters.restarts + sum(actor.numbers.get("restarts", 0) for actor in actors.all),
+        "lanes": {name: sum(each[name] for each in lanes) for name in ("inputs_used_bytes", "inputs_bytes")},
+        "actors": [
+            {"number": actor.number, "node": actor.host, "ready": actor.is_ready, "inflight": len(actor.inflight)} for actor in actors.all
+        ],
+    }
+
+
+def _model(state: ModelState, told: list[dict[str, Any]], running: int, counters: Counters) -> dict[str, Any]:
+    broken = state.broken.finding if state.broken is not None else None
+    findings = [each["finding"] for each in told if each["finding"]]
+    return {
+        "queued": state.queue.requests,
+        "running": running,
+        "memory_bytes": max([each["memory_bytes"] or 0 for each in told], default=0) or None,
+        "max_batch": min([each["max_batch"] for each in told], default=state.max_batch),
+        "batch_cost_s": next((each["batch_cost_s"] for each in told if each["batch_cost_s"]), None),
+        "state": "failed" if broken is not None else "ok",
+        "finding": f"{broken.code} {broken.summary}" if broken is not None else next(iter(findings), None),
+        **counters.of(state.name).to_dict(),
+        **{name: sum(each[name] for each in told) for name in _SUMMED},
+    }

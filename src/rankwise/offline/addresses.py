@@ -1,0 +1,136 @@
+"""Files that are elsewhere: `s3://…`, and whatever else pyarrow or fsspec can open."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import os
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO, cast
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
+
+from rankwise.errors import UsageError
+from rankwise.offline.lazy import pa, pafs
+
+_ADDRESS = re.compile(r"[A-Za-z][\w+.-]+://")
+_SECRET = re.compile(r"secret|password|token|key|sig", re.IGNORECASE)  # in the name of a part behind the question mark
+_READ_BYTES = 1 << 20  # at once, where lines are read
+
+
+def is_address(given: Any) -> bool:
+    return isinstance(given, str) and bool(_ADDRESS.match(given))
+
+
+def place_of(given: str | os.PathLike[str]) -> Place:
+    """A path of this machine, or a file elsewhere."""
+    if not is_address(given):
+        return Path(given)
+    parts = urlsplit(str(given))
+    return Path(unquote(parts.path)) if parts.scheme == "file" else Address(str(given))
+
+
+class Address:
+    """A file or a folder in a file system of pyarrow's, with the few words of `pathlib.Path` that readers use.
+
+    Its text, as messages and journals have it, is without what stands behind a question mark.
+    """
+
+    def __init__(self, uri: str) -> None:
+        _check_no_secret(uri)
+        self.uri = uri
+        self.system, self.path = _opened(uri)
+        self._shown = uri.partition("?")[0]
+
+    def __str__(self) -> str:
+        return self._shown
+
+    @property
+    def name(self) -> str:
+        return PurePosixPath(self.path).name
+
+    @property
+    def suffix(self) -> str:
+        return PurePosixPath(self.path).suffix
+
+    def beside(self, name: str) -> str:
+        """Of another file in the same folder, its path there."""
+        return str(PurePosixPath(self.path).parent / name)
+
+    def below(self, name: str) -> str:
+        """Of a file in this folder, its address."""
+        return f"{self._shown.rstrip('/')}/{quote(name)}{self.uri[len(self._shown) :]}"
+
+    def info(self) -> Any:
+        return self.system.get_file_info(self.path)
+
+    def exists(self) -> bool:
+        return bool(self.info().type != pafs.FileType.NotFound)
+
+    def is_dir(self) -> bool:
+        return bool(self.info().type == pafs.FileType.Directory)
+
+    def files(self) -> Iterator[tuple[str, str]]:
+        """Of all files below this folder: the name from here, with size and time of change."""
+        for info in self.system.get_file_info(pafs.FileSelector(self.path, recursive=True)):
+            if info.type == pafs.FileType.File:
+                yield str(PurePosixPath(info.path).relative_to(self.path)), f"{info.size} {info.mtime_ns}"
+
+    def open_arrow(self) -> Any:
+        """As pyarrow's own readers take it: seekable, and only what is asked for is fetched."""
+        return self.system.open_input_file(self.path)
+
+    def open(self, mode: str = "rb") -> BinaryIO:
+        return cast(BinaryIO, io.BufferedReader(self.open_arrow(), _READ_BYTES))
+
+
+class RemoteBytes:
+    """The bytes of a file elsewhere, fetched as they are asked for: `len` and slices, as a mapped file has."""
+
+    def __init__(self, address: Address) -> None:
+        self._file = address.open_arrow()
+
+    def __len__(self) -> int:
+        return int(self._file.size())
+
+    def __getitem__(self, span: slice) -> bytes:
+        start, stop, _ = span.indices(len(self))
+        return bytes(self._file.read_at(max(0, stop - start), start))
+
+
+Place = Path | Address
+
+
+def _check_no_secret(uri: str) -> None:
+    parts = urlsplit(uri)
+    if parts.password or any(_SECRET.search(name) for name, _ in parse_qsl(parts.query, keep_blank_values=True)):
+        raise UsageError(
+            f"the address {parts.scheme}://…{parts.path} has a secret in it",
+            why="a command line is seen by everybody on the machine, and stays in the shell's history",
+            next=("give it by the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY) or the provider's own files",),
+        )
+
+
+def _opened(uri: str) -> tuple[Any, str]:
+    """The file system, and the path in it."""
+    parts = urlsplit(uri)
+    system, base, is_quoted = _open_system(f"{parts.scheme}://{parts.netloc}{'?' if parts.query else ''}{parts.query}")
+    return system, base.rstrip("/") + (unquote(parts.path) if is_quoted else parts.path)
+
+
+@lru_cache(maxsize=16)
+def _open_system(root: str) -> tuple[Any, str, bool]:
+    """pyarrow's own for it, or fsspec's where pyarrow has none. A system has connections: one is kept for all its files."""
+    try:
+        return (*pafs.FileSystem.from_uri(root), True)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        own = error
+    try:
+        core = importlib.import_module("fsspec.core")
+        system, base = core.url_to_fs(root)
+    except (ImportError, ValueError) as error:
+        steps = ("pip install fsspec, and what its message names",)
+        raise UsageError(f"nothing here opens {root.partition('?')[0]}", why=f"pyarrow: {own}; fsspec: {error}"[:400], next=steps) from None
+    return pafs.PyFileSystem(pafs.FSSpecHandler(system)), base, False

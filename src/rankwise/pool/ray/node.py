@@ -1,0 +1,291 @@
+"""What runs on a node: the actor, and how inputs and results travel to it and back.
+
+The actor is the engine of one machine, fed by Ray in as few calls as it can. A model runs in a worker process below it, as everywhere:
+what an input does to its worker is seen and judged there, with the same findings, and the actor goes on. Ray tells when it or its node
+is lost. What is small travels inside the message, arrays that are large through the object store: a place in a node of the encoding is
+then the number of an array that travels beside the message, an offset in it, and the bytes there.
+"""
+
+from __future__ import annotations
+
+import importlib
+import marshal
+import os
+import pickle
+import queue
+import socket
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from rankwise.pool.api.model import become_like_the_caller
+from rankwise.pool.backend import PoolOptions, gpus, plan_workers, this_machine
+from rankwise.pool.errors import Unsendable
+from rankwise.pool.memory import encoding
+from rankwise.pool.memory.encoding import (
+    INLINE_BYTES,
+    NUMPY,
+    EncodedInputs,
+    Node,
+    as_array,
+    folded,
+    pack,
+    stays_tensor,
+    torch_module,
+    unpack,
+)
+from rankwise.pool.memory.requests import RemoteTraceback, not_sendable, pickled, raised, wants_tensors
+from rankwise.pool.memory.shared_memory import Slot, rounded
+from rankwise.pool.processes import Processes, staffed
+from rankwise.pool.ray.cluster import Placement
+from rankwise.pool.schedule.state import ModelState
+
+LARGE_BYTES = 64 << 10  # from here on an array is worth an object of its own
+_LONGEST = 20_000  # bytes of an exception, or of its traceback
+_TELL_S = 1.0  # how often the numbers are told, also as a sign of life
+_MOST = 2000  # answers in one message
+_GATHER_S = 0.002  # what else is done so soon travels with the first answer: a call costs more than most tasks
+_PATIENCE_S = 0.002  # between two looks whether the lane has room
+
+
+@dataclass(frozen=True)
+class ActorSpec:
+    """What an actor is made from."""
+
+    states: dict[str, ModelState]
+    specs: dict[int, bytes]
+    options: PoolOptions
+    seed: int
+    placement: Placement
+
+
+class PoolActor:
+    """`run` takes tasks, `answers` gives what has become of them; each in a thread of its own."""
+
+    def __init__(self, spec: ActorSpec) -> None:
+        self._engine = _engine(spec)
+        become_like_the_caller(pickle.loads(next(iter(spec.specs.values()))))  # results may be of classes that are the caller's
+        self._states = list(self._engine.models.values())
+        self._done: queue.SimpleQueue[tuple[int, Future[Any]]] = queue.SimpleQueue()
+        self._given = self._answered = 0  # tasks
+        self._calls, self._told, self._busy = 0, 0.0, [(0, 0.0)] * len(self._states)
+
+    def begin(self) -> dict[str, Any]:
+        """Answered as soon as the actor is there: where that is."""
+        import ray
+
+        return {"node": ray.get_runtime_context().get_node_id(), "host": socket.gethostname(), "pid": os.getpid()}
+
+    def run(self, message: bytes, has_torch: bool, *arrays: np.ndarray[Any, Any]) -> None:
+        """Each task with the number of the first of the arrays that are its own. `has_torch`: the caller has imported it, so that
+        results may be tensors there, and pass through here as such; importing it takes seconds, so only where they will be."""
+        tasks = marshal.loads(message)
+        encoding.imports_torch = has_torch
+        if has_torch and any(task[6] for task in tasks):
+            importlib.import_module("torch")
+        for number, model, node, deadline_s, priority, seed, to_tensor, first in tasks:
+            try:
+                given = self._encoded(node, arrays[first:], to_tensor)
+                task = self._engine.submit_encoded(self._states[model], given, deadline_s, priority, seed=seed)
+            except Exception as error:
+                task = Future()
+                task.set_exception(error)
+            self._given += 1
+            task.add_done_callback(partial(self._note, number))
+        self._calls += 1
+
+    def load(self, number: int, model: int) -> None:
+        self._given += 1
+        self._engine.load(self._states[model]).add_done_callback(partial(self._note, number))
+
+    def unload(self, model: int) -> None:
+        self._engine.unload(self._states[model])
+
+    def hold(self, model: int, replicas: int) -> None:
+        """It has the model so often, from now on."""
+        self._states[model].replicas = replicas
+
+    def answers(self) -> tuple[int, bytes, list[np.ndarray[Any, Any]], dict[str, Any] | None]:
+        """As soon as there is one: the calls of `run` that were heard so far, the answers, their large arrays, and now and then numbers."""
+        encoder, answers = ResultEncoder(), []
+        try:
+            number, task = self._done.get(timeout=_TELL_S)
+            until = time.monotonic() + _GATHER_S
+            while True:
+                error = task.exception()
+                answers.append((number, *(encoder.result(task.result()) if error is None else encoder.failure(error))))
+                del task, error  # or the memory of its result would be in use until the next one comes
+                self._answered += 1
+                if len(answers) >= _MOST:
+                    break
+                left_s = until - time.monotonic() if self._answered < self._given else 0.0
+                number, task = self._done.get(timeout=left_s) if left_s > 0 else self._done.get_nowait()
+        except queue.Empty:
+            pass
+        return self._calls, marshal.dumps((answers, self._seconds()), 2), encoder.arrays, self._numbers()
+
+    def close(self) -> None:
+        self._engine.close(cancel=True, timeout=0)
+
+    def _note(self, number: int, task: Future[Any]) -> None:
+        self._done.put((number, task))
+
+    def _encoded(self, node: Node, arrays: tuple[np.ndarray[Any, Any], ...], to_tensor: bool) -> EncodedInputs:
+        """As a caller of this machine would have packed it: large arrays on the lane, where every worker reads them in place."""
+        if is_small(node):
+            return node, len(node[1][0][3]), (), to_tensor
+        slots: list[Slot] = []
+        arena = self._engine.arena
+
+        def put(data: np.ndarray[Any, Any], owner: Any = None) -> Any:
+            if data.nbytes <= INLINE_BYTES:
+                return data.tobytes()
+            slots.append(slot := self._on_lane(data))
+            return (slot.segment, slot.offset, data.nbytes)
+
+        try:
+            node, size = folded(with_arrays_moved(node, arrays, put), put)
+        except BaseException:
+            for slot in slots:
+                arena.drop(slot)
+            raise
+        return node, size, slots, to_tensor
+
+    def _on_lane(self, data: np.ndarray[Any, Any]) -> Slot:
+        """Waits while what is under way may make room: nobody here could try again."""
+        arena = self._engine.arena
+        while (slot := arena.write(data)) is None:
+            if rounded(data.nbytes) > arena.limit_bytes or not self._engine.has_open_tasks():
+                raise self._engine.no_room("an input", data.nbytes)
+            time.sleep(_PATIENCE_S)
+        return slot
+
+    def _seconds(self) -> list[tuple[int, float]]:
+        """Tasks of each model since the last answer, and the seconds they took."""
+        now = []
+        for state in self._states:
+            counted = self._engine.counters.of(state.name)
+            counted.sort_in()
+            now.append((counted.tasks, counted.busy_s))
+        before, self._busy = self._busy, now
+        return [(tasks - past[0], busy_s - past[1]) for (tasks, busy_s), past in zip(now, before)]
+
+    def _numbers(self) -> dict[str, Any] | None:
+        now = time.monotonic()
+        if now - self._told < _TELL_S:
+            return None
+        self._told = now
+        return self._engine.stats()
+
+
+def _engine(spec: ActorSpec) -> Processes:
+    """On what Ray has given this actor, whatever else the machine has."""
+    placement, options = spec.placement, spec.options
+    has_gpu = placement.share.gpus > 0
+    here = replace(this_machine(), cores=placement.workers * placement.threads, gpus=gpus() if has_gpu else (), why="as Ray has placed it")
+    if placement.node and placement.share.memory and options.memory is None:  # all that the node had free: nobody counts on the rest
+        options = replace(options, memory={"cpu": placement.share.memory})
+    seats = plan_workers(here, placement.workers, has_gpu, placement.threads, pin=False)
+    return staffed(spec.states, spec.specs, seats, options, here.memory_bytes, spec.seed, here.gpus)
+
+
+# ---- inputs and results on their way
+
+
+def encode(model: str, inputs: Sequence[Any], store: Callable[[Any], Any]) -> EncodedInputs:
+    """The inputs as a node; `store` puts an array into the object store and gives a reference, which the parcel holds."""
+    refs: list[Any] = []
+
+    def put(array: np.ndarray[Any, Any], owner: Any) -> Any:
+        if array.nbytes < LARGE_BYTES:
+            return array.tobytes()
+        refs.append(store(_flat(array)))
+        return (len(refs) - 1, 0, array.nbytes)
+
+    try:
+        node = pack(tuple(inputs), put)
+    except Unsendable as error:
+        raise not_sendable(model, error) from error.__cause__
+    return node, 0, refs, torch_module() is not None and wants_tensors(inputs)
+
+
+def with_arrays_moved(node: Node, arrays: Sequence[np.ndarray[Any, Any]], put: Callable[[np.ndarray[Any, Any]], Any]) -> Node:
+    """The same node with its bytes elsewhere: `put` gets them, and gives their new place."""
+    tag = node[0]
+    if tag in ("T", "N"):
+        return (tag, node[1], node[2], put(_bytes_at(node[3], arrays)))
+    if tag in ("[", "("):
+        return (tag, [with_arrays_moved(item, arrays, put) for item in node[1]])
+    if tag == "{":
+        return (tag, node[1], [with_arrays_moved(item, arrays, put) for item in node[2]])
+    if tag == "P":
+        return (tag, node[1], put(_bytes_at(node[2], arrays)))
+    if tag == "S":  # its items are in there, as nodes
+        hollow, items = marshal.loads(_bytes_at(node[2], arrays).tobytes())
+        data = np.frombuffer(marshal.dumps((hollow, [with_arrays_moved(item, arrays, put) for item in items]), 2), np.uint8)
+        return (tag, len(data), put(data))
+    return node
+
+
+class ResultEncoder:
+    """Results on their way back: as nodes, with the large arrays beside them."""
+
+    def __init__(self) -> None:
+        self.arrays: list[np.ndarray[Any, Any]] = []
+
+    def result(self, value: Any) -> tuple[bool, Any]:
+        try:
+            return True, pack(value, self._put)
+        except Unsendable as error:  # came from the worker, so this is hardly seen
+            return False, (pickled(error, _LONGEST), str(error))
+
+    def failure(self, error: BaseException) -> tuple[bool, Any]:
+        cause = error.__cause__
+        text = cause.text if isinstance(cause, RemoteTraceback) else ""
+        return False, (pickled(error, _LONGEST), text)
+
+    def _put(self, array: np.ndarray[Any, Any], owner: Any) -> Any:
+        if array.nbytes < LARGE_BYTES:
+            return array.tobytes()
+        self.arrays.append(_flat(array))
+        return (len(self.arrays) - 1, 0, array.nbytes)
+
+
+def decode_value(node: Node, arrays: Sequence[np.ndarray[Any, Any]], to_tensor: bool) -> Any:
+    """What a result is for the caller: copies, which the caller may write to, whereas the object store's memory is everybody's."""
+
+    def get(place: Any, dtype: str, shape: tuple[int, ...], is_tensor: bool) -> Any:
+        data = bytearray(place) if type(place) is bytes else _bytes_at(place, arrays).copy()
+        return as_array(data, dtype, shape, is_tensor and stays_tensor(dtype, to_tensor))
+
+    return unpack(node, get)
+
+
+def decode_error(payload: tuple[bytes, str], model: str) -> BaseException:
+    error = raised(payload, model)
+    if not payload[1]:
+        error.__cause__ = None  # a finding: there is no traceback of the model's to show
+    return error
+
+
+def is_small(node: Node) -> bool:
+    """One array that fits a worker's message as it is."""
+    return node[0] == "(" and len(node[1]) == 1 and node[1][0][0] in ("T", "N") and _fits(node[1][0][3])
+
+
+def _bytes_at(place: Any, arrays: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+    return np.frombuffer(place, np.uint8) if type(place) is bytes else arrays[place[0]][place[1] : place[1] + place[2]]
+
+
+def _fits(place: Any) -> bool:
+    return type(place) is bytes and len(place) <= INLINE_BYTES
+
+
+def _flat(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Its bytes in order; numpy's own types say nothing that the node does not."""
+    return np.ascontiguousarray(array).reshape(-1).view(NUMPY["raw"])

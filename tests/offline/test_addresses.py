@@ -1,0 +1,100 @@
+"""Inputs elsewhere: the rows of every format as from a file here, secrets refused, and only what is asked for is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pytest
+
+from rankwise.errors import UnreadableInput, UsageError
+from rankwise.offline.addresses import Address, RemoteBytes, place_of
+from rankwise.offline.batches import Selection
+from rankwise.offline.child import load_file
+from rankwise.offline.source import open_source
+from tests.offline.inputs import KINDS, rows, write
+from tests.offline.test_source import matrix
+
+COUNT = 101
+
+
+def put(memory: fsspec.AbstractFileSystem, path: Path) -> str:
+    if path.is_dir():
+        for file in path.iterdir():
+            memory.pipe(f"/data/{path.name}/{file.name}", file.read_bytes())
+    else:
+        memory.pipe(f"/data/{path.name}", path.read_bytes())
+    return f"memory://data/{path.name}"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_format_gives_the_rows_it_gives_here(tmp_path: Path, memory: fsspec.AbstractFileSystem, kind: str) -> None:
+    path, chosen = write(tmp_path, kind, COUNT)
+    here, there = (open_source(given, Selection(**chosen)) for given in (path, put(memory, path)))
+    batches = list(there.batches(16))
+
+    assert there.total == here.total and there.is_recognisable and "data" in there.identity["path"]
+    for one, two in zip(here.batches(16), batches, strict=True):
+        if "__file__" in two.columns:
+            two.columns["input"] = np.stack([load_file(name) for name in two.columns.pop("__file__")])
+        np.testing.assert_array_equal(matrix(one), matrix(two))
+        assert (one.first_row, one.position) == (two.first_row, two.position)
+    resumed = list(there.batches(16, 48, batches[2].position))
+    assert resumed[0].first_row == 48 and sum(batch.length for batch in resumed) == COUNT - 48
+
+
+def test_a_changed_input_is_another_one(tmp_path: Path, memory: fsspec.AbstractFileSystem) -> None:
+    path, _ = write(tmp_path, "files", 3)
+    address = put(memory, path)
+    before = open_source(address, Selection()).identity
+    np.save(path / "00001.npy", rows(7)[:2])
+    put(memory, path)
+
+    assert open_source(address, Selection()).identity != before
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "s3://key:hush@bucket/x.npy",
+        "s3://bucket/x.npy?secret_key=hush",
+        "abfs://c@a.net/x.npy?client_secret=hush",
+        "https://h/x.npy?sig=hush",
+    ],
+)
+def test_an_address_with_a_secret_is_refused_and_not_repeated(given: str) -> None:
+    with pytest.raises(UsageError, match="has a secret in it") as refused:
+        place_of(given)
+    assert "hush" not in str(refused.value) + str(refused.value.finding.to_dict())
+
+
+def test_what_is_behind_the_question_mark_is_not_shown() -> None:
+    address = place_of("s3://bucket/a/x.npy?endpoint_override=localhost:1&scheme=http&region=us-east-1")
+
+    assert isinstance(address, Address) and str(address) == "s3://bucket/a/x.npy" and address.path == "bucket/a/x.npy"
+    assert address.below("y z") == "s3://bucket/a/x.npy/y%20z?endpoint_override=localhost:1&scheme=http&region=us-east-1"
+
+
+def test_an_address_that_nothing_opens_says_what_was_tried() -> None:
+    with pytest.raises(UsageError, match="nothing here opens nowhere://x"):
+        place_of("nowhere://x/y.npy")
+
+
+def test_a_file_of_this_machine_is_a_path() -> None:
+    assert place_of("file:///tmp/a%20b.npy") == Path("/tmp/a b.npy")
+
+
+def test_bytes_are_fetched_by_their_places(memory: fsspec.AbstractFileSystem) -> None:
+    memory.pipe("/data/b", bytes(range(100)))
+    address = place_of("memory://data/b")
+
+    assert isinstance(address, Address)
+    found = RemoteBytes(address)
+    assert len(found) == 100 and found[:3] == b"\0\1\2" and found[98:200] == b"bc"
+
+
+def test_an_array_in_fortrans_order_is_refused(tmp_path: Path, memory: fsspec.AbstractFileSystem) -> None:
+    np.save(tmp_path / "x.npy", np.asfortranarray(rows(4)))
+    with pytest.raises(UnreadableInput, match="Fortran"):
+        open_source(put(memory, tmp_path / "x.npy"), Selection())
