@@ -156,6 +156,7 @@ def open_files() -> set[str]:
     return found
 
 
+@pytest.mark.live
 @pytest.mark.timeout(SECONDS + 120)
 def test_nothing_is_lost_doubled_or_mixed_up_while_workers_die() -> None:
     me = psutil.Process()

@@ -80,6 +80,7 @@ def test_it_answers_logs_and_finishes_what_is_under_way(tmp_path: Path) -> None:
     assert "not to be logged" not in log and "wrong" not in log
 
 
+@pytest.mark.live
 def test_one_model_without_a_file_and_over_tls(tmp_path: Path) -> None:
     subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
     make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "key.pem", "-out", "cert.pem", "-days", "1", *subject]
@@ -127,6 +128,7 @@ def test_wrong_usage_is_a_finding_and_exit_2(case: str, tmp_path: Path, monkeypa
     assert named in told and "Traceback" not in told
 
 
+@pytest.mark.live
 def test_a_program_says_itself_what_it_takes(tmp_path: Path) -> None:
     import torch
 

@@ -55,6 +55,7 @@ def kill(pid: int, number: int = signal.SIGKILL) -> None:
         pass
 
 
+@pytest.mark.live
 def test_workers_that_are_well_outlive_it(pool: Pool) -> None:
     before = wait_for(lambda: len(pids(pool)) == 2 and pids(pool))
     busy = pool.submit("sleeper", 1.0)
@@ -71,6 +72,7 @@ def test_workers_that_are_well_outlive_it(pool: Pool) -> None:
     assert pool.stats()["restarts"] == 1
 
 
+@pytest.mark.live
 def test_killed_again_and_again_while_it_starts(pool: Pool) -> None:
     wait_for(lambda: len(pids(pool)) == 2)
     for pid in pids(pool):
@@ -97,6 +99,7 @@ def test_killed_before_it_ever_was_ready() -> None:
         assert pool.submit("facts").result(WAIT_S)["pid"]
 
 
+@pytest.mark.live
 def test_tasks_meet_their_deadline_while_there_is_nobody(pool: Pool) -> None:
     wait_for(lambda: len(pids(pool)) == 2)
     everybody = {fork_server_pid(pool), *pids(pool)}
@@ -106,6 +109,7 @@ def test_tasks_meet_their_deadline_while_there_is_nobody(pool: Pool) -> None:
     assert pool.submit("facts").result(WAIT_S)["pid"] not in everybody
 
 
+@pytest.mark.live
 def test_one_that_stands_stopped_is_replaced(pool: Pool) -> None:
     wait_for(lambda: len(pids(pool)) == 2)
     first = fork_server_pid(pool)
@@ -139,6 +143,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.live
 def test_a_worker_that_has_outlived_it_ends_with_the_parent_even_where_it_cannot_run_python() -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=100, cwd=Path(__file__).parents[3])
     worker = int(done.stdout)

@@ -12,6 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.families import mostly_live
+
 SCRIPT = """
 import sys, time
 import numpy as np
@@ -27,7 +29,7 @@ print("torch" in sys.modules, flush=True)
 ENDS = {"killed": (30.0, "time.sleep(60)"), "left": (30.0, "import os; os._exit(0)"), "raised": (0.5, "raise SystemExit(3)")}
 
 
-@pytest.mark.parametrize("how", ENDS)
+@pytest.mark.parametrize("how", mostly_live(ENDS))
 def test_nothing_is_left_a_second_after_the_parent(how: str) -> None:
     before = set(os.listdir("/dev/shm"))
     root = Path(__file__).parents[4]
