@@ -34,6 +34,6 @@ def test_what_tests_leave_behind_fails_them_and_is_ended(tmp_path: Path) -> None
     done = subprocess.run([sys.executable, "-m", "pytest", *options, "test_it.py"], cwd=tmp_path, capture_output=True, text=True)
 
     assert "3 passed, 2 errors" in done.stdout, done.stdout + done.stderr
-    assert "::test_leaves_a_temporary_file - Failed: left behind" in done.stdout
+    assert "ERROR at teardown of test_leaves_a_temporary_file" in done.stdout
     assert "time.sleep(300)" in done.stdout
     assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
