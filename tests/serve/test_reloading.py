@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.serve.command import started
 from tests.serve.http_client import Client, tensor
-from tests.serve.test_command import started
 
 torch = pytest.importorskip("torch")
 

@@ -3,51 +3,22 @@
 from __future__ import annotations
 
 import json
-import re
 import signal
 import ssl
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.serve.command import MODELS, started
 from tests.serve.http_client import Client, tensor
 
-MODELS = """
-[pool]
-workers = 1
-[models.moody]
-build = "tests.serve.models:moody"
-inputs = [{ name = "x", datatype = "FP32", shape = [-1, 4] }]
-"""
 ROW = tensor("x", [[1, 2, 3, 4]])
 SLOW = tensor("x", [[3_000_000, 0, 0, 0]])
-
-
-@contextmanager
-def started(*args: str | Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The process, and where it listens; ended with SIGTERM, which has to work."""
-    command = [sys.executable, "-m", "rankwise", "serve", *map(str, args), "--http", "127.0.0.1:0", "--grpc", ""]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            found = re.search(r"http on (\S+)", line)
-            assert found, line + process.communicate(timeout=30)[1]
-            yield process, found[1]
-        finally:
-            process.terminate()
-            try:
-                process.wait(60)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                raise
 
 
 def test_it_answers_logs_and_finishes_what_is_under_way(tmp_path: Path) -> None:
