@@ -12,6 +12,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,15 +22,10 @@ import pytest
 
 # Every process a test starts inherits this variable, so it is found again even after its parents are gone.
 MARK = "PYTEST_LEFTOVER_MARK"
+RUN_MARK = "PYTEST_RUN_MARK"  # the same for one run of the tool
 SETTLE_S = 3.0  # how long what is on its way out may take
 SHARED_FOLDERS = (Path("/tmp"), Path("/dev/shm"))
 NAMESPACES = Path("/run/netns")
-PURE = {
-    "causes",
-    "diagnose",
-    "house",
-    "source",
-}  # folders of tests that start nothing: looking for leftovers would only cost time
 
 
 @dataclass(frozen=True)
@@ -53,20 +49,20 @@ class Ran:
 
 
 @pytest.fixture
-def run_rankwise(leaves_nothing_behind: str) -> Callable[..., Ran]:
+def run_rankwise() -> Callable[..., Ran]:
     """Runs `python -m rankwise ARGS…`; `--out DIR` among them brings the verdict along."""
 
     def run(*args: str | Path, timeout_s: float = 90, env: dict[str, str] | None = None, cwd: Path | None = None) -> Ran:
         command = [sys.executable, "-m", "rankwise", *map(str, args)]
         started = time.monotonic()
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, **(env or {})}, cwd=cwd
-        )
+        mark = uuid.uuid4().hex
+        whole = {**os.environ, **(env or {}), RUN_MARK: mark}
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=whole, cwd=cwd)
         try:
             stdout, stderr = process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
             # Whatever the tool started holds the pipes open as well, so all of it has to go before they can be read.
-            kill(marked_processes(leaves_nothing_behind))
+            kill(marked_processes(mark, RUN_MARK))
             stdout, stderr = process.communicate()
             pytest.fail(f"{' '.join(command)}\ndid not end within {timeout_s:g} s\n{_text(stdout)}\n{_text(stderr)}")
         return Ran(process.returncode, _text(stdout), _text(stderr), time.monotonic() - started, _verdict(args, cwd))
@@ -82,46 +78,68 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-@pytest.fixture(autouse=True)
-def leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Fails a test that leaves a process, a listening port, a network namespace or a temporary file of ours behind."""
+@pytest.fixture(scope="module", autouse=True)
+def leaves_nothing_behind() -> Iterator[str]:
+    """Fails a file of tests that leaves a process, a listening port, a network namespace or shared memory of ours behind.
+
+    Once per file, because looking costs more than most tests do. What a file's own fixtures started is looked for as well.
+    """
     mark = uuid.uuid4().hex
-    if request.path.parent.name in PURE:
-        yield mark
-        return
-    # Short, because unix sockets live below it and their paths may not exceed 107 characters.
-    folder = Path("/tmp") / f"rwt-{mark[:8]}"
-    folder.mkdir()
-    outer = {name: os.environ.get(name) for name in (MARK, "TMPDIR")}
-    os.environ.update({MARK: mark, "TMPDIR": str(folder)})
     before = Before(own_listening_ports(), shared_files(), namespaces())
-    try:
+    with environment_with(MARK, mark):
         yield mark
-        leftovers = settled(lambda: _leftovers(mark, folder, before))
-        kill(marked_processes(mark))
+    leftovers = settled(lambda: _leftovers(mark, before))
+    kill(marked_processes(mark))
+    if leftovers:
+        pytest.fail("this file's tests left behind:\n  " + "\n  ".join(leftovers), pytrace=False)
+
+
+@pytest.fixture(autouse=True)
+def own_temporary_folder() -> Iterator[Path]:
+    """Where this test, and what it starts, keep temporary files; fails a test that leaves one of ours there."""
+    # Short, because unix sockets live below it and their paths may not exceed 107 characters.
+    folder = Path("/tmp") / f"rwt-{uuid.uuid4().hex[:8]}"
+    folder.mkdir()
+    try:
+        with environment_with("TMPDIR", str(folder)):
+            yield folder
+        leftovers = settled(lambda: [f"file {path}" for path in sorted(folder.glob("rankwise*"))])
     finally:
-        for name, value in outer.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
         shutil.rmtree(folder, ignore_errors=True)
     if leftovers:
         pytest.fail("left behind:\n  " + "\n  ".join(leftovers), pytrace=False)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def folder_of_all_temporary_paths(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Made before the first test has a temporary folder of its own, or it would be made inside of that, and go with it."""
+    tmp_path_factory.getbasetemp()
+
+
+@contextmanager
+def environment_with(name: str, value: str) -> Iterator[None]:
+    outer = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        os.environ.pop(name, None)
+        if outer is not None:
+            os.environ[name] = outer
+
+
 @dataclass(frozen=True)
 class Before:
-    """What was there when the test began."""
+    """What was there when the file's first test began."""
 
     ports: set[int]
     files: set[Path]
     namespaces: set[str]
 
 
-def _leftovers(mark: str, folder: Path, before: Before) -> list[str]:
+def _leftovers(mark: str, before: Before) -> list[str]:
     found = [f"process {describe(process)}" for process in marked_processes(mark)]
     found += [f"listening port {port}" for port in sorted(own_listening_ports() - before.ports)]
-    found += [f"file {path}" for path in sorted(folder.glob("rankwise*"))]
     # Other tests, and other people, run jobs at the same time: what a living process still refers to is theirs.
     found += [f"file {path}" for path in sorted(shared_files() - before.files) if not is_in_use(path)]
     found += [f"network namespace {name}" for name in sorted(namespaces() - before.namespaces)]
@@ -136,9 +154,9 @@ def settled(look: Callable[[], list[str]]) -> list[str]:
     return found
 
 
-def marked_processes(mark: str) -> list[psutil.Process]:
+def marked_processes(mark: str, name: str = MARK) -> list[psutil.Process]:
     """The living processes that were started under this mark, however far they have moved from us."""
-    wanted = f"{MARK}={mark}".encode()
+    wanted = f"{name}={mark}".encode()
     found = []
     for pid, environment in environments():
         if wanted in environment and pid != os.getpid():

@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 TOUR = Path(demo.__file__).with_name("tour")
 
 
+@pytest.mark.live
 @pytest.mark.timeout(400)
 def test_the_tour_trains_breaks_and_explains(run_rankwise: Callable[..., Any], tmp_path: Path) -> None:
     ran = run_rankwise("demo", cwd=tmp_path, timeout_s=300)
@@ -70,6 +71,7 @@ def test_the_broken_example_is_the_healthy_one_and_three_lines_more(monkeypatch:
     assert len(bodies[0]) == len(bodies[1])
 
 
+@pytest.mark.live
 def test_the_spawn_example_runs_under_the_watch(run_rankwise: Callable[..., Any], tmp_path: Path) -> None:
     ran = run_rankwise("run", "--out", tmp_path / "out", "--", sys.executable, ROOT / "examples" / "spawn.py", timeout_s=150)
 

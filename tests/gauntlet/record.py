@@ -18,6 +18,7 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import rankwise
@@ -77,8 +78,14 @@ def _places(text: str, job: str) -> Iterator[tuple[str, str]]:
     yield os.uname().nodename, "host"
 
 
-def _record(case: Case) -> list[str]:
-    """What was wrong with the run; nothing is kept then."""
+def _record(case: Case) -> bool:
+    """Whether something was wrong with the run; nothing is kept then."""
+    problems = [f"not here: {reason}"] if (reason := why_not_here(case)) else _problems_of_recording(case)
+    print(f"{'not kept' if problems else 'kept'} {case.id} {'; '.join(problems)}", flush=True)
+    return bool(problems)
+
+
+def _problems_of_recording(case: Case) -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         run = run_case(case, work)
@@ -91,6 +98,7 @@ def _record(case: Case) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="CASE")
+    parser.add_argument("--jobs", type=int, default=1, help="cases at a time")
     parser.add_argument("--from", dest="source", type=Path, metavar="RUN_FOLDER")
     parser.add_argument("--verdicts", action="store_true", help="only derive the verdicts anew")
     options = parser.parse_args()
@@ -99,10 +107,8 @@ def main() -> int:
         keep(options.source / "evidence", options.names[0])
     elif not options.verdicts:
         cases = [case for case in all_cases() if case.id in options.names or not options.names]
-        for case in cases:
-            problems = [f"not here: {reason}"] if (reason := why_not_here(case)) else _record(case)
-            failed += bool(problems)
-            print(f"{'not kept' if problems else 'kept'} {case.id} {'; '.join(problems)}", flush=True)
+        with ThreadPoolExecutor(options.jobs) as pool:
+            failed = sum(pool.map(_record, cases))
     VERDICTS.write_text("\n\n".join(verdict_of(recording) for recording in recordings()) + "\n")
     return 1 if failed else 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +12,7 @@ from tests.launch import jobs
 
 
 @pytest.fixture
-def start(leaves_nothing_behind: str) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+def start(own_temporary_folder: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     """`start("--out", …)` is `rankwise run --out …`, running."""
     runs: list[subprocess.Popen[bytes]] = []
 

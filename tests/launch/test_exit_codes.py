@@ -12,6 +12,7 @@ import pytest
 
 from rankwise.diagnose.no_ranks import find_command_failure
 from rankwise.evidence.folder import load_evidence
+from tests.families import mostly_live
 from tests.launch.jobs import line_of, write_script
 
 CODES = {
@@ -26,7 +27,7 @@ CODES = {
 }
 
 
-@pytest.mark.parametrize(("code", "expected"), CODES.values(), ids=CODES)
+@pytest.mark.parametrize(("code", "expected"), mostly_live(CODES.values(), 3), ids=CODES)
 def test_the_commands_own_code(tmp_path: Path, run_rankwise: Callable[..., Any], code: str, expected: int) -> None:
     ran = run_rankwise("run", "--out", tmp_path / "out", "--", sys.executable, "-c", code)
 

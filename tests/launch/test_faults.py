@@ -16,6 +16,7 @@ import pytest
 from rankwise.causes import load_cause
 from rankwise.findings import Finding
 from rankwise.launch.faults import Faults
+from tests.families import mostly_live
 from tests.launch.injection import RANK
 from tests.launch.jobs import environment, eventually, read_pids, write_script
 
@@ -57,7 +58,7 @@ def fault_of(case: dict[str, Any]) -> str:
     return ""
 
 
-@pytest.mark.parametrize("limit", ["descriptors", "memory"])
+@pytest.mark.parametrize("limit", mostly_live(["descriptors", "memory"]))
 def test_a_watcher_at_its_limits(tmp_path: Path, start: Start, limit: str) -> None:
     """From one moment on the watcher can open no file, or have no memory."""
     rank = f'"{sys.executable}" "{write_script(tmp_path, RANK)}" "{tmp_path}/go"'

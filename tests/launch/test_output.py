@@ -20,6 +20,7 @@ import pytest
 
 from rankwise.launch.output import OutputPump
 from rankwise.probe import streams
+from tests.families import mostly_live
 from tests.launch.jobs import write_script
 
 RANK = {"RANK": "0", "WORLD_SIZE": "1"}
@@ -193,7 +194,7 @@ def test_on_a_terminal_the_status_line_comes_and_goes(tmp_path: Path) -> None:
     assert [line for line in _screen(seen.decode()) if line] == ["[rank 0] first", "[rank 0] last"]
 
 
-@pytest.mark.parametrize("style", ["command", "torchrun"])
+@pytest.mark.parametrize("style", mostly_live(["command", "torchrun"]))
 def test_breakpoint_on_a_terminal(tmp_path: Path, style: str) -> None:
     """The prompt is shown, the status line steps aside, and what is typed arrives."""
     script = write_script(tmp_path, "answer = 41\nbreakpoint()\nprint('went on with', answer, flush=True)\n")

@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.families import mostly_live
 from tests.launch.jobs import alive, eventually, read_pids, write_script
 
 # A job that is hard to end: children that ignore every polite signal, one in a session of its own whose parent is gone.
@@ -60,7 +61,7 @@ Start = Callable[..., subprocess.Popen[bytes]]
 POLITE = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
 
-@pytest.mark.parametrize("number", [*POLITE, signal.SIGKILL], ids=lambda number: number.name)
+@pytest.mark.parametrize("number", mostly_live([*POLITE, signal.SIGKILL], 2), ids=lambda number: number.name)
 def test_nothing_stays_behind(tmp_path: Path, start: Start, number: signal.Signals) -> None:
     script = write_script(tmp_path, STUBBORN)
     run = start("--out", tmp_path / "out", "--", sys.executable, script, "stay", cwd=tmp_path)
@@ -103,7 +104,7 @@ for batch in DataLoader(Slow(), num_workers=2):
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
+@pytest.mark.parametrize("number", mostly_live([signal.SIGTERM, signal.SIGKILL]), ids=lambda number: number.name)
 def test_no_dataloader_worker_stays_behind(tmp_path: Path, start: Start, number: signal.Signals) -> None:
     """torchrun puts each rank into a session of its own, so that killing its group leaves them alive."""
     script = write_script(tmp_path, LOADERS)

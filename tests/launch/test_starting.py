@@ -32,6 +32,7 @@ def test_says_who_is_waited_for_and_where(seats: Seats, text: str) -> None:
     assert starting_text(seats, 14 * S) == text
 
 
+@pytest.mark.live
 def test_on_a_terminal_the_line_names_the_rank_that_is_waited_for(tmp_path: Path) -> None:
     script = write_script(
         tmp_path,

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.launch.jobs import write_script
 
 # No rank imports torch: torchrun itself is slow enough.
@@ -19,6 +21,7 @@ if rank == "1" and restarts == "0":
 """
 
 
+@pytest.mark.live
 def test_a_module_restarted_with_its_output_teed(tmp_path: Path, run_rankwise: Callable[..., Any]) -> None:
     write_script(tmp_path, WORKER, "package/worker.py")
     options = ["--standalone", "--nproc-per-node", "2", "--max-restarts", "1", "--monitor-interval", "0.1"]
@@ -73,6 +76,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.live
 def test_a_restart_works(tmp_path: Path, run_rankwise: Callable[..., Any]) -> None:
     script = write_script(tmp_path, RESTARTED)
     options = ["--standalone", "--nproc-per-node", "2", "--max-restarts", "1", "--monitor-interval", "0.1"]
@@ -94,6 +98,7 @@ def test_who_has_decided_about_the_store_is_not_overruled(tmp_path: Path, run_ra
     assert not (tmp_path / "out" / "logs" / "rankwise.log").exists()
 
 
+@pytest.mark.live
 def test_an_option_of_the_script_that_torchrun_finds_ambiguous(tmp_path: Path, run_rankwise: Callable[..., Any]) -> None:
     """Python 3.11's argparse looks at all words: `--logs` behind the script could be `--logs-specs` or `--logs_specs`."""
     script = write_script(tmp_path, "import sys; print(sys.argv[1:])")
@@ -104,6 +109,7 @@ def test_an_option_of_the_script_that_torchrun_finds_ambiguous(tmp_path: Path, r
     assert "[rank 0] ['--logs', 'x', '--', '-m']" in ran.stdout
 
 
+@pytest.mark.live
 def test_a_wrong_option_is_torchruns_to_refuse(tmp_path: Path, run_rankwise: Callable[..., Any]) -> None:
     script = write_script(tmp_path, "print('started')")
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 from tests.launch.jobs import environment, eventually, forked_ranks, line_of
 
@@ -111,6 +112,7 @@ def test_a_busy_rank_is_reported_and_the_job_goes_on(tmp_path: Path, start: Star
     assert_no_secret(out)
 
 
+@pytest.mark.live
 def test_a_deadlock_that_is_only_to_be_reported_is_not_ended(tmp_path: Path, start: Start) -> None:
     script = forked_ranks(tmp_path, DEADLOCK)
     out = tmp_path / "out"

@@ -78,6 +78,7 @@ def test_few_bad_rows_at_the_beginning_cost_themselves(tmp_path: Path) -> None:
     assert done.batch > 1, "the speed was found in spite of the first rows"
 
 
+@pytest.mark.live
 def test_workers_stop_too_and_a_batch_that_gave_up_is_looked_at_when_others_work(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.full((COUNT, WIDTH), 3.0, np.float32))
     with pytest.raises(PredictError, match="all fail alike"):
@@ -91,6 +92,7 @@ def test_workers_stop_too_and_a_batch_that_gave_up_is_looked_at_when_others_work
     assert (done.rows, done.failed) == (400, 100)
 
 
+@pytest.mark.live
 def test_rows_that_each_end_their_worker_stop_the_job(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.full((64, WIDTH), 3.0, np.float32))
 

@@ -76,6 +76,7 @@ def wait_for(process: subprocess.Popen[bytes], seconds: float, has_come: Callabl
         time.sleep(0.01)
 
 
+@pytest.mark.live
 @pytest.mark.timeout(3000 if IS_LONG else 240)
 def test_killed_at_random_moments_it_ends_with_the_same_bytes(tmp_path: Path) -> None:
     write(tmp_path, "parquet", COUNT)

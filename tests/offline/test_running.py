@@ -19,6 +19,7 @@ from rankwise.errors import UsageError
 from rankwise.offline import journal, parts, running
 from rankwise.offline.sizing import Choice
 from rankwise.offline.workspace import PredictError, folder_of
+from tests.families import mostly_live
 from tests.offline.inputs import KINDS, rows, write
 from tests.offline.nets import build
 
@@ -276,7 +277,7 @@ def crashing_at(number: int, patch: pytest.MonkeyPatch, torn: bool) -> Callable[
     return lambda: count
 
 
-@pytest.mark.parametrize("torn", [False, True])
+@pytest.mark.parametrize("torn", mostly_live([True, False]))
 @pytest.mark.parametrize(("kind", "output"), [("npy", "out.parquet"), ("parquet", "out.jsonl"), ("jsonl", "out.npy")])
 def test_a_crash_at_any_write_costs_nothing_but_time(
     tmp_path: Path, kind: str, output: str, torn: bool, monkeypatch: pytest.MonkeyPatch

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.families import mostly_live
+
 torch = pytest.importorskip("torch")
 
 from rankwise.errors import RankwiseError, UsageError  # noqa: E402
@@ -109,7 +111,7 @@ if __name__ == "__main__":
 WAYS = {"piped": "cat {} | {}", "a dash": "cat {} | {} -", "its file": "cat {} | {} /dev/stdin", "another pipe": "{1} <(cat {0})"}
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", mostly_live(WAYS))
 @pytest.mark.parametrize("has_cloudpickle", [True, False])
 def test_a_script_that_no_worker_can_run_again(tmp_path: Path, way: str, has_cloudpickle: bool) -> None:
     """Its functions travel as those of a notebook do, or it is told what to do."""

@@ -47,6 +47,7 @@ def check_wrong_hosts(folder: Path) -> dict[str, Told]:
         )
 
 
+@pytest.mark.live
 def test_each_fault_is_named_on_its_host_and_on_all_hosts_alike(tmp_path: Path) -> None:
     if reason := why_no_lab():
         pytest.skip(reason)

@@ -2,145 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from rankwise.preflight.conduct import greet_guests
-from rankwise.preflight.door import DOORS, Door
-from rankwise.preflight.links import knock_at, measure_link
-from rankwise.preflight.probes import TOKEN_BYTES, Probes
 from rankwise.preflight.wire import GREETING, Gone, connect, receive_message, send_message, token_of
-
-TOKEN = bytes(range(TOKEN_BYTES))
-
-
-@pytest.fixture
-def probes() -> Iterator[Probes]:
-    found = Probes("127.0.0.1", "127.0.0.1")
-    found.open()
-    found.token = TOKEN
-    yield found
-    found.close()
-
-
-@pytest.fixture
-def door(free_port: int) -> Iterator[Door]:
-    found = Door(["127.0.0.1"], free_port, lambda hello, address: None)
-    yield found
-    found.close()
-    for guest in found.guests():
-        guest.leave()
-
-
-def test_a_healthy_link_is_measured_in_all_respects(probes: Probes) -> None:
-    facts = measure_link(probes.offer(), TOKEN, 1500)
-
-    assert facts["connected"] and facts["echoes"] == facts["sent"] == 100
-    assert (facts["lost_out"], facts["lost_back"]) == (0.0, 0.0)
-    assert 0 < facts["rtt_s"] < 0.1
-    assert facts["largest"] == facts["wanted"] == 1472
-    assert facts["up"] > 1e6 and facts["down"] > 1e6
-
-
-def test_probes_answer_only_who_knows_the_token(probes: Probes) -> None:
-    offer: dict[str, Any] = {"x": probes.offer()}
-
-    assert knock_at(offer, TOKEN)["x"]["high"] is True
-    assert knock_at(offer, bytes(TOKEN_BYTES))["x"]["high"] is False
-    facts = measure_link(probes.offer(), bytes(TOKEN_BYTES), 1500)
-    assert facts["lost_out"] is None  # no echo for strangers: nobody's packets are reflected
-
-
-def test_a_closed_port_is_told_from_a_silent_one(free_port: int) -> None:
-    assert connect("127.0.0.1", free_port, 1.0) == (None, "connection refused")
-    with socket.socket() as full:  # a queue of one that is full answers nobody, as a firewall does
-        full.bind(("127.0.0.1", 0))
-        full.listen(0)
-        fillers = []
-        for _ in range(3):
-            filler = socket.socket()
-            filler.setblocking(False)
-            filler.connect_ex(full.getsockname())
-            fillers.append(filler)
-        time.sleep(0.1)
-        found, how = connect("127.0.0.1", full.getsockname()[1], 0.5)
-        for filler in fillers:
-            filler.close()
-    assert (found, how) == (None, "no answer")
-
-
-def test_the_door_listens_at_its_address_only(door: Door) -> None:
-    own = [link for link in psutil.Process().net_connections("tcp") if link.status == "LISTEN" and link.laddr.port in door.ports]
-
-    assert len(door.ports) == DOORS
-    assert {link.laddr.ip for link in own} == {"127.0.0.1"}
-
-
-RUBBISH = {
-    "nothing": b"",
-    "HTTP": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
-    "a huge message": GREETING + struct.pack("!I", 1 << 31),
-    "no JSON": GREETING + struct.pack("!I", 4) + b"\xff\xfe\x00{",
-    "no object": GREETING + struct.pack("!I", 2) + b"[]",
-    "deep JSON": GREETING + struct.pack("!I", 60000) + b"[" * 60000,
-}
-
-
-@pytest.mark.parametrize("data", RUBBISH.values(), ids=RUBBISH)
-def test_rubbish_at_the_door_disturbs_nobody(door: Door, data: bytes) -> None:
-    with socket.create_connection(("127.0.0.1", door.ports[0])) as stranger:
-        with contextlib.suppress(OSError):  # the door may have heard enough before all is said
-            stranger.sendall(data)
-            stranger.shutdown(socket.SHUT_WR)
-        guest, _ = connect("127.0.0.1", door.ports[0], 2.0)
-        assert guest is not None
-        with guest:
-            guest.settimeout(5)
-            assert guest.recv(len(GREETING)) == GREETING
-            guest.sendall(GREETING)
-            send_message(guest, {"name": "x", "told": {}}, 5)
-            assert receive_message(guest, 5) == {"in": True}
-            deadline = time.monotonic() + 5
-            while not door.guests() and time.monotonic() < deadline:
-                time.sleep(0.01)
-
-    assert [each.hello["name"] for each in door.guests()] == ["x"]
-
-
-def test_a_guest_that_falls_silent_is_left_behind(door: Door) -> None:
-    guest, _ = connect("127.0.0.1", door.ports[0], 2.0)
-    assert guest is not None
-    with guest:
-        guest.sendall(GREETING)
-        send_message(guest, {"name": "x", "told": {}}, 5)
-        while not door.guests():
-            time.sleep(0.01)
-        (inside,) = door.guests()
-        started = time.monotonic()
-        assert inside.ask({"do": "clock"}, 0.3) is None
-        assert time.monotonic() - started < 2 and inside.is_gone
-
-
-def test_a_message_that_stops_in_the_middle_ends_in_time() -> None:
-    one, other = socket.socketpair()
-    with one, other:
-        one.sendall(struct.pack("!I", 100) + b"{")
-        with pytest.raises(Gone):
-            receive_message(other, 0.2)
 
 
 class TestTwoNodesOnOneMachine:
@@ -211,6 +87,8 @@ class TestTwoNodesOnOneMachine:
 
 
 ODD_MEMORY = {"left": 10**400, "ranks": [], "source": {}, "limit": None}
+
+
 NONSENSE: dict[str, Any] = {
     "nothing": {},
     "wrong kinds": {"facts": [1], "offer": "x", "ranks": {}, "now": "late", "answers": {"vm": 7}},

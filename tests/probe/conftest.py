@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
 
 @pytest.fixture
-def live(leaves_nothing_behind: str) -> Path:
+def live(own_temporary_folder: Path) -> Path:
     """As `rankwise run` makes it: private, and with a path short enough for unix sockets."""
-    folder = Path(os.environ["TMPDIR"]) / "live"
+    folder = own_temporary_folder / "live"
     folder.mkdir(mode=0o700)
     return folder

@@ -85,6 +85,7 @@ def test_a_folder_nobody_may_write_to(tmp_path: Path, live: Path) -> None:
     assert (ended.code, ended.out, ended.err) == (expected.code, expected.out, expected.err)
 
 
+@pytest.mark.live
 def test_a_folder_with_no_room(tmp_path: Path, live: Path) -> None:
     """As when /dev/shm is full: the journal still fits, or not even that, and the ring never does."""
     script = write_script(tmp_path, TRAINING)
@@ -94,6 +95,7 @@ def test_a_folder_with_no_room(tmp_path: Path, live: Path) -> None:
     assert is_unharmed(ended), ended.out + ended.err
 
 
+@pytest.mark.live
 def test_a_folder_taken_away_in_the_middle(tmp_path: Path, live: Path) -> None:
     script = write_script(tmp_path, TRAINING)
 

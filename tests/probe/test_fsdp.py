@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from rankwise.evidence.journal import Journal
 from rankwise.evidence.ring import read_ring
 from tests.probe.probed import line_of, run_bare, run_script, write_script
@@ -30,6 +32,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.live
 def test_each_forward_of_a_sharded_model_is_marked_once(live: Path, tmp_path: Path) -> None:
     script = write_script(tmp_path, SHARDED, "sharded.py")
 

@@ -86,6 +86,7 @@ sys.stderr.write("the end\\n")
 """
 
 
+@pytest.mark.live
 @pytest.mark.timeout(400)  # six starts of torch
 def test_ranks_train_the_same_and_tell_how_they_ended(tmp_path: Path, live: Path) -> None:
     script = write_script(tmp_path, SPAWNED, "train.py")
@@ -134,6 +135,7 @@ def _check_what_was_seen(script: Path, live: Path, ranks: dict[int, int]) -> Non
         assert stat.S_IMODE(path.lstat().st_mode) & 0o077 == 0 or stat.S_ISSOCK(path.lstat().st_mode), path
 
 
+@pytest.mark.live
 @pytest.mark.timeout(400)  # torch's compiler is slow to start
 def test_compile_sees_through_and_nothing_more_listens(tmp_path: Path, live: Path) -> None:
     script = write_script(tmp_path, COMPILED, "compiled.py")

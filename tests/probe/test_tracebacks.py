@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.families import mostly_live
 from tests.probe.probed import Ended, run_bare, run_script, write_script
 
 # Each line fails inside something that the probe wraps; the traceback is printed as the user's code would print it.
@@ -79,7 +80,7 @@ raise RuntimeError("the end")
 PROCESS_ID = re.compile(r"(pid|Process|process) \d+|at 0x[0-9a-f]+|/tmp/\S+")
 
 
-@pytest.mark.parametrize("script", [PLAIN, DISTRIBUTED], ids=["plain", "distributed"])
+@pytest.mark.parametrize("script", mostly_live([PLAIN, DISTRIBUTED]), ids=["plain", "distributed"])
 def test_tracebacks_are_as_they_would_be(tmp_path: Path, live: Path, script: str) -> None:
     path = write_script(tmp_path, script)
     ours = run_script(path, live, RANK="0", WORLD_SIZE="1", TMPDIR=str(tmp_path))

@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 
 from benchmarks.environments import Unavailable, environment
 from rankwise.serve.serving import Serving
+from tests.serve.command import MODELS, started
 from tests.serve.http_client import Client, tensor
-from tests.serve.test_command import MODELS, started
 
 WHOLE: dict[str, Any] = {
     "id": "7",

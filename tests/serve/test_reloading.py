@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.serve.command import started
 from tests.serve.http_client import Client, tensor
-from tests.serve.test_command import started
 
 torch = pytest.importorskip("torch")
 
@@ -69,6 +69,7 @@ class Asking:
             thread.join()
 
 
+@pytest.mark.live
 def test_weights_and_versions_come_and_go_under_load(tmp_path: Path) -> None:
     save(tmp_path / "m" / "1", 1.0)
     with started(tmp_path, "--workers", "2", "--quiet") as (_, address), Client(address) as client:

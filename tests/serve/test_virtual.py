@@ -12,8 +12,8 @@ import pytest
 
 from rankwise.errors import UsageError
 from rankwise.pool.api.models_file import read_models
+from tests.serve.command import started
 from tests.serve.http_client import Client, tensor
-from tests.serve.test_command import started
 
 REAL = """
 [pool]

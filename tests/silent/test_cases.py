@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.families import mostly_live
 from tests.silent.stage import CASES, Host, findings_of, load_truth, marked_line, said_by
 
 SCRIPTS = sorted(CASES.glob("*.py"))
@@ -20,7 +21,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     host.close()
 
 
-@pytest.mark.parametrize("script", FAULTS, ids=lambda script: script.stem)
+@pytest.mark.parametrize("script", mostly_live(FAULTS, 15), ids=lambda script: script.stem)
 def test_the_fault_is_found(script: Path, host: Host, tmp_path: Path) -> None:
     truth = load_truth(script)
 
@@ -36,7 +37,7 @@ def test_the_fault_is_found(script: Path, host: Host, tmp_path: Path) -> None:
     assert line is None or line in {place.line for place in first.culprits}, [str(place) for place in first.culprits]
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
+@pytest.mark.parametrize("script", mostly_live(SCRIPTS, 18), ids=lambda script: script.stem)
 def test_the_same_done_right_is_left_alone(script: Path, host: Host, tmp_path: Path) -> None:
     truth = load_truth(script)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.families import mostly_live
 from tests.train.farm import Farm
 
 JOBS = "tests.train.jobs_checkpoints"
@@ -15,7 +16,9 @@ JOBS = "tests.train.jobs_checkpoints"
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"dropout": 0.3}, {"zero": True}, {"asynchronous": True, "dropout": 0.3}, {"sharded": True}, {"precision": "fp16"}],
+    mostly_live(
+        [{}, {"dropout": 0.3}, {"zero": True}, {"asynchronous": True, "dropout": 0.3}, {"sharded": True}, {"precision": "fp16"}], 2
+    ),
     ids=lambda options: "-".join(options) or "plain",
 )
 def test_a_resumed_training_ends_exactly_where_an_undisturbed_one_does(farm: Farm, tmp_path: Path, options: dict[str, Any]) -> None:
@@ -43,7 +46,7 @@ def test_a_training_killed_again_and_again_ends_where_an_undisturbed_one_does(fa
     assert [{**rank, "resumed": 0} for rank in ranks] == undisturbed
 
 
-@pytest.mark.parametrize("options", [{}, {"zero": True}, {"sharded": True}], ids=lambda options: "-".join(options) or "plain")
+@pytest.mark.parametrize("options", mostly_live([{}, {"zero": True}, {"sharded": True}]), ids=lambda options: "-".join(options) or "plain")
 @pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 1), (1, 2)])
 def test_a_training_resumes_on_another_number_of_ranks(
     farm: Farm, tmp_path: Path, before: int, after: int, options: dict[str, Any]

@@ -18,7 +18,7 @@ from tests.train.stage import Part, Stage, rank_env, stage
 
 PORT = 29511
 WHY_NOT = why_no_lab()
-pytestmark = [pytest.mark.netns, pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)]
+pytestmark = [pytest.mark.live, pytest.mark.netns, pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)]
 long = pytest.mark.skipif(not os.environ.get("RANKWISE_LONG"), reason="takes long; RANKWISE_LONG=1 runs it")
 
 

@@ -46,6 +46,7 @@ def launch(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=170)
 
 
+@pytest.mark.live
 def test_torchrun_starts_the_job_again_and_the_first_attempt_is_not_mistaken_for_it(tmp_path: Path) -> None:
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1")
     done = launch(tmp_path, *torchrun, "job.py", "fail-once")

@@ -69,6 +69,7 @@ if __name__ == "__main__":
     assert done.stdout.rstrip().endswith("False")
 
 
+@pytest.mark.live
 def test_a_script_without_the_guard_is_told_once(tmp_path: Path) -> None:
     done = run("import rankwise\n\ndef work():\n    pass\n\nrankwise.spawn(work, 2)\n", tmp_path)
 
@@ -98,6 +99,7 @@ if __name__ == "__main__":
     assert "ended by signal SIGKILL" in done.stderr and "rank 1" in done.stderr
 
 
+@pytest.mark.live
 def test_tensors_travel_by_value_both_ways(tmp_path: Path) -> None:
     """The worker has ended when its result is read, and no rank sees what another writes into an argument."""
     done = run(

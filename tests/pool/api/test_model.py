@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from rankwise.pool.api.model import named_list, output_names
+from tests.families import mostly_live
 
 pytest.importorskip("torch")
 SCRIPT = """
@@ -33,7 +34,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", mostly_live([1, 0]))
 def test_a_scripts_own_functions_reach_the_workers_and_the_script_runs_once_here(tmp_path: Path, workers: int) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     command = [sys.executable, str(tmp_path / "script.py"), str(workers)]
@@ -68,6 +69,7 @@ def test_a_script_that_ends_without_closing_finishes_what_it_submitted(tmp_path:
     assert done.stdout.split("\n") == ["the end", "a", "b", "c", ""] and done.returncode == 0, done.stderr
 
 
+@pytest.mark.live
 def test_a_script_that_was_interrupted_waits_for_nothing(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(UNCLOSED)
     command = [sys.executable, str(tmp_path / "script.py"), "60", "interrupted"]
@@ -76,6 +78,7 @@ def test_a_script_that_was_interrupted_waits_for_nothing(tmp_path: Path) -> None
     assert done.stdout.count("the pool is closed") == 3 and done.returncode != 0
 
 
+@pytest.mark.live
 def test_an_interrupt_ends_the_wait_at_the_end(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(UNCLOSED)
     with subprocess.Popen([sys.executable, str(tmp_path / "script.py"), "60"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as script:
@@ -120,7 +123,9 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize(
     ("script", "said"),
-    [(UNDER_THE_GUARD, "move its definition above that line"), (OWN_CLASS, "1 Mine(a=4) [Mine(a=5)]"), (CLOSED_AT_ONCE, "closed")],
+    mostly_live(
+        [(UNDER_THE_GUARD, "move its definition above that line"), (OWN_CLASS, "1 Mine(a=4) [Mine(a=5)]"), (CLOSED_AT_ONCE, "closed")]
+    ),
     ids=["a build under the guard", "a class of the script", "closed at once"],
 )
 def test_scripts_get_what_they_mean_or_are_told_why_not(tmp_path: Path, script: str, said: str) -> None:
@@ -140,6 +145,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.live
 def test_named_tuples_and_ordered_dicts_hold_arrays_where_arrays_were_given(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(NO_TORCH)
     root = Path(__file__).parents[3]

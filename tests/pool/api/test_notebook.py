@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.families import mostly_live
+
 pytest.importorskip("torch")
 
 ROOT = Path(__file__).parents[3]
@@ -59,6 +61,7 @@ def test_functions_of_cells_and_a_running_loop() -> None:
     assert done.stdout.splitlines() == ["3.0 [6.0, 6.0]", "6.0", "[0.0, 3.0, 6.0]", "[6.0, 6.0, 6.0]"]
 
 
+@pytest.mark.live
 def test_predict_with_a_function_of_a_cell(tmp_path: Path) -> None:
     done = run_cells(
         SETUP,
@@ -70,6 +73,7 @@ def test_predict_with_a_function_of_a_cell(tmp_path: Path) -> None:
     assert done.stdout.split() == ["20", "120.0"]
 
 
+@pytest.mark.live
 def test_a_kernel_that_ends_without_closing_leaves_nobody() -> None:
     done = run_cells(SETUP, OPEN, "print((await pool.asubmit('named', torch.ones(1))).item())", "print(pool.stats()['workers'][0]['pid'])")
 
@@ -80,10 +84,12 @@ def test_a_kernel_that_ends_without_closing_leaves_nobody() -> None:
 
 @pytest.mark.parametrize(
     ("cell", "words"),
-    [
-        ("import sys; sys.modules['cloudpickle'] = None", ["in a notebook, at a prompt", "rankwise[notebook]"]),
-        ("import threading; factor = threading.Lock()", ["cannot be sent to a worker", "lock"]),
-    ],
+    mostly_live(
+        [
+            ("import sys; sys.modules['cloudpickle'] = None", ["in a notebook, at a prompt", "rankwise[notebook]"]),
+            ("import threading; factor = threading.Lock()", ["cannot be sent to a worker", "lock"]),
+        ]
+    ),
     ids=["without cloudpickle", "what cannot travel"],
 )
 def test_what_does_not_work_is_said(cell: str, words: list[str]) -> None:

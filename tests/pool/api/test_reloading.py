@@ -92,6 +92,7 @@ def test_a_reload_may_say_another_model(pool: Pool, tmp_path: Path) -> None:
     assert answer(pool) == 9.0 and pool.model("first").max_batch == 4
 
 
+@pytest.mark.live
 def test_under_load_no_task_is_lost_and_none_gets_an_answer_from_before_after(tmp_path: Path) -> None:
     """Six threads ask while the weights change 5 times and a worker is killed; answers never go back to older weights."""
     save(tmp_path / "w.pt", 0.0)

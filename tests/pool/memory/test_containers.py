@@ -18,6 +18,7 @@ import torch
 
 from rankwise.errors import UsageError
 from rankwise.pool import Model, Pool, PoolFull
+from tests.families import mostly_live
 
 HERE = "tests.pool.memory.test_containers"
 
@@ -110,7 +111,7 @@ def pool() -> Iterator[Pool]:
         yield pool
 
 
-@pytest.mark.parametrize("width", [2, 5000])
+@pytest.mark.parametrize("width", mostly_live([2, 5000]))
 def test_a_request_that_is_halved_finds_its_input_as_it_was(width: int) -> None:
     with Pool({"oom": Model(f"{HERE}:oom", max_batch=8)}, workers=1) as pool:
         x = torch.arange(4.0 * width).reshape(4, width)
@@ -226,6 +227,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.live
 def test_what_was_submitted_is_done_also_where_nobody_has_the_pool_any_more(tmp_path: Path) -> None:
     """Futures that somebody waits for, those of an ensemble, and those that nobody waits for when the script ends."""
     (tmp_path / "script.py").write_text(ENDS)

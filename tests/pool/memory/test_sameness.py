@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.families import mostly_live
+
 torch = pytest.importorskip("torch")
 
 from rankwise.errors import UsageError  # noqa: E402
@@ -26,7 +28,7 @@ class Setting:
     value: Any
 
 
-@pytest.mark.parametrize("wrap", [lambda value: value, lambda value: {value: None}], ids=["argument", "key of a dict"])
+@pytest.mark.parametrize("wrap", mostly_live([lambda value: value, lambda value: {value: None}]), ids=["argument", "key of a dict"])
 def test_requests_whose_arguments_compare_equal_keep_their_own(wrap: Any) -> None:
     with Pool({"naming": Model("tests.pool.models:naming", max_batch=16, max_delay_ms=5)}, workers=1) as pool:
         wanted = [EQUALS[i % len(EQUALS)] for i in range(200)]

@@ -106,6 +106,7 @@ def test_parts_of_a_request_that_is_over_wait_no_longer(pool: Pool) -> None:
     assert len(running.result(60)["y"]) == 200
 
 
+@pytest.mark.live
 def test_closing_waits_for_a_request_that_has_to_run_once_more() -> None:
     with Pool({"sum": Model(f"{HERE}:plain_sum", max_batch=4)}, workers=1) as pool:
         future = pool.submit("sum", torch.ones(10))

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.families import mostly_live
+
 torch = pytest.importorskip("torch")
 
 from rankwise.pool import Model, Pool, PoolClosed, Quarantined, TaskHung  # noqa: E402
@@ -184,6 +186,7 @@ def test_workers_that_are_killed_in_the_middle_cost_nothing(sent: list[int]) -> 
     assert kills and max(sent) > 8 and tags == list(range(2000))
 
 
+@pytest.mark.live
 def test_those_behind_a_slow_one_go_to_somebody_who_has_time(sent: list[int]) -> None:
     with Pool({"sleeper": Model(f"{HERE}:sleeper", replicas=2)}, workers=2) as pool:
         list(pool.map("sleeper", [(0.01, None)] * 10))  # both workers have it
@@ -208,6 +211,7 @@ def test_a_stream_that_is_left_half_way_leaves_nothing_to_do(sent: list[int]) ->
         assert pool.stats()["lanes"]["inputs_used_bytes"] == 0
 
 
+@pytest.mark.live
 def test_closing_waits_for_the_running_request_not_for_its_chunk(sent: list[int]) -> None:
     pool = Pool({"sleeper": Model(f"{HERE}:sleeper")}, workers=1)
     try:
@@ -232,7 +236,7 @@ def test_memory_that_is_given_several_times_is_as_it_was_each_time(pool: Pool, s
     assert max(sent) > 1 and x.eq(1.0).all()
 
 
-@pytest.mark.parametrize("numbers", [4, LANE])
+@pytest.mark.parametrize("numbers", mostly_live([4, LANE]))
 def test_what_a_model_keeps_of_a_chunk_stays_as_it_was(sent: list[int], numbers: int) -> None:
     with Pool({"keeper": Model(f"{HERE}:keeper")}, workers=1) as pool:
         quick(pool, "keeper")
@@ -273,6 +277,7 @@ def test_large_results_are_not_waited_for_together(pool: Pool, sent: list[int]) 
     assert max(sent, default=1) <= 2
 
 
+@pytest.mark.live
 def test_a_model_that_cannot_be_built_says_so_for_each(sent: list[int]) -> None:
     with Pool({"broken": Model(f"{HERE}:broken")}, workers=1) as pool:
         quick(pool, "broken")

@@ -44,6 +44,7 @@ def pool() -> Iterator[Pool]:
         yield pool
 
 
+@pytest.mark.live
 def test_the_loops_own_thread_reads_the_answers(pool: Pool) -> None:
     read_by: set[int] = set()
 
@@ -86,6 +87,7 @@ def test_threads_may_ask_meanwhile(pool: Pool) -> None:
     assert not wrong
 
 
+@pytest.mark.live
 def test_deadlines_and_lone_rows_are_kept_by_the_loops_own_timer(pool: Pool) -> None:
     async def main() -> None:
         stop = pool.read_in(asyncio.get_running_loop())
@@ -135,6 +137,7 @@ def test_who_stops_waiting_cancels_what_has_not_begun(pool: Pool) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.live
 def test_a_second_loop_leaves_it_to_the_first(pool: Pool) -> None:
     async def main() -> None:
         stop = pool.read_in(asyncio.get_running_loop())

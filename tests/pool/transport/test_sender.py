@@ -21,6 +21,7 @@ def test_a_batch_of_more_bytes_than_one_packet_holds() -> None:
         assert pool.stats()["lanes"]["inputs_used_bytes"] == 0
 
 
+@pytest.mark.live
 def test_the_same_with_deadlines_and_with_rows_on_the_lane_between() -> None:
     """These cannot be joined: each travels as a part of its own, and so do their results."""
     with Pool({"rows": Model("tests.pool.models:rows", max_batch=256)}, workers=1) as pool:
@@ -40,6 +41,7 @@ def test_many_rows_that_fail_at_once_with_long_tracebacks() -> None:
         assert pool.stats()["restarts"] == 0
 
 
+@pytest.mark.live
 def test_a_stream_of_rows_too_large_for_one_packet_together() -> None:
     with Pool({"rows": Model("tests.pool.models:rows", max_batch=64)}, workers=2) as pool:
         results = pool.map("rows", (torch.full((1, 1024), float(i)) for i in range(500)))
@@ -47,6 +49,7 @@ def test_a_stream_of_rows_too_large_for_one_packet_together() -> None:
         assert [result["y"][0, 0].item() for result in results] == [2.0 * i for i in range(500)]
 
 
+@pytest.mark.live
 def test_a_batch_whose_caller_holds_all_of_the_lane_still_runs() -> None:
     with Pool({"rows": Model("tests.pool.models:rows", max_batch=256)}, workers=1, lane_bytes="1MB") as pool:
         held = pool.empty(240_000, "float32")

@@ -18,6 +18,7 @@ import pytest
 from rankwise.cli.top import _text
 from rankwise.pool import DeadlineExceeded, Model, Pool
 from rankwise.pool.workers.fork_server import pause_s
+from tests.families import mostly_live
 
 SCRIPT = """
 import sys, time
@@ -34,7 +35,7 @@ print("torch" in sys.modules, flush=True)
 ENDS = {"killed": (30.0, "time.sleep(60)"), "left": (30.0, "import os; os._exit(0)"), "raised": (0.5, "raise SystemExit(3)")}
 
 
-@pytest.mark.parametrize("how", ENDS)
+@pytest.mark.parametrize("how", mostly_live(ENDS))
 def test_nothing_is_left_a_second_after_the_parent(how: str) -> None:
     before = set(os.listdir("/dev/shm"))
     root = Path(__file__).parents[3]
@@ -92,6 +93,7 @@ def kill(pid: int, number: int = signal.SIGKILL) -> None:
         pass
 
 
+@pytest.mark.live
 def test_workers_that_are_well_outlive_it(pool: Pool) -> None:
     before = wait_for(lambda: len(pids(pool)) == 2 and pids(pool))
     busy = pool.submit("sleeper", 1.0)
@@ -108,6 +110,7 @@ def test_workers_that_are_well_outlive_it(pool: Pool) -> None:
     assert pool.stats()["restarts"] == 1
 
 
+@pytest.mark.live
 def test_killed_again_and_again_while_it_starts(pool: Pool) -> None:
     wait_for(lambda: len(pids(pool)) == 2)
     for pid in pids(pool):
@@ -134,6 +137,7 @@ def test_killed_before_it_ever_was_ready() -> None:
         assert pool.submit("facts").result(WAIT_S)["pid"]
 
 
+@pytest.mark.live
 def test_tasks_meet_their_deadline_while_there_is_nobody(pool: Pool) -> None:
     wait_for(lambda: len(pids(pool)) == 2)
     everybody = {fork_server_pid(pool), *pids(pool)}
@@ -143,6 +147,7 @@ def test_tasks_meet_their_deadline_while_there_is_nobody(pool: Pool) -> None:
     assert pool.submit("facts").result(WAIT_S)["pid"] not in everybody
 
 
+@pytest.mark.live
 def test_one_that_stands_stopped_is_replaced(pool: Pool) -> None:
     wait_for(lambda: len(pids(pool)) == 2)
     first = fork_server_pid(pool)
@@ -176,6 +181,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.live
 def test_a_worker_that_has_outlived_it_ends_with_the_parent_even_where_it_cannot_run_python() -> None:
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT_THAT_KILLS], capture_output=True, text=True, timeout=100, cwd=Path(__file__).parents[3]

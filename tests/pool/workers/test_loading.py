@@ -41,6 +41,7 @@ def falls_below(limit_mb: float, pool: Pool, between: Callable[[], object]) -> b
     return True
 
 
+@pytest.mark.live
 def test_an_idle_worker_gives_back_what_its_tasks_took() -> None:
     with Pool({"wide": Model(f"{HERE}:widening")}, workers=1) as pool:
         small, large = np.ones(1, np.float32), np.ones(LARGE_MB * 250_000, np.float32)
@@ -52,6 +53,7 @@ def test_an_idle_worker_gives_back_what_its_tasks_took() -> None:
         assert pool.submit("wide", small).result().item() == 2
 
 
+@pytest.mark.live
 def test_a_worker_that_stays_busy_gives_back_what_a_model_took() -> None:
     models = {"large": Model(f"{HERE}:weighty", args=(LARGE_MB,)), "small": Model(f"{HERE}:echo")}
     with Pool(models, workers=1, idle_s=0.2) as pool:

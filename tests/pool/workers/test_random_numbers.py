@@ -106,6 +106,7 @@ def test_the_members_of_an_ensemble_draw_apart(pool: Pool) -> None:
     assert not torch.equal(one, two) and torch.equal(one, again)
 
 
+@pytest.mark.live
 def test_a_pool_with_a_seed_is_the_same_each_time() -> None:
     found = []
     for seed in (11, 11, 12):

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.families import mostly_live
+
 torch = pytest.importorskip("torch")
 
 from rankwise.pool import Model, Pool  # noqa: E402
@@ -41,7 +43,7 @@ def pool() -> Iterator[Pool]:
 
 
 @pytest.mark.parametrize("name", [name for name in DEPENDENT if name != "later"])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", mostly_live(WAYS))
 def test_rows_that_depend_on_each_other_are_never_given_away(pool: Pool, name: str, way: str, caplog: pytest.LogCaptureFixture) -> None:
     model = f"{name}, {way}"
     requests = [torch.cat(ROWS[i : i + 50]) for i in range(0, 300, 50)] if way == "cut" else ROWS

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.families import mostly_live
+
 torch = pytest.importorskip("torch")
 
 from rankwise.pool import Model, ModelUnavailable, Pool, TaskHung  # noqa: E402
@@ -83,7 +85,7 @@ def test_what_passes_is_no_poison(monkeypatch: pytest.MonkeyPatch) -> None:
         check_poison(ValueError("no luck"))
 
 
-@pytest.mark.parametrize("is_there", [True, False])
+@pytest.mark.parametrize("is_there", mostly_live([True, False]))
 def test_a_task_that_hangs_has_its_stack_with_and_without_py_spy(monkeypatch: pytest.MonkeyPatch, is_there: bool) -> None:
     if not is_there:
 

@@ -238,6 +238,7 @@ def test_a_finding_of_a_build_is_told_whole(tmp_path: Path, workers: int) -> Non
     assert isinstance(error.__cause__, RankwiseError) and error.__cause__.finding == told
 
 
+@pytest.mark.live
 def test_a_build_for_which_memory_is_short_is_tried_again_elsewhere_and_not_for_ever(tmp_path: Path) -> None:
     models = {
         "passing": Model(f"{HERE}:tight", args=(str(tmp_path / "passing"), 1)),

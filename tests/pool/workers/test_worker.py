@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.families import mostly_live
+
 torch = pytest.importorskip("torch")
 
 from rankwise.pool import Model, Pool  # noqa: E402
@@ -24,7 +26,7 @@ def pool() -> Iterator[Pool]:
         yield pool
 
 
-@pytest.mark.parametrize("how", ["1", "4", "built"])
+@pytest.mark.parametrize("how", mostly_live(["1", "4", "built"]))
 @pytest.mark.parametrize("way", WAYS)
 def test_each_task_is_answered_once_and_none_is_lost(pool: Pool, way: str, how: str) -> None:
     model = f"{way}, {how}"

@@ -21,6 +21,7 @@ pytest.importorskip("hypothesis")
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.serve.test_command import MODELS, ROW, SLOW, started
 
 from rankwise.serve.serving import Serving, serve
 from tests.serve import corpus
@@ -28,7 +29,6 @@ from tests.serve.conftest import LIMITS, entries
 from tests.serve.corpus import Request
 from tests.serve.fronts.conftest import behind_front_ends
 from tests.serve.http_client import Client, tensor
-from tests.serve.test_command import MODELS, ROW, SLOW, started
 from tests.serve.test_http import (  # the same, through front ends
     test_a_body_beyond_the_limit_is_refused_while_it_comes,  # noqa: F401
     test_garbage_is_refused_and_the_connection_closed,  # noqa: F401

@@ -1,15 +1,58 @@
-"""The audit keeps to its share of the time: fewer looks once it is used up, and nothing that goes through all parameters at every call."""
+"""What the audit reads, and for how much of the time: tensors of a GPU only where asked for, fewer looks once its share is used up."""
 
 from __future__ import annotations
 
-import weakref
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
-import torch
 
-from rankwise.probe.audit import record, reduces
+import rankwise
+from rankwise.probe.audit import record
+
+PROBE = Path(rankwise.__file__).parent
+
+
+ASK = """
+import sys
+from types import SimpleNamespace
+sys.path.insert(0, sys.argv[1])
+from probe.audit import record
+print([record.may_read(SimpleNamespace(device=SimpleNamespace(type=kind))) for kind in ("cpu", "cuda")])
+"""
+
+
+@pytest.mark.parametrize(("level", "answer"), [("light", "[True, False]"), ("full", "[True, True]")])
+def test_a_tensor_of_a_gpu_is_read_only_where_all_is_asked_for(level: str, answer: str) -> None:
+    ran = subprocess.run([sys.executable, "-c", ASK, str(PROBE)], env={"RANKWISE_AUDIT": level}, capture_output=True, text=True, timeout=60)
+
+    assert ran.stdout.strip() == answer, ran.stderr
+
+
+WAIT = """
+import sys
+from types import SimpleNamespace
+sys.path.insert(0, sys.argv[1])
+import torch
+from probe.audit import prints
+asked, told = prints.Asked([torch.ones(2)]), []
+asked._events.append(SimpleNamespace(query=lambda: False, synchronize=lambda: told.append("waited")))
+print(asked.are_there(), asked.numbers(), told)
+"""
+
+
+def test_numbers_of_a_gpu_are_never_read_before_they_have_arrived() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", WAIT, str(PROBE)], env={"RANKWISE_AUDIT": "full"}, capture_output=True, text=True, timeout=120
+    )
+
+    assert ran.stdout.strip() == "False [[1.0, 1.0]] ['waited']", ran.stderr
+
 
 SECOND_NS = 1_000_000_000
+
+
 spent_by_thread = [1]
 
 
@@ -79,34 +122,6 @@ def test_it_looks_more_often_again_when_there_is_room(clock: list[int]) -> None:
         look(0, 0)
 
     assert record._coarse == 0
-
-
-def test_parameters_are_not_gone_through_for_every_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a check that all ranks have the same weights: a broadcast of a copy of each."""
-    parameters = [torch.nn.Parameter(torch.ones(3)) for _ in range(400)]
-    walks = []
-
-    def walk() -> list[tuple[str, torch.nn.Parameter]]:
-        walks.append(1)
-        return [(str(i), p) for i, p in enumerate(parameters)]
-
-    monkeypatch.setattr(reduces, "_parameters", walk)
-    monkeypatch.setattr(reduces, "_misses", 0)
-    copies = [p.detach().clone() for p in parameters]
-
-    assert not any(reduces._parameter_label(copy) for copy in copies)
-    assert len(walks) < 60
-
-
-def test_gradients_reduced_one_by_one_are_all_labelled(monkeypatch: pytest.MonkeyPatch) -> None:
-    parameters = [torch.nn.Parameter(torch.ones(3)) for _ in range(50)]
-    monkeypatch.setattr(reduces, "optimized", [weakref.ref(p) for p in parameters])
-    monkeypatch.setattr(reduces, "_misses", 0)
-    for _ in range(3):
-        for p in parameters:
-            p.grad = torch.ones(3)
-        labels = [reduces._parameter_label(p.grad) for p in parameters if p.grad is not None]
-        assert labels == [f"gradient of parameter {i}" for i in range(50)]
 
 
 def test_after_the_first_steps_only_those_are_followed_that_are_looked_at(clock: list[int], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,51 +3,22 @@
 from __future__ import annotations
 
 import json
-import re
 import signal
 import ssl
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.serve.command import MODELS, started
 from tests.serve.http_client import Client, tensor
 
-MODELS = """
-[pool]
-workers = 1
-[models.moody]
-build = "tests.serve.models:moody"
-inputs = [{ name = "x", datatype = "FP32", shape = [-1, 4] }]
-"""
 ROW = tensor("x", [[1, 2, 3, 4]])
 SLOW = tensor("x", [[3_000_000, 0, 0, 0]])
-
-
-@contextmanager
-def started(*args: str | Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The process, and where it listens; ended with SIGTERM, which has to work."""
-    command = [sys.executable, "-m", "rankwise", "serve", *map(str, args), "--http", "127.0.0.1:0", "--grpc", ""]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            found = re.search(r"http on (\S+)", line)
-            assert found, line + process.communicate(timeout=30)[1]
-            yield process, found[1]
-        finally:
-            process.terminate()
-            try:
-                process.wait(60)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                raise
 
 
 def test_it_answers_logs_and_finishes_what_is_under_way(tmp_path: Path) -> None:
@@ -80,6 +51,7 @@ def test_it_answers_logs_and_finishes_what_is_under_way(tmp_path: Path) -> None:
     assert "not to be logged" not in log and "wrong" not in log
 
 
+@pytest.mark.live
 def test_one_model_without_a_file_and_over_tls(tmp_path: Path) -> None:
     subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
     make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "key.pem", "-out", "cert.pem", "-days", "1", *subject]
@@ -127,6 +99,7 @@ def test_wrong_usage_is_a_finding_and_exit_2(case: str, tmp_path: Path, monkeypa
     assert named in told and "Traceback" not in told
 
 
+@pytest.mark.live
 def test_a_program_says_itself_what_it_takes(tmp_path: Path) -> None:
     import torch
 

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 STEPS = """
 import os, signal
 import torch
@@ -66,6 +68,7 @@ def test_a_step_that_gets_killed_ends_the_search_and_nothing_else(tmp_path: Path
     assert "4 on cpu, first failing 8" in text_of(report)
 
 
+@pytest.mark.live
 def test_a_slow_step_ends_with_the_time_limit(tmp_path: Path) -> None:
     code, report = fit(tmp_path, "slow", "--time-limit", "20")
 

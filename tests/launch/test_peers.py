@@ -1,0 +1,116 @@
+"""What other nodes told becomes one job, and what is left of a node that fell silent."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from rankwise.causes import load_cause
+from rankwise.diagnose import diagnose
+from rankwise.evidence.collectives import CollectiveLog, Signature
+from rankwise.evidence.records import Call, Ended, Frame, HostFacts, Init, JobEvidence, Raised, RankEvidence
+from rankwise.launch.parcels import pack_job
+from rankwise.launch.peers import Peer, lost_job, merge_jobs
+
+# -- without processes --------------------------------------------------------------------------------------------------------
+
+
+LINE = Frame("train.py", 7, "main")
+
+
+def a_rank(rank: int, host: str = "node-a", **details: Any) -> RankEvidence:
+    log = CollectiveLog()
+    log.add(1, Signature("0", "all_reduce", (4,), "float32"), 10, False, (LINE,))
+    calls = (Call("all_reduce", 10, 0, (LINE,), sizes=(4,)), Call("barrier", 11, 12, (LINE,)))
+    init = Init(rank, 2, "gloo", "env://", "node-a", 29400, None, started_ns=1, ended_ns=2)
+    return RankEvidence(rank, 100 + rank, host, inits=(init,), collectives=log, calls=calls, **details)
+
+
+def a_job(*ranks: RankEvidence, **details: Any) -> JobEvidence:
+    facts = {"world_size": len(ranks), "hosts": (HostFacts("node-a"),), "now_ns": int(100e9), **details}
+    return JobEvidence(("torchrun",), 1, stall_after_s=10.0, ranks={e.rank: e for e in ranks}, **facts)
+
+
+def a_peer(evidence: JobEvidence | None = None, **details: Any) -> Peer:
+    packed = pack_job(evidence) if evidence else b""
+    return Peer(2, "node-b", heard_ns=int(90e9), snapshot=packed, fetched=int(bool(evidence)), **details)
+
+
+def test_a_status_that_makes_no_sense_changes_nothing() -> None:
+    peer = Peer(2)
+    peer.take_status("store", json.dumps({"beat": 1, "serial": 4, "host": "node-b", "ranks": {"2": 77}, "ask": 3}), 1.0, 1)
+    for text in ("", "[]", '{"beat": "x"}', '{"beat": 2, "serial": 9, "ranks": [1]}', '{"beat": 3, "serial": 2, "host": "old"}'):
+        peer.take_status("store", text, 2.0, 2)
+
+    assert (peer.host, peer.ranks, peer.ask, peer.serial) == ("node-b", {2: 77}, 3, 4)
+
+
+def test_a_beat_that_another_store_showed_before_is_no_life() -> None:
+    peer = Peer(2)
+    for second, (store, beat) in enumerate([("one", 9), ("two", 8), ("one", 9), ("two", 8), ("one", 9)]):
+        peer.take_status(store, json.dumps({"beat": beat}), float(second), second)
+
+    assert peer.heard_s == 1.0 and peer.num_polls == 3
+
+
+def test_ranks_of_all_nodes_become_one_job() -> None:
+    here = a_job(a_rank(0), world_size=None, sources={"a.py": "here"})
+    there = a_job(a_rank(1, "node-b"), world_size=2, hosts=(HostFacts("node-b"),), sources={"a.py": "there", "b.py": "there"}, blind=("x",))
+    whole = merge_jobs(here, [there])
+
+    assert sorted(whole.ranks) == [0, 1] and whole.world_size == 2
+    assert [host.name for host in whole.hosts] == ["node-a", "node-b"]
+    assert whole.sources == {"a.py": "here", "b.py": "there"} and whole.blind == ("x",)
+
+
+def test_a_rank_that_two_nodes_claim_is_a_duplicate_unless_it_moved() -> None:
+    old = a_rank(0, alive=False, ended=Ended("finished", 50), started_ns=1)
+    twin, later = a_rank(0, "node-b", started_ns=2), a_rank(0, "node-b", started_ns=60)
+
+    assert [e.host for e in merge_jobs(a_job(a_rank(0)), [a_job(twin)]).duplicates] == ["node-a"]
+    moved = merge_jobs(a_job(old), [a_job(later)])
+    assert moved.ranks[0].host == "node-b" and not moved.duplicates
+
+
+def test_what_is_left_of_a_lost_node_are_its_ranks_and_its_last_words() -> None:
+    finished = a_rank(3, "node-b", alive=False, ended=Ended("finished", 5))
+    left = lost_job(a_peer(a_job(a_rank(2, "node-b"), finished), ranks={2: 102, 4: 104}))
+
+    assert sorted(left.ranks) == [2, 3, 4]
+    assert left.ranks[2].ended == left.ranks[4].ended == Ended("vanished", int(90e9)) and not left.ranks[2].alive
+    assert left.ranks[3].ended == Ended("finished", 5), "what it said itself stays"
+    assert sorted(lost_job(a_peer(ranks={2: 102})).ranks) == [2]
+
+
+@pytest.mark.parametrize(
+    ("silent_s", "details", "proven"),
+    [
+        (10, {"exit_code": 1}, True),  # the job is over
+        (10, {}, False),  # a machine may be frozen for a while
+        (25, {}, True),  # but not for ever
+    ],
+)
+def test_a_lost_node_is_proven_when_the_others_cannot_go_on(silent_s: float, details: dict[str, Any], proven: bool) -> None:
+    peer = a_peer(ranks={2: 102, 3: 103})
+    here = a_job(a_rank(0), a_rank(1), now_ns=peer.heard_ns + int(silent_s * 1e9), **details)
+    (root, *_) = diagnose(merge_jobs(here, [lost_job(peer)], ("node-b",)))
+
+    assert (root.code, root.certain) == ("RW412", proven)
+    assert root.summary == f"node node-b (ranks 2, 3) is gone: its watcher stopped answering {silent_s} s ago"
+    assert [(place.rank, place.host) for place in root.culprits] == [(2, "node-b"), (3, "node-b")]
+    assert root.next[:-1] == load_cause("RW412").next and root.name == load_cause("RW412").name
+
+
+def test_a_lost_node_does_not_hide_a_proven_cause() -> None:
+    raised = Raised("ValueError", "bad sample", (LINE,), int(80e9))
+    failed = a_rank(0, alive=False, raised=(raised,), ended=Ended("exception", int(80e9), code=1))
+    found = diagnose(merge_jobs(a_job(failed, exit_code=1), [lost_job(a_peer(ranks={1: 101}))], ("node-b",)))
+
+    assert [finding.code for finding in found[:2]] == ["RW401", "RW412"]
+
+
+def test_a_node_that_went_after_all_was_well_is_no_finding() -> None:
+    for job in (a_job(a_rank(0), exit_code=0, lost_hosts=("node-b",)), a_job(a_rank(0))):
+        assert not [finding for finding in diagnose(job) if finding.code == "RW412"]
