@@ -21,10 +21,11 @@ pytest.importorskip("hypothesis")
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.serve.test_command import MODELS, ROW, SLOW, started
 
 from rankwise.serve.serving import Serving, serve
+from tests.families import mostly_live
 from tests.serve import corpus
+from tests.serve.command import MODELS, started
 from tests.serve.conftest import LIMITS, entries
 from tests.serve.corpus import Request
 from tests.serve.fronts.conftest import behind_front_ends
@@ -40,6 +41,8 @@ from tests.serve.test_http import (  # the same, through front ends
 )
 
 LONG_S = 60.0
+ROW = tensor("x", [[1, 2, 3, 4]])
+SLOW = tensor("x", [[3_000_000, 0, 0, 0]])
 
 
 @pytest.fixture(scope="module")
@@ -173,6 +176,7 @@ def test_a_killed_front_end_is_replaced_and_the_others_go_on(own: Serving) -> No
     assert not wrong and right[0] > 100 and broken[0] <= 2 * 4
 
 
+@pytest.mark.live
 def test_one_that_says_nothing_is_replaced(own: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rankwise.serve.fronts.front_ends._SILENT_S", 3.0)
     known = front_ends(os.getpid())
@@ -183,7 +187,7 @@ def test_one_that_says_nothing_is_replaced(own: Serving, monkeypatch: pytest.Mon
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", mostly_live([signal.SIGTERM, signal.SIGKILL]))
 def test_none_is_left_behind(number: signal.Signals, tmp_path: Path) -> None:
     """After SIGTERM, what is under way is answered; whoever is killed takes all of them along."""
     (tmp_path / "MODELS.toml").write_text(MODELS)
