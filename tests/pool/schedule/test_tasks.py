@@ -264,17 +264,17 @@ def test_results_too_many_for_a_message_come_all_the_same(pool: Pool, sent: list
     assert max(sent) > 4 and all(y.eq(2.0 * i).all() for i, y in enumerate(results))
 
 
-def test_large_results_are_not_waited_for_together(pool: Pool, sent: list[int]) -> None:
-    state = quick(pool, "echo")
+@pytest.mark.parametrize(("numbers", "together"), [(1 << 20, False), (LANE, True)])
+def test_only_large_results_are_not_waited_for_together(pool: Pool, sent: list[int], numbers: int, together: bool) -> None:
+    state = quick(pool, "moody")
     state.result_bytes = None
-    x = torch.zeros(LANE)
-    list(pool.map("echo", [x] * 200))
+    requests = [torch.zeros(numbers)] * 60
+    list(pool.map("moody", requests))  # learns what results cost
 
-    assert state.result_bytes is not None and state.result_bytes >= x.nbytes
     sent.clear()
     state.order_s = 1e-5
-    list(pool.map("echo", [x] * 200))
-    assert max(sent, default=1) <= 2
+    assert len(list(pool.map("moody", requests))) == 60
+    assert (max(sent, default=1) > 2) is together
 
 
 @pytest.mark.live

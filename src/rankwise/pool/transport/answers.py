@@ -243,14 +243,17 @@ def separate(results: Any) -> list[tuple[bool, Any]]:
     return list(results[1] if results and results[0] == UNEVEN else results)
 
 
+_LANE_SHARE = 32  # so much less than a byte of the message costs one on the lane; a megabyte is still too large to wait for others
+
+
 def _bytes_of(results: tuple[Any, ...]) -> int:
-    """About what a chunk's results take in this process."""
+    """About what a chunk's results cost this process to take, in bytes of a message."""
     return len(results[4]) if results[0] == EVEN else sum([_node_bytes(node) for ok, node in results[1] if ok])
 
 
 def _node_bytes(node: Any) -> int:
     if type(node) is bytes or type(node) is str:
         return len(node)
-    if type(node) is tuple and len(node) == 5 and node[0] == "o":  # on the worker's lane
-        return int(node[3])
+    if type(node) is tuple and len(node) == 5 and node[0] == "o":  # on the worker's lane: nobody copies it
+        return int(node[3]) // _LANE_SHARE
     return sum([_node_bytes(item) for item in node]) if type(node) in (tuple, list) else 0
