@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PACKAGES := $(VENV)/.packages
 
-.PHONY: help demo test test-live check format record proto lab bench-watch bench-scale bench-session soak-session bench-train soak-train soak-predict soak-broker soak-serve bench-serve bench-front-ends bench-pool bench-ray oracle soak clean
+.PHONY: help demo test test-live check format record proto lab bench-watch bench-scale bench-session soak-session bench-train soak-train soak-predict soak-broker bench-broker soak-serve bench-serve bench-front-ends bench-pool bench-ray oracle soak clean
 
 help:
 	@echo "make demo         the tour: trains, breaks, explains, trains with the helpers, predicts, serves (about a minute)"
@@ -26,6 +26,7 @@ help:
 	@echo "make bench-ray    the pool on Ray against plain actors and tasks, Ray Serve and Ray Data"
 	@echo "make bench-pool   the inference pool against its peers, and against DDP"
 	@echo "make soak-broker  100,000 tasks through Redis and RabbitMQ while brokers and workers die (TASKS=n FAULTS=n)"
+	@echo "make bench-broker  rankwise worker beside Celery at both brokers, the same models, in turns"
 	@echo "make soak-serve   the server under load while workers die and models come and go (SECONDS=n, 600 by default)"
 	@echo "make bench-serve  the server against its peers, each in an environment of its own (PEERS=a,b QUICK=1)"
 	@echo "make bench-front-ends  what processes that read HTTP gain the server (8 cores or more)"
@@ -115,6 +116,10 @@ bench-ray: $(READY)
 soak-broker: $(READY) $(PACKAGES)
 	@echo "==> tasks through brokers while they and their workers die"
 	@$(BIN)/python benchmarks/soak_broker.py --tasks $(or $(TASKS),100000) --faults $(or $(FAULTS),20)
+
+bench-broker: $(READY) $(PACKAGES)
+	@echo "==> rankwise worker beside Celery, which gets an environment of its own"
+	@$(BIN)/python benchmarks/broker_peers.py
 
 soak-serve: $(READY)
 	@echo "==> the server under load while workers die and models come and go"

@@ -1,4 +1,4 @@
-"""The models of `ray_peers.py`, by import path, so that every way builds the same ones on the nodes."""
+"""The models of `ray_peers.py` and `broker_peers.py`, by import path, so that every way builds the same ones."""
 
 from __future__ import annotations
 
@@ -29,6 +29,12 @@ class Sums(torch.nn.Module):
 
 def build_middle() -> torch.nn.Module:
     return build("middle")
+
+
+def inputs_of(name: str, rows: int) -> torch.Tensor:
+    """The same for every way."""
+    torch.manual_seed(1)
+    return torch.randn(rows, 1000 if name == "sums" else INPUTS)
 
 
 class All:

@@ -53,6 +53,7 @@ class Place:
 
 class Redis:
     program = "redis-server"
+    fsync = "always"
 
     def __init__(self, folder: Path, place: Place | None = None) -> None:
         self.folder, self.port, self.place = folder, free_port(), place or Place()
@@ -60,7 +61,7 @@ class Redis:
 
     def start(self) -> None:
         command = [*self.place.inside, self.program, "--port", str(self.port), "--bind", self.place.address, "--dir", str(self.folder)]
-        durable = ["--appendonly", "yes", "--appendfsync", "always", "--save", ""]
+        durable = ["--appendonly", "yes", "--appendfsync", self.fsync, "--save", ""]
         self.process = subprocess.Popen([*command, *durable, "--protected-mode", "no"], stdout=subprocess.DEVNULL)
         _wait(lambda: self.place.is_open(self.port, _PING), "redis-server does not listen")
 

@@ -72,6 +72,19 @@ def test_what_was_taken_over_a_connection_that_broke_comes_back(broker: Any, mon
     release(reader.connection)
 
 
+def test_an_answer_of_redis_that_was_lost_on_the_way_is_asked_for_again(broker: Any) -> None:
+    send(broker.url, *"abc")
+    reader = Reader(broker.url, prefetch=2)
+    start = f"{reader.channel._tag}:{reader.channel._takes}:"
+    lists = [*redis_transport._held(QUEUE), *redis_transport._lists(QUEUE)]
+    assert len(reader.channel._take(keys=lists, args=[start, 2])) == 2  # done, and we were never told
+    assert reader.read() == ["a", "b"]
+    for message in reader.messages:
+        message.ack()
+    assert reader.read() == ["c"]
+    release(reader.connection)
+
+
 def test_what_is_held_is_renewed_and_acknowledged_over_a_restart(broker: Any) -> None:
     send(broker.url, "a", "b")
     reader = Reader(broker.url)

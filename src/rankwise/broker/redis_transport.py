@@ -26,8 +26,15 @@ _MANY = 100  # replies read at once
 log = logging.getLogger("rankwise.broker")
 
 # KEYS: what is held by its tag, when each was last renewed, the lists in the order of their priority. ARGV: start of the tags, how many.
+# Asked again after its answer was lost on the way, it gives the same ones.
 _TAKE = """
 local now, found = redis.call('TIME')[1], {}
+while true do
+  local kept = redis.call('HGET', KEYS[1], ARGV[1] .. #found)
+  if not kept then break end
+  table.insert(found, cmsgpack.unpack(kept)[2])
+end
+if #found > 0 then return found end
 for i = 3, #KEYS do
   while #found < tonumber(ARGV[2]) do
     local item = redis.call('RPOP', KEYS[i])
@@ -162,10 +169,9 @@ def redis_transport() -> Any:
                 items = self.client.lrange(self._queue, -_MANY, -1)[::-1]
                 tags = [""] * len(items)
             else:
-                start = f"{self._tag}:{self._takes}:"
-                self._takes += 1
-                room = self.qos.can_consume_max_estimate() or _MANY
+                start, room = f"{self._tag}:{self._takes}:", self.qos.can_consume_max_estimate() or _MANY
                 items = self._take(keys=[*_held(self._queue), *_lists(self._queue)], args=[start, room])
+                self._takes += 1
                 tags = [f"{start}{i}" for i in range(len(items))]
             for item, tag in zip(items, tags):
                 try:

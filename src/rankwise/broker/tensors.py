@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from rankwise.pool.api.model import DATATYPES, MOST_DIMENSIONS, NAMES, NUMPY
+from rankwise.pool.memory.encoding import torch_dtype
 
 Array = np.ndarray[Any, Any]
 _LENGTH = struct.Struct("<I")
@@ -77,9 +78,7 @@ def _of_tensor(tensor: Any) -> Array:
     if str(tensor.dtype) != "torch.bfloat16":
         array: Array = tensor.numpy()
         return array
-    import torch
-
-    carried: Array = tensor.contiguous().view(torch.int16).numpy()
+    carried: Array = tensor.contiguous().view(torch_dtype("int16")).numpy()
     return carried.view(bfloat16())
 
 
