@@ -63,6 +63,16 @@ def test_rows_that_fail_differently_are_each_looked_at(tmp_path: Path, batch: in
     assert (done.rows, done.failed) == (COUNT, 100)
 
 
+@pytest.mark.parametrize("batch", [4, 1000])
+def test_rows_that_cannot_be_read_do_not_hide_that_the_model_takes_none(tmp_path: Path, batch: int) -> None:
+    (tmp_path / "x.csv").write_text("a,b\n" + "?,1\n1,1\n2,2\n" * 1000)
+    model = Picky()
+    with pytest.raises(PredictError, match="rows all fail alike") as caught:
+        rankwise.predict(lambda: model, tmp_path / "x.csv", tmp_path / "out.csv", workers=0, batch=batch)
+
+    assert "row 1: ValueError: too small" in caught.value.finding.why and model.calls < 400
+
+
 def test_whoever_says_how_many_may_fail_gets_all_of_them(tmp_path: Path) -> None:
     done = job(tmp_path, Picky(least=600.0), batch=256, max_errors=COUNT)
 

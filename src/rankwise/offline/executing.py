@@ -38,12 +38,20 @@ class Recipe:
     address: str | None = None
 
 
+_UNREADABLE = "unreadable"
+
+
 class FirstRowsFail(Exception):
     """None of the first rows has worked, and all have failed alike."""
 
     def __init__(self, errors: list[dict[str, Any]]) -> None:
         super().__init__(f"the first {len(errors)} rows fail")
-        self.errors = errors
+        self.errors = of_model(errors)
+
+
+def of_model(errors: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those of rows that came to the model, where there are any: the others say nothing about it."""
+    return [error for error in errors if error["error"] != _UNREADABLE] or errors
 
 
 class Executor(Protocol):
@@ -192,7 +200,7 @@ def _results(batch: Batch, rows: Rows, outcome: dict[str, Any]) -> Results:
     check_names([*batch.kept, *outputs])
     carried = (batch.kept if is_whole else taken(batch.kept, worked)) if worked else {}
     kept = {name: _plain(name, column) for name, column in carried.items()}
-    errors = [{"row": batch.first_row + row, "error": "unreadable", "message": why} for row, why in batch.broken.items()]
+    errors = [{"row": batch.first_row + row, "error": _UNREADABLE, "message": why} for row, why in batch.broken.items()]
     errors += [{"row": batch.first_row + rows[row], "error": kind, "message": message} for row, kind, message in outcome["errors"]]
     return Results(
         rows=(np.arange(batch.length) if is_whole else np.asarray(worked, np.int64)) + batch.first_row,

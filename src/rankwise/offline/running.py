@@ -15,7 +15,7 @@ from rankwise.offline.addresses import place_of
 from rankwise.offline.batches import Batch, Selection
 from rankwise.offline.checking import Options, check_apart, check_columns, check_is_path, check_options, check_output, check_replaceable
 from rankwise.offline.elsewhere import Elsewhere
-from rankwise.offline.executing import Executor, FirstRowsFail, Recipe, start
+from rankwise.offline.executing import Executor, FirstRowsFail, Recipe, of_model, start
 from rankwise.offline.format import Source
 from rankwise.offline.identity import first_rows_digest, identity_of, is_certain
 from rankwise.offline.journal import Gone
@@ -312,8 +312,9 @@ class _FirstRows:
             self._patience = 0
         if self._patience:
             self._errors += results.errors
-            if len(self._errors) >= self._patience and len({error["error"] for error in self._errors}) == 1:
-                raise FirstRowsFail(self._errors)
+            errors = of_model(self._errors)
+            if len(errors) >= self._patience and len({error["error"] for error in errors}) == 1:
+                raise FirstRowsFail(errors)
 
 
 def _first_rows_fail(errors: list[dict[str, Any]]) -> PredictError:
