@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rankwise.broker.tensors import as_array, as_tensor, bfloat16, datatype_of, raw_of, read_array
+from rankwise.broker.tensors import as_array, as_tensor, raw_of, read_array
+from rankwise.protocol import bfloat16, datatype_of
 
 torch = pytest.importorskip("torch")
 
@@ -43,11 +44,14 @@ def test_arrays_of_numpys_own_texts() -> None:
 
 @pytest.mark.parametrize("raw", [b"", b"\x01", b"\x02\0\0\0a", b"\x01\0\0\0ab", b"\xff\xff\xff\xff", b"\x01\0\0\0a\x01\0\0\0b"])
 def test_wrong_frames_of_bytes_are_refused(raw: bytes) -> None:
-    with pytest.raises(ValueError, match="elements of BYTES"):
+    with pytest.raises(ValueError, match="of BYTES"):
         read_array("BYTES", [1], raw)
 
 
-@pytest.mark.parametrize(("datatype", "data"), [("BYTES", [1]), ("BYTES", [["a"]]), ("BF16", [1.5]), ("BYTES", ["\ud800"])])
+@pytest.mark.parametrize(
+    ("datatype", "data"),
+    [("BYTES", [1]), ("BYTES", ["a", "b"]), ("INT32", [True]), ("UINT8", [300]), ("BF16", [1.5]), ("BYTES", ["\ud800"])],
+)
 def test_wrong_lists_are_refused(datatype: str, data: list[Any]) -> None:
     with pytest.raises(ValueError):
         read_array(datatype, [1], data)

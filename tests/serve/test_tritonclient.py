@@ -21,7 +21,7 @@ import tritonclient.http as http_client
 import tritonclient.http.aio as http_aio
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-from rankwise.serve.datatypes import bfloat16
+from rankwise.protocol import bfloat16
 from rankwise.serve.rpc.types import POOL, SERVICES, message, methods
 from rankwise.serve.serving import Serving
 from tests.serve.http_client import Client

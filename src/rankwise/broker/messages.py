@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rankwise.broker.tensors import Array, as_array, bfloat16, datatype_of, raw_of, read_array
+from rankwise.broker.tensors import as_array, raw_of, read_array
 from rankwise.errors import UsageError
-from rankwise.pool.api.model import TensorSpec, named_list, output_names
+from rankwise.pool.api.model import named_list, output_names
+from rankwise.protocol import Array, TensorSpec, bfloat16, datatype_of
 
 JSON, BINARY = "application/json", "application/octet-stream"
 HEADER_LENGTH = "inference-header-content-length"  # in the message's headers: where the JSON of a binary body ends

@@ -34,8 +34,8 @@ from rankwise.broker.messages import Body, Malformed, Reply, Request, outputs_of
 from rankwise.broker.stores import Store
 from rankwise.causes import load_cause
 from rankwise.errors import RankwiseError, UsageError
-from rankwise.pool.api.model import TensorSpec
 from rankwise.pool.errors import deadline_exceeded
+from rankwise.protocol import TensorSpec
 
 log = logging.getLogger("rankwise.worker")
 

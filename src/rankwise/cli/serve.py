@@ -13,8 +13,8 @@ from rankwise.cli.options import Parser, add_engine_options
 from rankwise.errors import UnreadableInput, UsageError
 
 if TYPE_CHECKING:
-    from rankwise.pool.api.model import TensorSpec
     from rankwise.pool.api.models_file import ModelsFile
+    from rankwise.protocol import TensorSpec
     from rankwise.serve.server import Server
 
 _EPILOG = """examples:
@@ -111,7 +111,7 @@ def _source(options: argparse.Namespace) -> Callable[[], ModelsFile] | None:
 
 
 def _input(text: str) -> TensorSpec:
-    from rankwise.pool.api.model import DATATYPES, TensorSpec
+    from rankwise.protocol import DATATYPES, TensorSpec
 
     name, _, rest = text.partition(":")
     datatype, _, sizes = rest.partition(":")

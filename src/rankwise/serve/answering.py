@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rankwise.errors import RankwiseError
-from rankwise.pool.api.model import TensorSpec
+from rankwise.protocol import TensorSpec
 from rankwise.serve.errors import as_request_error
 from rankwise.serve.messages import InferRequest, InferResponse, Output
 

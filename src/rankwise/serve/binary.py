@@ -7,9 +7,8 @@ from typing import Any
 
 import orjson
 
-from rankwise.pool.api.model import DATATYPES
+from rankwise.protocol import DATATYPES, Array, check_shape, from_json, from_raw, to_json, to_raw
 from rankwise.serve.answering import Answering
-from rankwise.serve.datatypes import Array, check_shape, from_json, from_raw, to_json, to_raw
 from rankwise.serve.errors import RequestError
 from rankwise.serve.messages import InferRequest, InferResponse
 
@@ -51,7 +50,10 @@ def _raw(body: memoryview, model: Answering | None) -> tuple[InferRequest, Wante
     if sum(size == -1 for size in spec.shape[1:]) or spec.datatype == "BYTES":
         raise RequestError(f"the shape of input {spec.name!r} is not known without JSON that says it")
     shape = tuple([1 if size == -1 else size for size in spec.shape])
-    return InferRequest({spec.name: (spec.datatype, from_raw(spec.name, spec.datatype, shape, body))}), {"": True}
+    try:
+        return InferRequest({spec.name: (spec.datatype, from_raw(spec.datatype, shape, body))}), {"": True}
+    except ValueError as error:
+        raise RequestError(f"input {spec.name!r}: {error}") from None
 
 
 def _parsed(said: Any, raw: memoryview) -> tuple[InferRequest, Wanted]:
@@ -66,7 +68,7 @@ def _parsed(said: Any, raw: memoryview) -> tuple[InferRequest, Wanted]:
     inputs: dict[str, tuple[str, Array]] = {}
     at = 0
     for tensor in listed:
-        name, datatype, array, taken = _input(tensor, raw, at)
+        name, datatype, array, taken = _named_input(tensor, raw, at)
         if name in inputs:
             raise RequestError(f"the input {name!r} is there twice")
         inputs[name] = (datatype, array)
@@ -77,29 +79,37 @@ def _parsed(said: Any, raw: memoryview) -> tuple[InferRequest, Wanted]:
     return InferRequest(inputs, names, ident, parameters), wanted
 
 
-def _input(said: Any, raw: memoryview, at: int) -> tuple[str, str, Array, int]:
+def _named_input(said: Any, raw: memoryview, at: int) -> tuple[str, str, Array, int]:
     """Its name, datatype, array, and how many of the raw bytes it took."""
     if type(said) is not dict or type(said.get("name")) is not str:
         raise RequestError("each input has to be an object with a name")
-    name, datatype = said["name"], said.get("datatype")
+    try:
+        return said["name"], *_input(said, raw, at)
+    except ValueError as error:
+        raise RequestError(f"input {said['name']!r}: {error}") from None
+
+
+def _input(said: dict[str, Any], raw: memoryview, at: int) -> tuple[str, Array, int]:
+    """Raises ValueError with what is wrong."""
+    datatype = said.get("datatype")
     if type(datatype) is not str or datatype not in DATATYPES:
-        raise RequestError(f"input {name!r}: there is no datatype {str(datatype)[:40]!r}; there are {', '.join(DATATYPES)}")
-    shape = check_shape(name, said.get("shape"))
-    parameters = _parameters(said, f"input {name!r}")
+        raise ValueError(f"there is no datatype {str(datatype)[:40]!r}; there are {', '.join(DATATYPES)}")
+    shape = check_shape(said.get("shape"))
+    parameters = _parameters(said, f"input {said['name']!r}")
     if any(key.startswith("shared_memory") for key in parameters):
-        raise RequestError(f"input {name!r}: shared memory is not supported")
+        raise ValueError("shared memory is not supported")
     size = parameters.get("binary_data_size")
     if size is None:
         if "data" not in said:
-            raise RequestError(f"input {name!r} has neither data nor binary_data_size")
-        return name, datatype, from_json(name, datatype, shape, said["data"]), 0
+            raise ValueError("it has neither data nor binary_data_size")
+        return datatype, from_json(datatype, shape, said["data"]), 0
     if type(size) is not int or size < 0:
-        raise RequestError(f"input {name!r}: binary_data_size has to be a number of bytes")
+        raise ValueError("binary_data_size has to be a number of bytes")
     if "data" in said:
-        raise RequestError(f"input {name!r} has data in JSON and binary_data_size; it can have one of them")
+        raise ValueError("it has data in JSON and binary_data_size; it can have one of them")
     if at + size > len(raw):
-        raise RequestError(f"input {name!r}: binary_data_size is {size}, but only {len(raw) - at} bytes are left")
-    return name, datatype, from_raw(name, datatype, shape, raw[at : at + size]), size
+        raise ValueError(f"binary_data_size is {size}, but only {len(raw) - at} bytes are left")
+    return datatype, from_raw(datatype, shape, raw[at : at + size]), size
 
 
 def _outputs(listed: Any, parameters: dict[str, Any]) -> tuple[list[str] | None, Wanted]:
@@ -157,7 +167,11 @@ def write_infer(response: InferResponse, wanted: Wanted) -> tuple[list[bytes | m
             raws.append(raw := to_raw(array, datatype))
             listed.append(orjson.dumps({**said, "parameters": {"binary_data_size": len(raw)}}))
         else:
-            listed.append(orjson.dumps(said)[:-1] + b',"data":' + to_json(name, array, datatype) + b"}")
+            try:
+                data = to_json(array, datatype)
+            except ValueError as error:
+                raise RequestError(f"output {name!r}: {error}") from None
+            listed.append(orjson.dumps(said)[:-1] + b',"data":' + data + b"}")
     head: dict[str, Any] = {"model_name": response.model_name, "model_version": response.model_version}
     if response.id:
         head["id"] = response.id

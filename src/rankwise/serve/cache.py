@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from rankwise.serve.datatypes import Array, to_raw
+from rankwise.protocol import Array, to_raw
 from rankwise.serve.messages import Output
 
 _EACH = 512  # bytes of what an entry takes beside its arrays, about

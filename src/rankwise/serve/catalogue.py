@@ -9,8 +9,8 @@ from typing import Any
 
 from rankwise.errors import RankwiseError
 from rankwise.pool import Pool
-from rankwise.pool.api.model import TensorSpec
 from rankwise.pool.api.models_file import Entry, ModelsFile, VirtualModel
+from rankwise.protocol import TensorSpec
 from rankwise.serve.answering import Answering
 from rankwise.serve.errors import NotFound, RequestError, Unavailable
 from rankwise.serve.served import Served

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from rankwise.pool.api.model import TensorSpec, named_list, output_names
-from rankwise.serve.datatypes import Array, datatype_of, dtype_of
+from rankwise.pool.api.model import named_list, output_names
+from rankwise.protocol import Array, TensorSpec, datatype_of, dtype_of
 from rankwise.serve.errors import ModelFailed, RequestError
 from rankwise.serve.messages import InferRequest, Output
 
@@ -41,6 +41,7 @@ def named_outputs(result: Any, model: str, outputs: Specs) -> list[Output]:
     for name, datatype, array in named:
         if not datatype:
             raise ModelFailed(f"output {name!r} of model {model!r} is of type {array.dtype}, which the protocol does not know")
+        _check_words(name, datatype, array)
     return named
 
 
@@ -78,7 +79,15 @@ def _checked_output(spec: TensorSpec, array: Array) -> Array:
         raise ModelFailed(f"output {spec.name!r} is {datatype or array.dtype}, but {spec.datatype} is declared")
     if not _fits(spec.shape, array.shape):
         raise ModelFailed(f"output {spec.name!r} has the shape {list(array.shape)}, but {list(spec.shape)} is declared")
+    _check_words(spec.name, spec.datatype, array)
     return array
+
+
+def _check_words(name: str, datatype: str, array: Array) -> None:
+    if datatype == "BYTES" and array.dtype.kind == "O":
+        for item in array.ravel().tolist():
+            if type(item) not in (str, bytes):
+                raise ModelFailed(f"output {name!r}: the model gave {type(item).__name__} where BYTES holds text or bytes")
 
 
 def _fits(declared: tuple[int, ...], shape: tuple[int, ...]) -> bool:

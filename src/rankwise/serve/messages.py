@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from rankwise.serve.datatypes import Array
+from rankwise.protocol import Array
 from rankwise.serve.errors import RequestError
 
 LEAST_URGENT = 1000

@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 
 from rankwise.pool import Pool
-from rankwise.pool.api.model import TensorSpec
 from rankwise.pool.api.models_file import Entry
 from rankwise.pool.api.streams import awaited
+from rankwise.protocol import Array, TensorSpec, dtype_of
 from rankwise.serve.answering import Answering, Batches, Note
 from rankwise.serve.cache import Cache, key_of
 from rankwise.serve.checking import checked_inputs, chosen, named_outputs
-from rankwise.serve.datatypes import Array, dtype_of
 from rankwise.serve.errors import Unavailable, as_request_error
 from rankwise.serve.messages import InferRequest, InferResponse, Output
 

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
+from rankwise.protocol import to_raw
 from rankwise.serve.answering import Answering
-from rankwise.serve.datatypes import to_raw
 from rankwise.serve.errors import RequestError
 from rankwise.serve.messages import LEAST_URGENT, InferRequest, Output
 

@@ -10,11 +10,10 @@ import numpy as np
 
 from rankwise.errors import RankwiseError
 from rankwise.pool.api.ensembles import MERGES, by_weight
-from rankwise.pool.api.model import TensorSpec
 from rankwise.pool.api.models_file import VirtualModel
+from rankwise.protocol import Array, TensorSpec, datatype_of
 from rankwise.serve.answering import Answering
 from rankwise.serve.checking import chosen
-from rankwise.serve.datatypes import Array, datatype_of
 from rankwise.serve.errors import ModelFailed, RequestError, Unavailable
 from rankwise.serve.messages import InferRequest, InferResponse, Output
 

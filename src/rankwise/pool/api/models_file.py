@@ -18,7 +18,8 @@ import numpy as np
 
 from rankwise.errors import UnreadableInput, UsageError
 from rankwise.pool.api.ensembles import MERGES
-from rankwise.pool.api.model import DATATYPES, NAMES, Model, TensorSpec, check_number, output_names, parse_bytes
+from rankwise.pool.api.model import Model, check_number, output_names, parse_bytes
+from rankwise.protocol import DATATYPES, NAMES, TensorSpec
 
 _OF_MODEL = {own.name for own in fields(Model)} - {"warmup"}
 _OF_ENTRY = {"program", "example", "inputs", "outputs", "preload", "shadow", "deterministic", "cache"}

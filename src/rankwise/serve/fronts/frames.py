@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import orjson
 
-from rankwise.serve.datatypes import from_raw, to_raw
+from rankwise.protocol import from_raw, to_raw
 from rankwise.serve.messages import Output
 
 SETUP, DRAIN, RESPONSE, OUTPUTS = range(4)  # to the front end
@@ -81,6 +81,6 @@ def pack(tensors: Iterable[Output]) -> tuple[list[Any], list[Part]]:
 def unpack(said: list[Any], raw: memoryview) -> list[Output]:
     tensors, at = [], 0
     for name, datatype, shape, size in said:
-        tensors.append((name, datatype, from_raw(name, datatype, tuple(shape), raw[at : at + size])))
+        tensors.append((name, datatype, from_raw(datatype, tuple(shape), raw[at : at + size])))
         at += size
     return tensors

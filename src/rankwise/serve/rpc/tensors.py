@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rankwise.pool.api.model import DATATYPES
-from rankwise.serve.datatypes import Array, check_shape, converted, count_of, from_raw, of_objects, to_raw
+from rankwise.protocol import DATATYPES, Array, check_shape, converted, count_of, from_raw, of_objects, to_raw
 from rankwise.serve.errors import RequestError
 from rankwise.serve.messages import InferRequest, InferResponse
 from rankwise.serve.rpc.types import message
@@ -33,7 +32,7 @@ def read_infer(said: Any) -> tuple[InferRequest, bool]:
     for i, tensor in enumerate(listed):
         if tensor.name in inputs:
             raise RequestError(f"the input {tensor.name!r} is there twice")
-        inputs[tensor.name] = (tensor.datatype, _input(tensor, raws[i] if raws else None))
+        inputs[tensor.name] = (tensor.datatype, _named_input(tensor, raws[i] if raws else None))
     names = [output.name for output in said.outputs]
     if len(set(names)) != len(names):
         raise RequestError("an output is asked for twice")
@@ -42,27 +41,35 @@ def read_infer(said: Any) -> tuple[InferRequest, bool]:
     return InferRequest(inputs, names or None, said.id, _parameters(said.parameters)), bool(raws)
 
 
+def _named_input(tensor: Any, raw: bytes | None) -> Array:
+    _refuse_unknown(f"input {tensor.name!r}", tensor.parameters)
+    try:
+        return _input(tensor, raw)
+    except ValueError as error:
+        raise RequestError(f"input {tensor.name!r}: {error}") from None
+
+
 def _input(tensor: Any, raw: bytes | None) -> Array:
-    name, datatype = tensor.name, tensor.datatype
+    """Raises ValueError with what is wrong."""
+    datatype = tensor.datatype
     if datatype not in DATATYPES:
-        raise RequestError(f"input {name!r}: there is no datatype {datatype[:40]!r}; there are {', '.join(DATATYPES)}")
-    shape = check_shape(name, list(tensor.shape))
-    _refuse_unknown(f"input {name!r}", tensor.parameters)
+        raise ValueError(f"there is no datatype {datatype[:40]!r}; there are {', '.join(DATATYPES)}")
+    shape = check_shape(list(tensor.shape))
     if raw is not None:
         if tensor.HasField("contents"):
-            raise RequestError(f"input {name!r} has raw and typed contents; it can have one of them")
-        return from_raw(name, datatype, shape, raw)
+            raise ValueError("it has raw and typed contents; it can have one of them")
+        return from_raw(datatype, shape, raw)
     field = _FIELDS.get(datatype)
     if field is None:
-        raise RequestError(f"input {name!r}: {datatype} can only be sent as raw contents")
+        raise ValueError(f"{datatype} can only be sent as raw contents")
     for other, _ in tensor.contents.ListFields():
         if other.name != field:
-            raise RequestError(f"input {name!r}: {datatype} belongs in {field}, not in {other.name}")
+            raise ValueError(f"{datatype} belongs in {field}, not in {other.name}")
     found = getattr(tensor.contents, field)
     if datatype != "BYTES":
-        return converted(name, datatype, np.array(found, _DTYPES[field]), shape)
+        return converted(datatype, np.array(found, _DTYPES[field]), shape)
     if len(found) != count_of(shape):
-        raise RequestError(f"input {name!r}: {list(shape)} has {count_of(shape)} elements, but {len(found)} were given")
+        raise ValueError(f"{list(shape)} has {count_of(shape)} elements, but {len(found)} were given")
     return of_objects(list(found), shape)
 
 

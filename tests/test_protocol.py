@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from rankwise.serve.datatypes import from_json
-from rankwise.serve.errors import RequestError
+from rankwise.protocol import from_json
 
 
 @pytest.mark.parametrize(
@@ -24,12 +23,12 @@ from rankwise.serve.errors import RequestError
 )
 def test_what_is_no_value_of_the_datatype_is_refused(datatype: str, data: list[Any]) -> None:
     shape = (2, 2) if type(data[0]) is list else (2,)
-    with pytest.raises(RequestError, match=datatype):
-        from_json("x", datatype, shape, data)
+    with pytest.raises(ValueError, match=datatype):
+        from_json(datatype, shape, data)
 
 
 @pytest.mark.parametrize(
     ("datatype", "data"), [("INT32", [0, 1, 7]), ("FP32", [0, 1, 0.5]), ("BOOL", [True, False, True]), ("BOOL", [1, 0, 1])]
 )
 def test_zeros_and_ones_are_numbers(datatype: str, data: list[Any]) -> None:
-    assert from_json("x", datatype, (3,), data).tolist() == data
+    assert from_json(datatype, (3,), data).tolist() == data

@@ -1,6 +1,7 @@
-"""Tensors between numpy and the protocol: raw bytes, JSON lists, and the length-prefixed elements of BYTES.
+"""Tensors of the Open Inference Protocol between numpy and the wire: raw bytes, JSON lists, and the length-prefixed elements of BYTES.
 
-Little-endian, row-major. Elements are never touched one by one in Python, except those of BYTES, which have no common size.
+Little-endian, row-major. Elements are never touched one by one in Python, except those of BYTES, which have no common size. What is
+wrong with a tensor is a ValueError that says so; what a model gave and cannot be sent is a TypeError.
 """
 
 from __future__ import annotations
@@ -9,17 +10,33 @@ import json
 import math
 import struct
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
 
-from rankwise.pool.api.model import MOST_DIMENSIONS, NAMES, NUMPY
-from rankwise.serve.errors import ModelFailed, RequestError
-
 Array = np.ndarray[Any, Any]
+# The datatypes of the Open Inference Protocol, as numpy has them; little-endian. BF16 and BYTES have no type of numpy's own.
+NUMPY: dict[str, np.dtype[Any]] = {
+    "BOOL": np.dtype("bool"), "UINT8": np.dtype("<u1"), "UINT16": np.dtype("<u2"), "UINT32": np.dtype("<u4"), "UINT64": np.dtype("<u8"),
+    "INT8": np.dtype("<i1"), "INT16": np.dtype("<i2"), "INT32": np.dtype("<i4"), "INT64": np.dtype("<i8"),
+    "FP16": np.dtype("<f2"), "FP32": np.dtype("<f4"), "FP64": np.dtype("<f8"),
+}  # fmt: skip
+NAMES = {dtype: name for name, dtype in NUMPY.items()}
+DATATYPES = (*NUMPY, "BF16", "BYTES")
+MOST_DIMENSIONS = 32  # numpy takes 64; nobody has a tensor like that
 _LENGTH = struct.Struct("<I")
 _MOST_ELEMENTS = 1 << 48  # also of a tensor that is empty because one of its sizes is 0
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """An input or output: -1 in the shape is any size."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
 
 
 @cache
@@ -34,10 +51,6 @@ def dtype_of(datatype: str) -> np.dtype[Any]:
     return bfloat16() if datatype == "BF16" else NUMPY[datatype]
 
 
-def item_bytes(datatype: str) -> int:
-    return 2 if datatype == "BF16" else NUMPY[datatype].itemsize
-
-
 def datatype_of(array: Array) -> str:
     """Of what a model returned; empty where the protocol has no name for it."""
     kind = array.dtype.kind
@@ -50,28 +63,28 @@ def count_of(shape: Sequence[int]) -> int:
     return math.prod(shape)
 
 
-def check_shape(name: str, shape: Any) -> tuple[int, ...]:
+def check_shape(shape: Any) -> tuple[int, ...]:
     if type(shape) not in (list, tuple) or any(type(size) is not int or size < 0 for size in shape):
-        raise RequestError(f"input {name!r}: its shape has to be a list of sizes from 0 on")
+        raise ValueError("its shape has to be a list of sizes from 0 on")
     if len(shape) > MOST_DIMENSIONS or count_of([size for size in shape if size]) >= _MOST_ELEMENTS:
-        raise RequestError(f"input {name!r}: there is no tensor of that shape")
+        raise ValueError("there is no tensor of that shape")
     return tuple(shape)
 
 
 # ---- raw bytes
 
 
-def from_raw(name: str, datatype: str, shape: tuple[int, ...], raw: Any) -> Array:
+def from_raw(datatype: str, shape: tuple[int, ...], raw: Any) -> Array:
     """An array over these very bytes (of BYTES: an array of bytes objects)."""
     if datatype == "BYTES":
-        return _from_framed(name, shape, raw)
+        return _from_framed(shape, raw)
     dtype = dtype_of(datatype)
     expected = count_of(shape) * dtype.itemsize
     if len(raw) != expected:
-        raise RequestError(f"input {name!r}: {list(shape)} of {datatype} takes {expected} bytes, but {len(raw)} were given")
+        raise ValueError(f"{list(shape)} of {datatype} takes {expected} bytes, but {len(raw)} were given")
     array = np.frombuffer(raw, dtype).reshape(shape)
     if datatype == "BOOL" and array.size and array.view(np.uint8).max() > 1:
-        raise RequestError(f"input {name!r}: a BOOL is a byte 0 or 1")
+        raise ValueError("a BOOL is a byte 0 or 1")
     return array
 
 
@@ -85,17 +98,17 @@ def to_raw(array: Array, datatype: str) -> memoryview | bytes:
     return memoryview(flat) if array.size else b""
 
 
-def _from_framed(name: str, shape: tuple[int, ...], raw: Any) -> Array:
+def _from_framed(shape: tuple[int, ...], raw: Any) -> Array:
     data, at, end, expected = bytes(raw), 0, len(raw), count_of(shape)
     items: list[bytes] = []
     while at < end and len(items) <= expected:
         size = _LENGTH.unpack_from(data, at)[0] if at + 4 <= end else end
         if at + 4 + size > end:
-            raise RequestError(f"input {name!r}: element {len(items)} of BYTES is cut off")
+            raise ValueError(f"element {len(items)} of BYTES is cut off")
         items.append(data[at + 4 : at + 4 + size])
         at += 4 + size
     if len(items) != expected or at != end:
-        raise RequestError(f"input {name!r}: {list(shape)} of BYTES has {expected} elements, but others were given")
+        raise ValueError(f"{list(shape)} of BYTES has {expected} elements, but others were given")
     return of_objects(items, shape)
 
 
@@ -110,26 +123,26 @@ def _as_bytes(item: Any) -> bytes:
         return item
     if isinstance(item, str):
         return item.encode()
-    raise ModelFailed(f"the model gave {type(item).__name__} where a BYTES output holds text or bytes")
+    raise TypeError(f"the model gave {type(item).__name__} where a BYTES output holds text or bytes")
 
 
 # ---- JSON
 
 
-def from_json(name: str, datatype: str, shape: tuple[int, ...], data: Any) -> Array:
+def from_json(datatype: str, shape: tuple[int, ...], data: Any) -> Array:
     """From nested or flat lists."""
     if datatype == "BF16":
-        raise RequestError(f"input {name!r}: BF16 can only be sent as binary data")
+        raise ValueError("BF16 can only be sent as binary data")
     if type(data) is not list:
-        raise RequestError(f"input {name!r}: its data has to be a list")
+        raise ValueError("its data has to be a list")
     if datatype == "BYTES":
-        return _words(name, shape, data)
-    found = _plain(name, data)
+        return _words(shape, data)
+    found = _plain(data)
     if datatype == "UINT64" and found.dtype.kind in "fO":  # numpy takes small and very large numbers together for floating point
         found = _very_large(found, data)
     if datatype != "BOOL" and found.dtype.kind in "iuf" and _holds_truth(found, data):
-        raise RequestError(f"input {name!r}: its data holds true or false, which is no {datatype}")
-    return converted(name, datatype, found, shape)
+        raise ValueError(f"its data holds true or false, which is no {datatype}")
+    return converted(datatype, found, shape)
 
 
 def _holds_truth(found: Array, data: list[Any]) -> bool:
@@ -137,12 +150,12 @@ def _holds_truth(found: Array, data: list[Any]) -> bool:
     return bool(((found == 0) | (found == 1)).any()) and bool in set(map(type, _flat(data) if found.ndim > 1 else data))
 
 
-def converted(name: str, datatype: str, found: Array, shape: tuple[int, ...]) -> Array:
+def converted(datatype: str, found: Array, shape: tuple[int, ...]) -> Array:
     """Numbers of whatever type JSON or numpy took them for, as this one; each has to be a value of it."""
     if found.size != count_of(shape):
-        raise RequestError(f"input {name!r}: {list(shape)} has {count_of(shape)} elements, but {found.size} were given")
+        raise ValueError(f"{list(shape)} has {count_of(shape)} elements, but {found.size} were given")
     if found.ndim > 1 and found.shape != shape:
-        raise RequestError(f"input {name!r}: its data has the shape {list(found.shape)}, but {list(shape)} was said")
+        raise ValueError(f"its data has the shape {list(found.shape)}, but {list(shape)} was said")
     dtype, kind = NUMPY[datatype], found.dtype.kind
     if not found.size:
         return np.empty(shape, dtype)
@@ -154,19 +167,19 @@ def converted(name: str, datatype: str, found: Array, shape: tuple[int, ...]) ->
     else:
         is_right = kind in "iuf"
     if not is_right:
-        raise RequestError(f"input {name!r}: its data holds something that is no {datatype}")
+        raise ValueError(f"its data holds something that is no {datatype}")
     with np.errstate(over="ignore"):
         array = found.astype(dtype)
     if dtype.kind == "f" and kind == "f" and np.isinf(array).any() and not np.array_equal(np.isinf(array), np.isinf(found)):
-        raise RequestError(f"input {name!r}: its data holds a number too large for {datatype}")
+        raise ValueError(f"its data holds a number too large for {datatype}")
     return array.reshape(shape)
 
 
-def _plain(name: str, data: list[Any]) -> Array:
+def _plain(data: list[Any]) -> Array:
     try:
         return np.array(data)
     except (ValueError, OverflowError, RecursionError):
-        raise RequestError(f"input {name!r}: its data is not an even list of numbers") from None
+        raise ValueError("its data is not an even list of numbers") from None
 
 
 def _very_large(found: Array, data: list[Any]) -> Array:
@@ -177,16 +190,16 @@ def _very_large(found: Array, data: list[Any]) -> Array:
         return found
 
 
-def _words(name: str, shape: tuple[int, ...], data: list[Any]) -> Array:
+def _words(shape: tuple[int, ...], data: list[Any]) -> Array:
     items = list(_flat(data))
     if len(items) != count_of(shape):
-        raise RequestError(f"input {name!r}: {list(shape)} has {count_of(shape)} elements, but {len(items)} were given")
+        raise ValueError(f"{list(shape)} has {count_of(shape)} elements, but {len(items)} were given")
     if not all(type(item) is str for item in items):
-        raise RequestError(f"input {name!r}: elements of BYTES are texts in JSON")
+        raise ValueError("elements of BYTES are texts in JSON")
     try:
         return of_objects([item.encode() for item in items], shape)
     except UnicodeEncodeError:  # half a surrogate pair
-        raise RequestError(f"input {name!r}: its data holds text that is not Unicode") from None
+        raise ValueError("its data holds text that is not Unicode") from None
 
 
 def _flat(data: list[Any]) -> Iterable[Any]:
@@ -201,17 +214,17 @@ def _flat(data: list[Any]) -> Iterable[Any]:
             waiting.pop()
 
 
-def to_json(name: str, array: Array, datatype: str) -> bytes:
+def to_json(array: Array, datatype: str) -> bytes:
     """A flat list. NaN and infinities are written as Python's json and Triton write them: NaN, Infinity, -Infinity."""
     import orjson
 
     if datatype == "BF16":
-        raise RequestError(f"output {name!r}: BF16 can only be had as binary data", 400)
+        raise ValueError("BF16 can only be had as binary data")
     if datatype == "BYTES":
         try:
             return orjson.dumps([_as_bytes(item).decode() for item in array.ravel().tolist()])
         except UnicodeDecodeError:
-            raise RequestError(f"output {name!r} is not text: ask for it as binary data", 400) from None
+            raise ValueError("it is not text: ask for it as binary data") from None
     flat = np.ascontiguousarray(array, np.dtype(NUMPY[datatype])).reshape(-1)
     if flat.dtype.kind == "f" and not np.isfinite(flat).all():
         return json.dumps(flat.tolist()).encode()
