@@ -169,13 +169,30 @@ def test_a_message_that_ended_ten_workers_is_not_tried_again(running: Running) -
     for _ in range(MAX_TRIES):
         running.store.count_try("bad")
 
-    message = SimpleNamespace(
-        properties={"reply_to": "answers", "correlation_id": "bad"}, headers={}, content_type=JSON, delivery_tag="1",
-        delivery_info={"redelivered": True}, body=write_request(Request("bad", "m", (X,)), JSON, lambda raw: None).data, ack=lambda: None,
-    )  # fmt: skip
-    running.worker._on_message(message)
+    running.worker._on_message(redelivered("bad"))
     [answer] = wait_for(lambda: running.read("answers"))
     assert "RW804" in body_of(answer).data.decode() and not running.pool.asked
+
+
+def test_what_comes_again_waits_for_the_answer_of_whoever_had_it(running: Running) -> None:
+    running.worker._on_message(redelivered("b"))
+    stored = write_reply(Reply("b", {"output": 7 * X}), JSON, lambda raw: None)
+    running.store.put("b", pack_body(stored))  # by a worker that lost its connection and nothing else
+    [answer] = wait_for(lambda: running.read("answers"))
+    assert body_of(answer).data == stored.data and not running.pool.asked
+
+
+def test_what_comes_again_is_run_where_nobody_answers(running: Running) -> None:
+    running.worker._on_message(redelivered("c"))
+    [answer] = wait_for(lambda: running.read("answers"))
+    assert b"outputs" in body_of(answer).data and len(running.pool.asked) == 1
+
+
+def redelivered(id: str) -> Any:
+    return SimpleNamespace(
+        properties={"reply_to": "answers", "correlation_id": id}, headers={}, content_type=JSON, delivery_tag="1",
+        delivery_info={"redelivered": True}, body=write_request(Request(id, "m", (X,)), JSON, lambda raw: None).data, ack=lambda: None,
+    )  # fmt: skip
 
 
 def test_what_runs_is_finished_before_a_worker_leaves(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import logging
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field
@@ -47,6 +48,7 @@ _LEAVE_S = 2.0  # for the connections to be closed
 _SENDERS = 4  # each waits for the broker's and the store's disk, which take many answers at once as fast as one
 _SEND_TRIES = 240  # half a second apart: longer than a broker takes to restart
 _RETRY_S = 0.5
+_SETTLE_S = 2.0  # before a task that was delivered before is run: whoever had it may live, and be about to store its answer
 
 Send = partial[None]  # of `_answer` or `_answer_again`, with the job first; waits for the producer
 
@@ -87,6 +89,7 @@ class Worker:
         self._outputs = outputs or {}  # those that are declared, by the model's name
         self._lock = threading.Lock()
         self._jobs: dict[str, Job] = {}  # by id, until there is an answer
+        self._later: deque[tuple[float, Job, Request]] = deque()  # with the time when
         self._open = 0  # jobs whose answer is not sent
         self._answered: list[tuple[int, Any]] = []  # messages to acknowledge
         self._outbox: queue.SimpleQueue[Send | None] = queue.SimpleQueue()
@@ -154,6 +157,7 @@ class Worker:
             except TimeoutError:
                 pass
             self._acknowledge()
+            self._run_later()
             if time.monotonic() >= beat_at:
                 connection.heartbeat_check()
                 beat_at = time.monotonic() + 1
@@ -179,6 +183,10 @@ class Worker:
             if isinstance(error, Malformed) and self._is_known(job, message):
                 return  # its large inputs were taken away with the first answer
             self._outbox.put(partial(self._answer, job, None, error, ()))
+        except BaseException:  # the store is away: the message comes again
+            with self._lock:
+                self._open -= 1
+            raise
 
     def _is_known(self, job: Job, message: Any) -> bool:
         job.id = str(message.properties.get("correlation_id") or "")
@@ -196,22 +204,38 @@ class Worker:
                 return
         if (stored := self._store.get(request.id)) is not None:
             self._outbox.put(partial(self._answer_again, job, stored))
-            return
-        left = request.deadline - time.time() if request.deadline is not None else None
-        if left is not None and left <= 0:
-            raise deadline_exceeded(request.model, left, was_running=False)
-        if redelivered and self._store.count_try(request.id) > MAX_TRIES:
-            raise _kills_us(request)
+        elif redelivered:
+            with self._lock:
+                self._jobs[job.id] = job
+            self._later.append((time.monotonic() + _SETTLE_S, job, request))
+        else:
+            self._run(job, request)
+
+    def _run_later(self) -> None:
+        """What was delivered before, unless its first worker has answered meanwhile."""
+        while self._later and self._later[0][0] <= time.monotonic():
+            _, job, request = self._later[0]
+            if (stored := self._store.get(job.id)) is not None:
+                self._outbox.put(partial(self._answer_again, job, stored))
+            elif self._store.count_try(job.id) > MAX_TRIES:
+                self._outbox.put(partial(self._answer, job, None, _kills_us(request), ()))
+            else:
+                self._run(job, request)
+            self._later.popleft()
+
+    def _run(self, job: Job, request: Request) -> None:
         with self._lock:
             self._jobs[job.id] = job
+        left = request.deadline - time.time() if request.deadline is not None else None
         try:
+            if left is not None and left <= 0:
+                raise deadline_exceeded(request.model, left, was_running=False)
             future = self._pool.submit(request.model, *request.inputs, deadline_s=left, priority=request.priority, seed=request.seed)
-        except BaseException:
-            with self._lock:
-                self._jobs.pop(job.id, None)
-            raise
-        declared = self._outputs.get(request.model, ())
-        future.add_done_callback(lambda done: self._outbox.put(partial(self._answer, job, done, None, declared)))
+        except RankwiseError as error:
+            self._outbox.put(partial(self._answer, job, None, error, ()))
+        else:
+            declared = self._outputs.get(request.model, ())
+            future.add_done_callback(lambda done: self._outbox.put(partial(self._answer, job, done, None, declared)))
 
     def _acknowledge(self) -> None:
         with self._lock:
