@@ -99,6 +99,39 @@ if __name__ == "__main__":
     assert "ended by signal SIGKILL" in done.stderr and "rank 1" in done.stderr
 
 
+def test_a_rank_that_forks_has_the_result_of_its_worker_and_a_crash_is_called_one(tmp_path: Path) -> None:
+    done = run(
+        """\
+import ctypes, os, time
+import rankwise
+
+def fork():
+    if os.fork() == 0:
+        return "child"
+    os.wait()
+    return "worker"
+
+def crash():
+    if os.environ["RANK"] == "1":
+        ctypes.string_at(0)
+    time.sleep(60)
+
+if __name__ == "__main__":
+    print(rankwise.spawn(fork, 2))
+    try:
+        rankwise.spawn(crash, 2)
+    except rankwise.WorkerError as error:
+        print(error.finding.code, error.finding.summary)
+""",
+        tmp_path,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "['worker', 'worker']" in done.stdout
+    assert "a process that rank 0 had forked came back from its function, and was ended" in done.stderr
+    assert "RW405 rank 1" in done.stdout and "ended by signal SIGSEGV" in done.stdout
+
+
 @pytest.mark.live
 def test_tensors_travel_by_value_both_ways(tmp_path: Path) -> None:
     """The worker has ended when its result is read, and no rank sees what another writes into an argument."""

@@ -28,6 +28,7 @@ _SETTLE_S = 1.0
 _NO_GUARD_CODE = 97
 _SPAWNED = "RANKWISE_SPAWNED"  # set in workers, so that a script without the guard is told from a worker that spawns on purpose
 _PR_SET_PDEATHSIG = 1
+_CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 
 
 def spawn(fn: Callable[..., Any], nproc: int, *args: Any) -> list[Any]:
@@ -117,6 +118,7 @@ def _work(work: bytes, pipe: Any, parent: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
+    own = os.getpid()
     try:
         fn, args = pickle.loads(work)
         result: tuple[Any, ...] = ("returned", fn(*args))
@@ -126,6 +128,11 @@ def _work(work: bytes, pipe: Any, parent: int) -> None:
         code = error.code if isinstance(error, SystemExit) else 1
         failed_at = getattr(error, "_rankwise_failed_at", time.monotonic())  # before the session was taken down, which fails the others
         result = ("returned", None) if code in (0, None) else ("raised", text, finding, failed_at)
+    if os.getpid() != own:  # `fn` forked and the child came back from it too: a rank has one result, that of the worker
+        os.write(
+            2, f"rankwise: a process that rank {os.environ.get('RANK')} had forked came back from its function, and was ended\n".encode()
+        )
+        os._exit(1)
     sys.stdout.flush()
     try:
         # the values themselves: multiprocessing would send tensors as handles, which are worth nothing once this process has ended
@@ -185,10 +192,12 @@ def _failure(worker: Worker, text: str, finding: dict[str, Any] | None) -> Findi
         return load_cause("RW401").finding(f"rank {worker.rank} raised {last[:300]}", certain=True, culprits=(place,))
     code = worker.process.exitcode
     if code is None:
-        how = "closed its connection and was still running"
+        cause, how = "RW402", "closed its connection and was still running"
+    elif code < 0:
+        cause, how = "RW405" if -code in _CRASHES else "RW403", f"ended by signal {signal.Signals(-code).name}"
     else:
-        how = f"ended by signal {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-    return load_cause("RW403" if code is not None and code < 0 else "RW402").finding(
+        cause, how = "RW402", f"ended with exit code {code}"
+    return load_cause(cause).finding(
         f"rank {worker.rank} (pid {worker.process.pid}) {how} without saying why", certain=True, culprits=(place,)
     )
 
