@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.offline.conftest import S3, s3  # noqa: F401  a fixture
 from tests.offline.inputs import write
 from tests.offline.test_kills import BATCH, OFTEN
 from tests.pool.ray.conftest import Nodes
@@ -21,6 +22,13 @@ from tests.pool.ray.conftest import Nodes
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore::ResourceWarning")]
 ROOT = Path(__file__).parents[3]
 COUNT = 1200
+
+
+def predict_s3(server: S3, home: Path, *more: str) -> subprocess.Popen[str]:
+    words = ["--build", "tests.offline.nets:slow", "--columns", "x", "--keep", "id", "--json", "--batch", str(BATCH), *more]
+    command = [sys.executable, "-c", OFTEN, "predict", "--input", "s3://jobs/x.parquet", "--output", "s3://jobs/out.parquet", *words]
+    env = {**os.environ, **server.env, "XDG_CACHE_HOME": str(home)}
+    return subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def predict(folder: Path, output: str, *more: str) -> subprocess.Popen[str]:
@@ -68,6 +76,34 @@ def test_predict_survives_a_node_and_the_driver_with_the_very_same_bytes(nodes: 
     assert done["rows"] == COUNT and done["resumed_rows"] > 0 and done["failed"] == one["failed"] > 0
     assert Path(done["errors"]).read_bytes() == Path(one["errors"]).read_bytes()
     assert (folder / "ray.parquet").read_bytes() == (folder / "one.parquet").read_bytes()
+
+
+def test_predict_from_s3_to_s3_survives_them_too_and_tells_no_secret(nodes: Nodes, folder: Path, s3: S3) -> None:  # noqa: F811
+    one = ended(predict(folder, "one.parquet", "--workers", "2"))
+    s3.put(folder / "x.parquet")
+    ray = ("--engine", "ray", "--address", nodes.address)
+
+    def wait_for_parts_there(process: subprocess.Popen[str], count: int) -> None:
+        deadline = time.monotonic() + 100
+        while sum(name.startswith(".out.parquet.predict/part-") for name in s3.names()) < count:
+            assert process.poll() is None and time.monotonic() < deadline, process.communicate()
+            time.sleep(0.05)
+
+    first = predict_s3(s3, folder / "a", *ray)
+    wait_for_parts_there(first, 2)
+    nodes.kill(nodes.workers[0])
+    wait_for_parts_there(first, 4)
+    first.send_signal(signal.SIGKILL)
+    told = "".join(first.communicate())
+    nodes.fill_up()
+    last = predict_s3(s3, folder / "b", *ray)  # another machine, which has nothing of it
+    stdout, stderr = last.communicate(timeout=200)
+    done = json.loads(stdout[stdout.index("{") :])
+
+    assert last.returncode == 0 and done["rows"] == COUNT and done["resumed_rows"] > 0 and done["failed"] == one["failed"]
+    assert s3.read("out.parquet") == (folder / "one.parquet").read_bytes()
+    logs = [path.read_bytes() for path in Path(nodes.folder).rglob("*") if path.is_file() and path.suffix in (".log", ".out", ".err")]
+    assert logs and not any(s3.secret.encode() in text for text in (*logs, (told + stdout + stderr).encode()))
 
 
 def test_serve_answers_from_the_cluster(nodes: Nodes, tmp_path: Path, free_port: int) -> None:
