@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import math
 import struct
+import sys
 from functools import cache
 from typing import Any
 
@@ -77,9 +78,7 @@ def _of_tensor(tensor: Any) -> Array:
     if str(tensor.dtype) != "torch.bfloat16":
         array: Array = tensor.numpy()
         return array
-    import torch
-
-    carried: Array = tensor.contiguous().view(torch.int16).numpy()
+    carried: Array = tensor.contiguous().view(sys.modules["torch"].int16).numpy()  # loaded, or there were no tensor
     return carried.view(bfloat16())
 
 
