@@ -242,6 +242,7 @@ for device in ("meta", "cpu"):
 """
 
 
+@pytest.mark.live
 def test_no_second_copy_of_the_weights_is_in_memory(tmp_path: Path) -> None:
     """100 MB of weights: in a model on the meta device they stay in the mapped file, in another only its own memory holds them."""
     shapes = {"weight": (2048, 2048), "bias": (2048,)}

@@ -88,6 +88,7 @@ def test_a_restart_works(tmp_path: Path, run_rankwise: Callable[..., Any]) -> No
     assert "set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in (tmp_path / "out" / "logs" / "rankwise.log").read_text()
 
 
+@pytest.mark.live
 def test_who_has_decided_about_the_store_is_not_overruled(tmp_path: Path, run_rankwise: Callable[..., Any]) -> None:
     script = write_script(tmp_path, "import os; print('store', os.environ.get('TORCH_DISABLE_SHARE_RDZV_TCP_STORE'))")
     env = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "0"}

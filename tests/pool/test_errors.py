@@ -112,7 +112,7 @@ WAYS = {"piped": "cat {} | {}", "a dash": "cat {} | {} -", "its file": "cat {} |
 
 
 @pytest.mark.parametrize("way", mostly_live(WAYS))
-@pytest.mark.parametrize("has_cloudpickle", [True, False])
+@pytest.mark.parametrize("has_cloudpickle", mostly_live([True, False]))
 def test_a_script_that_no_worker_can_run_again(tmp_path: Path, way: str, has_cloudpickle: bool) -> None:
     """Its functions travel as those of a notebook do, or it is told what to do."""
     hidden = "" if has_cloudpickle else "import sys; sys.modules['cloudpickle'] = None\n"

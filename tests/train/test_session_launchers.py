@@ -68,6 +68,7 @@ def test_open_mpi_needs_no_variables_of_ours_on_one_host(tmp_path: Path) -> None
     assert sorted(done.stdout.split("\n"))[1:] == ["rank 0 of 2 local 0 sum 3", "rank 1 of 2 local 1 sum 3"]
 
 
+@pytest.mark.live
 def test_slurm_and_kubernetes_variables_are_enough(cast: Stage) -> None:
     slurm = {"SLURM_NTASKS": "2", "SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_NODELIST": "localhost", "SLURM_LOCALID": None}
     parts = [cast.play("sum", {**slurm, "SLURM_PROCID": str(rank)}) for rank in range(2)]

@@ -78,6 +78,7 @@ def test_a_script_without_the_guard_is_told_once(tmp_path: Path) -> None:
     assert "spawn() was called again while a worker imported your script" in done.stderr
 
 
+@pytest.mark.live
 def test_a_worker_that_is_killed_is_named(tmp_path: Path) -> None:
     done = run(
         """\

@@ -215,6 +215,7 @@ def test_a_script_without_a_main_guard_gets_a_helpful_error(tmp_path: Path) -> N
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.live
 def test_the_same_script_with_a_guard_works(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(

@@ -121,11 +121,10 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.live
 @pytest.mark.parametrize(
     ("script", "said"),
-    mostly_live(
-        [(UNDER_THE_GUARD, "move its definition above that line"), (OWN_CLASS, "1 Mine(a=4) [Mine(a=5)]"), (CLOSED_AT_ONCE, "closed")]
-    ),
+    [(UNDER_THE_GUARD, "move its definition above that line"), (OWN_CLASS, "1 Mine(a=4) [Mine(a=5)]"), (CLOSED_AT_ONCE, "closed")],
     ids=["a build under the guard", "a class of the script", "closed at once"],
 )
 def test_scripts_get_what_they_mean_or_are_told_why_not(tmp_path: Path, script: str, said: str) -> None:

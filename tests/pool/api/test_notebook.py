@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.families import mostly_live
-
 pytest.importorskip("torch")
 
 ROOT = Path(__file__).parents[3]
@@ -82,14 +80,13 @@ def test_a_kernel_that_ends_without_closing_leaves_nobody() -> None:
     assert value == "3.0" and not Path(f"/proc/{pid}").exists()
 
 
+@pytest.mark.live
 @pytest.mark.parametrize(
     ("cell", "words"),
-    mostly_live(
-        [
-            ("import sys; sys.modules['cloudpickle'] = None", ["in a notebook, at a prompt", "rankwise[notebook]"]),
-            ("import threading; factor = threading.Lock()", ["cannot be sent to a worker", "lock"]),
-        ]
-    ),
+    [
+        ("import sys; sys.modules['cloudpickle'] = None", ["in a notebook, at a prompt", "rankwise[notebook]"]),
+        ("import threading; factor = threading.Lock()", ["cannot be sent to a worker", "lock"]),
+    ],
     ids=["without cloudpickle", "what cannot travel"],
 )
 def test_what_does_not_work_is_said(cell: str, words: list[str]) -> None:

@@ -337,6 +337,7 @@ def test_weights_and_programs_are_loaded(tmp_path: Any) -> None:
         assert pool.submit("program", torch.ones(3, 4)).result()[0].tolist() == [4.5, 4.5]
 
 
+@pytest.mark.live
 def test_the_class_of_a_model_is_a_build() -> None:
     with Pool({"linear": Model(torch.nn.Linear, args=(3, 2))}, workers=1) as pool:
         assert pool.submit("linear", torch.ones(4, 3)).result(60).shape == (4, 2)

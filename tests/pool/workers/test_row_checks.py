@@ -70,6 +70,7 @@ def test_rows_that_do_not_are_batched(pool: Pool, name: str) -> None:
         assert all(is_close(y, INDEPENDENT[name](x.clone()), 0.05) for x, y in zip(ROWS, found))
 
 
+@pytest.mark.live
 def test_what_shows_only_later_is_noticed_then_and_nothing_is_wrong_from_then_on() -> None:
     is_known = False
     with Pool({"m": Model("tests.pool.models:looking", args=("later",), max_batch=16)}, workers=2) as pool:
