@@ -142,7 +142,7 @@ def test_integers_do_not_become_floating_point_beside_another_row() -> None:
     model = Loaded("m", lambda x: x.long() if (x > 0).any() else x * 2, torch.device("cpu"), 0)
     x = torch.ones(8, 2)
     x[-1] = -1
-    runner = Runner()
+    runner = Runner(RowChecker())
     results = runner.run(model, [(row[None],) for row in x], [1] * 8, lambda place: (x[place : place + 1],))
 
     assert [value.dtype for ok, value in results if ok] == [torch.int64] * 7 + [torch.float32]
