@@ -27,7 +27,7 @@ help:
 	@echo "make bench-pool   the inference pool against its peers, and against DDP"
 	@echo "make soak-broker  100,000 tasks through Redis and RabbitMQ while brokers and workers die (TASKS=n FAULTS=n)"
 	@echo "make bench-broker  rankwise worker beside Celery at both brokers, the same models, in turns"
-	@echo "make soak-serve   the server under load while workers die and models come and go (SECONDS=n, 600 by default)"
+	@echo "make soak-serve   the server under load while workers die and models come and go (SECONDS=n, 600 by default; FRONT_ENDS=n)"
 	@echo "make bench-serve  the server against its peers, each in an environment of its own (PEERS=a,b QUICK=1)"
 	@echo "make bench-front-ends  what processes that read HTTP gain the server (8 cores or more)"
 	@echo "make oracle       the server's answers against those of NVIDIA's Triton, request by request (REQUESTS=n)"
@@ -123,7 +123,7 @@ bench-broker: $(READY) $(PACKAGES)
 
 soak-serve: $(READY)
 	@echo "==> the server under load while workers die and models come and go"
-	@$(BIN)/python benchmarks/soak_serve.py --seconds $(or $(SECONDS),600)
+	@$(BIN)/python benchmarks/soak_serve.py --seconds $(or $(SECONDS),600) --front-ends $(or $(FRONT_ENDS),auto)
 
 bench-serve: $(READY)
 	@echo "==> the server against its peers"

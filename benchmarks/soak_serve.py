@@ -1,6 +1,6 @@
 """The server under load for a while: mixed models and clients, workers killed, models reloaded, unloaded and evicted, clients that leave.
 
-    python benchmarks/soak_serve.py [--seconds 600] [--seed 1]
+    python benchmarks/soak_serve.py [--seconds 600] [--seed 1] [--front-ends auto]
 
 No answer may be wrong, no status but 200 and the documented 429, 499, 503 and 504 may come (503 only of a model that is unloaded at that
 moment), p99 has to be back within 2 s of a kill, and memory has to stay flat. Exit code 1 where one of these does not hold.
@@ -244,11 +244,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--front-ends", default="auto", help="of the server")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "MODELS.toml").write_text(MODELS)
         log = open(Path(folder) / "log", "w+")  # noqa: SIM115  (closed below)
-        command = [sys.executable, "-m", "rankwise", "serve", f"{folder}/MODELS.toml", "--http", "127.0.0.1:0", "--grpc", "", "--quiet"]
+        command = [sys.executable, "-m", "rankwise", "serve", f"{folder}/MODELS.toml", "--http", "127.0.0.1:0", "--grpc", ""]
+        command += ["--quiet", "--front-ends", options.front_ends]
         with log, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as process:
             try:
                 assert process.stdout is not None
