@@ -12,7 +12,6 @@ import multiprocessing as mp
 import os
 import sys
 import tempfile
-import time
 from itertools import product
 from pathlib import Path
 from statistics import median, quantiles
@@ -20,24 +19,14 @@ from statistics import median, quantiles
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 from benchmarks.machine import machine_facts  # noqa: E402
-from benchmarks.serve import Caller, Server, request, start, stop, wait_until_ready  # noqa: E402
+from benchmarks.serve import Server, ask, request, start, stop, wait_until_ready  # noqa: E402
 
 COUNTS, CONNECTIONS, POINTS = (0, 2, 4), (1, 8, 32, 128), (("tiny", "json"), ("tiny", "binary"), ("mlp", "json"), ("conv", "binary"))
 ROUNDS, SECONDS, CLIENTS = 3, 1.5, 4
 
 
-async def ask(port: int, data: bytes, connections: int) -> tuple[list[float], float]:
-    took: list[float] = []
-    begun = time.perf_counter()
-    callers = [Caller(data, begun + SECONDS, took) for _ in range(connections)]
-    for caller in callers:
-        await asyncio.get_running_loop().create_connection(lambda caller=caller: caller, "127.0.0.1", port)
-    await asyncio.gather(*[caller.over for caller in callers])
-    return took, time.perf_counter() - begun
-
-
 def client(port: int, data: bytes, connections: int, found: mp.Queue) -> None:  # type: ignore[type-arg]
-    found.put(asyncio.run(ask(port, data, connections)))
+    found.put(asyncio.run(ask(port, data, connections, SECONDS)))
 
 
 def load(server: Server, data: bytes, connections: int) -> tuple[float, float]:

@@ -9,28 +9,10 @@ import pytest
 
 from rankwise.causes import load_cause
 from rankwise.diagnose import diagnose
-from rankwise.evidence.collectives import CollectiveLog, Signature
-from rankwise.evidence.records import Call, Ended, Frame, HostFacts, Init, JobEvidence, Raised, RankEvidence
+from rankwise.evidence.records import Ended, HostFacts, JobEvidence, Raised
 from rankwise.launch.parcels import pack_job
 from rankwise.launch.peers import Peer, lost_job, merge_jobs
-
-# -- without processes --------------------------------------------------------------------------------------------------------
-
-
-LINE = Frame("train.py", 7, "main")
-
-
-def a_rank(rank: int, host: str = "node-a", **details: Any) -> RankEvidence:
-    log = CollectiveLog()
-    log.add(1, Signature("0", "all_reduce", (4,), "float32"), 10, False, (LINE,))
-    calls = (Call("all_reduce", 10, 0, (LINE,), sizes=(4,)), Call("barrier", 11, 12, (LINE,)))
-    init = Init(rank, 2, "gloo", "env://", "node-a", 29400, None, started_ns=1, ended_ns=2)
-    return RankEvidence(rank, 100 + rank, host, inits=(init,), collectives=log, calls=calls, **details)
-
-
-def a_job(*ranks: RankEvidence, **details: Any) -> JobEvidence:
-    facts = {"world_size": len(ranks), "hosts": (HostFacts("node-a"),), "now_ns": int(100e9), **details}
-    return JobEvidence(("torchrun",), 1, stall_after_s=10.0, ranks={e.rank: e for e in ranks}, **facts)
+from tests.launch.evidence import LINE, a_job, a_rank
 
 
 def a_peer(evidence: JobEvidence | None = None, **details: Any) -> Peer:

@@ -4,24 +4,11 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator
-
-import pytest
 
 from rankwise.preflight.links import measure_link
-from rankwise.preflight.probes import TOKEN_BYTES, Probes
+from rankwise.preflight.probes import Probes
 from rankwise.preflight.wire import connect
-
-TOKEN = bytes(range(TOKEN_BYTES))
-
-
-@pytest.fixture
-def probes() -> Iterator[Probes]:
-    found = Probes("127.0.0.1", "127.0.0.1")
-    found.open()
-    found.token = TOKEN
-    yield found
-    found.close()
+from tests.preflight.conftest import TOKEN
 
 
 def test_a_healthy_link_is_measured_in_all_respects(probes: Probes) -> None:

@@ -2,24 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
-
-import pytest
 
 from rankwise.preflight.links import knock_at, measure_link
 from rankwise.preflight.probes import TOKEN_BYTES, Probes
-
-TOKEN = bytes(range(TOKEN_BYTES))
-
-
-@pytest.fixture
-def probes() -> Iterator[Probes]:
-    found = Probes("127.0.0.1", "127.0.0.1")
-    found.open()
-    found.token = TOKEN
-    yield found
-    found.close()
+from tests.preflight.conftest import TOKEN
 
 
 def test_probes_answer_only_who_knows_the_token(probes: Probes) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import signal
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -78,6 +79,7 @@ class Server:
         self._grpc: Any = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._listening: asyncio.Server | None = None
+        self._tls: ssl.SSLContext | None = None
         self._stop_reading: Callable[[], None] = lambda: None
         self.http_address: tuple[str, int] | None = None
         self.grpc_address: tuple[str, int] | None = None
@@ -100,10 +102,10 @@ class Server:
 
     async def _start_http(self, host: str, port: int) -> None:
         options, loop = self._options, asyncio.get_running_loop()
-        context = tls_context(options.certificate, options.private_key)
+        self._tls = tls_context(options.certificate, options.private_key)
         count = front_end_count(options.front_ends)
         try:
-            server = await loop.create_server(self._http.connect, host, port, ssl=context, backlog=_BACKLOG, start_serving=not count)
+            server = await loop.create_server(self._http.connect, host, port, ssl=self._tls, backlog=_BACKLOG, start_serving=not count)
         except OSError as error:
             raise cannot_listen(options.http, error) from None
         self._listening = server
@@ -128,8 +130,7 @@ class Server:
         if not must and len(self._http.connections) >= _KEPT:
             return False
         client.setblocking(False)
-        context = tls_context(self._options.certificate, self._options.private_key)
-        self._run(asyncio.get_running_loop().connect_accepted_socket(self._http.connect, client, ssl=context))
+        self._run(asyncio.get_running_loop().connect_accepted_socket(self._http.connect, client, ssl=self._tls))
         return True
 
     async def _start_grpc(self, host: str, port: int) -> None:
