@@ -23,7 +23,6 @@ from rankwise.offline.values import as_array, by_text, is_numbers, named_parts, 
 from rankwise.pool.api.model import named_list, output_names
 from rankwise.pool.workers.runner import is_out_of_memory, run_divided
 from rankwise.weights.building import import_callable
-from rankwise.weights.loading import load_weights
 
 
 def build_runner(build: Any, weights: str, load: str, stack: bool) -> Runner:
@@ -34,6 +33,8 @@ def build_runner(build: Any, weights: str, load: str, stack: bool) -> Runner:
     if not callable(model):
         raise UsageError(f"{build} returned a {type(model).__name__}, where a model is wanted", next=("return the model from it",))
     if weights:
+        from rankwise.weights.loading import load_weights  # only here: it takes as long to import as a small model to build
+
         load_weights(model, weights)
     if isinstance(model, torch.nn.Module):
         model.eval()

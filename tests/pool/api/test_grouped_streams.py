@@ -14,6 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from rankwise.pool import Model, Pool  # noqa: E402
+from rankwise.pool.api.grouped_streams import GroupedStream  # noqa: E402
 from tests.pool.models import RAISE  # noqa: E402
 
 HERE = "tests.pool.models"
@@ -91,3 +92,37 @@ def test_more_rows_than_the_lane_holds_pass_through_it(pool: Pool) -> None:
     made = (("second", torch.full((3, 50_000), float(i))) for i in range(120))  # 72 MB, the lane has 16
 
     assert [float(y["y"][2, -1]) for y in pool.stream(made)] == [2.0 * i for i in range(120)]
+
+
+def odd_arrays(count: int, seed: int) -> list[Any]:
+    """Mostly alike, with others among them that only look alike: of another type, shape, order of bytes or of memory."""
+    chance = random.Random(seed)
+    others = [
+        lambda i: np.full((1, 10), i, np.float64),
+        lambda i: np.full((10, 1), i, np.float32).T,
+        lambda i: np.full((1, 10), i, ">f4"),
+        lambda i: np.full((10,), i, np.float32),
+        lambda i: np.full((2, 10), i, np.float32)[::2],
+        lambda i: np.full((1, 10), i, np.int32),
+        lambda i: np.float32(i) + np.zeros((), np.float32),
+        lambda i: torch.full((1, 10), float(i)),
+        lambda i: np.full((1, 10), i, np.float32).view(np.recarray),
+    ]
+    return [chance.choice(others)(i) if chance.random() < 0.2 else np.full((1, 10), i, np.float32) for i in range(count)]
+
+
+def test_requests_that_run_one_by_one_are_answered_as_if_each_were_sent_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = odd_arrays(1500, seed=3)
+    counts = []
+    send = GroupedStream._send_chunk
+    monkeypatch.setattr(GroupedStream, "_send_chunk", lambda stream, chunk: (counts.append(chunk.count), send(stream, chunk))[1])
+    with Pool({"echo": Model(f"{HERE}:echo")}, workers=1) as pool:
+        for _ in range(2):  # the second time, it is known how long they take
+            together = list(pool.map("echo", made))
+        alone = [pool.submit("echo", x).result(60) for x in made[:300]]
+
+    assert max(counts) > 8
+    for i, (x, y) in enumerate(zip(made, together, strict=True)):
+        assert y.shape == x.shape and float(np.asarray(y).reshape(-1)[0]) == i
+    for one, many in zip(alone, together):
+        assert type(one) is type(many) and one.dtype == many.dtype

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import resource
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +19,7 @@ torch = pytest.importorskip("torch")
 
 from rankwise.errors import UsageError  # noqa: E402
 from rankwise.pool import DeadlineExceeded, Model, Pool, PoolFull  # noqa: E402
+from rankwise.pool.api.streams import Stream, failed  # noqa: E402
 
 HERE = "tests.pool.models"
 MEGABYTE = 250_000  # numbers of float32
@@ -217,3 +223,25 @@ def test_options_that_mean_nothing_are_refused_at_once_and_spoil_nothing(pool: P
     with pytest.raises(UsageError, match=next(iter(options))):
         getattr(pool, act)("echo", [1], **options)
     assert pool.submit("echo", 1, priority=np.int64(3), deadline_s=np.float32(60)).result(60) == 1
+
+
+@pytest.mark.parametrize("preempted", [False, True])
+def test_a_source_is_not_slow_where_its_thread_had_to_wait_for_a_core(preempted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers that keep all cores busy take them from the caller as well; groups must not stay small for that."""
+    switches = itertools.count()
+    used = SimpleNamespace(ru_nivcsw=0)
+    monkeypatch.setattr(resource, "getrusage", lambda who: SimpleNamespace(ru_nivcsw=next(switches)) if preempted else used)
+    seen = []
+
+    class Watched(Stream):
+        def _take(self, request: Any, is_slow: bool) -> None:
+            seen.append(is_slow)
+            self._add(failed(ValueError()))
+
+    def source() -> Iterator[int]:
+        for i in range(4):
+            time.sleep(0.01)
+            yield i
+
+    taken(Watched(lambda: Future(), lambda: False).results(source()))
+    assert seen[0] is not preempted

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from rankwise.pool.api.streams import Postponed, Stream
 from rankwise.pool.errors import PoolClosed
-from rankwise.pool.memory.encoding import INLINE_BYTES, EncodedInputs, has_rows
+from rankwise.pool.memory.encoding import INLINE_BYTES, NUMPY, EncodedInputs, has_rows
 from rankwise.pool.memory.requests import GatheredRows, cut_value, is_one_array, plain_array, split
 from rankwise.pool.schedule.state import ModelState, seed_of
 from rankwise.pool.schedule.tasks import Chunk
@@ -92,6 +94,9 @@ class Bunch:
         return self._arrays[i] if self._arrays is not None else cut_value(self._value, self.edges[i], self.edges[i + 1])
 
 
+Filling = tuple[Chunk, np.dtype[Any], tuple[int, ...], int, int]  # type and shape of its arrays, the bytes of each, and how many it takes
+
+
 class Run:
     """Results that are to be fetched one after the other, from a bunch or a chunk: those from `place` to `stop`."""
 
@@ -125,12 +130,15 @@ class GroupedStream(Stream):
         self._bunches: dict[Any, Bunch] = {}  # that are not sent yet
         self._chunks: dict[Any, Chunk] = {}  # the same
         self._chunk_sizes: dict[int, int] = {}  # of the model's chunks, until the next is sent
+        self._filling: dict[int, Filling] = {}  # by the model: the chunk its last request went into, while it takes more
         self._tried: set[int] = set()  # models that a chunk was sent of: no more before it is known how large results are
         self._limit = _FIRST
         self._seed, self._taken, self._length = seed, 0, length  # as far as the source knows; 0: it does not
 
     def _take(self, request: tuple[ModelState, Sequence[Any]], is_slow: bool) -> None:
         model, inputs = request
+        if not is_slow and (filling := self._filling.get(model.number)) is not None and self._is_like(filling, inputs):
+            return
         if is_slow:  # requests of a slow source would only wait for more
             self._limit = 1
             self._send_all()
@@ -149,6 +157,19 @@ class GroupedStream(Stream):
             except Exception:  # it is met again when the request is sent by itself, and becomes its result
                 encoded = None
         self._add(self._sent(self._sender(model, inputs, encoded, seed, not is_slow)))
+
+    def _is_like(self, filling: Filling, inputs: Sequence[Any]) -> bool:
+        """The usual case of a stream by the shortest way: one more array of the same kind, into the same chunk."""
+        chunk, dtype, shape, size, most = filling
+        array = inputs[0]
+        if len(inputs) != 1 or type(array) is not np.ndarray or array.dtype is not dtype or array.shape != shape:
+            return False
+        self._taken += 1
+        self._follow(chunk, chunk.count)
+        chunk.add(array.tobytes(), size)
+        if chunk.count >= most:
+            self._send_full_chunk(chunk)
+        return True
 
     def _sender(
         self, model: ModelState, inputs: Sequence[Any], encoded: EncodedInputs | None, seed: int | None, is_lazy: bool
@@ -246,8 +267,9 @@ class GroupedStream(Stream):
         self._follow(chunk, chunk.count)
         chunk.add(data, size, slots)
         if chunk.count >= most:
-            self._send_chunk(chunk)
-            self._limit = min(_LARGEST, 2 * self._limit)
+            self._send_full_chunk(chunk)
+        elif kind[1] == "N":
+            self._filling[model.number] = chunk, NUMPY[kind[2]], kind[3], size, min(most, _CHUNK_BYTES // max(size, 1))
         return True
 
     def _bunch(self, model: ModelState, kind: tuple[Any, ...], rows: int, data: bytes) -> None:
@@ -279,8 +301,13 @@ class GroupedStream(Stream):
         del self._bunches[bunch.kind]
         bunch.future = self._patiently(lambda: self._calls.submit(bunch.model, bunch.encoded(), is_lazy=True))
 
+    def _send_full_chunk(self, chunk: Chunk) -> None:
+        self._send_chunk(chunk)
+        self._limit = min(_LARGEST, 2 * self._limit)
+
     def _send_chunk(self, chunk: Chunk) -> None:
         self._chunk_sizes.clear()
+        self._filling.clear()
         self._tried.add(chunk.model.number)
         sent = self._patiently(lambda: self._calls.submit_chunk(chunk))
         del self._chunks[chunk.kind]  # not before: no thread may wait for a chunk that is not sent

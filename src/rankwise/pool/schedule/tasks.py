@@ -179,7 +179,7 @@ class Chunk(TaskFuture):
         self._kept = 0  # requests that a worker has been left, where others were taken from it
         self._settling = threading.Lock()
 
-    def add(self, data: Any, size: int, slots: Any) -> None:
+    def add(self, data: Any, size: int, slots: Any = ()) -> None:
         self._data.append(data)
         self.count += 1
         self.size += size

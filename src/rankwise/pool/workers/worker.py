@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from marshal import dumps
-from os import getpid
 from typing import Any, NoReturn
 
 import torch
@@ -68,6 +67,8 @@ class Worker:
         self._runner = Runner(RowChecker())
         self._serial = self._number = 0  # of the order at hand, and its model
         self._pid = os.getpid()
+        self._has_forked = False  # where this is the child: known without asking the kernel after each request
+        os.register_at_fork(after_in_child=self._note_fork)
         self._runner.on_call, self._runner.on_wait = self._begin_call, page.wait_for_card
         self._answers: list[tuple[Any, ...]] = []
         self._answers_bytes = 0
@@ -220,6 +221,9 @@ class Worker:
         self._check_is_worker(self._number)
         self._page.run(self._serial, time.monotonic_ns())
 
+    def _note_fork(self) -> None:
+        self._has_forked = True
+
     def _check_is_worker(self, number: int) -> None:
         """A process that the model has forked, and that has come back from the model as well: it would answer once more, and take the next
         task away. It ends here, whatever it was to do."""
@@ -247,7 +251,7 @@ class Worker:
     def _chunk_results(self, model: Loaded, payload: tuple[Any, ...]) -> tuple[tuple[Any, ...], int, int]:
         """Of its requests, one after the other, until the rest is taken back; the bytes they take, and flags."""
         count, request = requests_of(payload, self._inputs.get)
-        begins, pid, in_use, flags = self._page.chunk(self._serial), self._pid, self._inputs.in_use, 0
+        begins, in_use, flags = self._page.chunk(self._serial), self._inputs.in_use, 0
         gathering = Gathering(self._outputs.put, INLINE_BYTES)
         for i in range(count):
             if not begins(i) or gathering.size > MOST_BYTES:
@@ -256,10 +260,11 @@ class Worker:
                 gathering.add(model.run(*request(i)) if model.is_plain else self._runner.call(model, request(i)))
             except BaseException as error:
                 gathering.fail(self._failure(self._serial, error))
-            if getpid() != pid:
+            if self._has_forked:
                 self._check_is_worker(self._number)
             if in_use:  # before the next, which may have been given the same memory
                 flags |= self._end_inputs(model)
+        self._check_is_worker(self._number)  # C code may fork without Python's knowledge
         return gathering.results(), gathering.size, flags
 
     def _end_inputs(self, model: Loaded) -> int:
