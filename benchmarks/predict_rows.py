@@ -93,7 +93,8 @@ def spent(command: list[str]) -> Spent:
     for left in Path().glob("*out.parquet*"):
         left.unlink()
     started, before = time.monotonic(), _cpu_s()
-    subprocess.run(command, check=True, capture_output=True, env={**os.environ, "PYTHONPATH": str(HERE)})
+    path = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
+    subprocess.run(command, check=True, capture_output=True, env={**os.environ, "PYTHONPATH": path})
     return Spent(time.monotonic() - started, _cpu_s() - before)
 
 

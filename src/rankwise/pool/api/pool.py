@@ -105,10 +105,9 @@ class Pool:
     ) -> Iterator[Any]:
         """`map` over several models: each request is a tuple of the model's name and its inputs."""
         known = (
-            (self._states.get(model) or self._state(model), inputs)
+            (self._states.get(request[0]) or self._state(request[0]), request[1:])
             for request in requests
-            if type(request) is tuple or is_request(request)
-            for model, *inputs in (request,)
+            if (type(request) is tuple and request) or is_request(request)
         )
         return self._stream(known, window, deadline_s, priority, seed, _length_of(requests))
 

@@ -348,7 +348,7 @@ def check_window(window: Any) -> None:
 
 def is_request(request: Any) -> bool:
     """Raises for what is no request of `stream`."""
-    if isinstance(request, str) or not isinstance(request, Iterable):
+    if not isinstance(request, (tuple, list)) or not request:
         raise UsageError(
             f"a request is {shown(request)}; it must be a tuple of a model's name and its inputs", next=('pool.stream([("mlp", x)])',)
         )

@@ -318,6 +318,12 @@ def to_tensor(array: np.ndarray[Any, Any], dtype: str) -> Any:
     return torch.from_numpy(array) if dtype not in CARRIED else carried(array, dtype, torch)
 
 
+def to_tensors(arrays: list[np.ndarray[Any, Any]], dtype: str) -> list[Any]:
+    """The same of many, which are small: a call for each would take half as long as making its tensor."""
+    torch = torch_for_tensors()
+    return [to_tensor(array, dtype) for array in arrays] if torch is None or dtype in CARRIED else list(map(torch.from_numpy, arrays))
+
+
 def _end(lease: _Lease) -> None:
     _held.discard(lease)
     lease.release(lease.slot)

@@ -12,7 +12,7 @@ from rankwise.errors import whole_text
 from rankwise.pool.errors import MAX_BUILDS, Death, back_off_s, build_failed, not_batched, too_large
 from rankwise.pool.memory.encoding import EVEN, UNEVEN, Uneven, each_of
 from rankwise.pool.memory.requests import cut_value, raised
-from rankwise.pool.memory.shared_memory import to_tensor
+from rankwise.pool.memory.shared_memory import to_tensors
 from rankwise.pool.schedule.pool_state import PoolState
 from rankwise.pool.schedule.state import Action, ModelState, Order, WorkerState
 from rankwise.pool.schedule.tasks import Chunk, Task
@@ -78,7 +78,7 @@ class Answers:
         if results[0] == EVEN:
             _, dtype, shape, count, data = results
             arrays = each_of(data, dtype, shape, count)
-            return ([to_tensor(array, dtype) for array in arrays] if chunk.to_tensor else arrays), {}
+            return (to_tensors(arrays, dtype) if chunk.to_tensor else arrays), {}
         values: list[Any] = []
         errors: dict[int, BaseException] = {}
         for i, (ok, data) in enumerate(results[1]):

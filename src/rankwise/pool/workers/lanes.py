@@ -27,7 +27,7 @@ from rankwise.pool.memory.encoding import (
     pack,
     unpack,
 )
-from rankwise.pool.memory.shared_memory import PAGE, Lane, Segment, copy_into, rounded, to_tensor
+from rankwise.pool.memory.shared_memory import PAGE, Lane, Segment, copy_into, rounded, to_tensor, to_tensors
 from rankwise.pool.transport.connection import SLOTS, StatusPage, send
 
 
@@ -182,7 +182,7 @@ def requests_of(payload: tuple[Any, ...], get: Get) -> tuple[int, Callable[[int]
     """How many there are, and the arguments of each by its place."""
     if payload[0] == EVEN:
         _, dtype, shape, count, data = payload
-        each = [(to_tensor(array, dtype),) for array in each_of(data, dtype, shape, count)]
+        each = list(zip(to_tensors(each_of(data, dtype, shape, count), dtype)))
         return count, each.__getitem__
     nodes = payload[1]
     return len(nodes), lambda i: unpack(nodes[i], get)
@@ -201,9 +201,7 @@ class Gathering:
 
     def add(self, value: Any) -> None:
         if self._results is None:
-            if type(value) is torch.Tensor and (data := self._even(value)) is not None:
-                self._data.append(data)
-                self.size += len(data)
+            if type(value) is torch.Tensor and self._is_even(value):
                 return
             self._separate()
         node, size = folded(pack(value, self._put), self._put)
@@ -220,17 +218,20 @@ class Gathering:
             return UNEVEN, self._results or []
         return EVEN, name_of_numpy(self._dtype), self._shape, len(self._data), b"".join(self._data)
 
-    def _even(self, tensor: torch.Tensor) -> bytes | None:
-        """Its bytes, if it is like those before."""
+    def _is_even(self, tensor: torch.Tensor) -> bool:
+        """Takes it where it is like those before."""
         try:
             array = tensor.numpy()
         except (RuntimeError, TypeError):  # whatever is not plain memory of this process
-            return None
+            return False
         if array.shape != self._shape or array.dtype is not self._dtype:
             if self._shape is not None or array.nbytes > self._most_each:
-                return None
+                return False
             self._shape, self._dtype = array.shape, array.dtype
-        return array.tobytes()
+        data = array.tobytes()
+        self._data.append(data)
+        self.size += len(data)
+        return True
 
     def _separate(self) -> None:
         """What has come so far, one by one."""
