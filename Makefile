@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PACKAGES := $(VENV)/.packages
 
-.PHONY: help demo test test-live check format record proto lab bench-watch bench-scale bench-session soak-session bench-train soak-train soak-predict soak-broker bench-broker soak-serve bench-serve bench-front-ends bench-pool bench-ray oracle soak clean
+.PHONY: help demo test test-live check format record proto lab bench-watch bench-scale bench-session soak-session bench-train soak-train soak-predict soak-broker bench-broker soak-serve bench-serve profile-serve bench-front-ends bench-pool bench-ray oracle soak clean
 
 help:
 	@echo "make demo         the tour: trains, breaks, explains, trains with the helpers, predicts, serves (about a minute)"
@@ -29,6 +29,7 @@ help:
 	@echo "make bench-broker  rankwise worker beside Celery at both brokers, the same models, in turns"
 	@echo "make soak-serve   the server under load while workers die and models come and go (SECONDS=n, 600 by default; FRONT_ENDS=n)"
 	@echo "make bench-serve  the server against its peers, each in an environment of its own (PEERS=a,b QUICK=1)"
+	@echo "make profile-serve  where the server and its peers spend their time: CPU per request, process by process (PEERS=a,b)"
 	@echo "make bench-front-ends  what processes that read HTTP gain the server (8 cores or more)"
 	@echo "make oracle       the server's answers against those of NVIDIA's Triton, request by request (REQUESTS=n)"
 	@echo "make soak         ten minutes of load on the pool while its workers die"
@@ -128,6 +129,10 @@ soak-serve: $(READY)
 bench-serve: $(READY)
 	@echo "==> the server against its peers"
 	@$(BIN)/python benchmarks/serve.py $(if $(PEERS),--peers $(PEERS)) $(if $(QUICK),--quick)
+
+profile-serve: $(READY)
+	@echo "==> where the server and its peers spend their time"
+	@$(BIN)/python benchmarks/serve_profile.py $(if $(PEERS),--peers $(PEERS))
 
 bench-front-ends: $(READY)
 	@echo "==> the server with and without front-end processes"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -23,16 +24,24 @@ def environment(name: str, *requirements: str, with_torch: bool = False) -> Path
     """The Python of this environment; made and filled the first time. With torch: ours is found behind what is installed there."""
     folder = FOLDER / name
     python, done = folder / "bin" / "python", folder / ".installed"
-    if done.exists() and done.read_text() == " ".join(requirements):
-        return python
     if not python.exists():
         venv.create(folder, with_pip=True)
-    if with_torch:
-        purelib = next((folder / "lib").glob("python3*")) / "site-packages"
-        (purelib / "zz-torch.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    _run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *requirements)
-    done.write_text(" ".join(requirements))
+    behind = next((folder / "lib").glob("python3*")) / "site-packages" / "zz-torch.pth"
+    if with_torch and not behind.exists():
+        behind.write_text(sysconfig.get_path("purelib") + "\n")
+    if not done.exists() or done.read_text() != " ".join(requirements):
+        _run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *requirements)
+        done.write_text(" ".join(requirements))
     return python
+
+
+def java() -> None:
+    """Debian's, installed where it is missing and we may."""
+    if shutil.which("java") is not None:
+        return
+    if os.geteuid() or shutil.which("apt-get") is None:
+        raise Unavailable("needs Java 17 (on Debian: apt-get install openjdk-17-jre-headless)")
+    _run("apt-get", "install", "-y", "openjdk-17-jre-headless")
 
 
 def wheel(requirement: str, *options: str) -> Path:
@@ -72,7 +81,7 @@ def perf_analyzer() -> tuple[Path, dict[str, str]]:
 
 
 def tritonserver() -> tuple[list[str], dict[str, str]]:
-    """NVIDIA's server as a command without its models and ports, and the environment it needs, with the numpy its Python models want."""
+    """NVIDIA's server as a command without its models and ports, and the environment it needs: torch, and the numpy its models want."""
     folder = FOLDER / "tritonserver"
     root = folder / "pytriton" / "tritonserver"
     stub = root / "backends" / "python" / "triton_python_backend_stub"
@@ -81,7 +90,7 @@ def tritonserver() -> tuple[list[str], dict[str, str]]:
             archive.extractall(folder)
         (root / "bin" / "tritonserver").chmod(0o755)
         _place(stub, (root / "python_backend_stubs" / f"3.{sys.version_info.minor}" / stub.name).read_bytes())
-    python = environment("triton", "numpy<2")
+    python = environment("triton", "numpy<2", with_torch=True)
     libraries = f"{folder / 'nvidia_pytriton.libs'}:{sysconfig.get_config_var('LIBDIR')}"
     command = [str(root / "bin" / "tritonserver"), f"--backend-directory={root / 'backends'}", "--allow-metrics=false"]
     return command, {**os.environ, "LD_LIBRARY_PATH": libraries, "PATH": f"{python.parent}:{os.environ['PATH']}"}

@@ -1,10 +1,10 @@
 """`rankwise serve` against other servers: the same three models, one row per request, JSON and binary, at 1, 8 and 32 connections.
 
-    python benchmarks/serve.py [--peers fastapi,litserve,mosec,mlserver,ray] [--quick]
+    python benchmarks/serve.py [--peers fastapi,litserve,mosec,mlserver,ray,torchserve,triton] [--quick]
 
 All servers live at the same time and are asked in turns, so that what else the machine does hits all of them; while one is asked, the
-other peers are stopped. Each closed-loop connection waits for its answer before it asks again. The table goes to
-benchmarks/results/serve.md; points that are lost are named there.
+other peers are stopped. Each has to answer right first. Each closed-loop connection waits for its answer before it asks again. The table
+goes to benchmarks/results/serve.md; points that are lost are named there.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import http.client
 import json
 import os
 import signal
@@ -20,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -31,7 +32,7 @@ import psutil
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
-from benchmarks.environments import Unavailable, environment  # noqa: E402
+from benchmarks.environments import FOLDER, Unavailable, environment, java, tritonserver  # noqa: E402
 from benchmarks.machine import machine_facts  # noqa: E402
 
 HERE = Path(__file__).with_name("serve_peers")
@@ -41,8 +42,12 @@ PEERS = {
     "mosec": (("mosec",), ["with_mosec.py", "--port", "{port}"]),
     "mlserver": (("mlserver", "uvloop<0.22"), ["with_mlserver.py", "{port}"]),
     "ray": (("ray[serve]",), ["with_ray.py", "{port}"]),
+    "torchserve": (("torchserve", "torch-model-archiver"), ["with_torchserve.py", "{port}"]),
+    "triton": ((), ["with_triton.py", "{port}"]),
 }
+PREPARE: dict[str, Callable[[], object]] = {"torchserve": java, "triton": tritonserver}
 ONLY_JSON = ("litserve", "mlserver")
+SAME_PROTOCOL = ("rankwise", "mlserver", "triton")
 SHAPES = {"tiny": (16,), "mlp": (784,), "conv": (3, 32, 32)}
 TOML = "\n".join(
     f'[models.{name}]\nbuild = "models:{name}"\nmax_batch = 32\n'
@@ -91,16 +96,20 @@ def _pss(process: psutil.Process) -> int:
         return 0
 
 
+def row_of(model: str) -> np.ndarray:
+    return np.linspace(0, 1, int(np.prod(SHAPES[model])), dtype=np.float32)
+
+
 def request(server: Server, model: str, kind: str) -> bytes:
-    row = np.linspace(0, 1, int(np.prod(SHAPES[model])), dtype=np.float32)
-    if server.name in ("rankwise", "mlserver"):
+    row = row_of(model)
+    if server.name in SAME_PROTOCOL:
         path, extra = f"/v2/models/{model}/infer", ""
         said = {"name": "x", "datatype": "FP32", "shape": [1, *SHAPES[model]], "data": row.tolist()}
         body = json.dumps({"inputs": [said]}).encode()
         if kind == "binary":
             body, extra = row.tobytes(), "Inference-Header-Content-Length: 0\r\n"
     else:
-        path, extra = f"/{model}/{kind}", ""
+        path, extra = f"/predictions/{model}" if server.name == "torchserve" else f"/{model}/{kind}", ""
         body = json.dumps({"data": row.tolist()}).encode() if kind == "json" else row.tobytes()
     content = "application/json" if kind == "json" else "application/octet-stream"
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {content}\r\n{extra}Content-Length: {len(body)}\r\n\r\n"
@@ -180,6 +189,7 @@ def start(name: str, folder: Path, *more: str) -> Server:
         **os.environ,
         "OMP_NUM_THREADS": "1",
         "RAY_DEDUP_LOGS": "0",
+        "TMPDIR": str(folder),
         "PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]),
     }
     if name == "rankwise":
@@ -198,11 +208,16 @@ def start(name: str, folder: Path, *more: str) -> Server:
             *more,
         ]
     else:
-        requirements, arguments = PEERS[name]
-        command = [str(environment(name, *requirements, with_torch=True)), *[part.format(port=port) for part in arguments]]
+        PREPARE.get(name, lambda: None)()
+        command = [str(python_of(name)), *[part.format(port=port) for part in PEERS[name][1]]]
     log = open(folder / f"{name}.log", "wb")  # noqa: SIM115  (for as long as the process)
     process = subprocess.Popen(command, cwd=HERE, env=variables, stdout=log, stderr=log, start_new_session=True)
     return Server(name, process, port, time.perf_counter(), only_json=name in ONLY_JSON)
+
+
+def python_of(peer: str) -> Path:
+    requirements = PEERS[peer][0]
+    return environment(peer, *requirements, with_torch=True) if requirements else Path(sys.executable)
 
 
 def wait_until_ready(server: Server, folder: Path) -> None:
@@ -218,6 +233,33 @@ def wait_until_ready(server: Server, folder: Path) -> None:
                     raise Unavailable(f"{server.name} did not start within {READY_S:.0f} s") from None
                 time.sleep(0.1)
     server.cold_s = time.perf_counter() - server.started
+
+
+def check_answers(server: Server) -> None:
+    """What a fast server says has to be right."""
+    sys.path.insert(0, str(HERE))
+    import torch
+    from models import BUILDS
+
+    for model, shape in SHAPES.items():
+        with torch.inference_mode():
+            wanted = BUILDS[model]().eval()(torch.from_numpy(row_of(model)).reshape(1, *shape)).numpy().ravel()
+        for kind in ("json",) if server.only_json else ("json", "binary"):
+            answer = answer_to(server, model, kind)
+            if answer.shape != wanted.shape or not np.allclose(answer, wanted, atol=1e-5):
+                raise Unavailable(f"wrong answer to {model} as {kind}: {answer.tolist()} instead of {wanted.tolist()}")
+
+
+def answer_to(server: Server, model: str, kind: str) -> np.ndarray:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as sock:
+        sock.sendall(request(server, model, kind))
+        response = http.client.HTTPResponse(sock)
+        response.begin()
+        body = response.read()
+    if kind == "json":
+        said = json.loads(body)
+        return np.array(said["outputs"][0]["data"] if server.name in SAME_PROTOCOL else said["data"], np.float32)
+    return np.frombuffer(body[int(response.getheader("Inference-Header-Content-Length") or 0) :], np.float32)
 
 
 def measure(servers: list[Server], rounds: int, seconds: float) -> list[str]:
@@ -284,6 +326,7 @@ def main() -> int:
                     servers.append(server)
                     with awake(server):
                         wait_until_ready(server, folder)
+                        check_answers(server)
                     print(f"{peer}: ready after {server.cold_s:.1f} s", flush=True)
                 except Unavailable as error:
                     if servers and servers[-1].name == peer:
@@ -315,10 +358,13 @@ def stop(server: Server) -> None:
 def versions(servers: list[Server]) -> str:
     found = []
     for server in servers[1:]:
+        if server.name == "triton":
+            installed = next(FOLDER.joinpath("tritonserver").glob("nvidia_pytriton-*.dist-info"))
+            found.append(f"triton of nvidia-pytriton {installed.stem.partition('-')[2]}")
+            continue
         package = PEERS[server.name][0][0].partition("[")[0]
         code = f"from importlib.metadata import version; print(version('{package}'))"
-        python = environment(server.name, *PEERS[server.name][0], with_torch=True)
-        found.append(f"{package} {subprocess.run([python, '-c', code], capture_output=True, text=True).stdout.strip()}")
+        found.append(f"{package} {subprocess.run([python_of(server.name), '-c', code], capture_output=True, text=True).stdout.strip()}")
     return ", ".join(found)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import ssl
-import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.serve.certificates import make_certificate
 from tests.serve.command import MODELS, started
 from tests.serve.http_client import Client, tensor
 
@@ -53,15 +53,13 @@ def test_it_answers_logs_and_finishes_what_is_under_way(tmp_path: Path) -> None:
 
 @pytest.mark.live
 def test_one_model_without_a_file_and_over_tls(tmp_path: Path) -> None:
-    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
-    make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "key.pem", "-out", "cert.pem", "-days", "1", *subject]
-    subprocess.run(make, cwd=tmp_path, check=True, capture_output=True)
+    files = make_certificate(tmp_path)
     model = ["--build", "tests.serve.models:linear", "--name", "linear", "--input", "x:FP32:-1,4", "--workers", "0", "--quiet"]
-    with started(*model, "--certificate", tmp_path / "cert.pem", "--private-key", tmp_path / "key.pem") as (_, address):
+    with started(*model, "--certificate", files["certificate"], "--private-key", files["private_key"]) as (_, address):
         import http.client
 
         host, _, port = address.rpartition(":")
-        context = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
+        context = ssl.create_default_context(cafile=files["certificate"])
         connection = http.client.HTTPSConnection(host, int(port), timeout=60, context=context)
         connection.request("POST", "/v2/models/linear/infer", json.dumps({"inputs": [ROW]}))
         response = connection.getresponse()

@@ -25,6 +25,7 @@ BEHAVIOURS = {
     "probe": {"broken", "cost", "manners", "torch", "tracebacks"},
     "report": {"html_browser"},
     "serve": {"clients", "hostile", "oracle", "reloading", "tritonclient"},
+    "serve/fronts": {"tls"},
     "serve/page": {"browser"},
     "train": {"elastic", "equality", "example", "session_lab", "session_launchers"},
     "weights": {"bad_files", "corpus"},

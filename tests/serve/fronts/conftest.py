@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -19,8 +20,8 @@ def serving(none_kept: None) -> Iterator[Serving]:
 
 
 @contextmanager
-def behind_front_ends() -> Iterator[Serving]:
-    with served(front_ends=2) as running:
+def behind_front_ends(**options: Any) -> Iterator[Serving]:
+    with served(front_ends=2, **options) as running:
         processes, end = running.server._front_ends, time.monotonic() + 60
         while processes is None or len(processes._all) < 2 or not all(process.is_ready for process in processes._all):
             assert time.monotonic() < end

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from rankwise.pool.api.models_file import Entry
 from rankwise.protocol import TensorSpec
 from rankwise.serve.rpc.types import SERVICES, message, methods
 from rankwise.serve.serving import Serving, serve
+from tests.serve.certificates import make_certificate
 
 TOKEN = "not to be guessed"
 LONG_S = 60
@@ -26,19 +26,14 @@ FIRST = {"name": "x", "datatype": "FP32", "shape": [1, 4]}
 
 
 @pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tls")
-    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
-    make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "key.pem", "-out", "cert.pem", "-days", "1", *subject]
-    subprocess.run(make, cwd=folder, check=True, capture_output=True)
-    return folder
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return make_certificate(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture(scope="module")
-def serving(certificate: Path) -> Iterator[Serving]:
+def serving(files: dict[str, str]) -> Iterator[Serving]:
     spec = (TensorSpec("x", "FP32", (-1, 4)),)
     entry = Entry("moody", "1", "moody", Model("tests.serve.models:moody"), spec, (TensorSpec("y", "FP32", (-1, 4)),))
-    files = {"certificate": str(certificate / "cert.pem"), "private_key": str(certificate / "key.pem")}
     with Pool({"moody": entry.model}, workers=1) as pool:
         pool.load("moody").result(LONG_S)
         running = serve(pool, entries=[entry], http="127.0.0.1:0", grpc="127.0.0.1:0", block=False, token=TOKEN, **files)
@@ -48,8 +43,8 @@ def serving(certificate: Path) -> Iterator[Serving]:
 
 
 @pytest.fixture(scope="module")
-def channel(serving: Serving, certificate: Path) -> Iterator[Any]:
-    credentials = grpc.ssl_channel_credentials((certificate / "cert.pem").read_bytes())
+def channel(serving: Serving, files: dict[str, str]) -> Iterator[Any]:
+    credentials = grpc.ssl_channel_credentials(Path(files["certificate"]).read_bytes())
     with grpc.secure_channel(serving.grpc, credentials) as channel:
         yield channel
 
