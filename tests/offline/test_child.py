@@ -270,3 +270,27 @@ def test_outputs_in_memory_that_the_model_uses_again_stay_what_they_were() -> No
     outcome = run(model, {"x": X})
 
     assert [float(piece["output"][0]) for piece in outcome["pieces"]] == [0.0, 2.0, 4.0, 6.0]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        X.copy(),
+        torch.from_numpy(X.copy()),
+        [[0.0, 1.0], [2.0], [4.0, 5.0, 1.0], [6.0]],
+        [np.array([0.0]), np.array([2.0, 1.0]), np.array([4.0]), np.array([6.0])],
+    ],
+    ids=["array", "tensor of a worker", "lists", "arrays of any length"],
+)
+def test_rows_that_run_again_are_what_they_were_before_the_model_wrote_to_them(column: Any) -> None:
+    def model(rows: Any) -> torch.Tensor:
+        for row in rows:
+            row[0] = row[0] * 2 + 1
+        if any(row[0] == 9 for row in rows):
+            raise ValueError("the third row")
+        return torch.tensor([float(row[0]) for row in rows])
+
+    outcome = run(model, {"x": column})
+
+    assert worked(outcome) == [0, 1, 3] and [row for row, _, _ in outcome["errors"]] == [2]
+    assert [float(value) for piece in outcome["pieces"] for value in piece["output"]] == [1.0, 5.0, 13.0]

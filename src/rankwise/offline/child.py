@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 import os
@@ -144,13 +145,13 @@ class Runner(torch.nn.Module):
         if self._stack and len(values) > 1 and all(is_numbers(value) and np.ndim(value) == 1 for value in values):
             stacked = as_array(np.stack([np.asarray(value) for value in values], axis=1))
             return [tensor(torch.from_numpy(stacked))]  # it is new, so the model may write to it
-        return [tensor(value) if is_numbers(value) else list(value) for value in values]
+        return [tensor(_own(value)) if is_numbers(value) else list(map(_own, value)) for value in values]
 
     def _tensor(self, value: Any, swapped: bool, as_indices: bool) -> torch.Tensor:
         """On the model's device, and where it is floating point in the model's dtype: files rarely have the same. Swapped: integers in
         that dtype too, and where indices are wanted, a row that came as floating point as integers, if they are whole. A row alone:
         others must not be computed as integers because of the one that fails."""
-        tensor = value if isinstance(value, torch.Tensor) else torch.from_numpy(np.array(as_array(value)))  # copied: lanes are read-only
+        tensor = value if isinstance(value, torch.Tensor) else torch.from_numpy(as_array(value))
         place = next((tensor.device for tensor in _tensors_of(self._hidden[0])), tensor.device)
         if as_indices and tensor.is_floating_point() and len(tensor) == 1:
             is_whole = bool((tensor.isfinite() & (tensor == tensor.round())).all())
@@ -226,6 +227,11 @@ def _entry(value: Any) -> Any:
 def _told(row: int, error: BaseException) -> list[Any]:
     text = "; ".join([str(error), *getattr(error, "__notes__", ())])
     return [row, type(error).__name__, text[:2000]]
+
+
+def _own(value: Any) -> Any:
+    """A copy that the model may write to: where it fails, the same rows run again, and must be what they were."""
+    return value.clone() if isinstance(value, torch.Tensor) else value if isinstance(value, str) else copy.deepcopy(value)
 
 
 def _copied(column: Any) -> Any:
