@@ -16,7 +16,7 @@ import torch
 
 from rankwise.pool.memory.encoding import PLAIN, Uneven, bits_of, joined, leaves
 from rankwise.pool.workers.loading import Loaded, draws
-from rankwise.pool.workers.runner import Call, Unbatchable, check_poison, cut, each_tensor, is_out_of_memory
+from rankwise.pool.workers.runner import Call, Unbatchable, check_poison, cut, each_tensor, is_out_of_memory, own
 
 # How far two ways to compute the same may be apart, as a part of the largest number of a row.
 _ROUNDING = {torch.float64: 1e-6, torch.complex128: 1e-6, torch.float32: 1e-3, torch.complex64: 1e-3, torch.float16: 1e-2}
@@ -276,7 +276,7 @@ class Look:
             joined([output, self._output], _is_tensor, lambda tensors: tensors[0])
         except Uneven:
             raise Unbatchable("the type of its rows, or what it returns beside them, depends on the batch") from None
-        return output
+        return own(output)
 
     def _tried(self, places: list[int]) -> Any:
         """The model on these rows. It raised nothing for the batch, so once more where it does: that may have been a passing fault."""
