@@ -227,3 +227,23 @@ def test_a_model_that_uses_the_memory_of_its_answers_again_gives_each_request_it
         torch.equal(value, OneBuffer(how)(part)) for (ok, value), part in zip(results, x.split(rows)) if ok and how != "memory runs out"
     )
     assert all(torch.equal(value, part * 2) for (ok, value), part in zip(results, x.split(rows)) if how == "memory runs out")
+
+
+@pytest.mark.parametrize("how", ["a row fails", "memory runs out", "looked at"])
+@pytest.mark.parametrize("rows", [[1] * 8, [8]])
+def test_what_stands_beside_the_rows_is_what_it_was_whenever_they_run_again(how: str, rows: list[int]) -> None:
+    def counting(x: torch.Tensor, seen: set[int]) -> torch.Tensor:
+        seen.add(len(seen))
+        if how == "a row fails" and bool((x < 0).any()):
+            raise ValueError("negative")
+        if how == "memory runs out" and len(x) > 2:
+            raise MemoryError
+        return x + len(seen)
+
+    x = torch.cat(ROWS[:8]).abs()
+    x[-1] *= -1
+    runner, model = Runner(RowChecker()), Loaded("m", counting, torch.device("cpu"), 0)
+    results = runner.run(model, [(part, {0}) for part in x.split(rows)], rows, lambda place: (x.split(rows)[place], {0}))
+
+    assert not runner.flags & UNBATCHABLE and [ok for ok, _ in results[:-1]] == [True] * (len(rows) - 1)
+    assert all(torch.equal(value, part + 2) for (ok, value), part in zip(results, x.split(rows)) if ok)

@@ -122,7 +122,7 @@ class RowChecker:
         known = self._of(model)
         if known.is_unsteady or known.reason or not (self._is_close(known, inputs, rows) or known.looked_ns * _SHARE < known.ran_ns):
             return None
-        return each_tensor(inputs, torch.Tensor.clone)  # type: ignore[no-any-return]
+        return own(inputs)  # type: ignore[no-any-return]
 
     def check(self, model: Loaded, call: Call, inputs: tuple[Any, ...], spare: tuple[Any, ...] | None, output: Any, took_ns: int) -> Any:
         """The output that may be cut: this one, or what the rows gave one by one, where there is a doubt about it."""
@@ -282,7 +282,7 @@ class Look:
         """The model on these rows. It raised nothing for the batch, so once more where it does: that may have been a passing fault."""
         for is_last in (False, True):
             try:
-                return self._call(take(self._inputs, places))
+                return self._call(own(self._inputs, places))
             except Exception as error:
                 check_poison(error)
                 if is_out_of_memory(error):

@@ -115,7 +115,7 @@ class Runner:
         def run(start: int, stop: int) -> None:
             if stop - start == rows:  # that is what memory ran out for
                 raise error
-            output = self.call(model, each_tensor(inputs, lambda tensor: tensor[start:stop].clone()))
+            output = self.call(model, own(inputs, slice(start, stop)))
             cut(output, [stop - start])
             outputs.append(own(output))
 
@@ -200,7 +200,7 @@ def join(requests: list[tuple[Any, ...]]) -> tuple[Any, ...]:
             return type(first)([merge([value[i] for value in values]) for i in range(len(first))])
         if type(first) is dict:
             return {key: merge([value[key] for value in values]) for key in first}
-        return first
+        return own(first)
 
     return tuple([merge([request[i] for request in requests]) for i in range(len(requests[0]))])
 
@@ -228,18 +228,19 @@ def each_tensor(value: Any, act: Callable[[torch.Tensor], Any]) -> Any:
     return each_leaf(value, lambda leaf: act(leaf) if isinstance(leaf, torch.Tensor) else leaf)
 
 
-def own(output: Any) -> Any:
-    """A copy, where an output is still wanted when the model runs again: it may write each answer to the memory of the one before."""
+def own(value: Any, rows: Any = slice(None)) -> Any:
+    """A copy, with these rows of the tensors: of an input, where the model may write to it and needs it again; of an output that is
+    still wanted when the model runs again, and may write its answer to the memory of the one before."""
 
     def copied(leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor):
-            return leaf.clone()
+            return leaf[rows].clone() if leaf.dim() else leaf.clone()
         try:
             return copy.deepcopy(leaf)  # of a number or a text: itself
-        except Exception:  # whatever a class of the model's makes of that
+        except Exception:  # whatever its class makes of that
             return leaf
 
-    return each_where_possible(output, copied)
+    return each_where_possible(value, copied)
 
 
 _NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")  # the allocator's words differ from one system to the next
