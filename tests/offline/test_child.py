@@ -258,6 +258,22 @@ def test_what_a_loader_returns_gets_the_models_dtype_too(tmp_path: Path) -> None
     assert runner({"__file__": [str(tmp_path / "a.npy")] * 2}, 2)["errors"] == []
 
 
+LOADED = np.zeros(2, np.float32)
+
+
+def load_into_one_buffer(path: str) -> Any:
+    LOADED[:] = float(Path(path).stem)
+    return LOADED
+
+
+def test_a_loader_that_fills_one_buffer_again_gives_each_file_its_own_row() -> None:
+    runner = Runner(lambda x: x[:, 0], "tests.offline.test_child:load_into_one_buffer", stack=True)
+
+    (piece,) = runner({"__file__": ["1.bin", "2.bin", "3.bin"]}, 3)["pieces"]
+
+    assert piece["output"].tolist() == [1.0, 2.0, 3.0]
+
+
 def test_outputs_in_memory_that_the_model_uses_again_stay_what_they_were() -> None:
     buffer = torch.zeros(4)
 
