@@ -258,6 +258,22 @@ def test_what_a_loader_returns_gets_the_models_dtype_too(tmp_path: Path) -> None
     assert runner({"__file__": [str(tmp_path / "a.npy")] * 2}, 2)["errors"] == []
 
 
+LOADED = np.zeros(2, np.float32)
+
+
+def load_into_one_buffer(path: str) -> Any:
+    LOADED[:] = float(Path(path).stem)
+    return LOADED
+
+
+def test_a_loader_that_fills_one_buffer_again_gives_each_file_its_own_row() -> None:
+    runner = Runner(lambda x: x[:, 0], "tests.offline.test_child:load_into_one_buffer", stack=True)
+
+    (piece,) = runner({"__file__": ["1.bin", "2.bin", "3.bin"]}, 3)["pieces"]
+
+    assert piece["output"].tolist() == [1.0, 2.0, 3.0]
+
+
 def test_outputs_in_memory_that_the_model_uses_again_stay_what_they_were() -> None:
     buffer = torch.zeros(4)
 
@@ -270,3 +286,27 @@ def test_outputs_in_memory_that_the_model_uses_again_stay_what_they_were() -> No
     outcome = run(model, {"x": X})
 
     assert [float(piece["output"][0]) for piece in outcome["pieces"]] == [0.0, 2.0, 4.0, 6.0]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        X.copy(),
+        torch.from_numpy(X.copy()),
+        [[0.0, 1.0], [2.0], [4.0, 5.0, 1.0], [6.0]],
+        [np.array([0.0]), np.array([2.0, 1.0]), np.array([4.0]), np.array([6.0])],
+    ],
+    ids=["array", "tensor of a worker", "lists", "arrays of any length"],
+)
+def test_rows_that_run_again_are_what_they_were_before_the_model_wrote_to_them(column: Any) -> None:
+    def model(rows: Any) -> torch.Tensor:
+        for row in rows:
+            row[0] = row[0] * 2 + 1
+        if any(row[0] == 9 for row in rows):
+            raise ValueError("the third row")
+        return torch.tensor([float(row[0]) for row in rows])
+
+    outcome = run(model, {"x": column})
+
+    assert worked(outcome) == [0, 1, 3] and [row for row, _, _ in outcome["errors"]] == [2]
+    assert [float(value) for piece in outcome["pieces"] for value in piece["output"]] == [1.0, 5.0, 13.0]

@@ -160,3 +160,17 @@ def test_a_dataset_cannot_be_recognised_only_resumed() -> None:
     one, two = (open_source([torch.tensor(value)] * 3, Selection()) for value in (1.0, 9.0))
 
     assert one.identity == two.identity and not one.is_recognisable
+
+
+@pytest.mark.parametrize("buffer", [np.zeros(2), torch.zeros(2), [0.0, 0.0]], ids=["array", "tensor", "list"])
+@pytest.mark.parametrize("part", ["x", "1"])
+def test_samples_in_one_buffer_that_is_filled_again_are_rows_of_their_own(buffer: Any, part: str) -> None:
+    def samples() -> Iterator[Any]:
+        for i in range(5):
+            buffer[0] = float(i)
+            yield {"x": buffer} if part == "x" else (i, buffer)
+
+    found = batches(samples(), 3, (part,), (part,))
+
+    assert [float(value[0]) for batch in found for value in batch.columns[part]] == [0.0, 1.0, 2.0, 3.0, 4.0]
+    assert [float(value[0]) for batch in found for value in batch.kept[part]] == [0.0, 1.0, 2.0, 3.0, 4.0]

@@ -75,3 +75,15 @@ def test_the_others_are_told_when_rank_0_fails(farm: Farm) -> None:
     assert "ValueError" in outcomes[0].error and outcomes[0].code is None, "rank 0's own error stays its own"
     assert [outcome.code for outcome in outcomes[1:]] == ["RW711", "RW711"]
     assert "no such file" in outcomes[1].error
+
+
+def test_predictions_in_memory_that_the_model_uses_again_stay_what_they_were() -> None:
+    torch = pytest.importorskip("torch")
+    from rankwise.train import Loader, Predictions
+
+    loader, buffer = Loader(torch.arange(6.0), batch_size=2), torch.zeros(2)
+    predictions = Predictions(loader)
+    for x in loader:
+        predictions.add(buffer.copy_(x * 2))
+
+    assert predictions.gather().tolist() == [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]

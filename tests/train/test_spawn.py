@@ -188,3 +188,28 @@ if __name__ == "__main__":
 def test_a_number_of_processes_that_is_none_is_refused(nproc: Any) -> None:
     with pytest.raises(UsageError, match="whole number"):
         rankwise.spawn(print, nproc)
+
+
+def test_a_process_that_ignores_its_childrens_ends_hears_of_them_all_the_same(tmp_path: Path) -> None:
+    done = run(
+        """\
+import os, signal
+import rankwise
+
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+
+def work(code):
+    if code:
+        os._exit(code)
+    return os.environ["RANK"]
+
+if __name__ == "__main__":
+    assert rankwise.spawn(work, 1, 0) == ["0"]
+    assert signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
+    rankwise.spawn(work, 1, 5)
+""",
+        tmp_path,
+    )
+
+    assert done.returncode == 1
+    assert "ended with exit code 5" in done.stderr

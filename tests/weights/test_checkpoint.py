@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -72,3 +74,19 @@ def test_one_file_in_two_formats_beside_an_optimizer_is_one(tmp_path: Path) -> N
     torch.save({"state": {}, "param_groups": []}, tmp_path / "optimizer.pt")
 
     assert loaded(tmp_path) == 1
+
+
+def test_a_file_that_may_not_even_be_looked_at_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.save(values(1), tmp_path / "last.pt")
+    (tmp_path / "locked.pt").touch()
+    see = os.stat
+
+    def stat(path: Any, **options: Any) -> os.stat_result:
+        if str(path).endswith("locked.pt"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return see(path, **options)
+
+    monkeypatch.setattr(os, "stat", stat)
+
+    with pytest.raises(rankwise.RankwiseError, match=r"locked\.pt cannot be read"):
+        loaded(tmp_path)

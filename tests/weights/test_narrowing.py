@@ -50,6 +50,23 @@ def test_a_whole_number_that_would_become_another(tmp_path: Path) -> None:
     assert refused(model, save(tmp_path / "last.pt", {"ids": torch.tensor([1, 2**40])})).code == "RW734"
 
 
+@pytest.mark.parametrize(
+    ("value", "dtype", "wanted"),
+    [
+        (200, torch.uint8, torch.int8),
+        (-1, torch.int8, torch.uint8),
+        (2**63, torch.uint64, torch.int64),
+        (-1, torch.int64, torch.uint64),
+        (2**31, torch.uint32, torch.int32),
+    ],
+)
+def test_a_whole_number_that_would_change_its_sign(tmp_path: Path, value: int, dtype: torch.dtype, wanted: torch.dtype) -> None:
+    model = nn.Module()
+    model.register_buffer("ids", torch.zeros(1, dtype=wanted))
+
+    assert refused(model, save(tmp_path / "last.pt", {"ids": torch.tensor([value], dtype=dtype)})).code == "RW734"
+
+
 def test_converting_to_a_smaller_dtype(tmp_path: Path) -> None:
     path = save(tmp_path / "last.pt", linear(70000.0, torch.float32))
 

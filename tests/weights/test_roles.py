@@ -25,7 +25,8 @@ def test_words(key: object, words: tuple[str, ...]) -> None:
     [
         "optimizer", "optimizer_states", "optimizerG", "g_optim", "opt_state", "lr_schedulers", "LRScheduler", "grad_scaler", "rng_state",
         "random_state", "grads", "gradients", "momentum", "momentum_buffer", "momentum_buffer_state_dict", "first_moment", "adam_m",
-        "exp_avg", "exp_avg_sq", "velocity", "last_optimizer_state",
+        "exp_avg", "exp_avg_sq", "velocity", "last_optimizer_state", "mask", "pruning_masks", "fisher", "fisher_diag", "hessian", "delta",
+        "weight_deltas_state_dict", "importance", "task_vector",
     ],
 )  # fmt: skip
 def test_training_state(key: str) -> None:
@@ -37,6 +38,7 @@ def test_training_state(key: str) -> None:
     [
         "optimal_weights", "scheduled_net", "stranger", "string_net", "gradual", "model", "state", "momentum_encoder", "opticalflow",
         "moment_head", "encoder", "exp", "m", "callbacks", "graded", "rescaler_net", "adapter",
+        "mask_decoder", "masked_lm", "delta_net", "fisher_net",
     ],
 )  # fmt: skip
 def test_what_only_sounds_like_it(key: str) -> None:

@@ -19,7 +19,7 @@ import torch
 from rankwise.errors import RankwiseError, UnreadableInput, UsageError
 from rankwise.offline.addresses import is_address, place_of
 from rankwise.offline.batches import FILE_COLUMN, as_column
-from rankwise.offline.values import as_array, by_text, is_numbers, named_parts, plain
+from rankwise.offline.values import as_array, by_text, is_numbers, named_parts, own, plain
 from rankwise.pool.api.model import named_list, output_names
 from rankwise.pool.workers.runner import is_out_of_memory, run_divided
 from rankwise.weights.building import import_callable
@@ -135,7 +135,7 @@ class Runner(torch.nn.Module):
     def _arguments(self, columns: dict[str, Any], tightly: bool, swapped: bool = False, as_indices: bool = False) -> list[Any]:
         tensor = partial(self._tensor, swapped=swapped, as_indices=as_indices)
         if FILE_COLUMN in columns:
-            loaded = [self._load(path) for path in columns[FILE_COLUMN]]
+            loaded = [own(self._load(path)) for path in columns[FILE_COLUMN]]  # a loader may fill one buffer again and again
             if all(isinstance(item, torch.Tensor) for item in loaded):
                 return [tensor(torch.stack(loaded))]
             return [tensor(np.stack(loaded)) if all(isinstance(item, np.ndarray) for item in loaded) else loaded]
@@ -145,13 +145,14 @@ class Runner(torch.nn.Module):
         if self._stack and len(values) > 1 and all(is_numbers(value) and np.ndim(value) == 1 for value in values):
             stacked = as_array(np.stack([np.asarray(value) for value in values], axis=1))
             return [tensor(torch.from_numpy(stacked))]  # it is new, so the model may write to it
-        return [tensor(value) if is_numbers(value) else list(value) for value in values]
+        # Copies: where the model fails, the same rows run again, and must be what they were before it wrote to them.
+        return [tensor(own(value)) if is_numbers(value) else list(map(own, value)) for value in values]
 
     def _tensor(self, value: Any, swapped: bool, as_indices: bool) -> torch.Tensor:
         """On the model's device, and where it is floating point in the model's dtype: files rarely have the same. Swapped: integers in
         that dtype too, and where indices are wanted, a row that came as floating point as integers, if they are whole. A row alone:
         others must not be computed as integers because of the one that fails."""
-        tensor = value if isinstance(value, torch.Tensor) else torch.from_numpy(np.array(as_array(value)))  # copied: lanes are read-only
+        tensor = value if isinstance(value, torch.Tensor) else torch.from_numpy(as_array(value))
         place = next((tensor.device for tensor in _tensors_of(self._hidden[0])), tensor.device)
         if as_indices and tensor.is_floating_point() and len(tensor) == 1:
             is_whole = bool((tensor.isfinite() & (tensor == tensor.round())).all())

@@ -12,7 +12,7 @@ import numpy as np
 
 from rankwise.errors import UnreadableInput, UsageError
 from rankwise.offline.batches import Batch, Chosen, Column, Row, Selection, as_column, of_rows
-from rankwise.offline.values import NUMBERS, as_array, by_text, is_tensor
+from rankwise.offline.values import NUMBERS, as_array, by_text, is_tensor, own
 
 _SAMPLE = 16  # samples to look at before saying that none has a column
 
@@ -126,6 +126,7 @@ def _row(sample: Any) -> Row:
             return Row(why=str(error))
     else:
         values = {str(i): value for i, value in enumerate(sample)} if isinstance(sample, (tuple, list)) else {"0": sample}
+    values = {name: own(value) for name, value in values.items()}  # many a dataset fills one buffer again and again
     return Row(values, values)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import copy
 import dataclasses
 import datetime
 import decimal
@@ -46,6 +47,13 @@ def as_array(value: Any) -> Array:
     if dtype in (np.dtype(np.longdouble), np.dtype(np.clongdouble)):
         dtype = np.dtype(np.float64 if dtype.kind == "f" else np.complex128)
     return array.astype(dtype, copy=False)
+
+
+def own(value: Any) -> Any:
+    """A copy of what somebody may write to, the model or whoever gave it; anything else as it is."""
+    if is_tensor(value):
+        return value.detach().clone()
+    return copy.deepcopy(value) if isinstance(value, (np.ndarray, list, tuple, dict, bytearray)) else value
 
 
 def nbytes_of(value: Any) -> int:

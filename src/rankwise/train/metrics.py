@@ -72,7 +72,7 @@ class Predictions:
             wanted = portion.num_samples if portion else "no"
             summary = f"an output of shape {tuple(output.shape)} for a batch of {wanted} samples"
             raise _mismatch(summary)
-        self._rows.append(output.detach()[: portion.num_samples])
+        self._rows.append(output.detach()[: portion.num_samples].clone())  # the model may use its memory again
         self._indices += self._loader.indices_at(range(portion.first, portion.first + portion.num_samples))
         if len(set(self._indices[-2 * portion.num_samples :])) < len(self._indices[-2 * portion.num_samples :]):
             raise _mismatch("two outputs for the same batch")

@@ -43,12 +43,30 @@ def spawn(fn: Callable[..., Any], nproc: int, *args: Any) -> list[Any]:
     work = pickled(fn, args)
     store = _open_store()
     workers: list[Worker] = []
+    with _hearing_of_children():
+        try:
+            for rank in range(nproc):
+                workers.append(_start(work, rank, nproc, int(store.port)))
+            return _results(workers)
+        finally:
+            _end(workers)
+
+
+@contextlib.contextmanager
+def _hearing_of_children() -> Iterator[None]:
+    """A process that ignores SIGCHLD, as some daemons have theirs inherit, is not told how its children end."""
+    if signal.getsignal(signal.SIGCHLD) is not signal.SIG_IGN:
+        yield
+        return
     try:
-        for rank in range(nproc):
-            workers.append(_start(work, rank, nproc, int(store.port)))
-        return _results(workers)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    except ValueError:
+        next_step = "signal.signal(signal.SIGCHLD, signal.SIG_DFL) in the main thread, before spawn"
+        raise UsageError("spawn cannot see how its workers end: this process ignores SIGCHLD", next=(next_step,)) from None
+    try:
+        yield
     finally:
-        _end(workers)
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 
 
 @dataclass

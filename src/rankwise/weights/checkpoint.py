@@ -12,7 +12,7 @@ from rankwise.weights.dcp import METADATA, read_dcp
 from rankwise.weights.deepspeed import is_deepspeed, read_deepspeed
 from rankwise.weights.dtensor import has_rank_parts, join_ranks
 from rankwise.weights.exported import read_exported
-from rankwise.weights.files import check_path, map_file
+from rankwise.weights.files import check_path, map_file, unreadable
 from rankwise.weights.records import CheckpointError, Content, Damaged, TensorRecord
 from rankwise.weights.roles import is_training_key
 from rankwise.weights.safetensors_file import read_index, read_safetensors
@@ -43,6 +43,8 @@ def open_checkpoint(path: str | os.PathLike[str]) -> Content:
         return _read_folder(place) if place.is_dir() else _read_file(place)
     except Damaged as error:
         raise damaged(place, error) from error
+    except OSError as error:  # where even to look at a file is refused
+        raise unreadable(error.filename or place, error) from error
 
 
 def damaged(path: Path, error: Damaged) -> CheckpointError:

@@ -34,7 +34,7 @@ def map_file(path: Path) -> Any:
         with path.open("rb") as file:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if os.fstat(file.fileno()).st_size else b""
     except OSError as error:
-        raise UnreadableInput(f"{path} cannot be read", why=error.strerror or str(error), next=_NEXT) from error
+        raise unreadable(path, error) from error
 
 
 def read_small(path: Path, limit: int) -> bytes:
@@ -45,7 +45,11 @@ def read_small(path: Path, limit: int) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise UnreadableInput(f"{path} cannot be read", why=error.strerror or str(error), next=_NEXT) from error
+        raise unreadable(path, error) from error
+
+
+def unreadable(path: Path | str, error: OSError) -> UnreadableInput:
+    return UnreadableInput(f"{path} cannot be read", why=error.strerror or str(error), next=_NEXT)
 
 
 def beside(folder: Path, name: Any, named_by: str) -> Path:

@@ -37,8 +37,12 @@ def _holds_all(dtype: torch.dtype, wanted: torch.dtype) -> bool:
 
 def _lost(part: torch.Tensor, narrow: torch.Tensor) -> torch.Tensor:
     if not (part.dtype.is_floating_point or part.dtype.is_complex):
-        return narrow.to(part.dtype) != part
+        return (narrow.to(part.dtype) != part) | (_negative(narrow) != _negative(part))  # 200 in int8 is -56, which is 200 again in uint8
     try:
         return narrow.isfinite() != part.isfinite()
     except RuntimeError:  # float8 knows no isfinite
         return narrow.to(torch.float64).isfinite() != part.to(torch.float64).isfinite()
+
+
+def _negative(whole: torch.Tensor) -> torch.Tensor:
+    return whole < 0 if whole.dtype.is_signed else torch.zeros(whole.shape, dtype=torch.bool, device=whole.device)

@@ -22,6 +22,11 @@ _MOMENTS = [
     ("velocities",), ("exp", "avg"), ("exp", "avg", "sq"), ("exp", "inf"), ("square", "avg"), ("acc", "delta"), ("adam",), ("adamw",),
     ("sgd",),
 ]  # fmt: skip
+# The same, where it names what was computed about the weights, or is to be applied to them: pruning masks, Fisher information, differences.
+_ABOUT_WEIGHTS = [
+    ("mask",), ("masks",), ("fisher",), ("fisher", "diag"), ("fisher", "matrix"), ("hessian",), ("hessian", "diag"), ("importance",),
+    ("importances",), ("saliency",), ("delta",), ("deltas",), ("task", "vector"), ("task", "vectors"), ("error", "feedback"),
+]  # fmt: skip
 _FILLERS = {"state", "states", "dict", "dicts"}
 _AVERAGED = {"ema", "emas", "swa", "averaged", "average", "averages", "avg", "polyak", "shadow"}
 _LIGHTNING = {"callbacks", "loops"}  # what Lightning keeps beside the weights
@@ -38,13 +43,14 @@ def is_averaged_key(key: Any) -> bool:
 
 @lru_cache(maxsize=10_000)
 def is_training_key(key: Any) -> bool:
-    """Whether the words of this key name an optimizer, its moments, gradients, a scheduler, a loss scaler or random numbers."""
+    """Whether the words of this key name an optimizer, its moments, gradients, a scheduler, a loss scaler, random numbers, or what was
+    computed about the weights."""
     words = words_of(key)
     if not _TRAINING.isdisjoint(words) or words[-2:] in (("random", "state"), ("random", "states")):
         return True
     while words and (words[-1] in _FILLERS or len(words[-1]) == 1):  # adam_m, momentum_state_dict
         words = words[:-1]
-    return any(words[-len(ending) :] == ending for ending in _MOMENTS)
+    return any(words[-len(ending) :] == ending for ending in (*_MOMENTS, *_ABOUT_WEIGHTS))
 
 
 def is_training_state(key: Any, value: Any, siblings: Any, own: Collection[str]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -105,7 +106,9 @@ def test_numbers_of_a_csv(tmp_path: Path, texts: list[str], dtype: Any, wanted: 
 HEADERS = {
     "a name that is there twice": (b"x,x\n1,2\n", Selection(("x",)), "2 columns 'x'"),
     "one of them all is there twice": (b"x,y,y\n1,2,3\n", Selection(), "2 columns 'y'"),
-    "UTF-16": ("name,x\na,1\n".encode("utf-16"), X, "not UTF-8"),
+    "UTF-16": ("name,x\na,1\n".encode("utf-16"), X, "not UTF-8(.|\n)*iconv -f utf-16"),
+    "Latin 1": (b"M\xfcller,x\na,1\n", X, "not UTF-8(.|\n)*iconv -f latin1"),
+    "compressed": (gzip.compress(b"name,x\na,1\n"), X, "not UTF-8(.|\n)*gunzip"),
     "lines that end with CR only": (b"name,x\ra,1\rb,2\r", X, "end with CR only"),
     "nothing is left for the model": (b"x,y\n1,2\n", Selection((), ("x", "y")), "none is left"),
 }

@@ -19,6 +19,7 @@ from rankwise.cli.top import _text
 from rankwise.pool import DeadlineExceeded, Model, Pool
 from rankwise.pool.workers.fork_server import pause_s
 from tests.families import mostly_live
+from tests.pool.models import EXIT
 
 SCRIPT = """
 import sys, time
@@ -206,3 +207,17 @@ def test_a_worker_that_starts_has_no_number_that_a_signal_could_go_to() -> None:
 
     assert shown == [None, None]
     assert "worker 1 (cpu): starts" in looked[0] and "None" not in looked[0]
+
+
+def test_a_caller_that_ignores_its_childrens_ends_loses_only_the_worker_that_ended() -> None:
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        with Pool({"moody": Model("tests.pool.models:Moody", replicas=1)}, workers=1) as pool:
+            error = pool.submit("moody", np.full(2, EXIT, np.float32)).exception(120)
+            doubled = pool.submit("moody", np.ones(2, np.float32)).result(120)
+            ended = pool.stats()["restarts"]
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+    assert "exit code 3" in str(error) and doubled.tolist() == [2.0, 2.0]
+    assert ended == 2

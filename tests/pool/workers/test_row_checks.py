@@ -193,3 +193,57 @@ def test_requests_of_a_batch_that_failed_are_looked_at_by_themselves() -> None:
     )
 
     assert runner.flags & UNBATCHABLE and [ok for ok, _ in results] == [True, False]
+
+
+class OneBuffer:
+    """Writes each answer to the memory of the one before, as captured graphs and hand-tuned code do."""
+
+    def __init__(self, how: str) -> None:
+        self._how = how
+        self._buffer = torch.zeros(8, 6)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        if self._how == "a row fails" and bool((x[:, 0] < 0).any()):
+            raise ValueError("negative")
+        if self._how == "memory runs out" and len(x) > 2:
+            raise MemoryError
+        self._buffer[: len(x)] = x * 2 + (x.sum() if self._how == "rows depend" else 0)
+        return self._buffer[: len(x)]
+
+
+@pytest.mark.parametrize("rows", [[1] * 8, [8], [2, 1, 5]])
+@pytest.mark.parametrize("how", ["looked at", "a row fails", "memory runs out", "rows depend"])
+def test_a_model_that_uses_the_memory_of_its_answers_again_gives_each_request_its_own(how: str, rows: list[int]) -> None:
+    x = torch.cat(ROWS[:8]).abs()
+    x[-1] *= -1
+    requests = [(part.clone(),) for part in x.split(rows)]
+    runner, model = Runner(RowChecker()), Loaded("m", OneBuffer(how), torch.device("cpu"), 0)
+    results = runner.run(model, requests, rows, lambda place: (x.split(rows)[place].clone(),))
+    last = how != "a row fails"
+
+    assert bool(runner.flags & UNBATCHABLE) is (how == "rows depend")
+    assert [ok for ok, _ in results] == [True] * (len(rows) - 1) + [last]
+    assert all(
+        torch.equal(value, OneBuffer(how)(part)) for (ok, value), part in zip(results, x.split(rows)) if ok and how != "memory runs out"
+    )
+    assert all(torch.equal(value, part * 2) for (ok, value), part in zip(results, x.split(rows)) if how == "memory runs out")
+
+
+@pytest.mark.parametrize("how", ["a row fails", "memory runs out", "looked at"])
+@pytest.mark.parametrize("rows", [[1] * 8, [8]])
+def test_what_stands_beside_the_rows_is_what_it_was_whenever_they_run_again(how: str, rows: list[int]) -> None:
+    def counting(x: torch.Tensor, seen: set[int]) -> torch.Tensor:
+        seen.add(len(seen))
+        if how == "a row fails" and bool((x < 0).any()):
+            raise ValueError("negative")
+        if how == "memory runs out" and len(x) > 2:
+            raise MemoryError
+        return x + len(seen)
+
+    x = torch.cat(ROWS[:8]).abs()
+    x[-1] *= -1
+    runner, model = Runner(RowChecker()), Loaded("m", counting, torch.device("cpu"), 0)
+    results = runner.run(model, [(part, {0}) for part in x.split(rows)], rows, lambda place: (x.split(rows)[place], {0}))
+
+    assert not runner.flags & UNBATCHABLE and [ok for ok, _ in results[:-1]] == [True] * (len(rows) - 1)
+    assert all(torch.equal(value, part + 2) for (ok, value), part in zip(results, x.split(rows)) if ok)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -41,7 +42,7 @@ class CsvSource:
             why = header.why if isinstance(header, Row) else ""
             raise UnreadableInput(f"{path} has no header line", why=why, next=("its first line names the columns",))
         if not is_utf8("".join(header)):
-            raise UnreadableInput(f"the header line of {path} is not UTF-8", next=("convert the file, as with: iconv -f latin1 -t utf-8",))
+            raise UnreadableInput(f"the header line of {path} is not UTF-8", next=(_conversion("".join(header)),))
         if "\r" in "".join(header).replace("\r\n", ""):
             steps = (f"convert it, as with: tr '\\r' '\\n' < {path.name}",)
             raise UnreadableInput(f"the header line of {path} has a CR in it: its lines seem to end with CR only", next=steps)
@@ -167,6 +168,16 @@ class _Lines:
             return text
         self._has_bare_cr = True
         return body.replace("\r", _BARE_CR) + text[len(body) :]
+
+
+def _conversion(header: str) -> str:
+    """What makes UTF-8 of a file whose first line is none, by the marks that other files begin with."""
+    start = header.encode(errors="surrogateescape")
+    if start.startswith(b"\x1f\x8b"):
+        return "it is compressed: gunzip it first"
+    return (
+        f"convert the file, as with: iconv -f {'utf-16' if start[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else 'latin1'} -t utf-8"
+    )
 
 
 class _TooLong(Exception):

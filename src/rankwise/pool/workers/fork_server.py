@@ -180,6 +180,7 @@ def main() -> None:
     """The process itself. Its one argument is the descriptor of its control socket: when that closes, everything below it ends."""
     control = socket.socket(fileno=int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where the caller ignores it, the kernel would not say how a worker ended
     forker = Forker(control)
     try:
         import torch  # noqa: F401  (before the first fork, so that all workers share it)

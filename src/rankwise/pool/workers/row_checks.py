@@ -16,7 +16,7 @@ import torch
 
 from rankwise.pool.memory.encoding import PLAIN, Uneven, bits_of, joined, leaves
 from rankwise.pool.workers.loading import Loaded, draws
-from rankwise.pool.workers.runner import Call, Unbatchable, check_poison, cut, each_tensor, is_out_of_memory
+from rankwise.pool.workers.runner import Call, Unbatchable, check_poison, cut, each_tensor, is_out_of_memory, own
 
 # How far two ways to compute the same may be apart, as a part of the largest number of a row.
 _ROUNDING = {torch.float64: 1e-6, torch.complex128: 1e-6, torch.float32: 1e-3, torch.complex64: 1e-3, torch.float16: 1e-2}
@@ -122,7 +122,7 @@ class RowChecker:
         known = self._of(model)
         if known.is_unsteady or known.reason or not (self._is_close(known, inputs, rows) or known.looked_ns * _SHARE < known.ran_ns):
             return None
-        return each_tensor(inputs, torch.Tensor.clone)  # type: ignore[no-any-return]
+        return own(inputs)  # type: ignore[no-any-return]
 
     def check(self, model: Loaded, call: Call, inputs: tuple[Any, ...], spare: tuple[Any, ...] | None, output: Any, took_ns: int) -> Any:
         """The output that may be cut: this one, or what the rows gave one by one, where there is a doubt about it."""
@@ -276,13 +276,13 @@ class Look:
             joined([output, self._output], _is_tensor, lambda tensors: tensors[0])
         except Uneven:
             raise Unbatchable("the type of its rows, or what it returns beside them, depends on the batch") from None
-        return output
+        return own(output)
 
     def _tried(self, places: list[int]) -> Any:
         """The model on these rows. It raised nothing for the batch, so once more where it does: that may have been a passing fault."""
         for is_last in (False, True):
             try:
-                return self._call(take(self._inputs, places))
+                return self._call(own(self._inputs, places))
             except Exception as error:
                 check_poison(error)
                 if is_out_of_memory(error):

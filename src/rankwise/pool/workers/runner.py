@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import time
 from collections.abc import Callable, Iterator
@@ -46,7 +47,14 @@ class Runner:
         """rows[i] is 0 for a request that stands for itself; otherwise its inputs are cut along the first dimension. `again` brings the
         inputs of the request at this place once more, as they were."""
         self.flags, self._again = 0, again
-        return self._batch(model, requests, rows) if rows[0] else [self._alone(model, request) for request in requests]
+        return self._batch(model, requests, rows) if rows[0] else self._one_by_one(model, requests)
+
+    def _one_by_one(self, model: Loaded, requests: list[tuple[Any, ...]]) -> list[tuple[bool, Any]]:
+        results = [self._alone(model, request) for request in requests[:1]]
+        for request in requests[1:]:
+            results[-1] = own(results[-1])
+            results.append(self._alone(model, request))
+        return results
 
     def _alone(self, model: Loaded, inputs: tuple[Any, ...]) -> tuple[bool, Any]:
         try:
@@ -61,7 +69,8 @@ class Runner:
         results: list[tuple[bool, Any]] = [(False, None)] * len(requests)
 
         def run(start: int, stop: int) -> None:
-            results[start:stop] = self._at_once(model, requests[start:stop], rows[start:stop])
+            found = self._at_once(model, requests[start:stop], rows[start:stop])
+            results[start:stop] = found if stop == len(requests) else own(found)
 
         def judge(error: BaseException, start: int, stop: int) -> int:
             check_poison(error)
@@ -88,13 +97,16 @@ class Runner:
         took_ns = time.monotonic_ns() - started
         try:
             parts = cut(output, rows)
+            if spare is not None:  # looked at, which runs the model again
+                output = own(output)
+                parts = cut(output, rows)
             checked = self._row_checks.check(model, lambda inputs: self.call(model, inputs), whole, spare, output, took_ns)
             return [(True, part) for part in (parts if checked is output else cut(checked, rows))]
         except Unbatchable as error:
             self._not_batchable(str(error))
         if len(requests) == 1:  # there was nothing to cut; and its input may not be what it was any more
             return [(True, output)]
-        return [self._alone(model, request) for request in requests]
+        return self._one_by_one(model, requests)
 
     def _halves(self, model: Loaded, inputs: tuple[Any, ...], rows: int, error: BaseException) -> tuple[bool, Any]:
         """The rows of one request, on copies: a model that writes to its input may have done so before memory ran out."""
@@ -103,9 +115,9 @@ class Runner:
         def run(start: int, stop: int) -> None:
             if stop - start == rows:  # that is what memory ran out for
                 raise error
-            output = self.call(model, each_tensor(inputs, lambda tensor: tensor[start:stop].clone()))
+            output = self.call(model, own(inputs, slice(start, stop)))
             cut(output, [stop - start])
-            outputs.append(output)
+            outputs.append(own(output))
 
         def judge(raised: BaseException, start: int, stop: int) -> int:
             check_poison(raised)
@@ -188,7 +200,7 @@ def join(requests: list[tuple[Any, ...]]) -> tuple[Any, ...]:
             return type(first)([merge([value[i] for value in values]) for i in range(len(first))])
         if type(first) is dict:
             return {key: merge([value[key] for value in values]) for key in first}
-        return first
+        return own(first)
 
     return tuple([merge([request[i] for request in requests]) for i in range(len(requests[0]))])
 
@@ -214,6 +226,21 @@ def cut(output: Any, rows: list[int]) -> list[Any]:
 
 def each_tensor(value: Any, act: Callable[[torch.Tensor], Any]) -> Any:
     return each_leaf(value, lambda leaf: act(leaf) if isinstance(leaf, torch.Tensor) else leaf)
+
+
+def own(value: Any, rows: Any = slice(None)) -> Any:
+    """A copy, with these rows of the tensors: of an input, where the model may write to it and needs it again; of an output that is
+    still wanted when the model runs again, and may write its answer to the memory of the one before."""
+
+    def copied(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            return leaf[rows].clone() if leaf.dim() else leaf.clone()
+        try:
+            return copy.deepcopy(leaf)  # of a number or a text: itself
+        except Exception:  # whatever its class makes of that
+            return leaf
+
+    return each_where_possible(value, copied)
 
 
 _NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")  # the allocator's words differ from one system to the next
