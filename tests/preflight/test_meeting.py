@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
+from rankwise.meet.ports import connect
 from rankwise.preflight.conduct import greet_guests
-from rankwise.preflight.wire import GREETING, Gone, connect, receive_message, send_message, token_of
+from rankwise.preflight.wire import GREETING, Gone, receive_message, send_message, token_of
 
 
 class TestTwoNodesOnOneMachine:

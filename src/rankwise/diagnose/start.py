@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection
 from dataclasses import replace
 
 from rankwise.causes import load_cause
@@ -13,6 +12,9 @@ from rankwise.diagnose.wording import at, seconds_text, verb
 from rankwise.evidence.frames import user_frame, user_frames
 from rankwise.evidence.records import Frame, Helper, HostFacts, Init, JobEvidence, PortHolder, RankEvidence
 from rankwise.findings import Finding, Place, Wait, ranks_text, where
+from rankwise.meet.differences import find_difference
+from rankwise.meet.network import missing_interface
+from rankwise.meet.roster import missing_numbers
 from rankwise.source.book import SourceBook
 
 _PORT_TAKEN = ("eaddrinuse", "address already in use")
@@ -80,8 +82,7 @@ def _interface_missing(job: JobEvidence, states: RankStates, book: SourceBook, w
             backend = evidence.inits[-1].backend if evidence.inits else ""
             if not wanted or not host or not host.interfaces or (variable.startswith("NCCL") and backend == "gloo"):
                 continue
-            names = [name.strip() for name in wanted.split(",") if name.strip()]
-            if _has_interface(names, host.interfaces, variable.startswith("NCCL")):
+            if not missing_interface(variable, wanted, host.interfaces):
                 continue
             ranks = [r for r, e in job.ranks.items() if e.env.get(variable) == wanted]
             line = _setting_line(job, book, evidence, variable)
@@ -136,17 +137,17 @@ def _duplicates(job: JobEvidence, states: RankStates, book: SourceBook, waiting:
 
 def _different_world_sizes(job: JobEvidence, states: RankStates, book: SourceBook, waiting: list[int]) -> Finding | None:
     sizes = {r: e.inits[-1].world_size for r, e in job.ranks.items() if e.inits and e.inits[-1].world_size}
-    odd = _odd_ones(sizes)
-    if odd is None:
+    differs = find_difference(sizes)
+    if differs is None:
         return None
-    ranks, usual = odd
-    line = _setting_line(job, book, job.ranks[ranks[0]], "WORLD_SIZE")
+    line = _setting_line(job, book, job.ranks[differs.odd[0]], "WORLD_SIZE")
+    others = f"; the others say {differs.usual}" if differs.usual is not None else ""
     return load_cause("RW112").finding(
-        f"ranks disagree about the world size: {_told(sizes, 'WORLD_SIZE=')}",
+        f"ranks disagree about the world size: {differs.text('WORLD_SIZE=')}",
         certain=True,
-        culprits=tuple(place_of(job.ranks[r], line or states[r].frame or _place_in_init(job.ranks[r])) for r in ranks),
-        waiting=_waits(states, ranks),
-        why=f"each rank waits for as many ranks as its own WORLD_SIZE says; the others say {usual}",
+        culprits=tuple(place_of(job.ranks[r], line or states[r].frame or _place_in_init(job.ranks[r])) for r in differs.odd),
+        waiting=_waits(states, differs.odd),
+        why=f"each rank waits for as many ranks as its own WORLD_SIZE says{others}",
         deadlock=True,
     )
 
@@ -157,15 +158,15 @@ def _different_methods(job: JobEvidence, states: RankStates, book: SourceBook, w
     stores = {rank: method if kinds[rank] == "file" else kinds[rank] for rank, method in methods.items()}
     if len(set(stores.values())) < 2 or (set(kinds.values()) == {"env", "tcp"} and _same_address(job)):
         return None
-    odd = _odd_ones(stores)
-    ranks = odd[0] if odd else sorted(methods)
+    differs, by_method = find_difference(stores), find_difference(methods)
+    ranks = differs.odd if differs else tuple(sorted(methods))
     init = job.ranks[ranks[0]].inits[-1]
     frame = _init_frame(init)
     variable = book.argument_name(frame.file, frame.line, "init_process_group", "init_method", 1) if frame else ""
     origin = book.assignment_of(frame.file, frame.line, variable) if frame and variable else None
     line = Frame(frame.file, origin, frame.function) if frame and origin else frame
     return load_cause("RW104").finding(
-        f"ranks use different init methods, and so different stores: {_told(methods, '')}",
+        f"ranks use different init methods, and so different stores: {by_method.text() if by_method else ''}",
         certain=True,
         culprits=tuple(place_of(job.ranks[r], line) for r in ranks),
         waiting=_waits(states, ranks),
@@ -187,8 +188,8 @@ def _different_names(job: JobEvidence, states: RankStates, book: SourceBook, wai
 
 def _elsewhere(job: JobEvidence, states: RankStates, certain: bool) -> Finding:
     places = {r: _store_text(i) for r, i in _store_inits(job).items()}
-    usual, count = Counter(places.values()).most_common(1)[0]
-    right = usual if count > len(places) / 2 else places.get(0, usual)
+    differs = find_difference(places)
+    right = differs.usual if differs and differs.usual is not None else places.get(0, min(places.values()))
     odd = sorted(r for r, place in places.items() if place != right)
     finding = load_cause("RW103").finding(
         f"{verb(odd, 'looks', 'look')} for the store at {places[odd[0]]}, the others at {right} (MASTER_ADDR and port differ)",
@@ -211,13 +212,13 @@ def _canonical(address: str) -> str:
 
 def _different_backends(job: JobEvidence, states: RankStates, book: SourceBook, waiting: list[int]) -> Finding | None:
     backends = {r: e.inits[-1].backend for r, e in job.ranks.items() if e.inits and e.inits[-1].backend}
-    odd = _odd_ones(backends)
-    if odd is None:
+    differs = find_difference(backends)
+    if differs is None:
         return None
     return load_cause("RW113").finding(
-        f"ranks use different backends: {_told(backends, '')}",
+        f"ranks use different backends: {differs.text()}",
         certain=True,
-        culprits=tuple(place_of(job.ranks[r], states[r].frame or _place_in_init(job.ranks[r])) for r in odd[0]),
+        culprits=tuple(place_of(job.ranks[r], states[r].frame or _place_in_init(job.ranks[r])) for r in differs.odd),
         why="all ranks of a group must use the same backend",
         deadlock=True,
     )
@@ -396,24 +397,7 @@ def _unreachable(job: JobEvidence, states: RankStates, book: SourceBook, waiting
 def _missing_ranks(job: JobEvidence) -> list[int]:
     sizes = [e.inits[-1].world_size for e in job.ranks.values() if e.inits and e.inits[-1].world_size]
     world = job.world_size or max(sizes, default=0)
-    return [rank for rank in range(min(world, 1 << 20)) if rank not in job.ranks]
-
-
-def _odd_ones(values: Mapping[int, object]) -> tuple[list[int], object] | None:
-    """Who differs from most (or, in a tie, from rank 0), and what most have."""
-    if len(set(values.values())) < 2:
-        return None
-    (usual, count), *_ = Counter(values.values()).most_common()
-    if count <= len(values) / 2:
-        return sorted(values), usual
-    return sorted(r for r, value in values.items() if value != usual), usual
-
-
-def _told(values: Mapping[int, object], prefix: str) -> str:
-    by_value: dict[object, list[int]] = {}
-    for rank, value in sorted(values.items()):
-        by_value.setdefault(value, []).append(rank)
-    return ", ".join(f"{prefix}{value} on {ranks_text(ranks)}" for value, ranks in by_value.items())
+    return missing_numbers(job.ranks.keys(), min(world, 1 << 20))
 
 
 def _address_of(init: Init) -> str:
@@ -473,21 +457,11 @@ def _host(job: JobEvidence, evidence: RankEvidence) -> HostFacts | None:
     return next((host for host in job.hosts if host.name == evidence.host), job.hosts[0] if job.hosts else None)
 
 
-def _has_interface(wanted: list[str], there: tuple[str, ...], is_nccl: bool) -> bool:
-    if not is_nccl:
-        return any(name in there for name in wanted)
-    first = wanted[0] if wanted else ""
-    if first.startswith("^"):
-        return True
-    exact = first.startswith("=")
-    return any(there_name == name.lstrip("=") if exact else there_name.startswith(name) for name in wanted for there_name in there)
-
-
 def _likely_interface(host: HostFacts) -> str:
     return next((name for name in host.interfaces if name != "lo" and not name.startswith(("docker", "veth", "br-"))), "lo")
 
 
-def _waits(states: RankStates, culprits: list[int]) -> tuple[Wait, ...]:
+def _waits(states: RankStates, culprits: Collection[int]) -> tuple[Wait, ...]:
     return tuple(wait_of(s) for rank, s in sorted(states.items()) if rank not in culprits and s.kind in ("waiting", "init"))
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from rankwise.findings import ranks_text
 from rankwise.launch.observe import Observer
+from rankwise.meet.roster import missing_numbers, waiting_text
 from rankwise.stages import BACKEND
 
 
@@ -55,9 +55,5 @@ def starting_text(seats: Seats, now_ns: int) -> str:
     """`3 of 4 ranks registered, waiting for rank 2 on node-b, 14 s`; empty when nobody waits for the start."""
     if seats.waiting_since_ns is None or not seats.world_size:
         return ""
-    missing = [rank for rank in range(seats.world_size) if rank not in seats.joined]
-    hosts = {seats.hosts.get(rank) for rank in missing}
-    on = f" on {hosts.pop()}" if len(hosts) == 1 and None not in hosts else ""
-    awaited = f"waiting for {ranks_text(missing)}{on}" if missing else f"not yet: {BACKEND.done}"
-    registered = seats.world_size - len(missing)
-    return f"{registered} of {seats.world_size} ranks registered, {awaited}, {(now_ns - seats.waiting_since_ns) / 1e9:.0f} s"
+    missing = missing_numbers(seats.joined, seats.world_size)
+    return waiting_text(missing, seats.hosts, seats.world_size, (now_ns - seats.waiting_since_ns) / 1e9, then=BACKEND.done)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from rankwise.meet.roster import missing_numbers
 from rankwise.preflight.agent import Agent
 from rankwise.preflight.door import Door, Guest
 from rankwise.preflight.job import Facts, Job
@@ -73,8 +74,8 @@ class Meeting:
     def _waiting_text(self, guests: list[Guest], waited_s: float) -> str:
         """`2 of 4 hosts are here, waiting for node 1, 3, 14 s`."""
         here = {self._told.get("node_rank"), *(guest.hello["told"].get("node_rank") for guest in guests)}
-        lost = [str(rank) for rank in range(self._plan.nodes_max) if rank not in here]
-        whom = f", waiting for node {', '.join(lost[:8])}" if None not in here and lost else ""
+        lost = missing_numbers(here, self._plan.nodes_max)
+        whom = f", waiting for node {', '.join(map(str, lost[:8]))}" if None not in here and lost else ""
         return f"{len(guests) + 1} of {self._plan.nodes_max} hosts are here{whom}, {waited_s:.0f} s"
 
     def _tell_all(self, guests: list[Guest], text: str) -> None:

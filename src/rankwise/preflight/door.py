@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from rankwise.preflight.wire import GREETING, MAX_HELLO, Gone, Message, keep_segments_small, receive_exactly, receive_message, send_message
+from rankwise.meet.ports import keep_segments_small
+from rankwise.preflight.wire import GREETING, MAX_HELLO, Gone, Message, receive_exactly, receive_message, send_message
 
 DOORS = 4  # the rendezvous port, and the next three in case it is held or blocked
 _HELLO_S = 8.0

@@ -7,10 +7,11 @@ import socket
 import statistics
 import time
 
+from rankwise.meet.links import Pair
 from rankwise.preflight.job import Facts, Job, Link
 from rankwise.preflight.measured import is_explained
 from rankwise.preflight.members import Circle, Member
-from rankwise.preflight.pairing import Pair, rounds_for, second_look
+from rankwise.preflight.pairing import rounds_for, second_look
 from rankwise.preflight.probes import TOKEN_BYTES
 
 _CLOCK_ASKS = 5

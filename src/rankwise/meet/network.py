@@ -1,4 +1,4 @@
-"""This host's network as the kernel tells it: names, routes, interfaces, and what gloo and NCCL would make of them."""
+"""This host's network as the kernel tells it: names, routes, interfaces, and which of them gloo and NCCL would use."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import ipaddress
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import psutil
@@ -143,6 +143,13 @@ def nccl_matches(value: str, name: str) -> bool:
     words = [word for word in rest.removeprefix("=").split(",") if word]
     is_named = any(name == word.partition(":")[0] if is_exact else name.startswith(word.partition(":")[0]) for word in words)
     return is_named != is_excluding
+
+
+def missing_interface(variable: str, value: str, there: Collection[str]) -> str:
+    """What a variable names and this host does not have; empty where it has. gloo needs every interface in the list, NCCL any of them."""
+    if variable.startswith("NCCL"):
+        return "" if not value or any(nccl_matches(value, name) for name in there) else value
+    return next((word for word in value.split(",") if word and word not in there), "")
 
 
 def _can_bind(address: str) -> bool:
