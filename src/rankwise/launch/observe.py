@@ -22,6 +22,7 @@ from rankwise.launch.processes import Process, command_of, cwd_of, environment_o
 from rankwise.launch.stacks import parse_faulthandler
 from rankwise.ranks import RankEnv, read_rank_env
 
+# Not Slurm's: there torchrun itself has a SLURM_PROCID, and is not a rank.
 _RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
 _ASK_AGAIN_S = 15.0
 _FORGET_EVERY_NS = 10_000_000_000  # processes that are not the job's: their numbers may be used again

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from itertools import chain
@@ -14,6 +13,7 @@ from typing import Any
 
 from rankwise.causes import load_cause
 from rankwise.errors import RankwiseError
+from rankwise.files import write_whole
 from rankwise.offline.journal import Gone, InUse, Journal, read_records
 from rankwise.offline.parts import Part, Results, is_whole, read_part, write_part
 
@@ -198,9 +198,7 @@ def marker_of(output: Path) -> Path:
 
 
 def write_marker(output: Path, facts: dict[str, Any]) -> None:
-    temporary = marker_of(output).with_suffix(".tmp")
-    temporary.write_text(json.dumps(facts, indent=2) + "\n")
-    os.replace(temporary, marker_of(output))
+    write_whole(marker_of(output), json.dumps(facts, indent=2) + "\n")
 
 
 def read_marker(output: Path) -> dict[str, Any]:

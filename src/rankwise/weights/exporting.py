@@ -15,8 +15,9 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from rankwise.errors import UsageError
+from rankwise.files import sync_folder
 from rankwise.weights.records import CheckpointError
-from rankwise.weights.writing import not_written, sync_folder
+from rankwise.weights.writing import not_written
 
 _TIMED_S = 0.4  # for each of the two, taken in turns
 _TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 5e-3}
