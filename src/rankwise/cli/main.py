@@ -41,7 +41,7 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except RankwiseError as error:
-        from rankwise.cli.terminal import print_finding
+        from rankwise.cli.options import print_finding
 
         print_finding(error.finding)
         return 2

@@ -9,8 +9,7 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from rankwise.cli.options import Parser, add_engine_options
-from rankwise.cli.terminal import print_finding
+from rankwise.cli.options import Parser, add_engine_options, print_finding
 from rankwise.errors import UsageError
 from rankwise.offline import formats
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from rankwise.cli.terminal import has_colour, width
+from rankwise.cli.options import has_colour, width
 from rankwise.evidence.folder import save_evidence
 from rankwise.files import write_whole
 from rankwise.findings import Finding

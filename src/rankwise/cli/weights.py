@@ -62,8 +62,8 @@ def _add_convert_options(convert: argparse.ArgumentParser) -> None:
 
 def _inspect(options: argparse.Namespace) -> int:
     from rankwise.report.weights import weights_text
+    from rankwise.weights.danger import refusal
     from rankwise.weights.inspecting import inspect_checkpoint
-    from rankwise.weights.refusing import refusal
 
     facts = inspect_checkpoint(options.path)
     if options.verify:
@@ -102,7 +102,7 @@ def _to_safetensors(options: argparse.Namespace, path: Path, output: Path) -> di
     done = convert_to_safetensors(path, output, Wanted(options.key, options.prefix, options.dtype, options.tensors_only))
     facts = asdict(done)
     if options.build and options.example:
-        from rankwise.weights.comparing import compare_outputs
+        from rankwise.weights.exporting import compare_outputs
 
         try:
             facts["outputs"] = asdict(compare_outputs(options.build, options.example, path, output, options.key, options.tolerance))

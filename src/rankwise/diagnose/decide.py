@@ -10,15 +10,13 @@ from rankwise.diagnose.health import find_notes
 from rankwise.diagnose.lost import with_lost_nodes
 from rankwise.diagnose.match import find_conflict, last_seq
 from rankwise.diagnose.models import model_difference
-from rankwise.diagnose.no_ranks import find_command_failure
-from rankwise.diagnose.p2p import find_crossed_queues
+from rankwise.diagnose.no_ranks import find_command_failure, find_rendezvous_wait
+from rankwise.diagnose.p2p import find_crossed_queues, find_unanswered
 from rankwise.diagnose.rank_state import RankStates, ended_well, first_raised, gave_up, place_of, rank_states, wait_of
-from rankwise.diagnose.rendezvous import find_rendezvous_wait
 from rankwise.diagnose.restarts import find_stale_store
 from rankwise.diagnose.silent import find_silent
 from rankwise.diagnose.start import find_start_problem
 from rankwise.diagnose.stuck import find_all_idle, find_stuck
-from rankwise.diagnose.unanswered import find_unanswered
 from rankwise.diagnose.waiting import members_of, needed_by
 from rankwise.diagnose.wording import at, in_short, relative_to, seconds_text, verb
 from rankwise.evidence.records import JobEvidence

@@ -14,8 +14,6 @@ from rankwise.diagnose.blame import (
     by_rank_condition,
     by_sync_off,
     minority,
-    op_text,
-    short_text,
     top_of,
     undecided,
 )
@@ -261,7 +259,7 @@ def _finding_for(job: JobEvidence, states: RankStates, book: SourceBook, sides: 
     group = states[sides[0].ranks[0]].group
     partings = [find_parting(job, sides[0].ranks[0], other.ranks[0], group) for other in sides[1:]]
     blame = _blame(job, book, sides, partings)
-    now = "; ".join(f"{verb(side.ranks, 'is', 'are')} in {op_text(side)}{at(top_of(side.stack))}" for side in sides)
+    now = "; ".join(f"{verb(side.ranks, 'is', 'are')} in {side.text}{at(top_of(side.stack))}" for side in sides)
     culprits = []
     for side in sides:
         for rank in side.ranks:
@@ -328,23 +326,23 @@ def _headline(blame: Blame, sides: list[Side], parting: Parting | None) -> str:
         ways = [side_of(first.ranks, parting.next), side_of(second.ranks, parting.next_other)]
         alone, missed = ways if set(ways[0].ranks) & set(blame.ranks) else ways[::-1]
     rest = verb(others.ranks, "waits", "wait")
-    is_in_it = short_text(missed) == short_text(others)
+    is_in_it = missed.short_text == others.short_text
     return {
-        "RW201": f"{who} skipped {short_text(missed)} that {rest} in"
+        "RW201": f"{who} skipped {missed.short_text} that {rest} in"
         if is_in_it
-        else f"{who} skipped {short_text(missed)}; {rest} in {short_text(others)}",
+        else f"{who} skipped {missed.short_text}; {rest} in {others.short_text}",
         "RW202": f"{ranks_text(sides[0].ranks)} and {ranks_text([r for side in sides[1:] for r in side.ranks])} are in different collectives",
         "RW203": f"{who} calls collectives in a different order",
-        "RW208": f"only {who} called {short_text(alone)}; {rest} in {short_text(others)}",
-        "RW209": f"only {who} ran a forward through the DDP wrapper; {rest} in {short_text(others)}",
-        "RW213": f"{who} finished with fewer batches; {rest} in {short_text(others)}",
-        "RW402": f"{who} left; {rest} in {short_text(others)}",
-        "RW215": f"{who} reduced fewer gradients in the last backward; {rest} in {short_text(others)}",
+        "RW208": f"only {who} called {alone.short_text}; {rest} in {others.short_text}",
+        "RW209": f"only {who} ran a forward through the DDP wrapper; {rest} in {others.short_text}",
+        "RW213": f"{who} finished with fewer batches; {rest} in {others.short_text}",
+        "RW402": f"{who} left; {rest} in {others.short_text}",
+        "RW215": f"{who} reduced fewer gradients in the last backward; {rest} in {others.short_text}",
         "RW221": f"{ranks_text(sides[0].ranks)} and {ranks_text([r for side in sides[1:] for r in side.ranks])} went different numbers of rounds in a loop"
         if len(blame.ranks) == sum(len(side.ranks) for side in sides)
-        else f"{who} went another number of rounds in the loop; {rest} in {short_text(others)}",
-        "RW219": f"{who} left the loop early; {rest} in {short_text(others)}",
-        "RW220": f"{who} ran a step with gradient sync off; {rest} in {short_text(others)}",
+        else f"{who} went another number of rounds in the loop; {rest} in {others.short_text}",
+        "RW219": f"{who} left the loop early; {rest} in {others.short_text}",
+        "RW220": f"{who} ran a step with gradient sync off; {rest} in {others.short_text}",
     }[blame.code]
 
 
@@ -383,11 +381,11 @@ def _circle(job: JobEvidence, states: RankStates, book: SourceBook) -> Finding |
         there = next(side for side in sides if side.ranks == blame.ranks)
         others = next(side for side in sides if side is not there)
         return load_cause(blame.code).finding(
-            f"only {ranks_text(there.ranks)} called {short_text(there)}; {verb(others.ranks, 'waits', 'wait')} in {short_text(others)}",
+            f"only {ranks_text(there.ranks)} called {there.short_text}; {verb(others.ranks, 'waits', 'wait')} in {others.short_text}",
             certain=blame.certain,
             culprits=tuple(place for rank in there.ranks for place in _places(job, rank, blame, top_of(there.stack))),
             waiting=tuple(wait_of(states[rank]) for rank in others.ranks),
-            why=f"{blame.why}; {verb(others.ranks, 'is', 'are')} in {op_text(others)}{at(top_of(others.stack))}",
+            why=f"{blame.why}; {verb(others.ranks, 'is', 'are')} in {others.text}{at(top_of(others.stack))}",
             deadlock=True,
         )
     return circle_finding(job, states, ring)
@@ -449,10 +447,10 @@ def _left_while_waited_for(job: JobEvidence, states: RankStates, book: SourceBoo
     if blame is not None and set(blame.ranks) == set(waiting):
         alone = side_of(waiting, parting.next if parting.mine.rank in waiting else parting.next_other) if parting is not None else side
         return load_cause(blame.code).finding(
-            f"only {ranks_text(waiting)} called {short_text(alone)}; {has} already finished and left",
+            f"only {ranks_text(waiting)} called {alone.short_text}; {has} already finished and left",
             certain=blame.certain,
             culprits=tuple(place for rank in waiting for place in _places(job, rank, blame, state.frame)),
-            why=f"{blame.why}; {verb(waiting, 'is', 'are')} in {op_text(side)}{at(state.frame)}",
+            why=f"{blame.why}; {verb(waiting, 'is', 'are')} in {side.text}{at(state.frame)}",
             deadlock=True,
         )
     ended = end_of(job.ranks[gone[0]])
@@ -461,7 +459,7 @@ def _left_while_waited_for(job: JobEvidence, states: RankStates, book: SourceBoo
     how = {"os_exit": f"called os._exit({ended.code or 0})", "sys_exit": f"called sys.exit({ended.code or 0})"}.get(
         ended.kind, "finished and exited with code 0" if not job.ranks[gone[0]].alive else "has come to the end of its script"
     )
-    rest = f"{verb(waiting, 'waits', 'wait')} in {short_text(side)}"
+    rest = f"{verb(waiting, 'waits', 'wait')} in {side.short_text}"
     left_by_call = ended.kind in ("os_exit", "sys_exit")
     code = blame.code if blame is not None and not left_by_call else "RW402"
     certain = left_by_call or (blame is not None and blame.certain)
@@ -482,7 +480,7 @@ def _left_while_waited_for(job: JobEvidence, states: RankStates, book: SourceBoo
         certain=certain,
         culprits=places if certain else (*places, *(place_of(job.ranks[rank], state.frame) for rank in waiting)),
         waiting=tuple(wait_of(states[rank]) for rank in waiting) if certain else (),
-        why=f"{reason}; it left{at(frame)}, {verb(waiting, 'is', 'are')} in {op_text(side)}{at(state.frame)}",
+        why=f"{reason}; it left{at(frame)}, {verb(waiting, 'is', 'are')} in {side.text}{at(state.frame)}",
         deadlock=True,
         instead=() if certain else _COMPARE,
     )

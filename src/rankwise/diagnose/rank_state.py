@@ -6,6 +6,7 @@ import signal
 from dataclasses import dataclass, replace
 
 from rankwise.diagnose.transfers import ASYNC_P2P, unanswered_transfer
+from rankwise.diagnose.wording import op_text
 from rankwise.evidence.collectives import WRAPPER_CALLS, Entry
 from rankwise.evidence.flight import P2P_MARK, base_group
 from rankwise.evidence.frames import user_frame, user_frames
@@ -47,15 +48,7 @@ class RankState:
     @property
     def says(self) -> str:
         """The operation as a user knows it."""
-        if self.inside == "backward":
-            return f"{self.op} (gradients, in backward)" if "reduce" in self.op else f"{self.op} (in backward)"
-        if self.inside == "fsdp_forward":
-            return f"{self.op} (in the sharded model's forward, FSDP)"
-        if self.inside == "forward":
-            return f"{self.op} (in the DDP forward)"
-        if self.inside == "ddp":
-            return f"{self.op} (in the DDP constructor)"
-        return self.op
+        return op_text(self.op, self.inside)
 
 
 class RankStates(dict[int, RankState]):
@@ -273,10 +266,12 @@ def _pending_of(rank: RankEvidence) -> Entry | None:
     return log[current[0]]
 
 
-def _from_call(rank: RankEvidence, call: Call, kind: str = "waiting", echo: bool = False) -> RankState:
+def _from_call(rank: RankEvidence, call: Call, echo: bool = False) -> RankState:
     inside = call.op if call.op in WRAPPER_CALLS else ""
     op = WRAPPER_CALLS.get(call.op, call.op)
-    return RankState(rank.rank, kind, op, call.group, None, call.peer, user_frames(call.stack), call.started_ns, None, inside, is_echo=echo)
+    return RankState(
+        rank.rank, "waiting", op, call.group, None, call.peer, user_frames(call.stack), call.started_ns, None, inside, is_echo=echo
+    )
 
 
 def _in_p2p_wait(rank: RankEvidence) -> RankState | None:

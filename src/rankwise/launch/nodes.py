@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rankwise.diagnose.rendezvous import option_of
+from rankwise.diagnose.no_ranks import option_of
 from rankwise.evidence.records import JobEvidence
 from rankwise.launch.courier import poll_interval_s, read_frame, write_frame
 from rankwise.launch.observe import Observer

@@ -12,11 +12,10 @@ from pathlib import Path
 from rankwise.evidence.audit import RandomUsed
 from rankwise.evidence.collectives import CollectiveLog
 from rankwise.evidence.flight import log_from_calls, read_flights
-from rankwise.evidence.frames import is_user_file
+from rankwise.evidence.frames import is_user_file, last_exception
 from rankwise.evidence.journal import Journal
 from rankwise.evidence.records import Call, Ended, Helper, Raised, RankEvidence, Sample, SentSignal, Stack, Thread
 from rankwise.evidence.ring import RingWindow, read_ring
-from rankwise.evidence.tracebacks import last_exception
 from rankwise.launch.flight import fetch_flights
 from rankwise.launch.processes import Process, command_of, cwd_of, environment_of, read_sample, read_table, script_of
 from rankwise.launch.stacks import parse_faulthandler

@@ -9,6 +9,8 @@ from typing import Generic, TypeVar
 
 from rankwise.findings import ranks_text
 
+_MOST = 4  # hosts that are named
+
 Member = TypeVar("Member", int, str)  # a rank or a host
 
 
@@ -44,8 +46,8 @@ def members_text(members: Iterable[int | str]) -> str:
     return ranks_text(ranks) if ranks else hosts_text([member for member in members if isinstance(member, str)])
 
 
-def hosts_text(hosts: list[str], most: int = 4) -> str:
+def hosts_text(hosts: list[str]) -> str:
     """`node-a, node-b and 6 more`: short at any number."""
-    if len(hosts) <= most:
+    if len(hosts) <= _MOST:
         return " and ".join(filter(None, [", ".join(hosts[:-1]), hosts[-1]])) if hosts else "no host"
-    return f"{', '.join(hosts[:most])} and {len(hosts) - most} more"
+    return f"{', '.join(hosts[:_MOST])} and {len(hosts) - _MOST} more"

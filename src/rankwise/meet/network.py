@@ -66,11 +66,11 @@ def interfaces() -> list[Interface]:
     return found
 
 
-def source_address(target: str, port: int = 9) -> str:
+def source_address(target: str) -> str:
     """The address this host would speak from; empty where there is no route. Sends nothing."""
     family = socket.AF_INET6 if ":" in target else socket.AF_INET
     with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect((target, port))
+        probe.connect((target, 9))
         return str(probe.getsockname()[0]).partition("%")[0]
     return ""
 

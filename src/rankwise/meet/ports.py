@@ -57,15 +57,15 @@ def keep_segments_small(sock: socket.socket) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
-def connect(address: str, port: int, timeout_s: float, *, source: str = "", small: bool = False) -> tuple[socket.socket | None, str]:
+def connect(address: str, port: int, timeout_s: float, *, small: bool = False) -> tuple[socket.socket | None, str]:
     """A connection, or None and how it failed: `connection refused`, `no answer`, `host unreachable`, …
 
     Where the first packet is not answered within a second, several more connections are tried at once: on a path that loses a third of its
     packets a single one fails now and then, and would look like a firewall.
     """
-    found, how = _connect_any(address, port, min(timeout_s, _FIRST_TRY_S), 1, source, small)
+    found, how = _connect_any(address, port, min(timeout_s, _FIRST_TRY_S), 1, small)
     if found is None and how == "no answer" and timeout_s > _FIRST_TRY_S:
-        return _connect_any(address, port, timeout_s - _FIRST_TRY_S, _SYNS, source, small)
+        return _connect_any(address, port, timeout_s - _FIRST_TRY_S, _SYNS, small)
     return found, how
 
 
@@ -77,7 +77,7 @@ def try_port(address: str, port: int, timeout_s: float) -> str:
     return how
 
 
-def _connect_any(address: str, port: int, timeout_s: float, tries: int, source: str, small: bool) -> tuple[socket.socket | None, str]:
+def _connect_any(address: str, port: int, timeout_s: float, tries: int, small: bool) -> tuple[socket.socket | None, str]:
     waiting: list[socket.socket] = []
     how = "no answer"
     try:
@@ -86,8 +86,6 @@ def _connect_any(address: str, port: int, timeout_s: float, tries: int, source: 
             waiting.append(sock)
             if small:
                 keep_segments_small(sock)
-            if source:
-                sock.bind((source, 0))
             sock.setblocking(False)
             code = sock.connect_ex((address, port))
             if code not in (0, errno.EINPROGRESS):

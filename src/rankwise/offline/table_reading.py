@@ -10,8 +10,8 @@ import numpy as np
 
 from rankwise.errors import UsageError
 from rankwise.offline.addresses import Place
-from rankwise.offline.arrow_types import has_type, is_lists, is_number, is_tensors, tensors, with_inner
 from rankwise.offline.batches import Batch, Chosen, Column, Selection
+from rankwise.offline.columns import has_type, is_lists, is_number, is_tensors, tensors, with_inner
 from rankwise.offline.lazy import pa, pc
 
 

@@ -8,10 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from rankwise.meet.roster import missing_numbers
-from rankwise.preflight.agent import Agent
 from rankwise.preflight.door import Door, Guest
 from rankwise.preflight.job import Facts, Job
-from rankwise.preflight.members import Circle, seated
+from rankwise.preflight.members import Agent, Circle, seated
 from rankwise.preflight.survey import Survey
 from rankwise.preflight.wire import Message, token_of
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rankwise.meet.ports import connect
-from rankwise.preflight.agent import Agent
 from rankwise.preflight.door import DOORS
+from rankwise.preflight.members import Agent
 from rankwise.preflight.wire import GREETING, Gone, Message, receive_exactly, receive_message, send_message
 
 _CONNECT_S = 3.5

@@ -10,16 +10,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from rankwise.meet.network import gloo_interface, interfaces, own_addresses, resolve, source_address
-from rankwise.preflight.agent import Agent
 from rankwise.preflight.catalogue import judge_all, look_around
 from rankwise.preflight.checks import rendezvous_port
 from rankwise.preflight.checks.interface import exports
 from rankwise.preflight.conduct import Meeting, greet_guests
 from rankwise.preflight.door import Door, signpost
 from rankwise.preflight.guest import attend, find_meeting, is_led
-from rankwise.preflight.here import Here
-from rankwise.preflight.job import Facts, Host, Job
+from rankwise.preflight.job import Facts, Here, Host, Job
 from rankwise.preflight.local_collective import local_collective
+from rankwise.preflight.members import Agent
 from rankwise.preflight.plan import CheckPlan
 from rankwise.preflight.probes import Probes
 from rankwise.preflight.results import report_dict

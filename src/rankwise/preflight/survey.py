@@ -6,12 +6,12 @@ import secrets
 import socket
 import statistics
 import time
+from collections.abc import Iterable
 
 from rankwise.meet.links import Pair
 from rankwise.preflight.job import Facts, Job, Link
 from rankwise.preflight.measured import is_explained
 from rankwise.preflight.members import Circle, Member
-from rankwise.preflight.pairing import rounds_for, second_look
 from rankwise.preflight.probes import TOKEN_BYTES
 
 _CLOCK_ASKS = 5
@@ -21,6 +21,7 @@ _FACTS_S = 3600.0  # as long as the time limit allows: --fit may take all of it
 _LINK_NUMBERS = ("rtt_s", "sent", "echoes", "lost_out", "lost_back", "largest", "wanted", "up", "down")
 
 Knocks = dict[str, dict[str, Facts]]
+_ALL_PAIRS_UP_TO = 8  # hosts; beyond that two rounds and a third for the suspects take the place of all pairs
 
 
 class Survey:
@@ -159,3 +160,41 @@ def _free_port(address: str) -> int:
     with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
         probe.bind((address, 0))
         return int(probe.getsockname()[1])
+
+
+def rounds_for(names: list[str]) -> list[list[Pair]]:
+    """Rounds of pairs that do not share a host, so that they can be measured at once. Every pair for few hosts, two rounds for many."""
+    rounds = _tournament(names)
+    return rounds if len(names) <= _ALL_PAIRS_UP_TO else rounds[:2]
+
+
+def second_look(names: list[str], good: Iterable[Pair], bad: Iterable[Pair]) -> list[list[Pair]]:
+    """Each suspect with a host that is beyond suspicion, where they have not met: this is what tells a node from a link."""
+    good, bad = list(good), list(bad)
+    suspects = [name for name in names if any(name in pair for pair in bad)]
+    met = {frozenset(pair) for pair in [*good, *bad]}
+    trusted = [name for name in names if name not in suspects and any(name in pair for pair in good)]
+    found: list[list[Pair]] = []
+    for suspect in suspects:
+        partner = next((name for name in trusted if frozenset((suspect, name)) not in met), None)
+        if partner is None:
+            continue
+        pair = (partner, suspect)
+        free = next((some for some in found if not any(set(other) & set(pair) for other in some)), None)
+        if free is None:
+            found.append([pair])
+        else:
+            free.append(pair)
+    return found
+
+
+def _tournament(names: list[str]) -> list[list[Pair]]:
+    """Everybody with everybody, by the circle method: one stays, the others move on by one seat."""
+    seats: list[str | None] = [*names, *([None] if len(names) % 2 else [])]
+    rounds = []
+    for _ in range(len(seats) - 1):
+        half = len(seats) // 2
+        pairs = zip(seats[:half], reversed(seats[half:]))
+        rounds.append([(a, b) for a, b in pairs if a is not None and b is not None])
+        seats = [seats[0], seats[-1], *seats[1:-1]]
+    return rounds

@@ -5,9 +5,9 @@ Reading order: `session`, `plan` (who gets which sample), `loader`, `windows` (w
 """
 
 from rankwise.train.checkpoints import Checkpoints
+from rankwise.train.group import rank_zero
 from rankwise.train.loader import Loader
 from rankwise.train.metrics import Means, Predictions
-from rankwise.train.rank_zero import rank_zero
 from rankwise.train.step import Step
 from rankwise.train.wrap import unwrap, wrap
 from rankwise.train.zero import sharded_optimizer

@@ -12,11 +12,11 @@ import torch
 from rankwise.errors import UsageError
 from rankwise.weights.checkpoint import open_checkpoint
 from rankwise.weights.choosing import Wish, choose
+from rankwise.weights.danger import check_harmless
 from rankwise.weights.filling import Target
 from rankwise.weights.matching import Rules
 from rankwise.weights.names import wrappers_in
 from rankwise.weights.own_loading import OwnLoading
-from rankwise.weights.refusing import check_harmless
 from rankwise.weights.state_dicts import find_state_dicts, looks_like
 from rankwise.weights.tensors import TensorReader
 

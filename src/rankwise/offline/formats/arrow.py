@@ -8,8 +8,8 @@ from typing import Any
 
 from rankwise.offline.addresses import Address, Place
 from rankwise.offline.batches import Batch, Selection
-from rankwise.offline.file_identity import file_identity
 from rankwise.offline.format import Format, Parts
+from rankwise.offline.identity import file_identity
 from rankwise.offline.lazy import pa
 from rankwise.offline.table_reading import batches_of_tables, chosen_of, rows_from
 from rankwise.offline.table_writing import tables_of, told

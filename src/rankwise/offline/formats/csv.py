@@ -14,11 +14,10 @@ import numpy as np
 from rankwise.errors import UnreadableInput
 from rankwise.offline.addresses import Place
 from rankwise.offline.batches import Batch, Column, Row, Selection
-from rankwise.offline.entries import entries, json_text
-from rankwise.offline.file_identity import file_identity
 from rankwise.offline.format import Format, Parts
+from rankwise.offline.identity import file_identity
 from rankwise.offline.parts import column_names
-from rankwise.offline.text_lines import MAX_LINE, TOO_LONG, gathered, lines_of, plain_rows
+from rankwise.offline.text_lines import MAX_LINE, TOO_LONG, entries, gathered, json_text, lines_of, plain_rows
 from rankwise.offline.values import is_utf8
 from rankwise.offline.workspace import PredictError
 

@@ -11,13 +11,13 @@ import numpy as np
 
 from rankwise.errors import UnreadableInput
 from rankwise.offline.addresses import Address, Place
-from rankwise.offline.arrow_types import is_number, is_tensors, tensors
 from rankwise.offline.batches import FILE_COLUMN, Batch, Column, Selection, is_arrow
-from rankwise.offline.entries import entries, json_text
-from rankwise.offline.file_identity import folder_identity
+from rankwise.offline.columns import is_number, is_tensors, tensors
 from rankwise.offline.format import Format, Parts
+from rankwise.offline.identity import folder_identity
 from rankwise.offline.lazy import pa
 from rankwise.offline.parts import column_names
+from rankwise.offline.text_lines import entries, json_text
 from rankwise.offline.values import is_utf8
 from rankwise.offline.workspace import PredictError
 

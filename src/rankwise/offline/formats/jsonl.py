@@ -12,11 +12,10 @@ from typing import Any
 
 from rankwise.offline.addresses import Place
 from rankwise.offline.batches import Batch, Chosen, Row, Selection
-from rankwise.offline.entries import json_text
-from rankwise.offline.file_identity import file_identity
 from rankwise.offline.format import Format, Parts
+from rankwise.offline.identity import file_identity
 from rankwise.offline.parts import column_names
-from rankwise.offline.text_lines import TOO_LONG, gathered, lines_of, plain_rows
+from rankwise.offline.text_lines import TOO_LONG, gathered, json_text, lines_of, plain_rows
 from rankwise.offline.values import is_utf8
 
 _SAMPLE, _SAMPLE_BYTES = 1000, 64 << 20  # how far to look for a column before saying that there is none

@@ -15,8 +15,7 @@ from rankwise.causes import load_cause
 from rankwise.findings import Finding
 from rankwise.meet.differences import find_difference, hosts_text
 from rankwise.meet.network import interfaces, is_loopback, is_own, resolve
-from rankwise.preflight.here import Here
-from rankwise.preflight.job import Facts, Host, Job, Seen, seeing_hosts
+from rankwise.preflight.job import Facts, Here, Host, Job, Seen, seeing_hosts
 
 GROUP = "names"
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from rankwise.causes import load_cause
 from rankwise.meet.differences import hosts_text
 from rankwise.preflight.job import Job, Seen
-from rankwise.preflight.sizes import seconds_text
+from rankwise.sizes import seconds_text
 
 GROUP = "resources"
 _NOTABLE_S, _WRONG_S = 1.0, 60.0

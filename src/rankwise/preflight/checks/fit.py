@@ -12,8 +12,7 @@ from __future__ import annotations
 from rankwise.causes import load_cause
 from rankwise.findings import Finding
 from rankwise.meet.differences import find_difference
-from rankwise.preflight.here import Here
-from rankwise.preflight.job import Facts, Host, Job, Seen, seeing_hosts
+from rankwise.preflight.job import Facts, Here, Host, Job, Seen, seeing_hosts
 from rankwise.preflight.limits import memory_limits
 from rankwise.sizes import bytes_text
 

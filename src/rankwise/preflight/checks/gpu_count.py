@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from rankwise.causes import load_cause
 from rankwise.findings import Finding
 from rankwise.meet.differences import find_difference
-from rankwise.preflight.here import Here
-from rankwise.preflight.job import Facts, Host, Job, Seen
+from rankwise.preflight.job import Facts, Here, Host, Job, Seen
 
 GROUP = "gpus"
 

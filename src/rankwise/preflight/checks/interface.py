@@ -25,8 +25,7 @@ from rankwise.meet.network import (
     resolve,
     source_address,
 )
-from rankwise.preflight.here import Here
-from rankwise.preflight.job import Facts, Host, Job, Seen, seeing_hosts
+from rankwise.preflight.job import Facts, Here, Host, Job, Seen, seeing_hosts
 
 GROUP = "names"
 

@@ -15,8 +15,7 @@ from pathlib import Path
 
 from rankwise.causes import load_cause
 from rankwise.meet.differences import find_difference
-from rankwise.preflight.here import Here
-from rankwise.preflight.job import Facts, Job, Seen, seeing_hosts
+from rankwise.preflight.job import Facts, Here, Job, Seen, seeing_hosts
 
 GROUP = "parity"
 _TITLES = {

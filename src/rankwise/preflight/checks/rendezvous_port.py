@@ -18,8 +18,7 @@ from rankwise.findings import Finding, Place
 from rankwise.meet.differences import hosts_text
 from rankwise.meet.network import interfaces, own_addresses, resolve
 from rankwise.meet.ports import Listener, find_listeners, try_port
-from rankwise.preflight.here import Here
-from rankwise.preflight.job import Facts, Host, Job, Seen, seeing_hosts
+from rankwise.preflight.job import Facts, Here, Host, Job, Seen, seeing_hosts
 
 GROUP = "ports"
 _CONNECT_S = 4.0

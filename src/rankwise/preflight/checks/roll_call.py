@@ -16,7 +16,7 @@ from rankwise.findings import Finding, Place
 from rankwise.meet.differences import find_difference, hosts_text
 from rankwise.meet.roster import claimed_twice, missing_numbers
 from rankwise.preflight.job import Host, Job, Seen
-from rankwise.preflight.sizes import seconds_text
+from rankwise.sizes import seconds_text
 
 GROUP = "names"
 ALWAYS = True  # with several nodes, whatever else was asked for

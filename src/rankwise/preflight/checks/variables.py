@@ -14,8 +14,7 @@ import re
 
 from rankwise.causes import load_cause
 from rankwise.meet.differences import find_difference
-from rankwise.preflight.here import Here
-from rankwise.preflight.job import Facts, Job, Seen, seeing_hosts
+from rankwise.preflight.job import Facts, Here, Job, Seen, seeing_hosts
 
 GROUP = "parity"
 _PREFIXES = ("NCCL_", "GLOO_", "TORCH_", "OMP_", "CUDA_", "MKL_", "PYTORCH_")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rankwise.meet.links import Pair, blame
-from rankwise.preflight.pairing import rounds_for, second_look
+from rankwise.preflight.survey import rounds_for, second_look
 
 
 @pytest.mark.parametrize("num", range(2, 9))
