@@ -67,7 +67,7 @@ def _inspect(options: argparse.Namespace) -> int:
 
     facts = inspect_checkpoint(options.path)
     if options.verify:
-        from rankwise.weights.verifying import verify_checkpoint
+        from rankwise.weights.loading import verify_checkpoint
 
         facts["verified_bytes"] = verify_checkpoint(options.path)
     if options.json:

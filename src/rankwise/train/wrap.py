@@ -20,8 +20,7 @@ from rankwise.causes import load_cause
 from rankwise.errors import TrainError, UsageError
 from rankwise.findings import Finding, Place
 from rankwise.train import group
-from rankwise.train.dry_run import DryRun, dry_run
-from rankwise.train.parameters import listed, remember
+from rankwise.train.parameters import DryRun, dry_run, listed, remember
 
 log = logging.getLogger("rankwise.train")
 

@@ -8,9 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rankwise.weights.boxes import check_cover
 from rankwise.weights.opcodes import Call, Global
-from rankwise.weights.records import Chunk, Content, Damaged, RankPart, TensorRecord
+from rankwise.weights.records import Chunk, Content, Damaged, RankPart, TensorRecord, check_cover
 
 _MODULES = ("torch.distributed.tensor.DTensor", "torch.distributed._tensor.api.DTensor", "torch.distributed._tensor.DTensor")
 

@@ -106,3 +106,13 @@ def _patterns(names: Sequence[str]) -> tuple[str, ...]:
     if isinstance(names, str):
         raise UsageError(f"allow_missing and allow_unexpected take a list of patterns, not the text {names!r}", next=(f"[{names!r}]",))
     return tuple(names)
+
+
+def verify_checkpoint(path: str | os.PathLike[str]) -> int:
+    """The number of bytes that have a checksum and agree with it; CheckpointError at the first that does not."""
+    reader = TensorReader()
+    for state in find_state_dicts(open_checkpoint(path)):
+        for name, record in state.tensors.items():
+            if not record.unreadable:
+                reader.check(name, record)
+    return reader.verified_bytes

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from rankwise.weights.names import as_old_weight_norm, bare, common_prefix, nearest, without_outer
 from rankwise.weights.records import TensorRecord
-from rankwise.weights.roles import is_training_key
+from rankwise.weights.state_dicts import is_training_key
 
 _MAX_OUTER = 6  # wrappers around wrappers around the model
 # What wrappers and libraries keep beside the weights; no model's parameter has these names.

@@ -1,4 +1,4 @@
-"""From a record to a torch tensor that lies in the mapped file: nothing is read before it is used, and nothing is there twice."""
+"""From a record to a torch tensor that lies in the mapped file, read when it is used; numbers that a smaller dtype cannot hold."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rankwise.weights.records import ITEM_SIZES, CheckpointError, Chunk, Damaged
 from rankwise.weights.torch_file import read_embedded
 
 _CRC_STEP = 8 << 20
+_STEP = 16 << 20  # elements looked at together, so that it costs time but little memory
 
 
 @dataclass
@@ -120,3 +121,38 @@ def torch_dtype(name: str) -> torch.dtype:
     if not isinstance(dtype, torch.dtype):
         raise CheckpointError("RW740", f"this torch has no dtype {name}")
     return dtype
+
+
+def check_range(name: str, tensor: torch.Tensor, dtype: torch.dtype) -> None:
+    """Raise if a number of `tensor` would become infinite, or another whole number, in `dtype`. Rounding is no loss of this kind."""
+    if tensor.dtype == dtype or _holds_all(tensor.dtype, dtype):
+        return
+    for part in torch.split(tensor.detach().reshape(-1), _STEP):
+        narrow = part.to(dtype)
+        lost = _lost(part, narrow)
+        if bool(lost.any()):
+            worst = part[lost.nonzero()[0, 0]]
+            kind = str(dtype).removeprefix("torch.")
+            raise CheckpointError(
+                "RW734",
+                f"{name} holds {worst.item():.6g}, which {kind} cannot hold",
+                why=f"it is {str(tensor.dtype).removeprefix('torch.')} in the checkpoint",
+                next=("build the model in that dtype, or give dtype= a wider one",),
+            )
+
+
+def _holds_all(dtype: torch.dtype, wanted: torch.dtype) -> bool:
+    if dtype.is_floating_point or dtype.is_complex:
+        return torch.finfo(wanted).max >= torch.finfo(dtype).max
+    if dtype == torch.bool:
+        return True
+    return torch.iinfo(wanted).max >= torch.iinfo(dtype).max and torch.iinfo(wanted).min <= torch.iinfo(dtype).min
+
+
+def _lost(part: torch.Tensor, narrow: torch.Tensor) -> torch.Tensor:
+    if not (part.dtype.is_floating_point or part.dtype.is_complex):
+        return narrow.to(part.dtype) != part
+    try:
+        return narrow.isfinite() != part.isfinite()
+    except RuntimeError:  # float8 knows no isfinite
+        return narrow.to(torch.float64).isfinite() != part.to(torch.float64).isfinite()

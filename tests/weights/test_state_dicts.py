@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rankwise.weights.roles import is_averaged_key, is_training_key, words_of
+from rankwise.weights.state_dicts import is_averaged_key, is_training_key, words_of
 
 
 @pytest.mark.parametrize(
