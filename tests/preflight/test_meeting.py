@@ -161,4 +161,4 @@ def test_somebody_elses_server_at_the_rendezvous_port_is_named(free_port: int, t
     report = json.loads(done.stdout)
 
     assert report["findings"][0]["code"] == "RW107"
-    assert "no rankwise check answers" in report["findings"][0]["summary"]
+    assert "a program other than rankwise check answers" in report["findings"][0]["summary"]

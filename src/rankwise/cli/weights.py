@@ -88,11 +88,11 @@ def _convert(options: argparse.Namespace) -> int:
     if output.exists() and not options.overwrite:
         raise UsageError(f"{output} is already there", next=("give another name, or --overwrite",))
     if options.dtype is not None and not (options.dtype in ITEM_SIZES and options.dtype.startswith(("float", "bfloat"))):
-        raise UsageError(f"--dtype {options.dtype} is no floating-point dtype of torch", next=("--dtype bfloat16",))
+        raise UsageError(f"--dtype {options.dtype} is not a floating-point dtype of torch", next=("--dtype bfloat16",))
     if not output.parent.is_dir():
         raise UsageError(f"there is no folder {output.parent}", next=(f"mkdir -p {output.parent}",))
     facts = _to_program(options, path, output) if output.suffix == ".pt2" else _to_safetensors(options, path, output)
-    print(json.dumps(facts, indent=2, ensure_ascii=False) if options.json else _told(facts))
+    print(json.dumps(facts, indent=2, ensure_ascii=False) if options.json else _facts_text(facts))
     return 0
 
 
@@ -129,7 +129,7 @@ def _to_program(options: argparse.Namespace, path: Path, output: Path) -> dict[s
     return asdict(export_program(model, inputs, output, dynamic_batch=options.dynamic_batch, tolerance=options.tolerance))
 
 
-def _told(facts: dict[str, Any]) -> str:
+def _facts_text(facts: dict[str, Any]) -> str:
     from rankwise.report.weights import converted_text
 
     return converted_text(facts)

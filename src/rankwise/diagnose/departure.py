@@ -62,7 +62,7 @@ class _Way:
 
 
 def _unpaired(blame: Blame, way: _Way) -> Blame | None:
-    """A call under a condition on the rank is no fault where the other ranks have made theirs in the same function, under the opposite
+    """A call under a condition on the rank is fine where the other ranks have made theirs in the same function, under the opposite
     condition (`main_process_first`). Then the one that nobody answers is to blame: it may have been long ago, and paired with another."""
     answered, unanswered = _answered(way)
     blamed = way.parting.next
@@ -245,7 +245,7 @@ def _by_loop(way: _Way) -> Blame | None:
     if not exits:
         return _skipped(way, "")
     if not ends and left.is_in_another and there is not None and (told := _conditions_on(way, there)):
-        why = f"{_told(there)} is made {reasons_text(told)}; or it went fewer rounds in {loop}: {reasons_text(exits)}"
+        why = f"{_call_text(there)} is made {reasons_text(told)}; or it went fewer rounds in {loop}: {reasons_text(exits)}"
         return Blame("RW209" if there.op == "forward" else "RW208", way.others, why, None, False, _frames([*told, *exits]))
     if not ends and (caught := find_catches(way.book, _stack(missed), _stack(there))):
         has_left = has_left_pass(way.job.ranks[way.others[0]], way.job.ranks[way.mine[0]])  # then its data did not end
@@ -271,7 +271,7 @@ def _by_exit(way: _Way) -> Blame | None:
     return Blame(
         "RW402",
         way.others,
-        f"after {_told(way.parting.before)} it ended instead of going on to {next_one}, as all did {usual} times before",
+        f"after {_call_text(way.parting.before)} it ended instead of going on to {next_one}, as all did {usual} times before",
     )
 
 
@@ -315,7 +315,7 @@ def _by_count(way: _Way) -> Blame | None:
     times = min(usual)
     what = event_text(missed.op) if missed.op in WRAPPER_CALLS else side_of(way.mine, missed).text
     reasons = find_skips(way.book, _stack(way.parting.before), _stack(missed))
-    why = f"it came to {_told(there)} after {now} times {what}, and before always after {times}" + (
+    why = f"it came to {_call_text(there)} after {now} times {what}, and before always after {times}" + (
         f": {reasons_text(reasons)}" if reasons else ""
     )
     return Blame("RW201", way.others, why, reasons[0].frame if len(reasons) == 1 else None, False, _frames(reasons))
@@ -330,7 +330,7 @@ def _skipped(way: _Way, usual: str) -> Blame:
     what = event_text(missed.op) if missed.op in WRAPPER_CALLS else side_of(way.mine, missed).text
     if before is not None and before.op == "forward" and (mode := _other_mode(way)):
         return Blame("RW201", way.others, f"{mode}, so it made no {what}{at(top_of(_stack(missed)))}")
-    why = f"after {_told(before)} it did not go on to {what}{at(top_of(_stack(missed)))}{usual}"
+    why = f"after {_call_text(before)} it did not go on to {what}{at(top_of(_stack(missed)))}{usual}"
     if reasons:
         why += f": {reasons_text(reasons)}"
     line = reasons[0].frame if len(reasons) == 1 else leaving[0].frame if len(leaving) == 1 else None
@@ -357,7 +357,7 @@ def _by_novelty(way: _Way) -> Blame | None:
         return None
     what, rest = side_of(way.others, there).text, ranks_text(way.mine)
     why = (
-        f"after {_told(parting.before)} it called {what}{at(top_of(_stack(there)))}, which no rank had called before; {rest} went on "
+        f"after {_call_text(parting.before)} it called {what}{at(top_of(_stack(there)))}, which no rank had called before; {rest} went on "
         f"to {side_of(way.mine, call).text}{at(top_of(_stack(call)))}, as all did {usual} times. "
         f"Either the call is one rank's alone, or {rest} left it out: compare the two lines"
     )
@@ -390,7 +390,7 @@ def _frames(reasons: list[Reason]) -> tuple[Frame, ...]:
     return tuple(reason.frame for reason in reasons[:4])
 
 
-def _told(call: Call | None) -> str:
+def _call_text(call: Call | None) -> str:
     return f"{event_text(call.op)}{at(top_of(_stack(call)))}" if call is not None else "the start"
 
 

@@ -22,7 +22,7 @@ from rankwise.diagnose.groups import find_group_disagreement
 from rankwise.diagnose.history import Parting, find_other_sizes, find_parting, history_of, is_beside, key_of
 from rankwise.diagnose.match import Conflict, find_conflict, value_of
 from rankwise.diagnose.p2p import circle_finding, find_circle, find_unmatched_p2p
-from rankwise.diagnose.rank_state import P2P, RankStates, end_of, place_of, wait_of
+from rankwise.diagnose.rank_state import P2P, RankStates, end_of, place_at, wait_of
 from rankwise.diagnose.splits import find_split_disagreement
 from rankwise.diagnose.waiting import doomed_ranks, members_of, needed_by
 from rankwise.diagnose.wording import at, group_text, verb
@@ -110,7 +110,7 @@ def _same_slot(job: JobEvidence, states: RankStates, book: SourceBook, conflict:
     return load_cause(code).finding(
         f"{op}{group_text(conflict.group)} gets {words}: {', '.join(f'{ranks_text(ranks)} {_shown(conflict, ranks[0])}' for ranks in list(values.values())[:2])}",
         certain=certain and not order and not guessed,
-        culprits=tuple(place_of(job.ranks[rank], top_of(frames[rank])) for rank in culprits),
+        culprits=tuple(place_at(job.ranks[rank], top_of(frames[rank])) for rank in culprits),
         waiting=tuple(
             wait_of(states[rank]) for rank in sorted(conflict.entries) if rank not in culprits and states[rank].kind == "waiting"
         ),
@@ -137,7 +137,7 @@ def find_paired(job: JobEvidence, guess: Finding) -> list[Finding]:
         load_cause("RW202").finding(
             f"different collectives were paired: {', '.join(told[:2])}",
             certain=True,
-            culprits=tuple(place_of(job.ranks[rank], top_of(user_frames(stack))) for rank, stack in conflict.stacks.items()),
+            culprits=tuple(place_at(job.ranks[rank], top_of(user_frames(stack))) for rank, stack in conflict.stacks.items()),
             why=f"slot #{conflict.seq}{group_text(conflict.group)} of torch's own record holds both; the backend does not compare them, so their results are garbage. It may be that {guess.summary.split(';')[0]}: {guess.why}",
             instead=_COMPARE,
         )
@@ -157,7 +157,7 @@ def _with_helper_thread(job: JobEvidence, states: RankStates, conflict: Conflict
     return load_cause("RW208").finding(
         f"a helper thread of {ranks_text(ranks)} called {op} beside the main thread",
         certain=True,
-        culprits=tuple(place_of(job.ranks[rank], top_of(user_frames(conflict.stacks[rank]))) for rank in ranks),
+        culprits=tuple(place_at(job.ranks[rank], top_of(user_frames(conflict.stacks[rank]))) for rank in ranks),
         waiting=tuple(wait_of(states[rank]) for rank in others if states[rank].kind == "waiting"),
         why=f"its call took slot #{conflict.seq} of the group, in which {verb(others, 'is', 'are')} with the main thread's "
         f"{conflict.entries[others[0]].what.op}: collectives of two threads come in any order, and here the ranks' orders differ",
@@ -278,9 +278,9 @@ def _finding_for(job: JobEvidence, states: RankStates, book: SourceBook, sides: 
 
 
 def _places(job: JobEvidence, rank: int, blame: Blame, now: Frame | None) -> list[Place]:
-    """The line that led a rank astray, or those that may have, and where it is now."""
+    """The line that led a rank astray, or the lines that may have, and where it is now."""
     lines = [blame.line] if blame.line is not None else [*blame.candidates]
-    return [place_of(job.ranks[rank], frame) for frame in dict.fromkeys([*lines, now]) if frame is not None or not lines]
+    return [place_at(job.ranks[rank], frame) for frame in dict.fromkeys([*lines, now]) if frame is not None or not lines]
 
 
 def _blame(job: JobEvidence, book: SourceBook, sides: list[Side], partings: list[Parting | None]) -> Blame:
@@ -469,7 +469,7 @@ def _left_while_waited_for(job: JobEvidence, states: RankStates, book: SourceBoo
     if not certain and blame is None:
         reason = f"{ranks_text(gone)} may have left too early, or {verb(waiting, 'makes', 'make')} a call that is not meant for all: compare the lines"
     places = tuple(
-        place_of(
+        place_at(
             job.ranks[rank],
             (blame.line if blame is not None and not left_by_call else None) or states[rank].frame or _last_place(job, rank),
         )
@@ -478,7 +478,7 @@ def _left_while_waited_for(job: JobEvidence, states: RankStates, book: SourceBoo
     return load_cause(code).finding(
         f"{ranks_text(gone)} {how}; {rest}",
         certain=certain,
-        culprits=places if certain else (*places, *(place_of(job.ranks[rank], state.frame) for rank in waiting)),
+        culprits=places if certain else (*places, *(place_at(job.ranks[rank], state.frame) for rank in waiting)),
         waiting=tuple(wait_of(states[rank]) for rank in waiting) if certain else (),
         why=f"{reason}; it left{at(frame)}, {verb(waiting, 'is', 'are')} in {side.text}{at(state.frame)}",
         deadlock=True,
@@ -523,7 +523,7 @@ def _is_stuck(states: RankStates, conflict: Conflict) -> bool:
         states[rank].kind == "waiting" and states[rank].group == conflict.group and (states[rank].seq or 0) >= conflict.seq
         for rank in conflict.entries
         if rank in states
-    ) and not any(states[rank].kind == "elsewhere" for rank in conflict.entries if rank in states)
+    ) and not any(states[rank].kind == "busy" for rank in conflict.entries if rank in states)
 
 
 def _both_places(frames: dict[int, Stack]) -> str:

@@ -7,7 +7,7 @@ from math import prod
 
 from rankwise.causes import load_cause
 from rankwise.diagnose.history import has_unusual_step
-from rankwise.diagnose.rank_state import P2P, RankStates, lists_its_transfers, place_of, wait_of
+from rankwise.diagnose.rank_state import P2P, RankStates, lists_its_transfers, place_at, wait_of
 from rankwise.diagnose.reasons import LeftLoops, find_left_loops
 from rankwise.diagnose.transfers import latest_transfer, num_transfers, unanswered_transfer
 from rankwise.diagnose.waiting import doomed_ranks, is_transfer, members_of, needed_by
@@ -25,20 +25,20 @@ def find_unmatched_p2p(job: JobEvidence, states: RankStates, book: SourceBook) -
         if rank not in doomed or state.op not in P2P or state.peer is None:
             continue
         peer = states.get(state.peer)
-        if peer is None or peer.kind in ("elsewhere", "before_init", "init"):
+        if peer is None or peer.kind in ("busy", "before_init", "init"):
             continue
         wanted = "recv" if "send" in state.op else "send"
         if is_transfer(job, states, rank, state.peer):
             continue
         tags = _tags(job, states, rank, state.peer)
-        doing = "has ended" if peer.kind == "ended" else f"is in {peer.says}{at(peer.frame)}"
+        doing = "has ended" if peer.kind == "ended" else f"is in {peer.op_text}{at(peer.frame)}"
         sender, receiver = (rank, state.peer) if wanted == "recv" else (state.peer, rank)
         guilty, told = _who_departed(job, states, book, rank, state.peer)
         return load_cause("RW212").finding(
             f"rank {rank} waits in {state.op} {'to' if wanted == 'recv' else 'from'} rank {state.peer}, "
             f"which makes no matching {'recv (receive)' if wanted == 'recv' else 'send'}",
             certain=len(guilty) == 1 or peer.op in P2P,  # two that wait for each other are both part of it
-            culprits=tuple(place_of(job.ranks[r], states[r].frame) for r in guilty),
+            culprits=tuple(place_at(job.ranks[r], states[r].frame) for r in guilty),
             waiting=tuple(wait_of(states[r]) for r in sorted((doomed | {rank}) - set(guilty)) if states[r].kind == "waiting"),
             why=f"rank {rank} is{at(state.frame)}, rank {state.peer} {doing}{tags}{told}; every send needs its recv{_balance(job, sender, receiver)}",
             deadlock=True,
@@ -61,7 +61,7 @@ def _who_departed(job: JobEvidence, states: RankStates, book: SourceBook, rank: 
 
 
 def _was_in(evidence: RankEvidence, left: LeftLoops) -> bool:
-    """True if the rank made calls in one of these loops itself: a loop of the other's own is none that it has left."""
+    """True if the rank made calls in one of these loops itself: a loop that only the other runs is not one it has left."""
     return any(left.are_around(frame) for call in evidence.calls for frame in call.stack)
 
 
@@ -98,7 +98,7 @@ def find_circle(job: JobEvidence, states: RankStates) -> list[int]:
 
 
 def find_crossed_queues(job: JobEvidence, states: RankStates) -> Finding | None:
-    """On GPUs all ranks have queued everything; where each one's oldest collective waits for somebody whose oldest is another, they block."""
+    """On GPUs all ranks have queued everything; where each rank's oldest collective waits for a rank whose oldest is another one, they block."""
     heads = {rank: (state.group, state.seq) for rank, state in states.items() if state.kind == "waiting"}
     if len(heads) < len(states) or len({group for group, _ in heads.values()}) < 2:
         return None
@@ -119,12 +119,12 @@ def circle_finding(job: JobEvidence, states: RankStates, ring: list[int]) -> Fin
     if len({base_group(states[r].group) for r in ring}) == 1:
         return _different_backends(job, states, ring)
     told = "; ".join(
-        f"rank {r} is in {states[r].says}{group_text(states[r].group) or ' of the default group'}{at(states[r].frame)}" for r in ring
+        f"rank {r} is in {states[r].op_text}{group_text(states[r].group) or ' of the default group'}{at(states[r].frame)}" for r in ring
     )
     return load_cause("RW218").finding(
         f"{ranks_text(ring)} wait for each other in collectives of different groups",
         certain=True,
-        culprits=tuple(place_of(job.ranks[r], states[r].frame) for r in ring),
+        culprits=tuple(place_at(job.ranks[r], states[r].frame) for r in ring),
         why=f"ranks that share several groups must call the groups' collectives in the same order; {told}",
         deadlock=True,
     )
@@ -134,13 +134,13 @@ def _different_backends(job: JobEvidence, states: RankStates, ring: list[int]) -
     """The same group, but one rank's tensor is on the CPU and another's on the GPU: the calls went to different backends."""
     on_cpu = {r: states[r].group.endswith(GLOO_MARK) for r in ring}
     told = "; ".join(
-        f"rank {r} is in {states[r].says} of a {'CPU tensor (gloo)' if on_cpu[r] else 'CUDA tensor (nccl)'}{at(states[r].frame)}"
+        f"rank {r} is in {states[r].op_text} of a {'CPU tensor (gloo)' if on_cpu[r] else 'CUDA tensor (nccl)'}{at(states[r].frame)}"
         for r in ring
     )
     return load_cause("RW202").finding(
         f"{ranks_text(ring)} call {states[ring[0]].op} on different devices, CPU (gloo) and CUDA (nccl)",
         certain=True,
-        culprits=tuple(place_of(job.ranks[r], states[r].frame) for r in ring),
+        culprits=tuple(place_at(job.ranks[r], states[r].frame) for r in ring),
         why=f"with two backends a collective goes to the one of its tensor's device, and the two never meet: {told}",
         deadlock=True,
         instead=("put the tensor on the same device on every rank",),
@@ -176,7 +176,7 @@ def _without_partner(job: JobEvidence, states: RankStates) -> Finding | None:
     return load_cause("RW212").finding(
         f"rank {rank} waits in {call.op} {'to' if is_send else 'from'} rank {call.peer}, which makes no matching {'recv' if is_send else 'send'}",
         certain=False,
-        culprits=(place_of(job.ranks[rank], user_frame(call.stack)),),
+        culprits=(place_at(job.ranks[rank], user_frame(call.stack)),),
         waiting=tuple(wait_of(states[other]) for other in states if other != rank),
         why=f"{reason}; the last ones{at(user_frame(call.stack))} "
         f"have no partner on rank {call.peer}: another neighbour, or one send or receive too many",
@@ -206,7 +206,7 @@ def _sizes_finding(job: JobEvidence, sender: int, receiver: int, number: int, se
     return load_cause("RW212").finding(
         f"rank {sender} sends {list(sent.sizes)} to rank {receiver}, which receives {list(received.sizes)}",
         certain=False,
-        culprits=tuple(place_of(job.ranks[rank], frame) for rank, frame in places.items()),
+        culprits=tuple(place_at(job.ranks[rank], frame) for rank, frame in places.items()),
         why=f"transfer {number} between them: sent{at(places[sender])}, received{at(places[receiver])}; transfers are matched in order",
         instead=("send and receive in the same order on both sides",),
     )

@@ -46,7 +46,7 @@ class RankState:
         return self.stack[0] if self.stack else None
 
     @property
-    def says(self) -> str:
+    def op_text(self) -> str:
         """The operation as a user knows it."""
         return op_text(self.op, self.inside)
 
@@ -78,7 +78,7 @@ def rank_state_of(rank: RankEvidence, first_failure_ns: int = 0) -> RankState:
         return seen
     if not rank.inits:
         return RankState(rank.rank, "before_init", stack=main_stack(rank), since_ns=rank.started_ns)
-    return _waiting(rank) or RankState(rank.rank, "elsewhere", stack=main_stack(rank), since_ns=rank.last_progress_ns)
+    return _waiting(rank) or RankState(rank.rank, "busy", stack=main_stack(rank), since_ns=rank.last_progress_ns)
 
 
 def _with_its_peer(job: JobEvidence, state: RankState) -> RankState:
@@ -117,7 +117,7 @@ def _was_ended_by_others(rank: RankEvidence, first_failure_ns: int) -> bool:
 def has_failed(job: JobEvidence, rank: RankEvidence) -> bool:
     """Ended badly, so that its launcher ends the rest with SIGTERM.
 
-    A lost connection counts only where somebody else had left by then: otherwise the one who was ended by SIGTERM is who it lost.
+    A lost connection counts only if another rank had left by then: otherwise it was lost to the rank that SIGTERM ended.
     """
     ended, raised = rank.ended, first_raised(rank)
     if ended is not None and raised is not None and is_echo(raised) and not is_timeout(raised):
@@ -146,7 +146,7 @@ def main_stack(rank: RankEvidence) -> Stack:
 
 
 def is_echo(raised: Raised) -> bool:
-    """True for errors that only say that somebody else is gone or late."""
+    """True for errors that only say that another rank is gone or late."""
     if raised.type.rsplit(".", 1)[-1] not in _ECHO_TYPES and not raised.type.startswith("torch.distributed"):
         return False  # neither gloo nor NCCL nor the store raises OSError's family: those are the user's own connections
     text = f"{raised.type}: {raised.message}".lower()
@@ -178,7 +178,7 @@ def first_raised(rank: RankEvidence) -> Raised | None:
     return own[-1] if own else None
 
 
-def place_of(rank: RankEvidence, frame: Frame | None) -> Place:
+def place_at(rank: RankEvidence, frame: Frame | None) -> Place:
     return Place(
         rank=rank.rank,
         host=rank.host or None,

@@ -181,7 +181,7 @@ class Observer:
         return sorted((pid for pid in self.journals if self.rank_of(pid) == rank), key=self._started_ns)
 
     def _latest(self, pids: list[int]) -> list[int]:
-        """Drop processes of earlier restarts, and those that ended before a later one took their place."""
+        """Drop processes of earlier restarts, and processes that ended before a later one took their place."""
         newest = max(self._env_of(pid).restarts for pid in pids)
         current = sorted((pid for pid in pids if self._env_of(pid).restarts == newest), key=lambda pid: self._started_ns(pid))
         joined = [pid for pid in current if pid in self.journals and self.journals[pid].inits]

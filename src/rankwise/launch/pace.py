@@ -22,7 +22,7 @@ class Pace:
         self._looked_ns = 0
         self._next_look_s = _FIRST_LOOK_S
         self._state: object = None
-        self._proof: dict[int, int] = {}  # rank: its last progress, of those that a deadlock has been proven of
+        self._proof: dict[int, int] = {}  # rank: its last progress, for ranks in a proven deadlock
         self._proof_ns = 0  # since when
         self._deep_ns = 0
         self._rated: tuple[int, dict[int, int]] = (0, {})

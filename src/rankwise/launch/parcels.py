@@ -63,7 +63,7 @@ def pack_verdict(verdict: Verdict) -> bytes:
 
 
 def unpack_verdict(data: bytes) -> Verdict | None:
-    """None for whatever is no verdict."""
+    """None if it is not a verdict."""
     try:
         told = _unpack(data)
         stuck_s = told.get("stuck_s")

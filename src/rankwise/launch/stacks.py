@@ -42,7 +42,7 @@ class StackReader:
         return bool(self._found) and not self._reading
 
     def read(self, pids: list[int]) -> dict[int, tuple[Thread, ...]]:
-        """The stacks of these processes, as far as they can be had by now, with those that came late the last time."""
+        """The stacks of these processes that are there by now, and the ones that came late the last time."""
         with self._changed:
             for pid in pids:
                 if pid not in self._reading:

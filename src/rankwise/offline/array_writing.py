@@ -20,7 +20,7 @@ Array = np.ndarray[Any, Any]
 
 
 def first_rows(parts: Parts) -> dict[str, Array]:
-    """Each output's first row, which all others have to be like. Names of files are no output: row i is the i-th of them."""
+    """Each output's first row, which all others have to be like. Names of files are not written: row i is the i-th of them."""
     found: dict[str, Array] = {}
     for results in parts():
         for name, column in results.columns.items():

@@ -110,7 +110,7 @@ class Row(NamedTuple):
 
 
 def of_rows(rows: list[Row], first_row: int, chosen: Chosen, position: int | None = None) -> Batch:
-    """Rows as columns, with those that cannot be read, or lack what the model wants, set aside."""
+    """Rows as columns; rows that cannot be read, or lack what the model wants, are set aside."""
     broken: dict[int, str] = {}
     for i, row in enumerate(rows):
         if row.why:

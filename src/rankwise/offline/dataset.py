@@ -108,7 +108,7 @@ def _length(dataset: Any) -> int:
     try:
         return len(dataset)
     except Exception as error:  # whatever a dataset raises
-        raise UsageError(f"a {type(dataset).__name__} without a length is no dataset", why=f"{type(error).__name__}: {error}") from error
+        raise UsageError(f"a {type(dataset).__name__} without a length is not a dataset", why=f"{type(error).__name__}: {error}") from error
 
 
 def _is_of_torch(dataset: Any, name: str) -> bool:

@@ -25,7 +25,7 @@ from rankwise.offline.values import nbytes_of
 
 @dataclass
 class Results:
-    """Results of consecutive rows: columns for those that worked, in order, and the reasons of those that did not."""
+    """Results of consecutive rows: columns for the rows that worked, in order, and the errors of the rows that failed."""
 
     rows: Any = ()  # of the columns; an array of row numbers once it is made
     columns: dict[str, Column] = field(default_factory=dict)

@@ -123,7 +123,7 @@ def _plain_type(kind: Any) -> Any:
 
 
 def as_numpy(column: Any, broken: Container[int] = ()) -> Column:
-    """A plain Arrow array as numpy: lists of one length become further dimensions, what is no number stays a list of Python's values.
+    """A plain Arrow array as numpy: lists of one length become further dimensions, anything but numbers stays a list of Python values.
 
     Values of rows that are broken are None in such a list.
     """

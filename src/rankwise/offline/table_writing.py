@@ -33,7 +33,7 @@ def tables_of(parts: Parts) -> tuple[Any, Iterator[Any]]:
 
 
 @contextmanager
-def told() -> Iterator[None]:
+def arrow_errors_as_findings() -> Iterator[None]:
     """What pyarrow cannot write, as a finding."""
     try:
         yield
@@ -109,7 +109,7 @@ def _type_of_values(name: str, values: list[Any]) -> Any:
             _known(name, value.dtype)
     try:
         return _of_values(values).type
-    except (pa.ArrowException, OverflowError, UnicodeEncodeError):  # the last: the name of a field is no text
+    except (pa.ArrowException, OverflowError, UnicodeEncodeError):  # the last: the name of a field is not text
         return None
 
 

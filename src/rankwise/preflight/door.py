@@ -54,7 +54,7 @@ class Guest:
 
 
 class Door:
-    """Open from the first to `close`. `greet` decides on each hello: None lets it in, a message is the answer to who may not."""
+    """Open from the first to `close`. `greet` decides on each hello: None lets the host in, a message refuses it."""
 
     def __init__(self, addresses: list[str], first_port: int, greet: Callable[[Message, str], Message | None]) -> None:
         self._greet = greet
@@ -125,10 +125,10 @@ class Door:
             self._slots.release()
 
 
-def signpost(plan: dict[str, Any], name: str, addresses: list[str]) -> Callable[[Message, str], Message]:
-    """How a host that is not the meeting's host answers who takes it for one: with the place it was told itself."""
+def redirecting(plan: dict[str, Any], name: str, addresses: list[str]) -> Callable[[Message, str], Message]:
+    """The answer of a host that is not the meeting's host: the address it was given itself."""
 
     def greet(_: Message, __: str) -> Message:
-        return {"elsewhere": {"master": plan["master"], "port": plan["port"], "addresses": addresses, "name": name}}
+        return {"redirect": {"master": plan["master"], "port": plan["port"], "addresses": addresses, "name": name}}
 
     return greet

@@ -73,7 +73,7 @@ class Seen:
 
 
 def seeing_hosts(job: Job, check: str, seen: Seen) -> Iterable[tuple[Host, Facts]]:
-    """Each host with its facts; those that could not look are noted as blind."""
+    """Each host with its facts; a host that could not look is noted as blind."""
     for host in job.hosts:
         facts = host.of(check)
         if "blind" in facts:

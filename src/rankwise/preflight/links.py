@@ -48,7 +48,7 @@ def knock_at(peers: dict[str, dict[str, Any]], token: bytes) -> dict[str, Facts]
 
 
 def _knock(address: str, port: int, token: bytes) -> tuple[bool, str]:
-    """Open only if the right one answers: gloo's address may belong to somebody else on this side."""
+    """Open only if the right host answers: on this side, gloo's address may belong to another one."""
     sock, how = connect(address, port, _CONNECT_S)
     if sock is None:
         return False, how

@@ -33,10 +33,10 @@ class Member:
         return Host(self.name, node, self.facts, self.told, self.started_s, str(self.offer.get("address", "")))
 
 
-def seated(agent: Agent, told: dict[str, Any], guests: list[Guest], began: float) -> list[Member]:
-    """The meeting's host first, then by node rank, then by arrival; hosts of the same name get a number."""
+def in_order(agent: Agent, told: dict[str, Any], guests: list[Guest], began: float) -> list[Member]:
+    """The members: the meeting's host first, then by node rank, then by arrival; hosts of the same name get a number."""
     members = [Member(agent.here.name, told, 0.0, lambda message, _: agent.do(message))]
-    for guest in sorted(guests, key=_seat):
+    for guest in sorted(guests, key=_place_in_order):
         tries = guest.hello.get("tries")
         its_plan = {**guest.hello["told"], "tries": tries if isinstance(tries, dict) else {}}
         members.append(Member(str(guest.hello["name"])[:100], its_plan, _started_s(guest, began), guest.ask, guest))
@@ -49,7 +49,7 @@ def seated(agent: Agent, told: dict[str, Any], guests: list[Guest], began: float
     return members
 
 
-def _seat(guest: Guest) -> tuple[int, float]:
+def _place_in_order(guest: Guest) -> tuple[int, float]:
     rank = guest.hello["told"].get("node_rank")
     return (rank if isinstance(rank, int) else 1 << 30, guest.arrived_at)
 
@@ -60,8 +60,8 @@ def _started_s(guest: Guest, began: float) -> float:
     return guest.arrived_at - began - (searched if isinstance(searched, int | float) else 0.0)
 
 
-class Circle:
-    """All members; who does not answer in time is gone, and is not asked again."""
+class Members:
+    """All hosts of a check; a host that does not answer in time is gone, and is not asked again."""
 
     def __init__(self, members: list[Member], seconds_left: Callable[[], float], say: Callable[[str], None]) -> None:
         self.members, self._seconds_left, self._say_here = members, seconds_left, say
@@ -73,7 +73,7 @@ class Circle:
                 member.guest.tell({"progress": text})
 
     def ask_all(self, commands: Mapping[str, Message], timeout_s: float) -> dict[str, Message]:
-        """Everybody named, at once; no entry for who did not answer. An answer may be an `error`."""
+        """Ask the named hosts, all at once; a host that does not answer has no entry. An answer may be an `error`."""
         limit_s = max(1.0, min(timeout_s, self._seconds_left()))
         answers: dict[str, Message] = {}
 

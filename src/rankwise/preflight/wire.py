@@ -21,7 +21,7 @@ class Gone(OSError):
 
 
 def token_of(job_id: str) -> str:
-    """What hosts of one job have in common; tells jobs apart, keeps nobody out who knows the id."""
+    """What hosts of one job have in common: it tells jobs apart and is not a secret."""
     return hashlib.blake2s(job_id.encode(), person=b"rwcheck").hexdigest()
 
 
@@ -42,14 +42,14 @@ def receive_message(sock: socket.socket, timeout_s: float, largest: int = MAX_ME
     try:
         message = json.loads(receive_exactly(sock, size, deadline), parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
-        raise Gone("what came was no message") from error
+        raise Gone("what came was not a message") from error
     if not isinstance(message, dict):
-        raise Gone("what came was no message")
+        raise Gone("what came was not a message")
     return message
 
 
 def _refuse(constant: str) -> float:
-    raise ValueError(f"{constant} is no number")
+    raise ValueError(f"{constant} is not a number")
 
 
 def receive_exactly(sock: socket.socket, size: int, deadline: float) -> bytes:

@@ -42,7 +42,7 @@ def meaning_of(name: str) -> str:
 
 
 def meaning_of_call(call: ast.Call) -> str:
-    """What a call answers, as for `meaning_of`; a rank within a group is none of these."""
+    """What a call answers, as for `meaning_of`; empty for a rank within a group."""
     name = called_name(call).lower().lstrip("_")
     meaning = _CALLS.get(name) or meaning_of(name)
     given = [*call.args, *(keyword.value for keyword in call.keywords)]

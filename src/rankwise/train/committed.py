@@ -81,7 +81,7 @@ def write_file(path: Path, write: Callable[[BinaryIO], object]) -> dict[str, Any
 
 
 def hash_file(path: Path) -> dict[str, Any]:
-    """The line for the manifest of a file somebody else has written, which is flushed to the disk here."""
+    """The manifest's line for a file that torch has written; flushes it to the disk."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(_BLOCK):

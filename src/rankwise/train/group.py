@@ -73,7 +73,7 @@ def rank_zero(work: Callable[[], Result]) -> Result:
     store: Any = dist.distributed_c10d._get_default_store()
     key = _next_name()
     if group.rank() != 0:
-        return _told(store, key)  # type: ignore[no-any-return]
+        return _published(store, key)  # type: ignore[no-any-return]
     try:
         result = work()
         told = pickle.dumps((True, result))
@@ -85,7 +85,7 @@ def rank_zero(work: Callable[[], Result]) -> Result:
 
 
 def _next_name() -> str:
-    """The same on every rank, and on none of those that were here before a restart: the launcher's store outlives them."""
+    """The same on every rank, and different after a restart: the launcher's store outlives the ranks."""
     job: Any = dist.group.WORLD
     if job not in _names:
         mine = group.gathered(uuid.uuid4().hex)[0]
@@ -93,7 +93,7 @@ def _next_name() -> str:
     return next(_names[job])
 
 
-def _told(store: Any, key: str) -> Any:
+def _published(store: Any, key: str) -> Any:
     """What rank 0 came to, once it is there; the last to have read it removes it."""
     pause_s, longest_s = _POLL_S
     while not store.check([key]):

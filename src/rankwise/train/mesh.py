@@ -22,7 +22,7 @@ from rankwise.train.cards import Card
 
 _PATIENCE_S = 4.0  # a healthy backend connects in a fraction of this
 _LOOK_EVERY_S = 0.2
-_EARS_S = 3.0
+_PORT_S = 3.0
 _CONNECT_S = 1.5
 _TRY_S = 4.5
 _BULK_S = 5.0
@@ -52,7 +52,7 @@ class Mesh:
         self.is_over = False  # the test was made and showed nothing
 
     def turn(self, has_failed: bool) -> Finding | None:
-        """Take part once somebody asked; rank 0 gets the finding, if there is one."""
+        """Take part once a rank has asked for the test; rank 0 gets the finding, if there is one."""
         now = time.monotonic()
         if now - self._looked < _LOOK_EVERY_S or self.is_over:
             return None
@@ -68,36 +68,36 @@ class Mesh:
         return None
 
     def _test(self) -> Finding | None:
-        speakers = speakers_of(self._assembly.cards)
-        if len(speakers) < 2:
+        firsts = first_of_each_host(self._assembly.cards)
+        if len(firsts) < 2:
             return self._concluded(None)
-        if self._card.rank in {speaker.rank for speaker in speakers}:
-            self._speak(speakers)
+        if self._card.rank in {first_rank.rank for first_rank in firsts}:
+            self._try_peers(firsts)
         if self._card.rank != 0:
             return None
-        deadline = time.monotonic() + _EARS_S + _TRY_S + _BULK_S + 1.0
-        told = [self._assembly.read(f"{self._key}/paths/{speaker.rank}", max(0.0, deadline - time.monotonic())) for speaker in speakers]
+        deadline = time.monotonic() + _PORT_S + _TRY_S + _BULK_S + 1.0
+        told = [self._assembly.read(f"{self._key}/paths/{first_rank.rank}", max(0.0, deadline - time.monotonic())) for first_rank in firsts]
         paths = [Path(**path) for rows in told if rows for path in json.loads(rows)]
-        silent = [speaker for speaker, rows in zip(speakers, told) if not rows]
+        silent = [first_rank for first_rank, rows in zip(firsts, told) if not rows]
         return self._concluded(find_broken_paths(paths, self._assembly.cards, self._stage) or find_silent(silent, self._stage))
 
-    def _speak(self, speakers: list[Card]) -> None:
+    def _try_peers(self, firsts: list[Card]) -> None:
         """Listen, tell where, try the others. The kernel completes a connection that nobody accepts yet, so listening is enough."""
-        own = next(speaker for speaker in speakers if speaker.rank == self._card.rank)
-        with contextlib.ExitStack() as ears:
-            ear = ears.enter_context(socket.socket(socket.AF_INET6 if ":" in own.address else socket.AF_INET))
+        own = next(first_rank for first_rank in firsts if first_rank.rank == self._card.rank)
+        with contextlib.ExitStack() as opened:
+            listener = opened.enter_context(socket.socket(socket.AF_INET6 if ":" in own.address else socket.AF_INET))
             with contextlib.suppress(OSError):
-                ear.bind((own.address, 0))
-                ear.listen(len(speakers))
-            self._assembly.post(f"{self._key}/ear/{own.rank}", str(ear.getsockname()[1]))
+                listener.bind((own.address, 0))
+                listener.listen(len(firsts))
+            self._assembly.post(f"{self._key}/listener/{own.rank}", str(listener.getsockname()[1]))
             with ThreadPoolExecutor(_MAX_PEERS) as pool:
-                paths = list(pool.map(lambda peer: self._try(own, peer), peers_of(own, speakers)))
+                paths = list(pool.map(lambda peer: self._try(own, peer), peers_of(own, firsts)))
             self._assembly.post(f"{self._key}/paths/{own.rank}", json.dumps([vars(path) for path in paths]))
-            for speaker in speakers:  # the ear stays open until all have tried it
-                self._assembly.read(f"{self._key}/paths/{speaker.rank}", _EARS_S + _TRY_S + _BULK_S)
+            for first_rank in firsts:  # the listener stays open until all have tried it
+                self._assembly.read(f"{self._key}/paths/{first_rank.rank}", _PORT_S + _TRY_S + _BULK_S)
 
     def _try(self, own: Card, peer: Card) -> Path:
-        port = self._assembly.read(f"{self._key}/ear/{peer.rank}", _EARS_S)
+        port = self._assembly.read(f"{self._key}/listener/{peer.rank}", _PORT_S)
         outcome = try_port(peer.address, int(port), _TRY_S) if port else "it opened no port"
         if port and outcome == "connected":
             outcome = try_bulk(peer.address, int(port))
@@ -129,7 +129,7 @@ def _is_acknowledged(line: socket.socket, at_most: int = 0) -> bool:
     return False
 
 
-def speakers_of(cards: list[Card]) -> list[Card]:
+def first_of_each_host(cards: list[Card]) -> list[Card]:
     """The first rank of each host."""
     first: dict[str, Card] = {}
     for card in sorted(cards, key=lambda card: card.rank):
@@ -137,10 +137,10 @@ def speakers_of(cards: list[Card]) -> list[Card]:
     return list(first.values())
 
 
-def peers_of(own: Card, speakers: list[Card]) -> list[Card]:
+def peers_of(own: Card, firsts: list[Card]) -> list[Card]:
     """Those this one tries: everybody, or the next ones in the ring where there are many."""
-    index = [speaker.rank for speaker in speakers].index(own.rank)
-    return (speakers[index + 1 :] + speakers[:index])[:_MAX_PEERS]
+    index = [first_rank.rank for first_rank in firsts].index(own.rank)
+    return (firsts[index + 1 :] + firsts[:index])[:_MAX_PEERS]
 
 
 def find_broken_paths(paths: list[Path], cards: list[Card], stage: Stage) -> Finding | None:

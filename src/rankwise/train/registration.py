@@ -46,7 +46,7 @@ class Registration:
         self._waiting: dict[str, Card] = {}  # answered, not confirmed yet
         self._present = {card.id: card}
         self.name = card.id if card.rank == 0 else ""
-        self.num_present = 1  # those that can be told, this one included
+        self.num_present = 1  # ranks that can be reached, this one included
 
     def run(self, timeout_s: float) -> dict[str, Any]:
         """The outcome: the cards of all ranks and what differs, or the finding that all shall raise and how many can."""

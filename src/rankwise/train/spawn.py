@@ -154,7 +154,7 @@ def _results(workers: list[Worker]) -> list[Any]:
     while waiting and (ready := multiprocessing.connection.wait(list(waiting), _SETTLE_S if failures else None)):
         for pipe in ready:
             worker = waiting.pop(pipe)  # type: ignore[call-overload]
-            kind, value, *rest = _told(worker)
+            kind, value, *rest = _message_of(worker)
             if kind == "raised":
                 failures.append((rest[1], worker, value, rest[0]))
             results[worker.rank] = value
@@ -164,7 +164,7 @@ def _results(workers: list[Worker]) -> list[Any]:
     return [results[worker.rank] for worker in workers]
 
 
-def _told(worker: Worker) -> tuple[Any, ...]:
+def _message_of(worker: Worker) -> tuple[Any, ...]:
     try:
         data = worker.pipe.recv_bytes()
     except (EOFError, OSError):

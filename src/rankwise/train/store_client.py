@@ -52,7 +52,7 @@ class StoreClient:
         self._ask(lambda: self._store.set(key, text))
 
     def put_first(self, key: str, text: str) -> str:
-        """Write unless somebody has; returns what stands there."""
+        """Write unless another rank has; returns what the key holds."""
         return str(self._ask(lambda: self._store.compare_set(key, "", text).decode()))
 
     def look(self, key: str) -> str | None:

@@ -19,7 +19,7 @@ from rankwise.weights.state_dicts import StateDict, find_state_dicts
 from rankwise.weights.tensors import TensorReader, check_range, torch_dtype
 from rankwise.weights.writing import write_safetensors
 
-_MAX_GROWTH = 16  # an expanded tensor is written out in full; more than this is no checkpoint anybody made on purpose
+_MAX_GROWTH = 16  # an expanded tensor is written out in full; nobody makes a checkpoint with more than this on purpose
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ def _record(name: str, entry: dict[str, Any], stored: dict[tuple[str, tuple[int,
 
 
 def _bytes(name: str, stored: dict[tuple[str, tuple[int, ...] | None], Extent]) -> Any:
-    """A module's extra state; whatever else is kept as bytes is nobody's weights."""
+    """A module's extra state; other bytes are not weights."""
     extent = stored.get((name, None))
     if extent is None or not name.endswith(EXTRA_STATE):
         return Unbuilt("kept as bytes")
@@ -112,5 +112,5 @@ def _dtype(properties: Call) -> str:
 def _size(value: Any) -> tuple[int, ...]:
     sizes = tuple(value.args[0] if isinstance(value, Call) and value.args else () if isinstance(value, Call) else value)
     if not all(isinstance(size, int) and size >= 0 for size in sizes):
-        raise Damaged(f"{str(sizes)[:80]} is no shape")
+        raise Damaged(f"{str(sizes)[:80]} is not a shape")
     return sizes

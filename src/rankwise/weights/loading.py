@@ -91,7 +91,7 @@ def load_weights(
 def _dtype(wanted: torch.dtype | str | None) -> torch.dtype | None:
     dtype = getattr(torch, wanted, None) if isinstance(wanted, str) else wanted
     if wanted is not None and not isinstance(dtype, torch.dtype):
-        raise UsageError(f"dtype={wanted!r} is no dtype of torch", next=('dtype="bfloat16"',))
+        raise UsageError(f"dtype={wanted!r} is not a dtype of torch", next=('dtype="bfloat16"',))
     return dtype
 
 
@@ -99,7 +99,7 @@ def _device(wanted: torch.device | str | None) -> torch.device | None:
     try:
         return torch.device(wanted) if wanted else None
     except RuntimeError as error:
-        raise UsageError(f"device={wanted!r} is no device of torch", next=('device="cuda"', 'device="cpu"')) from error
+        raise UsageError(f"device={wanted!r} is not a device of torch", next=('device="cuda"', 'device="cpu"')) from error
 
 
 def _patterns(names: Sequence[str]) -> tuple[str, ...]:

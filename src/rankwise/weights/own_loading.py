@@ -109,7 +109,7 @@ class Snapshot:
             self._keep(vars(module))
 
     def copy_values(self) -> None:
-        """Keep the values of the tensors that still have the memory they had; those that were moved left theirs as it was."""
+        """Keep the values of the tensors that were not moved; a tensor that was moved left its old memory as it was."""
         for tensor, data, _ in self._tensors.values():
             if not tensor.is_meta and memory_of(tensor) == memory_of(data):
                 self._copies.append((data, data.clone()))

@@ -138,7 +138,7 @@ def check_cover(name: str, shape: tuple[int, ...], boxes: list[Box]) -> None:
 
 
 def _overlap(boxes: list[Box]) -> bool:
-    """Boxes in order of their offsets: one is compared with those that start before it ends in the first dimension."""
+    """Boxes in order of their offsets: each is compared with the boxes that start before it ends in the first dimension."""
     for i, (offsets, sizes) in enumerate(boxes):
         for others, other_sizes in boxes[i + 1 :]:
             if others and others[0] >= offsets[0] + sizes[0]:

@@ -21,7 +21,7 @@ _MAX_DEPTH = 8
 _MAX_STEPS = 100_000  # dictionaries visited; a checkpoint in earnest has dozens
 _Found = tuple[tuple[str, ...], dict[Any, Any], bool]
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-# One of these anywhere in a key: what is below it serves the training, and is no weights.
+# One of these anywhere in a key: what is below it is training state, not weights.
 _TRAINING = {
     "optimizer", "optimizers", "optimiser", "optimisers", "optim", "optims", "opt", "opts", "scheduler", "schedulers", "lrscheduler",
     "lrschedulers", "scaler", "scalers", "gradscaler", "rng", "rngs", "grad", "grads", "gradient", "gradients",

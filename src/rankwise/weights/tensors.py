@@ -112,7 +112,7 @@ class TensorReader:
             for start in range(extent.offset, end, _CRC_STEP):
                 crc = zlib.crc32(view[start : min(start + _CRC_STEP, end)], crc)
         if crc != extent.crc:
-            raise Damaged(f"{extent.nbytes:,} bytes at {extent.offset:,} of {extent.path.name} are not those that were written (CRC-32)")
+            raise Damaged(f"{extent.nbytes:,} bytes at {extent.offset:,} of {extent.path.name} are not what was written (CRC-32)")
         self._verified.add(extent)
 
 
@@ -124,7 +124,7 @@ def torch_dtype(name: str) -> torch.dtype:
 
 
 def check_range(name: str, tensor: torch.Tensor, dtype: torch.dtype) -> None:
-    """Raise if a number of `tensor` would become infinite, or another whole number, in `dtype`. Rounding is no loss of this kind."""
+    """Raise if a number of `tensor` would become infinite, or another whole number, in `dtype`. Rounding is allowed."""
     if tensor.dtype == dtype or _holds_all(tensor.dtype, dtype):
         return
     for part in torch.split(tensor.detach().reshape(-1), _STEP):

@@ -109,7 +109,7 @@ class _Lines:
         self._is_over = self._has_bare_cr = False
 
     def records(self, delimiter: str) -> Iterator[Fields]:
-        """The fields of each record; blank lines are none. Ends at an unclosed quote, or with the file."""
+        """The fields of each record; blank lines are skipped. Ends at an unclosed quote, or with the file."""
         strict, lenient = (csv.reader(self, delimiter=delimiter, strict=is_strict) for is_strict in (True, False))
         while True:
             self._begin()

@@ -57,7 +57,7 @@ def _files_below(folder: Place) -> Iterator[str]:
 def write_folder(parts: Parts, total: int, path: Path) -> None:
     """Input `a/b.jpg` becomes `a/b.jpg.npy`, row 7 `00000007.npy`; several outputs have their names in front of `.npy`.
 
-    What is no number or array of numbers is a `.json` file; a null is none at all.
+    Numbers and arrays of numbers are `.npy`, everything else is `.json`; a null has no file.
     """
     path.mkdir()
     files = next((part.file_column for part in parts() if part.file_column), "")

@@ -76,7 +76,7 @@ class JsonLinesSource:
         if (b"\\u" in line or b"\xed" in line) and _HALF_PAIR.search(line):
             for name in (*self._chosen[0], *self._chosen[1]):
                 if not is_utf8(json.dumps(values.get(name), ensure_ascii=False)):
-                    return Row(why=f"{name!r} is no text: it has half of a surrogate pair")
+                    return Row(why=f"{name!r} is not text: it has half of a surrogate pair")
         return Row(values, values)
 
 

@@ -257,7 +257,7 @@ def become_when_asked(path: str) -> None:
 
 
 class _Unread(types.ModuleType):
-    """Stands for the script until somebody looks for one of its names."""
+    """Stands for the script until one of its names is looked up."""
 
     def __init__(self, path: str) -> None:
         super().__init__("__main__")

@@ -73,7 +73,7 @@ def exports(host: Host) -> list[str]:
 def _missing(host: Host, facts: Facts) -> Iterator[Finding]:
     names = list(facts["known"])
     if facts["is_lost"]:
-        yield _no_such(host, f"--local-addr {facts['source']} is no address of {host.name}", facts)
+        yield _no_such(host, f"--local-addr {facts['source']} is not an address of {host.name}", facts)
     gloo, nccl = facts["variables"]["GLOO_SOCKET_IFNAME"], facts["variables"]["NCCL_SOCKET_IFNAME"]
     if lost := missing_interface("GLOO_SOCKET_IFNAME", gloo, names):
         syntax = " (^ and = are NCCL's syntax: gloo takes whole names only)" if lost[0] in "^=" else ""

@@ -111,7 +111,7 @@ def _with_doors(job: Job, seen: Seen) -> Seen:
 
 def _foreign(host: Host) -> Finding:
     return load_cause("RW107").finding(
-        f"something that is no rankwise check answers {host.name} at the rendezvous port {host.plan.get('master')}:{host.plan.get('port')}",
+        f"a program other than rankwise check answers {host.name} at the rendezvous port {host.plan.get('master')}:{host.plan.get('port')}",
         certain=False,
         culprits=(host.place,),
         why="another job's store, or another program, holds it",

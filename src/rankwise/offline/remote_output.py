@@ -25,7 +25,7 @@ from rankwise.offline.workspace import folder_of, in_use, is_same, marker_of, no
 _AT_ONCE = {"s3", "gcs", "abfs"}  # where a file is there when it is complete, and not before
 
 
-class Elsewhere:
+class RemoteOutput:
     """The output's address, and the folder of this machine where it is made."""
 
     def __init__(self, address: Address) -> None:
@@ -78,14 +78,14 @@ class Elsewhere:
 
     def send(self, path: Path) -> None:
         """A file of the unfinished job that is new, or has changed."""
-        with self._told():
+        with self._errors_as_findings():
             self._copy_there(path, self._there(path))
 
     def place(self, identity: dict[str, Any], predicted: dict[str, Any]) -> dict[str, Any]:
         """The output and the list of failed rows, under their names; then nothing of the job is needed any more."""
         there = {**predicted, "output": str(self.address), "errors": None}
         facts: dict[str, Any] = {"job": identity, "bytes": self.output.stat().st_size}
-        with self._told("the rows are all done, and kept"):
+        with self._errors_as_findings("the rows are all done, and kept"):
             self._write_marker(facts)  # killed from here on, the next run knows the output for its own
             list_of_failed = self.address.beside(self.errors.name)
             if predicted["errors"] and Path(predicted["errors"]) == self.errors:
@@ -154,7 +154,7 @@ class Elsewhere:
         system.move(temporary, there)
 
     @contextmanager
-    def _told(self, why: str = "what is done so far is kept") -> Iterator[None]:
+    def _errors_as_findings(self, why: str = "what is done so far is kept") -> Iterator[None]:
         try:
             yield
         except OSError as error:

@@ -13,7 +13,7 @@ import pytest
 import rankwise
 from rankwise.errors import RankwiseError, UsageError
 from rankwise.offline import running
-from rankwise.offline.elsewhere import Elsewhere
+from rankwise.offline.remote_output import RemoteOutput
 from tests.offline.inputs import write
 
 JOB: dict[str, Any] = {"columns": ["x"], "keep": ["id"], "workers": 0, "batch": 16}
@@ -101,22 +101,22 @@ def test_killed_while_it_is_put_there_the_next_run_knows_it(
     monkeypatch: pytest.MonkeyPatch,
     killed_at: str,
 ) -> None:
-    original = Elsewhere.__dict__[killed_at]
+    original = RemoteOutput.__dict__[killed_at]
     is_placing: list[bool] = []
 
-    def begin(self: Elsewhere, *given: Any) -> Any:
+    def begin(self: RemoteOutput, *given: Any) -> Any:
         is_placing.append(True)
         return place(self, *given)
 
-    def killed(self: Elsewhere, *given: Any) -> None:
+    def killed(self: RemoteOutput, *given: Any) -> None:
         original(self, *given)
         if is_placing:
             raise KeyboardInterrupt
 
-    place = Elsewhere.place
+    place = RemoteOutput.place
     with monkeypatch.context() as patched:
-        patched.setattr(Elsewhere, "place", begin)
-        patched.setattr(Elsewhere, killed_at, killed)
+        patched.setattr(RemoteOutput, "place", begin)
+        patched.setattr(RemoteOutput, killed_at, killed)
         with pytest.raises(KeyboardInterrupt):
             run(folder, OUT)
     assert run(folder, OUT).rows == COUNT
