@@ -47,7 +47,7 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # whoever read our output has gone; Python would complain once more when it closes stdout
+    except BrokenPipeError:  # the reader of our output has gone; Python would complain once more when it closes stdout
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 141
 

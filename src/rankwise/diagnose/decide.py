@@ -148,7 +148,7 @@ def _queued_on_gpu(states: RankStates, waiting: list[int], longest_s: float) -> 
 
 
 def _unknown(job: JobEvidence, states: RankStates) -> list[Finding]:
-    """Nothing fits: say so, and show who waits where and who does not."""
+    """Nothing fits: say so, and show which ranks wait, and where."""
     differing = model_difference(job, deadlock=False)
     if differing is not None and any(s.inside == "ddp" for s in states.values()):
         return [differing]

@@ -188,7 +188,7 @@ class Peer:
     local: str
     remote: str
     status: str
-    pid: int | None = None  # who is at the other end, when that is on this host
+    pid: int | None = None  # of the process at the other end, if it is on this host
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ def taken(columns: dict[str, Column], rows: Sequence[int]) -> dict[str, Column]:
 
 
 def is_arrow(column: Column) -> bool:
-    """Without importing pyarrow: whoever has such an array has imported it."""
+    """Without importing pyarrow: a caller that has such an array has imported it."""
     return hasattr(column, "to_pylist")
 
 

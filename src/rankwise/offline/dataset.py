@@ -112,7 +112,7 @@ def _length(dataset: Any) -> int:
 
 
 def _is_of_torch(dataset: Any, name: str) -> bool:
-    """Without importing torch: whoever has such an object has imported it."""
+    """Without importing torch: a caller that has such an object has imported it."""
     module = sys.modules.get("torch.utils.data")
     return module is not None and isinstance(dataset, getattr(module, name))
 

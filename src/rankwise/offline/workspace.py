@@ -180,7 +180,7 @@ def names_in(output: Path) -> str | None:
 
 
 def _stamp(output: Path) -> dict[str, Any]:
-    """Stays the same when it is renamed, and hardly is that of anything else."""
+    """Stays the same when the file is renamed, and differs between files."""
     facts = output.stat()
     if output.is_dir():
         return {"inode": facts.st_ino, "names": names_in(output)}

@@ -1,4 +1,4 @@
-"""The door of the meeting: listens at the rendezvous port and next to it, greets who comes, and tells strangers from guests."""
+"""The door of the meeting: listens at the rendezvous port and next to it, and tells hosts of this job from others."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Guest:
     is_gone: bool = False
 
     def ask(self, message: Message, timeout_s: float) -> Message | None:
-        """Its answer, or None and it is gone for good: a late answer would be taken for that of the next question."""
+        """Its answer; None if it is gone for good. It is not asked again: a late answer would be taken for the next question's."""
         if self.is_gone:
             return None
         try:

@@ -78,7 +78,7 @@ def _with_others(here: Here, say: Say, started: float) -> dict[str, Any]:
 
 
 def _may_lead(here: Here, way: Way) -> bool:
-    """Node 0 does; where torchrun hands out the ranks, who is first at the rendezvous address."""
+    """Node 0 leads; where torchrun hands out the ranks, the first host at the rendezvous address does."""
     if here.plan.node_rank is not None:
         return bool(way.own) and here.plan.node_rank == 0
     return bool(way.own) and not is_led(way.own, here.plan.port, _hello(here))

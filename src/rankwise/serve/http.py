@@ -126,7 +126,7 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def eof_received(self) -> None:
-        """As nginx has it: who has nothing more to say has gone. asyncio closes the connection."""
+        """Like nginx: a client that closes its sending side has gone. asyncio closes the connection."""
 
     def connection_lost(self, error: Exception | None) -> None:
         self._server.connections.discard(self)

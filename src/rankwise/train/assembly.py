@@ -177,7 +177,7 @@ class Assembly:
             self._store.wait(f"{heard}/all", time.monotonic() + _HEAR_S)
             self.leave()
         except StoreLost:
-            pass  # the store is gone, and with it whoever could be waited for
+            pass  # the store is gone, and nothing is left to wait for
         raise error
 
     def leave(self) -> None:

@@ -37,7 +37,7 @@ class Card:
     launcher: int = 0  # the parent's pid: a rank started again by the same launcher replaces the one before
     backend: str = ""
     device: str = "cpu"
-    gpu: str = ""  # the card's own number, the same whoever asks
+    gpu: str = ""  # the card's own number, the same in every process
     address: str = ""  # what this rank's backend will tell the others to connect to
     route: str = ""  # the address this host uses towards the store
     interface: str = ""  # that `address` belongs to

@@ -136,7 +136,7 @@ class Registration:
         logger.warning("rank %d on %s is registered and waits for rank 0, %.0f s", self._card.rank, self._card.host, waited_s)
 
     def _raise_alarm(self, timeout_s: float) -> None:
-        """The launcher keeps the store and rank 0 never came: whoever runs out of time first tells all that are registered."""
+        """The launcher keeps the store and rank 0 never came: the first rank whose time is over tells all registered ranks."""
         cards = self._registered()
         finding = find_missing(cards, self._card.world_size, timeout_s, str(self._place))
         for card in cards:

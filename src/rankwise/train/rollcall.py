@@ -1,4 +1,4 @@
-"""Judges the cards on the table: who is missing, who claims what another has, who differs. Pure: cards in, findings out."""
+"""Judges the cards of all ranks: which rank is missing, came twice or differs. Pure: cards in, findings out."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def _work(work: bytes, pipe: Any, parent: int) -> None:
         code = error.code if isinstance(error, SystemExit) else 1
         failed_at = getattr(error, "_rankwise_failed_at", time.monotonic())  # before the session was taken down, which fails the others
         result = ("returned", None) if code in (0, None) else ("raised", text, finding, failed_at)
-    if os.getpid() != own:  # `fn` forked and the child came back from it too: a rank has one result, that of the worker
+    if os.getpid() != own:  # `fn` forked and the child came back from it too: a rank has one result, the worker's
         os.write(
             2, f"rankwise: a process that rank {os.environ.get('RANK')} had forked came back from its function, and was ended\n".encode()
         )

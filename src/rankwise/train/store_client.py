@@ -41,7 +41,7 @@ class StoreClient:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.find_loss = find_loss  # replaced by whoever knows more about it
+        self.find_loss = find_loss  # replaced by a caller that knows more about it
         self._questions: queue.SimpleQueue[tuple[Callable[[], Any], queue.SimpleQueue[tuple[bool, Any]]]] = queue.SimpleQueue()
         threading.Thread(target=self._work, daemon=True, name="rankwise-store").start()
 

@@ -202,7 +202,7 @@ def _is_counter(name: str, choice: Choice) -> bool:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether copying into it is torch's own affair, which was tried a million times, and not that of a subclass."""
+    """Whether torch itself copies into it, and not a subclass with code of its own."""
     return type(tensor) in _PLAIN_TYPES and tensor.layout == torch.strided and not tensor.is_inference()
 
 

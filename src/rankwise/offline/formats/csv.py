@@ -62,7 +62,7 @@ class CsvSource:
 
     def _records(self, position: int) -> Iterator[tuple[Fields, int]]:
         """Each record and the byte behind it. Where a quote is never closed, its line is one failed row, and the next line is read anew."""
-        csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE))  # its own limit is for attacks; ours is that of a record
+        csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE))  # its own limit is for attacks; ours is the limit of a record
         while True:
             lines = _Lines(self._path, position)
             for fields in lines.records(self._delimiter):

@@ -238,7 +238,7 @@ def become(path: str) -> None:
     try:
         module.__dict__.update(runpy.run_path(path, run_name="__mp_main__"))
     except BaseException:
-        _script_run = ""  # whoever asks next is told the same
+        _script_run = ""  # the next caller gets the same error
         raise
     finally:
         _is_importing = False

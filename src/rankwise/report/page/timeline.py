@@ -117,7 +117,7 @@ class _Slots:
 
     def __init__(self, tracks: list[_Track]) -> None:
         told = [(seq, entry, len(track.ranks)) for track in tracks for seq, entry in track.entries.items()]
-        # Where one rank's root and reduce operation were not seen, nobody's are compared.
+        # Roots and reduce operations are compared only if they were seen on all ranks.
         self._vague = {seq for seq, entry, _ in told if entry.what.peer is None and not entry.what.reduce_op}
         guilty = self._votes([track for track in tracks if track.is_culprit])
         innocent = self._votes([track for track in tracks if not track.is_culprit])
