@@ -141,7 +141,7 @@ def from_json(datatype: str, shape: tuple[int, ...], data: Any) -> Array:
     if datatype == "UINT64" and found.dtype.kind in "fO":  # numpy takes small and very large numbers together for floating point
         found = _very_large(found, data)
     if datatype != "BOOL" and found.dtype.kind in "iuf" and _holds_truth(found, data):
-        raise ValueError(f"its data holds true or false, which is no {datatype}")
+        raise ValueError(f"its data holds true or false, which is not {datatype}")
     return converted(datatype, found, shape)
 
 
@@ -167,7 +167,7 @@ def converted(datatype: str, found: Array, shape: tuple[int, ...]) -> Array:
     else:
         is_right = kind in "iuf"
     if not is_right:
-        raise ValueError(f"its data holds something that is no {datatype}")
+        raise ValueError(f"its data holds something that is not {datatype}")
     with np.errstate(over="ignore"):
         array = found.astype(dtype)
     if dtype.kind == "f" and kind == "f" and np.isinf(array).any() and not np.array_equal(np.isinf(array), np.isinf(found)):

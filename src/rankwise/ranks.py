@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 # (rank, world size, local rank), in the order they are believed: torchrun's own first
-_FAMILIES = (
+RANK_VARIABLES = (
     ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
     ("PMIX_RANK", "PMIX_SIZE", "PMIX_LOCAL_RANK"),
@@ -32,7 +32,7 @@ class RankEnv:
 def read_rank_env(environ: Mapping[str, str]) -> RankEnv:
     """Read the first family of variables that names a rank."""
     rank = world_size = local_rank = None
-    for names in _FAMILIES:
+    for names in RANK_VARIABLES:
         if _number(environ, names[0]) is not None:
             rank, world_size, local_rank = (_number(environ, name) for name in names)
             break

@@ -17,7 +17,7 @@ import pytest
 
 from rankwise.preflight.catalogue import all_checks
 from rankwise.preflight.checks import code
-from rankwise.preflight.here import Here
+from rankwise.preflight.job import Here
 from rankwise.preflight.plan import CheckPlan
 from rankwise.preflight.torch_process import TorchProcess
 

@@ -66,7 +66,7 @@ def test_says_which_part_of_ddp_a_collective_belongs_to(evidence, says) -> None:
     state = rank_state_of(evidence)
 
     assert state.kind == "waiting"
-    assert state.says == says
+    assert state.op_text == says
 
 
 def test_without_a_recorder_the_open_call_tells_the_wait() -> None:
@@ -82,14 +82,14 @@ def test_a_long_forward_at_work_is_no_wait(recorder: bool) -> None:
 
     state = rank_state_of(replace(evidence, calls=(*evidence.calls, opened)))
 
-    assert state.kind == "elsewhere"
+    assert state.kind == "busy"
     assert state.frame.file.endswith("net.py")
 
 
 def test_started_but_unfinished_nccl_work_is_no_wait_while_the_main_thread_works() -> None:
     pending = [*FIVE, *did(done=False, times=3)]
 
-    assert rank_state_of(returned(busy(0, "train.py:20 augment", after=pending))).kind == "elsewhere"
+    assert rank_state_of(returned(busy(0, "train.py:20 augment", after=pending))).kind == "busy"
 
 
 def test_the_same_work_is_a_wait_once_the_main_thread_only_waits_for_it() -> None:
@@ -106,7 +106,7 @@ def test_an_unfinished_entry_that_later_ones_overtook_does_not_count() -> None:
     at_work = returned(busy(0, after=forgotten))
     in_barrier = waiting(0, "barrier", after=forgotten)
 
-    assert rank_state_of(at_work).kind == "elsewhere"
+    assert rank_state_of(at_work).kind == "busy"
     assert rank_state_of(in_barrier).op == "barrier"
 
 
@@ -131,14 +131,14 @@ def test_a_wait_for_a_started_transfer_shows_as_an_idle_line_of_the_user(op: str
 def test_a_started_transfer_is_no_wait_while_the_rank_works_or_is_in_a_library() -> None:
     done = [*did(times=2), Slot("isend", at="train.py:14 exchange", peer=3)]
 
-    assert rank_state_of(busy(0, "train.py:15 exchange", after=done)).kind == "elsewhere"
-    assert rank_state_of(elsewhere(0, "train.py:15 exchange", inside=f"{PYTHON}/socket.py:700 readinto", after=done)).kind == "elsewhere"
+    assert rank_state_of(busy(0, "train.py:15 exchange", after=done)).kind == "busy"
+    assert rank_state_of(elsewhere(0, "train.py:15 exchange", inside=f"{PYTHON}/socket.py:700 readinto", after=done)).kind == "busy"
 
 
 def test_ranks_before_inside_and_after_the_start() -> None:
     kinds = [rank_state_of(evidence).kind for evidence in (before_init(0), in_init(1), elsewhere(2), finished(3))]
 
-    assert kinds == ["before_init", "init", "elsewhere", "ended"]
+    assert kinds == ["before_init", "init", "busy", "ended"]
 
 
 @pytest.mark.parametrize(("op", "kind"), [("barrier", "waiting"), ("init_process_group", "init")])
@@ -258,7 +258,7 @@ def test_a_collective_of_a_helper_thread_does_not_hide_the_main_thread_at_work()
         threads=(*main_thread("train.py:20 augment", is_active=True), thread(C10D, "uploader.py:5 run")),
     )
 
-    assert rank_state_of(evidence).kind == "elsewhere"
+    assert rank_state_of(evidence).kind == "busy"
 
 
 def test_an_idle_rank_in_a_barrier_of_its_own_making_is_still_waiting() -> None:

@@ -10,10 +10,12 @@ import pytest
 
 from tests.house.imports import SRC, import_graph, imported_names, packages_imported_by, room_of, rooms_imported_by, source_files
 
-FLOOR = {"errors", "findings", "ranks", "sizes", "stages", "version"}
+FLOOR = {"errors", "files", "findings", "pyspy", "ranks", "sizes", "stages", "version"}
 MAY_IMPORT = {
     "errors": {"findings", "stages"},
+    "files": set(),
     "findings": set(),
+    "pyspy": set(),
     "protocol": set(),
     "ranks": set(),
     "sizes": set(),
@@ -23,11 +25,12 @@ MAY_IMPORT = {
     "evidence": FLOOR,
     "probe": set(),
     "source": FLOOR | {"evidence"},
-    "diagnose": FLOOR | {"evidence", "causes", "source"},
-    "launch": FLOOR | {"evidence", "diagnose", "causes"},
-    "preflight": FLOOR | {"causes"},
+    "diagnose": FLOOR | {"evidence", "causes", "meet", "source"},
+    "meet": FLOOR,
+    "launch": FLOOR | {"evidence", "diagnose", "causes", "meet"},
+    "preflight": FLOOR | {"causes", "meet"},
     "lint": FLOOR | {"causes", "source"},
-    "train": FLOOR | {"causes"},
+    "train": FLOOR | {"causes", "meet"},
     "weights": FLOOR | {"causes"},
     "pool": FLOOR | {"protocol", "weights", "causes"},
     "offline": FLOOR | {"pool", "weights", "causes"},

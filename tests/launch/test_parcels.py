@@ -34,7 +34,7 @@ def test_evidence_that_is_too_much_is_thinned_out(monkeypatch: pytest.MonkeyPatc
 def test_what_is_no_evidence_is_dropped(damage: str) -> None:
     whole = pack_job(a_job(a_rank(0)))
     facts = json.loads(zlib.decompress(whole))
-    bad_index = {**facts["ranks"][0], "calls": [[99, *facts["ranks"][0]["calls"][0][1:]]]}
+    bad_index = {**facts["ranks"][0], "calls": [{**facts["ranks"][0]["calls"][0], "at": 99}]}
     data = {
         "cut": whole[: len(whole) // 2],
         "noise": os.urandom(500),

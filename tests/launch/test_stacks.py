@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from rankwise import pyspy
 from rankwise.launch import stacks
 from rankwise.launch.stacks import StackReader
 from tests.launch.jobs import eventually, write_script
@@ -60,7 +61,7 @@ def slow_py_spy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program = tmp_path / "py-spy"
     program.write_text(SLOW.format(folder=tmp_path))
     program.chmod(0o700)
-    monkeypatch.setattr(stacks, "_find_py_spy", lambda: str(program))
+    monkeypatch.setattr(pyspy, "find_py_spy", lambda: str(program))
     monkeypatch.setattr(stacks, "_PY_SPY_S", 1.0)
     return tmp_path / "asked"
 

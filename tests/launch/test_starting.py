@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rankwise.launch.starting import Seats, starting_text
+from rankwise.launch.starting import StartProgress, starting_text
 from tests.launch.jobs import write_script
 
 HOSTS = {0: "node-a", 1: "node-a", 2: "node-b", 3: "node-b"}
@@ -19,17 +19,17 @@ S = 1_000_000_000
 
 
 @pytest.mark.parametrize(
-    ("seats", "text"),
+    ("progress", "text"),
     [
-        (Seats(4, HOSTS, frozenset({0, 1, 3}), 0), "3 of 4 ranks registered, waiting for rank 2 on node-b, 14 s"),
-        (Seats(4, {0: "node-a"}, frozenset({0}), 4 * S), "1 of 4 ranks registered, waiting for ranks 1-3, 10 s"),
-        (Seats(4, HOSTS, frozenset(range(4)), 0), "4 of 4 ranks registered, not yet: backend connected, 14 s"),
-        (Seats(4, HOSTS, frozenset(range(4)), None), ""),
-        (Seats(), ""),
+        (StartProgress(4, HOSTS, frozenset({0, 1, 3}), 0), "3 of 4 ranks registered, waiting for rank 2 on node-b, 14 s"),
+        (StartProgress(4, {0: "node-a"}, frozenset({0}), 4 * S), "1 of 4 ranks registered, waiting for ranks 1-3, 10 s"),
+        (StartProgress(4, HOSTS, frozenset(range(4)), 0), "4 of 4 ranks registered, not yet: backend connected, 14 s"),
+        (StartProgress(4, HOSTS, frozenset(range(4)), None), ""),
+        (StartProgress(), ""),
     ],
 )
-def test_says_who_is_waited_for_and_where(seats: Seats, text: str) -> None:
-    assert starting_text(seats, 14 * S) == text
+def test_says_who_is_waited_for_and_where(progress: StartProgress, text: str) -> None:
+    assert starting_text(progress, 14 * S) == text
 
 
 @pytest.mark.live

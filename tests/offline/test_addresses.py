@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rankwise.errors import UnreadableInput, UsageError
-from rankwise.offline.addresses import Address, RemoteBytes, place_of
+from rankwise.offline.addresses import Address, RemoteBytes, path_or_address
 from rankwise.offline.batches import Selection
 from rankwise.offline.child import load_file
 from rankwise.offline.source import open_source
@@ -65,12 +65,12 @@ def test_a_changed_input_is_another_one(tmp_path: Path, memory: fsspec.AbstractF
 )
 def test_an_address_with_a_secret_is_refused_and_not_repeated(given: str) -> None:
     with pytest.raises(UsageError, match="has a secret in it") as refused:
-        place_of(given)
+        path_or_address(given)
     assert "hush" not in str(refused.value) + str(refused.value.finding.to_dict())
 
 
 def test_what_is_behind_the_question_mark_is_not_shown() -> None:
-    address = place_of("s3://bucket/a/x.npy?endpoint_override=localhost:1&scheme=http&region=us-east-1")
+    address = path_or_address("s3://bucket/a/x.npy?endpoint_override=localhost:1&scheme=http&region=us-east-1")
 
     assert isinstance(address, Address) and str(address) == "s3://bucket/a/x.npy" and address.path == "bucket/a/x.npy"
     assert address.below("y z") == "s3://bucket/a/x.npy/y%20z?endpoint_override=localhost:1&scheme=http&region=us-east-1"
@@ -78,16 +78,16 @@ def test_what_is_behind_the_question_mark_is_not_shown() -> None:
 
 def test_an_address_that_nothing_opens_says_what_was_tried() -> None:
     with pytest.raises(UsageError, match="nothing here opens nowhere://x"):
-        place_of("nowhere://x/y.npy")
+        path_or_address("nowhere://x/y.npy")
 
 
 def test_a_file_of_this_machine_is_a_path() -> None:
-    assert place_of("file:///tmp/a%20b.npy") == Path("/tmp/a b.npy")
+    assert path_or_address("file:///tmp/a%20b.npy") == Path("/tmp/a b.npy")
 
 
 def test_bytes_are_fetched_by_their_places(memory: fsspec.AbstractFileSystem) -> None:
     memory.pipe("/data/b", bytes(range(100)))
-    address = place_of("memory://data/b")
+    address = path_or_address("memory://data/b")
 
     assert isinstance(address, Address)
     found = RemoteBytes(address)

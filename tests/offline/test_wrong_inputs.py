@@ -108,7 +108,7 @@ def prepare(folder: Path) -> None:
         ("short.npy", [], "RW002", "cannot be read"),
         ("one.npy", [], "RW002", "a single number"),
         ("empty", [], "RW002", "no file in"),
-        ("x.npy", ["--build", "tests.offline.nets"], "RW001", "is no import path"),
+        ("x.npy", ["--build", "tests.offline.nets"], "RW001", "is not an import path"),
         ("x.npy", ["--build", "tests.offline.gone:build"], "RW001", "there is no module"),
         ("x.npy", ["--build", "tests.offline.nets:gone"], "RW001", "has no 'gone'"),
         ("x.npy", ["--build", "tests.offline.nets:raising"], "RW807", "no such layer"),

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
+from rankwise.meet.ports import connect
 from rankwise.preflight.door import DOORS, Door
-from rankwise.preflight.wire import GREETING, connect, receive_message, send_message
+from rankwise.preflight.wire import GREETING, receive_message, send_message
 
 
 @pytest.fixture

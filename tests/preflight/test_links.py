@@ -5,9 +5,9 @@ from __future__ import annotations
 import socket
 import time
 
+from rankwise.meet.ports import connect
 from rankwise.preflight.links import measure_link
 from rankwise.preflight.probes import Probes
-from rankwise.preflight.wire import connect
 from tests.preflight.conftest import TOKEN
 
 

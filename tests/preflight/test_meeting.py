@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
+from rankwise.meet.ports import connect
 from rankwise.preflight.conduct import greet_guests
-from rankwise.preflight.wire import GREETING, Gone, connect, receive_message, send_message, token_of
+from rankwise.preflight.wire import GREETING, Gone, receive_message, send_message, token_of
 
 
 class TestTwoNodesOnOneMachine:
@@ -160,4 +161,4 @@ def test_somebody_elses_server_at_the_rendezvous_port_is_named(free_port: int, t
     report = json.loads(done.stdout)
 
     assert report["findings"][0]["code"] == "RW107"
-    assert "no rankwise check answers" in report["findings"][0]["summary"]
+    assert "a program other than rankwise check answers" in report["findings"][0]["summary"]

@@ -15,8 +15,8 @@ from rankwise.train.rollcall import (
     find_differences,
     find_missing,
     find_unreachable_address,
+    registered_text,
     roll_text,
-    waiting_text,
 )
 
 
@@ -38,7 +38,7 @@ def ranks(finding: Finding | None) -> list[int | None]:
 
 
 def test_cards_that_agree_are_no_finding() -> None:
-    assert find_contradiction(FOUR, 4) is None
+    assert find_contradiction(FOUR) is None
     assert find_device_problem(FOUR) is None
     assert find_differences(FOUR) == []
 
@@ -54,7 +54,7 @@ def test_cards_that_agree_are_no_finding() -> None:
     ],
 )
 def test_what_no_late_rank_could_put_right_is_told_at_once(cards: list[Card], code: str, culprits: list[int]) -> None:
-    finding = find_contradiction(cards, 4)
+    finding = find_contradiction(cards)
 
     assert finding is not None and finding.code == code
     assert ranks(finding) == culprits
@@ -75,7 +75,7 @@ def test_a_host_that_is_not_known_is_not_guessed() -> None:
 
 
 def test_the_waiting_line_counts_and_names() -> None:
-    assert waiting_text([FOUR[0], FOUR[1], FOUR[3]], 4, 14.2) == "3 of 4 ranks registered, waiting for rank 2 on node-b, 14 s"
+    assert registered_text([FOUR[0], FOUR[1], FOUR[3]], 4, 14.2) == "3 of 4 ranks registered, waiting for rank 2 on node-b, 14 s"
     assert roll_text(FOUR) == "ranks 0, 1 on node-a and ranks 2, 3 on node-b"
 
 

@@ -13,8 +13,7 @@ import torch
 
 import rankwise
 from rankwise.weights.inspecting import inspect_checkpoint
-from rankwise.weights.loading import load_weights
-from rankwise.weights.verifying import verify_checkpoint
+from rankwise.weights.loading import load_weights, verify_checkpoint
 from tests.weights.nets import Net
 
 

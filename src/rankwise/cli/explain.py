@@ -67,7 +67,7 @@ def _page_of(code: str) -> str:
 
 
 def _explain_run(folder: Path, as_json: bool) -> int:
-    from rankwise.cli.terminal import has_colour, width
+    from rankwise.cli.options import has_colour, width
     from rankwise.diagnose import diagnose
     from rankwise.evidence.folder import load_evidence
     from rankwise.report.terminal import verdict_text

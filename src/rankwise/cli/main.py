@@ -41,13 +41,13 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except RankwiseError as error:
-        from rankwise.cli.terminal import print_finding
+        from rankwise.cli.options import print_finding
 
         print_finding(error.finding)
         return 2
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # whoever read our output has gone; Python would complain once more when it closes stdout
+    except BrokenPipeError:  # the reader of our output has gone; Python would complain once more when it closes stdout
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 141
 

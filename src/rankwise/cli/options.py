@@ -1,11 +1,15 @@
-"""An argument parser whose errors are findings, like all others."""
+"""An argument parser whose errors are findings, and where text goes: width, colour, and what happens when nobody reads it."""
 
 from __future__ import annotations
 
 import argparse
+import os
+import shutil
+import sys
 from typing import NoReturn
 
 from rankwise.errors import UsageError
+from rankwise.findings import Finding
 
 
 class Parser(argparse.ArgumentParser):
@@ -19,3 +23,17 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     """Where the models run, for the commands that have a pool."""
     parser.add_argument("--engine", choices=("processes", "ray"), help="processes of this machine, or actors of a Ray cluster")
     parser.add_argument("--address", metavar="HOST:PORT", help="of the Ray cluster (default: as ray.init finds it)")
+
+
+def print_finding(finding: Finding) -> None:
+    from rankwise.report.terminal import finding_text
+
+    print(finding_text(finding, colour=has_colour(), width=width()), file=sys.stderr)
+
+
+def has_colour() -> bool:
+    return sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+
+
+def width() -> int:
+    return shutil.get_terminal_size((120, 24)).columns if sys.stderr.isatty() else 120

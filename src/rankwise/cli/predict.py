@@ -9,8 +9,7 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from rankwise.cli.options import Parser, add_engine_options
-from rankwise.cli.terminal import print_finding
+from rankwise.cli.options import Parser, add_engine_options, print_finding
 from rankwise.errors import UsageError
 from rankwise.offline import formats
 
@@ -71,7 +70,7 @@ def main(argv: list[str]) -> int:
         return 1
     finally:
         shown.clear()
-    print(json.dumps(asdict(done), indent=2) if options.json else _told(asdict(done)))
+    print(json.dumps(asdict(done), indent=2) if options.json else _result_text(asdict(done)))
     if done.failed and done.failed == done.rows:
         _warn_of_nothing(done.failed, _first_error(done.errors))
         return 1
@@ -138,7 +137,7 @@ def progress_text(done: int, failed: int, total: int | None, rate: float) -> str
     return " · ".join(fact for fact in (*facts, f"{failed:,} failed" if failed else "") if fact)
 
 
-def _told(done: dict[str, Any]) -> str:
+def _result_text(done: dict[str, Any]) -> str:
     from rankwise.report.wording import duration_text
 
     resumed = f", {done['resumed_rows']:,} of them by an earlier run" if done["resumed_rows"] else ""
@@ -153,10 +152,10 @@ def _told(done: dict[str, Any]) -> str:
 
 def _first_error(path: str | None) -> str:
     """So that nobody has to open the list for the first look."""
-    from rankwise.offline.addresses import place_of
+    from rankwise.offline.addresses import path_or_address
 
     try:
-        with place_of(str(path)).open("rb") as file:
+        with path_or_address(str(path)).open("rb") as file:
             error = json.loads(file.readline())
         return f"row {error['row']:,}: {error['error']}: {str(error['message'])[:200]}"
     except (OSError, ValueError, KeyError):  # it was moved meanwhile, or is elsewhere

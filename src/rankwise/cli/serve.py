@@ -58,7 +58,7 @@ def main(argv: list[str]) -> int:
     arguments = {**file.pool, **{name: value for name, value in given.items() if value is not None}}
     pool = Pool(file.models, **arguments)
     try:
-        asyncio.run(run(Server(pool, file, chosen, _source(options)), _told))
+        asyncio.run(run(Server(pool, file, chosen, _source(options)), _print_addresses))
     finally:
         pool.close(cancel=True, timeout=5)
     return 0
@@ -167,7 +167,7 @@ def _log_json(is_quiet: bool) -> None:
         logging.getLogger("rankwise.serve.access").setLevel(logging.WARNING)
 
 
-def _told(server: Server) -> None:
+def _print_addresses(server: Server) -> None:
     def shown(address: tuple[str, int]) -> str:
         return f"[{address[0]}]:{address[1]}" if ":" in address[0] else f"{address[0]}:{address[1]}"
 

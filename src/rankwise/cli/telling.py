@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from rankwise.cli.terminal import has_colour, width
+from rankwise.cli.options import has_colour, width
 from rankwise.evidence.folder import save_evidence
+from rankwise.files import write_whole
 from rankwise.findings import Finding
 from rankwise.launch.faults import Faults
 from rankwise.launch.output import OutputPump
@@ -32,7 +32,7 @@ class Telling:
             with self._faults.guard(f"write the evidence to {self._folder}"):
                 save_evidence(self._folder / "evidence", report.job)
             with self._faults.guard(f"write report.html to {self._folder}"):
-                self._write_page(report_html(_verdict(report), report.job))
+                write_whole(self._folder / "report.html", report_html(_verdict(report), report.job), is_private=True)
         report = replace(report, findings=self._faults.added_to(report.findings))
         with self._faults.guard(f"write verdict.json to {self._folder}"):
             write_json_atomically(self._folder / "verdict.json", _verdict(report))
@@ -53,15 +53,6 @@ class Telling:
         self._printed |= {_essence(finding) for finding in report.findings}
         if lines:
             output.say("\n".join(lines))
-
-    def _write_page(self, page: str) -> None:
-        path = self._folder / "report.html"
-        temporary = path.with_name(".report.html.tmp")
-        with contextlib.suppress(FileNotFoundError):
-            temporary.unlink()
-        temporary.touch(mode=0o600)
-        temporary.write_text(page, encoding="utf-8")
-        temporary.replace(path)
 
 
 def _verdict(report: Report) -> dict[str, Any]:

@@ -62,12 +62,12 @@ def _add_convert_options(convert: argparse.ArgumentParser) -> None:
 
 def _inspect(options: argparse.Namespace) -> int:
     from rankwise.report.weights import weights_text
+    from rankwise.weights.danger import refusal
     from rankwise.weights.inspecting import inspect_checkpoint
-    from rankwise.weights.refusing import refusal
 
     facts = inspect_checkpoint(options.path)
     if options.verify:
-        from rankwise.weights.verifying import verify_checkpoint
+        from rankwise.weights.loading import verify_checkpoint
 
         facts["verified_bytes"] = verify_checkpoint(options.path)
     if options.json:
@@ -88,11 +88,11 @@ def _convert(options: argparse.Namespace) -> int:
     if output.exists() and not options.overwrite:
         raise UsageError(f"{output} is already there", next=("give another name, or --overwrite",))
     if options.dtype is not None and not (options.dtype in ITEM_SIZES and options.dtype.startswith(("float", "bfloat"))):
-        raise UsageError(f"--dtype {options.dtype} is no floating-point dtype of torch", next=("--dtype bfloat16",))
+        raise UsageError(f"--dtype {options.dtype} is not a floating-point dtype of torch", next=("--dtype bfloat16",))
     if not output.parent.is_dir():
         raise UsageError(f"there is no folder {output.parent}", next=(f"mkdir -p {output.parent}",))
     facts = _to_program(options, path, output) if output.suffix == ".pt2" else _to_safetensors(options, path, output)
-    print(json.dumps(facts, indent=2, ensure_ascii=False) if options.json else _told(facts))
+    print(json.dumps(facts, indent=2, ensure_ascii=False) if options.json else _facts_text(facts))
     return 0
 
 
@@ -102,7 +102,7 @@ def _to_safetensors(options: argparse.Namespace, path: Path, output: Path) -> di
     done = convert_to_safetensors(path, output, Wanted(options.key, options.prefix, options.dtype, options.tensors_only))
     facts = asdict(done)
     if options.build and options.example:
-        from rankwise.weights.comparing import compare_outputs
+        from rankwise.weights.exporting import compare_outputs
 
         try:
             facts["outputs"] = asdict(compare_outputs(options.build, options.example, path, output, options.key, options.tolerance))
@@ -129,7 +129,7 @@ def _to_program(options: argparse.Namespace, path: Path, output: Path) -> dict[s
     return asdict(export_program(model, inputs, output, dynamic_batch=options.dynamic_batch, tolerance=options.tolerance))
 
 
-def _told(facts: dict[str, Any]) -> str:
+def _facts_text(facts: dict[str, Any]) -> str:
     from rankwise.report.weights import converted_text
 
     return converted_text(facts)

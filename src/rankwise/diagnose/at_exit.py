@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rankwise.causes import load_cause
-from rankwise.diagnose.rank_state import RankStates, end_of, place_of
+from rankwise.diagnose.rank_state import RankStates, end_of, place_at
 from rankwise.diagnose.stuck import activity_of
 from rankwise.diagnose.wording import at, seconds_text, verb
 from rankwise.evidence.frames import user_frame
@@ -31,7 +31,7 @@ def find_stuck_at_exit(job: JobEvidence, states: RankStates, book: SourceBook) -
     return load_cause("RW317").finding(
         f"{ranks_text(living)} {'hangs' if len(living) == 1 else 'hang'} at exit: {activity.doing}{rest}",
         certain=False,
-        culprits=tuple(place_of(job.ranks[rank], activity.frame or (threads[0][1] if threads else None)) for rank in living),
+        culprits=tuple(place_at(job.ranks[rank], activity.frame or (threads[0][1] if threads else None)) for rank in living),
         why=f"the script is over, and for {seconds_text(since_s)} the process does not end: what runs at exit (atexit, threads that are joined, "
         f"queues, pools) does not return{''.join(f'; {part}' for part in (activity.why, told) if part)}",
     )

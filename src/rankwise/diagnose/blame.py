@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 
 from rankwise.diagnose.history import different_modes
-from rankwise.diagnose.wording import at, verb
+from rankwise.diagnose.wording import at, op_text, short_op_text, verb
 from rankwise.evidence.collectives import WRAPPER_CALLS
 from rankwise.evidence.frames import user_frames
 from rankwise.evidence.records import Frame, JobEvidence, Stack
@@ -22,6 +22,14 @@ class Side:
     op: str
     stack: Stack
     inside: str = ""
+
+    @property
+    def text(self) -> str:
+        return op_text(self.op, self.inside)
+
+    @property
+    def short_text(self) -> str:
+        return short_op_text(self.op, self.inside)
 
 
 @dataclass(frozen=True)
@@ -68,7 +76,7 @@ def _by_two_conditions(book: SourceBook, sides: list[Side], guarded: list[tuple[
         if any(book.has_twin_call(frame, side.op, others, side.ranks, world) for frame in side.stack):
             return None
     ranks = minority({str(i): side.ranks for i, side in enumerate(sides)}) or sorted(rank for side in sides for rank in side.ranks)
-    return Blame("RW202", ranks, f"conditions on the rank lead to {' and '.join(op_text(side) for side in sides)}: they cannot meet")
+    return Blame("RW202", ranks, f"conditions on the rank lead to {' and '.join(side.text for side in sides)}: they cannot meet")
 
 
 def by_sync_off(job: JobEvidence, book: SourceBook, inner: Side, outer: Side) -> Blame | None:
@@ -107,7 +115,7 @@ def by_majority(job: JobEvidence, sides: list[Side]) -> Blame | None:
     others = sorted(rank for side in rest for rank in side.ranks)
     if len(largest.ranks) <= len(others):
         return None
-    why = f"{verb(largest.ranks, 'agrees', 'agree')} on {op_text(largest)}; {verb(others, 'does', 'do')} not"
+    why = f"{verb(largest.ranks, 'agrees', 'agree')} on {largest.text}; {verb(others, 'does', 'do')} not"
     return Blame("RW202", others, why)
 
 
@@ -127,7 +135,7 @@ def by_branch(job: JobEvidence, book: SourceBook, a: Side, b: Side) -> Blame | N
 
 def undecided(sides: list[Side]) -> Blame:
     """Both sides are named, and no single reason or fix is given."""
-    told = " and ".join(f"{op_text(side)}{at(top_of(side.stack))}" for side in sides)
+    told = " and ".join(f"{side.text}{at(top_of(side.stack))}" for side in sides)
     why = f"{told} came in the same place; neither the code nor what the ranks did before tells who went another way: compare these lines"
     return Blame("RW202", sorted(rank for side in sides for rank in side.ranks), why, certain=False)
 
@@ -136,34 +144,6 @@ def minority(values: dict[str, list[int]]) -> list[int]:
     groups = list(values.values())
     total = sum(map(len, groups))
     return sorted(rank for ranks in groups[1:] for rank in ranks) if len(groups[0]) > total / 2 else []
-
-
-def more_rounds(job: JobEvidence, inner: int, outer: int, by: tuple[str, ...] = ("next_batch", "forward")) -> bool:
-    """True if the rank inside the loop has begun more rounds than the one outside."""
-    a, b = job.ranks[inner].counts, job.ranks[outer].counts
-    for op in by:
-        if op in a or op in b:
-            return a.get(op, 0) > b.get(op, 0)
-    return False
-
-
-def short_text(side: Side) -> str:
-    """An operation in a headline."""
-    return {
-        "backward": f"the gradient {side.op}",
-        "forward": "a DDP forward",
-        "fsdp_forward": "a forward of the sharded model (FSDP)",
-        "ddp": "the DDP constructor",
-    }.get(side.inside, side.op)
-
-
-def op_text(side: Side) -> str:
-    return {
-        "backward": f"{side.op} ({'gradients, ' if 'reduce' in side.op else ''}in backward)",
-        "fsdp_forward": f"{side.op} (in the sharded model's forward, FSDP)",
-        "forward": f"{side.op} (in the DDP module's forward)",
-        "ddp": f"{side.op} (in the DDP constructor)",
-    }.get(side.inside, side.op)
 
 
 def top_of(stack: Stack) -> Frame | None:

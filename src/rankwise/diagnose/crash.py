@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from rankwise.causes import is_cause, load_cause
 from rankwise.diagnose.models import model_difference
-from rankwise.diagnose.rank_state import RankStates, ended_well, first_raised, gave_up, has_failed, is_echo, place_of, wait_of
+from rankwise.diagnose.rank_state import RankStates, ended_well, first_raised, gave_up, has_failed, is_echo, place_at, wait_of
 from rankwise.diagnose.wording import at
 from rankwise.evidence.frames import is_user_file, user_frame
 from rankwise.evidence.records import Call, Ended, Frame, JobEvidence, Raised, RankEvidence
@@ -66,7 +66,7 @@ _MODELS = ("expects same model across all ranks", "appears not to match", "incon
 
 @dataclass(frozen=True)
 class _End:
-    """One rank's own end, not an echo of somebody else's."""
+    """One rank's own end, not an echo of another rank's."""
 
     rank: int
     time_ns: int
@@ -177,7 +177,7 @@ def _from_raise(job: JobEvidence, states: RankStates, book: SourceBook, root: _E
     return load_cause(code).finding(
         f"{ranks_text(ranks)} {failed}",
         certain=True,
-        culprits=tuple(place_of(job.ranks[end.rank], _raise_frame(end.raised) if end.raised else None) for end in together),
+        culprits=tuple(place_at(job.ranks[end.rank], _raise_frame(end.raised) if end.raised else None) for end in together),
         waiting=_waits(states, ranks),
         why=why,
         deadlock=True,
@@ -206,7 +206,7 @@ def _interrupted(job: JobEvidence, together: list[_End]) -> Finding:
     return load_cause("RW409").finding(
         f"{ranks_text([end.rank for end in together])} was interrupted from outside (Ctrl-C, SIGINT)",
         certain=True,
-        culprits=tuple(place_of(job.ranks[end.rank], _raise_frame(end.raised)) for end in together),
+        culprits=tuple(place_at(job.ranks[end.rank], _raise_frame(end.raised)) for end in together),
         why="somebody (a user, a scheduler) asked the job to end",
     )
 
@@ -242,7 +242,7 @@ def _unused_parameters(job: JobEvidence, states: RankStates, book: SourceBook, r
         return load_cause("RW217").finding(
             f"{ranks_text(ranks)}: {', '.join(replaced[:6])} was replaced after DDP wrapped the model, so DDP waits for gradients that never come (unused parameters)",
             certain=True,
-            culprits=tuple(place_of(job.ranks[rank], line or frame) for rank in ranks),
+            culprits=tuple(place_at(job.ranks[rank], line or frame) for rank in ranks),
             waiting=_waits(states, ranks),
             why=f"DDP still holds the old parameters; the module was modified{at(line)}, after wrapping",
             deadlock=True,
@@ -253,7 +253,7 @@ def _unused_parameters(job: JobEvidence, states: RankStates, book: SourceBook, r
     return load_cause(code).finding(
         f"{ranks_text(ranks)}: {_few(names)} got no gradient (unused parameters){others}",
         certain=True,
-        culprits=tuple(place_of(job.ranks[rank], line or frame) for rank in ranks),
+        culprits=tuple(place_at(job.ranks[rank], line or frame) for rank in ranks),
         waiting=_waits(states, ranks),
         why=f"{listed}: their output did not take part in the loss{at(line)}; DDP failed with '{_first_line(raised.message, 70)}'{at(frame)}; it waits for every parameter unless find_unused_parameters=True",
         deadlock=True,
@@ -305,7 +305,7 @@ def _worker_killed(job: JobEvidence, states: RankStates, root: _End, pid: int, h
     return load_cause("RW407").finding(
         f"rank {root.rank}'s {worker} was {how_it_ended.replace('exited unexpectedly', 'killed or exited unexpectedly')}{name}{at(own)}{how}",
         certain=True,
-        culprits=(place_of(evidence, own or _raise_frame(raised)),),
+        culprits=(place_at(evidence, own or _raise_frame(raised)),),
         waiting=_waits(states, [root.rank]),
         why="the rank fails when its worker is gone, and the other ranks lose their connection to it",
         deadlock=True,
@@ -319,7 +319,7 @@ def _worker_killed(job: JobEvidence, states: RankStates, root: _End, pid: int, h
 def _from_end(job: JobEvidence, states: RankStates, root: _End) -> Finding:
     evidence, ended = job.ranks[root.rank], root.ended
     frame = user_frame(ended.stack) or _signal_frame(evidence, ended) or _last_call_frame(evidence)
-    details = {"culprits": (place_of(evidence, frame),), "waiting": _waits(states, [root.rank]), "deadlock": True}
+    details = {"culprits": (place_at(evidence, frame),), "waiting": _waits(states, [root.rank]), "deadlock": True}
     before = " before init_process_group" if not evidence.inits else ""
     if ended.kind in ("sys_exit", "os_exit"):
         call = "os._exit" if ended.kind == "os_exit" else "sys.exit"
@@ -389,7 +389,7 @@ def _native_crash(job: JobEvidence, root: _End, number: int | None, frame: Frame
         return load_cause("RW204").finding(
             f"rank {root.rank} was sent more than it expects in {call.op if call is not None else 'a collective'}",
             certain=False, why=f"the sizes (counts, splits, shapes) of its call{at(frame)} do not fit those of another rank; gloo ended the process: {said}",
-            instead=("compare what each rank called last, and with which sizes",), **{**details, "culprits": (place_of(job.ranks[root.rank], frame),)},
+            instead=("compare what each rank called last, and with which sizes",), **{**details, "culprits": (place_at(job.ranks[root.rank], frame),)},
         )  # fmt: skip
     if any(words in said.lower() for words in _CUDA_LATER):  # torch's watchdog thread noticed it before the main thread did
         return load_cause("RW401").finding(

@@ -10,15 +10,13 @@ from rankwise.diagnose.health import find_notes
 from rankwise.diagnose.lost import with_lost_nodes
 from rankwise.diagnose.match import find_conflict, last_seq
 from rankwise.diagnose.models import model_difference
-from rankwise.diagnose.no_ranks import find_command_failure
-from rankwise.diagnose.p2p import find_crossed_queues
-from rankwise.diagnose.rank_state import RankStates, ended_well, first_raised, gave_up, place_of, rank_states, wait_of
-from rankwise.diagnose.rendezvous import find_rendezvous_wait
+from rankwise.diagnose.no_ranks import find_command_failure, find_rendezvous_wait
+from rankwise.diagnose.p2p import find_crossed_queues, find_unanswered
+from rankwise.diagnose.rank_state import RankStates, ended_well, first_raised, gave_up, place_at, rank_states, wait_of
 from rankwise.diagnose.restarts import find_stale_store
 from rankwise.diagnose.silent import find_silent
 from rankwise.diagnose.start import find_start_problem
 from rankwise.diagnose.stuck import find_all_idle, find_stuck
-from rankwise.diagnose.unanswered import find_unanswered
 from rankwise.diagnose.waiting import members_of, needed_by
 from rankwise.diagnose.wording import at, in_short, relative_to, seconds_text, verb
 from rankwise.evidence.records import JobEvidence
@@ -115,7 +113,7 @@ def _failed_on_its_result(job: JobEvidence, crash: Finding) -> bool:
 
 
 def _timed_out(job: JobEvidence, states: RankStates, stuck: list[Finding]) -> Finding | None:
-    """torch itself gave up waiting: name whom it waited for, and what that rank was doing."""
+    """torch itself gave up waiting: name the rank it waited for, and what that rank was doing."""
     late = sorted(rank for rank, evidence in job.ranks.items() if not evidence.alive and gave_up(evidence))
     late = [rank for rank in late if states[rank].kind == "waiting"]
     if not late:
@@ -132,9 +130,9 @@ def _timed_out(job: JobEvidence, states: RankStates, stuck: list[Finding]) -> Fi
     return load_cause("RW410").finding(
         f"{verb(late, 'gave', 'gave')} up waiting in {state.op} (timeout{after}): {who}",
         certain=bool(missing),
-        culprits=stuck[0].culprits if stuck else tuple(place_of(job.ranks[r], states[r].frame) for r in missing),
+        culprits=stuck[0].culprits if stuck else tuple(place_at(job.ranks[r], states[r].frame) for r in missing),
         waiting=tuple(wait_of(states[r]) for r in late),
-        why=f"the process group's timeout{after} was over while {verb(late, 'waited', 'waited')} in {state.says}{at(state.frame)}; {doing}",
+        why=f"the process group's timeout{after} was over while {verb(late, 'waited', 'waited')} in {state.op_text}{at(state.frame)}; {doing}",
     )
 
 
@@ -150,7 +148,7 @@ def _queued_on_gpu(states: RankStates, waiting: list[int], longest_s: float) -> 
 
 
 def _unknown(job: JobEvidence, states: RankStates) -> list[Finding]:
-    """Nothing fits: say so, and show who waits where and who does not."""
+    """Nothing fits: say so, and show which ranks wait, and where."""
     differing = model_difference(job, deadlock=False)
     if differing is not None and any(s.inside == "ddp" for s in states.values()):
         return [differing]
@@ -161,7 +159,7 @@ def _unknown(job: JobEvidence, states: RankStates) -> list[Finding]:
         return []
     if job.exit_code is None and longest >= job.stall_after_s and (crossed := find_crossed_queues(job, states)) is not None:
         return [crossed]
-    told = "; ".join(f"rank {r} waits in {states[r].says}{at(states[r].frame)}" for r in waiting[:4])
+    told = "; ".join(f"rank {r} waits in {states[r].op_text}{at(states[r].frame)}" for r in waiting[:4])
     if ended and not waiting:
         raised = first_raised(job.ranks[ended[0]])
         said = raised.message.splitlines()[0][:200] if raised and raised.message else ""
@@ -188,7 +186,7 @@ def _unknown(job: JobEvidence, states: RankStates) -> list[Finding]:
         load_cause("RW900").finding(
             f"the cause is not one rankwise knows: {told or 'nothing moves'}",
             certain=False,
-            culprits=tuple(place_of(job.ranks[r], states[r].frame) for r in ended[:8] if r not in waiting),
+            culprits=tuple(place_at(job.ranks[r], states[r].frame) for r in ended[:8] if r not in waiting),
             waiting=tuple(wait_of(states[r]) for r in waiting),
             why=f"{verb(waiting, 'waits', 'wait')}, for {seconds_text(longest)}" if waiting else "",
         )

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from rankwise.diagnose.blame import Blame, Side, by_rank_condition, op_text, top_of
+from rankwise.diagnose.blame import Blame, Side, by_rank_condition, top_of
 from rankwise.diagnose.history import History, Key, Parting, key_of, leads_to, times_between, times_followed, was_called
 from rankwise.diagnose.passes import has_left_pass, passes_of, shorter_pass
 from rankwise.diagnose.reasons import LeftLoops, Reason, find_catches, find_left_loops, find_skips, reasons_text
-from rankwise.diagnose.wording import at, verb
+from rankwise.diagnose.wording import at, event_text, verb
 from rankwise.evidence.collectives import WRAPPER_CALLS
 from rankwise.evidence.frames import is_user_file, user_frames
 from rankwise.evidence.records import Call, Frame, JobEvidence, Stack
@@ -19,12 +19,6 @@ from rankwise.source.guards import Guard
 
 _SAME_RANGE = re.compile(r"`range\(\d[\d_]*\)`")  # as many rounds on every rank
 _FEW = 4  # calls that a rank may have made a second time
-_EVENTS = {
-    "forward": "the forward",
-    "backward": "the backward",
-    "ddp": "the DDP constructor",
-    "fsdp_forward": "the sharded model's forward",
-}
 
 
 def find_departure(job: JobEvidence, book: SourceBook, parting: Parting, mine: list[int], others: list[int]) -> Blame | None:
@@ -68,7 +62,7 @@ class _Way:
 
 
 def _unpaired(blame: Blame, way: _Way) -> Blame | None:
-    """A call under a condition on the rank is no fault where the other ranks have made theirs in the same function, under the opposite
+    """A call under a condition on the rank is fine where the other ranks have made theirs in the same function, under the opposite
     condition (`main_process_first`). Then the one that nobody answers is to blame: it may have been long ago, and paired with another."""
     answered, unanswered = _answered(way)
     blamed = way.parting.next
@@ -79,7 +73,7 @@ def _unpaired(blame: Blame, way: _Way) -> Blame | None:
     alone = unanswered[0]
     own, others, guard = alone.own, alone.others, alone.guard
     why = (
-        f"the {op_text(side_of(own, alone.call))}{at(guard.frame)} stands under `{guard.text}` ({guard.place}), "
+        f"the {side_of(own, alone.call).text}{at(guard.frame)} stands under `{guard.text}` ({guard.place}), "
         f"so {verb(others, 'never makes', 'never make')} it; since then {ranks_text(own)} and {ranks_text(others)} meet in calls that do not "
         "belong together"
     )
@@ -189,9 +183,7 @@ def _by_jump(way: _Way) -> Blame | None:
     is_known = found.line is not None or bool(found.candidates) or missed.op == "backward" or bool(_other_mode(way))
     if is_known or not _is_again(parting, there):
         return found
-    again = (
-        f"it called {op_text(side_of(way.others, there))}{at(top_of(_stack(there)))} again, or left out what comes before it: {found.why}"
-    )
+    again = f"it called {side_of(way.others, there).text}{at(top_of(_stack(there)))} again, or left out what comes before it: {found.why}"
     return replace(found, why=again, certain=False)
 
 
@@ -253,7 +245,7 @@ def _by_loop(way: _Way) -> Blame | None:
     if not exits:
         return _skipped(way, "")
     if not ends and left.is_in_another and there is not None and (told := _conditions_on(way, there)):
-        why = f"{_told(there)} is made {reasons_text(told)}; or it went fewer rounds in {loop}: {reasons_text(exits)}"
+        why = f"{_call_text(there)} is made {reasons_text(told)}; or it went fewer rounds in {loop}: {reasons_text(exits)}"
         return Blame("RW209" if there.op == "forward" else "RW208", way.others, why, None, False, _frames([*told, *exits]))
     if not ends and (caught := find_catches(way.book, _stack(missed), _stack(there))):
         has_left = has_left_pass(way.job.ranks[way.others[0]], way.job.ranks[way.mine[0]])  # then its data did not end
@@ -275,11 +267,11 @@ def _by_exit(way: _Way) -> Blame | None:
     usual = times_followed(way.parting, way.parting.before, way.parting.next)
     if way.parting.next_other is not None or not usual:
         return None
-    next_one = f"{op_text(side_of(way.mine, way.parting.next))}{at(top_of(_stack(way.parting.next)))}"
+    next_one = f"{side_of(way.mine, way.parting.next).text}{at(top_of(_stack(way.parting.next)))}"
     return Blame(
         "RW402",
         way.others,
-        f"after {_told(way.parting.before)} it ended instead of going on to {next_one}, as all did {usual} times before",
+        f"after {_call_text(way.parting.before)} it ended instead of going on to {next_one}, as all did {usual} times before",
     )
 
 
@@ -321,9 +313,9 @@ def _by_count(way: _Way) -> Blame | None:
     if len(usual) != 1 or not 0 < now < min(usual):
         return None
     times = min(usual)
-    what = _EVENTS.get(missed.op) or op_text(side_of(way.mine, missed))
+    what = event_text(missed.op) if missed.op in WRAPPER_CALLS else side_of(way.mine, missed).text
     reasons = find_skips(way.book, _stack(way.parting.before), _stack(missed))
-    why = f"it came to {_told(there)} after {now} times {what}, and before always after {times}" + (
+    why = f"it came to {_call_text(there)} after {now} times {what}, and before always after {times}" + (
         f": {reasons_text(reasons)}" if reasons else ""
     )
     return Blame("RW201", way.others, why, reasons[0].frame if len(reasons) == 1 else None, False, _frames(reasons))
@@ -335,10 +327,10 @@ def _skipped(way: _Way, usual: str) -> Blame:
     assert missed is not None
     reasons = find_skips(way.book, _stack(before), _stack(missed))
     leaving = [reason for reason in reasons if reason.kind != "condition"]
-    what = _EVENTS.get(missed.op) or op_text(side_of(way.mine, missed))
+    what = event_text(missed.op) if missed.op in WRAPPER_CALLS else side_of(way.mine, missed).text
     if before is not None and before.op == "forward" and (mode := _other_mode(way)):
         return Blame("RW201", way.others, f"{mode}, so it made no {what}{at(top_of(_stack(missed)))}")
-    why = f"after {_told(before)} it did not go on to {what}{at(top_of(_stack(missed)))}{usual}"
+    why = f"after {_call_text(before)} it did not go on to {what}{at(top_of(_stack(missed)))}{usual}"
     if reasons:
         why += f": {reasons_text(reasons)}"
     line = reasons[0].frame if len(reasons) == 1 else leaving[0].frame if len(leaving) == 1 else None
@@ -363,10 +355,10 @@ def _by_novelty(way: _Way) -> Blame | None:
     usual = times_followed(parting, parting.before, call)
     if not usual:
         return None
-    what, rest = op_text(side_of(way.others, there)), ranks_text(way.mine)
+    what, rest = side_of(way.others, there).text, ranks_text(way.mine)
     why = (
-        f"after {_told(parting.before)} it called {what}{at(top_of(_stack(there)))}, which no rank had called before; {rest} went on "
-        f"to {op_text(side_of(way.mine, call))}{at(top_of(_stack(call)))}, as all did {usual} times. "
+        f"after {_call_text(parting.before)} it called {what}{at(top_of(_stack(there)))}, which no rank had called before; {rest} went on "
+        f"to {side_of(way.mine, call).text}{at(top_of(_stack(call)))}, as all did {usual} times. "
         f"Either the call is one rank's alone, or {rest} left it out: compare the two lines"
     )
     ways = way.book.shared_frames(_stack(there), _stack(call))
@@ -398,8 +390,8 @@ def _frames(reasons: list[Reason]) -> tuple[Frame, ...]:
     return tuple(reason.frame for reason in reasons[:4])
 
 
-def _told(call: Call | None) -> str:
-    return f"{_EVENTS.get(call.op, call.op)}{at(top_of(_stack(call)))}" if call is not None else "the start"
+def _call_text(call: Call | None) -> str:
+    return f"{event_text(call.op)}{at(top_of(_stack(call)))}" if call is not None else "the start"
 
 
 def _stack(call: Call | None) -> Stack:

@@ -14,8 +14,6 @@ from rankwise.diagnose.blame import (
     by_rank_condition,
     by_sync_off,
     minority,
-    op_text,
-    short_text,
     top_of,
     undecided,
 )
@@ -24,7 +22,7 @@ from rankwise.diagnose.groups import find_group_disagreement
 from rankwise.diagnose.history import Parting, find_other_sizes, find_parting, history_of, is_beside, key_of
 from rankwise.diagnose.match import Conflict, find_conflict, value_of
 from rankwise.diagnose.p2p import circle_finding, find_circle, find_unmatched_p2p
-from rankwise.diagnose.rank_state import P2P, RankStates, end_of, place_of, wait_of
+from rankwise.diagnose.rank_state import P2P, RankStates, end_of, place_at, wait_of
 from rankwise.diagnose.splits import find_split_disagreement
 from rankwise.diagnose.waiting import doomed_ranks, members_of, needed_by
 from rankwise.diagnose.wording import at, group_text, verb
@@ -112,7 +110,7 @@ def _same_slot(job: JobEvidence, states: RankStates, book: SourceBook, conflict:
     return load_cause(code).finding(
         f"{op}{group_text(conflict.group)} gets {words}: {', '.join(f'{ranks_text(ranks)} {_shown(conflict, ranks[0])}' for ranks in list(values.values())[:2])}",
         certain=certain and not order and not guessed,
-        culprits=tuple(place_of(job.ranks[rank], top_of(frames[rank])) for rank in culprits),
+        culprits=tuple(place_at(job.ranks[rank], top_of(frames[rank])) for rank in culprits),
         waiting=tuple(
             wait_of(states[rank]) for rank in sorted(conflict.entries) if rank not in culprits and states[rank].kind == "waiting"
         ),
@@ -139,7 +137,7 @@ def find_paired(job: JobEvidence, guess: Finding) -> list[Finding]:
         load_cause("RW202").finding(
             f"different collectives were paired: {', '.join(told[:2])}",
             certain=True,
-            culprits=tuple(place_of(job.ranks[rank], top_of(user_frames(stack))) for rank, stack in conflict.stacks.items()),
+            culprits=tuple(place_at(job.ranks[rank], top_of(user_frames(stack))) for rank, stack in conflict.stacks.items()),
             why=f"slot #{conflict.seq}{group_text(conflict.group)} of torch's own record holds both; the backend does not compare them, so their results are garbage. It may be that {guess.summary.split(';')[0]}: {guess.why}",
             instead=_COMPARE,
         )
@@ -159,7 +157,7 @@ def _with_helper_thread(job: JobEvidence, states: RankStates, conflict: Conflict
     return load_cause("RW208").finding(
         f"a helper thread of {ranks_text(ranks)} called {op} beside the main thread",
         certain=True,
-        culprits=tuple(place_of(job.ranks[rank], top_of(user_frames(conflict.stacks[rank]))) for rank in ranks),
+        culprits=tuple(place_at(job.ranks[rank], top_of(user_frames(conflict.stacks[rank]))) for rank in ranks),
         waiting=tuple(wait_of(states[rank]) for rank in others if states[rank].kind == "waiting"),
         why=f"its call took slot #{conflict.seq} of the group, in which {verb(others, 'is', 'are')} with the main thread's "
         f"{conflict.entries[others[0]].what.op}: collectives of two threads come in any order, and here the ranks' orders differ",
@@ -261,7 +259,7 @@ def _finding_for(job: JobEvidence, states: RankStates, book: SourceBook, sides: 
     group = states[sides[0].ranks[0]].group
     partings = [find_parting(job, sides[0].ranks[0], other.ranks[0], group) for other in sides[1:]]
     blame = _blame(job, book, sides, partings)
-    now = "; ".join(f"{verb(side.ranks, 'is', 'are')} in {op_text(side)}{at(top_of(side.stack))}" for side in sides)
+    now = "; ".join(f"{verb(side.ranks, 'is', 'are')} in {side.text}{at(top_of(side.stack))}" for side in sides)
     culprits = []
     for side in sides:
         for rank in side.ranks:
@@ -280,9 +278,9 @@ def _finding_for(job: JobEvidence, states: RankStates, book: SourceBook, sides: 
 
 
 def _places(job: JobEvidence, rank: int, blame: Blame, now: Frame | None) -> list[Place]:
-    """The line that led a rank astray, or those that may have, and where it is now."""
+    """The line that led a rank astray, or the lines that may have, and where it is now."""
     lines = [blame.line] if blame.line is not None else [*blame.candidates]
-    return [place_of(job.ranks[rank], frame) for frame in dict.fromkeys([*lines, now]) if frame is not None or not lines]
+    return [place_at(job.ranks[rank], frame) for frame in dict.fromkeys([*lines, now]) if frame is not None or not lines]
 
 
 def _blame(job: JobEvidence, book: SourceBook, sides: list[Side], partings: list[Parting | None]) -> Blame:
@@ -328,23 +326,23 @@ def _headline(blame: Blame, sides: list[Side], parting: Parting | None) -> str:
         ways = [side_of(first.ranks, parting.next), side_of(second.ranks, parting.next_other)]
         alone, missed = ways if set(ways[0].ranks) & set(blame.ranks) else ways[::-1]
     rest = verb(others.ranks, "waits", "wait")
-    is_in_it = short_text(missed) == short_text(others)
+    is_in_it = missed.short_text == others.short_text
     return {
-        "RW201": f"{who} skipped {short_text(missed)} that {rest} in"
+        "RW201": f"{who} skipped {missed.short_text} that {rest} in"
         if is_in_it
-        else f"{who} skipped {short_text(missed)}; {rest} in {short_text(others)}",
+        else f"{who} skipped {missed.short_text}; {rest} in {others.short_text}",
         "RW202": f"{ranks_text(sides[0].ranks)} and {ranks_text([r for side in sides[1:] for r in side.ranks])} are in different collectives",
         "RW203": f"{who} calls collectives in a different order",
-        "RW208": f"only {who} called {short_text(alone)}; {rest} in {short_text(others)}",
-        "RW209": f"only {who} ran a forward through the DDP wrapper; {rest} in {short_text(others)}",
-        "RW213": f"{who} finished with fewer batches; {rest} in {short_text(others)}",
-        "RW402": f"{who} left; {rest} in {short_text(others)}",
-        "RW215": f"{who} reduced fewer gradients in the last backward; {rest} in {short_text(others)}",
+        "RW208": f"only {who} called {alone.short_text}; {rest} in {others.short_text}",
+        "RW209": f"only {who} ran a forward through the DDP wrapper; {rest} in {others.short_text}",
+        "RW213": f"{who} finished with fewer batches; {rest} in {others.short_text}",
+        "RW402": f"{who} left; {rest} in {others.short_text}",
+        "RW215": f"{who} reduced fewer gradients in the last backward; {rest} in {others.short_text}",
         "RW221": f"{ranks_text(sides[0].ranks)} and {ranks_text([r for side in sides[1:] for r in side.ranks])} went different numbers of rounds in a loop"
         if len(blame.ranks) == sum(len(side.ranks) for side in sides)
-        else f"{who} went another number of rounds in the loop; {rest} in {short_text(others)}",
-        "RW219": f"{who} left the loop early; {rest} in {short_text(others)}",
-        "RW220": f"{who} ran a step with gradient sync off; {rest} in {short_text(others)}",
+        else f"{who} went another number of rounds in the loop; {rest} in {others.short_text}",
+        "RW219": f"{who} left the loop early; {rest} in {others.short_text}",
+        "RW220": f"{who} ran a step with gradient sync off; {rest} in {others.short_text}",
     }[blame.code]
 
 
@@ -383,11 +381,11 @@ def _circle(job: JobEvidence, states: RankStates, book: SourceBook) -> Finding |
         there = next(side for side in sides if side.ranks == blame.ranks)
         others = next(side for side in sides if side is not there)
         return load_cause(blame.code).finding(
-            f"only {ranks_text(there.ranks)} called {short_text(there)}; {verb(others.ranks, 'waits', 'wait')} in {short_text(others)}",
+            f"only {ranks_text(there.ranks)} called {there.short_text}; {verb(others.ranks, 'waits', 'wait')} in {others.short_text}",
             certain=blame.certain,
             culprits=tuple(place for rank in there.ranks for place in _places(job, rank, blame, top_of(there.stack))),
             waiting=tuple(wait_of(states[rank]) for rank in others.ranks),
-            why=f"{blame.why}; {verb(others.ranks, 'is', 'are')} in {op_text(others)}{at(top_of(others.stack))}",
+            why=f"{blame.why}; {verb(others.ranks, 'is', 'are')} in {others.text}{at(top_of(others.stack))}",
             deadlock=True,
         )
     return circle_finding(job, states, ring)
@@ -449,10 +447,10 @@ def _left_while_waited_for(job: JobEvidence, states: RankStates, book: SourceBoo
     if blame is not None and set(blame.ranks) == set(waiting):
         alone = side_of(waiting, parting.next if parting.mine.rank in waiting else parting.next_other) if parting is not None else side
         return load_cause(blame.code).finding(
-            f"only {ranks_text(waiting)} called {short_text(alone)}; {has} already finished and left",
+            f"only {ranks_text(waiting)} called {alone.short_text}; {has} already finished and left",
             certain=blame.certain,
             culprits=tuple(place for rank in waiting for place in _places(job, rank, blame, state.frame)),
-            why=f"{blame.why}; {verb(waiting, 'is', 'are')} in {op_text(side)}{at(state.frame)}",
+            why=f"{blame.why}; {verb(waiting, 'is', 'are')} in {side.text}{at(state.frame)}",
             deadlock=True,
         )
     ended = end_of(job.ranks[gone[0]])
@@ -461,7 +459,7 @@ def _left_while_waited_for(job: JobEvidence, states: RankStates, book: SourceBoo
     how = {"os_exit": f"called os._exit({ended.code or 0})", "sys_exit": f"called sys.exit({ended.code or 0})"}.get(
         ended.kind, "finished and exited with code 0" if not job.ranks[gone[0]].alive else "has come to the end of its script"
     )
-    rest = f"{verb(waiting, 'waits', 'wait')} in {short_text(side)}"
+    rest = f"{verb(waiting, 'waits', 'wait')} in {side.short_text}"
     left_by_call = ended.kind in ("os_exit", "sys_exit")
     code = blame.code if blame is not None and not left_by_call else "RW402"
     certain = left_by_call or (blame is not None and blame.certain)
@@ -471,7 +469,7 @@ def _left_while_waited_for(job: JobEvidence, states: RankStates, book: SourceBoo
     if not certain and blame is None:
         reason = f"{ranks_text(gone)} may have left too early, or {verb(waiting, 'makes', 'make')} a call that is not meant for all: compare the lines"
     places = tuple(
-        place_of(
+        place_at(
             job.ranks[rank],
             (blame.line if blame is not None and not left_by_call else None) or states[rank].frame or _last_place(job, rank),
         )
@@ -480,9 +478,9 @@ def _left_while_waited_for(job: JobEvidence, states: RankStates, book: SourceBoo
     return load_cause(code).finding(
         f"{ranks_text(gone)} {how}; {rest}",
         certain=certain,
-        culprits=places if certain else (*places, *(place_of(job.ranks[rank], state.frame) for rank in waiting)),
+        culprits=places if certain else (*places, *(place_at(job.ranks[rank], state.frame) for rank in waiting)),
         waiting=tuple(wait_of(states[rank]) for rank in waiting) if certain else (),
-        why=f"{reason}; it left{at(frame)}, {verb(waiting, 'is', 'are')} in {op_text(side)}{at(state.frame)}",
+        why=f"{reason}; it left{at(frame)}, {verb(waiting, 'is', 'are')} in {side.text}{at(state.frame)}",
         deadlock=True,
         instead=() if certain else _COMPARE,
     )
@@ -525,7 +523,7 @@ def _is_stuck(states: RankStates, conflict: Conflict) -> bool:
         states[rank].kind == "waiting" and states[rank].group == conflict.group and (states[rank].seq or 0) >= conflict.seq
         for rank in conflict.entries
         if rank in states
-    ) and not any(states[rank].kind == "elsewhere" for rank in conflict.entries if rank in states)
+    ) and not any(states[rank].kind == "busy" for rank in conflict.entries if rank in states)
 
 
 def _both_places(frames: dict[int, Stack]) -> str:

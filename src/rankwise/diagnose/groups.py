@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rankwise.causes import load_cause
 from rankwise.diagnose.blame import top_of
-from rankwise.diagnose.rank_state import RankStates, place_of, wait_of
+from rankwise.diagnose.rank_state import RankStates, place_at, wait_of
 from rankwise.diagnose.waiting import doomed_ranks
 from rankwise.diagnose.wording import at, verb
 from rankwise.evidence.frames import user_frames
@@ -57,7 +57,7 @@ def _group_finding(
     return load_cause(code).finding(
         f"{verb(agreeing, 'called', 'called')} new_group({list(wanted or ())}){at(theirs)}, but {ranks_text(odd)} {instead}",
         certain=True,
-        culprits=tuple(place_of(job.ranks[rank], frame) for rank in odd),
+        culprits=tuple(place_at(job.ranks[rank], frame) for rank in odd),
         waiting=tuple(wait_of(states[rank]) for rank in agreeing if states[rank].kind == "waiting"),
         why="new_group must be called by every rank of the job, also by those outside the new group, in the same order"
         + (": here the order of the process groups differs" if swapped else ": one rank skipped it, so the groups' numbering differs"),

@@ -26,7 +26,7 @@ def _slow_start(job: JobEvidence, states: RankStates) -> Finding | None:
         return None
     since = (job.now_ns - max(joined)) / 1e9
     begun = any(count > 2 for e in job.ranks.values() for op, count in e.counts.items() if op not in ("new_group", "ddp"))
-    at_work = all(state.kind == "elsewhere" for state in states.values())
+    at_work = all(state.kind == "busy" for state in states.values())
     if begun or not at_work or since < _SLOW_START_S:
         return None
     return load_cause("RW501").finding(f"the first step takes long: {seconds_text(since)} so far, on all ranks", certain=False)

@@ -326,7 +326,7 @@ def has_unusual_step(evidence: RankEvidence) -> bool:
 
 
 def leads_to(parting: Parting, first: Call, later: Call) -> bool:
-    """True if, before the ranks parted, `later` came some calls after `first`: who is at `later` now has jumped over what lies between."""
+    """True if, before the ranks parted, `later` came some calls after `first`: a rank that is at `later` now has skipped the calls between."""
     start, end = key_of(first), key_of(later)
     return any(end in past[i + 1 : i + 1 + _LOOK_AHEAD] for past in parting.past() for i, key in enumerate(past) if key == start)
 

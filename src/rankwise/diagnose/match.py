@@ -116,7 +116,7 @@ def _first_conflict(group: str, logs: dict[int, CollectiveLog]) -> Conflict | No
 
 
 def _patterns(group: str, logs: dict[int, CollectiveLog], table: dict[Signature, int]) -> list[_Pattern]:
-    """The distinct patterns of a group, that of most ranks first."""
+    """The distinct patterns of a group, the majority's first."""
     found: dict[tuple[bytes, bytes], _Pattern] = {}
     for rank, log in logs.items():
         numbers = {i: table.setdefault(what, len(table)) for i, what in enumerate(log.signatures) if what.group == group}

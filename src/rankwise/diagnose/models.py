@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rankwise.causes import load_cause
-from rankwise.diagnose.rank_state import place_of
+from rankwise.diagnose.rank_state import place_at
 from rankwise.diagnose.wording import verb
 from rankwise.evidence.frames import user_frame
 from rankwise.evidence.records import JobEvidence
@@ -37,7 +37,7 @@ def model_difference(job: JobEvidence, *, deadlock: bool) -> Finding | None:
     return load_cause("RW216").finding(
         f"the models differ between ranks (size mismatch): {what}",
         certain=True,
-        culprits=tuple(place_of(job.ranks[rank], user_frame(models[rank].stack)) for rank in culprits),
+        culprits=tuple(place_at(job.ranks[rank], user_frame(models[rank].stack)) for rank in culprits),
         why="DDP needs the same model on every rank: the same parameters, shapes and dtypes in the same order",
         deadlock=deadlock,
     )

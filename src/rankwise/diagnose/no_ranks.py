@@ -1,14 +1,13 @@
-"""A command that failed before any rank existed: its exit code and its last words are all there is to tell."""
+"""No rank exists yet: the command failed before there was one, or its launcher waits for other nodes."""
 
 from __future__ import annotations
 
 import signal
 
 from rankwise.causes import load_cause
-from rankwise.diagnose.wording import at
-from rankwise.evidence.frames import user_frame
-from rankwise.evidence.records import JobEvidence, Raised
-from rankwise.evidence.tracebacks import find_tracebacks
+from rankwise.diagnose.wording import at, seconds_text
+from rankwise.evidence.frames import find_tracebacks, user_frame
+from rankwise.evidence.records import Helper, JobEvidence, Raised
 from rankwise.findings import Finding, Place
 
 _MAX_SAID = 200
@@ -44,3 +43,40 @@ def _said(raised: Raised | None, text: str) -> str:
         return f"{raised.type}: {raised.message}"[:_MAX_SAID] if raised.message else raised.type
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1][:_MAX_SAID] if lines else ""
+
+
+def find_rendezvous_wait(job: JobEvidence) -> Finding | None:
+    """torchrun starts no rank before every node has joined: say how many have not. A suspicion, since they may only be late."""
+    waiting = [launcher for launcher in job.launchers if _is_in_rendezvous(launcher)]
+    if not waiting or job.ranks or job.exit_code is not None:
+        return None
+    num_nodes = option_of(job.command, "--nnodes").split(":")[0]
+    endpoint = option_of(job.command, "--rdzv-endpoint") or ":".join(
+        filter(None, (option_of(job.command, "--master-addr"), option_of(job.command, "--master-port")))
+    )
+    here = [host.name for host in job.hosts] or ["this one"]
+    seen = f"only {', '.join(here)} {'is' if len(here) == 1 else 'are'} here"
+    waited = seconds_text((job.now_ns - job.started_ns) / 1e9)
+    where = f" at {endpoint}" if endpoint else ""
+    return load_cause("RW101").finding(
+        f"torchrun waits for the other nodes{where}: {len(here)} of {num_nodes or 'the'} nodes joined, {seen} ({waited} so far); no rank has been started",
+        certain=False,
+        why="torchrun starts the ranks of a node only when all nodes have joined; a node is missing, late, or looks for the others elsewhere",
+        next=(
+            "start the same command on the missing node, with the same --nnodes and address",
+            "or find out what is between them: rankwise check, with the same options, on every node",
+        ),
+    )
+
+
+def _is_in_rendezvous(launcher: Helper) -> bool:
+    return any(frame.function == "next_rendezvous" for thread in launcher.threads for frame in thread.frames)
+
+
+def option_of(command: tuple[str, ...], name: str) -> str:
+    """The value of a torchrun option, as `--name value` or `--name=value`, with dashes or underscores."""
+    for i, word in enumerate(command):
+        given, has_value, value = word.partition("=")
+        if given.replace("_", "-") == name:
+            return value if has_value else "".join(command[i + 1 : i + 2])
+    return ""

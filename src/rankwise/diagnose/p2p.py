@@ -1,18 +1,20 @@
-"""Sends without receives, and ranks that wait for each other in a circle."""
+"""Sends and receives: one without the other, ranks that wait for each other in a circle, transfers of different sizes."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 from rankwise.causes import load_cause
 from rankwise.diagnose.history import has_unusual_step
-from rankwise.diagnose.rank_state import P2P, RankStates, place_of, wait_of
+from rankwise.diagnose.rank_state import P2P, RankStates, lists_its_transfers, place_at, wait_of
 from rankwise.diagnose.reasons import LeftLoops, find_left_loops
-from rankwise.diagnose.transfers import latest_transfer, num_transfers
+from rankwise.diagnose.transfers import latest_transfer, num_transfers, unanswered_transfer
 from rankwise.diagnose.waiting import doomed_ranks, is_transfer, members_of, needed_by
 from rankwise.diagnose.wording import at, group_text
 from rankwise.evidence.flight import GLOO_MARK, base_group
-from rankwise.evidence.records import JobEvidence, RankEvidence
+from rankwise.evidence.frames import user_frame
+from rankwise.evidence.records import Call, JobEvidence, RankEvidence
 from rankwise.findings import Finding, ranks_text
 from rankwise.source.book import SourceBook
 
@@ -23,20 +25,20 @@ def find_unmatched_p2p(job: JobEvidence, states: RankStates, book: SourceBook) -
         if rank not in doomed or state.op not in P2P or state.peer is None:
             continue
         peer = states.get(state.peer)
-        if peer is None or peer.kind in ("elsewhere", "before_init", "init"):
+        if peer is None or peer.kind in ("busy", "before_init", "init"):
             continue
         wanted = "recv" if "send" in state.op else "send"
         if is_transfer(job, states, rank, state.peer):
             continue
         tags = _tags(job, states, rank, state.peer)
-        doing = "has ended" if peer.kind == "ended" else f"is in {peer.says}{at(peer.frame)}"
+        doing = "has ended" if peer.kind == "ended" else f"is in {peer.op_text}{at(peer.frame)}"
         sender, receiver = (rank, state.peer) if wanted == "recv" else (state.peer, rank)
         guilty, told = _who_departed(job, states, book, rank, state.peer)
         return load_cause("RW212").finding(
             f"rank {rank} waits in {state.op} {'to' if wanted == 'recv' else 'from'} rank {state.peer}, "
             f"which makes no matching {'recv (receive)' if wanted == 'recv' else 'send'}",
             certain=len(guilty) == 1 or peer.op in P2P,  # two that wait for each other are both part of it
-            culprits=tuple(place_of(job.ranks[r], states[r].frame) for r in guilty),
+            culprits=tuple(place_at(job.ranks[r], states[r].frame) for r in guilty),
             waiting=tuple(wait_of(states[r]) for r in sorted((doomed | {rank}) - set(guilty)) if states[r].kind == "waiting"),
             why=f"rank {rank} is{at(state.frame)}, rank {state.peer} {doing}{tags}{told}; every send needs its recv{_balance(job, sender, receiver)}",
             deadlock=True,
@@ -59,7 +61,7 @@ def _who_departed(job: JobEvidence, states: RankStates, book: SourceBook, rank: 
 
 
 def _was_in(evidence: RankEvidence, left: LeftLoops) -> bool:
-    """True if the rank made calls in one of these loops itself: a loop of the other's own is none that it has left."""
+    """True if the rank made calls in one of these loops itself: a loop that only the other runs is not one it has left."""
     return any(left.are_around(frame) for call in evidence.calls for frame in call.stack)
 
 
@@ -96,7 +98,7 @@ def find_circle(job: JobEvidence, states: RankStates) -> list[int]:
 
 
 def find_crossed_queues(job: JobEvidence, states: RankStates) -> Finding | None:
-    """On GPUs all ranks have queued everything; where each one's oldest collective waits for somebody whose oldest is another, they block."""
+    """On GPUs all ranks have queued everything; where each rank's oldest collective waits for a rank whose oldest is another one, they block."""
     heads = {rank: (state.group, state.seq) for rank, state in states.items() if state.kind == "waiting"}
     if len(heads) < len(states) or len({group for group, _ in heads.values()}) < 2:
         return None
@@ -117,12 +119,12 @@ def circle_finding(job: JobEvidence, states: RankStates, ring: list[int]) -> Fin
     if len({base_group(states[r].group) for r in ring}) == 1:
         return _different_backends(job, states, ring)
     told = "; ".join(
-        f"rank {r} is in {states[r].says}{group_text(states[r].group) or ' of the default group'}{at(states[r].frame)}" for r in ring
+        f"rank {r} is in {states[r].op_text}{group_text(states[r].group) or ' of the default group'}{at(states[r].frame)}" for r in ring
     )
     return load_cause("RW218").finding(
         f"{ranks_text(ring)} wait for each other in collectives of different groups",
         certain=True,
-        culprits=tuple(place_of(job.ranks[r], states[r].frame) for r in ring),
+        culprits=tuple(place_at(job.ranks[r], states[r].frame) for r in ring),
         why=f"ranks that share several groups must call the groups' collectives in the same order; {told}",
         deadlock=True,
     )
@@ -132,14 +134,83 @@ def _different_backends(job: JobEvidence, states: RankStates, ring: list[int]) -
     """The same group, but one rank's tensor is on the CPU and another's on the GPU: the calls went to different backends."""
     on_cpu = {r: states[r].group.endswith(GLOO_MARK) for r in ring}
     told = "; ".join(
-        f"rank {r} is in {states[r].says} of a {'CPU tensor (gloo)' if on_cpu[r] else 'CUDA tensor (nccl)'}{at(states[r].frame)}"
+        f"rank {r} is in {states[r].op_text} of a {'CPU tensor (gloo)' if on_cpu[r] else 'CUDA tensor (nccl)'}{at(states[r].frame)}"
         for r in ring
     )
     return load_cause("RW202").finding(
         f"{ranks_text(ring)} call {states[ring[0]].op} on different devices, CPU (gloo) and CUDA (nccl)",
         certain=True,
-        culprits=tuple(place_of(job.ranks[r], states[r].frame) for r in ring),
+        culprits=tuple(place_at(job.ranks[r], states[r].frame) for r in ring),
         why=f"with two backends a collective goes to the one of its tensor's device, and the two never meet: {told}",
         deadlock=True,
         instead=("put the tensor on the same device on every rank",),
     )
+
+
+def find_unanswered(job: JobEvidence, states: RankStates) -> Finding | None:
+    """All ranks wait, some in sends or receives: the first that got stuck, and what the other side does not do."""
+    waiting = [rank for rank, state in states.items() if state.kind == "waiting"]
+    if (
+        len(waiting) < len(states)
+        or not any(states[rank].op in P2P for rank in waiting)
+        or any(e.num_forgotten or lists_its_transfers(e) for e in job.ranks.values())
+    ):
+        return None
+    return _other_size(job, states) or _without_partner(job, states)
+
+
+def _without_partner(job: JobEvidence, states: RankStates) -> Finding | None:
+    """The rank that is furthest behind has begun a transfer that its peer has no part in; those ahead of it wait for it."""
+    open_ones = {rank: call for rank in states if (call := unanswered_transfer(job, rank)) is not None and call.peer in states}
+    if not open_ones:
+        return None
+    begun = {rank: sum(call.op in P2P for call in job.ranks[rank].calls if call.peer is not None) for rank in open_ones}
+    new = [rank for rank, call in open_ones.items() if _is_new_peer(job.ranks[rank], call)]
+    rank = new[0] if len(new) == 1 else min(open_ones, key=lambda one: (begun[one], one))
+    reason = (
+        "it made such transfers before, and never with this rank"
+        if len(new) == 1
+        else f"it began {begun[rank]} transfers, fewer than the ranks that wait for it"
+    )
+    call, is_send = open_ones[rank], "send" in open_ones[rank].op
+    return load_cause("RW212").finding(
+        f"rank {rank} waits in {call.op} {'to' if is_send else 'from'} rank {call.peer}, which makes no matching {'recv' if is_send else 'send'}",
+        certain=False,
+        culprits=(place_at(job.ranks[rank], user_frame(call.stack)),),
+        waiting=tuple(wait_of(states[other]) for other in states if other != rank),
+        why=f"{reason}; the last ones{at(user_frame(call.stack))} "
+        f"have no partner on rank {call.peer}: another neighbour, or one send or receive too many",
+        instead=("compare whom each rank sends to and receives from in this exchange",),
+    )
+
+
+def _is_new_peer(evidence: RankEvidence, last: Call) -> bool:
+    """The rank made such transfers before, always with other ranks."""
+    before = {call.peer for call in evidence.calls if call is not last and call.op == last.op and call.stack == last.stack}
+    return bool(before) and last.peer not in before
+
+
+def _other_size(job: JobEvidence, states: RankStates) -> Finding | None:
+    """The n-th send to a rank and its n-th receive are the same transfer, and must be of the same size."""
+    for sender, evidence in job.ranks.items():
+        for receiver in states:
+            pairs = zip(_of(evidence, "send", receiver), _of(job.ranks[receiver], "recv", sender), strict=False)
+            for number, (sent, received) in enumerate(pairs, 1):
+                if sent.dtype and received.dtype and prod(sent.sizes) != prod(received.sizes):
+                    return _sizes_finding(job, sender, receiver, number, sent, received)
+    return None
+
+
+def _sizes_finding(job: JobEvidence, sender: int, receiver: int, number: int, sent: Call, received: Call) -> Finding:
+    places = {sender: user_frame(sent.stack), receiver: user_frame(received.stack)}
+    return load_cause("RW212").finding(
+        f"rank {sender} sends {list(sent.sizes)} to rank {receiver}, which receives {list(received.sizes)}",
+        certain=False,
+        culprits=tuple(place_at(job.ranks[rank], frame) for rank, frame in places.items()),
+        why=f"transfer {number} between them: sent{at(places[sender])}, received{at(places[receiver])}; transfers are matched in order",
+        instead=("send and receive in the same order on both sides",),
+    )
+
+
+def _of(evidence: RankEvidence, kind: str, peer: int) -> list[Call]:
+    return [call for call in evidence.calls if call.op.lstrip("i") == kind and call.peer == peer]

@@ -6,6 +6,7 @@ import signal
 from dataclasses import dataclass, replace
 
 from rankwise.diagnose.transfers import ASYNC_P2P, unanswered_transfer
+from rankwise.diagnose.wording import op_text
 from rankwise.evidence.collectives import WRAPPER_CALLS, Entry
 from rankwise.evidence.flight import P2P_MARK, base_group
 from rankwise.evidence.frames import user_frame, user_frames
@@ -45,17 +46,9 @@ class RankState:
         return self.stack[0] if self.stack else None
 
     @property
-    def says(self) -> str:
+    def op_text(self) -> str:
         """The operation as a user knows it."""
-        if self.inside == "backward":
-            return f"{self.op} (gradients, in backward)" if "reduce" in self.op else f"{self.op} (in backward)"
-        if self.inside == "fsdp_forward":
-            return f"{self.op} (in the sharded model's forward, FSDP)"
-        if self.inside == "forward":
-            return f"{self.op} (in the DDP forward)"
-        if self.inside == "ddp":
-            return f"{self.op} (in the DDP constructor)"
-        return self.op
+        return op_text(self.op, self.inside)
 
 
 class RankStates(dict[int, RankState]):
@@ -85,7 +78,7 @@ def rank_state_of(rank: RankEvidence, first_failure_ns: int = 0) -> RankState:
         return seen
     if not rank.inits:
         return RankState(rank.rank, "before_init", stack=main_stack(rank), since_ns=rank.started_ns)
-    return _waiting(rank) or RankState(rank.rank, "elsewhere", stack=main_stack(rank), since_ns=rank.last_progress_ns)
+    return _waiting(rank) or RankState(rank.rank, "busy", stack=main_stack(rank), since_ns=rank.last_progress_ns)
 
 
 def _with_its_peer(job: JobEvidence, state: RankState) -> RankState:
@@ -124,7 +117,7 @@ def _was_ended_by_others(rank: RankEvidence, first_failure_ns: int) -> bool:
 def has_failed(job: JobEvidence, rank: RankEvidence) -> bool:
     """Ended badly, so that its launcher ends the rest with SIGTERM.
 
-    A lost connection counts only where somebody else had left by then: otherwise the one who was ended by SIGTERM is who it lost.
+    A lost connection counts only if another rank had left by then: otherwise it was lost to the rank that SIGTERM ended.
     """
     ended, raised = rank.ended, first_raised(rank)
     if ended is not None and raised is not None and is_echo(raised) and not is_timeout(raised):
@@ -153,7 +146,7 @@ def main_stack(rank: RankEvidence) -> Stack:
 
 
 def is_echo(raised: Raised) -> bool:
-    """True for errors that only say that somebody else is gone or late."""
+    """True for errors that only say that another rank is gone or late."""
     if raised.type.rsplit(".", 1)[-1] not in _ECHO_TYPES and not raised.type.startswith("torch.distributed"):
         return False  # neither gloo nor NCCL nor the store raises OSError's family: those are the user's own connections
     text = f"{raised.type}: {raised.message}".lower()
@@ -185,7 +178,7 @@ def first_raised(rank: RankEvidence) -> Raised | None:
     return own[-1] if own else None
 
 
-def place_of(rank: RankEvidence, frame: Frame | None) -> Place:
+def place_at(rank: RankEvidence, frame: Frame | None) -> Place:
     return Place(
         rank=rank.rank,
         host=rank.host or None,
@@ -273,10 +266,12 @@ def _pending_of(rank: RankEvidence) -> Entry | None:
     return log[current[0]]
 
 
-def _from_call(rank: RankEvidence, call: Call, kind: str = "waiting", echo: bool = False) -> RankState:
+def _from_call(rank: RankEvidence, call: Call, echo: bool = False) -> RankState:
     inside = call.op if call.op in WRAPPER_CALLS else ""
     op = WRAPPER_CALLS.get(call.op, call.op)
-    return RankState(rank.rank, kind, op, call.group, None, call.peer, user_frames(call.stack), call.started_ns, None, inside, is_echo=echo)
+    return RankState(
+        rank.rank, "waiting", op, call.group, None, call.peer, user_frames(call.stack), call.started_ns, None, inside, is_echo=echo
+    )
 
 
 def _in_p2p_wait(rank: RankEvidence) -> RankState | None:

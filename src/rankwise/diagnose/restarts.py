@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from rankwise.causes import load_cause
-from rankwise.diagnose.rank_state import place_of
+from rankwise.diagnose.rank_state import place_at
 from rankwise.diagnose.wording import verb
 from rankwise.evidence.frames import user_frame
 from rankwise.evidence.records import Init, JobEvidence, RankEvidence
@@ -28,7 +28,7 @@ def find_stale_store(job: JobEvidence) -> Finding | None:
     finding = load_cause("RW127").finding(
         f"{told} after restart {number}: the rendezvous store still holds the addresses of the ranks that ended",
         certain=bool(refused),
-        culprits=tuple(place_of(restarted[rank], user_frame(restarted[rank].inits[-1].stack)) for rank in refused),
+        culprits=tuple(place_at(restarted[rank], user_frame(restarted[rank].inits[-1].stack)) for rank in refused),
         waiting=tuple(_wait_of(restarted[rank]) for rank in trying),
         why="torchrun's store outlives a restart, and gloo leaves its ranks' addresses there under the same keys in every start",
     )

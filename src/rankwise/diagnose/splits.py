@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rankwise.causes import load_cause
 from rankwise.diagnose.blame import top_of
-from rankwise.diagnose.rank_state import RankStates, place_of, wait_of
+from rankwise.diagnose.rank_state import RankStates, place_at, wait_of
 from rankwise.diagnose.waiting import members_of
 from rankwise.diagnose.wording import at, group_text
 from rankwise.evidence.flight import log_from_calls
@@ -53,7 +53,7 @@ def find_split_disagreement(job: JobEvidence, states: RankStates) -> Finding | N
     return load_cause("RW204").finding(
         f"{op}{group_text(found.group)}: {told}",
         certain=certain,
-        culprits=tuple(place_of(job.ranks[rank], lines.get(rank)) for rank in named),
+        culprits=tuple(place_at(job.ranks[rank], lines.get(rank)) for rank in named),
         waiting=tuple(wait_of(states[rank]) for rank in found.calls if rank not in named and states[rank].kind == "waiting"),
         why=f"in all_to_all, what a rank sends to another must be what that one expects from it. {shown}. {proof}",
         deadlock=is_stuck,

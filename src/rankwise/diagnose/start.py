@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection
 from dataclasses import replace
 
 from rankwise.causes import load_cause
-from rankwise.diagnose.rank_state import RankStates, ended_well, first_raised, main_stack, place_of, wait_of
+from rankwise.diagnose.rank_state import RankStates, ended_well, first_raised, main_stack, place_at, wait_of
 from rankwise.diagnose.stuck import activity_of, going_on
 from rankwise.diagnose.wording import at, seconds_text, verb
 from rankwise.evidence.frames import user_frame, user_frames
 from rankwise.evidence.records import Frame, Helper, HostFacts, Init, JobEvidence, PortHolder, RankEvidence
 from rankwise.findings import Finding, Place, Wait, ranks_text, where
+from rankwise.meet.differences import find_difference
+from rankwise.meet.network import missing_interface
+from rankwise.meet.roster import missing_numbers
 from rankwise.source.book import SourceBook
 
 _PORT_TAKEN = ("eaddrinuse", "address already in use")
@@ -63,7 +65,7 @@ def _port_taken(job: JobEvidence, states: RankStates, book: SourceBook, waiting:
         return load_cause("RW107").finding(
             f"rank {rank} cannot listen on port {port or '(unknown)'}: it is already in use{by} (EADDRINUSE){at(_init_frame(init))}",
             certain=True,
-            culprits=(place_of(evidence, line),),
+            culprits=(place_at(evidence, line),),
             waiting=_waits(states, [rank]),
             why=f"rank {rank} has to open the store on MASTER_PORT {port or ''}, which another program holds",
             next=(f"free the port: kill {holder.pid}",) if holder and holder.pid else (),
@@ -80,15 +82,14 @@ def _interface_missing(job: JobEvidence, states: RankStates, book: SourceBook, w
             backend = evidence.inits[-1].backend if evidence.inits else ""
             if not wanted or not host or not host.interfaces or (variable.startswith("NCCL") and backend == "gloo"):
                 continue
-            names = [name.strip() for name in wanted.split(",") if name.strip()]
-            if _has_interface(names, host.interfaces, variable.startswith("NCCL")):
+            if not missing_interface(variable, wanted, host.interfaces):
                 continue
             ranks = [r for r, e in job.ranks.items() if e.env.get(variable) == wanted]
             line = _setting_line(job, book, evidence, variable)
             return load_cause("RW108").finding(
                 f"{variable}={wanted} on {ranks_text(ranks)}: there is no such network interface on {host.name} (there are {', '.join(host.interfaces)})",
                 certain=True,
-                culprits=tuple(place_of(job.ranks[r], line or states[r].frame or _place_in_init(job.ranks[r])) for r in ranks),
+                culprits=tuple(place_at(job.ranks[r], line or states[r].frame or _place_in_init(job.ranks[r])) for r in ranks),
                 why="the backend can bind to no address, so the ranks never connect",
                 next=(f"export {variable}={_likely_interface(host)}",),
                 deadlock=True,
@@ -106,7 +107,7 @@ def _unresolvable(job: JobEvidence, states: RankStates, book: SourceBook, waitin
             return load_cause("RW106").finding(
                 f"MASTER_ADDR={name} does not resolve on {host.name} (unknown host), so {verb(ranks, 'cannot', 'cannot')} reach the store",
                 certain=True,
-                culprits=tuple(place_of(job.ranks[r], line or states[r].frame) for r in ranks),
+                culprits=tuple(place_at(job.ranks[r], line or states[r].frame) for r in ranks),
                 waiting=_waits(states, ranks),
                 why="neither DNS nor /etc/hosts knows the name; torch retries silently until its timeout",
             )
@@ -127,7 +128,7 @@ def _duplicates(job: JobEvidence, states: RankStates, book: SourceBook, waiting:
     return load_cause("RW102").finding(
         f"two processes are both rank {rank} (pids {', '.join(str(pid) for pid in pids if pid)}): RANK={rank} was given twice (duplicate rank){nobody}",
         certain=True,
-        culprits=tuple(place_of(job.ranks[r], line or states[r].frame) for r in twice),
+        culprits=tuple(place_at(job.ranks[r], line or states[r].frame) for r in twice),
         waiting=tuple(wait_of(states[r]) for r in waiting if r not in twice),
         why="RANK must be unique over all nodes: node offset plus local rank",
         deadlock=True,
@@ -136,17 +137,17 @@ def _duplicates(job: JobEvidence, states: RankStates, book: SourceBook, waiting:
 
 def _different_world_sizes(job: JobEvidence, states: RankStates, book: SourceBook, waiting: list[int]) -> Finding | None:
     sizes = {r: e.inits[-1].world_size for r, e in job.ranks.items() if e.inits and e.inits[-1].world_size}
-    odd = _odd_ones(sizes)
-    if odd is None:
+    differs = find_difference(sizes)
+    if differs is None:
         return None
-    ranks, usual = odd
-    line = _setting_line(job, book, job.ranks[ranks[0]], "WORLD_SIZE")
+    line = _setting_line(job, book, job.ranks[differs.odd[0]], "WORLD_SIZE")
+    others = f"; the others say {differs.usual}" if differs.usual is not None else ""
     return load_cause("RW112").finding(
-        f"ranks disagree about the world size: {_told(sizes, 'WORLD_SIZE=')}",
+        f"ranks disagree about the world size: {differs.text('WORLD_SIZE=')}",
         certain=True,
-        culprits=tuple(place_of(job.ranks[r], line or states[r].frame or _place_in_init(job.ranks[r])) for r in ranks),
-        waiting=_waits(states, ranks),
-        why=f"each rank waits for as many ranks as its own WORLD_SIZE says; the others say {usual}",
+        culprits=tuple(place_at(job.ranks[r], line or states[r].frame or _place_in_init(job.ranks[r])) for r in differs.odd),
+        waiting=_waits(states, differs.odd),
+        why=f"each rank waits for as many ranks as its own WORLD_SIZE says{others}",
         deadlock=True,
     )
 
@@ -157,17 +158,17 @@ def _different_methods(job: JobEvidence, states: RankStates, book: SourceBook, w
     stores = {rank: method if kinds[rank] == "file" else kinds[rank] for rank, method in methods.items()}
     if len(set(stores.values())) < 2 or (set(kinds.values()) == {"env", "tcp"} and _same_address(job)):
         return None
-    odd = _odd_ones(stores)
-    ranks = odd[0] if odd else sorted(methods)
+    differs, by_method = find_difference(stores), find_difference(methods)
+    ranks = differs.odd if differs else tuple(sorted(methods))
     init = job.ranks[ranks[0]].inits[-1]
     frame = _init_frame(init)
     variable = book.argument_name(frame.file, frame.line, "init_process_group", "init_method", 1) if frame else ""
     origin = book.assignment_of(frame.file, frame.line, variable) if frame and variable else None
     line = Frame(frame.file, origin, frame.function) if frame and origin else frame
     return load_cause("RW104").finding(
-        f"ranks use different init methods, and so different stores: {_told(methods, '')}",
+        f"ranks use different init methods, and so different stores: {by_method.text() if by_method else ''}",
         certain=True,
-        culprits=tuple(place_of(job.ranks[r], line) for r in ranks),
+        culprits=tuple(place_at(job.ranks[r], line) for r in ranks),
         waiting=_waits(states, ranks),
         why=f"ranks that meet in different stores (init_method mismatch) never find each other{'; the value comes from' + at(line)[3:] if origin else ''}",
         deadlock=True,
@@ -176,24 +177,24 @@ def _different_methods(job: JobEvidence, states: RankStates, book: SourceBook, w
 
 def _different_ports(job: JobEvidence, states: RankStates, book: SourceBook, waiting: list[int]) -> Finding | None:
     ports = {r: _port_of(i) for r, i in _store_inits(job).items()}
-    return _elsewhere(job, states, certain=True) if len(set(ports.values())) > 1 else None
+    return _different_stores(job, states, certain=True) if len(set(ports.values())) > 1 else None
 
 
 def _different_names(job: JobEvidence, states: RankStates, book: SourceBook, waiting: list[int]) -> Finding | None:
     """Two names may mean one host: only a suspicion, and only when nothing else explains the wait."""
     names = {r: _canonical(_address_of(i)) for r, i in _store_inits(job).items()}
-    return _elsewhere(job, states, certain=False) if len(set(names.values())) > 1 else None
+    return _different_stores(job, states, certain=False) if len(set(names.values())) > 1 else None
 
 
-def _elsewhere(job: JobEvidence, states: RankStates, certain: bool) -> Finding:
+def _different_stores(job: JobEvidence, states: RankStates, certain: bool) -> Finding:
     places = {r: _store_text(i) for r, i in _store_inits(job).items()}
-    usual, count = Counter(places.values()).most_common(1)[0]
-    right = usual if count > len(places) / 2 else places.get(0, usual)
+    differs = find_difference(places)
+    right = differs.usual if differs and differs.usual is not None else places.get(0, min(places.values()))
     odd = sorted(r for r, place in places.items() if place != right)
     finding = load_cause("RW103").finding(
         f"{verb(odd, 'looks', 'look')} for the store at {places[odd[0]]}, the others at {right} (MASTER_ADDR and port differ)",
         certain=certain,
-        culprits=tuple(place_of(job.ranks[r], states[r].frame or _place_in_init(job.ranks[r])) for r in odd),
+        culprits=tuple(place_at(job.ranks[r], states[r].frame or _place_in_init(job.ranks[r])) for r in odd),
         waiting=_waits(states, odd),
         why=f"the store is where rank 0 opens it, at {right}; nobody answers at the other address and port",
         deadlock=certain,
@@ -211,13 +212,13 @@ def _canonical(address: str) -> str:
 
 def _different_backends(job: JobEvidence, states: RankStates, book: SourceBook, waiting: list[int]) -> Finding | None:
     backends = {r: e.inits[-1].backend for r, e in job.ranks.items() if e.inits and e.inits[-1].backend}
-    odd = _odd_ones(backends)
-    if odd is None:
+    differs = find_difference(backends)
+    if differs is None:
         return None
     return load_cause("RW113").finding(
-        f"ranks use different backends: {_told(backends, '')}",
+        f"ranks use different backends: {differs.text()}",
         certain=True,
-        culprits=tuple(place_of(job.ranks[r], states[r].frame or _place_in_init(job.ranks[r])) for r in odd[0]),
+        culprits=tuple(place_at(job.ranks[r], states[r].frame or _place_in_init(job.ranks[r])) for r in differs.odd),
         why="all ranks of a group must use the same backend",
         deadlock=True,
     )
@@ -233,7 +234,7 @@ def _stale_store(job: JobEvidence, states: RankStates, book: SourceBook, waiting
     return load_cause("RW105").finding(
         f"the file store {path} is left over (stale) from an earlier run: it was last written {seconds_text(started - (init.file_mtime or started))} before this job started",
         certain=True,
-        culprits=tuple(place_of(job.ranks[r], states[r].frame or _place_in_init(job.ranks[r])) for r in ranks),
+        culprits=tuple(place_at(job.ranks[r], states[r].frame or _place_in_init(job.ranks[r])) for r in ranks),
         why="ranks read the old job's entries in it and wait for, or connect to, processes that no longer exist",
         next=(f"rm {path}",),
         deadlock=True,
@@ -251,7 +252,7 @@ def _died_before(job: JobEvidence, states: RankStates, book: SourceBook, waiting
     return load_cause("RW110").finding(
         f"rank {dead[0]} died before init_process_group with {how}{at(frame)}; {verb(waiting, 'waits', 'wait')} for it",
         certain=True,
-        culprits=tuple(place_of(job.ranks[r], frame if r == dead[0] else states[r].frame) for r in dead),
+        culprits=tuple(place_at(job.ranks[r], frame if r == dead[0] else states[r].frame) for r in dead),
         waiting=_waits(states, dead),
         why="the launcher did not end the others, so they wait until their timeout",
         deadlock=True,
@@ -282,7 +283,7 @@ def _slow_before(job: JobEvidence, states: RankStates, book: SourceBook, waiting
     finding = load_cause("RW109").finding(
         f"{verb(late, 'has', 'have')} not reached init_process_group after {seconds_text(since)}: it {activity.doing}{moves}{at(frame)} (loading before init); {ranks_text(waiting)} {others}",
         certain=timed_out,
-        culprits=(*(place_of(job.ranks[r], frame if r == late[0] else states[r].frame) for r in late), *going_on(evidence, book)),
+        culprits=(*(place_at(job.ranks[r], frame if r == late[0] else states[r].frame) for r in late), *going_on(evidence, book)),
         waiting=_waits(states, late),
         why=activity.why or "the others wait in init_process_group and fail when its timeout is over",
     )
@@ -365,7 +366,7 @@ def _unreachable(job: JobEvidence, states: RankStates, book: SourceBook, waiting
         return load_cause("RW107").finding(
             f"port {port} is held by another program, {_holder_text(holder)}, which is not a TCPStore; {verb(waiting, 'waits', 'wait')} for its answer",
             certain=False,
-            culprits=tuple(place_of(job.ranks[r], states[r].frame) for r in waiting if r == 0),
+            culprits=tuple(place_at(job.ranks[r], states[r].frame) for r in waiting if r == 0),
             waiting=_waits(states, [0]),
             why="the port is already in use, so rank 0 could not open the store there",
         )
@@ -384,7 +385,7 @@ def _unreachable(job: JobEvidence, states: RankStates, book: SourceBook, waiting
     finding = load_cause("RW111").finding(
         f"{verb(waiting, 'cannot', 'cannot')} reach the store at {_store_text(init)}",
         certain=failed,
-        culprits=tuple(place_of(job.ranks[r], states[r].frame) for r in waiting),
+        culprits=tuple(place_at(job.ranks[r], states[r].frame) for r in waiting),
         why="nothing answers at that address and port: rank 0 is not there, or a firewall is in the way",
     )
     return finding if failed else finding.with_severity("warning")
@@ -396,24 +397,7 @@ def _unreachable(job: JobEvidence, states: RankStates, book: SourceBook, waiting
 def _missing_ranks(job: JobEvidence) -> list[int]:
     sizes = [e.inits[-1].world_size for e in job.ranks.values() if e.inits and e.inits[-1].world_size]
     world = job.world_size or max(sizes, default=0)
-    return [rank for rank in range(min(world, 1 << 20)) if rank not in job.ranks]
-
-
-def _odd_ones(values: Mapping[int, object]) -> tuple[list[int], object] | None:
-    """Who differs from most (or, in a tie, from rank 0), and what most have."""
-    if len(set(values.values())) < 2:
-        return None
-    (usual, count), *_ = Counter(values.values()).most_common()
-    if count <= len(values) / 2:
-        return sorted(values), usual
-    return sorted(r for r, value in values.items() if value != usual), usual
-
-
-def _told(values: Mapping[int, object], prefix: str) -> str:
-    by_value: dict[object, list[int]] = {}
-    for rank, value in sorted(values.items()):
-        by_value.setdefault(value, []).append(rank)
-    return ", ".join(f"{prefix}{value} on {ranks_text(ranks)}" for value, ranks in by_value.items())
+    return missing_numbers(job.ranks.keys(), min(world, 1 << 20))
 
 
 def _address_of(init: Init) -> str:
@@ -473,21 +457,11 @@ def _host(job: JobEvidence, evidence: RankEvidence) -> HostFacts | None:
     return next((host for host in job.hosts if host.name == evidence.host), job.hosts[0] if job.hosts else None)
 
 
-def _has_interface(wanted: list[str], there: tuple[str, ...], is_nccl: bool) -> bool:
-    if not is_nccl:
-        return any(name in there for name in wanted)
-    first = wanted[0] if wanted else ""
-    if first.startswith("^"):
-        return True
-    exact = first.startswith("=")
-    return any(there_name == name.lstrip("=") if exact else there_name.startswith(name) for name in wanted for there_name in there)
-
-
 def _likely_interface(host: HostFacts) -> str:
     return next((name for name in host.interfaces if name != "lo" and not name.startswith(("docker", "veth", "br-"))), "lo")
 
 
-def _waits(states: RankStates, culprits: list[int]) -> tuple[Wait, ...]:
+def _waits(states: RankStates, culprits: Collection[int]) -> tuple[Wait, ...]:
     return tuple(wait_of(s) for rank, s in sorted(states.items()) if rank not in culprits and s.kind in ("waiting", "init"))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from rankwise.causes import load_cause
-from rankwise.diagnose.rank_state import place_of
+from rankwise.diagnose.rank_state import place_at
 from rankwise.diagnose.wording import seconds_text
 from rankwise.evidence.audit import Times, total_times
 from rankwise.evidence.collectives import CollectiveLog
@@ -61,7 +61,7 @@ def find_straggler(job: JobEvidence) -> Finding | None:
         f"rank {lag.rank} is a straggler: it arrives last in {lag.times} of {lag.seen} collectives, {late} after the others, "
         f"which are slowed down to its pace (slower rank)",
         certain=True,
-        culprits=(place_of(job.ranks[lag.rank], frame),),
+        culprits=(place_at(job.ranks[lag.rank], frame),),
         why=f"the others wait for it in every collective{doing}. Without it a step would be up to {late} shorter"
         + (": " + _compared(job, lag.rank, part) if part else ""),
     )

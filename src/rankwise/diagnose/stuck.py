@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from rankwise.causes import load_cause
 from rankwise.diagnose.kernel_wait import kernel_wait
-from rankwise.diagnose.rank_state import RankStates, ended_well, main_stack, main_thread, place_of, wait_of
+from rankwise.diagnose.rank_state import RankStates, ended_well, main_stack, main_thread, place_at, wait_of
 from rankwise.diagnose.waiting import needed_by
 from rankwise.diagnose.wording import at, seconds_text, verb
 from rankwise.evidence.frames import is_user_file, user_frame, user_frames
@@ -51,7 +51,7 @@ def find_stuck(job: JobEvidence, states: RankStates, book: SourceBook) -> list[F
     }
     for rank in waiting:
         for needed in needed_by(job, states, rank) if states[rank].kind == "waiting" else ():
-            if needed in states and states[needed].kind in ("elsewhere", "before_init") and rank not in blockers.get(needed, ()):
+            if needed in states and states[needed].kind in ("busy", "before_init") and rank not in blockers.get(needed, ()):
                 blockers.setdefault(needed, []).append(rank)
     found: dict[tuple[str, Frame | None], tuple[Activity, list[int], set[int]]] = {}
     for rank, waiters in sorted(blockers.items(), key=lambda item: (-len(item[1]), item[0])):
@@ -67,7 +67,7 @@ def going_on(rank: RankEvidence, book: SourceBook) -> list[Place]:
     """The line in the innermost loop that a rank goes round in, where that is not the line it is at: what repeats there is what takes long."""
     stack = main_stack(rank)
     looping = next((frame for frame in stack if book.loops_at(frame.file, frame.line)), None)
-    return [place_of(rank, looping)] if looping is not None and looping != stack[0] else []
+    return [place_at(rank, looping)] if looping is not None and looping != stack[0] else []
 
 
 def _finding(job: JobEvidence, states: RankStates, book: SourceBook, activity: Activity, ranks: list[int], waiters: list[int]) -> Finding:
@@ -76,9 +76,9 @@ def _finding(job: JobEvidence, states: RankStates, book: SourceBook, activity: A
     state = states[waiters[0]] if waiters else states[ranks[0]]
     since = max(0.0, (job.now_ns - max((states[r].since_ns for r in waiters), default=job.now_ns)) / 1e9)
     where = f"it is{at(activity.frame)}; " if activity.frame is not None else ""
-    where += f"{verb(waiters, 'waits', 'wait')} in {state.says}{at(state.frame)}, for {seconds_text(since)}"
-    culprits = [place_of(job.ranks[rank], activity.frame) for rank in ranks]
-    culprits += [place_of(job.ranks[r], states[r].frame) for r in activity.with_ranks]
+    where += f"{verb(waiters, 'waits', 'wait')} in {state.op_text}{at(state.frame)}, for {seconds_text(since)}"
+    culprits = [place_at(job.ranks[rank], activity.frame) for rank in ranks]
+    culprits += [place_at(job.ranks[r], states[r].frame) for r in activity.with_ranks]
     culprits += going_on(job.ranks[ranks[0]], book) if activity.moves else []
     is_circle = bool(activity.with_ranks) and all(set(ranks) & needed_by(job, states, r) for r in activity.with_ranks)
     finding = cause.finding(
@@ -95,7 +95,7 @@ def _finding(job: JobEvidence, states: RankStates, book: SourceBook, activity: A
 def find_all_idle(job: JobEvidence, states: RankStates, book: SourceBook) -> Finding | None:
     """No rank waits for another, all have stood at the same line for long, and none computes: what they wait for is outside the job."""
     living = [rank for rank, evidence in sorted(job.ranks.items()) if evidence.alive]
-    if not living or any(states[rank].kind != "elsewhere" or _computes(job.ranks[rank]) for rank in living):
+    if not living or any(states[rank].kind != "busy" or _computes(job.ranks[rank]) for rank in living):
         return None
     quiet_s = (job.now_ns - max(job.ranks[rank].last_progress_ns for rank in living)) / 1e9
     activities = [activity_of(job, job.ranks[rank], book) for rank in living]
@@ -107,7 +107,7 @@ def find_all_idle(job: JobEvidence, states: RankStates, book: SourceBook) -> Fin
     finding = load_cause(activity.code).finding(
         f"all ranks stand at the same line, and none is in a collective: each {activity.doing}",
         certain=False,
-        culprits=tuple(place_of(job.ranks[rank], activity.frame) for rank in living),
+        culprits=tuple(place_at(job.ranks[rank], activity.frame) for rank in living),
         why=f"{activity.why or 'what they wait for is outside the job: a file, a lock, a server, another program'}; they have been{at(activity.frame)} for {seconds_text(quiet_s)}",
     )
     return finding if quiet_s > _LONG_S else finding.with_severity("info")

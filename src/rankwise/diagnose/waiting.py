@@ -88,7 +88,7 @@ def _num_calls(job: JobEvidence, rank: int, state: RankState) -> int:
 def doomed_ranks(job: JobEvidence, states: RankStates) -> set[int]:
     """The waiting ranks that can never go on: each needs a rank that is gone, or one that is doomed itself.
 
-    The greatest such set: waits in a circle stay in it, a wait for somebody who still moves (or for nobody) drops out.
+    The greatest such set: waits in a circle stay in it, a wait for a rank that still moves (or for no rank) drops out.
     """
     if states.doomed is not None:
         return states.doomed

@@ -33,6 +33,38 @@ def verb(ranks: list[int] | set[int], one: str, many: str) -> str:
     return f"{ranks_text(ranks)} {one if len(set(ranks)) == 1 else many}"
 
 
+def op_text(op: str, inside: str) -> str:
+    """An operation as a user knows it; `inside` is what DDP or FSDP was doing."""
+    where = {
+        "backward": "gradients, in backward" if "reduce" in op else "in backward",
+        "forward": "in the DDP forward",
+        "fsdp_forward": "in the sharded model's forward, FSDP",
+        "ddp": "in the DDP constructor",
+    }.get(inside)
+    return f"{op} ({where})" if where else op
+
+
+def short_op_text(op: str, inside: str) -> str:
+    """An operation in a headline."""
+    return {
+        "backward": f"the gradient {op}",
+        "forward": "a DDP forward",
+        "fsdp_forward": "a forward of the sharded model (FSDP)",
+        "ddp": "the DDP constructor",
+    }.get(inside, op)
+
+
+def event_text(op: str) -> str:
+    """A call in the history of a rank: `the backward`, or the operation's own name."""
+    names = {
+        "forward": "the forward",
+        "backward": "the backward",
+        "ddp": "the DDP constructor",
+        "fsdp_forward": "the sharded model's forward",
+    }
+    return names.get(op, op)
+
+
 def group_text(group: str) -> str:
     return "" if group in ("0", "") else f" of group {group}"
 

@@ -362,7 +362,7 @@ class AuditLog:
         self.num_taken = 0
 
     def take(self, facts: dict[str, Any]) -> None:
-        """One line of the probe's; ValueError or KeyError for what is none. A window that goes on replaces what was known of it."""
+        """One line of the probe's journal; raises ValueError or KeyError for anything else. A longer window replaces its earlier line."""
         name, cls = KINDS[facts["a"]]
         record, kept = thaw(cls, facts), self._records[name]
         self.num_taken += 1

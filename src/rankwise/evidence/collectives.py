@@ -80,10 +80,6 @@ class CollectiveLog:
     def groups(self) -> set[str]:
         return {signature.group for signature in self.signatures}
 
-    def of_group(self, group: str) -> list[Entry]:
-        ids = {i for i, signature in enumerate(self.signatures) if signature.group == group}
-        return [self[i] for i, what in enumerate(self.what) if what in ids]
-
     def pending(self) -> list[Entry]:
         found, i = [], self.done.find(0)
         while i >= 0:

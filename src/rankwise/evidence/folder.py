@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from rankwise.evidence.collectives import ORIGINS, CollectiveLog, Signature
 from rankwise.evidence.records import Call, Frame, JobEvidence, RankEvidence, Stack
 from rankwise.evidence.thaw import freeze, thaw
+from rankwise.files import write_whole
 
 FORMAT = 1
 _HEADER = struct.Struct("<4sI")
@@ -45,8 +46,8 @@ Columns = dict[tuple[str, bytes], Column]  # by type code and content
 def save_evidence(folder: Path, job: JobEvidence) -> None:
     """Write the whole evidence; each file is whole when it appears."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    plain = {**_without(job, "ranks"), "duplicates": []}
-    _write(folder / "job.json", json.dumps({"format": FORMAT, **plain}, default=str).encode())
+    plain = {**without(job, "ranks"), "duplicates": []}
+    write_whole(folder / "job.json", json.dumps({"format": FORMAT, **plain}, default=str).encode(), is_private=True)
     _save_ranks(folder / "ranks", job.ranks)
     if job.duplicates or (folder / "duplicates").exists():
         _save_ranks(folder / "duplicates", dict(enumerate(job.duplicates)))
@@ -63,19 +64,22 @@ def _save_ranks(folder: Path, ranks: dict[int, RankEvidence]) -> None:
 
 
 def save_rank(folder: Path, rank: int, evidence: RankEvidence) -> None:
-    """One rank; its many calls were made from few places, so these are written once."""
+    write_whole(folder / f"{rank}.json", json.dumps(rank_as_dict(evidence), default=str).encode(), is_private=True)
+    write_whole(folder / f"{rank}.bin", pack_log(evidence.collectives), is_private=True)
+
+
+def rank_as_dict(evidence: RankEvidence) -> dict[str, Any]:
+    """One rank without the arrays of its collectives; its many calls were made from few places, so these are written once."""
     log = evidence.collectives
     places: dict[Stack, int] = {}
-    data = {
-        **_without(evidence, "collectives", "calls"),
+    return {
+        **without(evidence, "collectives", "calls"),
         "calls": [{**freeze(replace(call, stack=())), "at": places.setdefault(call.stack, len(places))} for call in evidence.calls],
         "places": [freeze(place) for place in places],
         "signatures": [freeze(signature) for signature in log.signatures],
         "sites": [freeze(site) for site in log.sites],
         "is_partial": log.is_partial,
     }
-    _write(folder / f"{rank}.json", json.dumps(data, default=str).encode())
-    _write(folder / f"{rank}.bin", pack_log(log))
 
 
 def load_evidence(folder: Path) -> JobEvidence:
@@ -107,15 +111,19 @@ def load_evidence(folder: Path) -> JobEvidence:
 
 def load_rank(path: Path, shared: Columns | None = None) -> RankEvidence:
     """One rank; `shared` holds what earlier ranks brought and this one may have in common with them."""
-    data = _read_json(path)
+    binary = path.with_suffix(".bin")
+    return rank_from_dict(_read_json(path), read_plain_file(binary, _MAX_ROWS * _ROW + 64) if binary.exists() else None, shared)
+
+
+def rank_from_dict(data: dict[str, Any], packed_log: bytes | None, shared: Columns | None = None) -> RankEvidence:
+    """What `rank_as_dict` and `pack_log` made of a rank; raises one of _DAMAGE for anything else."""
     signatures = [thaw(Signature, signature) for signature in _list(data.pop("signatures", []))]
     sites = [thaw_stack(site) for site in _list(data.pop("sites", []))]
     partial = bool(data.pop("is_partial", False))
     places = [thaw_stack(place) for place in _list(data.pop("places", []))]
     calls = tuple(_thaw_call(call, places) for call in _list(data.pop("calls", [])))
     evidence: RankEvidence = thaw(RankEvidence, data)
-    binary = path.with_suffix(".bin")
-    log = unpack_log(read_plain_file(binary, _MAX_ROWS * _ROW + 64), signatures, sites, shared) if binary.exists() else CollectiveLog()
+    log = unpack_log(packed_log, signatures, sites, shared) if packed_log is not None else CollectiveLog()
     log.is_partial = partial
     return replace(evidence, calls=calls, collectives=log)
 
@@ -170,16 +178,8 @@ def thaw_stack(site: Any) -> Stack:
     return tuple(thaw(Frame, frame) for frame in _list(site))
 
 
-def _without(record: Any, *left_out: str) -> dict[str, Any]:
+def without(record: Any, *left_out: str) -> dict[str, Any]:
     return {field.name: freeze(getattr(record, field.name)) for field in fields(record) if field.name not in left_out}
-
-
-def _write(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(fd, "wb") as file:
-        file.write(data)
-    temporary.replace(path)
 
 
 def read_plain_file(path: Path, limit: int) -> bytes:

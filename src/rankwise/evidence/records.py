@@ -188,7 +188,7 @@ class Peer:
     local: str
     remote: str
     status: str
-    pid: int | None = None  # who is at the other end, when that is on this host
+    pid: int | None = None  # of the process at the other end, if it is on this host
 
 
 @dataclass(frozen=True)
@@ -279,7 +279,7 @@ class JobEvidence:
     stall_after_s: float
     ranks: dict[int, RankEvidence]
     duplicates: tuple[RankEvidence, ...] = ()  # further processes that claim a rank already taken
-    launchers: tuple[Helper, ...] = ()  # processes of the job that are no rank
+    launchers: tuple[Helper, ...] = ()  # processes of the job that are not ranks
     hosts: tuple[HostFacts, ...] = ()
     sources: dict[str, str] = field(default_factory=dict)  # the user's files that stacks mention
     exit_code: int | None = None  # None while the job runs

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 from dataclasses import replace
 from pathlib import Path
 
+from rankwise.evidence.frames import find_tracebacks
 from rankwise.evidence.records import FileLock, HostFacts, JobEvidence, Peer, RankEvidence, Stack
-from rankwise.evidence.tracebacks import find_tracebacks
 from rankwise.launch.hostfacts import find_host_facts, oom_count
 from rankwise.launch.observe import Observer, source_files
 from rankwise.launch.plan import RunPlan
@@ -213,7 +212,3 @@ def _host_of(method: str) -> str:
 def _port_of(method: str) -> int | None:
     tail = method.rsplit(":", 1)[-1].split("?")[0] if method.startswith("tcp://") else ""
     return int(tail) if tail.isdecimal() and len(tail) < 6 else None
-
-
-def host_name() -> str:
-    return socket.gethostname()

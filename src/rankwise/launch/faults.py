@@ -79,7 +79,7 @@ class Guard:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
-        if not isinstance(error, Exception):  # nothing happened, or somebody wants to end this very process
+        if not isinstance(error, Exception):  # nothing happened, or this very process is to end
             return False
         self.has_failed = True
         try:

@@ -1,4 +1,4 @@
-"""Follows a job to its end while another thread watches it: that one may fail, or block for good, and it costs the job nothing."""
+"""Follows a job to its end while another thread watches it, which may fail or block for good without any effect on the job."""
 
 from __future__ import annotations
 

@@ -2,50 +2,32 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import socket
-import threading
 from pathlib import Path
 
-import psutil
-
 from rankwise.evidence.records import HostFacts, PortHolder
+from rankwise.meet.network import interfaces, resolve
+from rankwise.meet.ports import find_listeners
 
+_RESOLVE_S = 3.0
 _OOM_LINE = re.compile(r"(?:Killed process|Out of memory: Killed process) (\d+) \(([^)]*)\)")
 
 
 def find_host_facts(addresses: set[str], ports: set[int]) -> HostFacts:
     """Look now; every look is bounded in time, and what cannot be found is left empty."""
+    holders = (PortHolder(port, found.pid, found.program, found.command) for port in sorted(ports) for found in find_listeners(port))
     return HostFacts(
         name=socket.gethostname(),
         unresolved=tuple(sorted(name for name in addresses if name and not _resolves(name))),
-        holders=tuple(holder for port in sorted(ports) for holder in find_port_holders(port)),
-        interfaces=tuple(sorted(psutil.net_if_addrs())),
+        holders=tuple(holders),
+        interfaces=tuple(sorted(interface.name for interface in interfaces())),
         oom_kills=tuple(_oom_kills()),
         memory_limit=_cgroup_number("memory.max"),
         shm_free=_free_bytes("/dev/shm"),
         load_per_core=os.getloadavg()[0] / (os.cpu_count() or 1),
     )
-
-
-def find_port_holders(port: int) -> list[PortHolder]:
-    """The processes that listen on a TCP port of this host."""
-    holders = []
-    try:
-        connections = psutil.net_connections("tcp")
-    except (psutil.Error, OSError):
-        return []
-    for link in connections:
-        if link.status == "LISTEN" and link.laddr and link.laddr.port == port:
-            name, command = "", ""
-            if link.pid:
-                with contextlib.suppress(psutil.Error):
-                    process = psutil.Process(link.pid)
-                    name, command = process.name(), " ".join(process.cmdline())[:300]
-            holders.append(PortHolder(port, link.pid, name, command))
-    return holders
 
 
 def oom_count() -> int:
@@ -58,23 +40,10 @@ def oom_count() -> int:
     return int(match[1]) if match else 0
 
 
-def _resolves(name: str, timeout_s: float = 3.0) -> bool:
+def _resolves(name: str) -> bool:
     """True unless the name is known not to resolve; a resolver that does not answer in time proves nothing."""
-    result: list[bool] = []
-
-    def ask() -> None:
-        try:
-            socket.getaddrinfo(name, None)
-            result.append(True)
-        except socket.gaierror:
-            result.append(False)
-        except (OSError, UnicodeError):
-            result.append(False)
-
-    thread = threading.Thread(target=ask, daemon=True)
-    thread.start()
-    thread.join(timeout_s)
-    return result[0] if result else True
+    found = resolve(name, _RESOLVE_S)
+    return bool(found.addresses) or found.is_slow
 
 
 def _oom_kills() -> list[dict[str, object]]:

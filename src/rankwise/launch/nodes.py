@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rankwise.diagnose.rendezvous import option_of
+from rankwise.diagnose.no_ranks import option_of
 from rankwise.evidence.records import JobEvidence
 from rankwise.launch.courier import poll_interval_s, read_frame, write_frame
 from rankwise.launch.observe import Observer
@@ -79,7 +79,7 @@ class OneNode:
         """This node's job has ended: the evidence of all nodes, waited for as long as it makes sense, or not at all."""
         return job
 
-    def elsewhere(self) -> list[Peer]:
+    def other_nodes(self) -> list[Peer]:
         """The other nodes that were heard of."""
         return []
 
@@ -88,7 +88,7 @@ class OneNode:
 
 
 def join_nodes(plan: RunPlan, observer: Observer, look: Look) -> OneNode:
-    """Meet the other nodes of the job where torchrun meets them; with one node there is nobody to meet."""
+    """Meet the other nodes of the job where torchrun meets them; one node needs no meeting."""
     place = meeting_place(plan)
     return SeveralNodes(place, plan.num_nodes, observer, look) if place else OneNode()
 
@@ -189,7 +189,7 @@ class SeveralNodes(OneNode):
         limit = 2.0 + 4 * poll_interval_s(len(self._peers))
         return {name for name, (heard_s, _) in self._channels.items() if time.monotonic() - heard_s < limit}
 
-    def elsewhere(self) -> list[Peer]:
+    def other_nodes(self) -> list[Peer]:
         return list(self._peers.values())
 
     # -- every look -----------------------------------------------------------------------------------------------------------
@@ -312,7 +312,7 @@ class SeveralNodes(OneNode):
     # -- who is there ---------------------------------------------------------------------------------------------------------
 
     def _current(self) -> list[Peer]:
-        """The nodes that belong to the job as it is now: not those it went on without, nor those that came back under a new number."""
+        """The nodes that belong to the job now: not nodes it went on without, nor old numbers of nodes that came back."""
         heard = sorted((peer for peer in self._peers.values() if peer.heard_ns), key=lambda peer: peer.number)
         return [peer for peer in heard if not (self._is_silent(peer) or peer.is_final) or not self._is_past(peer, heard)]
 
@@ -423,12 +423,12 @@ def _receive(courier: subprocess.Popen[bytes], inbox: queue.SimpleQueue[Received
         with contextlib.suppress(OSError, ValueError), courier.stdout:
             while (frame := read_frame(courier.stdout)) is not None:
                 inbox.put((*frame, time.monotonic(), time.time_ns()))
-    finally:  # one that nobody hears any more is no proof that the other nodes are silent
+    finally:  # a courier that nobody hears says nothing about the other nodes
         courier.kill()
 
 
 def _deliver(courier: subprocess.Popen[bytes], outbox: queue.SimpleQueue[Sent | None]) -> None:
-    """The other way round: the watcher never blocks on a courier that somebody has stopped."""
+    """The other way round: the watcher never blocks on a courier that was stopped."""
     assert courier.stdin is not None
     with contextlib.suppress(OSError, ValueError), courier.stdin:
         while (frame := outbox.get()) is not None:

@@ -12,16 +12,16 @@ from pathlib import Path
 from rankwise.evidence.audit import RandomUsed
 from rankwise.evidence.collectives import CollectiveLog
 from rankwise.evidence.flight import log_from_calls, read_flights
-from rankwise.evidence.frames import is_user_file
+from rankwise.evidence.frames import is_user_file, last_exception
 from rankwise.evidence.journal import Journal
 from rankwise.evidence.records import Call, Ended, Helper, Raised, RankEvidence, Sample, SentSignal, Stack, Thread
 from rankwise.evidence.ring import RingWindow, read_ring
-from rankwise.evidence.tracebacks import last_exception
 from rankwise.launch.flight import fetch_flights
 from rankwise.launch.processes import Process, command_of, cwd_of, environment_of, read_sample, read_table, script_of
 from rankwise.launch.stacks import parse_faulthandler
 from rankwise.ranks import RankEnv, read_rank_env
 
+# Not Slurm's: there torchrun itself has a SLURM_PROCID, and is not a rank.
 _RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
 _ASK_AGAIN_S = 15.0
 _FORGET_EVERY_NS = 10_000_000_000  # processes that are not the job's: their numbers may be used again
@@ -181,7 +181,7 @@ class Observer:
         return sorted((pid for pid in self.journals if self.rank_of(pid) == rank), key=self._started_ns)
 
     def _latest(self, pids: list[int]) -> list[int]:
-        """Drop processes of earlier restarts, and those that ended before a later one took their place."""
+        """Drop processes of earlier restarts, and processes that ended before a later one took their place."""
         newest = max(self._env_of(pid).restarts for pid in pids)
         current = sorted((pid for pid in pids if self._env_of(pid).restarts == newest), key=lambda pid: self._started_ns(pid))
         joined = [pid for pid in current if pid in self.journals and self.journals[pid].inits]

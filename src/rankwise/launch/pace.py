@@ -22,9 +22,8 @@ class Pace:
         self._looked_ns = 0
         self._next_look_s = _FIRST_LOOK_S
         self._state: object = None
-        self._proof: dict[int, int] = {}  # rank: its last progress, of those that a deadlock has been proven of
+        self._proof: dict[int, int] = {}  # rank: its last progress, for ranks in a proven deadlock
         self._proof_ns = 0  # since when
-        self._num_moves = 0
         self._deep_ns = 0
         self._rated: tuple[int, dict[int, int]] = (0, {})
         self._last_rate = 0.0
@@ -43,7 +42,6 @@ class Pace:
                 if before and pid in observer.journals and observer.journals[pid].inits:
                     self._learn(min((moved - before) / 1e9, 600.0), is_starting=heads.get(pid, 0) < _STARTING_EVENTS)
                 self._moves[pid] = moved
-                self._num_moves += 1
                 self._last_move_ns = max(self._last_move_ns, moved)
         state = tuple(sorted((pid, observer.is_alive(pid)) for pid in watched))
         if state != self._state or self._last_move_ns > self._looked_ns:

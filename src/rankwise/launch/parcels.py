@@ -5,20 +5,18 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from rankwise.evidence.collectives import Signature
-from rankwise.evidence.folder import pack_log, thaw_stack, unpack_log
-from rankwise.evidence.records import Call, JobEvidence, RankEvidence, Stack
-from rankwise.evidence.thaw import freeze, thaw
+from rankwise.evidence.folder import pack_log, rank_as_dict, rank_from_dict, without
+from rankwise.evidence.records import JobEvidence, RankEvidence
+from rankwise.evidence.thaw import thaw
 from rankwise.findings import Finding, Place, Wait
 from rankwise.launch.courier import MAX_VALUE
 
 # what opening a damaged one may raise
 DAMAGE = (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError, zlib.error)
 _MAX_PLAIN = 64 << 20
-_CALL = tuple(f.name for f in fields(Call) if f.name != "stack")
 
 
 @dataclass(frozen=True)
@@ -65,7 +63,7 @@ def pack_verdict(verdict: Verdict) -> bytes:
 
 
 def unpack_verdict(data: bytes) -> Verdict | None:
-    """None for whatever is no verdict."""
+    """None if it is not a verdict."""
     try:
         told = _unpack(data)
         stuck_s = told.get("stuck_s")
@@ -92,7 +90,7 @@ def _unpack(data: bytes) -> dict[str, Any]:
 
 
 def _freeze_job(job: JobEvidence, slim: int) -> dict[str, Any]:
-    plain = {f.name: freeze(getattr(job, f.name)) for f in fields(job) if f.name not in ("ranks", "duplicates", "sources")}
+    plain = without(job, "ranks", "duplicates", "sources")
     plain["ranks"] = [_freeze_rank(evidence, slim) for evidence in job.ranks.values()]
     plain["duplicates"] = [_freeze_rank(evidence, slim) for evidence in job.duplicates]
     plain["sources"] = job.sources if slim == 0 else {}
@@ -106,30 +104,12 @@ def _thaw_job(data: dict[str, Any]) -> JobEvidence:
 
 
 def _freeze_rank(evidence: RankEvidence, slim: int) -> dict[str, Any]:
-    """One rank; its calls are many and their stacks few, so these are written once and each call as a bare row."""
-    log = evidence.collectives
     kept = evidence if slim < 2 else replace(evidence, calls=evidence.calls[-256:], samples=evidence.samples[-8:], helpers=())
-    stacks: dict[Stack, int] = {}
-    calls = [[stacks.setdefault(call.stack, len(stacks)), *(getattr(call, name) for name in _CALL)] for call in kept.calls]
-    return {
-        **{f.name: freeze(getattr(kept, f.name)) for f in fields(kept) if f.name not in ("collectives", "calls")},
-        "calls": calls,
-        "stacks": [freeze(stack) for stack in stacks],
-        "signatures": [freeze(signature) for signature in log.signatures],
-        "sites": [freeze(site) for site in log.sites],
-        "is_partial": log.is_partial,
-        "log": base64.b64encode(pack_log(log)).decode(),
-    }
+    return {**rank_as_dict(kept), "log": base64.b64encode(pack_log(kept.collectives)).decode()}
 
 
 def _thaw_rank(data: dict[str, Any]) -> RankEvidence:
-    evidence: RankEvidence = thaw(RankEvidence, {name: value for name, value in data.items() if name != "calls"})
-    stacks = [thaw_stack(stack) for stack in data["stacks"]]
-    calls = tuple(replace(thaw(Call, dict(zip(_CALL, row, strict=True))), stack=stacks[at]) for at, *row in data["calls"])
-    signatures = [thaw(Signature, signature) for signature in data["signatures"]]
-    log = unpack_log(base64.b64decode(data["log"]), signatures, [thaw_stack(site) for site in data["sites"]])
-    log.is_partial = data["is_partial"] is True
-    return replace(evidence, calls=calls, collectives=log)
+    return rank_from_dict(data, base64.b64decode(data.pop("log")))
 
 
 def _thaw_finding(data: dict[str, Any]) -> Finding:

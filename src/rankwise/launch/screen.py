@@ -24,7 +24,7 @@ class Screen:
         self._bar_s = -_BAR_REST_S
 
     def is_live(self, to_stderr: bool) -> bool:
-        """Whether somebody sees a line before it is finished."""
+        """Whether a line is shown before it is finished."""
         return self._is_live[to_stderr]
 
     def owns_row(self, owner: object) -> bool:

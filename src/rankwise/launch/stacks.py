@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import atexit
-import contextlib
-import json
 import os
 import re
-import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
 from pathlib import Path
 
 from rankwise.evidence.records import Frame, Thread
+from rankwise.pyspy import NoStack, find_py_spy, read_threads
 
 _STACK_SIGNAL = signal.SIGRTMAX - 2  # the probe's choice, see probe/exits.py
 _FAULT_FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
@@ -32,8 +27,7 @@ class StackReader:
 
     def __init__(self, live: Path) -> None:
         self._live = live
-        self._py_spy = _find_py_spy()
-        self.refused = "" if self._py_spy else "py-spy is not installed"
+        self.refused = "" if find_py_spy() else "py-spy is not installed"
         self._slots = threading.Semaphore(_AT_ONCE)
         self._changed = threading.Condition()
         self._reading: set[int] = set()
@@ -41,8 +35,6 @@ class StackReader:
         self._failure: Exception | None = None  # of a thread, for whoever waits for it
         self._slow: set[int] = set()
         self._asked_running: Counter[int] = Counter()
-        self._running: set[subprocess.Popen[bytes]] = set()
-        atexit.register(self._kill)
 
     @property
     def has_news(self) -> bool:
@@ -50,7 +42,7 @@ class StackReader:
         return bool(self._found) and not self._reading
 
     def read(self, pids: list[int]) -> dict[int, tuple[Thread, ...]]:
-        """The stacks of these processes, as far as they can be had by now, with those that came late the last time."""
+        """The stacks of these processes that are there by now, and the ones that came late the last time."""
         with self._changed:
             for pid in pids:
                 if pid not in self._reading:
@@ -91,34 +83,18 @@ class StackReader:
         return ()
 
     def _with_py_spy(self, pid: int) -> tuple[Thread, ...]:
-        """Without stopping the process: one that is stuck stands still, and a py-spy that has to be killed would leave it stopped."""
         if self.refused:
             return ()
-        command = [self._py_spy, "dump", "--json", "--nonblocking", "--pid", str(pid)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=_clean_env()) as program:
-            self._running.add(program)
-            try:
-                out, err = program.communicate(timeout=_PY_SPY_S)
-            except subprocess.TimeoutExpired:
+        try:
+            return tuple(_thread(entry, pid) for entry in read_threads(pid, _PY_SPY_S))
+        except NoStack as reason:
+            if reason.is_slow:
                 self._slow.add(pid)
-                return ()
-            finally:
-                program.kill()
-                self._running.discard(program)
-        if program.returncode:
-            said = err.decode(errors="replace")
-            if "ermission" in said or "Operation not permitted" in said:
+            if reason.is_refused:
                 self.refused = "ptrace is refused here, so stacks come from faulthandler only"
             return ()
-        try:
-            return tuple(_thread(entry, pid) for entry in json.loads(out))
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError):  # it spoke another dialect than ours
             return ()
-
-    def _kill(self) -> None:
-        for program in list(self._running):
-            with contextlib.suppress(OSError):
-                program.kill()
 
     def _with_faulthandler(self, pid: int) -> tuple[Thread, ...]:
         """Ask the probe's faulthandler; only where the probe has registered it, or the signal would kill.
@@ -180,15 +156,6 @@ def _thread(entry: dict[str, object], pid: int) -> Thread:
 def _bare(name: str) -> str:
     """py-spy gives `Trainer.fit`, tracebacks give `fit`: one spelling for both."""
     return name.rsplit(".", 1)[-1]
-
-
-def _find_py_spy() -> str:
-    beside = Path(sys.executable).with_name("py-spy")
-    return str(beside) if beside.exists() else shutil.which("py-spy") or ""
-
-
-def _clean_env() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name in ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH")}
 
 
 def _absolute(file: str, cwd: str) -> str:

@@ -1,4 +1,4 @@
-"""How far a job is that is still starting: who has registered, who is waited for, and where that one is."""
+"""How far a starting job is: which ranks have registered, which ones it waits for, and on which host they are."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from rankwise.findings import ranks_text
 from rankwise.launch.observe import Observer
+from rankwise.meet.roster import missing_numbers, waiting_text
 from rankwise.stages import BACKEND
 
 
-class Elsewhere(Protocol):
+class OtherNode(Protocol):
     """What is known of another node."""
 
     host: str
@@ -21,7 +21,7 @@ class Elsewhere(Protocol):
 
 
 @dataclass(frozen=True)
-class Seats:
+class StartProgress:
     """Where the ranks are that are known of, which of them have called init_process_group, and since when one of them waits there."""
 
     world_size: int = 0
@@ -30,16 +30,16 @@ class Seats:
     waiting_since_ns: int | None = None  # None when nobody on this node waits
 
 
-def find_seats(observer: Observer, elsewhere: Iterable[Elsewhere]) -> Seats:
+def find_start_progress(observer: Observer, other_nodes: Iterable[OtherNode]) -> StartProgress:
     journals = [journal for pid, journal in observer.journals.items() if journal.inits and observer.is_alive(pid)]
     waiting = [journal.inits[-1].started_ns for journal in journals if not journal.inits[-1].ended_ns]
     hosts = dict.fromkeys(observer.rank_pids(), os.uname().nodename)
     joined = joined_ranks(observer)
-    for node in elsewhere:
+    for node in other_nodes:
         hosts |= dict.fromkeys(node.ranks, node.host)
         joined |= set(node.joined)
     world_size = max((journal.world_size or 0 for journal in journals), default=0)
-    return Seats(world_size, hosts, frozenset(joined), min(waiting, default=None))
+    return StartProgress(world_size, hosts, frozenset(joined), min(waiting, default=None))
 
 
 def joined_ranks(observer: Observer) -> set[int]:
@@ -51,13 +51,9 @@ def joined_ranks(observer: Observer) -> set[int]:
     }
 
 
-def starting_text(seats: Seats, now_ns: int) -> str:
+def starting_text(progress: StartProgress, now_ns: int) -> str:
     """`3 of 4 ranks registered, waiting for rank 2 on node-b, 14 s`; empty when nobody waits for the start."""
-    if seats.waiting_since_ns is None or not seats.world_size:
+    if progress.waiting_since_ns is None or not progress.world_size:
         return ""
-    missing = [rank for rank in range(seats.world_size) if rank not in seats.joined]
-    hosts = {seats.hosts.get(rank) for rank in missing}
-    on = f" on {hosts.pop()}" if len(hosts) == 1 and None not in hosts else ""
-    awaited = f"waiting for {ranks_text(missing)}{on}" if missing else f"not yet: {BACKEND.done}"
-    registered = seats.world_size - len(missing)
-    return f"{registered} of {seats.world_size} ranks registered, {awaited}, {(now_ns - seats.waiting_since_ns) / 1e9:.0f} s"
+    missing = missing_numbers(progress.joined, progress.world_size)
+    return waiting_text(missing, progress.hosts, progress.world_size, (now_ns - progress.waiting_since_ns) / 1e9, then=BACKEND.done)

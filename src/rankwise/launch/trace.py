@@ -9,6 +9,7 @@ from typing import Any
 
 from rankwise.evidence.frames import user_frame
 from rankwise.evidence.records import Call, JobEvidence, RankEvidence
+from rankwise.files import write_whole
 
 _MAX_BYTES = 64 << 20
 _LANES = {"data": 1, "forward": 2, "backward": 3, "optimizer": 4, "collective": 5, "save": 6, "arrival": 7}
@@ -17,10 +18,7 @@ _NO_SPANS = ("forward", "backward", "pass_start", "pass_end", "next_batch", "end
 
 def write_trace(path: Path, live: Path, job: JobEvidence) -> None:
     events = [event for rank, evidence in sorted(job.ranks.items()) for event in _events_of(rank, evidence, live, job.started_ns)]
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.touch(mode=0o600)
-    temporary.write_text(json.dumps({"displayTimeUnit": "ms", "traceEvents": events}), encoding="utf-8")
-    temporary.replace(path)
+    write_whole(path, json.dumps({"displayTimeUnit": "ms", "traceEvents": events}), is_private=True)
 
 
 def _events_of(rank: int, evidence: RankEvidence, live: Path, began_ns: int) -> Iterator[dict[str, Any]]:

@@ -29,7 +29,7 @@ from rankwise.launch.output import OutputPump
 from rankwise.launch.pace import Pace
 from rankwise.launch.parcels import Verdict
 from rankwise.launch.plan import RunPlan
-from rankwise.launch.starting import find_seats, starting_text
+from rankwise.launch.starting import find_start_progress, starting_text
 from rankwise.launch.trace import write_trace
 
 HUNG_EXIT_CODE = 70
@@ -149,7 +149,7 @@ class Watch:
 
     def _show_status(self, now: int) -> None:
         if self._output.shows_status:
-            starting = starting_text(find_seats(self._observer, self._nodes.elsewhere()), now)
+            starting = starting_text(find_start_progress(self._observer, self._nodes.other_nodes()), now)
             self._output.status(self._pace.status_line(self._observer, self._job.started_ns, now, self._waiting, starting))
 
     def _look_closer(self, now: int) -> None:

@@ -24,7 +24,7 @@ def is_address(given: Any) -> bool:
     return isinstance(given, str) and bool(_ADDRESS.match(given))
 
 
-def place_of(given: str | os.PathLike[str]) -> Place:
+def path_or_address(given: str | os.PathLike[str]) -> Place:
     """A path of this machine, or a file elsewhere."""
     if not is_address(given):
         return Path(given)

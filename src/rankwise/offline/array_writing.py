@@ -7,20 +7,20 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from rankwise.offline.arrow_types import is_lists
 from rankwise.offline.batches import Column, is_arrow
-from rankwise.offline.entries import entries
+from rankwise.offline.columns import is_lists
 from rankwise.offline.format import Parts
 from rankwise.offline.lazy import pa
 from rankwise.offline.parts import Results
 from rankwise.offline.table_reading import as_numpy
+from rankwise.offline.text_lines import entries
 from rankwise.offline.workspace import PredictError
 
 Array = np.ndarray[Any, Any]
 
 
 def first_rows(parts: Parts) -> dict[str, Array]:
-    """Each output's first row, which all others have to be like. Names of files are no output: row i is the i-th of them."""
+    """Each output's first row, which all others have to be like. Names of files are not written: row i is the i-th of them."""
     found: dict[str, Array] = {}
     for results in parts():
         for name, column in results.columns.items():

@@ -67,7 +67,7 @@ def taken(columns: dict[str, Column], rows: Sequence[int]) -> dict[str, Column]:
 
 
 def is_arrow(column: Column) -> bool:
-    """Without importing pyarrow: whoever has such an array has imported it."""
+    """Without importing pyarrow: a caller that has such an array has imported it."""
     return hasattr(column, "to_pylist")
 
 
@@ -110,7 +110,7 @@ class Row(NamedTuple):
 
 
 def of_rows(rows: list[Row], first_row: int, chosen: Chosen, position: int | None = None) -> Batch:
-    """Rows as columns, with those that cannot be read, or lack what the model wants, set aside."""
+    """Rows as columns; rows that cannot be read, or lack what the model wants, are set aside."""
     broken: dict[int, str] = {}
     for i, row in enumerate(rows):
         if row.why:

@@ -10,7 +10,7 @@ from pathlib import Path, PurePath, PurePosixPath
 from typing import Any
 
 from rankwise.errors import UsageError
-from rankwise.offline.addresses import Address, Place, is_address, place_of
+from rankwise.offline.addresses import Address, Place, is_address, path_or_address
 from rankwise.offline.format import format_to_write
 from rankwise.offline.workspace import names_in, read_marker
 
@@ -88,7 +88,7 @@ def check_apart(target: Place, errors: str | os.PathLike[str] | None, used: dict
     for what, path in written.items():
         place = _resolved(path)
         for role, given in used.items():
-            if isinstance(given, (str, os.PathLike)) and str(given) and _holds(place, _resolved(place_of(given))):
+            if isinstance(given, (str, os.PathLike)) and str(given) and _holds(place, _resolved(path_or_address(given))):
                 raise UsageError(f"{path} is the {role}, or holds it, and would be replaced", next=(f"give another path for the {what}",))
     if errors and _holds(_resolved(target), Path(errors).resolve()):
         raise UsageError(f"{errors} is the output, or within it", next=("give another path for the list of failed rows",))

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from rankwise.errors import RankwiseError, UnreadableInput, UsageError
-from rankwise.offline.addresses import is_address, place_of
+from rankwise.offline.addresses import is_address, path_or_address
 from rankwise.offline.batches import FILE_COLUMN, as_column
 from rankwise.offline.values import as_array, by_text, is_numbers, named_parts, own, plain
 from rankwise.pool.api.model import named_list, output_names
@@ -57,7 +57,7 @@ class Runner(torch.nn.Module):
         super().__init__()
         self._stack = stack
         self._load = import_callable(load) if load else load_file
-        # An exported program refuses eval(), which reaches all submodules; in a list it is none.
+        # An exported program refuses eval(), which reaches all submodules; a list hides it.
         self._hidden: list[Any] = [model]
         if isinstance(model, torch.nn.Module) and not isinstance(model, torch.fx.GraphModule):
             self.model = model
@@ -90,7 +90,7 @@ class Runner(torch.nn.Module):
 
         def judge(error: BaseException, start: int, stop: int) -> int:
             if isinstance(error, Unusable):  # of fewer rows it would be the same, or look as if it fitted
-                done.errors += [_told(row, error) for row in range(start, stop)]
+                done.errors += [_row_error(row, error) for row in range(start, stop)]
                 return 0
             if not isinstance(error, (Exception, SystemExit)):  # sys.exit in a model would end the job, with exit code 0 at worst
                 raise error
@@ -104,7 +104,7 @@ class Runner(torch.nn.Module):
                 for name, column in columns.items():
                     if isinstance(column, list) and column[start] is None:  # then it came otherwise, and the model complains of that
                         error.add_note(f"{name!r} is missing in this row")
-                done.errors.append(_told(start, error))
+                done.errors.append(_row_error(start, error))
             return 0
 
         run_divided(run, judge, start, stop)
@@ -178,7 +178,7 @@ class _Done:
 
 
 class Unusable(ValueError):
-    """The model ran, and what it returned is no rows, whichever they are."""
+    """The model ran, but did not return one row for each row of the input."""
 
 
 def as_columns(outputs: Any, length: int) -> dict[str, Any]:
@@ -225,7 +225,7 @@ def _entry(value: Any) -> Any:
     return as_array(value)[()] if is_numbers(value) else plain(value)
 
 
-def _told(row: int, error: BaseException) -> list[Any]:
+def _row_error(row: int, error: BaseException) -> list[Any]:
     text = "; ".join([str(error), *getattr(error, "__notes__", ())])
     return [row, type(error).__name__, text[:2000]]
 
@@ -272,7 +272,7 @@ def _program(path: str) -> Any:
         examples = torch.utils._pytree.tree_leaves(program.example_inputs or ())
         setattr(model, _EXAMPLES, [value for value in examples if isinstance(value, torch.Tensor)])
         return model
-    except Exception as error:  # whatever torch raises for a file that is none
+    except Exception as error:  # torch raises many kinds of errors for other files
         why = f"{type(error).__name__}: {str(error)[:300]}"
         raise UnreadableInput(f"{path} cannot be read as a program", why=why, next=("rankwise weights convert makes one",)) from error
 
@@ -280,7 +280,7 @@ def _program(path: str) -> Any:
 def load_file(path: str) -> Any:
     """What a file of a folder holds: an array of a .npy file, otherwise its bytes."""
     if is_address(path):
-        data = place_of(path).open("rb").read()
+        data = path_or_address(path).open("rb").read()
         return np.load(io.BytesIO(data), allow_pickle=False) if path.partition("?")[0].endswith(".npy") else data
     if path.endswith(".npy"):
         return np.load(path, allow_pickle=False)

@@ -108,11 +108,11 @@ def _length(dataset: Any) -> int:
     try:
         return len(dataset)
     except Exception as error:  # whatever a dataset raises
-        raise UsageError(f"a {type(dataset).__name__} without a length is no dataset", why=f"{type(error).__name__}: {error}") from error
+        raise UsageError(f"a {type(dataset).__name__} without a length is not a dataset", why=f"{type(error).__name__}: {error}") from error
 
 
 def _is_of_torch(dataset: Any, name: str) -> bool:
-    """Without importing torch: whoever has such an object has imported it."""
+    """Without importing torch: a caller that has such an object has imported it."""
     module = sys.modules.get("torch.utils.data")
     return module is not None and isinstance(dataset, getattr(module, name))
 

@@ -21,7 +21,7 @@ class Source(Protocol):
 
     total: int | None
     identity: dict[str, Any]  # what tells this input from another one
-    is_recognisable: bool  # whether it also tells it from itself after a change; if not, equal identities are no proof of equal rows
+    is_recognisable: bool  # whether it also tells it from itself after a change; if not, equal identities prove nothing
 
     def batches(self, size: int, first_row: int = 0, position: int | None = None) -> Iterator[Batch]:
         """Batches of `size` rows from `first_row` on; `position` is what an earlier batch said, where the reader gave one."""

@@ -41,7 +41,7 @@ def gather_predictions(
 
 
 class _Kind(NamedTuple):
-    """What one rank has; -1 indices: those of a DistributedSampler; -1 rows: outputs that are none."""
+    """What one rank has; -1 indices: those of a DistributedSampler; -1 rows: outputs without rows."""
 
     rows: int
     indices: int
@@ -89,7 +89,7 @@ def _exchanged(numbers: list[int], device: torch.device, group: Any, world_size:
 
 
 def _check_sizes(kinds: list[_Kind], length: int) -> None:
-    """Without indices, more rows than a DistributedSampler deals out are rows of somebody else."""
+    """Without indices, more rows than a DistributedSampler deals out cannot be this rank's."""
     most = -(-length // len(kinds))
     for rank, kind in enumerate(kinds):
         if kind.indices < 0 and kind.rows > most:

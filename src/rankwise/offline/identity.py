@@ -11,11 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from rankwise.offline.addresses import Address, Place
 from rankwise.offline.batches import Selection
 from rankwise.offline.executing import Recipe
-from rankwise.offline.file_identity import file_identity, folder_identity
 from rankwise.offline.format import Source
 from rankwise.offline.values import Array, as_array, is_numbers
+
+_FIRST_ROWS = 4
+_UNKNOWN = "a callable that cannot be pickled"
 
 
 def identity_of(recipe: Recipe, source: Source, selection: Selection, batch: int | str) -> dict[str, Any]:
@@ -34,10 +37,6 @@ def identity_of(recipe: Recipe, source: Source, selection: Selection, batch: int
 def is_certain(identity: dict[str, Any], source: Source) -> bool:
     """Whether the same identity means the same results: not for objects of which only the type is known."""
     return source.is_recognisable and identity["build"] != _UNKNOWN
-
-
-_FIRST_ROWS = 4
-_UNKNOWN = "a callable that cannot be pickled"
 
 
 def _of_build(build: Any) -> Any:
@@ -87,3 +86,31 @@ def _array(value: Any) -> Array | None:
         return as_array(value) if is_numbers(value) or isinstance(value, np.ndarray) else None
     except (TypeError, ValueError, RuntimeError):  # a tensor that numpy has no word for
         return None
+
+
+def file_identity(path: Place) -> dict[str, Any]:
+    """By path, size and time of change: reading terabytes once more to be sure would cost more than the job."""
+    if isinstance(path, Address):
+        info = path.info()
+        return {"path": str(path), "bytes": info.size, "changed_ns": info.mtime_ns}
+    facts = path.stat()
+    return {"path": str(path.resolve()), "bytes": facts.st_size, "changed_ns": facts.st_mtime_ns}
+
+
+def folder_identity(folder: Place, names: list[str]) -> dict[str, Any]:
+    """The same over these files in it."""
+    digest = hashlib.sha256()
+    known = dict(folder.files()) if isinstance(folder, Address) else {}
+    for name in names:
+        facts = known.get(name, "gone") if isinstance(folder, Address) else _facts(folder / name)
+        digest.update(f"{name}\0{facts}\0".encode(errors="surrogateescape"))
+    path = str(folder) if isinstance(folder, Address) else str(folder.resolve())
+    return {"path": path, "files": len(names), "digest": digest.hexdigest()}
+
+
+def _facts(path: Path) -> str:
+    try:
+        facts = path.stat()
+    except OSError:  # a link to nowhere, whose reader will say so
+        return "gone"
+    return f"{facts.st_size} {facts.st_mtime_ns}"

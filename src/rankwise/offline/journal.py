@@ -78,7 +78,7 @@ class Journal:
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
-    """Without a lock, for whoever only looks; none where there is no journal."""
+    """Read without a lock, for a caller that only looks; empty if there is no journal."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

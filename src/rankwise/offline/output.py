@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from rankwise.offline.entries import json_text
 from rankwise.offline.format import Parts, format_to_write
 from rankwise.offline.parts import Results
+from rankwise.offline.text_lines import json_text
 
 _CHECKED_ROWS = 64
 

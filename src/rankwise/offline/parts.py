@@ -7,7 +7,6 @@ Batches that are alike are stored together, with the places where one ends and t
 from __future__ import annotations
 
 import json
-import os
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -17,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from rankwise.files import whole_file
 from rankwise.offline.batches import Column, join_columns
 from rankwise.offline.columns import decode, encode
 from rankwise.offline.lazy import pa
@@ -25,7 +25,7 @@ from rankwise.offline.values import nbytes_of
 
 @dataclass
 class Results:
-    """Results of consecutive rows: columns for those that worked, in order, and the reasons of those that did not."""
+    """Results of consecutive rows: columns for the rows that worked, in order, and the errors of the rows that failed."""
 
     rows: Any = ()  # of the columns; an array of row numbers once it is made
     columns: dict[str, Column] = field(default_factory=dict)
@@ -90,21 +90,12 @@ def _form(results: Results) -> list[Any]:
 
 def write_part(path: Path, part: Part) -> dict[str, int]:
     """Write through to the disk under a name that appears when it is complete; returns size and checksum for the journal."""
-    temporary = path.with_suffix(".tmp")
-    try:
-        with temporary.open("wb") as file:
-            for schema, batches in groupby(map(_record_batch, _runs(part.results)), key=lambda pair: pair[0].schema):
-                with pa.ipc.new_stream(file, schema) as writer:
-                    for batch, head in batches:
-                        writer.write_batch(batch, custom_metadata={"head": json.dumps(head)})
-            file.flush()
-            os.fsync(file.fileno())
-        checksum = _checksum(temporary)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    return checksum
+    with whole_file(path, is_synced=True) as file:
+        for schema, batches in groupby(map(_record_batch, _runs(part.results)), key=lambda pair: pair[0].schema):
+            with pa.ipc.new_stream(file, schema) as writer:
+                for batch, head in batches:
+                    writer.write_batch(batch, custom_metadata={"head": json.dumps(head)})
+    return _checksum(path)
 
 
 def _record_batch(results: Results) -> tuple[Any, dict[str, Any]]:

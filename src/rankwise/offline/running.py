@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from rankwise.errors import UsageError
-from rankwise.offline.addresses import place_of
+from rankwise.offline.addresses import path_or_address
 from rankwise.offline.batches import Batch, Selection
 from rankwise.offline.checking import Options, check_apart, check_columns, check_is_path, check_options, check_output, check_replaceable
-from rankwise.offline.elsewhere import Elsewhere
 from rankwise.offline.executing import Executor, FirstRowsFail, Recipe, of_model, start
 from rankwise.offline.format import Source
 from rankwise.offline.identity import first_rows_digest, identity_of, is_certain
@@ -22,6 +21,7 @@ from rankwise.offline.journal import Gone
 from rankwise.offline.lazy import check_arrow
 from rankwise.offline.output import check_fits, write_errors, write_output
 from rankwise.offline.parts import Part, Results
+from rankwise.offline.remote_output import RemoteOutput
 from rankwise.offline.sizing import UNTRIED, Choice, Trials, find_size
 from rankwise.offline.source import batches_of, open_source
 from rankwise.offline.workspace import (
@@ -82,7 +82,7 @@ def predict(
     check_arrow()
     options = options or Options(**more)
     check_is_path(weights=weights, errors=options.errors)
-    target = place_of(output)
+    target = path_or_address(output)
     check_columns(columns=columns, keep=keep)
     selection = Selection(tuple(columns), tuple(keep))
     check_options(options, device)
@@ -95,7 +95,7 @@ def predict(
     work = _Work(source, recipe, identity_of(recipe, source, selection, options.batch), options, on_progress)
     while True:
         try:
-            return _run(work, target) if isinstance(target, Path) else _run_elsewhere(work, Elsewhere(target))
+            return _run(work, target) if isinstance(target, Path) else _run_to_address(work, RemoteOutput(target))
         except Gone:  # another process was at it, and has just finished
             continue
 
@@ -116,23 +116,23 @@ class _Work:
         return is_certain(self.identity, self.source) and not (self.options.overwrite or self.options.restart)
 
 
-def _run_elsewhere(work: _Work, elsewhere: Elsewhere) -> Predicted:
+def _run_to_address(work: _Work, remote: RemoteOutput) -> Predicted:
     options = work.options
-    with elsewhere.held():
-        if work.may_be_done and (done := elsewhere.finished(work.identity)):
+    with remote.held():
+        if work.may_be_done and (done := remote.finished(work.identity)):
             return Predicted(**done)
-        elsewhere.check_replaceable(work.identity, options.overwrite, options.restart)
-        elsewhere.fetch(anew=options.restart)
-        here = replace(work, options=replace(options, overwrite=False, restart=False, errors=options.errors or elsewhere.errors))
+        remote.check_replaceable(work.identity, options.overwrite, options.restart)
+        remote.fetch(anew=options.restart)
+        here = replace(work, options=replace(options, overwrite=False, restart=False, errors=options.errors or remote.errors))
         try:
-            done = asdict(_run(here, elsewhere.output, elsewhere))
+            done = asdict(_run(here, remote.output, remote))
         except BaseException:
-            elsewhere.tidy()
+            remote.tidy()
             raise
-        return Predicted(**elsewhere.place(work.identity, done))
+        return Predicted(**remote.place(work.identity, done))
 
 
-def _run(work: _Work, target: Path, elsewhere: Elsewhere | None = None) -> Predicted:
+def _run(work: _Work, target: Path, remote: RemoteOutput | None = None) -> Predicted:
     source, identity, options = work.source, work.identity, work.options
     marker = read_marker(target)
     is_ours = target.exists() and is_same(marker.get("job"), identity) and marker.get("bytes") == target.stat().st_size
@@ -144,7 +144,7 @@ def _run(work: _Work, target: Path, elsewhere: Elsewhere | None = None) -> Predi
         if not is_same(read_marker(target), marker):  # another process has put it there, and finished, since we looked
             raise Gone
         check_replaceable(target, options, is_ours)
-    shown, send = (elsewhere.address, elsewhere.send) if elsewhere is not None else (None, None)
+    shown, send = (remote.address, remote.send) if remote is not None else (None, None)
     workspace = Workspace(target, identity, options.restart, shown, send)
     try:
         if not is_same(read_marker(target), marker):  # written while we waited for the one who did

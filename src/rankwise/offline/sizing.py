@@ -79,7 +79,7 @@ class Trials:
 
     def __init__(self, source: Source, executor: Executor) -> None:
         self._source, self._executor = source, executor
-        self._failing: dict[int, str] = {}  # rows that failed in a trial are left out of the next: halving is no measure of speed
+        self._failing: dict[int, str] = {}  # rows that failed in a trial are left out of the next: a halved batch says nothing about speed
         self._started: float | None = None  # when the model was ready
         self._peak_at_first = 0
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rankwise.errors import UnreadableInput, UsageError
-from rankwise.offline.addresses import place_of
+from rankwise.offline.addresses import path_or_address
 from rankwise.offline.batches import Batch, Selection
 from rankwise.offline.dataset import DatasetSource
 from rankwise.offline.format import Source, format_to_read
@@ -17,7 +17,7 @@ def open_source(given: Any, selection: Selection) -> Source:
     """The reader for a path, or for a dataset."""
     if not isinstance(given, (str, os.PathLike)):
         return DatasetSource(given, selection)
-    path = place_of(given)
+    path = path_or_address(given)
     try:
         is_there = path.exists()
     except OSError as error:  # of a server that cannot be reached, or lets nobody in

@@ -10,8 +10,8 @@ import numpy as np
 
 from rankwise.errors import UsageError
 from rankwise.offline.addresses import Place
-from rankwise.offline.arrow_types import has_type, is_lists, is_number, is_tensors, tensors, with_inner
 from rankwise.offline.batches import Batch, Chosen, Column, Selection
+from rankwise.offline.columns import has_type, is_lists, is_number, is_tensors, tensors, with_inner
 from rankwise.offline.lazy import pa, pc
 
 
@@ -123,7 +123,7 @@ def _plain_type(kind: Any) -> Any:
 
 
 def as_numpy(column: Any, broken: Container[int] = ()) -> Column:
-    """A plain Arrow array as numpy: lists of one length become further dimensions, what is no number stays a list of Python's values.
+    """A plain Arrow array as numpy: lists of one length become further dimensions, anything but numbers stays a list of Python values.
 
     Values of rows that are broken are None in such a list.
     """

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from rankwise.offline.arrow_types import has_type, with_inner
 from rankwise.offline.batches import Column, is_arrow
-from rankwise.offline.entries import entries, json_text
+from rankwise.offline.columns import has_type, with_inner
 from rankwise.offline.lazy import pa
 from rankwise.offline.parts import Results
+from rankwise.offline.text_lines import entries, json_text
 from rankwise.offline.values import is_utf8
 from rankwise.offline.workspace import PredictError
 
@@ -33,7 +33,7 @@ def tables_of(parts: Parts) -> tuple[Any, Iterator[Any]]:
 
 
 @contextmanager
-def told() -> Iterator[None]:
+def arrow_errors_as_findings() -> Iterator[None]:
     """What pyarrow cannot write, as a finding."""
     try:
         yield
@@ -109,7 +109,7 @@ def _type_of_values(name: str, values: list[Any]) -> Any:
             _known(name, value.dtype)
     try:
         return _of_values(values).type
-    except (pa.ArrowException, OverflowError, UnicodeEncodeError):  # the last: the name of a field is no text
+    except (pa.ArrowException, OverflowError, UnicodeEncodeError):  # the last: the name of a field is not text
         return None
 
 

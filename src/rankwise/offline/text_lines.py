@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import numpy as np
+
 from rankwise.offline.addresses import Place
-from rankwise.offline.batches import Batch, Chosen, Row, of_rows
-from rankwise.offline.entries import entries
+from rankwise.offline.batches import Batch, Chosen, Column, Row, is_arrow, of_rows
+from rankwise.offline.columns import is_lists, is_tensors, tensors
+from rankwise.offline.lazy import pa
 from rankwise.offline.parts import Results
+from rankwise.offline.values import is_utf8, plain
 
 MAX_LINE = 64 << 20
 TOO_LONG = Row(why=f"more than {MAX_LINE >> 20} MB without an end")
@@ -50,3 +56,77 @@ def plain_rows(parts: Iterable[Results], names: list[str]) -> Iterator[tuple[int
             piece = results.cut(start, start + _SLICE)
             columns = [entries(piece.columns[name]) if name in piece.columns else [None] * len(piece.rows) for name in names]
             yield from zip(piece.rows.tolist(), zip(*columns) if columns else [()] * len(piece.rows))
+
+
+def entries(column: Column) -> list[Any]:
+    if is_arrow(column):
+        return _of_arrow(column)
+    if isinstance(column, np.ndarray) and column.dtype.kind != "c":
+        return list(column.tolist())
+    return [plain(value) if isinstance(value, (np.ndarray, np.generic)) else value for value in column]
+
+
+def json_text(value: Any, only_ascii: bool = False) -> str:
+    """A number that JSON cannot say (NaN, infinity) is null; half of a surrogate pair, which UTF-8 cannot say, is escaped."""
+    try:
+        text = json.dumps(value, ensure_ascii=only_ascii, allow_nan=False)
+    except ValueError:
+        text = json.dumps(_without_nan(value), ensure_ascii=only_ascii)
+    return text if only_ascii or is_utf8(text) else json_text(value, only_ascii=True)
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, list):
+        return [_without_nan(item) for item in value]
+    return {key: _without_nan(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+def _of_arrow(column: Any) -> list[Any]:
+    """Times as ISO 8601 (in UTC, with a Z, where they have a zone), decimals as their digits, bytes as base64, UUIDs as their text."""
+    types, kind = pa.types, column.type
+    if is_tensors(column):
+        return [None if array is None else array.tolist() for array in tensors(column)]
+    if isinstance(column, pa.ExtensionArray):
+        has_own_values = kind.extension_name in ("arrow.uuid", "arrow.bool8")
+        return [plain(value) for value in column.to_pylist()] if has_own_values else _of_arrow(column.storage)
+    if types.is_dictionary(kind):
+        return _of_arrow(column.dictionary_decode())
+    if is_lists(kind):
+        return _lists(column)
+    if types.is_struct(kind):
+        return _structs(column)
+    if types.is_timestamp(kind):
+        local = _times(column.cast(pa.timestamp(kind.unit)))
+        return [value.replace(" ", "T") + ("Z" if kind.tz else "") if isinstance(value, str) else value for value in local]
+    if types.is_date(kind) or types.is_time(kind):
+        return _times(column)
+    if types.is_duration(kind):
+        return list(column.cast(pa.int64()).to_pylist())
+    values = column.to_pylist()
+    if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_string(kind):
+        return list(values)
+    return [plain(value) for value in values]
+
+
+def _times(column: Any) -> list[Any]:
+    """As texts; one beyond the years (of a time, the hours) that a text can say as the whole number that is stored."""
+    texts = column.cast(pa.string()).to_pylist()
+    numbers = column.view(getattr(pa, f"int{column.type.bit_width}")()).to_pylist()
+    return [number if text and text.startswith("<") else text for text, number in zip(texts, numbers)]
+
+
+def _lists(column: Any) -> list[Any]:
+    inner, at = _of_arrow(column.flatten()), 0
+    found: list[Any] = []
+    for length in column.value_lengths().to_pylist():
+        found.append(None if length is None else inner[at : at + length])
+        at += length or 0
+    return found
+
+
+def _structs(column: Any) -> list[Any]:
+    names = [column.type.field(i).name for i in range(column.type.num_fields)]
+    rows = zip(*map(_of_arrow, column.flatten())) if names else ((),) * len(column)
+    return [dict(zip(names, row)) if valid else None for row, valid in zip(rows, column.is_valid().to_pylist())]

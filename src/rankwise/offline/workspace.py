@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from itertools import chain
@@ -14,6 +13,7 @@ from typing import Any
 
 from rankwise.causes import load_cause
 from rankwise.errors import RankwiseError
+from rankwise.files import write_whole
 from rankwise.offline.journal import Gone, InUse, Journal, read_records
 from rankwise.offline.parts import Part, Results, is_whole, read_part, write_part
 
@@ -180,7 +180,7 @@ def names_in(output: Path) -> str | None:
 
 
 def _stamp(output: Path) -> dict[str, Any]:
-    """Stays the same when it is renamed, and hardly is that of anything else."""
+    """Stays the same when the file is renamed, and differs between files."""
     facts = output.stat()
     if output.is_dir():
         return {"inode": facts.st_ino, "names": names_in(output)}
@@ -198,9 +198,7 @@ def marker_of(output: Path) -> Path:
 
 
 def write_marker(output: Path, facts: dict[str, Any]) -> None:
-    temporary = marker_of(output).with_suffix(".tmp")
-    temporary.write_text(json.dumps(facts, indent=2) + "\n")
-    os.replace(temporary, marker_of(output))
+    write_whole(marker_of(output), json.dumps(facts, indent=2) + "\n")
 
 
 def read_marker(output: Path) -> dict[str, Any]:

@@ -72,7 +72,7 @@ def memory_limits(memory: Any, devices: Iterable[str]) -> dict[str, int]:
     limits = {}
     for device, size in sorted(memory.items(), key=str):  # "cuda" before "cuda:0", which says more
         if not isinstance(device, str) or not re.fullmatch(r"cpu|cuda(:\S+)?", device):
-            raise UsageError(f"memory names a device {device!r}, which is none", next=('write it as {"cpu": "4GB", "cuda:0": "20GB"}',))
+            raise UsageError(f"memory names {device!r}, which is not a device", next=('write it as {"cpu": "4GB", "cuda:0": "20GB"}',))
         nbytes = parse_bytes(size, f"memory of {device!r}")
         limits.update({own: nbytes for own in devices if device in (own, own.split(":")[0])})
     return limits
@@ -146,7 +146,7 @@ class Growing(Protocol):
     def add(self, name: str, model: Model) -> None: ...
 
     def remove(self, name: str) -> None:
-        """It takes no more tasks; those it has are done first."""
+        """It takes no more tasks, and finishes the tasks it has."""
         ...
 
     def reload(self, name: str, model: Model) -> Future[None]:

@@ -296,7 +296,7 @@ def answer(listener: socket.socket, stats: dict[str, Any]) -> None:
         try:
             _, uid, _ = struct.unpack("3i", visitor.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
             if uid in (os.getuid(), 0):
-                visitor.settimeout(0.2)  # an answer fits the socket's buffer; who does not read it is not waited for
+                visitor.settimeout(0.2)  # an answer fits the socket's buffer, so a slow reader costs nothing
                 visitor.sendall(json.dumps(stats).encode())
         except OSError:
             pass

@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from rankwise.preflight.here import Here
-from rankwise.preflight.job import Facts, Job, Seen
+from rankwise.preflight.job import Facts, Here, Job, Seen
 from rankwise.preflight.plan import GROUPS
 from rankwise.preflight.results import Result, result_of
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from rankwise.preflight.agent import Agent
+from rankwise.meet.roster import missing_numbers
 from rankwise.preflight.door import Door, Guest
 from rankwise.preflight.job import Facts, Job
-from rankwise.preflight.members import Circle, seated
+from rankwise.preflight.members import Agent, Members, in_order
 from rankwise.preflight.survey import Survey
 from rankwise.preflight.wire import Message, token_of
 
@@ -28,11 +28,11 @@ class Meeting:
     def __init__(self, agent: Agent, told: dict[str, Any], door: Door, strangers: list[dict[str, str]], say: Say) -> None:
         self._agent, self._told, self._door, self._strangers, self._say_here = agent, told, door, strangers, say
         self._plan = agent.here.plan
-        self._circle = Circle([], agent.here.seconds_left, say)
+        self._hosts = Members([], agent.here.seconds_left, say)
         self._waited_s = 0.0
 
     def gather(self, began: float) -> None:
-        """Wait until all are here, or for as long as the plan says."""
+        """Wait until all hosts are here, or as long as the plan says."""
         told_at = 0.0
         while not self._is_enough(guests := self._door.guests(), began):
             if time.monotonic() > told_at + _BEAT_S:
@@ -41,22 +41,22 @@ class Meeting:
             time.sleep(0.05)
         self._waited_s = time.monotonic() - began
         self._door.close()
-        members = seated(self._agent, self._told, self._door.guests(), began)
-        self._circle = Circle(members, self._agent.here.seconds_left, self._say_here)
+        members = in_order(self._agent, self._told, self._door.guests(), began)
+        self._hosts = Members(members, self._agent.here.seconds_left, self._say_here)
 
     def measure(self) -> Job:
         """What each host sees of itself, then everything that takes more than one."""
-        survey, groups = Survey(self._circle), set(self._plan.only)
+        survey, groups = Survey(self._hosts), set(self._plan.only)
         survey.ask_for_facts()
         offsets = survey.clocks()
         knocks = survey.knock() if _NEED_KNOCKS & groups else {}
         links = survey.measure_links(knocks) if "links" in groups else []
-        hosts = tuple(member.as_host(node) for node, member in enumerate(self._circle.members))
+        hosts = tuple(member.as_host(node) for node, member in enumerate(self._hosts.members))
         job = Job(self._plan, hosts, tuple(links), knocks, offsets, meeting=self._facts())
         return replace(job, collective=survey.collective(job)) if "collectives" in groups else job
 
     def tell(self, report: dict[str, Any]) -> None:
-        for member in self._circle.members:
+        for member in self._hosts.members:
             if member.guest is not None:
                 member.guest.tell({"report": report})
                 member.guest.leave()
@@ -73,8 +73,8 @@ class Meeting:
     def _waiting_text(self, guests: list[Guest], waited_s: float) -> str:
         """`2 of 4 hosts are here, waiting for node 1, 3, 14 s`."""
         here = {self._told.get("node_rank"), *(guest.hello["told"].get("node_rank") for guest in guests)}
-        lost = [str(rank) for rank in range(self._plan.nodes_max) if rank not in here]
-        whom = f", waiting for node {', '.join(lost[:8])}" if None not in here and lost else ""
+        lost = missing_numbers(here, self._plan.nodes_max)
+        whom = f", waiting for node {', '.join(map(str, lost[:8]))}" if None not in here and lost else ""
         return f"{len(guests) + 1} of {self._plan.nodes_max} hosts are here{whom}, {waited_s:.0f} s"
 
     def _tell_all(self, guests: list[Guest], text: str) -> None:
@@ -83,12 +83,12 @@ class Meeting:
             guest.tell({"progress": text})
 
     def _facts(self) -> Facts:
-        gone = [member.name for member in self._circle.members if member.guest is not None and member.guest.is_gone]
+        gone = [member.name for member in self._hosts.members if member.guest is not None and member.guest.is_gone]
         return {"is_host": True, "waited_s": self._waited_s, "strangers": self._strangers, "gone": gone}
 
 
 def greet_guests(job_id: str, strangers: list[dict[str, str]]) -> Callable[[Message, str], Message | None]:
-    """Lets in who belongs to this job and says who it is; notes who belongs to another."""
+    """Lets in the hosts of this job; notes hosts that belong to another job."""
     token = token_of(job_id)
 
     def greet(hello: Message, address: str) -> Message | None:

@@ -1,4 +1,4 @@
-"""The door of the meeting: listens at the rendezvous port and next to it, greets who comes, and tells strangers from guests."""
+"""The door of the meeting: listens at the rendezvous port and next to it, and tells hosts of this job from others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from rankwise.preflight.wire import GREETING, MAX_HELLO, Gone, Message, keep_segments_small, receive_exactly, receive_message, send_message
+from rankwise.meet.ports import keep_segments_small
+from rankwise.preflight.wire import GREETING, MAX_HELLO, Gone, Message, receive_exactly, receive_message, send_message
 
 DOORS = 4  # the rendezvous port, and the next three in case it is held or blocked
 _HELLO_S = 8.0
@@ -29,7 +30,7 @@ class Guest:
     is_gone: bool = False
 
     def ask(self, message: Message, timeout_s: float) -> Message | None:
-        """Its answer, or None and it is gone for good: a late answer would be taken for that of the next question."""
+        """Its answer; None if it is gone for good. It is not asked again: a late answer would be taken for the next question's."""
         if self.is_gone:
             return None
         try:
@@ -53,7 +54,7 @@ class Guest:
 
 
 class Door:
-    """Open from the first to `close`. `greet` decides on each hello: None lets it in, a message is the answer to who may not."""
+    """Open from the first to `close`. `greet` decides on each hello: None lets the host in, a message refuses it."""
 
     def __init__(self, addresses: list[str], first_port: int, greet: Callable[[Message, str], Message | None]) -> None:
         self._greet = greet
@@ -124,10 +125,10 @@ class Door:
             self._slots.release()
 
 
-def signpost(plan: dict[str, Any], name: str, addresses: list[str]) -> Callable[[Message, str], Message]:
-    """How a host that is not the meeting's host answers who takes it for one: with the place it was told itself."""
+def redirecting(plan: dict[str, Any], name: str, addresses: list[str]) -> Callable[[Message, str], Message]:
+    """The answer of a host that is not the meeting's host: the address it was given itself."""
 
     def greet(_: Message, __: str) -> Message:
-        return {"elsewhere": {"master": plan["master"], "port": plan["port"], "addresses": addresses, "name": name}}
+        return {"redirect": {"master": plan["master"], "port": plan["port"], "addresses": addresses, "name": name}}
 
     return greet

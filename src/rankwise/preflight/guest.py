@@ -9,14 +9,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from rankwise.preflight.agent import Agent
+from rankwise.meet.ports import connect
 from rankwise.preflight.door import DOORS
-from rankwise.preflight.wire import GREETING, Gone, Message, connect, receive_exactly, receive_message, send_message
+from rankwise.preflight.members import Agent
+from rankwise.preflight.wire import GREETING, Gone, Message, receive_exactly, receive_message, send_message
 
 _CONNECT_S = 3.5
 _GREET_S = 4.0
 _PAUSE_S = 0.3
-_MOST_SIGNPOSTS = 2
+_MOST_REDIRECTS = 2
 
 
 @dataclass
@@ -43,7 +44,7 @@ def find_meeting(addresses: list[str], port: int, hello: Message, deadline: floa
     started = time.monotonic()
     hello = {**hello, "since": started}
     places = [(address, port, True) for address in addresses]
-    signposts = 0
+    redirects = 0
     while not search.refusal:
         for address, first, is_told in list(places):
             for door in range(first, min(first + DOORS, 65536)):
@@ -56,9 +57,9 @@ def find_meeting(addresses: list[str], port: int, hello: Message, deadline: floa
                 if "refusal" in tried.answer:
                     search.refusal = str(tried.answer["refusal"])[:300]
                     return search
-                if "elsewhere" in tried.answer and signposts < _MOST_SIGNPOSTS:
-                    signposts += 1
-                    places += _places_of(tried.answer["elsewhere"])
+                if "redirect" in tried.answer and redirects < _MOST_REDIRECTS:
+                    redirects += 1
+                    places += _places_of(tried.answer["redirect"])
                 if time.monotonic() > deadline:
                     return search
         say(f"waiting for the host of the meeting, {time.monotonic() - started:.0f} s")
@@ -84,7 +85,7 @@ def attend(sock: socket.socket, agent: Agent, say: Callable[[str], None]) -> Mes
             if "report" in message:
                 report = message["report"]
                 if not isinstance(report, dict):
-                    raise Gone("what came was no report")
+                    raise Gone("what came was not a report")
                 return report
             if "progress" in message:
                 say(str(message["progress"])[:200])
@@ -115,11 +116,11 @@ def _try(address: str, door: int, first: int, hello: Message, deadline: float) -
         return Try(sock, "met", answer)
     with contextlib.suppress(OSError):
         sock.close()
-    return Try(None, "another host of the job" if "elsewhere" in answer else "met", answer)
+    return Try(None, "another host of the job" if "redirect" in answer else "met", answer)
 
 
 def _greeted(address: str, port: int, timeout_s: float) -> tuple[socket.socket | None, str]:
-    """A connection to somebody who greets as a check does; else None and what happened."""
+    """A connection to another `rankwise check`; else None and what happened."""
     sock, how = connect(address, port, timeout_s, small=True)
     if sock is None:
         return None, how
@@ -132,8 +133,8 @@ def _greeted(address: str, port: int, timeout_s: float) -> tuple[socket.socket |
     return None, "foreign"
 
 
-def _places_of(elsewhere: Any) -> list[tuple[str, int, bool]]:
-    if not isinstance(elsewhere, dict) or not isinstance(elsewhere.get("addresses"), list):
+def _places_of(redirect: Any) -> list[tuple[str, int, bool]]:
+    if not isinstance(redirect, dict) or not isinstance(redirect.get("addresses"), list):
         return []
-    port = elsewhere.get("port")
-    return [(str(address), port, False) for address in elsewhere["addresses"][:4] if isinstance(port, int) and 0 < port < 65536]
+    port = redirect.get("port")
+    return [(str(address), port, False) for address in redirect["addresses"][:4] if isinstance(port, int) and 0 < port < 65536]

@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from rankwise.meet.ports import connect
 from rankwise.preflight.job import Facts
 from rankwise.preflight.measured import has_swallowed
 from rankwise.preflight.probes import TALLY, TOKEN_BYTES, UDP_HEAD, forbid_fragments, receive_bulk, send_bulk
-from rankwise.preflight.wire import Gone, connect, receive_exactly
+from rankwise.preflight.wire import Gone, receive_exactly
 
 _CONNECT_S = 4.0
 _PACKETS, _SPACING_S = 100, 0.004
@@ -47,7 +48,7 @@ def knock_at(peers: dict[str, dict[str, Any]], token: bytes) -> dict[str, Facts]
 
 
 def _knock(address: str, port: int, token: bytes) -> tuple[bool, str]:
-    """Open only if the right one answers: gloo's address may belong to somebody else on this side."""
+    """Open only if the right host answers: on this side, gloo's address may belong to another one."""
     sock, how = connect(address, port, _CONNECT_S)
     if sock is None:
         return False, how

@@ -7,8 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from rankwise.preflight.here import Here
-from rankwise.preflight.job import Facts
+from rankwise.preflight.job import Facts, Here
 from rankwise.preflight.torch_process import TorchProcess
 
 _LIMIT_S = 15.0

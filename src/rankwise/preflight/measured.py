@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from rankwise.meet.links import Blame, blame
 from rankwise.preflight.job import Facts, Job, Link, Seen
-from rankwise.preflight.pairing import Blame, blame
 
 LOSSY = 0.05
 SLOW_ANSWER_S = 0.1

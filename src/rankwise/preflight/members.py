@@ -1,15 +1,17 @@
-"""The hosts of a meeting, seated: asked one by one or all at once, here or elsewhere alike."""
+"""The hosts of a check: how each is asked, one by one or all at once, and what a host does when it is asked."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rankwise.preflight.agent import Agent
 from rankwise.preflight.door import Guest
-from rankwise.preflight.job import Facts, Host
+from rankwise.preflight.job import Facts, Here, Host
+from rankwise.preflight.links import knock_at, measure_link
+from rankwise.preflight.probes import Probes
 from rankwise.preflight.wire import Message
 
 _GRACE_S = 5.0
@@ -31,10 +33,10 @@ class Member:
         return Host(self.name, node, self.facts, self.told, self.started_s, str(self.offer.get("address", "")))
 
 
-def seated(agent: Agent, told: dict[str, Any], guests: list[Guest], began: float) -> list[Member]:
-    """The meeting's host first, then by node rank, then by arrival; hosts of the same name get a number."""
+def in_order(agent: Agent, told: dict[str, Any], guests: list[Guest], began: float) -> list[Member]:
+    """The members: the meeting's host first, then by node rank, then by arrival; hosts of the same name get a number."""
     members = [Member(agent.here.name, told, 0.0, lambda message, _: agent.do(message))]
-    for guest in sorted(guests, key=_seat):
+    for guest in sorted(guests, key=_place_in_order):
         tries = guest.hello.get("tries")
         its_plan = {**guest.hello["told"], "tries": tries if isinstance(tries, dict) else {}}
         members.append(Member(str(guest.hello["name"])[:100], its_plan, _started_s(guest, began), guest.ask, guest))
@@ -47,7 +49,7 @@ def seated(agent: Agent, told: dict[str, Any], guests: list[Guest], began: float
     return members
 
 
-def _seat(guest: Guest) -> tuple[int, float]:
+def _place_in_order(guest: Guest) -> tuple[int, float]:
     rank = guest.hello["told"].get("node_rank")
     return (rank if isinstance(rank, int) else 1 << 30, guest.arrived_at)
 
@@ -58,8 +60,8 @@ def _started_s(guest: Guest, began: float) -> float:
     return guest.arrived_at - began - (searched if isinstance(searched, int | float) else 0.0)
 
 
-class Circle:
-    """All members; who does not answer in time is gone, and is not asked again."""
+class Members:
+    """All hosts of a check; a host that does not answer in time is gone, and is not asked again."""
 
     def __init__(self, members: list[Member], seconds_left: Callable[[], float], say: Callable[[str], None]) -> None:
         self.members, self._seconds_left, self._say_here = members, seconds_left, say
@@ -71,7 +73,7 @@ class Circle:
                 member.guest.tell({"progress": text})
 
     def ask_all(self, commands: Mapping[str, Message], timeout_s: float) -> dict[str, Message]:
-        """Everybody named, at once; no entry for who did not answer. An answer may be an `error`."""
+        """Ask the named hosts, all at once; a host that does not answer has no entry. An answer may be an `error`."""
         limit_s = max(1.0, min(timeout_s, self._seconds_left()))
         answers: dict[str, Message] = {}
 
@@ -86,3 +88,46 @@ class Circle:
         for thread in threads:
             thread.join(limit_s + _GRACE_S)
         return dict(answers)
+
+
+class Agent:
+    """One host's hands. Commands come from another machine: each is looked up in a table, and what it asks for is bounded."""
+
+    def __init__(self, here: Here, probes: Probes | None, look: Callable[[], dict[str, Facts]]) -> None:
+        self.here, self.probes = here, probes
+        self._facts: dict[str, Facts] = {}
+        self._looking = threading.Thread(target=lambda: self._facts.update(look()), daemon=True, name="look-around")
+        self._looking.start()
+
+    def facts(self) -> dict[str, Facts]:
+        self._looking.join(max(0.0, self.here.seconds_left()))
+        return dict(self._facts)
+
+    def do(self, command: dict[str, Any]) -> dict[str, Any]:
+        doing = {"facts": self._tell, "clock": self._clock, "knock": self._knock, "link": self._link, "collective": self._collective}
+        action = doing.get(str(command.get("do")))
+        if action is None:
+            return {"error": f"unknown command {str(command.get('do'))[:40]!r}"}
+        try:
+            return action(command)
+        except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
+            return {"error": f"{type(error).__name__}: {error}"[:300]}
+
+    def _tell(self, command: dict[str, Any]) -> dict[str, Any]:
+        if self.probes is not None:
+            self.probes.token = bytes.fromhex(command["token"])
+        offer = self.probes.offer() if self.probes is not None else {}
+        return {"facts": self.facts(), "offer": offer, "ranks": self.here.ranks}
+
+    def _clock(self, _: dict[str, Any]) -> dict[str, Any]:
+        return {"now": time.time()}
+
+    def _knock(self, command: dict[str, Any]) -> dict[str, Any]:
+        return {"answers": knock_at(command["peers"], bytes.fromhex(command["token"]))}
+
+    def _link(self, command: dict[str, Any]) -> dict[str, Any]:
+        mtu = int(self._facts.get("interface", {}).get("mtu") or 1500)
+        return {"facts": measure_link(command["peer"], bytes.fromhex(command["token"]), mtu)}
+
+    def _collective(self, command: dict[str, Any]) -> dict[str, Any]:
+        return self.here.torch.ask(command, min(float(command["limit_s"]) + 10.0, max(1.0, self.here.seconds_left())))

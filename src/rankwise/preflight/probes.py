@@ -63,7 +63,7 @@ class Probes:
         self._is_closed.set()
         for sock in self._sockets:
             with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)  # wakes whoever waits in accept or recv
+                sock.shutdown(socket.SHUT_RDWR)  # wakes threads that wait in accept or recv
             sock.close()
 
     def offer(self) -> dict[str, str | int]:
@@ -171,7 +171,7 @@ def send_bulk(sock: socket.socket, is_enough: Callable[[], bool]) -> None:
             if writable:
                 sock.send(chunk)
     except OSError:
-        return  # whoever counts has heard enough and closed
+        return  # the measuring side has heard enough and closed
     finally:
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -13,7 +13,7 @@ from rankwise.preflight.job import Job, Seen
 Status = Literal["pass", "warn", "fail", "not possible"]
 SCHEMA = 1
 
-# Causes of others come first: who cannot find the meeting place cannot be there, who is cut off cannot be quick.
+# Causes of others come first: a host that cannot find the address cannot be there, a host that is cut off cannot be quick.
 _WEIGHT = {"error": 0, "warning": 1, "info": 2}
 
 

@@ -9,17 +9,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from rankwise.preflight.agent import Agent
+from rankwise.meet.network import gloo_interface, interfaces, own_addresses, resolve, source_address
 from rankwise.preflight.catalogue import judge_all, look_around
 from rankwise.preflight.checks import rendezvous_port
 from rankwise.preflight.checks.interface import exports
 from rankwise.preflight.conduct import Meeting, greet_guests
-from rankwise.preflight.door import Door, signpost
+from rankwise.preflight.door import Door, redirecting
 from rankwise.preflight.guest import attend, find_meeting, is_led
-from rankwise.preflight.here import Here
-from rankwise.preflight.job import Facts, Host, Job
+from rankwise.preflight.job import Facts, Here, Host, Job
 from rankwise.preflight.local_collective import local_collective
-from rankwise.preflight.network import gloo_interface, interfaces, own_addresses, resolve, source_address
+from rankwise.preflight.members import Agent
 from rankwise.preflight.plan import CheckPlan
 from rankwise.preflight.probes import Probes
 from rankwise.preflight.results import report_dict
@@ -50,7 +49,7 @@ def run_check(plan: CheckPlan, say: Say) -> dict[str, Any]:
 def _alone(here: Here, say: Say) -> Job:
     facts = look_around(here, say)
     collective = local_collective(here, say) if "collectives" in here.plan.only else {}
-    return Job(here.plan, (Host(here.name, 0, facts, _told(here)),), collective=collective)
+    return Job(here.plan, (Host(here.name, 0, facts, _job_of(here)),), collective=collective)
 
 
 @dataclass(frozen=True)
@@ -74,12 +73,12 @@ def _with_others(here: Here, say: Say, started: float) -> dict[str, Any]:
             door = Door(way.own, here.plan.port, greet_guests(here.plan.job_id, strangers))
             if door.ports:
                 with contextlib.closing(door):
-                    return _lead(Meeting(agent, _told(here), door, strangers, say), started)
+                    return _lead(Meeting(agent, _job_of(here), door, strangers, say), started)
         return _attend(here, agent, way, say, started)
 
 
 def _may_lead(here: Here, way: Way) -> bool:
-    """Node 0 does; where torchrun hands out the ranks, who is first at the rendezvous address."""
+    """Node 0 leads; where torchrun hands out the ranks, the first host at the rendezvous address does."""
     if here.plan.node_rank is not None:
         return bool(way.own) and here.plan.node_rank == 0
     return bool(way.own) and not is_led(way.own, here.plan.port, _hello(here))
@@ -94,10 +93,10 @@ def _lead(meeting: Meeting, started: float) -> dict[str, Any]:
 
 def _attend(here: Here, agent: Agent, way: Way, say: Say, started: float) -> dict[str, Any]:
     """Go to the meeting; where there is none, tell what this host alone sees."""
-    told, meeting = _told(here), {"is_host": False, "why": f"{here.plan.master} does not resolve here", "refusal": "", "is_broken": False}
+    told, meeting = _job_of(here), {"is_host": False, "why": f"{here.plan.master} does not resolve here", "refusal": "", "is_broken": False}
     if way.addresses:
         deadline = min(started + here.plan.wait_s, here.deadline - _QUICK_S)
-        with _signs(here, agent, way):
+        with _redirecting_others(here, agent, way):
             search = find_meeting(way.addresses, here.plan.port, _hello(here), deadline, say)
             if search.sock is not None:
                 way.port_facts["opens"] = False  # who leads, perhaps on this machine, holds the port for good reason
@@ -135,24 +134,24 @@ def _probes(here: Here, way: Way) -> Iterator[Probes | None]:
 
 
 @contextlib.contextmanager
-def _signs(here: Here, agent: Agent, way: Way) -> Iterator[None]:
-    """While we look for the meeting, send those on who take us for it; not where the meeting is on this very machine."""
+def _redirecting_others(here: Here, agent: Agent, way: Way) -> Iterator[None]:
+    """While this host looks for the meeting, redirect hosts that take it for the meeting's host; not if the meeting is on this machine."""
     if way.own or agent.probes is None:
         yield
         return
-    door = Door([agent.probes.address], here.plan.port, signpost(_told(here), here.name, way.addresses))
+    door = Door([agent.probes.address], here.plan.port, redirecting(_job_of(here), here.name, way.addresses))
     with contextlib.closing(door):
         yield
 
 
-def _told(here: Here) -> dict[str, Any]:
-    """What this host was told about the job; the others were perhaps told something else."""
+def _job_of(here: Here) -> dict[str, Any]:
+    """The job as this host's options describe it; other hosts may have been given other options."""
     plan = here.plan
     return {"nnodes": plan.nodes_max, "node_rank": plan.node_rank, "nproc": plan.nproc, "master": plan.master, "port": plan.port}
 
 
 def _hello(here: Here) -> dict[str, Any]:
-    return {"name": here.name, "told": _told(here), "token": token_of(here.plan.job_id), "pid": os.getpid()}
+    return {"name": here.name, "told": _job_of(here), "token": token_of(here.plan.job_id), "pid": os.getpid()}
 
 
 def _report(job: Job, started: float, note: str = "") -> dict[str, Any]:

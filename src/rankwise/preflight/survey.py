@@ -6,11 +6,12 @@ import secrets
 import socket
 import statistics
 import time
+from collections.abc import Iterable
 
+from rankwise.meet.links import Pair
 from rankwise.preflight.job import Facts, Job, Link
 from rankwise.preflight.measured import is_explained
-from rankwise.preflight.members import Circle, Member
-from rankwise.preflight.pairing import Pair, rounds_for, second_look
+from rankwise.preflight.members import Member, Members
 from rankwise.preflight.probes import TOKEN_BYTES
 
 _CLOCK_ASKS = 5
@@ -20,20 +21,21 @@ _FACTS_S = 3600.0  # as long as the time limit allows: --fit may take all of it
 _LINK_NUMBERS = ("rtt_s", "sent", "echoes", "lost_out", "lost_back", "largest", "wanted", "up", "down")
 
 Knocks = dict[str, dict[str, Facts]]
+_ALL_PAIRS_UP_TO = 8  # hosts; beyond that two rounds and a third for the suspects take the place of all pairs
 
 
 class Survey:
     """One survey of a circle of hosts; its token opens their probes."""
 
-    def __init__(self, circle: Circle) -> None:
-        self._circle = circle
+    def __init__(self, hosts: Members) -> None:
+        self._hosts = hosts
         self._token = secrets.token_hex(TOKEN_BYTES)
 
     def ask_for_facts(self) -> None:
-        self._circle.say("gathering what each host sees of itself")
+        self._hosts.say("gathering what each host sees of itself")
         command = {"do": "facts", "token": self._token}
-        answers = self._circle.ask_all({member.name: command for member in self._circle.members}, _FACTS_S)
-        for member in self._circle.members:
+        answers = self._hosts.ask_all({member.name: command for member in self._hosts.members}, _FACTS_S)
+        for member in self._hosts.members:
             answer = answers.get(member.name, {})
             facts, offer = answer.get("facts"), answer.get("offer")
             member.facts = {str(name): found for name, found in facts.items() if isinstance(found, dict)} if isinstance(facts, dict) else {}
@@ -42,17 +44,17 @@ class Survey:
 
     def clocks(self) -> dict[str, tuple[float, float]]:
         """Each host's clock against ours, and the error of that."""
-        return {member.name: found for member in self._circle.members if (found := _clock_of(member))}
+        return {member.name: found for member in self._hosts.members if (found := _clock_of(member))}
 
     def knock(self) -> Knocks:
         """Every host at every other host's ports; all at once."""
         offers = self._offers()
-        self._circle.say(f"knocking at the ports of {len(offers)} hosts")
+        self._hosts.say(f"knocking at the ports of {len(offers)} hosts")
         commands = {
             name: {"do": "knock", "token": self._token, "peers": {other: offer for other, offer in offers.items() if other != name}}
             for name in offers
         }
-        answers = self._circle.ask_all(commands, _KNOCK_S) if len(offers) > 1 else {}
+        answers = self._hosts.ask_all(commands, _KNOCK_S) if len(offers) > 1 else {}
         return {name: _sound_knocks(answer["answers"]) for name, answer in answers.items() if isinstance(answer.get("answers"), dict)}
 
     def measure_links(self, knocks: Knocks) -> list[Link]:
@@ -61,13 +63,13 @@ class Survey:
         rounds = rounds_for(names) if len(names) > 1 else []
         links: list[Link] = []
         for number, pairs in enumerate(rounds, 1):
-            self._circle.say(f"measuring links, round {number} of {len(rounds)}")
+            self._hosts.say(f"measuring links, round {number} of {len(rounds)}")
             links += self._measure_round(pairs, knocks)
         if sum(map(len, rounds)) < len(names) * (len(names) - 1) // 2:
             bad = [link for link in links if _is_suspicious(link.facts, links)]
             good = [(link.source, link.target) for link in links if link not in bad]
             for pairs in second_look(names, good, [(link.source, link.target) for link in bad]):
-                self._circle.say("measuring the suspects once more, with other partners")
+                self._hosts.say("measuring the suspects once more, with other partners")
                 links += self._measure_round(pairs, knocks)
         return links
 
@@ -79,21 +81,21 @@ class Survey:
         for backend in ("gloo", "nccl"):
             if backend == "nccl" and not all(host.of("gpu-count").get("seen_by_torch") for host in job.hosts):
                 continue
-            self._circle.say(f"trying collectives on {backend}")
+            self._hosts.say(f"trying collectives on {backend}")
             command = {"do": "collective", "backend": backend, "world_size": len(job.hosts), "limit_s": _COLLECTIVE_S}
             command |= {"host": job.hosts[0].address, "port": _free_port(job.hosts[0].address)}
-            answers = self._circle.ask_all({host.name: {**command, "rank": rank} for rank, host in enumerate(job.hosts)}, 2 * _COLLECTIVE_S)
+            answers = self._hosts.ask_all({host.name: {**command, "rank": rank} for rank, host in enumerate(job.hosts)}, 2 * _COLLECTIVE_S)
             found[backend] = {host.name: answers.get(host.name) or {"error": "no answer"} for host in job.hosts}
         return found
 
     def _offers(self) -> dict[str, dict[str, object]]:
-        return {member.name: member.offer for member in self._circle.members if member.offer}
+        return {member.name: member.offer for member in self._hosts.members if member.offer}
 
     def _measure_round(self, pairs: list[Pair], knocks: Knocks) -> list[Link]:
         offers = self._offers()
         directed = [pair for pair in (_open_way(pair, knocks) for pair in pairs) if pair is not None]
         commands = {source: {"do": "link", "token": self._token, "peer": offers[target]} for source, target in directed}
-        answers = self._circle.ask_all(commands, _LINK_S)
+        answers = self._hosts.ask_all(commands, _LINK_S)
         found = ((source, target, answers.get(source, {}).get("facts")) for source, target in directed)
         return [Link(source, target, _sound_link(facts)) for source, target, facts in found if isinstance(facts, dict)]
 
@@ -158,3 +160,41 @@ def _free_port(address: str) -> int:
     with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
         probe.bind((address, 0))
         return int(probe.getsockname()[1])
+
+
+def rounds_for(names: list[str]) -> list[list[Pair]]:
+    """Rounds of pairs that do not share a host, so that they can be measured at once. Every pair for few hosts, two rounds for many."""
+    rounds = _tournament(names)
+    return rounds if len(names) <= _ALL_PAIRS_UP_TO else rounds[:2]
+
+
+def second_look(names: list[str], good: Iterable[Pair], bad: Iterable[Pair]) -> list[list[Pair]]:
+    """Each suspect with a host that is beyond suspicion, where they have not met: this is what tells a node from a link."""
+    good, bad = list(good), list(bad)
+    suspects = [name for name in names if any(name in pair for pair in bad)]
+    met = {frozenset(pair) for pair in [*good, *bad]}
+    trusted = [name for name in names if name not in suspects and any(name in pair for pair in good)]
+    found: list[list[Pair]] = []
+    for suspect in suspects:
+        partner = next((name for name in trusted if frozenset((suspect, name)) not in met), None)
+        if partner is None:
+            continue
+        pair = (partner, suspect)
+        free = next((some for some in found if not any(set(other) & set(pair) for other in some)), None)
+        if free is None:
+            found.append([pair])
+        else:
+            free.append(pair)
+    return found
+
+
+def _tournament(names: list[str]) -> list[list[Pair]]:
+    """Everybody with everybody, by the circle method: one stays, the others move on by one seat."""
+    order: list[str | None] = [*names, *([None] if len(names) % 2 else [])]
+    rounds = []
+    for _ in range(len(order) - 1):
+        half = len(order) // 2
+        pairs = zip(order[:half], reversed(order[half:]))
+        rounds.append([(a, b) for a, b in pairs if a is not None and b is not None])
+        order = [order[0], order[-1], *order[1:-1]]
+    return rounds

@@ -89,7 +89,7 @@ class TorchProcess:
         except queue.Empty:
             return {"error": f"no answer within {timeout_s:.0f} s", "timed_out": True}
         if line is None:
-            self._lines.put(None)  # for whoever asks next
+            self._lines.put(None)  # for the next caller
             return {"error": self._how_it_ended()}
         return line
 

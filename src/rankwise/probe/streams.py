@@ -6,7 +6,7 @@ Only descriptors that are the launcher's own pipe are exchanged (for another pip
 import os
 import sys
 
-from . import journal
+from . import RANK_VARIABLES, journal
 
 _done_pid = 0
 
@@ -59,7 +59,7 @@ def _send(address: str, text: str, fds: list[int], is_answered: bool = False) ->
 
 
 def _rank_in_environment() -> str:
-    for name in ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"):
+    for name in RANK_VARIABLES:
         if os.environ.get(name, "").isdigit():
             return os.environ[name]
     return "-"

@@ -9,13 +9,12 @@ from typing import Any
 
 from rankwise.evidence.records import JobEvidence
 from rankwise.report.page.finding_card import finding_card
-from rankwise.report.page.job_facts import blind_section, facts_section, output_section
+from rankwise.report.page.job_facts import blind_section, facts_section, output_section, step_times_section
 from rankwise.report.page.markup import Html, joined, tag
 from rankwise.report.page.rank_rows import rank_section
 from rankwise.report.page.rank_state import rank_states
 from rankwise.report.page.scene import Scene, make_scene
 from rankwise.report.page.stacks import stack_section
-from rankwise.report.page.step_times import step_times_section
 from rankwise.report.page.timeline_table import timeline_section
 from rankwise.report.verdict import findings_of, seconds_of
 from rankwise.report.wording import duration_text, one_line

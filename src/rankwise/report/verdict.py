@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
+from rankwise.files import write_whole
 from rankwise.findings import Finding
 
 Outcome = Literal["completed", "crashed", "hung", "stalled", "running"]
@@ -38,18 +37,9 @@ def verdict_dict(
     }
 
 
-def write_json_atomically(path: str | os.PathLike[str], data: Any) -> None:
+def write_json_atomically(path: Path, data: Any) -> None:
     """Write `data` so that a reader sees the old file or the new one, never half; only the owner may read it."""
-    target = Path(path)
-    text = json.dumps(data, indent=2, allow_nan=False, default=str) + "\n"
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")  # mode 0600
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(temporary).replace(target)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    write_whole(path, json.dumps(data, indent=2, allow_nan=False, default=str) + "\n", is_private=True)
 
 
 def findings_of(verdict: dict[str, Any]) -> list[Finding]:

@@ -51,7 +51,7 @@ class Guard:
             host, own = urlsplit(origin).netloc, headers.get("host", "")
             name = urlsplit(f"//{own}").hostname
         except ValueError:
-            raise Forbidden("the Origin of this request is none") from None
+            raise Forbidden("the Origin of this request is not an origin") from None
         if host != own or (self.is_loopback and name not in _LOOPBACK):
             raise Forbidden("pages of other sites may not ask this server")
 

@@ -71,7 +71,7 @@ class Catalogue:
         await asyncio.gather(*[load(model) for model in self.all if model.preload])
 
     def find(self, name: str, version: str = "") -> Answering:
-        """The newest version where none is named, of those that are not out of order if there are any."""
+        """The newest version where none is named; one that works, if there is any."""
         versions = self.by_name.get(name)
         if versions is None:
             raise NotFound(f"there is no model {name[:200]!r}")
@@ -90,7 +90,7 @@ class Catalogue:
         return list(self.by_name[name].values())
 
     async def load(self, name: str) -> None:
-        """All versions that its file or folder has now: new ones come, those that are gone go, the others are loaded anew."""
+        """Read its file or folder again: load new versions, drop the versions that are gone, reload the others."""
         async with self._changing:
             said = await self._said_anew(name)
             known = self.by_name.get(name, {})

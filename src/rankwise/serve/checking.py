@@ -113,4 +113,4 @@ def _as_array(value: Any) -> Array:
         array: Array = np.empty(len(value), object)
         array[:] = value
         return array
-    raise ModelFailed(f"the model gave a {type(value).__name__}, which is no tensor")
+    raise ModelFailed(f"the model gave a {type(value).__name__}, which is not a tensor")

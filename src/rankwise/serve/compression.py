@@ -44,7 +44,7 @@ def _inflated(data: bytes, wbits: int, limit: int) -> bytes:
 
 def wanted_encoding(accept: str) -> str:
     """gzip or deflate where a client asks for just that one. Many libraries list all they know with each request, and packing tensors
-    for somebody who did not ask would only take time."""
+    for a client that did not ask would only take time."""
     name = accept.split(";")[0].strip().lower()
     return name if name in ("gzip", "deflate") and "," not in accept and "q=0" not in accept.replace(" ", "") else ""
 

@@ -12,7 +12,7 @@ class RequestError(Exception):
     """A request that is not answered with a result; `grpc` is the name of the status there."""
 
     status, grpc = 400, "INVALID_ARGUMENT"
-    model = ""  # that was asked, where there is such a one
+    model = ""  # the model that was asked, if any
 
     def __init__(self, text: str, status: int = 0) -> None:
         super().__init__(text)

@@ -1,4 +1,4 @@
-"""Around each HTTP request: who may ask, what is counted and logged, and that whatever happens ends in an answer."""
+"""Around each HTTP request: access, counting and logging; every request gets an answer, whatever fails."""
 
 from __future__ import annotations
 

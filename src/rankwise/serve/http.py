@@ -116,7 +116,7 @@ class Connection(asyncio.Protocol):
                 return
         except httptools.HttpParserError as error:
             if self._refusal is None:
-                self._refusal = RequestError(f"this is no HTTP request: {error}"[:200])
+                self._refusal = RequestError(f"this is not an HTTP request: {error}"[:200])
         if self._refusal is None and self._head_bytes > self._limits.head_bytes:
             self._refusal = RequestError(f"the headers take more than {self._limits.head_bytes} bytes", 431)
         if self._refusal is not None:
@@ -126,7 +126,7 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def eof_received(self) -> None:
-        """As nginx has it: who has nothing more to say has gone. asyncio closes the connection."""
+        """Like nginx: a client that closes its sending side has gone. asyncio closes the connection."""
 
     def connection_lost(self, error: Exception | None) -> None:
         self._server.connections.discard(self)

@@ -25,7 +25,7 @@ class InferRequest:
     remaining_s: float | None = None  # what is left of a deadline that the transport has
 
     def deadline_s(self) -> float | None:
-        """`timeout` of the protocol is in microseconds; 0 is none."""
+        """`timeout` of the protocol is in microseconds; 0 means no timeout."""
         timeout = self.parameters.get("timeout", 0)
         if isinstance(timeout, str) and timeout.isdecimal() and len(timeout) < 20:
             timeout = int(timeout)

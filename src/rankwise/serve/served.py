@@ -67,7 +67,7 @@ class Served(Answering):
         try:
             if self._pool.can_change:
                 await self._done(self._pool.reload, self.key, entry.model)
-            else:  # those who ask now wait until it is loaded again
+            else:  # requests that come now wait until it is loaded again
                 self._pool.unload(self.key)
                 await self._done(self._pool.load, self.key)
         except Exception as error:

@@ -143,7 +143,7 @@ class Server:
         self.grpc_address = host, port
 
     async def stop(self) -> None:
-        """No new requests; those that are there are answered, for at most `drain_s`."""
+        """Refuse new requests, and answer the ones already there, for at most `drain_s`."""
         self.health.is_draining = True
         logging.getLogger("rankwise.pool").removeHandler(self._findings)
         if self._listening is not None:
@@ -202,7 +202,7 @@ def parse_address(text: str) -> tuple[str, int]:
     """`127.0.0.1:8000`, `[::1]:8000`, or `:8000` for all interfaces."""
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdecimal() or int(port) > 65535:
-        raise UsageError(f"{text!r} is no address to listen on", next=("write it as HOST:PORT, as in 127.0.0.1:8000",))
+        raise UsageError(f"{text!r} is not an address to listen on", next=("write it as HOST:PORT, as in 127.0.0.1:8000",))
     return host.strip("[]") or "0.0.0.0", int(port)
 
 

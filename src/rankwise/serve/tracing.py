@@ -1,4 +1,4 @@
-"""OpenTelemetry spans, where somebody wants them: one per request, in the client's own trace. Bodies and tokens are not in them."""
+"""OpenTelemetry spans, if asked for: one per request, in the client's own trace. Bodies and tokens are never in them."""
 
 from __future__ import annotations
 

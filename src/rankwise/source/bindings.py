@@ -125,7 +125,7 @@ def reaching(found: list[Binding], use: ast.Name) -> list[Binding]:
 
 
 def _is_certain(binding: Binding, on_path: set[ast.AST]) -> bool:
-    """True if whoever gets to the end of the path has come through this earlier binding."""
+    """True if every way to the end of the path goes through this earlier binding."""
     statement = _statement_of(binding.node)
     if binding.kind == "parameter" or statement in on_path:
         return True

@@ -70,7 +70,7 @@ class SourceBook:
     # -- conditions -----------------------------------------------------------------------------------------------------------
 
     def guards(self, file: str, line: int) -> list[Guard]:
-        """The conditions around a line inside its function, and those it got past (`if …: return`), outermost first."""
+        """The conditions around a line inside its function, and the early exits before it (`if …: return`), outermost first."""
         if (file, line) not in self._guards:
             statement = self._statement_at(file, line)
             try:
@@ -226,7 +226,7 @@ class SourceBook:
         return max((line for line in lines if line < frame_line), default=None)
 
     def argument_name(self, file: str, line: int, function: str, keyword: str, position: int) -> str:
-        """The plain variable passed to a call at a line, e.g. for init_method=method; empty if it is no plain variable."""
+        """The plain variable passed to a call at a line, e.g. for init_method=method; empty if it is something else."""
         tree = self.tree(file)
         return passed_name(tree, line, function, keyword, position) if tree is not None else ""
 
@@ -314,6 +314,6 @@ def common_frames(a: Stack, b: Stack) -> tuple[Frame, Frame] | None:
 
 
 def _is_same_function(function: ast.AST, frame: Frame) -> bool:
-    """False where the file was edited since the job started, so that its lines are not those that run."""
+    """False if the file was edited since the job started: then other lines run than the file shows."""
     name = frame.function.rsplit(".", 1)[-1]
     return not isinstance(function, FUNCTIONS) or not name.isidentifier() or function.name == name

@@ -11,7 +11,7 @@ UNKNOWN = object()
 NEVER = object()  # the value of what is not come by
 SOMETHING = object()  # an object of which no more is known than that it is there: true, and not None
 _DEEPEST = 60  # expressions within expressions, through variables and helpers
-_LONGEST = 300  # steps: a condition that takes more is none that a reader would understand
+_LONGEST = 300  # steps: no reader would understand a condition that takes more
 
 
 class Expressions:
@@ -98,7 +98,7 @@ class Expressions:
 
 
 def common_value(values: Iterable[Any]) -> Any:
-    """The one value that all values are, leaving out those that never come about."""
+    """The value that all of them have, apart from values that never come about."""
     common = NEVER
     for value in values:
         if value is UNKNOWN or (value is not NEVER and common is not NEVER and value != common):

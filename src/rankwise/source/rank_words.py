@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from functools import cache
 
+from rankwise.ranks import RANK_VARIABLES
 from rankwise.source.tree import called_name, last_name, owner_name, string_key
 
 _GLOBAL = {"rank", "global_rank", "world_rank", "process_index", "my_rank", "proc_id", "rank_id"}
@@ -14,11 +15,7 @@ _LOOSE_SIZES = {"size", "world", "ws"}  # world sizes only where a rank stands b
 _MAIN = {"is_main_process", "is_master", "is_main", "is_rank_zero", "is_rank0", "main_process", "is_global_zero", "master_process"}
 _LOCAL_MAIN = {"is_local_main_process"}
 _CALLS = {"get_rank": "rank", "get_global_rank": "rank", "get_local_rank": "local_rank", "get_world_size": "world_size"}
-_VARIABLES = {
-    "rank": ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"),
-    "local_rank": ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "PMIX_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"),
-    "world_size": ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "PMI_SIZE", "SLURM_NTASKS"),
-}
+_VARIABLES = dict(zip(("rank", "world_size", "local_rank"), zip(*RANK_VARIABLES)))
 _ZERO_ONLY = ("rank_zero", "rank0_only", "main_process_only", "on_main_process", "master_only", "only_rank")
 _PARTS = ("group", "mesh", "pg")  # their ranks count from zero within a part of the job
 _OTHER_RANKS = ("lora", "lowrank", "low_rank", "svd", "adapter")  # there `rank` is a matter of algebra
@@ -45,7 +42,7 @@ def meaning_of(name: str) -> str:
 
 
 def meaning_of_call(call: ast.Call) -> str:
-    """What a call answers, as for `meaning_of`; a rank within a group is none of these."""
+    """What a call answers, as for `meaning_of`; empty for a rank within a group."""
     name = called_name(call).lower().lstrip("_")
     meaning = _CALLS.get(name) or meaning_of(name)
     given = [*call.args, *(keyword.value for keyword in call.keywords)]

@@ -38,7 +38,7 @@ def find_shell_setting(lines: list[str], variable: str) -> int | None:
 
 
 def passed_name(tree: ast.Module, line: int, function: str, keyword: str, position: int) -> str:
-    """The plain variable that a call at a line is given; empty if it is no plain variable."""
+    """The plain variable that a call at a line is given; empty if it is something else."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and called_name(node) == function and covers(node, line):
             given = next((k.value for k in node.keywords if k.arg == keyword), None)

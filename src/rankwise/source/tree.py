@@ -17,12 +17,12 @@ _LONGEST_FILE = 2_000_000  # characters: longer ones are generated, and take sec
 
 
 def parse(text: str) -> ast.Module | None:
-    """The tree of a Python file; None for what is no Python or too long."""
+    """The tree of a Python file; None if it is not Python, or too long."""
     if len(text) > _LONGEST_FILE:
         return None
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what Python thinks of the user's escapes is no news in a verdict
+            warnings.simplefilter("ignore")  # warnings about the user's escapes do not belong in a verdict
             tree = ast.parse(text.removeprefix("\ufeff"))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None

@@ -13,9 +13,9 @@ import torch.distributed as dist
 
 from rankwise.causes import load_cause
 from rankwise.findings import Finding, Place, ranks_text
+from rankwise.meet.differences import find_difference
 from rankwise.stages import GRADIENT, PARAMETERS, Stage
 from rankwise.train.assembly import Assembly
-from rankwise.train.rollcall import odd_ones
 
 Described = list[list[Any]]  # [name, shape, dtype] of each parameter and buffer, or [name, digest] of each gradient
 
@@ -53,7 +53,8 @@ class Agreement:
         if len(notes) < 2:
             return
         digests = {rank: note for note, ranks in notes.items() for rank in ranks}
-        odd = odd_ones(digests)
+        differs = find_difference(digests)
+        odd = differs.odd if differs else ()
         few = min(odd) if len(odd) < len(digests) else min(rank for rank in digests if digests[rank] != digests[0])
         many = min(rank for rank in digests if digests[rank] != digests[few])
         own = self._assembly.rank
@@ -62,7 +63,7 @@ class Agreement:
         shown = {rank: json.loads(self._assembly.read(f"{stage.name}{visit}/shown/{rank}", _ANSWER_S) or "[]") for rank in (many, few)}
         finding = judge(many, shown[many], few, shown[few], notes)
         places = {card.rank: card.place for card in self._assembly.cards}
-        self._assembly.stop(_placed(finding, places, sorted(odd) if len(odd) < len(digests) else [many, few], stage))
+        self._assembly.stop(_placed(finding, places, list(odd) if len(odd) < len(digests) else [many, few], stage))
 
 
 def find_different_models(many: int, theirs: Described, few: int, own: Described, notes: dict[str, list[int]]) -> Finding:

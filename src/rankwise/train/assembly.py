@@ -29,7 +29,7 @@ from rankwise.train.store_client import StoreLost, pauses_s
 
 logger = logging.getLogger("rankwise.session")
 
-_HEAR_S = 5.0  # how long those who can still report are waited for
+_HEAR_S = 5.0  # how long to wait for ranks that can still report
 _LEAVE_S = 10.0
 _LOOK_EVERY_S = 0.7
 
@@ -47,7 +47,7 @@ class Assembly:
         self._stage: Stage = REGISTRATION
         self._is_over = False
         self._looked_at, self._gone = 0.0, set[int]()
-        self._num_present = 1  # those that can be told, this one included
+        self._num_present = 1  # ranks that can be reached, this one included
 
     def gather(self, timeout_s: float) -> None:
         """Register, and wait until every rank has; raises the same finding on every rank that is here."""
@@ -166,7 +166,7 @@ class Assembly:
     # -- telling and leaving --------------------------------------------------------------------------------------------------
 
     def _stop(self, finding: Finding) -> NoReturn:
-        """Report here, say so, wait for those that can still report, and only then leave with the finding."""
+        """Report here, say so, wait for the ranks that can still report, and only then leave with the finding."""
         error = StartError(finding)
         at = f"{self._card.rank} ({self._card.host})"
         logger.error("rank %s: start-up failed, not passed: %s. %s %s", at, STAGE_NAMED[finding.stage].done, finding.code, finding.summary)
@@ -177,7 +177,7 @@ class Assembly:
             self._store.wait(f"{heard}/all", time.monotonic() + _HEAR_S)
             self.leave()
         except StoreLost:
-            pass  # the store is gone, and with it whoever could be waited for
+            pass  # the store is gone, and nothing is left to wait for
         raise error
 
     def leave(self) -> None:
@@ -215,7 +215,7 @@ class Assembly:
 
     @contextmanager
     def _told_if_interrupted(self, tell: Callable[[Finding], None]) -> Iterator[None]:
-        """A rank that leaves by an exception of its own, or by Ctrl-C, says so to those that would wait for it."""
+        """A rank that leaves by an exception of its own, or by Ctrl-C, tells the ranks that would wait for it."""
         try:
             yield
         except StartError:

@@ -15,9 +15,9 @@ import torch
 import torch.distributed as dist
 
 from rankwise.findings import Place
+from rankwise.meet.network import Interface, gloo_interface, interface_of, interfaces, is_loopback, nccl_interface, source_address
 from rankwise.ranks import read_job_name
 from rankwise.train.devices import Claim
-from rankwise.train.interfaces import offered_address, own_addresses, route_to
 from rankwise.version import __version__
 
 _SETTINGS = ("NCCL_", "GLOO_", "TORCH_NCCL_", "TORCH_DISTRIBUTED_DEBUG")
@@ -37,7 +37,7 @@ class Card:
     launcher: int = 0  # the parent's pid: a rank started again by the same launcher replaces the one before
     backend: str = ""
     device: str = "cpu"
-    gpu: str = ""  # the card's own number, the same whoever asks
+    gpu: str = ""  # the card's own number, the same in every process
     address: str = ""  # what this rank's backend will tell the others to connect to
     route: str = ""  # the address this host uses towards the store
     interface: str = ""  # that `address` belongs to
@@ -57,7 +57,7 @@ class Card:
 
     @property
     def is_loopback(self) -> bool:
-        return self.address.startswith("127.") or self.address == "::1"
+        return is_loopback(self.address)
 
     def dials(self, other: Card) -> bool:
         """Whether this rank's backend connects to the other's address: of two gloo ranks the higher address does; with NCCL both do."""
@@ -75,9 +75,9 @@ class Card:
 
 def own_card(rank: int, world_size: int, local_rank: int | None, claim: Claim, store_address: str, environ: Mapping[str, str]) -> Card:
     """This process's card."""
-    names = own_addresses()
-    route = route_to(store_address)
-    address = offered_address(claim.backend, environ) or route
+    known = interfaces()
+    route = source_address(store_address)
+    address = _offered_address(claim.backend, environ, known) or route
     return Card(
         id=uuid.uuid4().hex[:16],
         rank=rank,
@@ -92,12 +92,24 @@ def own_card(rank: int, world_size: int, local_rank: int | None, claim: Claim, s
         gpu=claim.gpu,
         address=address,
         route=route,
-        interface=names.get(address, ""),
-        route_interface=names.get(route, ""),
+        interface=_name_of(address, known),
+        route_interface=_name_of(route, known),
         versions=own_versions(claim.backend),
         settings={name: value for name, value in sorted(environ.items()) if name.startswith(_SETTINGS)},
         problem=claim.problem.to_dict() if claim.problem else None,
     )
+
+
+def _offered_address(backend: str, environ: Mapping[str, str], known: list[Interface]) -> str:
+    """What this rank's backend tells the others to connect to. NCCL chooses by itself: empty where no variable tells it what to use."""
+    if "nccl" not in backend:
+        return gloo_interface(environ, socket.gethostname(), known)[1]
+    return nccl_interface(environ, known)[1] if environ.get("NCCL_SOCKET_IFNAME") else ""
+
+
+def _name_of(address: str, known: list[Interface]) -> str:
+    interface = interface_of(address, known)
+    return interface.name if interface else ""
 
 
 def _as_bytes(address: str) -> bytes:

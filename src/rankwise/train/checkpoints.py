@@ -17,13 +17,11 @@ from rankwise.causes import load_cause
 from rankwise.errors import TrainError, UsageError
 from rankwise.findings import Finding
 from rankwise.train import committed, group
-from rankwise.train.captured import check_plain, on_cpu, restore_rng, rng_state, seed_rng
-from rankwise.train.committed import STATE, Saved
+from rankwise.train.captured import check_plain, find_misfit, on_cpu, restore_rng, rng_state, seed_rng
+from rankwise.train.committed import STATE, Saved, not_written, unsafe
 from rankwise.train.distcp import asked_for
-from rankwise.train.fitting import find_misfit
-from rankwise.train.rank_zero import rank_zero
+from rankwise.train.group import rank_zero
 from rankwise.train.sharded import load_sharded, save_sharded
-from rankwise.train.telling import not_written, unsafe
 from rankwise.train.wrap import unwrap
 
 log = logging.getLogger("rankwise.train")

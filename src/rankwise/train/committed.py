@@ -22,6 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from rankwise.causes import load_cause
+from rankwise.findings import Finding
+
 MANIFEST, STATE, LAST = "manifest.json", "state.pt", "last.pt"
 _NAME = re.compile(r"step-(\d{8,})$")
 _BLOCK = 1 << 20
@@ -78,7 +81,7 @@ def write_file(path: Path, write: Callable[[BinaryIO], object]) -> dict[str, Any
 
 
 def hash_file(path: Path) -> dict[str, Any]:
-    """The line for the manifest of a file somebody else has written, which is flushed to the disk here."""
+    """The manifest's line for a file that torch has written; flushes it to the disk."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(_BLOCK):
@@ -174,3 +177,27 @@ def _flush_folder(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def not_written(folder: Path, step: int, error: OSError) -> Finding:
+    there = all_saved(folder)
+    try:
+        free = f", {shutil.disk_usage(folder).free / 2**20:.0f} MiB free"
+    except OSError:
+        free = ""
+    last = f"the last good one is of step {there[0].step}" if there else "there is no earlier one"
+    summary = f"the checkpoint of step {step} could not be written: {error.strerror or error}{free}; {last}"
+    return load_cause("RW707").finding(summary, certain=True, why=f"{folder}: {error}")
+
+
+def damaged(path: Path, problem: str) -> Finding:
+    return load_cause("RW708").finding(f"{path} is damaged: {problem}", certain=True)
+
+
+def unsafe(path: Path, asked_for: str) -> Finding:
+    return load_cause("RW731").finding(
+        f"{path} would run code when loaded, and was refused",
+        certain=True,
+        why=f"it asks for {asked_for}; rankwise writes nothing of the kind, so somebody else has changed the checkpoint",
+        next=("remove it, and find out who could write to that folder",),
+    )

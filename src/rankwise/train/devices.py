@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import psutil
 import torch
 import torch.distributed as dist
 
 from rankwise.causes import load_cause
 from rankwise.findings import Finding, Place
+from rankwise.meet.network import interfaces, missing_interface
 from rankwise.stages import DEVICES, ENVIRONMENT
 
 
@@ -60,10 +60,8 @@ def find_missing_interface(backend: str, environ: Mapping[str, str], me: Place) 
     """An interface that a variable names and this host does not have."""
     variable = "NCCL_SOCKET_IFNAME" if "nccl" in backend else "GLOO_SOCKET_IFNAME"
     wanted = environ.get(variable, "")
-    there = sorted(psutil.net_if_addrs())
-    if not wanted or ("nccl" in backend and (wanted.startswith("^") or _nccl_finds(wanted, there))):
-        return None
-    if "nccl" not in backend and all(name in there for name in wanted.split(",")):
+    there = sorted(interface.name for interface in interfaces())
+    if not missing_interface(variable, wanted, there):
         return None
     return load_cause("RW108").finding(
         f"{variable}={wanted} on rank {me.rank}: there is no such network interface on {me.host} (there are {', '.join(there)})",
@@ -72,12 +70,6 @@ def find_missing_interface(backend: str, environ: Mapping[str, str], me: Place) 
         why="the backend can bind to no address, so the ranks could never connect",
         stage=ENVIRONMENT.name,
     )
-
-
-def _nccl_finds(wanted: str, there: list[str]) -> bool:
-    """NCCL takes prefixes, and exact names after `=`."""
-    names = wanted.lstrip("=").split(",")
-    return any(name == one if wanted.startswith("=") else one.startswith(name) for name in names for one in there)
 
 
 def _unusable(summary: str, me: Place) -> Finding:

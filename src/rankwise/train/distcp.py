@@ -41,7 +41,7 @@ def read_metadata(folder: Path) -> Metadata:
         metadata.state_dict_metadata.items()
     except Refused:
         raise
-    except Exception as error:  # bytes that are no whole pickle fail in many ways
+    except Exception as error:  # a damaged pickle fails in many ways
         raise ValueError(f"{METADATA} is not what torch.distributed.checkpoint writes ({type(error).__name__}: {error})") from error
     if outside := [name for name in names if Path(name).name != name]:
         raise ValueError(f"{METADATA} names {outside[0][:_ROOM]!r}, which is not a file beside it")

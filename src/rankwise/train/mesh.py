@@ -9,23 +9,22 @@ import socket
 import struct
 import termios
 import time
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from rankwise.causes import load_cause
 from rankwise.findings import Finding
+from rankwise.meet.links import blame
+from rankwise.meet.ports import try_port
 from rankwise.stages import Stage
 from rankwise.train.assembly import Assembly
 from rankwise.train.cards import Card
-from rankwise.train.store import try_connect
 
 _PATIENCE_S = 4.0  # a healthy backend connects in a fraction of this
 _LOOK_EVERY_S = 0.2
-_EARS_S = 3.0
+_PORT_S = 3.0
 _CONNECT_S = 1.5
-_NUM_TRIES = 3  # a path that loses every third packet is no closed door
-_TRY_S = _NUM_TRIES * _CONNECT_S
+_TRY_S = 4.5
 _BULK_S = 5.0
 _BULK = bytes(16384)  # several packets of the largest size
 _SWALLOWED = "small packets arrive, large ones vanish"
@@ -53,7 +52,7 @@ class Mesh:
         self.is_over = False  # the test was made and showed nothing
 
     def turn(self, has_failed: bool) -> Finding | None:
-        """Take part once somebody asked; rank 0 gets the finding, if there is one."""
+        """Take part once a rank has asked for the test; rank 0 gets the finding, if there is one."""
         now = time.monotonic()
         if now - self._looked < _LOOK_EVERY_S or self.is_over:
             return None
@@ -69,42 +68,39 @@ class Mesh:
         return None
 
     def _test(self) -> Finding | None:
-        speakers = speakers_of(self._assembly.cards)
-        if len(speakers) < 2:
+        firsts = first_of_each_host(self._assembly.cards)
+        if len(firsts) < 2:
             return self._concluded(None)
-        if self._card.rank in {speaker.rank for speaker in speakers}:
-            self._speak(speakers)
+        if self._card.rank in {first_rank.rank for first_rank in firsts}:
+            self._try_peers(firsts)
         if self._card.rank != 0:
             return None
-        deadline = time.monotonic() + _EARS_S + _TRY_S + _BULK_S + 1.0
-        told = [self._assembly.read(f"{self._key}/paths/{speaker.rank}", max(0.0, deadline - time.monotonic())) for speaker in speakers]
+        deadline = time.monotonic() + _PORT_S + _TRY_S + _BULK_S + 1.0
+        told = [self._assembly.read(f"{self._key}/paths/{first_rank.rank}", max(0.0, deadline - time.monotonic())) for first_rank in firsts]
         paths = [Path(**path) for rows in told if rows for path in json.loads(rows)]
-        silent = [speaker for speaker, rows in zip(speakers, told) if not rows]
+        silent = [first_rank for first_rank, rows in zip(firsts, told) if not rows]
         return self._concluded(find_broken_paths(paths, self._assembly.cards, self._stage) or find_silent(silent, self._stage))
 
-    def _speak(self, speakers: list[Card]) -> None:
+    def _try_peers(self, firsts: list[Card]) -> None:
         """Listen, tell where, try the others. The kernel completes a connection that nobody accepts yet, so listening is enough."""
-        own = next(speaker for speaker in speakers if speaker.rank == self._card.rank)
-        with contextlib.ExitStack() as ears:
-            ear = ears.enter_context(socket.socket(socket.AF_INET6 if ":" in own.address else socket.AF_INET))
+        own = next(first_rank for first_rank in firsts if first_rank.rank == self._card.rank)
+        with contextlib.ExitStack() as opened:
+            listener = opened.enter_context(socket.socket(socket.AF_INET6 if ":" in own.address else socket.AF_INET))
             with contextlib.suppress(OSError):
-                ear.bind((own.address, 0))
-                ear.listen(len(speakers))
-            self._assembly.post(f"{self._key}/ear/{own.rank}", str(ear.getsockname()[1]))
+                listener.bind((own.address, 0))
+                listener.listen(len(firsts))
+            self._assembly.post(f"{self._key}/listener/{own.rank}", str(listener.getsockname()[1]))
             with ThreadPoolExecutor(_MAX_PEERS) as pool:
-                paths = list(pool.map(lambda peer: self._try(own, peer), peers_of(own, speakers)))
+                paths = list(pool.map(lambda peer: self._try(own, peer), peers_of(own, firsts)))
             self._assembly.post(f"{self._key}/paths/{own.rank}", json.dumps([vars(path) for path in paths]))
-            for speaker in speakers:  # the ear stays open until all have tried it
-                self._assembly.read(f"{self._key}/paths/{speaker.rank}", _EARS_S + _TRY_S + _BULK_S)
+            for first_rank in firsts:  # the listener stays open until all have tried it
+                self._assembly.read(f"{self._key}/paths/{first_rank.rank}", _PORT_S + _TRY_S + _BULK_S)
 
     def _try(self, own: Card, peer: Card) -> Path:
-        port = self._assembly.read(f"{self._key}/ear/{peer.rank}", _EARS_S)
-        outcome = "it opened no port"
-        for _ in range(_NUM_TRIES if port else 0):
-            outcome = try_connect(peer.address, int(port or 0), _CONNECT_S)
-            if not outcome:
-                outcome = try_bulk(peer.address, int(port or 0))
-                break
+        port = self._assembly.read(f"{self._key}/listener/{peer.rank}", _PORT_S)
+        outcome = try_port(peer.address, int(port), _TRY_S) if port else "it opened no port"
+        if port and outcome == "connected":
+            outcome = try_bulk(peer.address, int(port))
         return Path(own.rank, peer.rank, f"{peer.address}:{port}", outcome)
 
     def _concluded(self, finding: Finding | None) -> Finding | None:
@@ -133,7 +129,7 @@ def _is_acknowledged(line: socket.socket, at_most: int = 0) -> bool:
     return False
 
 
-def speakers_of(cards: list[Card]) -> list[Card]:
+def first_of_each_host(cards: list[Card]) -> list[Card]:
     """The first rank of each host."""
     first: dict[str, Card] = {}
     for card in sorted(cards, key=lambda card: card.rank):
@@ -141,21 +137,22 @@ def speakers_of(cards: list[Card]) -> list[Card]:
     return list(first.values())
 
 
-def peers_of(own: Card, speakers: list[Card]) -> list[Card]:
+def peers_of(own: Card, firsts: list[Card]) -> list[Card]:
     """Those this one tries: everybody, or the next ones in the ring where there are many."""
-    index = [speaker.rank for speaker in speakers].index(own.rank)
-    return (speakers[index + 1 :] + speakers[:index])[:_MAX_PEERS]
+    index = [first_rank.rank for first_rank in firsts].index(own.rank)
+    return (firsts[index + 1 :] + firsts[:index])[:_MAX_PEERS]
 
 
 def find_broken_paths(paths: list[Path], cards: list[Card], stage: Stage) -> Finding | None:
-    """The host that most broken paths have in common: as target first, because a closed door is at the house it belongs to."""
+    """One path that did not come about, and the hosts that most likely explain all such paths."""
     by_rank = {card.rank: card for card in cards}
     is_used = {path: path.outcome == _SWALLOWED or by_rank[path.source].dials(by_rank[path.target]) for path in paths}
     broken = [path for path in paths if path.outcome and is_used[path]]
     if not broken:
         return None
-    named = _common_end(broken)
-    first = next(path for path in broken if named & {path.source, path.target})
+    hosts = {card.rank: card.host for card in cards}
+    named = _culprit_hosts(broken, [path for path in paths if not path.outcome], hosts)
+    first = next(path for path in broken if named & {hosts[path.source], hosts[path.target]})
     source, target = by_rank[first.source], by_rank[first.target]
     more = f", and {len(broken) - 1} more such paths" if len(broken) > 1 else ""
     verb = "reaches" if first.outcome == _SWALLOWED else "cannot connect to"
@@ -164,7 +161,7 @@ def find_broken_paths(paths: list[Path], cards: list[Card], stage: Stage) -> Fin
     return load_cause("RW608" if first.outcome == _SWALLOWED else "RW114").finding(
         f"{ends} at {first.address}: {first.outcome}{more}",
         certain=first.outcome != _SWALLOWED,
-        culprits=tuple(card.place for card in cards if by_rank[card.rank].host in {by_rank[rank].host for rank in named})[:64],
+        culprits=tuple(card.place for card in cards if card.host in named)[:64],
         why=_wrong_interface(target) if is_elsewhere and first.outcome != _SWALLOWED else _closed(target, first.outcome),
         next=(f"on {target.host}: export GLOO_SOCKET_IFNAME={target.route_interface}",) if is_elsewhere and target.route_interface else (),
         stage=stage.name,
@@ -184,14 +181,13 @@ def find_silent(silent: list[Card], stage: Stage) -> Finding | None:
     )
 
 
-def _common_end(broken: list[Path]) -> set[int]:
-    """The targets all broken paths lead to, else the rank most of them touch, else both ends."""
-    targets = {path.target for path in broken}
+def _culprit_hosts(broken: list[Path], whole: list[Path], hosts: dict[int, str]) -> set[str]:
+    """The host that all broken paths lead to, because a closed port is at the host it belongs to; else the fewest that explain them."""
+    targets = {hosts[path.target] for path in broken}
     if len(targets) == 1:
         return targets
-    touched = Counter(rank for path in broken for rank in (path.source, path.target))
-    (rank, count), *_ = touched.most_common()
-    return {rank} if count == len(broken) and len(touched) > 2 else set(touched)
+    bad, good = ([(hosts[path.source], hosts[path.target]) for path in paths] for paths in (broken, whole))
+    return set(blame(bad, good).hosts())
 
 
 def _wrong_interface(target: Card) -> str:

@@ -59,7 +59,7 @@ class Plan:
         return min(self.done + num_steps * self.global_batch, self.length)
 
     def counted_after(self, num_steps: int) -> int:
-        """How many samples have counted in the first so many steps, over all ranks and with those that are repeated."""
+        """How many samples have counted in the first steps, over all ranks and with repeated ones."""
         return min(num_steps * self.global_batch, self.end - self.done)
 
     def step_size(self, step: int) -> int:

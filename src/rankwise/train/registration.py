@@ -24,7 +24,7 @@ from rankwise.train.rollcall import (
     find_differences,
     find_missing,
     find_unreachable_address,
-    waiting_text,
+    registered_text,
 )
 from rankwise.train.store_client import StoreClient
 
@@ -46,7 +46,7 @@ class Registration:
         self._waiting: dict[str, Card] = {}  # answered, not confirmed yet
         self._present = {card.id: card}
         self.name = card.id if card.rank == 0 else ""
-        self.num_present = 1  # those that can be told, this one included
+        self.num_present = 1  # ranks that can be reached, this one included
 
     def run(self, timeout_s: float) -> dict[str, Any]:
         """The outcome: the cards of all ranks and what differs, or the finding that all shall raise and how many can."""
@@ -77,13 +77,13 @@ class Registration:
                 has_news = True
             elif has_news:
                 has_news = False
-                if not is_wrong and find_contradiction(cards, self._card.world_size):
+                if not is_wrong and find_contradiction(cards):
                     is_wrong, deadline = True, min(deadline, now + _SETTLE_S)
             elif now >= deadline:
                 break
             elif now >= tell_at:
                 tell_at = now + _TELL_EVERY_S
-                logger.warning(waiting_text(cards, self._card.world_size, now - began))
+                logger.warning(registered_text(cards, self._card.world_size, now - began))
         return self._publish(self._judged(timeout_s))
 
     def _is_skipped(self, number: int) -> bool:
@@ -105,7 +105,7 @@ class Registration:
 
     def _judged(self, timeout_s: float) -> dict[str, Any]:
         cards = sorted(self._present.values(), key=lambda card: card.rank)
-        finding = find_contradiction(cards, self._card.world_size)
+        finding = find_contradiction(cards)
         if finding is None and len(cards) < self._card.world_size:
             finding = find_missing(cards, self._card.world_size, timeout_s, str(self._place))
         notes = find_differences(cards)
@@ -136,7 +136,7 @@ class Registration:
         logger.warning("rank %d on %s is registered and waits for rank 0, %.0f s", self._card.rank, self._card.host, waited_s)
 
     def _raise_alarm(self, timeout_s: float) -> None:
-        """The launcher keeps the store and rank 0 never came: whoever runs out of time first tells all that are registered."""
+        """The launcher keeps the store and rank 0 never came: the first rank whose time is over tells all registered ranks."""
         cards = self._registered()
         finding = find_missing(cards, self._card.world_size, timeout_s, str(self._place))
         for card in cards:

@@ -1,12 +1,13 @@
-"""Judges the cards on the table: who is missing, who claims what another has, who differs. Pure: cards in, findings out."""
+"""Judges the cards of all ranks: which rank is missing, came twice or differs. Pure: cards in, findings out."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from rankwise.causes import load_cause
 from rankwise.findings import Finding, Place, ranks_text
+from rankwise.meet.differences import find_difference
+from rankwise.meet.roster import claimed_twice, missing_numbers, waiting_text, with_host
 from rankwise.stages import BACKEND, DEVICES, REGISTRATION
 from rankwise.train.cards import Card
 
@@ -16,20 +17,17 @@ _OWN_SETTINGS = {"NCCL_HOSTID", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCC
 _LOG_SETTINGS = ("NCCL_DEBUG", "TORCH_NCCL_DEBUG_INFO", "TORCH_NCCL_TRACE")
 
 
-def find_contradiction(cards: list[Card], world_size: int) -> Finding | None:
+def find_contradiction(cards: list[Card]) -> Finding | None:
     """What can be said before everybody is here: no rank that is still to come could put it right."""
-    return _brought_along(cards) or _claimed_twice(cards) or _different_world_sizes(cards, world_size) or _different_backends(cards)
+    return _brought_along(cards) or _claimed_twice(cards) or _different_world_sizes(cards) or _different_backends(cards)
 
 
 def find_missing(cards: list[Card], world_size: int, waited_s: float, place: str) -> Finding:
     """Who has not come when the time is over."""
-    present = {card.rank for card in cards}
-    missing = [rank for rank in range(world_size) if rank not in present]
-    hosts = {rank: likely_host(rank, cards) for rank in missing}
-    named = {host for host in hosts.values() if host}
-    on = f" on {named.pop()}" if len(named) == 1 and all(hosts.values()) else ""
+    missing = missing_numbers({card.rank for card in cards}, world_size)
+    hosts, num_here = {rank: likely_host(rank, cards) for rank in missing}, world_size - len(missing)
     return load_cause("RW101").finding(
-        f"{ranks_text(missing)}{on} never registered at {place}: {len(present)} of {world_size} ranks did within {waited_s:.0f} s",
+        f"{with_host(missing, hosts)} never registered at {place}: {num_here} of {world_size} ranks did within {waited_s:.0f} s",
         certain=True,
         culprits=tuple(Place(rank=rank, host=hosts[rank]) for rank in missing[:_MAX_PLACES]),
         why=f"registered are {roll_text(cards)}; whoever is missing was not started, ended before, or cannot reach {place} from its host",
@@ -94,13 +92,10 @@ def roll_text(cards: Iterable[Card]) -> str:
     return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown) or "none"
 
 
-def waiting_text(cards: list[Card], world_size: int, waited_s: float) -> str:
+def registered_text(cards: list[Card], world_size: int, waited_s: float) -> str:
     """`3 of 4 ranks registered, waiting for rank 2 on node-b, 14 s`."""
-    present = {card.rank for card in cards}
-    missing = [rank for rank in range(world_size) if rank not in present]
-    hosts = {likely_host(rank, cards) for rank in missing}
-    on = f" on {hosts.pop()}" if len(hosts) == 1 and None not in hosts else ""
-    return f"{len(present)} of {world_size} ranks registered, waiting for {ranks_text(missing)}{on}, {waited_s:.0f} s"
+    missing = missing_numbers({card.rank for card in cards}, world_size)
+    return waiting_text(missing, {rank: likely_host(rank, cards) for rank in missing}, world_size, waited_s)
 
 
 def likely_host(rank: int, cards: list[Card]) -> str | None:
@@ -128,23 +123,19 @@ def _brought_along(cards: list[Card]) -> Finding | None:
 
 
 def _claimed_twice(cards: list[Card]) -> Finding | None:
-    by_rank: dict[int, list[Card]] = {}
-    for card in cards:
-        by_rank.setdefault(card.rank, []).append(card)
-    for rank, claimants in sorted(by_rank.items()):
-        if len(claimants) > 1:
-            who = " and ".join(f"pid {card.pid} on {card.host}" for card in claimants)
-            return load_cause("RW102").finding(
-                f"{len(claimants)} processes are rank {rank}: {who}",
-                certain=True,
-                culprits=tuple(card.place for card in claimants),
-                why="RANK must be unique over all hosts; with one rank given twice another is given to nobody",
-                stage=REGISTRATION.name,
-            )
+    for rank, claimants in claimed_twice((card.rank, card) for card in cards).items():
+        who = " and ".join(f"pid {card.pid} on {card.host}" for card in claimants)
+        return load_cause("RW102").finding(
+            f"{len(claimants)} processes are rank {rank}: {who}",
+            certain=True,
+            culprits=tuple(card.place for card in claimants),
+            why="RANK must be unique over all hosts; with one rank given twice another is given to nobody",
+            stage=REGISTRATION.name,
+        )
     return None
 
 
-def _different_world_sizes(cards: list[Card], world_size: int) -> Finding | None:
+def _different_world_sizes(cards: list[Card]) -> Finding | None:
     sizes = {card.rank: card.world_size for card in cards}
     if beyond := [card for card in cards if card.rank >= card.world_size]:
         card = beyond[0]
@@ -154,13 +145,13 @@ def _different_world_sizes(cards: list[Card], world_size: int) -> Finding | None
             culprits=tuple(one.place for one in beyond),
             stage=REGISTRATION.name,
         )
-    if set(sizes.values()) <= {world_size}:
+    differs = find_difference(sizes)
+    if differs is None:
         return None
-    odd = odd_ones(sizes)
     return load_cause("RW112").finding(
-        f"ranks disagree about the world size: {told(sizes, 'WORLD_SIZE=')}",
+        f"ranks disagree about the world size: {differs.text('WORLD_SIZE=')}",
         certain=True,
-        culprits=tuple(card.place for card in cards if card.rank in odd),
+        culprits=tuple(card.place for card in cards if card.rank in differs.odd),
         why="each rank waits for as many ranks as its own WORLD_SIZE says",
         stage=REGISTRATION.name,
     )
@@ -168,13 +159,13 @@ def _different_world_sizes(cards: list[Card], world_size: int) -> Finding | None
 
 def _different_backends(cards: list[Card]) -> Finding | None:
     backends = {card.rank: card.backend for card in cards}
-    odd = odd_ones(backends)
-    if not odd:
+    differs = find_difference(backends)
+    if differs is None:
         return None
     return load_cause("RW113").finding(
-        f"ranks use different backends: {told(backends, '')}",
+        f"ranks use different backends: {differs.text()}",
         certain=True,
-        culprits=tuple(card.place for card in cards if card.rank in odd),
+        culprits=tuple(card.place for card in cards if card.rank in differs.odd),
         why="session() takes NCCL where it sees a GPU and gloo where it sees none; backend= sets one for all",
         stage=DEVICES.name,
     )
@@ -184,16 +175,16 @@ def _different_versions(cards: list[Card]) -> list[Finding]:
     findings = []
     for what in sorted({name for card in cards for name in card.versions}):
         versions = {card.rank: card.versions.get(what, "none") for card in cards}
-        if odd := odd_ones(versions):
+        if differs := find_difference(versions):
             # Releases of torch and NCCL that differ in more than the last number speak different protocols.
             breaks = what in ("torch", "nccl") and len({tuple(v.split(".")[:2]) for v in versions.values()}) > 1
             cause = load_cause("RW123")
             findings.append(
                 cause.finding(
-                    f"{what} is not the same on all ranks: {told(versions, '')}",
+                    f"{what} is not the same on all ranks: {differs.text()}",
                     certain=True,
                     severity="error" if breaks else "warning",
-                    culprits=tuple(card.place for card in cards if card.rank in odd)[:_MAX_PLACES],
+                    culprits=tuple(card.place for card in cards if card.rank in differs.odd)[:_MAX_PLACES],
                     stage=REGISTRATION.name,
                 )
             )
@@ -205,29 +196,13 @@ def _different_settings(cards: list[Card]) -> list[Finding]:
     findings = []
     for name in sorted(names):
         values = {card.rank: card.settings.get(name, "(not set)") for card in cards}
-        if odd := odd_ones(values):
+        if differs := find_difference(values):
             findings.append(
                 load_cause("RW125").finding(
-                    f"{name} is not the same on all ranks: {told(values, '')}",
+                    f"{name} is not the same on all ranks: {differs.text()}",
                     certain=True,
-                    culprits=tuple(card.place for card in cards if card.rank in odd)[:_MAX_PLACES],
+                    culprits=tuple(card.place for card in cards if card.rank in differs.odd)[:_MAX_PLACES],
                     stage=REGISTRATION.name,
                 )
             )
     return findings
-
-
-def odd_ones(values: Mapping[int, object]) -> set[int]:
-    """The ranks that differ from most; all of them where no value has the majority; nobody where all agree."""
-    if len(set(values.values())) < 2:
-        return set()
-    (usual, count), *_ = Counter(values.values()).most_common()
-    return set(values) if count <= len(values) / 2 else {rank for rank, value in values.items() if value != usual}
-
-
-def told(values: Mapping[int, object], prefix: str) -> str:
-    """`2.13.0 on ranks 0-2, 2.11.0 on rank 3`."""
-    by_value: dict[object, list[int]] = {}
-    for rank, value in sorted(values.items()):
-        by_value.setdefault(value, []).append(rank)
-    return ", ".join(f"{prefix}{value} on {ranks_text(ranks)}" for value, ranks in by_value.items())

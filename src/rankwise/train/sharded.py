@@ -16,11 +16,10 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from rankwise.errors import TrainError
 from rankwise.findings import Finding
 from rankwise.train import committed, group
-from rankwise.train.committed import STATE
+from rankwise.train.captured import find_names_misfit, misfit
+from rankwise.train.committed import STATE, damaged, not_written, unsafe
 from rankwise.train.distcp import METADATA, Planner, Reader, Refused, read_metadata
-from rankwise.train.fitting import find_names_misfit, misfit
-from rankwise.train.rank_zero import rank_zero
-from rankwise.train.telling import damaged, not_written, unsafe
+from rankwise.train.group import rank_zero
 
 SHARDS = "shards"
 

@@ -146,7 +146,7 @@ def _work(work: bytes, pipe: Any, parent: int) -> None:
         code = error.code if isinstance(error, SystemExit) else 1
         failed_at = getattr(error, "_rankwise_failed_at", time.monotonic())  # before the session was taken down, which fails the others
         result = ("returned", None) if code in (0, None) else ("raised", text, finding, failed_at)
-    if os.getpid() != own:  # `fn` forked and the child came back from it too: a rank has one result, that of the worker
+    if os.getpid() != own:  # `fn` forked and the child came back from it too: a rank has one result, the worker's
         os.write(
             2, f"rankwise: a process that rank {os.environ.get('RANK')} had forked came back from its function, and was ended\n".encode()
         )
@@ -172,7 +172,7 @@ def _results(workers: list[Worker]) -> list[Any]:
     while waiting and (ready := multiprocessing.connection.wait(list(waiting), _SETTLE_S if failures else None)):
         for pipe in ready:
             worker = waiting.pop(pipe)  # type: ignore[call-overload]
-            kind, value, *rest = _told(worker)
+            kind, value, *rest = _message_of(worker)
             if kind == "raised":
                 failures.append((rest[1], worker, value, rest[0]))
             results[worker.rank] = value
@@ -182,7 +182,7 @@ def _results(workers: list[Worker]) -> list[Any]:
     return [results[worker.rank] for worker in workers]
 
 
-def _told(worker: Worker) -> tuple[Any, ...]:
+def _message_of(worker: Worker) -> tuple[Any, ...]:
     try:
         data = worker.pipe.recv_bytes()
     except (EOFError, OSError):

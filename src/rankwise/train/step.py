@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from rankwise.causes import load_cause
@@ -228,3 +229,10 @@ def _out_of_order(summary: str) -> TrainError:
 
 def _autocast(device_type: str, precision: Precision) -> AbstractContextManager[Any]:
     return torch.autocast(device_type, DTYPES[precision]) if precision in DTYPES else _NOTHING
+
+
+def sharded_optimizer(kind: type[torch.optim.Optimizer], parameters: Iterable[torch.Tensor], **options: Any) -> torch.optim.Optimizer:
+    """The optimizer with each rank keeping the state of its own part of the parameters; the plain one where there is one rank."""
+    if group.world_size() == 1:
+        return kind(parameters, **options)
+    return ZeroRedundancyOptimizer(parameters, optimizer_class=kind, **options)

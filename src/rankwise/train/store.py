@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import logging
 import socket
@@ -14,16 +13,16 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-import psutil
 import torch.distributed as dist
 from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 
 from rankwise.causes import load_cause
 from rankwise.errors import StartError
 from rankwise.findings import Finding, Place
+from rankwise.meet.network import interfaces, is_loopback, is_own, resolve
+from rankwise.meet.ports import find_listeners, try_port
 from rankwise.ranks import MeetingPlace
 from rankwise.stages import ADDRESS, STORE
-from rankwise.train.interfaces import own_addresses
 from rankwise.train.store_client import StoreClient
 
 logger = logging.getLogger("rankwise.session")
@@ -54,7 +53,7 @@ class OpenStore:
 def open_store(place: MeetingPlace, me: Place, timeout_s: float) -> OpenStore:
     """Rank 0 opens the store unless the launcher keeps it; everybody else connects, as soon as it is there."""
     deadline = time.monotonic() + timeout_s
-    addresses = resolve(place, me, deadline)
+    addresses = resolve_store(place, me, deadline)
     if me.rank == 0 and not place.kept_by_launcher:
         store = _opened(place, addresses, me)
         return OpenStore(StoreClient(store), partial(_client, "127.0.0.1", place.port), addresses[0], is_ours=True)
@@ -74,39 +73,21 @@ def open_store(place: MeetingPlace, me: Place, timeout_s: float) -> OpenStore:
 # -- stage: address resolved --------------------------------------------------------------------------------------------------
 
 
-def resolve(place: MeetingPlace, me: Place, deadline: float) -> list[str]:
+def resolve_store(place: MeetingPlace, me: Place, deadline: float) -> list[str]:
     """Every address the name stands for; asked again until the deadline, because a service's name may come up after its first user."""
     pause_s, began = _PAUSE_S, time.monotonic()
     told_at = began
     while True:
-        addresses, error = _looked_up(place.address, max(1.0, deadline - time.monotonic()))
-        if addresses:
-            return addresses
+        found = resolve(place.address, max(1.0, deadline - time.monotonic()))
+        if found.addresses:
+            return list(found.addresses)
         if time.monotonic() + pause_s > deadline or _is_hopeless(place.address):
-            raise StartError(_unresolvable(place, me, error, time.monotonic() - began))
+            raise StartError(_unresolvable(place, me, found.error, time.monotonic() - began))
         if time.monotonic() - told_at > _TELL_EVERY_S:
             told_at = time.monotonic()
-            logger.warning("rank %s on %s: %s does not resolve yet (%s)", me.rank, me.host, place.address, error)
+            logger.warning("rank %s on %s: %s does not resolve yet (%s)", me.rank, me.host, place.address, found.error)
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-
-
-def _looked_up(name: str, timeout_s: float) -> tuple[list[str], str]:
-    """In a thread: a resolver without an answer keeps its caller for a minute, whatever the caller's own deadline is."""
-    found: list[str] = []
-    error = ["the resolver does not answer"]
-
-    def ask() -> None:
-        try:
-            entries = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-            found.extend(dict.fromkeys(str(address[0]) for *_, address in entries))
-        except (OSError, UnicodeError) as reason:
-            error[0] = str(reason)
-
-    thread = threading.Thread(target=ask, daemon=True, name="rankwise-resolve")
-    thread.start()
-    thread.join(timeout_s)
-    return list(found), error[0]
 
 
 def _is_hopeless(name: str) -> bool:
@@ -133,7 +114,7 @@ def _opened(place: MeetingPlace, addresses: list[str], me: Place) -> Store:
 
     A host's own name often resolves to loopback on that very host; the others see it elsewhere.
     """
-    is_local = place.address in ("localhost", "::1") or place.address.startswith("127.")
+    is_local = place.address == "localhost" or is_loopback(place.address)
     family = socket.AF_INET if is_local and not all(":" in address for address in addresses) else socket.AF_INET6
     ear = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -158,7 +139,7 @@ def _not_opened(place: MeetingPlace, me: Place, error: OSError) -> Finding:
             next=("ports below 1024 need root; use one above",) if error.errno == errno.EACCES else (),
             stage=STORE.name,
         )
-    holder = find_port_holder(place.port)
+    holder = next(map(str, find_listeners(place.port)), "")
     return load_cause("RW107").finding(
         f"rank {me.rank} cannot open the store on {me.host}: port {place.port} is held by {holder or 'another program'}",
         certain=True,
@@ -166,18 +147,6 @@ def _not_opened(place: MeetingPlace, me: Place, error: OSError) -> Finding:
         why="the port that MASTER_PORT names is already in use on the host of rank 0, so the other ranks have nowhere to meet",
         stage=STORE.name,
     )
-
-
-def find_port_holder(port: int) -> str:
-    """`python (pid 4242, user ann: python train.py)` for whoever listens there; empty if that cannot be seen."""
-    with contextlib.suppress(psutil.Error, OSError):
-        for link in psutil.net_connections("tcp"):
-            if link.status == psutil.CONN_LISTEN and link.laddr and link.laddr.port == port:
-                if not link.pid:
-                    return "a process of another user"
-                process = psutil.Process(link.pid)
-                return f"{process.name()} (pid {link.pid}, user {process.username()}: {' '.join(process.cmdline())[:120]})"
-    return ""
 
 
 def reach(place: MeetingPlace, addresses: list[str], me: Place, deadline: float) -> str:
@@ -188,8 +157,8 @@ def reach(place: MeetingPlace, addresses: list[str], me: Place, deadline: float)
         tries += 1
         outcomes = {}
         for address in addresses:
-            outcomes[address] = try_connect(address, place.port, min(_CONNECT_S, max(0.2, deadline - time.monotonic())))
-            if not outcomes[address]:
+            outcomes[address] = try_port(address, place.port, min(_CONNECT_S, max(0.2, deadline - time.monotonic())))
+            if outcomes[address] == "connected":
                 return address
         now = time.monotonic()
         if now + pause_s > deadline:
@@ -202,21 +171,8 @@ def reach(place: MeetingPlace, addresses: list[str], me: Place, deadline: float)
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
-def try_connect(address: str, port: int, timeout_s: float) -> str:
-    """Empty if a connection came about, else what happened instead."""
-    try:
-        socket.create_connection((address, port), timeout_s).close()
-    except ConnectionRefusedError:
-        return "refused"
-    except TimeoutError:
-        return "no answer"
-    except OSError as error:
-        return error.strerror.lower() if error.strerror else str(error)
-    return ""
-
-
 _MEANING = {
-    "refused": "the host answers, but nothing listens on that port: rank 0 is not there (yet), runs on another host, or has ended",
+    "connection refused": "nothing listens on that port: rank 0 is not there (yet), runs on another host, or has ended",
     "no answer": "packets to that port vanish: a firewall drops them, or the host is down",
 }
 
@@ -224,9 +180,9 @@ _MEANING = {
 def _unreachable(place: MeetingPlace, me: Place, outcomes: dict[str, str], tries: int, waited_s: float) -> Finding:
     tried = ", ".join(f"{address} port {place.port}: {outcome}" for address, outcome in outcomes.items())
     outcome = next(iter(outcomes.values()), "")
-    own = [address for address in outcomes if address in own_addresses()]
+    own = [address for address in outcomes if is_own(address, interfaces())]
     why = _MEANING.get(outcome, "the network has no way to that host: wrong address, wrong network, or the host is down")
-    if own and outcome == "refused" and not own[0].startswith("127.") and own[0] != "::1":
+    if own and outcome == "connection refused" and not is_loopback(own[0]):
         return load_cause("RW103").finding(
             f"rank {me.rank} on {me.host} looks for the store at {place}, which is {me.host} itself, and nothing listens there",
             certain=False,
@@ -265,7 +221,7 @@ def _answered(address: str, port: int) -> tuple[Store | None, str]:
 
 def _with_bulk_tried(opened: OpenStore, place: MeetingPlace, me: Place) -> OpenStore:
     """Small packets made the connection; only large ones show a path that swallows them. It is stuck then, so a new one takes its place."""
-    if opened.address.startswith("127.") or opened.address == "::1":
+    if is_loopback(opened.address):
         return opened
     for _ in range(_BULK_TRIES):
         if opened.client.carries_bulk(f"rankwise/bulk/{me.host}/{me.pid}", _BULK_S):
@@ -285,7 +241,7 @@ def _swallowed(place: MeetingPlace, me: Place) -> Finding:
 
 
 def _not_a_store(place: MeetingPlace, address: str, me: Place, said: str) -> Finding:
-    holder = find_port_holder(place.port) if address in own_addresses() else ""
+    holder = next(map(str, find_listeners(place.port)), "") if is_own(address, interfaces()) else ""
     return load_cause("RW107").finding(
         f"port {place.port} at {place.address} is held by {holder or 'a program that is not the store of this job'}",
         certain=True,

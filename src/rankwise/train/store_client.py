@@ -41,7 +41,7 @@ class StoreClient:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.find_loss = find_loss  # replaced by whoever knows more about it
+        self.find_loss = find_loss  # replaced by a caller that knows more about it
         self._questions: queue.SimpleQueue[tuple[Callable[[], Any], queue.SimpleQueue[tuple[bool, Any]]]] = queue.SimpleQueue()
         threading.Thread(target=self._work, daemon=True, name="rankwise-store").start()
 
@@ -52,7 +52,7 @@ class StoreClient:
         self._ask(lambda: self._store.set(key, text))
 
     def put_first(self, key: str, text: str) -> str:
-        """Write unless somebody has; returns what stands there."""
+        """Write unless another rank has; returns what the key holds."""
         return str(self._ask(lambda: self._store.compare_set(key, "", text).decode()))
 
     def look(self, key: str) -> str | None:

@@ -20,8 +20,7 @@ from rankwise.causes import load_cause
 from rankwise.errors import TrainError, UsageError
 from rankwise.findings import Finding, Place
 from rankwise.train import group
-from rankwise.train.dry_run import DryRun, dry_run
-from rankwise.train.parameters import listed, remember
+from rankwise.train.parameters import DryRun, dry_run, listed, remember
 
 log = logging.getLogger("rankwise.train")
 
@@ -44,7 +43,7 @@ def wrap(
     """
     if unknown := [name for name in ddp_options if name not in signature(DistributedDataParallel).parameters]:
         near = get_close_matches(unknown[0], signature(DistributedDataParallel).parameters, 3)
-        raise UsageError(f"{unknown[0]} is no option of wrap or of DistributedDataParallel", next=tuple(f"{name}=" for name in near))
+        raise UsageError(f"{unknown[0]} is not an option of wrap or of DistributedDataParallel", next=tuple(f"{name}=" for name in near))
     device = own_device() if device is None else torch.device(device)
     model.to(device)
     for name in matching_modules(model, [recompute] if isinstance(recompute, str) else recompute):

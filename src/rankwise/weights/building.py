@@ -23,7 +23,7 @@ def import_callable(path: str) -> Any:
     """The callable at `module:name`, found as `python -c "import module"` in this folder would find it."""
     module_name, colon, attribute = path.partition(":")
     if not colon or not module_name or not attribute:
-        raise UsageError(f"{path!r} is no import path", why="it is written module:callable", next=("my_models:build",))
+        raise UsageError(f"{path!r} is not an import path", why="it is written module:callable", next=("my_models:build",))
     if str(Path.cwd()) not in sys.path and "" not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
@@ -77,7 +77,9 @@ def _called(path: str) -> Any:
 def _random_input(spec: str, generator: torch.Generator) -> torch.Tensor:
     match = _SPEC.match(spec.strip())
     if match is None or match[1] not in ITEM_SIZES:
-        raise UsageError(f"{spec!r} is no example input", why="it is written dtype[sizes], or module:callable", next=("float32[8,784]",))
+        raise UsageError(
+            f"{spec!r} is not an example input", why="it is written dtype[sizes], or module:callable", next=("float32[8,784]",)
+        )
     shape = [int(size) for size in match[2].split(",") if size.strip()]
     dtype: torch.dtype = getattr(torch, match[1])
     if torch.Size(shape).numel() * ITEM_SIZES[match[1]] > _MAX_EXAMPLE_BYTES:

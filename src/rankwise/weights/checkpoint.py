@@ -14,8 +14,8 @@ from rankwise.weights.dtensor import has_rank_parts, join_ranks
 from rankwise.weights.exported import read_exported
 from rankwise.weights.files import check_path, map_file, unreadable
 from rankwise.weights.records import CheckpointError, Content, Damaged, TensorRecord
-from rankwise.weights.roles import is_training_key
 from rankwise.weights.safetensors_file import read_index, read_safetensors
+from rankwise.weights.state_dicts import is_training_key
 from rankwise.weights.torch_file import LEGACY_MAGIC, read_legacy, read_torch_zip
 from rankwise.weights.zipped import open_archive
 

@@ -65,7 +65,7 @@ def with_key(path: Path, states: list[StateDict], key: str) -> list[StateDict]:
 
 
 def _fits(candidates: list[StateDict], wish: Wish) -> list[tuple[StateDict, Fit]]:
-    """How each fits by its names; where a model loads in its own way, those that do not are shown to it."""
+    """How each fits by its names; a model that loads in its own way is shown the others."""
     fits = [(state, _fit(state, wish)) for state in candidates]
     if wish.own_fit is None:
         return fits
@@ -87,7 +87,7 @@ def _distinct(whole: list[tuple[StateDict, Fit]]) -> list[tuple[StateDict, Fit]]
 
 
 def _usual_that_does_not_fit(best: StateDict, fits: list[tuple[StateDict, Fit]]) -> tuple[StateDict, Fit] | None:
-    """`model` beside the one that fits, if it does not: then whatever fits is something else, until somebody says so."""
+    """`model` beside the state dict that fits, if `model` does not fit: what fits may be something else, so the user has to choose."""
     for state, one in fits:
         depth = len(state.key) - 1
         is_beside = 0 <= depth < len(best.key) and state.key[:depth] == best.key[:depth] and state.key[depth] != best.key[depth]
@@ -121,7 +121,7 @@ def _prefixes_that_fit(state: StateDict, slots: Mapping[str, Slot], rules: Rules
 def _found_text(states: list[StateDict]) -> str:
     if not states:
         return "there is no tensor in it"
-    return f"tensors were found under {', '.join(repr(state.label) for state in states[:8])}, which are no weights by their names"
+    return f"tensors were found under {', '.join(repr(state.label) for state in states[:8])}, whose names are not those of weights"
 
 
 def _key_steps(states: list[StateDict]) -> tuple[str, ...]:

@@ -11,16 +11,15 @@ import torch
 
 from rankwise.weights.checkpoint import open_checkpoint
 from rankwise.weights.choosing import with_key
+from rankwise.weights.danger import check_harmless
 from rankwise.weights.names import WRAPPERS, wrappers_in
-from rankwise.weights.narrowing import check_range
 from rankwise.weights.records import CheckpointError, TensorRecord
-from rankwise.weights.refusing import check_harmless
 from rankwise.weights.sharing import same_bits
 from rankwise.weights.state_dicts import StateDict, find_state_dicts
-from rankwise.weights.tensors import TensorReader, torch_dtype
+from rankwise.weights.tensors import TensorReader, check_range, torch_dtype
 from rankwise.weights.writing import write_safetensors
 
-_MAX_GROWTH = 16  # an expanded tensor is written out in full; more than this is no checkpoint anybody made on purpose
+_MAX_GROWTH = 16  # an expanded tensor is written out in full; nobody makes a checkpoint with more than this on purpose
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,15 @@
-"""What a pickle would have run beyond rebuilding tensors, in words."""
+"""What a pickle would have run beyond rebuilding tensors, in words; checkpoints that need it are refused."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from rankwise.weights.opcodes import Call, Global, Persistent, Pickled
-from rankwise.weights.records import ITEM_SIZES
+from rankwise.weights.records import ITEM_SIZES, CheckpointError, Content
+from rankwise.weights.state_dicts import find_state_dicts
 
 _ROOM = 160  # of one call, in characters
 
@@ -40,6 +42,7 @@ DTENSOR = {
     "torch.distributed._tensor.placement_types.TensorMeta", "torch.distributed._tensor.placement_types.Shard",
     "torch.distributed._tensor.placement_types.Replicate", "torch.distributed.tensor.placement_types._StridedShard",
 }  # fmt: skip
+_SHOWN = 8
 
 
 def what_would_run(pickled: Pickled, harmless: Collection[str] = HARMLESS | DTENSOR) -> tuple[str, ...]:
@@ -73,3 +76,17 @@ def _short(value: Any, depth: int = 2) -> str:
     if isinstance(value, (str, bytes)):
         return repr(value[:100])
     return repr(value)[:100]
+
+
+def check_harmless(content: Content, path: Path, tensors_only: bool) -> None:
+    """Raise if the checkpoint asks for more than tensors. Nothing of what it asks for was, or will be, run."""
+    if content.would_run and not (tensors_only and content.tree):
+        raise refusal(path, content.would_run, has_tensors=bool(find_state_dicts(content)))
+
+
+def refusal(path: Path, would_run: Sequence[str], has_tensors: bool) -> CheckpointError:
+    shown = would_run[:_SHOWN]
+    more = [f"and {len(would_run) - len(shown):,} more"] if len(would_run) > len(shown) else []
+    steps = ("its tensors alone can be read, without building anything: tensors_only=True (--tensors-only)",) if has_tensors else ()
+    why = "\n".join(["it asks for", *shown, *more])
+    return CheckpointError("RW731", f"{path} would run code when loaded, and was refused", why=why, next=steps)

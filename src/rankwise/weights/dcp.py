@@ -6,11 +6,10 @@ import math
 from pathlib import Path
 from typing import Any
 
-from rankwise.weights.boxes import check_cover
 from rankwise.weights.danger import HARMLESS, what_would_run
 from rankwise.weights.files import beside, map_file, read_small
 from rankwise.weights.opcodes import Call, Global, Stream, read_pickle
-from rankwise.weights.records import EXTRA_STATE, ITEM_SIZES, Chunk, Content, Damaged, Extent, TensorRecord, Unbuilt
+from rankwise.weights.records import EXTRA_STATE, ITEM_SIZES, Chunk, Content, Damaged, Extent, TensorRecord, Unbuilt, check_cover
 from rankwise.weights.torch_file import read_embedded_value
 from rankwise.weights.zipped import MAX_SMALL_ENTRY
 
@@ -84,7 +83,7 @@ def _record(name: str, entry: dict[str, Any], stored: dict[tuple[str, tuple[int,
 
 
 def _bytes(name: str, stored: dict[tuple[str, tuple[int, ...] | None], Extent]) -> Any:
-    """A module's extra state; whatever else is kept as bytes is nobody's weights."""
+    """A module's extra state; other bytes are not weights."""
     extent = stored.get((name, None))
     if extent is None or not name.endswith(EXTRA_STATE):
         return Unbuilt("kept as bytes")
@@ -113,5 +112,5 @@ def _dtype(properties: Call) -> str:
 def _size(value: Any) -> tuple[int, ...]:
     sizes = tuple(value.args[0] if isinstance(value, Call) and value.args else () if isinstance(value, Call) else value)
     if not all(isinstance(size, int) and size >= 0 for size in sizes):
-        raise Damaged(f"{str(sizes)[:80]} is no shape")
+        raise Damaged(f"{str(sizes)[:80]} is not a shape")
     return sizes

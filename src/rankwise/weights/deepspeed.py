@@ -209,13 +209,13 @@ def _trimmed(pieces: list[TensorRecord], numel: int) -> list[TensorRecord]:
 def _flat_pieces(pieces: Any) -> list[TensorRecord]:
     row = list(pieces) if isinstance(pieces, (list, tuple)) else [pieces]
     if not all(isinstance(piece, TensorRecord) for piece in row):
-        raise Damaged("the optimizer's pieces of the weights are no tensors")
+        raise Damaged("the optimizer's pieces of the weights are not tensors")
     return [_as_row(piece) for piece in row]
 
 
 def _as_row(piece: Any) -> TensorRecord:
     if not isinstance(piece, TensorRecord) or piece.unreadable or piece.strides != contiguous(piece.shape):
-        raise Damaged("a piece of a parameter is no flat row of numbers")
+        raise Damaged("a piece of a parameter is not a flat row of numbers")
     return replace(piece, shape=(piece.numel,), strides=(1,))
 
 

@@ -8,9 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rankwise.weights.boxes import check_cover
 from rankwise.weights.opcodes import Call, Global
-from rankwise.weights.records import Chunk, Content, Damaged, RankPart, TensorRecord
+from rankwise.weights.records import Chunk, Content, Damaged, RankPart, TensorRecord, check_cover
 
 _MODULES = ("torch.distributed.tensor.DTensor", "torch.distributed._tensor.api.DTensor", "torch.distributed._tensor.DTensor")
 
@@ -42,7 +41,7 @@ def join_ranks(contents: Sequence[Content]) -> Content:
     tree = _joined([content.tree for content in contents], "")
     files: tuple[Path, ...] = tuple(file for content in contents for file in content.files)
     would_run = tuple(dict.fromkeys(line for content in contents for line in content.would_run))
-    notes = ("what is no DTensor is that of the first file",)
+    notes = ("plain tensors are those of the first file",)
     return Content(f"DTensors of {len(contents)} ranks", tree, files, would_run=would_run, notes=notes)
 
 
@@ -66,7 +65,7 @@ def _joined(values: Sequence[Any], name: str) -> Any:
 
 
 def _whole(name: str, records: list[TensorRecord]) -> TensorRecord:
-    """All parts together; those that several ranks had alike are taken once."""
+    """All parts together; a part that several ranks had is taken once."""
     parts = {record.part.offsets: record.part.record for record in records if record.part is not None}
     if len({(record.dtype, record.shape) for record in records}) > 1 or any(record.part is None for record in records):
         raise Damaged(f"the files of the ranks disagree about {name}")

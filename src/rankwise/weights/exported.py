@@ -45,6 +45,6 @@ def _record(archive: Archive, entry: dict[str, Any]) -> TensorRecord:
     strides = tuple(stride["as_int"] for stride in meta["strides"])
     record = TensorRecord(dtype, shape, extent, meta["storage_offset"]["as_int"], strides)
     if not all(type(number) is int and number >= 0 for number in (*shape, *strides)):
-        raise Damaged(f"{str(shape)[:80]} is no shape")
+        raise Damaged(f"{str(shape)[:80]} is not a shape")
     check_bounds(record)
     return record

@@ -1,4 +1,4 @@
-"""A model with its weights as a torch.export program (.pt2), which runs without the code that built it."""
+"""A model with its weights as a torch.export program (.pt2), and whether a model computes the same with two checkpoints."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from rankwise.errors import UsageError
+from rankwise.files import sync_folder
+from rankwise.weights.building import build_model, example_inputs
+from rankwise.weights.loading import load_weights
 from rankwise.weights.records import CheckpointError
-from rankwise.weights.writing import not_written, sync_folder
+from rankwise.weights.writing import not_written
 
 _TIMED_S = 0.4  # for each of the two, taken in turns
 _TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 5e-3}
@@ -120,3 +123,27 @@ def _timed(one: Callable[[], Any], other: Callable[[], Any]) -> tuple[float, flo
             call()
             times.append((time.perf_counter() - started) * 1e3)
     return statistics.median(taken[0]), statistics.median(taken[1])
+
+
+@dataclass(frozen=True)
+class Compared:
+    """How far the outputs are apart, and the seconds it took to load either file into the model."""
+
+    largest_difference: float
+    load_s: float
+    converted_load_s: float
+
+
+def compare_outputs(build: str, examples: list[str], path: Path, output: Path, key: str | None, tolerance: float | None) -> Compared:
+    """Run the model with the weights of either file on the same input; CheckpointError if the outputs differ."""
+    inputs = example_inputs(examples)
+    results, seconds = [], []
+    for file, key_there in ((path, key), (output, None)):
+        model = build_model(build)
+        started = time.perf_counter()
+        load_weights(model, file, key=key_there, tensors_only=True)
+        seconds.append(time.perf_counter() - started)
+        with torch.no_grad():
+            check_example(model, inputs)
+            results.append(model(*inputs))
+    return Compared(largest_difference(results[0], results[1], tolerance), *seconds)

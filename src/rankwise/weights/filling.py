@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -9,14 +10,12 @@ from torch.nn.parameter import is_lazy
 
 from rankwise.errors import UsageError
 from rankwise.weights.choosing import Choice
-from rankwise.weights.extra_state import extra_states
 from rankwise.weights.matching import Slot
-from rankwise.weights.narrowing import check_range
-from rankwise.weights.own_loading import is_on_meta, load_by_own, loads_in_its_own_way
-from rankwise.weights.records import EXTRA_STATE, CheckpointError
+from rankwise.weights.names import bare
+from rankwise.weights.own_loading import Snapshot, is_on_meta, load_by_own, loads_in_its_own_way
+from rankwise.weights.records import EXTRA_STATE, CheckpointError, TensorRecord, Unbuilt
 from rankwise.weights.sharing import check_overlaps, memory_of, same_bits, write_into
-from rankwise.weights.tensors import TensorReader
-from rankwise.weights.undoing import Snapshot
+from rankwise.weights.tensors import TensorReader, check_range
 
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 
@@ -203,9 +202,36 @@ def _is_counter(name: str, choice: Choice) -> bool:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether copying into it is torch's own affair, which was tried a million times, and not that of a subclass."""
+    """Whether torch itself copies into it, and not a subclass with code of its own."""
     return type(tensor) in _PLAIN_TYPES and tensor.layout == torch.strided and not tensor.is_inference()
 
 
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+def extra_states(choice: Choice, named: Mapping[str, Any], reader: TensorReader) -> dict[str, Any]:
+    """The extra state each module gets; raises where one is missing, or is an object that only running code could make."""
+    found: dict[str, Any] = {}
+    for name, value in choice.state.extra.items():
+        short = choice.fit.added + bare(name).removeprefix(choice.fit.removed)
+        if short in found:
+            raise CheckpointError("RW734", f"two extra states in the checkpoint are called {short} once wrappers are taken off")
+        found[short] = value
+    wanted = [name for name in named if name.endswith(EXTRA_STATE) and name not in choice.fit.pairs]
+    missing = [name for name in wanted if bare(name) not in found]
+    if missing:
+        raise CheckpointError("RW734", f"{', '.join(missing[:6])} is missing in the checkpoint", why="a module of the model wants it")
+    return {name: _whole(name, found[bare(name)], reader) for name in wanted}
+
+
+def _whole(name: str, value: Any, reader: TensorReader) -> Any:
+    if isinstance(value, Unbuilt):
+        raise CheckpointError("RW740", f"{name} cannot be read", why=repr(value))
+    if isinstance(value, TensorRecord):
+        return reader.read(name, value).clone()
+    if isinstance(value, dict):
+        return {key: _whole(name, item, reader) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_whole(name, item, reader) for item in value)
+    return value

@@ -12,11 +12,11 @@ import torch
 from rankwise.errors import UsageError
 from rankwise.weights.checkpoint import open_checkpoint
 from rankwise.weights.choosing import Wish, choose
+from rankwise.weights.danger import check_harmless
 from rankwise.weights.filling import Target
 from rankwise.weights.matching import Rules
 from rankwise.weights.names import wrappers_in
 from rankwise.weights.own_loading import OwnLoading
-from rankwise.weights.refusing import check_harmless
 from rankwise.weights.state_dicts import find_state_dicts, looks_like
 from rankwise.weights.tensors import TensorReader
 
@@ -91,7 +91,7 @@ def load_weights(
 def _dtype(wanted: torch.dtype | str | None) -> torch.dtype | None:
     dtype = getattr(torch, wanted, None) if isinstance(wanted, str) else wanted
     if wanted is not None and not isinstance(dtype, torch.dtype):
-        raise UsageError(f"dtype={wanted!r} is no dtype of torch", next=('dtype="bfloat16"',))
+        raise UsageError(f"dtype={wanted!r} is not a dtype of torch", next=('dtype="bfloat16"',))
     return dtype
 
 
@@ -99,10 +99,20 @@ def _device(wanted: torch.device | str | None) -> torch.device | None:
     try:
         return torch.device(wanted) if wanted else None
     except RuntimeError as error:
-        raise UsageError(f"device={wanted!r} is no device of torch", next=('device="cuda"', 'device="cpu"')) from error
+        raise UsageError(f"device={wanted!r} is not a device of torch", next=('device="cuda"', 'device="cpu"')) from error
 
 
 def _patterns(names: Sequence[str]) -> tuple[str, ...]:
     if isinstance(names, str):
         raise UsageError(f"allow_missing and allow_unexpected take a list of patterns, not the text {names!r}", next=(f"[{names!r}]",))
     return tuple(names)
+
+
+def verify_checkpoint(path: str | os.PathLike[str]) -> int:
+    """The number of bytes that have a checksum and agree with it; CheckpointError at the first that does not."""
+    reader = TensorReader()
+    for state in find_state_dicts(open_checkpoint(path)):
+        for name, record in state.tensors.items():
+            if not record.unreadable:
+                reader.check(name, record)
+    return reader.verified_bytes

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from rankwise.weights.names import as_old_weight_norm, bare, common_prefix, nearest, without_outer
 from rankwise.weights.records import TensorRecord
-from rankwise.weights.roles import is_training_key
+from rankwise.weights.state_dicts import is_training_key
 
 _MAX_OUTER = 6  # wrappers around wrappers around the model
 # What wrappers and libraries keep beside the weights; no model's parameter has these names.
@@ -44,7 +44,7 @@ class Fit:
     left_alone: tuple[str, ...] = ()  # allowed to be missing, so they keep the model's own values
     ignored: tuple[str, ...] = ()  # allowed to be unexpected, or bookkeeping
     ambiguous: tuple[str, ...] = ()  # several names are the same without wrappers
-    removed: str = ""  # a prefix that is no wrapper's, taken off all names
+    removed: str = ""  # a prefix that no wrapper adds, taken off all names
     added: str = ""  # a prefix that the model has and the checkpoint has not
     handed: Mapping[str, str] | None = None  # what a model that loads in its own way is given, where that is more than the pairs
 
@@ -130,7 +130,7 @@ def _other_prefixes(slots: Mapping[str, Slot], named: Mapping[str, str]) -> Iter
         return  # names fall together without wrappers: whichever came last would win
     prefix = common_prefix(theirs)
     while prefix:
-        if not any(is_training_key(part) for part in prefix.split(".")):  # momentum_buffer.0.weight is no 0.weight
+        if not any(is_training_key(part) for part in prefix.split(".")):  # momentum_buffer.0.weight is not 0.weight
             shorter = {ours.get(name[len(prefix) :], name[len(prefix) :]): original for name, original in theirs.items()}
             yield Naming(shorter, removed=prefix)
         prefix = prefix.rstrip(".").rpartition(".")[0]

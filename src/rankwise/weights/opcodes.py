@@ -78,7 +78,7 @@ class Stream:
 
 
 def read_pickle(stream: Stream) -> Pickled:
-    """The pickle at the stream's position, up to its STOP. Raises Damaged for anything that is no whole pickle."""
+    """The pickle at the stream's position, up to its STOP. Raises Damaged for anything else."""
     machine = _Machine()
     try:
         for count, (opcode, argument, _) in enumerate(pickletools.genops(stream)):  # type: ignore[arg-type]  # duck-typed

@@ -1,7 +1,8 @@
-"""Models that load in their own way: hooks and overridden methods that rename, split or compute what a checkpoint holds."""
+"""Models that load in their own way (hooks, overridden methods), and `Snapshot`, which puts a model back when loading fails half-way."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -10,9 +11,9 @@ import torch
 
 from rankwise.weights.matching import Fit, Naming, Rules, Slot, is_allowed, may_be_missing, namings, pair
 from rankwise.weights.records import EXTRA_STATE, CheckpointError
+from rankwise.weights.sharing import memory_of, write_into
 from rankwise.weights.state_dicts import StateDict
 from rankwise.weights.tensors import TensorReader
-from rankwise.weights.undoing import Snapshot
 
 
 def loads_in_its_own_way(model: torch.nn.Module) -> bool:
@@ -92,3 +93,52 @@ def load_by_own(model: torch.nn.Module, values: Mapping[str, Any], assign: bool)
 
 def is_on_meta(model: torch.nn.Module) -> bool:
     return any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
+
+
+class Snapshot:
+    """What every module of a model holds: its attributes, plain containers in them, and its tensors.
+
+    References cost nothing. `copy_values` keeps the tensors' values as well, for loading that may fail when some are already overwritten.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._containers: dict[int, tuple[Any, Any]] = {}
+        self._tensors: dict[int, tuple[torch.Tensor, torch.Tensor, bool]] = {}
+        self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []
+        for module in model.modules():
+            self._keep(vars(module))
+
+    def copy_values(self) -> None:
+        """Keep the values of the tensors that were not moved; a tensor that was moved left its old memory as it was."""
+        for tensor, data, _ in self._tensors.values():
+            if not tensor.is_meta and memory_of(tensor) == memory_of(data):
+                self._copies.append((data, data.clone()))
+
+    def restore(self) -> None:
+        for container, content in self._containers.values():
+            container.clear()
+            container.update(content) if isinstance(container, (dict, set)) else container.extend(content)
+        with torch.no_grad():
+            for tensor, data, requires_grad in self._tensors.values():
+                if memory_of(tensor) != memory_of(data):
+                    tensor.data = data
+                if tensor.requires_grad != requires_grad:
+                    tensor.requires_grad_(requires_grad)
+            for data, copy in self._copies:
+                write_into(data, copy)
+
+    def _keep(self, value: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            self._tensors.setdefault(id(value), (value, value.data, value.requires_grad))
+        elif isinstance(value, (dict, list, set, deque)) and id(value) not in self._containers:
+            self._containers[id(value)] = (value, type(value)(value) if type(value) in (list, set, deque) else _plain_copy(value))
+            for inside in list(value.values() if isinstance(value, dict) else value):
+                self._keep(inside)
+        elif isinstance(value, tuple):
+            for inside in value:
+                self._keep(inside)
+
+
+def _plain_copy(value: Any) -> Any:
+    """The content of a container of any class, as a plain one: its class may want other arguments."""
+    return dict(value) if isinstance(value, dict) else list(value)

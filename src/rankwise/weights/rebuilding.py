@@ -129,7 +129,7 @@ class _Rebuilder:
 
 
 def _key(key: Any, index: int) -> Any:
-    """A key as plain data; one that is none is called by its place, so that no two fall together."""
+    """A key as plain data; other keys get the number of their place, so that all stay different."""
     return key if isinstance(key, (str, int, float, bool, bytes, type(None))) else f"{type(key).__name__.lower()} {index}"
 
 
@@ -154,5 +154,5 @@ def _sizes(values: Any) -> tuple[int, ...]:
         values = values.args[0]
     sizes = tuple(values)
     if not all(isinstance(size, int) and 0 <= size < 1 << 62 for size in sizes) or len(sizes) > 64:
-        raise Damaged(f"{str(sizes)[:80]} is no shape")
+        raise Damaged(f"{str(sizes)[:80]} is not a shape")
     return sizes

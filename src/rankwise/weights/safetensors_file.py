@@ -29,7 +29,7 @@ def read_safetensors(path: Path, data: Any | None = None) -> Content:
     header = parse_json(data[8:start], "its header")
     metadata = header.pop("__metadata__", None) or {}
     if not isinstance(metadata, dict):
-        raise Damaged("its __metadata__ is no dictionary")
+        raise Damaged("its __metadata__ is not a dictionary")
     crcs = _crcs(metadata)
     records = {name: _record(path, name, entry, start, len(data), crcs.get(name)) for name, entry in header.items()}
     _check_places(records, start, len(data))
@@ -115,9 +115,9 @@ def parse_json(content: bytes, what: str) -> dict[str, Any]:
     except Damaged:
         raise
     except (ValueError, RecursionError) as error:
-        raise Damaged(f"{what} is no valid JSON ({str(error)[:100]})") from error
+        raise Damaged(f"{what} is not valid JSON ({str(error)[:100]})") from error
     if not isinstance(parsed, dict):
-        raise Damaged(f"{what} is no JSON object")
+        raise Damaged(f"{what} is not a JSON object")
     return parsed
 
 

@@ -1,4 +1,4 @@
-"""From a record to a torch tensor that lies in the mapped file: nothing is read before it is used, and nothing is there twice."""
+"""From a record to a torch tensor that lies in the mapped file, read when it is used; numbers that a smaller dtype cannot hold."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rankwise.weights.records import ITEM_SIZES, CheckpointError, Chunk, Damaged
 from rankwise.weights.torch_file import read_embedded
 
 _CRC_STEP = 8 << 20
+_STEP = 16 << 20  # elements looked at together, so that it costs time but little memory
 
 
 @dataclass
@@ -111,7 +112,7 @@ class TensorReader:
             for start in range(extent.offset, end, _CRC_STEP):
                 crc = zlib.crc32(view[start : min(start + _CRC_STEP, end)], crc)
         if crc != extent.crc:
-            raise Damaged(f"{extent.nbytes:,} bytes at {extent.offset:,} of {extent.path.name} are not those that were written (CRC-32)")
+            raise Damaged(f"{extent.nbytes:,} bytes at {extent.offset:,} of {extent.path.name} are not what was written (CRC-32)")
         self._verified.add(extent)
 
 
@@ -120,3 +121,42 @@ def torch_dtype(name: str) -> torch.dtype:
     if not isinstance(dtype, torch.dtype):
         raise CheckpointError("RW740", f"this torch has no dtype {name}")
     return dtype
+
+
+def check_range(name: str, tensor: torch.Tensor, dtype: torch.dtype) -> None:
+    """Raise if a number of `tensor` would become infinite, or another whole number, in `dtype`. Rounding is allowed."""
+    if tensor.dtype == dtype or _holds_all(tensor.dtype, dtype):
+        return
+    for part in torch.split(tensor.detach().reshape(-1), _STEP):
+        narrow = part.to(dtype)
+        lost = _lost(part, narrow)
+        if bool(lost.any()):
+            worst = part[lost.nonzero()[0, 0]]
+            kind = str(dtype).removeprefix("torch.")
+            raise CheckpointError(
+                "RW734",
+                f"{name} holds {worst.item():.6g}, which {kind} cannot hold",
+                why=f"it is {str(tensor.dtype).removeprefix('torch.')} in the checkpoint",
+                next=("build the model in that dtype, or give dtype= a wider one",),
+            )
+
+
+def _holds_all(dtype: torch.dtype, wanted: torch.dtype) -> bool:
+    if dtype.is_floating_point or dtype.is_complex:
+        return torch.finfo(wanted).max >= torch.finfo(dtype).max
+    if dtype == torch.bool:
+        return True
+    return torch.iinfo(wanted).max >= torch.iinfo(dtype).max and torch.iinfo(wanted).min <= torch.iinfo(dtype).min
+
+
+def _lost(part: torch.Tensor, narrow: torch.Tensor) -> torch.Tensor:
+    if not (part.dtype.is_floating_point or part.dtype.is_complex):
+        return (narrow.to(part.dtype) != part) | (_negative(narrow) != _negative(part))  # 200 in int8 is -56, which is 200 again in uint8
+    try:
+        return narrow.isfinite() != part.isfinite()
+    except RuntimeError:  # float8 knows no isfinite
+        return narrow.to(torch.float64).isfinite() != part.to(torch.float64).isfinite()
+
+
+def _negative(whole: torch.Tensor) -> torch.Tensor:
+    return whole < 0 if whole.dtype.is_signed else torch.zeros(whole.shape, dtype=torch.bool, device=whole.device)

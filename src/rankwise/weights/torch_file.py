@@ -72,7 +72,7 @@ def read_legacy(path: Path, data: Any) -> Content:
         if extent is None:
             raise Damaged(f"the storage {key[:40]} of {nbytes:,} bytes is missing")
         if nbytes != extent.nbytes:
-            raise Damaged(f"the storage {key[:40]} is {nbytes:,} bytes to those who refer to it, and {extent.nbytes:,} where it lies")
+            raise Damaged(f"the storage {key[:40]} should have {nbytes:,} bytes, and the file has {extent.nbytes:,}")
         return extent
 
     tree = as_tree(plain_tree(pickled.value, find_storage))

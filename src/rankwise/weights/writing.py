@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any
 
 import torch
 
+from rankwise.files import whole_file
 from rankwise.weights.records import ITEM_SIZES, CheckpointError
 from rankwise.weights.safetensors_file import CRC_KEY, DTYPES
 
@@ -43,38 +42,14 @@ def write_safetensors(
 def new_file(path: Path) -> Iterator[Any]:
     """A file that takes its name when all of it is on the disk; whatever goes wrong before, nothing is left behind."""
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}.", suffix=f".tmp{path.suffix}")
+        with whole_file(path, is_synced=True) as file:
+            yield file
     except OSError as error:
         raise not_written(path, error) from error
-    try:
-        with os.fdopen(handle, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(temporary).chmod(0o666 & ~umask)
-        Path(temporary).replace(path)
-        sync_folder(path.parent)
-    except BaseException as error:
-        Path(temporary).unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise not_written(path, error) from error
-        raise
 
 
 def not_written(path: Path, error: OSError) -> CheckpointError:
     return CheckpointError("RW741", f"{path} could not be written", why=error.strerror or str(error))
-
-
-def sync_folder(folder: Path) -> None:
-    """Make a rename last through a power cut."""
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def _header(plan: Mapping[str, tuple[str, tuple[int, ...]]], order: list[str], crcs: Mapping[str, str], notes: Mapping[str, str]) -> bytes:

@@ -35,7 +35,7 @@ class Archive:
 
 def check_crc(content: Any, crc: int | None, name: str) -> None:
     if crc is not None and zlib.crc32(content) != crc:
-        raise Damaged(f"the bytes of {name} are not those that were written: their CRC-32 differs")
+        raise Damaged(f"the bytes of {name} are not what was written: their CRC-32 differs")
 
 
 def open_archive(path: Path, data: Any, start: int = 0, length: int | None = None) -> Archive:
@@ -62,7 +62,7 @@ def open_archive(path: Path, data: Any, start: int = 0, length: int | None = Non
 
 
 def _check_is_no_program(path: Path, names: set[str]) -> None:
-    """What torch.jit.save writes is an archive of the same kind; its code is compressed, which is no damage."""
+    """What torch.jit.save writes is an archive of the same kind; its code is compressed on purpose."""
     if "constants.pkl" in names and any(name.startswith("code/") for name in names):
         steps = (f'torch.save(torch.jit.load("{path.name}").state_dict(), "weights.pt"), if you trust the file',)
         raise CheckpointError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import traceback
 from collections.abc import Iterator
 from typing import Any
@@ -16,6 +15,7 @@ torch = pytest.importorskip("torch")
 from rankwise.pool import Model, ModelUnavailable, Pool, TaskHung  # noqa: E402
 from rankwise.pool.workers import runner  # noqa: E402
 from rankwise.pool.workers.runner import Poisoned, check_poison  # noqa: E402
+from rankwise.pyspy import NoStack  # noqa: E402
 from tests.pool.models import HANG, RAISE  # noqa: E402
 
 POISONING = "tests.pool.models:poisoning"
@@ -89,10 +89,10 @@ def test_what_passes_is_no_poison(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_task_that_hangs_has_its_stack_with_and_without_py_spy(monkeypatch: pytest.MonkeyPatch, is_there: bool) -> None:
     if not is_there:
 
-        def refused(*args: Any, **options: Any) -> Any:
-            return subprocess.CompletedProcess(args, 1, "", "Error: Permission Denied: Try running again with elevated permissions")
+        def refused(pid: int, timeout_s: float) -> list[Any]:
+            raise NoStack("Permission Denied: Try running again with elevated permissions")
 
-        monkeypatch.setattr("rankwise.pool.transport.connection.subprocess.run", refused)
+        monkeypatch.setattr("rankwise.pool.transport.connection.read_threads", refused)
     with Pool({"moody": Model("tests.pool.models:moody", limit_s=0.5)}, workers=1) as pool:
         error = pool.submit("moody", torch.tensor([HANG])).exception(60)
 

@@ -18,7 +18,7 @@ ON_ONE_HOST: dict[str, tuple[Change, str, str, str]] = {
     ),
     "local address of somebody else": (
         lambda job: facts_of(job, 1, "interface").update(is_lost=True, route="", source="10.9.9.9"),
-        "fail", "RW108", "--local-addr 10.9.9.9 is no address of node-b",
+        "fail", "RW108", "--local-addr 10.9.9.9 is not an address of node-b",
     ),
     "nccl takes another interface": (
         lambda job: facts_of(job, 1, "interface")["nccl"].update(name="eth1", address="192.168.0.2"),

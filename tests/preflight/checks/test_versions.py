@@ -8,7 +8,7 @@ from tests.preflight.checks.judging import Change, assert_told_on_node_b
 from tests.preflight.facts import facts_of
 
 ON_ONE_HOST: dict[str, tuple[Change, str, str, str]] = {
-    "torch version": (lambda job: facts_of(job, 1, "versions").update(torch="2.12.0"), "fail", "RW123", "2.12.0 on node-b, 2.13.0 on node-a and node-c"),
+    "torch version": (lambda job: facts_of(job, 1, "versions").update(torch="2.12.0"), "fail", "RW123", "2.13.0 on node-a and node-c, 2.12.0 on node-b"),
     "python patch": (lambda job: facts_of(job, 1, "versions").update(python="3.12.2"), "warn", "RW123", "3.12.2"),
     "python minor": (lambda job: facts_of(job, 1, "versions").update(python="3.11.2"), "fail", "RW123", "3.11.2"),
     "nccl plugin": (lambda job: facts_of(job, 1, "versions").update(nccl_net="libnccl-net.so"), "fail", "RW123", "libnccl-net"),

@@ -47,7 +47,7 @@ def _swapped(
 
 
 def _names(reduces: Iterable[Reduced]) -> list[str]:
-    """The kinds of labels there are: that of a parameter (""), and each variable that holds a text."""
+    """The kinds of labels: a parameter's (""), and each variable that holds a text."""
     found: dict[str, None] = {}
     for one in reduces:
         if one.label:

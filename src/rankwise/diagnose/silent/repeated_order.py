@@ -29,7 +29,7 @@ def _repeated(passes: list[DataPass]) -> tuple[DataPass, DataPass] | None:
 
 
 def _should_shuffle(one: DataPass) -> bool:
-    """A fixed order of the user's own (a curriculum) is none of our business; one that waits for `set_epoch` is."""
+    """A fixed order of the user's own (a curriculum) is theirs to choose; one that waits for `set_epoch` is a fault."""
     return (one.begun.shuffles and (one.begun.is_distributed or one.begun.sampler == "RandomSampler")) or one.begun.has_epoch
 
 

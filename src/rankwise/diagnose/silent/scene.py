@@ -11,7 +11,6 @@ from rankwise.evidence.records import Frame, JobEvidence
 from rankwise.findings import Place
 
 BACKWARDS = "sn-"
-Ranked = dict[int, list[int]]
 
 
 @dataclass(frozen=True)

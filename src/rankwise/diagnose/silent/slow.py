@@ -65,7 +65,9 @@ def _training_pass(scene: Scene, rank: int) -> DataPass | None:
 
 
 def _collectives(scene: Scene, totals: dict[int, Times]) -> Finding | None:
-    rank = min(totals, key=lambda r: totals[r].collective)  # who waits least, waits for nobody: this is what the calls themselves cost
+    rank = min(
+        totals, key=lambda r: totals[r].collective
+    )  # the rank that waits least waits for no other: this is what the calls themselves cost
     total = totals[rank]
     each = total.collective / total.steps
     if total.collective < _MUCH * total.wall or each < _LEAST_MS:

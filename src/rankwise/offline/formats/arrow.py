@@ -8,11 +8,11 @@ from typing import Any
 
 from rankwise.offline.addresses import Address, Place
 from rankwise.offline.batches import Batch, Selection
-from rankwise.offline.file_identity import file_identity
 from rankwise.offline.format import Format, Parts
+from rankwise.offline.identity import file_identity
 from rankwise.offline.lazy import pa
 from rankwise.offline.table_reading import batches_of_tables, chosen_of, rows_from
-from rankwise.offline.table_writing import tables_of, told
+from rankwise.offline.table_writing import arrow_errors_as_findings, tables_of
 
 
 class ArrowSource:
@@ -49,7 +49,7 @@ def _open(path: Place) -> Any:
 
 def write_arrow(parts: Parts, total: int, path: Path) -> None:
     schema, tables = tables_of(parts)
-    with told(), pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as writer:
+    with arrow_errors_as_findings(), pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as writer:
         for table in tables:
             writer.write_table(table)
 

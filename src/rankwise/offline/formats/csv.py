@@ -15,11 +15,10 @@ import numpy as np
 from rankwise.errors import UnreadableInput
 from rankwise.offline.addresses import Place
 from rankwise.offline.batches import Batch, Column, Row, Selection
-from rankwise.offline.entries import entries, json_text
-from rankwise.offline.file_identity import file_identity
 from rankwise.offline.format import Format, Parts
+from rankwise.offline.identity import file_identity
 from rankwise.offline.parts import column_names
-from rankwise.offline.text_lines import MAX_LINE, TOO_LONG, gathered, lines_of, plain_rows
+from rankwise.offline.text_lines import MAX_LINE, TOO_LONG, entries, gathered, json_text, lines_of, plain_rows
 from rankwise.offline.values import is_utf8
 from rankwise.offline.workspace import PredictError
 
@@ -64,7 +63,7 @@ class CsvSource:
 
     def _records(self, position: int) -> Iterator[tuple[Fields, int]]:
         """Each record and the byte behind it. Where a quote is never closed, its line is one failed row, and the next line is read anew."""
-        csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE))  # its own limit is for attacks; ours is that of a record
+        csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE))  # its own limit is for attacks; ours is the limit of a record
         while True:
             lines = _Lines(self._path, position)
             for fields in lines.records(self._delimiter):
@@ -111,7 +110,7 @@ class _Lines:
         self._is_over = self._has_bare_cr = False
 
     def records(self, delimiter: str) -> Iterator[Fields]:
-        """The fields of each record; blank lines are none. Ends at an unclosed quote, or with the file."""
+        """The fields of each record; blank lines are skipped. Ends at an unclosed quote, or with the file."""
         strict, lenient = (csv.reader(self, delimiter=delimiter, strict=is_strict) for is_strict in (True, False))
         while True:
             self._begin()

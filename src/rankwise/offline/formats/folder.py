@@ -11,13 +11,13 @@ import numpy as np
 
 from rankwise.errors import UnreadableInput
 from rankwise.offline.addresses import Address, Place
-from rankwise.offline.arrow_types import is_number, is_tensors, tensors
 from rankwise.offline.batches import FILE_COLUMN, Batch, Column, Selection, is_arrow
-from rankwise.offline.entries import entries, json_text
-from rankwise.offline.file_identity import folder_identity
+from rankwise.offline.columns import is_number, is_tensors, tensors
 from rankwise.offline.format import Format, Parts
+from rankwise.offline.identity import folder_identity
 from rankwise.offline.lazy import pa
 from rankwise.offline.parts import column_names
+from rankwise.offline.text_lines import entries, json_text
 from rankwise.offline.values import is_utf8
 from rankwise.offline.workspace import PredictError
 
@@ -57,7 +57,7 @@ def _files_below(folder: Place) -> Iterator[str]:
 def write_folder(parts: Parts, total: int, path: Path) -> None:
     """Input `a/b.jpg` becomes `a/b.jpg.npy`, row 7 `00000007.npy`; several outputs have their names in front of `.npy`.
 
-    What is no number or array of numbers is a `.json` file; a null is none at all.
+    Numbers and arrays of numbers are `.npy`, everything else is `.json`; a null has no file.
     """
     path.mkdir()
     files = next((part.file_column for part in parts() if part.file_column), "")

@@ -12,11 +12,10 @@ from typing import Any
 
 from rankwise.offline.addresses import Place
 from rankwise.offline.batches import Batch, Chosen, Row, Selection
-from rankwise.offline.entries import json_text
-from rankwise.offline.file_identity import file_identity
 from rankwise.offline.format import Format, Parts
+from rankwise.offline.identity import file_identity
 from rankwise.offline.parts import column_names
-from rankwise.offline.text_lines import TOO_LONG, gathered, lines_of, plain_rows
+from rankwise.offline.text_lines import TOO_LONG, gathered, json_text, lines_of, plain_rows
 from rankwise.offline.values import is_utf8
 
 _SAMPLE, _SAMPLE_BYTES = 1000, 64 << 20  # how far to look for a column before saying that there is none
@@ -77,7 +76,7 @@ class JsonLinesSource:
         if (b"\\u" in line or b"\xed" in line) and _HALF_PAIR.search(line):
             for name in (*self._chosen[0], *self._chosen[1]):
                 if not is_utf8(json.dumps(values.get(name), ensure_ascii=False)):
-                    return Row(why=f"{name!r} is no text: it has half of a surrogate pair")
+                    return Row(why=f"{name!r} is not text: it has half of a surrogate pair")
         return Row(values, values)
 
 

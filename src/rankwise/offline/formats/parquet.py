@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from rankwise.offline.addresses import Address, Place
-from rankwise.offline.arrow_types import is_lists, is_number
 from rankwise.offline.batches import Batch, Selection
-from rankwise.offline.file_identity import file_identity
+from rankwise.offline.columns import is_lists, is_number
 from rankwise.offline.format import Format, Parts
+from rankwise.offline.identity import file_identity
 from rankwise.offline.lazy import pa, pq
 from rankwise.offline.table_reading import batches_of_tables, chosen_of, names_of, rows_from
-from rankwise.offline.table_writing import tables_of, told
+from rankwise.offline.table_writing import arrow_errors_as_findings, tables_of
 
 _PIECE_ROWS, _FEW_ROWS = 65536, 8192
 _PIECE_BYTES = 16 << 20
@@ -72,7 +72,7 @@ def _piece_rows(nbytes: float, rows: int) -> int:
 
 def write_parquet(parts: Parts, total: int, path: Path) -> None:
     schema, tables = tables_of(parts)
-    with told():
+    with arrow_errors_as_findings():
         first = list(islice(tables, 1))
         repeating = [name for table in first for field in schema for name in _repeating(field.name, field.type, table.column(field.name))]
         with pq.ParquetWriter(path, schema, use_dictionary=repeating or False) as writer:

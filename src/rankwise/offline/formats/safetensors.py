@@ -13,8 +13,8 @@ from rankwise.errors import UnreadableInput
 from rankwise.offline.addresses import Address, Place, RemoteBytes
 from rankwise.offline.array_writing import first_rows, write_column
 from rankwise.offline.batches import Batch, Selection, split
-from rankwise.offline.file_identity import file_identity
 from rankwise.offline.format import Format, Parts
+from rankwise.offline.identity import file_identity
 from rankwise.offline.lazy import ml_dtypes
 from rankwise.offline.workspace import PredictError
 from rankwise.weights.records import Damaged, TensorRecord

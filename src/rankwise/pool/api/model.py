@@ -238,7 +238,7 @@ def become(path: str) -> None:
     try:
         module.__dict__.update(runpy.run_path(path, run_name="__mp_main__"))
     except BaseException:
-        _script_run = ""  # whoever asks next is told the same
+        _script_run = ""  # the next caller gets the same error
         raise
     finally:
         _is_importing = False
@@ -257,7 +257,7 @@ def become_when_asked(path: str) -> None:
 
 
 class _Unread(types.ModuleType):
-    """Stands for the script until somebody looks for one of its names."""
+    """Stands for the script until one of its names is looked up."""
 
     def __init__(self, path: str) -> None:
         super().__init__("__main__")

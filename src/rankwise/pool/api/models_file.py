@@ -63,7 +63,7 @@ class ModelsFile:
 
 
 def read_models(path: str | Path) -> ModelsFile:
-    """Raises UnreadableInput for what is no TOML, UsageError for what says something wrong."""
+    """Raises UnreadableInput if it is not TOML, UsageError if an entry is wrong."""
     path = Path(path)
     data = _toml(path)
     _check_keys(str(path), data, {"models", "pool"})
@@ -108,10 +108,10 @@ def _toml(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise UnreadableInput(f"{path} cannot be read", why=error.strerror or str(error), next=("check the path",)) from None
     except UnicodeDecodeError as error:
-        raise UnreadableInput(f"{path} is no TOML", why=f"it is not UTF-8: {error}", next=(f"it begins like this:\n{_EXAMPLE}",)) from None
+        raise UnreadableInput(f"{path} is not TOML", why=f"it is not UTF-8: {error}", next=(f"it begins like this:\n{_EXAMPLE}",)) from None
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         why = str(error) if isinstance(error, tomllib.TOMLDecodeError) else "it is nested too deep"
-        raise UnreadableInput(f"{path} is no valid TOML: {why}", next=(f"it looks like this:\n{_EXAMPLE}",)) from None
+        raise UnreadableInput(f"{path} is not valid TOML: {why}", next=(f"it looks like this:\n{_EXAMPLE}",)) from None
 
 
 def _entries(path: Path, name: str, said: Any) -> list[Entry]:
@@ -179,7 +179,7 @@ def _check_named(where: str, entries: Iterable[Entry], virtual: Iterable[Virtual
         check_targets(model, real)
     for entry in entries:
         if entry.shadow and (entry.shadow not in real or entry.shadow.rpartition(":")[0] == entry.name or entry.shadow == entry.name):
-            raise UsageError(f"{where}: [models.{entry.name}]: its shadow is {entry.shadow!r}, which is no other model")
+            raise UsageError(f"{where}: [models.{entry.name}]: its shadow is {entry.shadow!r}, which is not another model")
 
 
 def described(entry: Entry, example_names: tuple[str, ...] = ()) -> Entry:
@@ -295,7 +295,7 @@ def check_targets(virtual: VirtualModel, real: set[str]) -> None:
     """`real` are the names of models, and NAME:VERSION of each."""
     for name in (*virtual.targets, *([virtual.shadow] if virtual.shadow else [])):
         if name not in real:
-            raise UsageError(f"model {virtual.name!r} names {name!r}, which is none", why=f"there are {', '.join(sorted(real))}")
+            raise UsageError(f"model {virtual.name!r} names {name!r}, which is not a model", why=f"there are {', '.join(sorted(real))}")
 
 
 # What a model takes and gives, as far as its `.pt2` program or an example input says so: files are read, nothing runs.
@@ -363,7 +363,7 @@ def _description(path: str | Path) -> Any:
 
 
 def _argument(said: Mapping[str, Any], tensors: Mapping[str, Any]) -> tuple[str, str, tuple[int, ...]]:
-    """KeyError for what is no tensor, or of a type that the protocol does not know."""
+    """Raises KeyError for anything but a tensor of a type that the protocol knows."""
     name = said["arg"]["as_tensor"]["name"]
     tensor = tensors[name]
     return name, _DATATYPES[tensor["dtype"]], tuple(size.get("as_int", -1) for size in tensor["sizes"])

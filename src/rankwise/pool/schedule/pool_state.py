@@ -308,7 +308,7 @@ class PoolState:
         for model in gone:
             self._departing.remove(model)
             del self.scheduler.models[model.number]
-            model.broken = removed(model.name)  # for whoever still has it in hand
+            model.broken = removed(model.name)  # for callers that still hold it
             if not any(other.name == model.name for other in self.scheduler.models.values()):
                 self.counters.forget(model.name)
         return gone

@@ -291,7 +291,7 @@ class Holding:
     is_loading: bool = True
     last_used: float = 0.0
     orders: int = 0
-    is_fresh: bool = True  # it was loaded and has not run since: those it was loaded for are served before it leaves for others
+    is_fresh: bool = True  # loaded and not run since: it serves the tasks it was loaded for before it makes room
     is_leaving: bool = False  # it gets nothing more to do, and leaves when it has nothing left to do
 
     def begin(self) -> None:

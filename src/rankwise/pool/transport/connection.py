@@ -7,22 +7,19 @@ import ctypes
 import marshal
 import os
 import select
-import shutil
 import signal
 import socket
 import struct
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from rankwise.pool.errors import Death
 from rankwise.pool.memory.shared_memory import Segment
 from rankwise.pool.schedule.state import Seat
+from rankwise.pyspy import NoStack, read_threads
 
 MAX_BYTES = 120_000  # the smallest default socket buffer is 208 KiB, and the kernel counts its own overhead against it
 KEPT, UNBATCHABLE, HALVED = 1, 2, 4  # what an order's answer says besides its results
@@ -358,18 +355,12 @@ def stack_of(handle: WorkerHandle) -> str:
 
 def _with_py_spy(pid: int) -> tuple[list[str], str]:
     """Frames, or why there are none."""
-    beside = Path(sys.executable).with_name("py-spy")
-    program = str(beside) if beside.exists() else shutil.which("py-spy")
-    if not program:
-        return [], "there is no py-spy"
-    command = [program, "dump", "--nonblocking", "--pid", str(pid)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return [], f"py-spy: {error}"
-    frames = [line.strip() for line in done.stdout.splitlines() if line.startswith("    ")]
-    said = (done.stderr.strip() or "nothing").splitlines()[-1]
-    return (frames, "") if frames and not done.returncode else ([], f"py-spy said {said[:200]}")
+        threads = read_threads(pid, _TIMEOUT_S)
+        frames = [frame for thread in threads for frame in thread["frames"]]
+        return [f"{frame['name']} ({frame.get('short_filename') or frame['filename']}:{frame['line']})" for frame in frames], ""
+    except (NoStack, KeyError, TypeError) as error:
+        return [], str(error)
 
 
 def _with_faulthandler(handle: WorkerHandle) -> tuple[list[str], str]:

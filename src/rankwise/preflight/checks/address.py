@@ -9,14 +9,13 @@ means a different machine on one of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from rankwise.causes import load_cause
 from rankwise.findings import Finding
-from rankwise.preflight.here import Here
-from rankwise.preflight.job import Facts, Host, Job, Seen, seeing_hosts
-from rankwise.preflight.network import interfaces, is_loopback, is_own, resolve
-from rankwise.preflight.odd import difference, hosts_text
+from rankwise.meet.differences import find_difference, hosts_text
+from rankwise.meet.network import interfaces, is_loopback, is_own, resolve
+from rankwise.preflight.job import Facts, Here, Host, Job, Seen, seeing_hosts
 
 GROUP = "names"
 
@@ -61,10 +60,10 @@ def _who_can(job: Job, name: str) -> str:
 def _different_places(job: Job) -> Iterator[Finding]:
     """What the hosts were told, then what they make of it."""
     told = {host.name: f"{host.plan['master']}:{host.plan['port']}" for host in job.hosts if host.plan.get("master")}
-    if differs := difference(told):
+    if differs := find_difference(told):
         resolved = {host.name: ",".join(sorted(host.of("address").get("addresses", []))) for host in job.hosts}
         ports = {host.plan.get("port") for host in job.hosts}
-        if len(ports) == 1 and not difference(resolved):
+        if len(ports) == 1 and not find_difference(resolved):
             return  # two names of one machine
         yield _finding(job, differs.odd, f"the hosts were given different meeting places: {differs.text()}")
         return
@@ -72,7 +71,7 @@ def _different_places(job: Job) -> Iterator[Finding]:
     its_own = {address for some in leader.of("interface").get("known", {}).values() for address in some} if leader else set()
     firsts = {host.name: host.of("address")["addresses"][0] for host in job.hosts if host.of("address").get("addresses")}
     strays = {host: address for host, address in firsts.items() if address not in its_own and not is_loopback(address)}
-    if its_own and strays and (differs := difference(firsts)):
+    if its_own and strays and (differs := find_difference(firsts)):
         yield _finding(job, strays, f"the rendezvous address is another machine on some hosts: {differs.text()}")
 
 
@@ -99,7 +98,7 @@ def _shares_machine(job: Job, host: Host) -> bool:
     return bool(job.meeting.get("is_broken")) or any(other is not host and other.node == 0 for other in job.hosts)
 
 
-def _finding(job: Job, odd: dict[str, str], summary: str) -> Finding:
+def _finding(job: Job, odd: Iterable[str], summary: str) -> Finding:
     return load_cause("RW103").finding(
         summary, certain=True, culprits=tuple(host.place for host in job.hosts if host.name in odd), why="each host waits at its own door"
     )

@@ -9,9 +9,9 @@ Warns with RW616 above 1 s, fails above 60 s.
 from __future__ import annotations
 
 from rankwise.causes import load_cause
+from rankwise.meet.differences import hosts_text
 from rankwise.preflight.job import Job, Seen
-from rankwise.preflight.odd import hosts_text
-from rankwise.preflight.sizes import seconds_text
+from rankwise.sizes import seconds_text
 
 GROUP = "resources"
 _NOTABLE_S, _WRONG_S = 1.0, 60.0

@@ -13,9 +13,8 @@ import hashlib
 from pathlib import Path
 
 from rankwise.causes import load_cause
-from rankwise.preflight.here import Here
-from rankwise.preflight.job import Facts, Job, Seen, seeing_hosts
-from rankwise.preflight.odd import difference
+from rankwise.meet.differences import find_difference
+from rankwise.preflight.job import Facts, Here, Job, Seen, seeing_hosts
 
 GROUP = "parity"
 _MOST_FILES = 500
@@ -63,7 +62,7 @@ def judge(job: Job) -> Seen:
         whole = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()[:8]
         seen.values[name] = f"{len(files)} file{'s' * (len(files) != 1)}, {whole}"
     for path in sorted({path for files in facts_of.values() for path in files}):
-        differs = difference({name: files.get(path, "not there") for name, files in facts_of.items()})
+        differs = find_difference({name: files.get(path, "not there") for name, files in facts_of.items()})
         if differs is not None:
             seen.findings.append(
                 load_cause("RW622").finding(

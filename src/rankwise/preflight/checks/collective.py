@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from rankwise.causes import load_cause
 from rankwise.findings import Finding
 from rankwise.preflight.job import Facts, Job, Seen
-from rankwise.preflight.sizes import rate_text
+from rankwise.sizes import rate_text
 
 GROUP = "collectives"
 _SHARE, _ENOUGH = 0.1, 125e6

@@ -12,8 +12,7 @@ import time
 from pathlib import Path
 
 from rankwise.causes import load_cause
-from rankwise.preflight.here import Here
-from rankwise.preflight.job import Facts, Job, Seen, seeing_hosts
+from rankwise.preflight.job import Facts, Here, Job, Seen, seeing_hosts
 from rankwise.preflight.limits import cores
 
 GROUP = "resources"

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from rankwise.causes import load_cause
 from rankwise.findings import Finding
-from rankwise.preflight.here import Here
-from rankwise.preflight.job import Facts, Host, Job, Seen, seeing_hosts
+from rankwise.meet.differences import find_difference
+from rankwise.preflight.job import Facts, Here, Host, Job, Seen, seeing_hosts
 from rankwise.preflight.limits import memory_limits
-from rankwise.preflight.odd import difference
 from rankwise.sizes import bytes_text
 
 GROUP = "fit"
@@ -60,7 +59,7 @@ def judge(job: Job) -> Seen:
         seen.values[host.name] = _fit_text(facts) if largest else "nothing"
         if facts["error"] or not largest:
             seen.findings.append(_nothing(host, facts))
-    if differs := difference(sizes):
+    if differs := find_difference(sizes):
         seen.findings.append(
             load_cause("RW640").finding(
                 f"the largest batch differs between hosts: {differs.text()}",

@@ -12,9 +12,8 @@ from collections.abc import Iterator
 
 from rankwise.causes import load_cause
 from rankwise.findings import Finding
-from rankwise.preflight.here import Here
-from rankwise.preflight.job import Facts, Host, Job, Seen
-from rankwise.preflight.odd import difference
+from rankwise.meet.differences import find_difference
+from rankwise.preflight.job import Facts, Here, Host, Job, Seen
 
 GROUP = "gpus"
 
@@ -47,7 +46,7 @@ def judge(job: Job) -> Seen:
         seen.values[host.name] = f"{facts['seen_by_torch']}{kind} for {facts['ranks']} rank{'s' * (facts['ranks'] != 1)}"
         seen.findings += _too_few(host, facts)
     kinds = {name: ", ".join(dict.fromkeys(facts["names"])) for name, facts in facts_of.items() if facts.get("names")}
-    if differs := difference(kinds):
+    if differs := find_difference(kinds):
         seen.findings.append(
             load_cause("RW623").finding(
                 f"the kind of GPU differs between hosts: {differs.text()}",

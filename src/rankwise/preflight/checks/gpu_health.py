@@ -14,8 +14,7 @@ from collections.abc import Iterator
 from rankwise.causes import load_cause
 from rankwise.findings import Finding, Severity
 from rankwise.preflight.gpus import slowed_text
-from rankwise.preflight.here import Here
-from rankwise.preflight.job import Facts, Host, Job, Seen, seeing_hosts
+from rankwise.preflight.job import Facts, Here, Host, Job, Seen, seeing_hosts
 
 GROUP = "gpus"
 

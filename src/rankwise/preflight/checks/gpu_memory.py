@@ -11,8 +11,7 @@ from typing import Any
 
 from rankwise.causes import load_cause
 from rankwise.findings import Place
-from rankwise.preflight.here import Here
-from rankwise.preflight.job import Facts, Job, Seen, seeing_hosts
+from rankwise.preflight.job import Facts, Here, Job, Seen, seeing_hosts
 from rankwise.sizes import bytes_text
 
 GROUP = "gpus"

@@ -8,8 +8,7 @@ Warns with RW634.
 from __future__ import annotations
 
 from rankwise.causes import load_cause
-from rankwise.preflight.here import Here
-from rankwise.preflight.job import Facts, Job, Seen, seeing_hosts
+from rankwise.preflight.job import Facts, Here, Job, Seen, seeing_hosts
 
 GROUP = "gpus"
 

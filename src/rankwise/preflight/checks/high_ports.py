@@ -9,8 +9,8 @@ Fails with RW114.
 from __future__ import annotations
 
 from rankwise.causes import load_cause
+from rankwise.meet.links import blame
 from rankwise.preflight.job import Job, Seen
-from rankwise.preflight.pairing import blame
 
 GROUP = "ports"
 

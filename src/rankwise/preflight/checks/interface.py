@@ -14,19 +14,18 @@ from collections.abc import Iterator
 
 from rankwise.causes import load_cause
 from rankwise.findings import Finding
-from rankwise.preflight.here import Here
-from rankwise.preflight.job import Facts, Host, Job, Seen, seeing_hosts
-from rankwise.preflight.network import (
+from rankwise.meet.network import (
     gloo_interface,
     interface_of,
     interfaces,
     is_loopback,
+    missing_interface,
     nccl_interface,
-    nccl_matches,
     own_addresses,
     resolve,
     source_address,
 )
+from rankwise.preflight.job import Facts, Here, Host, Job, Seen, seeing_hosts
 
 GROUP = "names"
 
@@ -74,13 +73,12 @@ def exports(host: Host) -> list[str]:
 def _missing(host: Host, facts: Facts) -> Iterator[Finding]:
     names = list(facts["known"])
     if facts["is_lost"]:
-        yield _no_such(host, f"--local-addr {facts['source']} is no address of {host.name}", facts)
+        yield _no_such(host, f"--local-addr {facts['source']} is not an address of {host.name}", facts)
     gloo, nccl = facts["variables"]["GLOO_SOCKET_IFNAME"], facts["variables"]["NCCL_SOCKET_IFNAME"]
-    lost = [word for word in gloo.split(",") if word and word not in names]
-    if lost:
-        syntax = " (^ and = are NCCL's syntax: gloo takes whole names only)" if lost[0][0] in "^=" else ""
-        yield _no_such(host, f"GLOO_SOCKET_IFNAME={gloo} names {lost[0]!r}, which {host.name} does not have{syntax}", facts)
-    if nccl and not any(nccl_matches(nccl, name) for name in names):
+    if lost := missing_interface("GLOO_SOCKET_IFNAME", gloo, names):
+        syntax = " (^ and = are NCCL's syntax: gloo takes whole names only)" if lost[0] in "^=" else ""
+        yield _no_such(host, f"GLOO_SOCKET_IFNAME={gloo} names {lost!r}, which {host.name} does not have{syntax}", facts)
+    if missing_interface("NCCL_SOCKET_IFNAME", nccl, names):
         yield _no_such(host, f"NCCL_SOCKET_IFNAME={nccl} fits no interface of {host.name}", facts)
 
 

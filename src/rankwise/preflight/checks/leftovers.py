@@ -16,10 +16,8 @@ import psutil
 
 from rankwise.causes import load_cause
 from rankwise.findings import Place
-from rankwise.preflight.here import Here
-from rankwise.preflight.job import Facts, Job, Seen, seeing_hosts
-from rankwise.preflight.sizes import seconds_text
-from rankwise.sizes import bytes_text
+from rankwise.preflight.job import Facts, Here, Job, Seen, seeing_hosts
+from rankwise.sizes import bytes_text, seconds_text
 
 GROUP = "resources"
 _SIGNS = ("TORCHELASTIC_RUN_ID", "WORLD_SIZE", "LOCAL_RANK")

@@ -13,7 +13,7 @@ from statistics import median
 from rankwise.causes import load_cause
 from rankwise.preflight.job import Facts, Job, Seen
 from rankwise.preflight.measured import is_explained, pair_text, seeing_links, sort_links
-from rankwise.preflight.sizes import rate_text
+from rankwise.sizes import rate_text
 
 GROUP = "links"
 _WRONG, _NOTABLE = 12.5e6, 50e6

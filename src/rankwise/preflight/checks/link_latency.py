@@ -10,7 +10,7 @@ from __future__ import annotations
 from rankwise.causes import load_cause
 from rankwise.preflight.job import Job, Seen
 from rankwise.preflight.measured import SLOW_ANSWER_S, pair_text, seeing_links, sort_links
-from rankwise.preflight.sizes import seconds_text
+from rankwise.sizes import seconds_text
 
 GROUP = "links"
 _NOTABLE_S = 0.01

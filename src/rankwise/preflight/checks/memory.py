@@ -12,8 +12,7 @@ from __future__ import annotations
 from statistics import median
 
 from rankwise.causes import load_cause
-from rankwise.preflight.here import Here
-from rankwise.preflight.job import Facts, Job, Seen, seeing_hosts
+from rankwise.preflight.job import Facts, Here, Job, Seen, seeing_hosts
 from rankwise.preflight.limits import memory_limits
 from rankwise.sizes import bytes_text
 

@@ -14,9 +14,8 @@ import re
 from pathlib import Path
 
 from rankwise.causes import load_cause
-from rankwise.preflight.here import Here
-from rankwise.preflight.job import Facts, Job, Seen, seeing_hosts
-from rankwise.preflight.odd import difference
+from rankwise.meet.differences import find_difference
+from rankwise.preflight.job import Facts, Here, Job, Seen, seeing_hosts
 
 GROUP = "parity"
 _TITLES = {
@@ -46,7 +45,7 @@ def judge(job: Job) -> Seen:
     for name, facts in facts_of.items():
         seen.values[name] = f"{facts['os']}, {facts['arch']}, {facts['cores']} × {facts['cpu']}"
     for key, title in _TITLES.items():
-        if differs := difference({name: str(facts[key]) for name, facts in facts_of.items()}):
+        if differs := find_difference({name: str(facts[key]) for name, facts in facts_of.items()}):
             seen.findings.append(
                 load_cause("RW623").finding(
                     f"the {title} differs between hosts: {differs.text()}",

@@ -8,22 +8,17 @@ Fails with RW107 where another program holds it, with RW602 where it may not be 
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import socket
 from collections.abc import Iterator
-from typing import Any
-
-import psutil
 
 from rankwise.causes import load_cause
 from rankwise.findings import Finding, Place
-from rankwise.preflight.here import Here
-from rankwise.preflight.job import Facts, Host, Job, Seen, seeing_hosts
-from rankwise.preflight.network import interfaces, own_addresses, resolve
-from rankwise.preflight.odd import hosts_text
-from rankwise.preflight.wire import connect
+from rankwise.meet.differences import hosts_text
+from rankwise.meet.network import interfaces, own_addresses, resolve
+from rankwise.meet.ports import Listener, find_listeners, try_port
+from rankwise.preflight.job import Facts, Here, Host, Job, Seen, seeing_hosts
 
 GROUP = "ports"
 _CONNECT_S = 4.0
@@ -39,33 +34,17 @@ def look(here: Here) -> Facts:
     own = next(iter(own_addresses(plan.master or "127.0.0.1", addresses, interfaces())), "")
     opens = plan.node_rank in (0, None) and bool(own)
     error = _why_not_open(own, plan.port) if opens else None
-    reached = "" if opens or not plan.is_alone or not addresses else _reached(addresses[0], plan.port)
+    # Alone on a host that is not the rendezvous host: refused is fine, as nobody listens before the job starts; silence is not.
+    reached = "" if opens or not plan.is_alone or not addresses else try_port(addresses[0], plan.port, _CONNECT_S)
+    is_held = opens and error == errno.EADDRINUSE
     return {
         "port": plan.port,
         "opens": opens,
         "free": error is None,
         "reached": reached,
         "error": "" if error is None else errno.errorcode.get(error, str(error)),
-        "holders": holders(plan.port) if opens and error == errno.EADDRINUSE else [],
+        "holders": [vars(found) for found in find_listeners(plan.port) if found.pid != os.getpid()] if is_held else [],
     }
-
-
-def _reached(address: str, port: int) -> str:
-    """Alone on a host that is not the rendezvous host: refused is fine, as nobody listens before the job starts; silence is not."""
-    sock, how = connect(address, port, _CONNECT_S)
-    if sock is not None:
-        sock.close()
-    return how
-
-
-def holders(port: int) -> list[dict[str, Any]]:
-    """Who listens on the port; pid None where it belongs to somebody we may not look at."""
-    found = []
-    with contextlib.suppress(psutil.Error, OSError):
-        for link in psutil.net_connections("tcp"):
-            if link.status == psutil.CONN_LISTEN and link.laddr and link.laddr.port == port and link.pid != os.getpid():
-                found.append({"pid": link.pid, **_process(link.pid)})
-    return [holder for i, holder in enumerate(found) if holder not in found[:i]]
 
 
 def judge(job: Job) -> Seen:
@@ -93,18 +72,10 @@ def _why_not_open(address: str, port: int) -> int | None:
     return None
 
 
-def _process(pid: int | None) -> dict[str, str]:
-    with contextlib.suppress(psutil.Error):
-        if pid:
-            process = psutil.Process(pid)
-            return {"program": process.name(), "user": process.username(), "command": " ".join(process.cmdline()[:6])[:200]}
-    return {"program": "", "user": "", "command": ""}
-
-
 def _not_free(host: Host, facts: Facts) -> Iterator[Finding]:
     port = facts["port"]
     if facts["error"] == "EADDRINUSE":
-        who = [_holder_text(holder) for holder in facts["holders"]] or ["a process this user may not look at"]
+        who = [str(Listener(**holder)) for holder in facts["holders"]] or ["a process this user may not look at"]
         pid = next((holder["pid"] for holder in facts["holders"] if holder["pid"]), None)
         yield load_cause("RW107").finding(
             f"port {port} on {host.name} is held by {' and '.join(who)}",
@@ -119,12 +90,6 @@ def _not_free(host: Host, facts: Facts) -> Iterator[Finding]:
             culprits=(host.place,),
             why="ports below 1024 are for root" if port < 1024 else "",
         )
-
-
-def _holder_text(holder: dict[str, Any]) -> str:
-    name = holder["program"] or "a process of another user"
-    details = [f"pid {holder['pid']}" if holder["pid"] else "", f"user {holder['user']}" if holder["user"] else ""]
-    return f"{name} ({', '.join(filter(None, details))}{': ' + holder['command'] if holder['command'] else ''})"
 
 
 def _with_doors(job: Job, seen: Seen) -> Seen:
@@ -146,7 +111,7 @@ def _with_doors(job: Job, seen: Seen) -> Seen:
 
 def _foreign(host: Host) -> Finding:
     return load_cause("RW107").finding(
-        f"something that is no rankwise check answers {host.name} at the rendezvous port {host.plan.get('master')}:{host.plan.get('port')}",
+        f"a program other than rankwise check answers {host.name} at the rendezvous port {host.plan.get('master')}:{host.plan.get('port')}",
         certain=False,
         culprits=(host.place,),
         why="another job's store, or another program, holds it",

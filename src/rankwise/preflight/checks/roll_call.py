@@ -13,9 +13,10 @@ from collections.abc import Iterator
 
 from rankwise.causes import load_cause
 from rankwise.findings import Finding, Place
+from rankwise.meet.differences import find_difference, hosts_text
+from rankwise.meet.roster import claimed_twice, missing_numbers
 from rankwise.preflight.job import Host, Job, Seen
-from rankwise.preflight.odd import difference, hosts_text
-from rankwise.preflight.sizes import seconds_text
+from rankwise.sizes import seconds_text
 
 GROUP = "names"
 ALWAYS = True  # with several nodes, whatever else was asked for
@@ -58,31 +59,24 @@ def _unmet(job: Job, host: Host) -> Iterator[Finding]:
 
 
 def _duplicates(job: Job) -> Iterator[Finding]:
-    by_rank: dict[int, list[Host]] = {}
-    for host in job.hosts:
-        if (rank := host.plan.get("node_rank")) is not None:
-            by_rank.setdefault(rank, []).append(host)
-    for rank, hosts in by_rank.items():
-        if len(hosts) > 1:
-            yield load_cause("RW102").finding(
-                f"{hosts_text([host.name for host in hosts])} all say that they are node {rank}"
-                if len(hosts) > 2
-                else f"{hosts_text([host.name for host in hosts])} both say that they are node {rank}",
-                certain=True,
-                culprits=tuple(host.place for host in hosts),
-                why=f"their ranks would begin at {rank} × ranks per node on each of them; nobody is node {_free_ranks(job)}".rstrip(),
-                next=("give each node its own --node-rank, from 0 on",),
-            )
+    for rank, hosts in claimed_twice((host.plan.get("node_rank"), host) for host in job.hosts).items():
+        names, all_of_them = hosts_text([host.name for host in hosts]), "all" if len(hosts) > 2 else "both"
+        yield load_cause("RW102").finding(
+            f"{names} {all_of_them} say that they are node {rank}",
+            certain=True,
+            culprits=tuple(host.place for host in hosts),
+            why=f"their ranks would begin at {rank} × ranks per node on each of them; nobody is node {_free_ranks(job)}".rstrip(),
+            next=("give each node its own --node-rank, from 0 on",),
+        )
 
 
 def _free_ranks(job: Job) -> str:
-    taken = {host.plan.get("node_rank") for host in job.hosts}
-    return ", ".join(str(rank) for rank in range(job.plan.nodes_max) if rank not in taken)
+    return ", ".join(map(str, missing_numbers({host.plan.get("node_rank") for host in job.hosts}, job.plan.nodes_max)))
 
 
 def _sizes(job: Job) -> Iterator[Finding]:
     for key, title, severity in (("nnodes", "number of nodes (--nnodes)", "error"), ("nproc", "number of ranks per node", "warning")):
-        if differs := difference({host.name: str(host.plan.get(key)) for host in job.hosts}):
+        if differs := find_difference({host.name: str(host.plan.get(key)) for host in job.hosts}):
             yield load_cause("RW112").finding(
                 f"the hosts disagree about the {title}: {differs.text()}",
                 certain=True,

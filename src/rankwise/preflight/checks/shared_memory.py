@@ -10,8 +10,7 @@ from __future__ import annotations
 import os
 
 from rankwise.causes import load_cause
-from rankwise.preflight.here import Here
-from rankwise.preflight.job import Facts, Job, Seen, seeing_hosts
+from rankwise.preflight.job import Facts, Here, Job, Seen, seeing_hosts
 from rankwise.sizes import bytes_text
 
 GROUP = "resources"

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from rankwise.causes import load_cause
 from rankwise.findings import Finding
-from rankwise.preflight.here import Here
-from rankwise.preflight.job import Facts, Host, Job, Seen, seeing_hosts
+from rankwise.preflight.job import Facts, Here, Host, Job, Seen, seeing_hosts
 from rankwise.sizes import bytes_text
 
 GROUP = "resources"

@@ -13,9 +13,8 @@ import hashlib
 import re
 
 from rankwise.causes import load_cause
-from rankwise.preflight.here import Here
-from rankwise.preflight.job import Facts, Job, Seen, seeing_hosts
-from rankwise.preflight.odd import difference
+from rankwise.meet.differences import find_difference
+from rankwise.preflight.job import Facts, Here, Job, Seen, seeing_hosts
 
 GROUP = "parity"
 _PREFIXES = ("NCCL_", "GLOO_", "TORCH_", "OMP_", "CUDA_", "MKL_", "PYTORCH_")
@@ -47,7 +46,7 @@ def judge(job: Job) -> Seen:
     for name, variables in facts_of.items():
         seen.values[name] = f"{len(variables)} set" if variables else "none set"
     for variable in sorted({variable for variables in facts_of.values() for variable in variables}):
-        differs = difference(_speakable({name: str(variables.get(variable, "not set")) for name, variables in facts_of.items()}))
+        differs = find_difference(_speakable({name: str(variables.get(variable, "not set")) for name, variables in facts_of.items()}))
         if differs is not None:
             seen.findings.append(
                 load_cause("RW125").finding(

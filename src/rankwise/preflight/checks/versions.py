@@ -17,9 +17,8 @@ from pathlib import Path
 
 from rankwise.causes import load_cause
 from rankwise.findings import Finding
-from rankwise.preflight.here import Here
-from rankwise.preflight.job import Facts, Job, Seen, seeing_hosts
-from rankwise.preflight.odd import difference
+from rankwise.meet.differences import find_difference
+from rankwise.preflight.job import Facts, Here, Job, Seen, seeing_hosts
 
 GROUP = "parity"
 _TITLES = {
@@ -72,7 +71,7 @@ def judge(job: Job) -> Seen:
 
 
 def _differing(job: Job, key: str, title: str, values: dict[str, str]) -> list[Finding]:
-    differs = difference(values)
+    differs = find_difference(values)
     if differs is None:
         return []
     only_patch = key == "python" and len({value.rpartition(".")[0] for value in values.values()}) == 1

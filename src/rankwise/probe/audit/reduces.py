@@ -81,7 +81,7 @@ def _words_around(frame: Any) -> list[str]:
     for _ in range(_FRAMES):
         while frame is not None and not sites.is_users(frame):
             frame = frame.f_back
-        if frame is None or not frame.f_code.co_flags & _OPTIMIZED:  # the module itself: its variables are no loop's
+        if frame is None or not frame.f_code.co_flags & _OPTIMIZED:  # the module itself: its variables belong to no loop
             break
         found += _texts_of(frame)
         frame = frame.f_back

@@ -122,7 +122,7 @@ def pending() -> str:
 
 
 def watch(parameters: list[Any]) -> None:
-    """Parameters whose change shows that somebody used the gradients, be it without an optimizer."""
+    """Parameters whose change shows that the gradients were used, with or without an optimizer."""
     picked = [parameters[0], parameters[-1]] if parameters else []
     _watched.extend(weakref.ref(p) for p in picked if len(_watched) < 8)
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import textwrap
+
 from rankwise.causes import load_cause
 from rankwise.findings import Finding
-from rankwise.report.page.markup import Html, joined, tag
-from rankwise.report.page.prose import inline, page_html
+from rankwise.report.page.markup import Html, inline, joined, page_html, tag
 from rankwise.report.page.scene import Scene
-from rankwise.report.page.snippets import snippet
 from rankwise.report.places import WhereLine, where_lines
 
 _MAX_WHERE = 12
 _MAX_STEPS = 12
 _MAX_SNIPPETS = 4
+_AROUND = 4
+_MAX_COLUMNS = 240
 
 
 def finding_card(scene: Scene, finding: Finding, *, is_root: bool) -> Html:
@@ -82,3 +84,20 @@ def _page(code: str) -> Html | None:
         return None
     title = tag("summary", f"{code} in general: {cause.title}")
     return tag("details", title, tag("div", page_html(cause.page), class_="prose"), class_="page")
+
+
+def snippet(scene: Scene, line: WhereLine) -> Html | None:
+    """None where the source was not kept."""
+    source = scene.source_of(line.file) if line.file else None
+    lines = source.splitlines() if source else []
+    if line.line is None or not 0 < line.line <= len(lines):
+        return None
+    first, last = max(1, line.line - _AROUND), min(len(lines), line.line + _AROUND)
+    shown = textwrap.dedent("\n".join(text[:_MAX_COLUMNS] for text in lines[first - 1 : last])).split("\n")
+    rows = joined(
+        tag("li", tag("span", number), tag("code", text), class_="here" if number == line.line else None)
+        for number, text in enumerate(shown, first)
+    )
+    doing = f"waiting in {line.op}" if line.op else "culprit" if line.is_culprit else "waiting"
+    caption = tag("figcaption", tag("b", scene.short(line.file or "")), tag("span", f"{line.who} · {doing}"))
+    return tag("figure", caption, tag("ol", rows), class_="snippet bad" if line.is_culprit else "snippet")

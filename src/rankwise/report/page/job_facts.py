@@ -1,4 +1,4 @@
-"""The command, versions and times; what could not be seen; the last output of the culprits."""
+"""The command, versions and times; where a step's time goes; what could not be seen; the last output of the culprits."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib import metadata
 
+from rankwise.evidence.audit import Times, total_times
 from rankwise.report.page.markup import Html, block, joined, tag
 from rankwise.report.page.scene import Scene
 from rankwise.report.places import short_ranks
@@ -16,6 +17,15 @@ from rankwise.report.wording import duration_text
 _MAX_BLIND = 30
 _MAX_TAILS = 4
 _EPOCH_SINCE_NS = 10**18  # September 2001; smaller times are not a calendar's
+_MAX_RANKS = 64
+_PARTS = {
+    "data": "waiting for data",
+    "forward": "forward",
+    "backward": "backward, with DDP's reduction",
+    "optimizer": "optimizer",
+    "collective": "own collectives",
+    "save": "saving",
+}
 
 
 def facts_section(scene: Scene) -> Html:
@@ -75,3 +85,26 @@ def _own_version() -> str:
         return metadata.version("rankwise")
     except metadata.PackageNotFoundError:
         return ""
+
+
+def step_times_section(scene: Scene) -> Html | None:
+    """A row for each rank, in milliseconds a step; None where no rank has made enough steps."""
+    totals = {rank: total for rank, e in sorted(scene.job.ranks.items()) if (total := total_times(e.audit.times)) is not None}
+    if not totals:
+        return None
+    heads = ["rank", "steps", "a step", *_PARTS.values(), "other", "the audit's own share"]
+    rows = [_row(rank, total) for rank, total in list(totals.items())[:_MAX_RANKS]]
+    return tag("table", tag("thead", tag("tr", *(tag("th", head) for head in heads))), tag("tbody", *rows), class_="ranks")
+
+
+def _row(rank: int, total: Times) -> Html:
+    parts = {part: getattr(total, part) / total.steps for part in _PARTS}
+    other = total.wall / total.steps - sum(parts.values())
+    cells = [
+        str(rank),
+        f"{total.steps:,}",
+        f"{total.wall / total.steps:.1f} ms",
+        *(f"{ms:.1f} ms" for ms in parts.values()),
+        f"{other:.1f} ms",
+    ]
+    return tag("tr", *(tag("td", cell) for cell in cells), tag("td", f"{100 * total.audit / max(total.wall, 1e-9):.1f} %"))

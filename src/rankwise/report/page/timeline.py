@@ -113,11 +113,11 @@ class _Track:
 
 
 class _Slots:
-    """What the ranks of a group called, slot by slot: most of those that nobody blames, or most of all where nobody is blamed."""
+    """What the ranks of a group called, slot by slot: the majority of the ranks that are not to blame, or of all ranks if none is."""
 
     def __init__(self, tracks: list[_Track]) -> None:
         told = [(seq, entry, len(track.ranks)) for track in tracks for seq, entry in track.entries.items()]
-        # Where one rank's root and reduce operation were not seen, nobody's are compared.
+        # Roots and reduce operations are compared only if they were seen on all ranks.
         self._vague = {seq for seq, entry, _ in told if entry.what.peer is None and not entry.what.reduce_op}
         guilty = self._votes([track for track in tracks if track.is_culprit])
         innocent = self._votes([track for track in tracks if not track.is_culprit])
@@ -303,7 +303,7 @@ def _cell(track: _Track, seq: int, slots: _Slots) -> Cell:
 
 
 def _said(tracks: list[_Track], seq: int, slots: _Slots) -> Iterator[Said]:
-    """What every set of ranks did in this slot, those that left the crowd first."""
+    """What every set of ranks did in this slot; the ranks that differ come first."""
     merged: dict[Hashable, tuple[list[int], Said]] = {}
     for track in tracks:
         entry = track.entries.get(seq)

@@ -1,0 +1,50 @@
+"""Files that appear whole: written beside their place, then renamed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+
+@contextlib.contextmanager
+def whole_file(path: Path, *, is_private: bool = False, is_synced: bool = False) -> Iterator[BinaryIO]:
+    """A file that takes its name when all of it is written; whatever goes wrong before, the old one stays and nothing else is left.
+
+    `is_private`: only the owner may read it. `is_synced`: it is on the disk before it takes its name.
+    """
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")  # mode 0600
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            if is_synced:
+                file.flush()
+                os.fsync(file.fileno())
+        if not is_private:
+            umask = os.umask(0)
+            os.umask(umask)
+            os.chmod(temporary, 0o666 & ~umask)
+        os.replace(temporary, path)
+        if is_synced:
+            sync_folder(path.parent)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def write_whole(path: Path, content: str | bytes, *, is_private: bool = False) -> None:
+    with whole_file(path, is_private=is_private) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename last through a power cut; some file systems cannot."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

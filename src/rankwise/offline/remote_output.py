@@ -1,0 +1,166 @@
+"""An output elsewhere: the job runs as always in a folder of this machine, and each step of it that lasts is copied to the address.
+
+There it looks as on a disk: `.out.parquet.predict/` with the journal and the parts while the job is unfinished, then the output and
+`.out.parquet.predicted`. What stands there counts, so another machine can go on. The folder here only spares fetching it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from rankwise.errors import UsageError
+from rankwise.offline.addresses import Address
+from rankwise.offline.journal import InUse, Journal, read_records
+from rankwise.offline.lazy import pafs
+from rankwise.offline.parts import is_whole
+from rankwise.offline.workspace import folder_of, in_use, is_same, marker_of, not_written
+
+_AT_ONCE = {"s3", "gcs", "abfs"}  # where a file is there when it is complete, and not before
+
+
+class RemoteOutput:
+    """The output's address, and the folder of this machine where it is made."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self._home = _cache() / hashlib.sha256(f"{address.uri} {os.getuid()}".encode()).hexdigest()[:24]
+        self.output = self._home / address.name
+        self.errors = self._home / f"{address.name}.errors.jsonl"
+        self._space = folder_of(self.output)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """For one process of this machine at a time. Two machines at the same job cost time: what one finds that is not what its
+        journal says, it does again."""
+        self._home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            lock = Journal(self._home / "lock")
+        except InUse:
+            raise in_use(self.address) from None
+        try:
+            yield
+        finally:
+            lock.close()
+
+    def finished(self, identity: dict[str, Any]) -> dict[str, Any] | None:
+        """What came of this job, where the output is there, complete."""
+        marker = self._marker()
+        return marker.get("predicted") if self._is_of(marker, identity) else None
+
+    def check_replaceable(self, identity: dict[str, Any], overwrite: bool, restart: bool) -> None:
+        """What is there is replaced where that was asked for, or where a run of this very job was killed while it put it there."""
+        marker = self._marker()
+        if not self.address.exists() or overwrite:
+            return
+        if not self._is_of(marker, identity) or (marker.get("predicted") and not restart):
+            raise UsageError(f"{self.address} is already there", next=("give another --output, or --overwrite",))
+
+    def fetch(self, anew: bool) -> None:
+        """What is done of the job, so far as it is not here."""
+        for path in (self.output, marker_of(self.output), self.errors):
+            path.unlink(missing_ok=True)
+        journal = self._space / "journal"
+        if anew or not self._copy_here(journal):
+            shutil.rmtree(self._space, ignore_errors=True)
+            return
+        for record in read_records(journal):
+            if "part" in record:
+                path = self._space / f"part-{record['part']:08}"
+                if not is_whole(path, record["bytes"], record["crc"]):
+                    self._copy_here(path)
+
+    def send(self, path: Path) -> None:
+        """A file of the unfinished job that is new, or has changed."""
+        with self._errors_as_findings():
+            self._copy_there(path, self._there(path))
+
+    def place(self, identity: dict[str, Any], predicted: dict[str, Any]) -> dict[str, Any]:
+        """The output and the list of failed rows, under their names; then nothing of the job is needed any more."""
+        there = {**predicted, "output": str(self.address), "errors": None}
+        facts: dict[str, Any] = {"job": identity, "bytes": self.output.stat().st_size}
+        with self._errors_as_findings("the rows are all done, and kept"):
+            self._write_marker(facts)  # killed from here on, the next run knows the output for its own
+            list_of_failed = self.address.beside(self.errors.name)
+            if predicted["errors"] and Path(predicted["errors"]) == self.errors:
+                self._copy_there(self.errors, list_of_failed)
+                there["errors"] = f"{str(self.address)[: -len(self.address.name)]}{self.errors.name}"
+            elif self._exists(list_of_failed):
+                self.address.system.delete_file(list_of_failed)
+            self._copy_there(self.output, self.address.path)
+            self._write_marker({**facts, "predicted": there})
+            self._remove_there()
+        shutil.rmtree(self._home, ignore_errors=True)
+        return {**there, "errors": there["errors"] or predicted["errors"]}
+
+    def tidy(self) -> None:
+        """After a run that has failed: where nothing was done, nothing is left there."""
+        if not self._space.exists():
+            with suppress(OSError):
+                self._remove_there()
+
+    def _remove_there(self) -> None:
+        folder = self.address.beside(self._space.name)
+        if self._exists(folder):
+            self.address.system.delete_dir(folder)
+
+    def _marker(self) -> dict[str, Any]:
+        try:
+            with self.address.system.open_input_stream(self.address.beside(marker_of(self.output).name)) as file:
+                facts = json.loads(file.read())
+        except (OSError, ValueError):
+            return {}
+        return facts if isinstance(facts, dict) else {}
+
+    def _write_marker(self, facts: dict[str, Any]) -> None:
+        path = marker_of(self.output)
+        path.write_text(json.dumps(facts, indent=2) + "\n")
+        self._copy_there(path, self._there(path))
+
+    def _is_of(self, marker: dict[str, Any], identity: dict[str, Any]) -> bool:
+        return is_same(marker.get("job"), identity) and marker.get("bytes") == self.address.info().size
+
+    def _there(self, path: Path) -> str:
+        return self.address.beside(str(path.relative_to(self._home)))
+
+    def _exists(self, path: str) -> bool:
+        return bool(self.address.system.get_file_info(path).type != pafs.FileType.NotFound)
+
+    def _copy_here(self, path: Path) -> bool:
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        try:
+            pafs.copy_files(self._there(path), str(path), self.address.system, pafs.LocalFileSystem())
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _copy_there(self, path: Path, there: str) -> None:
+        system = self.address.system
+        if system.type_name in _AT_ONCE:
+            pafs.copy_files(str(path), there, pafs.LocalFileSystem(), system)
+            return
+        folder, _, name = there.rpartition("/")
+        system.create_dir(folder, recursive=True)
+        temporary = f"{folder}/.{name}.unfinished"
+        pafs.copy_files(str(path), temporary, pafs.LocalFileSystem(), system)
+        if self._exists(there):
+            system.delete_file(there)
+        system.move(temporary, there)
+
+    @contextmanager
+    def _errors_as_findings(self, why: str = "what is done so far is kept") -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            steps = ("see who may write there, and whether it can be reached; then give the same command again",)
+            raise not_written(self.address, str(error)[:300], why, steps) from error
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rankwise" / "predict"
