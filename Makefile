@@ -112,6 +112,7 @@ bench-pool: $(READY)
 bench-ray: $(READY)
 	@echo "==> the pool on Ray against plain actors and tasks, Ray Serve and Ray Data"
 	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt 'ray[serve,data]'
+	@$(BIN)/python -m compileall -q src  # as pip does for Ray: every worker that starts would compile what it imports
 	@$(BIN)/python benchmarks/ray_peers.py
 
 soak-broker: $(READY) $(PACKAGES)

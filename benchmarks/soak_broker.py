@@ -1,8 +1,12 @@
-"""Tasks through Redis and RabbitMQ while brokers and workers are killed: what is lost, answered twice, or run without need?"""
+"""Tasks through Redis and RabbitMQ while brokers and workers are killed: what is lost, answered twice, or run without need?
+
+A run is needed where it is the task's first, or where the worker that ran it before was killed before the answer came.
+"""
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import random
@@ -35,11 +39,60 @@ class Seen:
     wrong: int = 0
 
 
+@dataclass(frozen=True)
+class Run:
+    task: int
+    at: float
+    worker: int
+
+
+class Workers:
+    """Two at any time. Each notes what it runs in a file of its own."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self._folder, self._url, self._numbers = folder, url, itertools.count()
+        self._running: dict[int, Any] = {}
+        self.killed: dict[int, float] = {}  # when
+        self._start()
+        self._start()
+
+    def kill_one(self, chance: random.Random) -> None:
+        number = chance.choice(list(self._running))
+        self._running[number].kill()
+        self.killed[number] = time.time()
+        self._running.pop(number).wait()
+        self._start()
+
+    def stop(self) -> None:
+        for process in self._running.values():
+            process.kill()
+            process.wait()
+
+    def runs(self) -> list[Run]:
+        """What the models noted; the task before the first has a number below 0."""
+        found = []
+        for path in self._folder.glob("runs.*"):
+            lines = [line.split() for line in path.read_text().splitlines()]
+            found += [Run(int(task), float(at), int(path.name.split(".")[1].split("-")[0])) for task, at in lines if int(task) >= 0]
+        return found
+
+    def _start(self) -> None:
+        number = next(self._numbers)
+        models = self._folder / f"{number}.toml"
+        note = json.dumps(str(self._folder / f"runs.{number}"))
+        models.write_text(f'[models.noted]\nbuild = "tests.broker.models:Noted"\nargs = [{note}]\n[pool]\nworkers = 1\n')
+        place = ["--results", str(self._folder / "results")] if self._url.startswith("amqp") else []
+        command = [sys.executable, "-m", "rankwise", "worker", str(models), "--broker", self._url, *place]
+        with open(self._folder / "workers.log", "ab") as log:
+            self._running[number] = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--tasks", type=int, default=100_000)
     parser.add_argument("--faults", type=int, default=20)
     parser.add_argument("--only", choices=["redis", "rabbitmq"])
+    parser.add_argument("--resend-s", type=float, default=60.0, help="as remote() has it")
     options = parser.parse_args()
     kinds = {"redis": Redis, "rabbitmq": RabbitMQ}
     return max(soak(name, kinds[name], options) for name in kinds if options.only in (None, name))
@@ -47,27 +100,22 @@ def main() -> int:
 
 def soak(name: str, kind: Any, options: argparse.Namespace) -> int:
     folder = Path(tempfile.mkdtemp(prefix="rw-soak-"))
-    model = f'build = "tests.broker.models:Noted"\nargs = [{json.dumps(str(folder / "runs"))}]'
-    (folder / "MODELS.toml").write_text(f"[models.noted]\n{model}\n[pool]\nworkers = 1\n")
     broker = kind(folder)
-    workers: list[Any] = []
     broker.start()
+    workers = Workers(folder, broker.url)
     try:
-        workers += [start_worker(folder, broker.url) for _ in range(2)]
-        with rankwise.remote(broker.url, resend_s=3600) as client:  # nothing is sent twice, so what comes again comes from the broker
+        with rankwise.remote(broker.url, resend_s=options.resend_s) as client:
             client.submit("noted", np.full(1, -1.0)).result(120)
             started = time.monotonic()
-            seen = load(client, broker, workers, folder, options)
-            return report(name, seen, runs_in(folder), time.monotonic() - started, options)
+            seen = load(client, broker, workers, options)
+            return report(name, seen, workers, time.monotonic() - started, options)
     finally:
-        for worker in workers:
-            worker.kill()
-            worker.wait()
+        workers.stop()
         broker.stop()
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def load(client: Any, broker: Any, workers: list[Any], folder: Path, options: argparse.Namespace) -> Seen:
+def load(client: Any, broker: Any, workers: Workers, options: argparse.Namespace) -> Seen:
     seen, room, chance = Seen(), threading.Semaphore(_WINDOW), random.Random(0)
     moments = {round((i + 1) * options.tasks / (options.faults + 1)): i for i in range(options.faults)}
 
@@ -85,45 +133,37 @@ def load(client: Any, broker: Any, workers: list[Any], folder: Path, options: ar
         future.add_done_callback(lambda it, number=number: done(number, it))
         futures.append(future)
         if number in moments:
-            fault(moments[number], broker, workers, folder, chance)
+            if moments[number] % 4 == 3:
+                broker.kill()
+                broker.start()
+            else:
+                workers.kill_one(chance)
     for future in futures:
         future.exception(300)
     return seen
 
 
-def fault(number: int, broker: Any, workers: list[Any], folder: Path, chance: random.Random) -> None:
-    if number % 4 == 3:
-        broker.kill()
-        broker.start()
-        return
-    place = chance.randrange(len(workers))
-    workers[place].kill()
-    workers[place].wait()
-    workers[place] = start_worker(folder, broker.url)
+def needless(runs: list[Run], seen: Seen, killed: dict[int, float]) -> int:
+    found, last = 0, dict[int, Run]()
+    for run in sorted(runs, key=lambda run: run.at):
+        before = last.get(run.task)
+        is_needed = before is None or killed.get(before.worker, math.inf) < run.at
+        found += not is_needed or run.at > seen.when.get(run.task, math.inf)
+        last[run.task] = run
+    return found
 
 
-def start_worker(folder: Path, url: str) -> Any:
-    place = ["--results", str(folder / "results")] if url.startswith("amqp") else []
-    command = [sys.executable, "-m", "rankwise", "worker", str(folder / "MODELS.toml"), "--broker", url, *place]
-    with open(folder / "workers.log", "ab") as log:
-        return subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT)
-
-
-def runs_in(folder: Path) -> list[tuple[int, float]]:
-    """What the models noted: which task, and when."""
-    lines = [line.split() for path in folder.glob("runs-*") for line in path.read_text().splitlines()]
-    return [(int(number), float(at)) for number, at in lines if int(number) >= 0]
-
-
-def report(name: str, seen: Seen, runs: list[tuple[int, float]], seconds: float, options: argparse.Namespace) -> int:
+def report(name: str, seen: Seen, workers: Workers, seconds: float, options: argparse.Namespace) -> int:
     lost, twice = options.tasks - len(seen.answers), sum(count > 1 for count in seen.answers.values())
-    needless = sum(at > seen.when.get(number, math.inf) for number, at in runs)
+    runs = workers.runs()
+    for_nothing = needless(runs, seen, workers.killed)
+    again = len(runs) - options.tasks - for_nothing
     print(
         f"{name}: {options.tasks:,} tasks, {options.faults} faults: {lost} lost, {twice} answered twice, {seen.wrong} wrong, "
-        f"{len(runs) - options.tasks} run again after a fault, {needless} run although answered; {seconds:.0f} s",
+        f"{again} run again because their worker was killed, {for_nothing} run without need; {seconds:.0f} s",
         flush=True,
     )
-    return 1 if lost or twice or seen.wrong or needless else 0
+    return 1 if lost or twice or seen.wrong or for_nothing else 0
 
 
 if __name__ == "__main__":

@@ -32,6 +32,9 @@ build = "tests.broker.models:shout"
 [models.noted]
 build = "tests.broker.models:Noted"
 args = ["runs"]
+[models.long]
+build = "tests.broker.models:Noted"
+args = ["runs", 4.0]
 [pool]
 workers = 1
 """

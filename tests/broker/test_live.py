@@ -105,6 +105,31 @@ def test_an_answer_that_was_stored_before_its_worker_died_is_given_and_not_worke
     assert len(runs.read_text().splitlines()) == 1
 
 
+def test_what_a_worker_has_is_run_by_another_only_if_that_one_dies(broker: Any, start_worker: Start, tmp_path: Path) -> None:
+    def runs() -> int:
+        return sum(len(path.read_text().splitlines()) for path in tmp_path.glob("runs-*"))
+
+    workers = [start_worker("--prefetch", "1") for _ in range(2)]
+    wait_for(lambda: all("reading from" in (tmp_path / f"worker-{i}.log").read_text() for i in range(2)))
+    with rankwise.remote(broker.url, resend_s=0.5) as client:
+        future = client.submit("long", np.full((1, 2), 7, np.float32))  # its copies come to the one that is free
+        assert (future.result(120) == 14).all() and runs() == 1
+
+        future = client.submit("long", np.full((1, 2), 8, np.float32))
+        wait_for(lambda: runs() == 2)
+        for worker in workers:
+            worker.kill()
+        start_worker()
+        assert (future.result(120) == 16).all() and runs() == 3
+
+
+def wait_for(is_so: Callable[[], bool], limit_s: float = 120) -> None:
+    end = time.monotonic() + limit_s
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
 def test_a_message_by_hand_is_answered(kind: Any, broker: Any, start_worker: Start) -> None:
     """As another language would write it, with nothing of ours, and nothing of kombu's."""
     start_worker()

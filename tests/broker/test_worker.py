@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -50,10 +51,10 @@ class Counting:
 
 
 class Running:
-    def __init__(self, folder: Path) -> None:
-        self.queue, self.pool = f"q{uuid.uuid4().hex}", Counting()
+    def __init__(self, folder: Path, queue: str = "", prefetch: int = 8) -> None:
+        self.queue, self.pool = queue or f"q{uuid.uuid4().hex}", Counting()
         self.store = FolderStore(folder, self.queue, 60)
-        self.worker = Worker(self.pool, self.store, Blobs(), WorkerOptions(BROKER, self.queue, prefetch=8))
+        self.worker = Worker(self.pool, self.store, Blobs(), WorkerOptions(BROKER, self.queue, prefetch))
         self.thread = threading.Thread(target=self.worker.run)
         self.thread.start()
 
@@ -174,18 +175,77 @@ def test_a_message_that_ended_ten_workers_is_not_tried_again(running: Running) -
     assert "RW804" in body_of(answer).data.decode() and not running.pool.asked
 
 
-def test_what_comes_again_waits_for_the_answer_of_whoever_had_it(running: Running) -> None:
-    running.worker._on_message(redelivered("b"))
-    stored = write_reply(Reply("b", {"output": 7 * X}), JSON, lambda raw: None)
-    running.store.put("b", pack_body(stored))  # by a worker that lost its connection and nothing else
+def test_what_comes_again_is_run_where_nobody_has_it(running: Running) -> None:
+    running.worker._on_message(redelivered("c"))
+    [answer] = wait_for(lambda: running.read("answers"))
+    assert b"outputs" in body_of(answer).data and len(running.pool.asked) == 1
+
+
+@pytest.fixture
+def held(running: Running, tmp_path: Path) -> FolderStore:
+    """Of another worker, which has task "d"; the message of it has come here again, and waits."""
+    other = FolderStore(tmp_path, running.queue, 60)
+    assert other.claim("d") is True
+    running.worker._on_message(redelivered("d"))
+    wait_for(lambda: running.worker._later)
+    return other
+
+
+def test_what_another_worker_has_waits_for_its_answer(running: Running, held: FolderStore) -> None:
+    stored = write_reply(Reply("d", {"output": 7 * X}), JSON, lambda raw: None)
+    held.put("d", pack_body(stored))
     [answer] = wait_for(lambda: running.read("answers"))
     assert body_of(answer).data == stored.data and not running.pool.asked
 
 
-def test_what_comes_again_is_run_where_nobody_answers(running: Running) -> None:
-    running.worker._on_message(redelivered("c"))
+def test_what_another_worker_has_is_run_when_that_one_is_dead(running: Running, held: FolderStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = running.worker._later[0][0]
+    wait_for(lambda: running.worker._later[0][0] > first)  # it was looked at once more
+    assert not running.pool.asked
+    monkeypatch.setattr("rankwise.broker.stores.CLAIM_S", 0.5)  # and nobody signs for it
     [answer] = wait_for(lambda: running.read("answers"))
     assert b"outputs" in body_of(answer).data and len(running.pool.asked) == 1
+
+
+def test_what_another_worker_has_keeps_nobody_from_leaving(running: Running, held: FolderStore) -> None:
+    running.worker.stop()
+    running.thread.join(10)  # the time to drain is 30 s
+    assert not running.thread.is_alive() and not running.pool.asked
+
+
+def test_a_worker_that_leaves_frees_what_it_could_not_finish(tmp_path: Path) -> None:
+    running = Running(tmp_path)
+    running.pool.open = []
+    running.publish(write_request(Request("e", "m", (X,)), JSON, lambda raw: None))
+    wait_for(lambda: running.pool.open)
+    other = FolderStore(tmp_path, running.queue, 60)
+    assert other.claim("e") is False
+    running.worker._options = replace(running.worker._options, drain_s=0.1)
+    running.worker.stop()
+    running.thread.join(20)
+    assert other.claim("e") is True
+
+
+def test_a_message_sent_again_while_another_worker_has_the_first_is_not_run(tmp_path: Path) -> None:
+    """With the client that sends it again, and two workers that take one message each."""
+    one = Running(tmp_path, prefetch=1)
+    two = Running(tmp_path, one.queue, prefetch=1)
+    both = (one, two)
+    for running in both:
+        running.pool.open = []
+    try:
+        with one.client(resend_s=0.2) as client:
+            future = client.submit("m", X)
+            wait_for(lambda: one.worker._later or two.worker._later, 60)
+            [running] = [running for running in both if running.pool.open]
+            running.pool.open[0].set_result(X)
+            assert (future.result(20) == X).all()
+            assert len(one.pool.asked + two.pool.asked) == 1
+    finally:
+        for running in both:
+            running.worker.stop()
+        for running in both:
+            running.thread.join(20)
 
 
 def redelivered(id: str) -> Any:

@@ -1,6 +1,7 @@
-"""Where answers are kept by the task's id, so that a message that comes twice is answered once: Redis, or a folder.
+"""Where answers are kept by the task's id, so that a message that comes twice is run and answered once: Redis, or a folder.
 
-The first answer that is stored under an id stays: whoever comes later is given that one.
+The first answer that is stored under an id stays: whoever comes later is given that one. Until there is one, the id is claimed by the
+worker that has the task. A claim is as good as its worker's last sign of life: all that a worker has claimed is free `CLAIM_S` after it.
 """
 
 from __future__ import annotations
@@ -10,16 +11,38 @@ import hashlib
 import os
 import tempfile
 import time
+import uuid
+from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
 
 from rankwise.broker.connecting import is_redis
 
+CLAIM_S = 10  # a worker gives a sign of life every second
+
 
 class Store(Protocol):
+    """One worker's view of it."""
+
     def get(self, id: str) -> bytes | None: ...
     def put(self, id: str, data: bytes) -> bytes:
-        """What is stored under this id from now on: `data`, or what was there before."""
+        """What is stored under this id from now on: `data`, or what was there before. Nobody's claim to it is needed any more."""
+        ...
+
+    def claim(self, id: str) -> bytes | bool:
+        """The answer; where there is none yet, whether this worker is to work it out: not if another one that lives has claimed it."""
+        ...
+
+    def unclaim(self, id: str) -> None:
+        """Somebody else may have it."""
+        ...
+
+    def sign(self) -> None:
+        """This worker lives."""
+        ...
+
+    def leave(self) -> None:
+        """It does not any more: what it has claimed is free."""
         ...
 
     def count_try(self, id: str) -> int:
@@ -32,6 +55,19 @@ def open_store(address: str, queue: str, keep_s: int) -> Store:
     return RedisStore(address, queue, keep_s) if is_redis(address) else FolderStore(Path(address), queue, keep_s)
 
 
+# KEYS: the answer, the claim. ARGV: start of the workers' keys, this worker's name, how long that lives, how long a claim is kept.
+_CLAIM = """
+local stored = redis.call('GET', KEYS[1])
+if stored then return stored end
+redis.call('SET', ARGV[1] .. ARGV[2], '', 'EX', ARGV[3])
+local holder = redis.call('GET', KEYS[2])
+if holder and holder ~= ARGV[2] and redis.call('EXISTS', ARGV[1] .. holder) == 1 then return 0 end
+redis.call('SET', KEYS[2], ARGV[2], 'EX', ARGV[4])
+return 1
+"""
+_UNCLAIM = "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end"
+
+
 class RedisStore:
     def __init__(self, address: str, queue: str, keep_s: int, tries: int = 3) -> None:
         """A worker tries again by itself, and looks meanwhile whether it is to stop; so few `tries` are enough for it."""
@@ -41,8 +77,9 @@ class RedisStore:
 
         errors: list[Any] = [redis.ConnectionError, redis.TimeoutError]
         retry = Retry(ExponentialBackoff(cap=2 if tries > 3 else 0.2), tries)
-        self.redis = redis.Redis.from_url(address, retry=retry, retry_on_error=errors)
-        self._prefix, self._keep_s = f"rankwise:{queue}", keep_s
+        self.redis = redis.Redis.from_url(address, retry=retry, retry_on_error=errors, socket_timeout=10, socket_connect_timeout=5)
+        self._prefix, self._keep_s, self._name = f"rankwise:{queue}", keep_s, uuid.uuid4().hex
+        self._claim, self._unclaim = self.redis.register_script(_CLAIM), self.redis.register_script(_UNCLAIM)
 
     def get(self, id: str) -> bytes | None:
         found: Any = self.redis.get(f"{self._prefix}:result:{id}")
@@ -50,8 +87,25 @@ class RedisStore:
 
     def put(self, id: str, data: bytes) -> bytes:
         # A retry after a lost connection may find its own first attempt there, which is the same answer.
-        is_first = self.redis.set(f"{self._prefix}:result:{id}", data, nx=True, ex=self._keep_s)
+        pipe = self.redis.pipeline(transaction=False)
+        pipe.set(f"{self._prefix}:result:{id}", data, nx=True, ex=self._keep_s)
+        pipe.delete(f"{self._prefix}:claim:{id}")
+        is_first, _ = pipe.execute()
         return data if is_first else self.get(id) or data
+
+    def claim(self, id: str) -> bytes | bool:
+        keys = [f"{self._prefix}:result:{id}", f"{self._prefix}:claim:{id}"]
+        found: Any = self._claim(keys=keys, args=[f"{self._prefix}:worker:", self._name, CLAIM_S, self._keep_s])
+        return bool(found) if isinstance(found, int) else bytes(found)
+
+    def unclaim(self, id: str) -> None:
+        self._unclaim(keys=[f"{self._prefix}:claim:{id}"], args=[self._name])
+
+    def sign(self) -> None:
+        self.redis.set(f"{self._prefix}:worker:{self._name}", "", ex=CLAIM_S)
+
+    def leave(self) -> None:
+        self.redis.delete(f"{self._prefix}:worker:{self._name}")
 
     def count_try(self, id: str) -> int:
         key = f"{self._prefix}:tries:{id}"
@@ -61,7 +115,8 @@ class RedisStore:
 
 
 class FolderStore:
-    """A file for each answer; a hard link makes one of several writers the first."""
+    """A file for each answer; a hard link makes one of several writers the first. A claim is a hard link as well, to the file that its
+    worker touches: so its time is that of the worker's last sign, by the clock of the file system."""
 
     def __init__(self, folder: Path, queue: str, keep_s: int) -> None:
         self._folder = folder / hashlib.sha256(queue.encode()).hexdigest()[:16]
@@ -70,6 +125,9 @@ class FolderStore:
             with contextlib.suppress(OSError):
                 if path.stat().st_mtime < time.time() - keep_s:
                     path.unlink()
+        self._sign = self._folder / "workers" / uuid.uuid4().hex
+        self._sign.parent.mkdir(exist_ok=True)
+        self.sign()
 
     def get(self, id: str) -> bytes | None:
         try:
@@ -89,6 +147,49 @@ class FolderStore:
             return path.read_bytes()
         finally:
             os.unlink(file.name)
+            with contextlib.suppress(FileNotFoundError):
+                for holder in count():
+                    _claim_of(path, holder).unlink()
+
+    def claim(self, id: str) -> bytes | bool:
+        self.sign()
+        path = self._path(id)
+        path.parent.mkdir(exist_ok=True)
+        is_ours = self._take(path)
+        stored = self.get(id)  # looked for last: whoever stores it gives up the claim afterwards
+        if stored is None:
+            return is_ours
+        self.unclaim(id)
+        return stored
+
+    def unclaim(self, id: str) -> None:
+        own = self._sign.stat().st_ino
+        with contextlib.suppress(FileNotFoundError):
+            for holder in count():
+                claim = _claim_of(self._path(id), holder)
+                if claim.stat().st_ino == own:
+                    claim.unlink()
+
+    def sign(self) -> None:
+        self._sign.touch()
+
+    def leave(self) -> None:
+        os.utime(self._sign, (0, 0))
+        self._sign.unlink()
+
+    def _take(self, path: Path) -> bool:
+        """A claim that died with its worker stays, and the next one counts: of several workers that see this, one makes it."""
+        own, holder = self._sign.stat(), 0
+        while True:
+            claim = _claim_of(path, holder)
+            with contextlib.suppress(FileExistsError):
+                os.link(self._sign, claim)
+                return True
+            with contextlib.suppress(FileNotFoundError):  # just given up: try this one again
+                seen = claim.stat()
+                if seen.st_ino == own.st_ino or own.st_mtime - seen.st_mtime < CLAIM_S:
+                    return seen.st_ino == own.st_ino
+                holder += 1
 
     def count_try(self, id: str) -> int:
         path = self._path(id).with_suffix(".tries")
@@ -100,3 +201,7 @@ class FolderStore:
     def _path(self, id: str) -> Path:
         name = hashlib.sha256(id.encode()).hexdigest()
         return self._folder / name[:2] / name
+
+
+def _claim_of(path: Path, holder: int) -> Path:
+    return path.with_suffix(f".claim{holder}")

@@ -1,7 +1,8 @@
 """`rankwise worker`: takes messages from a queue, runs them in a pool, and answers each exactly as often as its sender can tell: once.
 
 A message is acknowledged only after its answer is stored and sent. Whatever happens before that, the broker delivers it again, and
-the store answers it. One thread reads from the broker and acknowledges (kombu wants both on one connection), a few others store and send.
+the store answers it. A task that another worker has claimed is put off until that one has answered, or is dead. One thread reads from the
+broker and acknowledges (kombu wants both on one connection), a few others store and send, one tells the store that this worker lives.
 All of them may hang at a broker that does not answer, so none of them is waited for longer than the time that is given to leave.
 """
 
@@ -48,7 +49,7 @@ _LEAVE_S = 2.0  # for the connections to be closed
 _SENDERS = 4  # each waits for the broker's and the store's disk, which take many answers at once as fast as one
 _SEND_TRIES = 240  # half a second apart: longer than a broker takes to restart
 _RETRY_S = 0.5
-_SETTLE_S = 2.0  # before a task that was delivered before is run: whoever had it may live, and be about to store its answer
+_LOOK_S = 1.0  # between two signs of life, and two looks at a task that another worker has
 
 Send = partial[None]  # of `_answer` or `_answer_again`, with the job first; waits for the producer
 
@@ -89,7 +90,8 @@ class Worker:
         self._outputs = outputs or {}  # those that are declared, by the model's name
         self._lock = threading.Lock()
         self._jobs: dict[str, Job] = {}  # by id, until there is an answer
-        self._later: deque[tuple[float, Job, Request]] = deque()  # with the time when
+        self._later: deque[tuple[float, Job, Request, bool]] = deque()  # what others have claimed, with the time to look again
+        self._given_up: list[str] = []  # ids that are not claimed by this worker any more, which the store has still to be told
         self._open = 0  # jobs whose answer is not sent
         self._answered: list[tuple[int, Any]] = []  # messages to acknowledge
         self._outbox: queue.SimpleQueue[Send | None] = queue.SimpleQueue()
@@ -105,7 +107,8 @@ class Worker:
         """Until `stop`; goes on after every loss of the connection. Gives the number of messages that it had to leave with the broker."""
         reader = threading.Thread(target=self._read, name="rankwise-messages", daemon=True)
         senders = [threading.Thread(target=self._send_all, name=f"rankwise-replies-{i}", daemon=True) for i in range(_SENDERS)]
-        for thread in (reader, *senders):
+        signer = threading.Thread(target=self._sign, name="rankwise-signs", daemon=True)
+        for thread in (signer, reader, *senders):
             thread.start()
         self._stopping.wait()
         end = time.monotonic() + self._options.drain_s
@@ -115,7 +118,7 @@ class Worker:
         self._leaving.set()
         for _ in senders:
             self._outbox.put(None)
-        for thread in (reader, *senders):
+        for thread in (reader, *senders, signer):
             thread.join(max(_LEAVE_S, end - time.monotonic()))
         return left
 
@@ -153,7 +156,7 @@ class Worker:
         beat_at = 0.0
         while not until():
             try:
-                connection.drain_events(timeout=_BUSY_S if self._open or self._answered else _IDLE_S)
+                connection.drain_events(timeout=_BUSY_S if self._has_work() else _IDLE_S)
             except TimeoutError:
                 pass
             self._acknowledge()
@@ -186,6 +189,8 @@ class Worker:
         except BaseException:  # the store is away: the message comes again
             with self._lock:
                 self._open -= 1
+                self._jobs.pop(job.id, None)
+            self._given_up.append(job.id)
             raise
 
     def _is_known(self, job: Job, message: Any) -> bool:
@@ -202,30 +207,27 @@ class Worker:
                 running.reply_to |= job.reply_to
                 self._open -= 1
                 return
-        if (stored := self._store.get(request.id)) is not None:
-            self._outbox.put(partial(self._answer_again, job, stored))
-        elif redelivered:
-            with self._lock:
-                self._jobs[job.id] = job
-            self._later.append((time.monotonic() + _SETTLE_S, job, request))
+        self._run_or_wait(job, request, redelivered)
+
+    def _run_or_wait(self, job: Job, request: Request, redelivered: bool) -> None:
+        found = self._store.claim(job.id)
+        with self._lock:
+            self._jobs[job.id] = job
+        if isinstance(found, bytes):
+            self._outbox.put(partial(self._answer_again, job, found))
+        elif not found:
+            self._later.append((time.monotonic() + _LOOK_S, job, request, redelivered))
+        elif redelivered and self._store.count_try(job.id) > MAX_TRIES:
+            self._outbox.put(partial(self._answer, job, None, _kills_us(request), ()))
         else:
             self._run(job, request)
 
     def _run_later(self) -> None:
-        """What was delivered before, unless its first worker has answered meanwhile."""
         while self._later and self._later[0][0] <= time.monotonic():
-            _, job, request = self._later[0]
-            if (stored := self._store.get(job.id)) is not None:
-                self._outbox.put(partial(self._answer_again, job, stored))
-            elif self._store.count_try(job.id) > MAX_TRIES:
-                self._outbox.put(partial(self._answer, job, None, _kills_us(request), ()))
-            else:
-                self._run(job, request)
+            self._run_or_wait(*self._later[0][1:])
             self._later.popleft()
 
     def _run(self, job: Job, request: Request) -> None:
-        with self._lock:
-            self._jobs[job.id] = job
         left = request.deadline - time.time() if request.deadline is not None else None
         try:
             if left is not None and left <= 0:
@@ -245,8 +247,25 @@ class Worker:
                 message.ack()
 
     def _has_work(self) -> bool:
+        """Of its own: what others have claimed goes back to the broker."""
         with self._lock:
-            return bool(self._open or self._answered)
+            return bool(self._open > len(self._later) or self._answered)
+
+    # ---- the thread that says that this worker lives
+
+    def _sign(self) -> None:
+        while True:
+            is_leaving = self._leaving.wait(_LOOK_S)
+            try:
+                self._store.leave() if is_leaving else self._store.sign()
+                while self._given_up and not is_leaving:
+                    if self._given_up[0] not in self._jobs:  # or it has come again
+                        self._store.unclaim(self._given_up[0])
+                    del self._given_up[0]
+            except Exception as error:
+                log.warning("the store does not hear that this worker %s (%s)", "leaves" if is_leaving else "lives", error)
+            if is_leaving:
+                return
 
     # ---- the sending threads
 
@@ -274,6 +293,7 @@ class Worker:
         with self._lock:
             self._jobs.pop(act.args[0].id, None)
             self._open -= not self._leaving.is_set()
+        self._given_up.append(act.args[0].id)
 
     def _answer(
         self, job: Job, future: Future[Any] | None, error: BaseException | None, declared: Sequence[TensorSpec], producer: Any

@@ -53,7 +53,7 @@ def test_each_model_runs_where_it_fits(nodes: Nodes, sizes: dict[str, str], even
         assert ran_on(pool, "huge", eventually) == {sizes["memory"]}
         backend: Any = pool._backend  # of the one on a GPU only where it may go: the GPU is but declared
         assert {actor.node for actor in backend.actors.ready if backend._turns.can_run(actor, backend.models["drawn"])} == {sizes["gpu"]}
-        assert len(ran_on(pool, "small", eventually)) >= 2
+        eventually(lambda: len(ran_on(pool, "small", eventually)) >= 2)  # actors tell their numbers once a second
 
 
 def test_so_many_workers_of_a_model_with_a_need_share_the_nodes_that_have_it(

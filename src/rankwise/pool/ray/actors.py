@@ -25,7 +25,7 @@ from rankwise.pool.workers.fork_server import pause_s
 log = logging.getLogger("rankwise.pool")
 _UNHEARD = 2  # messages on their way to an actor, where it has enough to do: what comes meanwhile travels together
 _FETCHING = 16  # large inputs on their way to an actor
-_TOGETHER = 4  # such inputs in one message, which arrives when all of them are there
+_TOGETHER = 8  # such inputs in one message, which arrives when all of them are there
 _LISTENING = 2  # calls that wait for answers, so that one is there when another comes back
 _MAX_EARLY = 3  # actors in a row that died before they were there
 _END_S = 3.0
@@ -64,7 +64,7 @@ class ActorHandle:
 
     @property
     def may_be_sent(self) -> bool:
-        return len(self.inflight) < 2 * self.placement.workers or sum(not call.is_large for call in self._calls) < _UNHEARD
+        return len(self.inflight) < 2 * self.placement.workers or len(self._calls) < _UNHEARD
 
     def has_room_for(self, task: Task) -> bool:
         return not task.slots or self._fetching < _FETCHING
