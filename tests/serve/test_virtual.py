@@ -146,7 +146,7 @@ WRONG = {
     "a build as well": ('[models.v]\nsplit = { one = 1 }\nbuild = "a:b"', "build"),
     "of virtual ones": ("[models.v]\nsplit = { w = 1 }\n[models.w]\nsplit = { one = 1 }", "'w'"),
     "unknown shadow": ('[models.v]\nbuild = "a:b"\nshadow = "nowhere"', "nowhere"),
-    "its own shadow": ('[models.v]\nbuild = "a:b"\nshadow = "v"', "no other"),
+    "its own shadow": ('[models.v]\nbuild = "a:b"\nshadow = "v"', "not another"),
     "a cache of chance": ('[models.v]\nbuild = "a:b"\ncache = "1MB"', "deterministic"),
 }  # fmt: skip
 
