@@ -146,8 +146,13 @@ def from_json(datatype: str, shape: tuple[int, ...], data: Any) -> Array:
 
 
 def _holds_truth(found: Array, data: list[Any]) -> bool:
-    """Whether there is a true or false among the numbers, which numpy takes for 1 and 0: only then is each looked at."""
-    return bool(((found == 0) | (found == 1)).any()) and bool in set(map(type, _flat(data) if found.ndim > 1 else data))
+    """Whether there is a true or false among the numbers, which numpy takes for 1 and 0: only where those are is it looked for."""
+    places = np.flatnonzero((found == 0) | (found == 1))
+    if not places.size:
+        return False
+    if found.ndim > 1 or places.size > found.size // 8:
+        return bool in set(map(type, _flat(data) if found.ndim > 1 else data))
+    return any(type(data[place]) is bool for place in places.tolist())
 
 
 def converted(datatype: str, found: Array, shape: tuple[int, ...]) -> Array:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -64,7 +66,7 @@ def test_a_training_resumes_on_another_number_of_ranks(
 def test_only_the_last_few_are_kept_and_the_newest_has_a_name(farm: Farm, tmp_path: Path) -> None:
     farm.run("trained", 2, jobs=JOBS, folder=tmp_path, keep=2)
 
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["last.pt", "step-00000016", "step-00000020"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".writer", "last.pt", "step-00000016", "step-00000020"]
     assert farm.alone("loads_plainly", jobs=JOBS, folder=tmp_path)[0] == "0.weight"
 
 
@@ -141,6 +143,19 @@ def test_nothing_but_damaged_checkpoints_is_no_new_beginning(farm: Farm, tmp_pat
     assert [outcome.code for outcome in outcomes] == ["RW708", "RW711"]
 
 
+def test_two_trainings_do_not_write_to_one_folder(farm: Farm, tmp_path: Path) -> None:
+    hold = "import sys, pathlib, rankwise.train.committed as c; print(c.lock(pathlib.Path(sys.argv[1])), flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", hold, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None and other.stdout.readline() == b"True\n"
+        outcomes = farm.ranks("trained", 2, jobs=JOBS, folder=tmp_path, stop_at=4)
+        other.kill()
+
+    assert [outcome.code for outcome in outcomes] == ["RW709", "RW711"]
+    assert "another process" in outcomes[0].whole
+    assert not list(tmp_path.glob("step-*"))
+    farm.run("trained", 2, jobs=JOBS, folder=tmp_path, stop_at=4)  # the lock went with the process that had it
+
+
 @pytest.mark.parametrize(
     ("how", "code", "said"),
     [
@@ -208,7 +223,7 @@ def test_a_tampered_checkpoint_runs_nothing_and_is_refused(farm: Farm, tmp_path:
 
 @pytest.mark.parametrize("options", [{}, {"sharded": True}], ids=str)
 def test_a_good_checkpoint_is_never_replaced(farm: Farm, tmp_path: Path, options: dict[str, Any]) -> None:
-    assert farm.run("saved_twice", 2, jobs=JOBS, folder=tmp_path, **options) == [(True, ["last.pt", "step-00000001"])] * 2
+    assert farm.run("saved_twice", 2, jobs=JOBS, folder=tmp_path, **options) == [(True, [".writer", "last.pt", "step-00000001"])] * 2
 
 
 def test_tied_weights_are_written_once_and_parts_without_the_whole(farm: Farm, tmp_path: Path) -> None:

@@ -45,8 +45,18 @@ def fail():
         import torch, torch.distributed as dist
         dist.all_reduce(torch.zeros(1))
 
+def leave():
+    with rankwise.session() as job:
+        if job.rank == 1:
+            import torch, torch.distributed as dist
+            dist.all_reduce(torch.zeros(1))
+
 if __name__ == "__main__":
     print(rankwise.spawn(work, 2, 10))
+    try:
+        rankwise.spawn(leave, 2)
+    except rankwise.WorkerError as error:
+        print(error.finding.why)
     try:
         rankwise.spawn(fail, 2)
     except rankwise.WorkerError as error:
@@ -64,6 +74,7 @@ if __name__ == "__main__":
     assert done.returncode == 0, done.stderr
     assert "[(0, 10), (1, 10)]" in done.stdout
     assert "RW401 rank 1 raised ValueError: bad sample" in done.stdout
+    assert "rank 0 had returned before" in done.stdout
     assert 'raise ValueError("bad sample")' in done.stdout
     assert "RW001" in done.stdout and "cannot be given to a new process" in done.stdout
     assert done.stdout.rstrip().endswith("False")

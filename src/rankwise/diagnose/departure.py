@@ -253,6 +253,9 @@ def _by_loop(way: _Way) -> Blame | None:
         return Blame(
             "RW219", way.others, f"it left {loop}: {reasons_text(told)}", told[0].frame if len(told) == 1 else None, False, _frames(told)
         )
+    if not ends and there is None:  # whichever count of rounds was meant, these wait for ranks that have gone
+        why = f"it ended after fewer rounds than {ranks_text(way.mine)} in {loop}: {reasons_text(exits)}"
+        return Blame("RW402", way.others, why, exits[0].frame if len(exits) == 1 else None, certain=False)
     if not ends:
         rounds = f"{ranks_text(way.others)} went fewer rounds than {ranks_text(way.mine)} in {loop}: {reasons_text(exits)}"
         return Blame("RW221", sorted([*way.mine, *way.others]), rounds, exits[0].frame if len(exits) == 1 else None, certain=False)

@@ -88,7 +88,10 @@ class Processes:
 
     @property
     def is_busy(self) -> bool:
-        return any(worker.inflight for worker in list(self._scheduler.workers.values()))
+        for worker in list(self._scheduler.workers.values()):  # noqa: SIM110  (any() makes a generator, which takes longer than the rest)
+            if worker.inflight:
+                return True
+        return False
 
     # ---- for callers, from any thread
 
@@ -265,6 +268,8 @@ class Processes:
                 self._listener.wake_by(task.deadline)
             elif now < model.held_until and model.queue.rows_like(task) < model.max_batch:
                 return  # a batch that waits for more rows
+            if self.is_busy and self._listener.plans_soon():
+                return
             for worker in scheduler.workers.values():
                 if len(worker.inflight) < 2 and worker.is_ready:  # busy workers get more when they answer, many at once
                     self._act(scheduler.plan(now), now)

@@ -40,7 +40,7 @@ class Front:
     async def _respond(self, request: HttpRequest, answer: Answer, started: float, said: dict[str, Any]) -> HttpResponse:
         given = request.headers.get("x-request-id", "")
         ident, response, told = request_id(given), HttpResponse(499), ""  # which stays so where the client goes
-        self._numbers.open.inc()
+        self._numbers.num_open += 1
         try:
             response = await answer()
         except RequestError as error:
@@ -49,7 +49,7 @@ class Front:
             log.exception("request %s failed", ident)
             response = as_error(ModelFailed(f"an error inside the server; its log has it under {ident}"))
         finally:
-            self._numbers.open.dec()
+            self._numbers.num_open -= 1
             said.update(path=request.path[:300], model=response.model, status=response.status, id=ident, error=told)
             self._numbers.count("http", response.model, response.status, started)
             log_request("http", ident, f"{request.method} {request.path[:300]}", response.status, started, response.model, told)

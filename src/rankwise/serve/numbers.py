@@ -26,7 +26,10 @@ class Numbers:
         self._seconds = Histogram(
             "rankwise_serve_request_seconds", "from the whole request to its answer", labels[:2], buckets=_EDGES, registry=self._registry
         )
-        self.open = Gauge("rankwise_serve_open_requests", "requests that are being answered", registry=self._registry)
+        self.num_open = 0  # counted in the loop's thread alone
+        Gauge("rankwise_serve_open_requests", "requests that are being answered", registry=self._registry).set_function(
+            lambda: self.num_open
+        )
         self._shadows = Counter(
             "rankwise_serve_shadow_requests", "what shadows answered", ("model", "shadow", "outcome"), registry=self._registry
         )

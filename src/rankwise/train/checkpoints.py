@@ -141,6 +141,15 @@ class Checkpoints:
         if not self._has_resumed and (there := committed.all_saved(self.folder)):
             summary = f"{self.folder} holds checkpoints up to step {there[0].step}, and resume() was not called"
             raise TrainError(load_cause("RW709").finding(summary, certain=True))
+        if not self._may_write():
+            summary = f"another process is writing its checkpoints to {self.folder}"
+            raise TrainError(load_cause("RW709").finding(summary, certain=True, next=("end the other training, or use another folder",)))
+
+    def _may_write(self) -> bool:
+        try:
+            return committed.lock(self.folder)
+        except OSError:
+            return True  # the folder cannot be made or written: the checkpoint's own finding says so
 
     def _write(self, step: int, state: dict[str, Any]) -> Finding | None:
         """Write and commit; what fails is told, not raised, and leaves nothing behind."""

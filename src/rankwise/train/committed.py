@@ -5,12 +5,14 @@ runs/a/step-00000120/manifest.json      size and SHA-256 of each file; written l
                      state.pt
 runs/a/last.pt                          → the newest state.pt
 runs/a/.step-00000160.1f3c0a92.partial  what a crash leaves behind; never looked at, removed by the next writer
+runs/a/.writer                          locked by the process that writes here, for as long as it lives
 ```
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -25,9 +27,10 @@ from typing import Any, BinaryIO
 from rankwise.causes import load_cause
 from rankwise.findings import Finding
 
-MANIFEST, STATE, LAST = "manifest.json", "state.pt", "last.pt"
+MANIFEST, STATE, LAST, WRITER = "manifest.json", "state.pt", "last.pt", ".writer"
 _NAME = re.compile(r"step-(\d{8,})$")
 _BLOCK = 1 << 20
+_locked: dict[Path, int] = {}  # folders of this process; closing such a file would give its lock up
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,23 @@ def all_saved(folder: Path) -> list[Saved]:
     """Committed checkpoints, newest first."""
     found = [(match, path) for path in folder.glob("step-*") if (match := _NAME.match(path.name)) and (path / MANIFEST).is_file()]
     return sorted((Saved(int(match[1]), path) for match, path in found), key=lambda saved: -saved.step)
+
+
+def lock(folder: Path) -> bool:
+    """Whether this process may write here: False while another one does, which would commit its weights under the same steps."""
+    path = folder.resolve() / WRITER
+    if path in _locked:
+        return True
+    folder.mkdir(parents=True, exist_ok=True)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # unlike flock, a process forked by the data loader does not keep it
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EAGAIN):
+            os.close(fd)
+            return False  # other errors: a file system without locks, on which nobody can be found out
+    _locked[path] = fd
+    return True
 
 
 def is_whole(folder: Path, step: int) -> bool:

@@ -21,7 +21,7 @@ import psutil
 
 from rankwise.causes import load_cause
 from rankwise.errors import RankwiseError, UsageError, WorkerError, headline
-from rankwise.findings import Finding, Place
+from rankwise.findings import Finding, Place, ranks_text
 
 _END_GRACE_S = 5.0
 _SETTLE_S = 1.0
@@ -167,18 +167,21 @@ def _work(work: bytes, pipe: Any, parent: int) -> None:
 def _results(workers: list[Worker]) -> list[Any]:
     """Wait for all; the one that failed first decides, which need not be the one that is heard first."""
     results: dict[int, Any] = {}
-    failures: list[tuple[float, Worker, str, Any]] = []
+    failures: list[tuple[float, Worker, str, Any, list[int]]] = []
+    returned: list[int] = []
     waiting = {worker.pipe: worker for worker in workers}
     while waiting and (ready := multiprocessing.connection.wait(list(waiting), _SETTLE_S if failures else None)):
         for pipe in ready:
             worker = waiting.pop(pipe)  # type: ignore[call-overload]
             kind, value, *rest = _message_of(worker)
             if kind == "raised":
-                failures.append((rest[1], worker, value, rest[0]))
+                failures.append((rest[1], worker, value, rest[0], sorted(returned)))
+            else:
+                returned.append(worker.rank)
             results[worker.rank] = value
     if failures:
-        _, worker, text, finding = min(failures, key=lambda failure: failure[0])
-        raise WorkerError(_failure(worker, text, finding), text)
+        _, worker, text, finding, gone = min(failures, key=lambda failure: failure[0])
+        raise WorkerError(_failure(worker, text, finding, gone), text)
     return [results[worker.rank] for worker in workers]
 
 
@@ -201,13 +204,15 @@ def _message_of(worker: Worker) -> tuple[Any, ...]:
         return "raised", text, None, time.monotonic()
 
 
-def _failure(worker: Worker, text: str, finding: dict[str, Any] | None) -> Finding:
+def _failure(worker: Worker, text: str, finding: dict[str, Any] | None, gone: list[int]) -> Finding:
+    """`gone`: the ranks that had returned before, without which the collectives of this one cannot end."""
     if finding is not None:
         return Finding.from_dict(finding)
     place = Place(rank=worker.rank, host=socket.gethostname(), pid=worker.process.pid)
     if text:
         last = headline(text)
-        return load_cause("RW401").finding(f"rank {worker.rank} raised {last[:300]}", certain=True, culprits=(place,))
+        why = f"{ranks_text(gone)} had returned before; where the others still had a collective to make, that is the cause" if gone else ""
+        return load_cause("RW401").finding(f"rank {worker.rank} raised {last[:300]}", certain=True, why=why, culprits=(place,))
     code = worker.process.exitcode
     if code is None:
         cause, how = "RW402", "closed its connection and was still running"

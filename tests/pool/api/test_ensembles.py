@@ -92,6 +92,14 @@ def test_outputs_that_do_not_fit_each_other(merge: Any, outputs: list[Any]) -> N
         merge(outputs)
 
 
+@pytest.mark.parametrize(
+    "output", [torch.ones(3, 0), np.ones((3, 0)), torch.ones(2, 3).to_sparse(), torch.ones(2, 3).to(torch.float8_e4m3fn), 0.5]
+)
+def test_outputs_that_cannot_be_voted_over(output: Any) -> None:
+    with pytest.raises(UsageError, match="no vote"):
+        vote([output, output])
+
+
 def test_a_combine_may_use_the_pool_and_take_its_time(pool: Pool) -> None:
     may_end, began = threading.Event(), threading.Event()
 

@@ -105,6 +105,34 @@ def test_deadlines_and_lone_rows_are_kept_by_the_loops_own_timer(pool: Pool) -> 
     asyncio.run(main())
 
 
+def test_what_is_asked_in_one_turn_of_the_loop_runs_together(pool: Pool) -> None:
+    async def main() -> list[float]:
+        stop = pool.read_in(asyncio.get_running_loop())
+        try:
+            await asyncio.gather(pool.asubmit("sleepy", torch.zeros(1)), pool.asubmit("batched", torch.ones(8, 1)))  # loaded
+            busy = pool.asubmit("sleepy", torch.full((1,), 0.2))
+            found = await asyncio.gather(busy, *[pool.asubmit("batched", torch.full((1, 1), i)) for i in range(8)])
+            return [float(value) for value in found[1:]]
+        finally:
+            stop()
+
+    assert asyncio.run(main()) == [2.0 * i for i in range(8)]
+    assert pool.stats()["models"]["batched"]["batches"][8][0] == 2
+
+
+def test_a_result_may_be_waited_for_in_the_loops_thread(pool: Pool) -> None:
+    async def main() -> list[float]:
+        stop = pool.read_in(asyncio.get_running_loop())
+        try:
+            asked = [pool.submit("batched", torch.full((1, 1), i)) for i in range(3)]
+            return [float(future.result(LONG_S)) for future in asked]
+        finally:
+            stop()
+
+    pool.submit("batched", torch.ones(1, 1)).result(LONG_S)
+    assert asyncio.run(main()) == [0.0, 2.0, 4.0]
+
+
 def test_a_worker_that_dies_costs_nothing(pool: Pool) -> None:
     async def main() -> list[float]:
         stop = pool.read_in(asyncio.get_running_loop())

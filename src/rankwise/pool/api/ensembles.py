@@ -278,19 +278,24 @@ def _vote(outputs: list[Any]) -> Any:
 
 
 def _labels(output: Any) -> np.ndarray[Any, Any]:
-    torch = torch_module()
-    if torch is not None and isinstance(output, torch.Tensor):  # numpy does not know all of its types
-        output = (output.argmax(-1) if output.is_floating_point() and output.dim() else output).detach().cpu().numpy()
-    array = np.asarray(output)
-    if array.dtype.kind == "f" and array.ndim:
-        return array.argmax(-1)  # type: ignore[no-any-return]
-    if array.dtype.kind not in "biuUS":
-        raise UsageError(
-            f"there is no vote over {array.dtype}{list(array.shape)}",
-            why="a vote is over labels (integers, booleans, words), or over scores, with one for each class in the last dimension",
-            next=("give combine= a function of the list of outputs",),
-        )
-    return array
+    torch, why = (
+        torch_module(),
+        "a vote is over labels (integers, booleans, words), or over scores, with one for each class in the last dimension",
+    )
+    try:
+        if torch is not None and isinstance(output, torch.Tensor):  # numpy does not know all of its types
+            output = (output.argmax(-1) if output.is_floating_point() and output.dim() else output).detach().cpu().numpy()
+        array = np.asarray(output)
+        labels = array.argmax(-1) if array.dtype.kind == "f" and array.ndim else array
+        if labels.dtype.kind in "biuUS":
+            return labels
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:  # scores of no class, sparse tensors, float8
+        why = f"{str(error).splitlines()[0]}; {why}"
+    raise UsageError(
+        f"there is no vote over {getattr(output, 'dtype', type(output).__name__)}{list(np.shape(output))}",
+        why=why,
+        next=("give combine= a function of the list of outputs",),
+    )
 
 
 def _check_shapes(outputs: list[Any]) -> None:

@@ -49,6 +49,7 @@ class Events(Protocol):
     def tick(self, now: float) -> None: ...
     def next_moment(self, latest: float) -> float: ...
     def on_time(self, now: float) -> None: ...
+    def go_on(self, now: float) -> None: ...
     def stats(self) -> dict[str, Any]: ...
     def give_up(self, why: str) -> None: ...
     def tear_down(self) -> None: ...
@@ -145,6 +146,10 @@ class Listener:
         elif moment < self._sleeps_until:
             self.wake()
 
+    def plans_soon(self) -> bool:
+        """Whether this thread's loop reads the answers, and calls `go_on` when it has taken in all the requests that are there."""
+        return self._reader is not None and self._reader.plans_soon()
+
     def wake(self) -> None:
         try:
             os.eventfd_write(self._wake, 1)
@@ -158,6 +163,8 @@ class Listener:
     def help(self, task: Task, timeout: float | None) -> float | None:
         """In the caller's thread: read what the workers say until the task is over. Returns what is left of the timeout."""
         end = None if timeout is None else time.monotonic() + timeout
+        if self._reader is not None:
+            self._reader.plan_now()
         while not task.is_over:
             worker, graces = task.worker, self._graces
             if worker is None or not worker.handle.reading.acquire(blocking=False):
@@ -359,6 +366,7 @@ class LoopReader:
         self._thread = threading.get_ident()
         self._timer: asyncio.TimerHandle | None = None
         self._rings_at = math.inf
+        self._is_to_plan = False
         loop.add_reader(fd, self._read)
 
     def wake_by(self, moment: float) -> None:
@@ -371,12 +379,31 @@ class LoopReader:
             except RuntimeError:  # the loop is closed
                 pass
 
+    def plans_soon(self) -> bool:
+        """Requests that arrived together are planned together: one batch and one message, instead of one for each. From any thread."""
+        if threading.get_ident() != self._thread:
+            return False
+        if not self._is_to_plan:
+            self._is_to_plan = True
+            self._loop.call_soon(self._plan)
+        return True
+
+    def plan_now(self) -> None:
+        """This thread is about to wait for a result; where it is the loop's, nothing would be planned meanwhile."""
+        if self._is_to_plan and threading.get_ident() == self._thread:
+            self._events.go_on(time.monotonic())
+
     def stop(self) -> None:
         """In the loop's own thread."""
         self._loop.remove_reader(self._fd)
         if self._timer is not None:
             self._timer.cancel()
         self._rings_at = -math.inf
+
+    def _plan(self) -> None:
+        self._is_to_plan = False
+        self._events.go_on(time.monotonic())
+        self._set_timer(self._events.next_moment(math.inf))
 
     def _read(self) -> None:
         self._read_arrived()
