@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import platform
 import shutil
@@ -10,6 +12,7 @@ import sys
 import sysconfig
 import venv
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 FOLDER = Path(sys.prefix) / "peers"
@@ -20,18 +23,28 @@ class Unavailable(Exception):
     """It cannot be installed here; the text says why."""
 
 
+@contextlib.contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Tests in several processes may want the same thing installed at once."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with (FOLDER / ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def environment(name: str, *requirements: str, with_torch: bool = False) -> Path:
     """The Python of this environment; made and filled the first time. With torch: ours is found behind what is installed there."""
-    folder = FOLDER / name
-    python, done = folder / "bin" / "python", folder / ".installed"
-    if not python.exists():
-        venv.create(folder, with_pip=True)
-    behind = next((folder / "lib").glob("python3*")) / "site-packages" / "zz-torch.pth"
-    if with_torch and not behind.exists():
-        behind.write_text(sysconfig.get_path("purelib") + "\n")
-    if not done.exists() or done.read_text() != " ".join(requirements):
-        _run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *requirements)
-        done.write_text(" ".join(requirements))
+    with one_at_a_time():
+        folder = FOLDER / name
+        python, done = folder / "bin" / "python", folder / ".installed"
+        if not python.exists():
+            venv.create(folder, with_pip=True)
+        behind = next((folder / "lib").glob("python3*")) / "site-packages" / "zz-torch.pth"
+        if with_torch and not behind.exists():
+            behind.write_text(sysconfig.get_path("purelib") + "\n")
+        if not done.exists() or done.read_text() != " ".join(requirements):
+            _run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *requirements)
+            done.write_text(" ".join(requirements))
     return python
 
 
@@ -53,8 +66,9 @@ def wheel(requirement: str, *options: str) -> Path:
     def found() -> Path | None:
         return next(folder.glob(f"{name.replace('-', '_')}-{version}-*.whl"), None)
 
-    if found() is None:
-        _run(Path(sys.executable), "-m", "pip", "download", "--quiet", "--no-deps", "-d", str(folder), *options, requirement)
+    with one_at_a_time():
+        if found() is None:
+            _run(Path(sys.executable), "-m", "pip", "download", "--quiet", "--no-deps", "-d", str(folder), *options, requirement)
     path = found()
     assert path is not None
     return path
@@ -86,7 +100,7 @@ def tritonserver() -> tuple[list[str], dict[str, str]]:
     root = folder / "pytriton" / "tritonserver"
     stub = root / "backends" / "python" / "triton_python_backend_stub"
     if not stub.exists():
-        with zipfile.ZipFile(wheel("nvidia-pytriton==0.7.0")) as archive:
+        with zipfile.ZipFile(wheel("nvidia-pytriton==0.7.0")) as archive, one_at_a_time():
             archive.extractall(folder)
         (root / "bin" / "tritonserver").chmod(0o755)
         _place(stub, (root / "python_backend_stubs" / f"3.{sys.version_info.minor}" / stub.name).read_bytes())
