@@ -113,10 +113,10 @@ def job_of(num_hosts: int, **more: Any) -> Job:
         host.facts["interface"] |= {"source": address, "gloo": {"name": "eth0", "address": address, "why": "the host name resolves so"}}
         host.facts["address"]["own"] = i == 0
     links = tuple(Link(a, b, dict(GOOD_LINK)) for i, a in enumerate(names) for b in names[i + 1 :])
-    knocks = {a: {b: {"high": True, "gloo": True} for b in names if b != a} for a in names} if num_hosts > 1 else {}
+    reached = {a: {b: {"high": True, "gloo": True} for b in names if b != a} for a in names} if num_hosts > 1 else {}
     offsets = dict.fromkeys(names, (0.0, 0.001))
     more.setdefault("collective", {"gloo": {name: {"wrong": [], "bytes_per_s": 5e8} for name in names}} if num_hosts > 1 else {})
-    return Job(plan, hosts, links=links, knocks=knocks, offsets_s=offsets, **more)
+    return Job(plan, hosts, links=links, reached=reached, offsets_s=offsets, **more)
 
 
 def facts_of(job: Job, node: int, check: str) -> dict[str, Any]:

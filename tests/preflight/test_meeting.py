@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from rankwise.meet.ports import connect
-from rankwise.preflight.conduct import greet_guests
+from rankwise.preflight.conduct import admit_hosts
 from rankwise.preflight.wire import GREETING, Gone, receive_message, send_message, token_of
 
 
@@ -36,32 +36,32 @@ class TestTwoNodesOnOneMachine:
         assert reports[0] == reports[1]
         assert len({host["name"] for host in reports[0]["hosts"]}) == 2
 
-    def test_a_guest_that_is_killed_does_not_keep_the_host(self, free_port: int, tmp_path: Path) -> None:
+    def test_a_killed_host_does_not_keep_the_first_one(self, free_port: int, tmp_path: Path) -> None:
         host = self.start(free_port, tmp_path, 0, "--nnodes", "3", "--wait", "3")
-        guest = self.start(free_port, tmp_path, 1, "--nnodes", "3", "--wait", "30")
+        remote = self.start(free_port, tmp_path, 1, "--nnodes", "3", "--wait", "30")
         assert host.stderr is not None
         seen = ""
         while "2 of 3" not in seen:
             seen += host.stderr.readline()
-        guest.kill()
-        guest.communicate()
+        remote.kill()
+        remote.communicate()
         report = json.loads(host.communicate(timeout=60)[0])
 
         assert host.returncode == 1
         assert "RW101" in [finding["code"] for finding in report["findings"]]
 
-    def test_a_host_that_is_killed_does_not_keep_the_guest(self, free_port: int, tmp_path: Path) -> None:
+    def test_a_killed_first_host_does_not_keep_the_others(self, free_port: int, tmp_path: Path) -> None:
         host = self.start(free_port, tmp_path, 0, "--nnodes", "3")
-        guest = self.start(free_port, tmp_path, 1, "--nnodes", "3")
-        assert guest.stderr is not None
+        remote = self.start(free_port, tmp_path, 1, "--nnodes", "3")
+        assert remote.stderr is not None
         seen = ""
         while "2 of 3" not in seen:
-            seen += guest.stderr.readline()
+            seen += remote.stderr.readline()
         host.kill()
         host.communicate()
-        report = json.loads(guest.communicate(timeout=60)[0])
+        report = json.loads(remote.communicate(timeout=60)[0])
 
-        assert guest.returncode == 1
+        assert remote.returncode == 1
         assert [finding["summary"] for finding in report["findings"]] == [
             f"the host of the meeting at 127.0.0.1:{free_port} fell silent during the check"
         ]
@@ -99,25 +99,25 @@ NONSENSE: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("answer", NONSENSE.values(), ids=NONSENSE)
-def test_a_guest_that_answers_nonsense_spoils_only_its_own_part(free_port: int, tmp_path: Path, answer: dict[str, Any]) -> None:
+def test_a_host_that_answers_nonsense_spoils_only_its_own_part(free_port: int, tmp_path: Path, answer: dict[str, Any]) -> None:
     meeting = ["--nnodes", "2", "--node-rank", "0", "--master-addr", "127.0.0.1", "--master-port", str(free_port)]
     command = [sys.executable, "-m", "rankwise", "check", "--json", "--only", "names,ports,links,resources", *meeting]
     host = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
-    guest = None
-    while guest is None and host.poll() is None:
-        guest, _ = connect("127.0.0.1", free_port, 1.0)
-    assert guest is not None
+    remote = None
+    while remote is None and host.poll() is None:
+        remote, _ = connect("127.0.0.1", free_port, 1.0)
+    assert remote is not None
     told = {"nnodes": 2, "node_rank": 1, "nproc": "1", "master": "127.0.0.1", "port": free_port}
-    with guest:
-        guest.recv(len(GREETING), socket.MSG_WAITALL)
-        guest.sendall(GREETING)
-        send_message(guest, {"name": "odd\x1b[31m", "told": told, "token": token_of("none"), "tries": []}, 5)
+    with remote:
+        remote.recv(len(GREETING), socket.MSG_WAITALL)
+        remote.sendall(GREETING)
+        send_message(remote, {"name": "odd\x1b[31m", "told": told, "token": token_of("none"), "tries": []}, 5)
         try:
-            while "report" not in (message := receive_message(guest, 30)):
+            while "report" not in (message := receive_message(remote, 30)):
                 if "do" in message:
-                    send_message(guest, answer, 5)
+                    send_message(remote, answer, 5)
         except Gone:
-            pass  # shown the door: also an answer
+            pass  # sent away: also an answer
     out, err = host.communicate(timeout=60)
 
     assert "Traceback" not in err, err
@@ -131,7 +131,7 @@ def test_a_guest_that_answers_nonsense_spoils_only_its_own_part(free_port: int, 
     "told", [None, [], {}, {"nnodes": "2"}, {"nnodes": 2, "node_rank": [], "nproc": "1", "master": "x", "port": 1}], ids=str
 )
 def test_a_hello_that_makes_no_sense_is_refused(told: Any) -> None:
-    greet = greet_guests("none", [])
+    greet = admit_hosts("none", [])
 
     assert "refusal" in (greet({"name": "x", "told": told, "token": token_of("none")}, "10.0.0.1") or {})
 
@@ -145,9 +145,9 @@ def test_somebody_elses_server_at_the_rendezvous_port_is_named(free_port: int, t
             server.settimeout(0.1)
             while not stop.is_set():
                 try:
-                    guest, _ = server.accept()
-                    guest.sendall(b"SSH-2.0-OpenSSH_9.2 and more than a greeting\r\n")
-                    guest.close()
+                    remote, _ = server.accept()
+                    remote.sendall(b"SSH-2.0-OpenSSH_9.2 and more than a greeting\r\n")
+                    remote.close()
                 except TimeoutError:
                     continue
 

@@ -24,7 +24,7 @@ import torch.distributed as dist
 from torch.distributed import TCPStore
 
 from rankwise.errors import RankwiseError
-from rankwise.train import agreement, cards
+from rankwise.train import agreement, rank_info
 from rankwise.train.session import Job, session
 
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWNET = 0x20000, 0x4000000, 0x40000000
@@ -128,8 +128,8 @@ def act(role: dict[str, Any]) -> int:
     if role["act"] == "keep_store":
         keep_store(**args)
     if versions := args.pop("versions", None):  # the lowest level at which another version can be pretended
-        original = cards.own_versions
-        cards.own_versions = lambda backend: {**original(backend), **versions}
+        original = rank_info.own_versions
+        rank_info.own_versions = lambda backend: {**original(backend), **versions}
     if patience_s := args.pop("patience_s", None):
         agreement.PARAMETERS = replace(agreement.PARAMETERS, limit_s=patience_s)
     time.sleep(args.pop("late_s", 0.0))

@@ -1,4 +1,4 @@
-"""What the cards on the table say: tables of cards, and the finding they must or must not lead to."""
+"""What the infos on the table say: tables of infos, and the finding they must or must not lead to."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rankwise.findings import Finding
-from rankwise.train.cards import Card
+from rankwise.train.rank_info import RankInfo
 from rankwise.train.rollcall import (
     find_contradiction,
     find_device_problem,
@@ -20,15 +20,15 @@ from rankwise.train.rollcall import (
 )
 
 
-def card(rank: int, host: str = "node-a", **facts: Any) -> Card:
+def info(rank: int, host: str = "node-a", **facts: Any) -> RankInfo:
     facts = {"world_size": 4, "local_rank": rank % 2, "backend": "gloo", **facts}
-    return Card(id=f"id-{rank}-{host}", rank=rank, host=host, pid=100 + rank, **facts)
+    return RankInfo(id=f"id-{rank}-{host}", rank=rank, host=host, pid=100 + rank, **facts)
 
 
-FOUR = [card(0), card(1), card(2, "node-b"), card(3, "node-b")]
+FOUR = [info(0), info(1), info(2, "node-b"), info(3, "node-b")]
 
 
-def changed(rank: int, **facts: Any) -> list[Card]:
+def changed(rank: int, **facts: Any) -> list[RankInfo]:
     return [replace(one, **facts) if one.rank == rank else one for one in FOUR]
 
 
@@ -44,17 +44,17 @@ def test_cards_that_agree_are_no_finding() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cards", "code", "culprits"),
+    ("infos", "code", "culprits"),
     [
-        ([*FOUR[:3], card(2, "node-c")], "RW102", [2, 2]),
+        ([*FOUR[:3], info(2, "node-c")], "RW102", [2, 2]),
         (changed(3, world_size=5), "RW112", [3]),
-        ([*FOUR[:3], card(4, "node-b", world_size=4)], "RW112", [4]),
+        ([*FOUR[:3], info(4, "node-b", world_size=4)], "RW112", [4]),
         (changed(1, backend="nccl"), "RW113", [1]),
         (changed(2, problem=Finding("RW108", "interface-missing", "error", True, "no eth9").to_dict()), "RW108", []),
     ],
 )
-def test_what_no_late_rank_could_put_right_is_told_at_once(cards: list[Card], code: str, culprits: list[int]) -> None:
-    finding = find_contradiction(cards)
+def test_what_no_late_rank_could_put_right_is_told_at_once(infos: list[RankInfo], code: str, culprits: list[int]) -> None:
+    finding = find_contradiction(infos)
 
     assert finding is not None and finding.code == code
     assert ranks(finding) == culprits
@@ -80,7 +80,7 @@ def test_the_waiting_line_counts_and_names() -> None:
 
 
 def test_two_ranks_on_one_gpu_are_named_unless_they_pretend_to_be_on_two_hosts() -> None:
-    sharing = [card(0, gpu="GPU-1", device="cuda:0"), card(1, gpu="GPU-1", device="cuda:0"), card(2, gpu="GPU-2")]
+    sharing = [info(0, gpu="GPU-1", device="cuda:0"), info(1, gpu="GPU-1", device="cuda:0"), info(2, gpu="GPU-2")]
     finding = find_device_problem(sharing)
 
     assert finding is not None and (finding.code, ranks(finding), finding.stage) == ("RW121", [0, 1], "devices")

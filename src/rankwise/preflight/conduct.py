@@ -1,4 +1,4 @@
-"""The meeting's host: opens the door, waits for the others, has everything measured, and tells everybody the report."""
+"""The meeting's host: listens, waits for the others, has everything measured, and tells everybody the report."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from rankwise.meet.roster import missing_numbers
-from rankwise.preflight.door import Door, Guest
 from rankwise.preflight.job import Facts, Job
+from rankwise.preflight.listener import MeetingListener, RemoteHost
 from rankwise.preflight.members import Agent, Members, in_order
 from rankwise.preflight.survey import Survey
 from rankwise.preflight.wire import Message, token_of
@@ -17,7 +17,7 @@ from rankwise.preflight.wire import Message, token_of
 _BEAT_S = 1.0
 _SETTLE_S = 3.0  # where the hosts disagree about their number: so long after the last one came
 _LEAST_LEFT_S = 5.0
-_NEED_KNOCKS = {"names", "ports", "links", "collectives"}
+_NEED_REACHED = {"names", "ports", "links", "collectives"}
 
 Say = Callable[[str], None]
 
@@ -25,8 +25,8 @@ Say = Callable[[str], None]
 class Meeting:
     """Led by the host at the rendezvous address."""
 
-    def __init__(self, agent: Agent, told: dict[str, Any], door: Door, strangers: list[dict[str, str]], say: Say) -> None:
-        self._agent, self._told, self._door, self._strangers, self._say_here = agent, told, door, strangers, say
+    def __init__(self, agent: Agent, told: dict[str, Any], listener: MeetingListener, strangers: list[dict[str, str]], say: Say) -> None:
+        self._agent, self._told, self._listener, self._strangers, self._say_here = agent, told, listener, strangers, say
         self._plan = agent.here.plan
         self._hosts = Members([], agent.here.seconds_left, say)
         self._waited_s = 0.0
@@ -34,14 +34,14 @@ class Meeting:
     def gather(self, began: float) -> None:
         """Wait until all hosts are here, or as long as the plan says."""
         told_at = 0.0
-        while not self._is_enough(guests := self._door.guests(), began):
+        while not self._is_enough(others := self._listener.hosts(), began):
             if time.monotonic() > told_at + _BEAT_S:
                 told_at = time.monotonic()
-                self._tell_all(guests, self._waiting_text(guests, told_at - began))
+                self._tell_all(others, self._waiting_text(others, told_at - began))
             time.sleep(0.05)
         self._waited_s = time.monotonic() - began
-        self._door.close()
-        members = in_order(self._agent, self._told, self._door.guests(), began)
+        self._listener.close()
+        members = in_order(self._agent, self._told, self._listener.hosts(), began)
         self._hosts = Members(members, self._agent.here.seconds_left, self._say_here)
 
     def measure(self) -> Job:
@@ -49,45 +49,45 @@ class Meeting:
         survey, groups = Survey(self._hosts), set(self._plan.only)
         survey.ask_for_facts()
         offsets = survey.clocks()
-        knocks = survey.knock() if _NEED_KNOCKS & groups else {}
-        links = survey.measure_links(knocks) if "links" in groups else []
+        reached = survey.probe_ports() if _NEED_REACHED & groups else {}
+        links = survey.measure_links(reached) if "links" in groups else []
         hosts = tuple(member.as_host(node) for node, member in enumerate(self._hosts.members))
-        job = Job(self._plan, hosts, tuple(links), knocks, offsets, meeting=self._facts())
+        job = Job(self._plan, hosts, tuple(links), reached, offsets, meeting=self._facts())
         return replace(job, collective=survey.collective(job)) if "collectives" in groups else job
 
     def tell(self, report: dict[str, Any]) -> None:
         for member in self._hosts.members:
-            if member.guest is not None:
-                member.guest.tell({"report": report})
-                member.guest.leave()
+            if member.remote is not None:
+                member.remote.tell({"report": report})
+                member.remote.leave()
 
-    def _is_enough(self, guests: list[Guest], began: float) -> bool:
+    def _is_enough(self, others: list[RemoteHost], began: float) -> bool:
         now = time.monotonic()
-        if len(guests) + 1 >= self._plan.nodes_max or now > began + self._plan.wait_s:
+        if len(others) + 1 >= self._plan.nodes_max or now > began + self._plan.wait_s:
             return True
         # Where they disagree about their number, some wait for hosts that nobody will start.
-        disagree = any(guest.hello["told"].get("nnodes") != self._plan.nodes_max for guest in guests)
-        is_settled = disagree and now > max(guest.arrived_at for guest in guests) + _SETTLE_S
+        disagree = any(remote.hello["told"].get("nnodes") != self._plan.nodes_max for remote in others)
+        is_settled = disagree and now > max(remote.arrived_at for remote in others) + _SETTLE_S
         return is_settled or self._agent.here.seconds_left() < _LEAST_LEFT_S
 
-    def _waiting_text(self, guests: list[Guest], waited_s: float) -> str:
+    def _waiting_text(self, others: list[RemoteHost], waited_s: float) -> str:
         """`2 of 4 hosts are here, waiting for node 1, 3, 14 s`."""
-        here = {self._told.get("node_rank"), *(guest.hello["told"].get("node_rank") for guest in guests)}
+        here = {self._told.get("node_rank"), *(remote.hello["told"].get("node_rank") for remote in others)}
         lost = missing_numbers(here, self._plan.nodes_max)
         whom = f", waiting for node {', '.join(map(str, lost[:8]))}" if None not in here and lost else ""
-        return f"{len(guests) + 1} of {self._plan.nodes_max} hosts are here{whom}, {waited_s:.0f} s"
+        return f"{len(others) + 1} of {self._plan.nodes_max} hosts are here{whom}, {waited_s:.0f} s"
 
-    def _tell_all(self, guests: list[Guest], text: str) -> None:
+    def _tell_all(self, others: list[RemoteHost], text: str) -> None:
         self._say_here(text)
-        for guest in guests:
-            guest.tell({"progress": text})
+        for remote in others:
+            remote.tell({"progress": text})
 
     def _facts(self) -> Facts:
-        gone = [member.name for member in self._hosts.members if member.guest is not None and member.guest.is_gone]
+        gone = [member.name for member in self._hosts.members if member.remote is not None and member.remote.is_gone]
         return {"is_host": True, "waited_s": self._waited_s, "strangers": self._strangers, "gone": gone}
 
 
-def greet_guests(job_id: str, strangers: list[dict[str, str]]) -> Callable[[Message, str], Message | None]:
+def admit_hosts(job_id: str, strangers: list[dict[str, str]]) -> Callable[[Message, str], Message | None]:
     """Lets in the hosts of this job; notes hosts that belong to another job."""
     token = token_of(job_id)
 

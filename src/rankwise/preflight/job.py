@@ -53,7 +53,7 @@ class Job:
     plan: CheckPlan
     hosts: tuple[Host, ...]
     links: tuple[Link, ...] = ()
-    knocks: Mapping[str, Mapping[str, Facts]] = field(default_factory=dict)  # from host: to host: what happened
+    reached: Mapping[str, Mapping[str, Facts]] = field(default_factory=dict)  # from host: to host: what happened
     offsets_s: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # host: its clock against node 0's, and the error of that
     collective: Facts = field(default_factory=dict)
     meeting: Facts = field(default_factory=dict)

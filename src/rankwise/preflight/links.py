@@ -27,12 +27,12 @@ _LARGEST_MTU = 9000
 _SMALL = 64
 
 
-def knock_at(peers: dict[str, dict[str, Any]], token: bytes) -> dict[str, Facts]:
+def probe_ports(peers: dict[str, dict[str, Any]], token: bytes) -> dict[str, Facts]:
     """Try every peer's high port, and the one at the address gloo would offer; all at once."""
     answers: dict[str, Facts] = {name: {"high": False, "gloo": False, "how": "no answer"} for name in peers}
 
-    def knock(name: str, keys: tuple[str, ...], address: str, port: int) -> None:
-        is_open, how = _knock(address, port, token)
+    def probe(name: str, keys: tuple[str, ...], address: str, port: int) -> None:
+        is_open, how = _probe(address, port, token)
         answers[name] |= dict.fromkeys(keys, is_open) | ({"how": how} if "high" in keys else {})
 
     threads = []
@@ -40,14 +40,14 @@ def knock_at(peers: dict[str, dict[str, Any]], token: bytes) -> dict[str, Facts]
         own, offered = (str(peer["address"]), int(peer["port"])), (str(peer["gloo_address"]), int(peer["gloo_port"]))
         ways = {own: ("high", "gloo")} if own == offered else {own: ("high",), offered: ("gloo",)}
         for place, keys in ways.items():
-            threads.append(threading.Thread(target=knock, args=(name, keys, *place), daemon=True))
+            threads.append(threading.Thread(target=probe, args=(name, keys, *place), daemon=True))
             threads[-1].start()
     for thread in threads:
         thread.join(_CONNECT_S + 6.0)
     return answers
 
 
-def _knock(address: str, port: int, token: bytes) -> tuple[bool, str]:
+def _probe(address: str, port: int, token: bytes) -> tuple[bool, str]:
     """Open only if the right host answers: on this side, gloo's address may belong to another one."""
     sock, how = connect(address, port, _CONNECT_S)
     if sock is None:

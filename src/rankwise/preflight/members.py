@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rankwise.preflight.door import Guest
 from rankwise.preflight.job import Facts, Here, Host
-from rankwise.preflight.links import knock_at, measure_link
+from rankwise.preflight.links import measure_link, probe_ports
+from rankwise.preflight.listener import RemoteHost
 from rankwise.preflight.probes import Probes
 from rankwise.preflight.wire import Message
 
@@ -25,7 +25,7 @@ class Member:
     told: dict[str, Any]
     started_s: float
     ask: Callable[[Message, float], Message | None]
-    guest: Guest | None = None  # None for the meeting's own host
+    remote: RemoteHost | None = None  # None for the meeting's own host
     facts: dict[str, Facts] = field(default_factory=dict)
     offer: dict[str, Any] = field(default_factory=dict)
 
@@ -33,13 +33,13 @@ class Member:
         return Host(self.name, node, self.facts, self.told, self.started_s, str(self.offer.get("address", "")))
 
 
-def in_order(agent: Agent, told: dict[str, Any], guests: list[Guest], began: float) -> list[Member]:
+def in_order(agent: Agent, told: dict[str, Any], others: list[RemoteHost], began: float) -> list[Member]:
     """The members: the meeting's host first, then by node rank, then by arrival; hosts of the same name get a number."""
     members = [Member(agent.here.name, told, 0.0, lambda message, _: agent.do(message))]
-    for guest in sorted(guests, key=_place_in_order):
-        tries = guest.hello.get("tries")
-        its_plan = {**guest.hello["told"], "tries": tries if isinstance(tries, dict) else {}}
-        members.append(Member(str(guest.hello["name"])[:100], its_plan, _started_s(guest, began), guest.ask, guest))
+    for remote in sorted(others, key=_place_in_order):
+        tries = remote.hello.get("tries")
+        its_plan = {**remote.hello["told"], "tries": tries if isinstance(tries, dict) else {}}
+        members.append(Member(str(remote.hello["name"])[:100], its_plan, _started_s(remote, began), remote.ask, remote))
     earliest = min(member.started_s for member in members)
     names = [member.name for member in members]
     for i, member in enumerate(members):
@@ -49,15 +49,15 @@ def in_order(agent: Agent, told: dict[str, Any], guests: list[Guest], began: flo
     return members
 
 
-def _place_in_order(guest: Guest) -> tuple[int, float]:
-    rank = guest.hello["told"].get("node_rank")
-    return (rank if isinstance(rank, int) else 1 << 30, guest.arrived_at)
+def _place_in_order(remote: RemoteHost) -> tuple[int, float]:
+    rank = remote.hello["told"].get("node_rank")
+    return (rank if isinstance(rank, int) else 1 << 30, remote.arrived_at)
 
 
-def _started_s(guest: Guest, began: float) -> float:
+def _started_s(remote: RemoteHost, began: float) -> float:
     """When it began to look for the meeting, by our clock: a blocked port makes it come late, but it did not start late."""
-    searched = guest.hello.get("searched_s")
-    return guest.arrived_at - began - (searched if isinstance(searched, int | float) else 0.0)
+    searched = remote.hello.get("searched_s")
+    return remote.arrived_at - began - (searched if isinstance(searched, int | float) else 0.0)
 
 
 class Members:
@@ -69,8 +69,8 @@ class Members:
     def say(self, text: str) -> None:
         self._say_here(text)
         for member in self.members:
-            if member.guest is not None:
-                member.guest.tell({"progress": text})
+            if member.remote is not None:
+                member.remote.tell({"progress": text})
 
     def ask_all(self, commands: Mapping[str, Message], timeout_s: float) -> dict[str, Message]:
         """Ask the named hosts, all at once; a host that does not answer has no entry. An answer may be an `error`."""
@@ -104,7 +104,13 @@ class Agent:
         return dict(self._facts)
 
     def do(self, command: dict[str, Any]) -> dict[str, Any]:
-        doing = {"facts": self._tell, "clock": self._clock, "knock": self._knock, "link": self._link, "collective": self._collective}
+        doing = {
+            "facts": self._tell,
+            "clock": self._clock,
+            "probe_ports": self._probe_ports,
+            "link": self._link,
+            "collective": self._collective,
+        }
         action = doing.get(str(command.get("do")))
         if action is None:
             return {"error": f"unknown command {str(command.get('do'))[:40]!r}"}
@@ -122,8 +128,8 @@ class Agent:
     def _clock(self, _: dict[str, Any]) -> dict[str, Any]:
         return {"now": time.time()}
 
-    def _knock(self, command: dict[str, Any]) -> dict[str, Any]:
-        return {"answers": knock_at(command["peers"], bytes.fromhex(command["token"]))}
+    def _probe_ports(self, command: dict[str, Any]) -> dict[str, Any]:
+        return {"answers": probe_ports(command["peers"], bytes.fromhex(command["token"]))}
 
     def _link(self, command: dict[str, Any]) -> dict[str, Any]:
         mtu = int(self._facts.get("interface", {}).get("mtu") or 1500)

@@ -90,28 +90,28 @@ class Probes:
     def _accept(self, listener: socket.socket) -> None:
         while not self._is_closed.is_set():
             try:
-                guest, _ = listener.accept()
+                client, _ = listener.accept()
             except OSError:
                 return
             if self._slots.acquire(blocking=False):
-                self._start(self._serve, guest)
+                self._start(self._serve, client)
             else:
-                guest.close()
+                client.close()
 
-    def _serve(self, guest: socket.socket) -> None:
+    def _serve(self, client: socket.socket) -> None:
         try:
-            with guest, contextlib.suppress(OSError):
-                ask = receive_exactly(guest, TOKEN_BYTES + 1, time.monotonic() + _ASK_S)
+            with client, contextlib.suppress(OSError):
+                ask = receive_exactly(client, TOKEN_BYTES + 1, time.monotonic() + _ASK_S)
                 if not self.token or ask[:TOKEN_BYTES] != self.token:
                     return
                 if ask[TOKEN_BYTES:] == b"K":
-                    guest.sendall(b"k")
+                    client.sendall(b"k")
                 elif ask[TOKEN_BYTES:] == b"U":
-                    guest.sendall(TALLY.pack(*receive_bulk(guest)))
+                    client.sendall(TALLY.pack(*receive_bulk(client)))
                     with contextlib.suppress(Gone):  # the sender stops when it has read this
-                        drain(guest)
+                        drain(client)
                 elif ask[TOKEN_BYTES:] == b"D":
-                    send_bulk(guest, lambda: False)
+                    send_bulk(client, lambda: False)
         finally:
             self._slots.release()
 

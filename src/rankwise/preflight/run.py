@@ -13,10 +13,10 @@ from rankwise.meet.network import gloo_interface, interfaces, own_addresses, res
 from rankwise.preflight.catalogue import judge_all, look_around
 from rankwise.preflight.checks import rendezvous_port
 from rankwise.preflight.checks.interface import exports
-from rankwise.preflight.conduct import Meeting, greet_guests
-from rankwise.preflight.door import Door, redirecting
-from rankwise.preflight.guest import attend, find_meeting, is_led
+from rankwise.preflight.conduct import Meeting, admit_hosts
 from rankwise.preflight.job import Facts, Here, Host, Job
+from rankwise.preflight.joining import attend, find_meeting, is_led
+from rankwise.preflight.listener import MeetingListener, redirecting
 from rankwise.preflight.local_collective import local_collective
 from rankwise.preflight.members import Agent
 from rankwise.preflight.plan import CheckPlan
@@ -70,10 +70,10 @@ def _with_others(here: Here, say: Say, started: float) -> dict[str, Any]:
         agent = Agent(here, probes, lambda: look_around(here, say, looked))
         if _may_lead(here, way):
             strangers: list[dict[str, str]] = []
-            door = Door(way.own, here.plan.port, greet_guests(here.plan.job_id, strangers))
-            if door.ports:
-                with contextlib.closing(door):
-                    return _lead(Meeting(agent, _job_of(here), door, strangers, say), started)
+            listener = MeetingListener(way.own, here.plan.port, admit_hosts(here.plan.job_id, strangers))
+            if listener.ports:
+                with contextlib.closing(listener):
+                    return _lead(Meeting(agent, _job_of(here), listener, strangers, say), started)
         return _attend(here, agent, way, say, started)
 
 
@@ -139,8 +139,8 @@ def _redirecting_others(here: Here, agent: Agent, way: Way) -> Iterator[None]:
     if way.own or agent.probes is None:
         yield
         return
-    door = Door([agent.probes.address], here.plan.port, redirecting(_job_of(here), here.name, way.addresses))
-    with contextlib.closing(door):
+    listener = MeetingListener([agent.probes.address], here.plan.port, redirecting(_job_of(here), here.name, way.addresses))
+    with contextlib.closing(listener):
         yield
 
 

@@ -1,4 +1,4 @@
-"""The steps that take more than one host: facts, clocks, knocking, links, collectives. Who does not answer is left out of what follows."""
+"""The steps that take more than one host: facts, clocks, ports, links, collectives. Who does not answer is left out of what follows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FACTS_S = 3600.0  # as long as the time limit allows: --fit may take all of it
 
 _LINK_NUMBERS = ("rtt_s", "sent", "echoes", "lost_out", "lost_back", "largest", "wanted", "up", "down")
 
-Knocks = dict[str, dict[str, Facts]]
+Reached = dict[str, dict[str, Facts]]
 _ALL_PAIRS_UP_TO = 8  # hosts; beyond that two rounds and a third for the suspects take the place of all pairs
 
 
@@ -46,31 +46,31 @@ class Survey:
         """Each host's clock against ours, and the error of that."""
         return {member.name: found for member in self._hosts.members if (found := _clock_of(member))}
 
-    def knock(self) -> Knocks:
+    def probe_ports(self) -> Reached:
         """Every host at every other host's ports; all at once."""
         offers = self._offers()
-        self._hosts.say(f"knocking at the ports of {len(offers)} hosts")
+        self._hosts.say(f"trying the ports of {len(offers)} hosts")
         commands = {
-            name: {"do": "knock", "token": self._token, "peers": {other: offer for other, offer in offers.items() if other != name}}
+            name: {"do": "probe_ports", "token": self._token, "peers": {other: offer for other, offer in offers.items() if other != name}}
             for name in offers
         }
         answers = self._hosts.ask_all(commands, _KNOCK_S) if len(offers) > 1 else {}
-        return {name: _sound_knocks(answer["answers"]) for name, answer in answers.items() if isinstance(answer.get("answers"), dict)}
+        return {name: _sound_answers(answer["answers"]) for name, answer in answers.items() if isinstance(answer.get("answers"), dict)}
 
-    def measure_links(self, knocks: Knocks) -> list[Link]:
+    def measure_links(self, reached: Reached) -> list[Link]:
         """Round by round, pairs that share no host at once; then, where not all pairs were measured, the suspects once more."""
         names = list(self._offers())
         rounds = rounds_for(names) if len(names) > 1 else []
         links: list[Link] = []
         for number, pairs in enumerate(rounds, 1):
             self._hosts.say(f"measuring links, round {number} of {len(rounds)}")
-            links += self._measure_round(pairs, knocks)
+            links += self._measure_round(pairs, reached)
         if sum(map(len, rounds)) < len(names) * (len(names) - 1) // 2:
             bad = [link for link in links if _is_suspicious(link.facts, links)]
             good = [(link.source, link.target) for link in links if link not in bad]
             for pairs in second_look(names, good, [(link.source, link.target) for link in bad]):
                 self._hosts.say("measuring the suspects once more, with other partners")
-                links += self._measure_round(pairs, knocks)
+                links += self._measure_round(pairs, reached)
         return links
 
     def collective(self, job: Job) -> Facts:
@@ -91,16 +91,16 @@ class Survey:
     def _offers(self) -> dict[str, dict[str, object]]:
         return {member.name: member.offer for member in self._hosts.members if member.offer}
 
-    def _measure_round(self, pairs: list[Pair], knocks: Knocks) -> list[Link]:
+    def _measure_round(self, pairs: list[Pair], reached: Reached) -> list[Link]:
         offers = self._offers()
-        directed = [pair for pair in (_open_way(pair, knocks) for pair in pairs) if pair is not None]
+        directed = [pair for pair in (_open_way(pair, reached) for pair in pairs) if pair is not None]
         commands = {source: {"do": "link", "token": self._token, "peer": offers[target]} for source, target in directed}
         answers = self._hosts.ask_all(commands, _LINK_S)
         found = ((source, target, answers.get(source, {}).get("facts")) for source, target in directed)
         return [Link(source, target, _sound_link(facts)) for source, target, facts in found if isinstance(facts, dict)]
 
 
-def _sound_knocks(answers: Facts) -> dict[str, Facts]:
+def _sound_answers(answers: Facts) -> dict[str, Facts]:
     return {str(name): answer for name, answer in answers.items() if isinstance(answer, dict) and "high" in answer}
 
 
@@ -134,17 +134,17 @@ def _is_suspicious(facts: Facts, links: list[Link]) -> bool:
     return bool(min(facts["up"], facts["down"]) < statistics.median(rates) / 4)
 
 
-def _open_way(pair: Pair, knocks: Knocks) -> Pair | None:
+def _open_way(pair: Pair, reached: Reached) -> Pair | None:
     """The direction in which a connection can be opened; None where there is none."""
     for source, target in (pair, pair[::-1]):
-        if knocks.get(source, {}).get(target, {}).get("high"):
+        if reached.get(source, {}).get(target, {}).get("high"):
             return source, target
     return None
 
 
 def _why_no_collective(job: Job) -> str:
     """What was seen already, and would only be seen again."""
-    answers = [answer for row in job.knocks.values() for answer in row.values()]
+    answers = [answer for row in job.reached.values() for answer in row.values()]
     reasons = (
         (len(job.hosts) < 2, "there is no other host"),
         (not all(host.address for host in job.hosts), "not all hosts could be measured"),

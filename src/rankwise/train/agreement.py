@@ -62,7 +62,7 @@ class Agreement:
             self._assembly.post(f"{stage.name}{visit}/shown/{own}", text)
         shown = {rank: json.loads(self._assembly.read(f"{stage.name}{visit}/shown/{rank}", _ANSWER_S) or "[]") for rank in (many, few)}
         finding = judge(many, shown[many], few, shown[few], notes)
-        places = {card.rank: card.place for card in self._assembly.cards}
+        places = {info.rank: info.place for info in self._assembly.infos}
         self._assembly.stop(_placed(finding, places, list(odd) if len(odd) < len(digests) else [many, few], stage))
 
 

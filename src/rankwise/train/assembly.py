@@ -22,7 +22,7 @@ from rankwise.errors import StartError
 from rankwise.findings import Finding, Place, ranks_text
 from rankwise.ranks import MeetingPlace
 from rankwise.stages import REGISTRATION, STAGE_NAMED, Stage
-from rankwise.train.cards import Card
+from rankwise.train.rank_info import RankInfo
 from rankwise.train.registration import Registration
 from rankwise.train.store import OpenStore
 from rankwise.train.store_client import StoreLost, pauses_s
@@ -35,14 +35,14 @@ _LOOK_EVERY_S = 0.7
 
 
 class Assembly:
-    """One rank's seat at the table."""
+    """One rank's part in the start-up of the job."""
 
-    def __init__(self, opened: OpenStore, place: MeetingPlace, card: Card) -> None:
-        self._opened, self._place, self._card = opened, place, card
+    def __init__(self, opened: OpenStore, place: MeetingPlace, info: RankInfo) -> None:
+        self._opened, self._place, self._info = opened, place, info
         self._store = opened.client
         self._store.find_loss = self._find_loss
-        self._name = ""  # of this gathering: the leader's id
-        self.cards: list[Card] = []  # who is here, once the roll-call is over
+        self._name = ""  # of this attempt: the leader's id
+        self.infos: list[RankInfo] = []  # who is here, once all have registered
         self.notes: list[Finding] = []  # what differs without being in the way
         self._stage: Stage = REGISTRATION
         self._is_over = False
@@ -51,19 +51,19 @@ class Assembly:
 
     def gather(self, timeout_s: float) -> None:
         """Register, and wait until every rank has; raises the same finding on every rank that is here."""
-        roll_call = Registration(self._store, self._place, self._card)
+        registration = Registration(self._store, self._place, self._info)
 
         def leave_word(problem: Finding) -> None:
-            self._name, self._num_present = roll_call.name, roll_call.num_present
-            roll_call.leave_word(problem)
+            self._name, self._num_present = registration.name, registration.num_present
+            registration.leave_word(problem)
 
         with self._told_if_interrupted(leave_word):
-            outcome = roll_call.run(timeout_s)
-            self._name = roll_call.name
-            self._num_present = outcome.get("present", self._card.world_size)
+            outcome = registration.run(timeout_s)
+            self._name = registration.name
+            self._num_present = outcome.get("present", self._info.world_size)
             if finding := outcome.get("finding"):
                 self._stop(Finding.from_dict(finding))
-            self.cards = [Card(**card) for card in outcome["cards"]]
+            self.infos = [RankInfo(**info) for info in outcome["infos"]]
             self.notes = [Finding.from_dict(note) for note in outcome["notes"]]
 
     # -- the stages after it --------------------------------------------------------------------------------------------------
@@ -105,10 +105,10 @@ class Assembly:
         return answer
 
     def _say_through(self, base: str, note: str) -> None:
-        self._store.put(f"{base}/rank/{self._card.rank}", note or "yes")
-        if self._store.add(f"{base}/count", 1) == self._card.world_size:
+        self._store.put(f"{base}/rank/{self._info.rank}", note or "yes")
+        if self._store.add(f"{base}/count", 1) == self._info.world_size:
             notes: dict[str, list[int]] = {}
-            for rank in range(self._card.world_size) if note else ():
+            for rank in range(self._info.world_size) if note else ():
                 notes.setdefault(self._store.look(f"{base}/rank/{rank}") or "", []).append(rank)
             self._store.put_first(base, json.dumps({"notes": notes}))
 
@@ -118,40 +118,40 @@ class Assembly:
         if now - self._looked_at < _LOOK_EVERY_S:
             return None
         self._looked_at = now
-        neighbours = [card for card in self.cards if card.host == self._card.host and card.rank != self._card.rank]
-        gone = {card.pid for card in neighbours if not psutil.pid_exists(card.pid)}
-        ended, self._gone = [card for card in neighbours if card.pid in gone & self._gone], gone
+        neighbours = [info for info in self.infos if info.host == self._info.host and info.rank != self._info.rank]
+        gone = {info.pid for info in neighbours if not psutil.pid_exists(info.pid)}
+        ended, self._gone = [info for info in neighbours if info.pid in gone & self._gone], gone
         if not ended:
             return None
-        self._num_present = self._card.world_size - len(ended)
+        self._num_present = self._info.world_size - len(ended)
         return load_cause("RW110").finding(
-            f"{ranks_text([card.rank for card in ended])} on {self._card.host} ended during start-up, after registering",
+            f"{ranks_text([info.rank for info in ended])} on {self._info.host} ended during start-up, after registering",
             certain=True,
-            culprits=tuple(card.place for card in ended),
+            culprits=tuple(info.place for info in ended),
             why="its process is gone and has told the others nothing: killed, out of memory, or crashed in native code",
             stage=self._stage.name,
         )
 
     def _late(self, stage: Stage, base: str, timeout_s: float) -> Finding:
-        late = [card for card in self.cards if self._store.look(f"{base}/rank/{card.rank}") is None]
+        late = [info for info in self.infos if self._store.look(f"{base}/rank/{info.rank}") is None]
         return load_cause("RW126").finding(
-            f"{ranks_text([card.rank for card in late])} did not pass the stage {stage.done!r} within {timeout_s:.0f} s",
+            f"{ranks_text([info.rank for info in late])} did not pass the stage {stage.done!r} within {timeout_s:.0f} s",
             certain=True,
-            culprits=tuple(card.place for card in late[:64]),
+            culprits=tuple(info.place for info in late[:64]),
             why="all other ranks are through and wait",
             stage=stage.name,
         )
 
     @property
     def rank(self) -> int:
-        return self._card.rank
+        return self._info.rank
 
     def stop(self, finding: Finding) -> NoReturn:
         """Leave with a finding that every rank has come to by itself."""
         self._stop(finding)
 
     def post(self, key: str, value: str) -> None:
-        """Leave something for the others of this gathering."""
+        """Leave something for the others of this attempt."""
         self._store.put(f"rankwise/{self._name}/{key}", value)
 
     def read(self, key: str, timeout_s: float) -> str | None:
@@ -160,7 +160,7 @@ class Assembly:
 
     @property
     def connection(self) -> Store:
-        """A connection of its own below this gathering's name, for the process group: it blocks on it."""
+        """A connection of its own below the name of this attempt, for the process group: it blocks on it."""
         return PrefixStore(f"rankwise/{self._name}/group", self._opened.connect())
 
     # -- telling and leaving --------------------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ class Assembly:
     def _stop(self, finding: Finding) -> NoReturn:
         """Report here, say so, wait for the ranks that can still report, and only then leave with the finding."""
         error = StartError(finding)
-        at = f"{self._card.rank} ({self._card.host})"
+        at = f"{self._info.rank} ({self._info.host})"
         logger.error("rank %s: start-up failed, not passed: %s. %s %s", at, STAGE_NAMED[finding.stage].done, finding.code, finding.summary)
         try:
             heard = f"rankwise/{self._name}/heard"
@@ -207,7 +207,7 @@ class Assembly:
             if self._store.add(key, 1) == 1:
                 last = traceback.extract_tb(error.__traceback__)[-1:]
                 at = f" at {last[0].filename}:{last[0].lineno}" if last else ""
-                self._store.put(f"{key}/first", f"rank {self._card.rank} on {self._card.host} with {type(error).__name__}: {error}{at}")
+                self._store.put(f"{key}/first", f"rank {self._info.rank} on {self._info.host} with {type(error).__name__}: {error}{at}")
             elif (first := self._store.look(f"{key}/first")) is not None:
                 error.add_note(f"rankwise: this is not where it began: {first} failed first")
         except StoreLost:
@@ -223,9 +223,9 @@ class Assembly:
         except BaseException as error:
             how = f"{type(error).__name__}: {error}".removesuffix(": ")
             problem = load_cause("RW110").finding(
-                f"rank {self._card.rank} on {self._card.host} left during start-up: {how}",
+                f"rank {self._info.rank} on {self._info.host} left during start-up: {how}",
                 certain=True,
-                culprits=(self._card.place,),
+                culprits=(self._info.place,),
                 stage=self._stage.name,
             )
             with suppress(StoreLost):
@@ -241,9 +241,9 @@ class Assembly:
     def _find_loss(self, said: str) -> Finding:
         keeper = "the launcher" if self._place.kept_by_launcher else "rank 0"
         return load_cause("RW111").finding(
-            f"rank {self._card.rank} on {self._card.host} lost the store at {self._place}, which {keeper} keeps",
+            f"rank {self._info.rank} on {self._info.host} lost the store at {self._place}, which {keeper} keeps",
             certain=True,
-            culprits=() if self._place.kept_by_launcher else tuple(card.place for card in self.cards if card.rank == 0) or (Place(rank=0),),
+            culprits=() if self._place.kept_by_launcher else tuple(info.place for info in self.infos if info.rank == 0) or (Place(rank=0),),
             why=f"{said}: {keeper} has ended, and its output says why, or the network between them was lost",
             stage=self._stage.name,
         )

@@ -16,8 +16,8 @@ from rankwise.errors import StartError
 from rankwise.findings import Finding
 from rankwise.stages import BACKEND, COLLECTIVE, Stage
 from rankwise.train.assembly import Assembly
-from rankwise.train.cards import Card
 from rankwise.train.mesh import Mesh
+from rankwise.train.rank_info import RankInfo
 
 _NUM_NUMBERS = 8192
 
@@ -45,7 +45,7 @@ class Task:
         return self.is_done()
 
 
-def connect_backend(assembly: Assembly, card: Card, device: torch.device, collective_timeout_s: float | None) -> None:
+def connect_backend(assembly: Assembly, info: RankInfo, device: torch.device, collective_timeout_s: float | None) -> None:
     """The process group, connected on every rank; what is awaited here has the stage's limit, what the user does later has theirs."""
     limit_s = BACKEND.limit_s or 60.0
     store = assembly.connection
@@ -53,16 +53,16 @@ def connect_backend(assembly: Assembly, card: Card, device: torch.device, collec
     def connect() -> None:
         use_device(device)
         dist.init_process_group(
-            card.backend,
+            info.backend,
             store=store,
-            rank=card.rank,
-            world_size=card.world_size,
+            rank=info.rank,
+            world_size=info.world_size,
             timeout=timedelta(seconds=limit_s),
-            device_id=device if card.uses_nccl else None,
+            device_id=device if info.uses_nccl else None,
         )
 
-    _together(assembly, BACKEND, Task(connect, "connect"), card)
-    _together(assembly, COLLECTIVE, Task(lambda: _first_collective(card, device), "collective"), card)
+    _together(assembly, BACKEND, Task(connect, "connect"), info)
+    _together(assembly, COLLECTIVE, Task(lambda: _first_collective(info, device), "collective"), info)
     _set_timeout(collective_timeout_s, store)
 
 
@@ -72,9 +72,9 @@ def use_device(device: torch.device) -> None:
         torch.cuda.set_device(device)
 
 
-def _together(assembly: Assembly, stage: Stage, task: Task, card: Card) -> None:
+def _together(assembly: Assembly, stage: Stage, task: Task, info: RankInfo) -> None:
     """Until all are through; where it takes too long or fails, the ranks first find out who cannot reach whom."""
-    mesh = Mesh(assembly, card, stage)
+    mesh = Mesh(assembly, info, stage)
 
     def is_done() -> bool:
         has_failed = task.is_done() and task.error is not None
@@ -82,28 +82,28 @@ def _together(assembly: Assembly, stage: Stage, task: Task, card: Card) -> None:
             raise StartError(finding)
         if has_failed and mesh.is_over:
             assert task.error is not None
-            raise StartError(_failed(stage, card, task.error))
+            raise StartError(_failed(stage, info, task.error))
         return task.is_done() and not has_failed
 
     assembly.await_stage(stage, (stage.limit_s or 60.0) + 5.0, is_done)
 
 
-def _first_collective(card: Card, device: torch.device) -> None:
+def _first_collective(info: RankInfo, device: torch.device) -> None:
     """A sum whose right answer every rank knows, of enough numbers to need packets of full size."""
     use_device(device)
-    total = torch.full((_NUM_NUMBERS,), card.rank + 1.0, dtype=torch.float64, device=device if card.uses_nccl else "cpu")
+    total = torch.full((_NUM_NUMBERS,), info.rank + 1.0, dtype=torch.float64, device=device if info.uses_nccl else "cpu")
     dist.all_reduce(total)
-    expected = card.world_size * (card.world_size + 1) / 2
+    expected = info.world_size * (info.world_size + 1) / 2
     if not bool((total == expected).all()):
         raise RuntimeError(f"the first all_reduce gave {total[total != expected][0]:g}, but the ranks' numbers add up to {expected:g}")
 
 
-def _failed(stage: Stage, card: Card, error: BaseException) -> Finding:
+def _failed(stage: Stage, info: RankInfo, error: BaseException) -> Finding:
     said = str(error).strip().splitlines()
     return load_cause("RW114").finding(
-        f"rank {card.rank} on {card.host} could not connect its {card.backend} backend: {said[0][:200] if said else type(error).__name__}",
+        f"rank {info.rank} on {info.host} could not connect its {info.backend} backend: {said[0][:200] if said else type(error).__name__}",
         certain=False,
-        culprits=(card.place,),
+        culprits=(info.place,),
         why="every rank is registered in the same store; the connections between the ranks themselves were not made",
         stage=stage.name,
     )

@@ -16,7 +16,7 @@ from rankwise.stages import DEVICES, ENVIRONMENT
 
 @dataclass(frozen=True)
 class Claim:
-    """A device and its backend; `problem` where the device is not to be had, told to the others at roll-call."""
+    """A device and its backend; `problem` where the device is not to be had, told to the others when it registers."""
 
     backend: str
     device: torch.device

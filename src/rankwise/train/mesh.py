@@ -18,7 +18,7 @@ from rankwise.meet.links import blame
 from rankwise.meet.ports import try_port
 from rankwise.stages import Stage
 from rankwise.train.assembly import Assembly
-from rankwise.train.cards import Card
+from rankwise.train.rank_info import RankInfo
 
 _PATIENCE_S = 4.0  # a healthy backend connects in a fraction of this
 _LOOK_EVERY_S = 0.2
@@ -44,8 +44,8 @@ class Path:
 class Mesh:
     """One rank's part in the test; asked again and again while the backend is being connected."""
 
-    def __init__(self, assembly: Assembly, card: Card, stage: Stage) -> None:
-        self._assembly, self._card, self._stage = assembly, card, stage
+    def __init__(self, assembly: Assembly, info: RankInfo, stage: Stage) -> None:
+        self._assembly, self._info, self._stage = assembly, info, stage
         self._key = f"mesh/{stage.name}"
         self._began = self._looked = time.monotonic()
         self._is_tested = False
@@ -68,22 +68,22 @@ class Mesh:
         return None
 
     def _test(self) -> Finding | None:
-        firsts = first_of_each_host(self._assembly.cards)
+        firsts = first_of_each_host(self._assembly.infos)
         if len(firsts) < 2:
             return self._concluded(None)
-        if self._card.rank in {first_rank.rank for first_rank in firsts}:
+        if self._info.rank in {first_rank.rank for first_rank in firsts}:
             self._try_peers(firsts)
-        if self._card.rank != 0:
+        if self._info.rank != 0:
             return None
         deadline = time.monotonic() + _PORT_S + _TRY_S + _BULK_S + 1.0
         told = [self._assembly.read(f"{self._key}/paths/{first_rank.rank}", max(0.0, deadline - time.monotonic())) for first_rank in firsts]
         paths = [Path(**path) for rows in told if rows for path in json.loads(rows)]
         silent = [first_rank for first_rank, rows in zip(firsts, told) if not rows]
-        return self._concluded(find_broken_paths(paths, self._assembly.cards, self._stage) or find_silent(silent, self._stage))
+        return self._concluded(find_broken_paths(paths, self._assembly.infos, self._stage) or find_silent(silent, self._stage))
 
-    def _try_peers(self, firsts: list[Card]) -> None:
+    def _try_peers(self, firsts: list[RankInfo]) -> None:
         """Listen, tell where, try the others. The kernel completes a connection that nobody accepts yet, so listening is enough."""
-        own = next(first_rank for first_rank in firsts if first_rank.rank == self._card.rank)
+        own = next(first_rank for first_rank in firsts if first_rank.rank == self._info.rank)
         with contextlib.ExitStack() as opened:
             listener = opened.enter_context(socket.socket(socket.AF_INET6 if ":" in own.address else socket.AF_INET))
             with contextlib.suppress(OSError):
@@ -96,7 +96,7 @@ class Mesh:
             for first_rank in firsts:  # the listener stays open until all have tried it
                 self._assembly.read(f"{self._key}/paths/{first_rank.rank}", _PORT_S + _TRY_S + _BULK_S)
 
-    def _try(self, own: Card, peer: Card) -> Path:
+    def _try(self, own: RankInfo, peer: RankInfo) -> Path:
         port = self._assembly.read(f"{self._key}/listener/{peer.rank}", _PORT_S)
         outcome = try_port(peer.address, int(port), _TRY_S) if port else "it opened no port"
         if port and outcome == "connected":
@@ -104,7 +104,7 @@ class Mesh:
         return Path(own.rank, peer.rank, f"{peer.address}:{port}", outcome)
 
     def _concluded(self, finding: Finding | None) -> Finding | None:
-        if finding is None and self._card.rank == 0:
+        if finding is None and self._info.rank == 0:
             self._assembly.post(f"{self._key}/none", "yes")
         return finding
 
@@ -129,28 +129,28 @@ def _is_acknowledged(line: socket.socket, at_most: int = 0) -> bool:
     return False
 
 
-def first_of_each_host(cards: list[Card]) -> list[Card]:
+def first_of_each_host(infos: list[RankInfo]) -> list[RankInfo]:
     """The first rank of each host."""
-    first: dict[str, Card] = {}
-    for card in sorted(cards, key=lambda card: card.rank):
-        first.setdefault(card.host, card)
+    first: dict[str, RankInfo] = {}
+    for info in sorted(infos, key=lambda info: info.rank):
+        first.setdefault(info.host, info)
     return list(first.values())
 
 
-def peers_of(own: Card, firsts: list[Card]) -> list[Card]:
+def peers_of(own: RankInfo, firsts: list[RankInfo]) -> list[RankInfo]:
     """Those this one tries: everybody, or the next ones in the ring where there are many."""
     index = [first_rank.rank for first_rank in firsts].index(own.rank)
     return (firsts[index + 1 :] + firsts[:index])[:_MAX_PEERS]
 
 
-def find_broken_paths(paths: list[Path], cards: list[Card], stage: Stage) -> Finding | None:
+def find_broken_paths(paths: list[Path], infos: list[RankInfo], stage: Stage) -> Finding | None:
     """One path that did not come about, and the hosts that most likely explain all such paths."""
-    by_rank = {card.rank: card for card in cards}
+    by_rank = {info.rank: info for info in infos}
     is_used = {path: path.outcome == _SWALLOWED or by_rank[path.source].dials(by_rank[path.target]) for path in paths}
     broken = [path for path in paths if path.outcome and is_used[path]]
     if not broken:
         return None
-    hosts = {card.rank: card.host for card in cards}
+    hosts = {info.rank: info.host for info in infos}
     named = _culprit_hosts(broken, [path for path in paths if not path.outcome], hosts)
     first = next(path for path in broken if named & {hosts[path.source], hosts[path.target]})
     source, target = by_rank[first.source], by_rank[first.target]
@@ -161,21 +161,21 @@ def find_broken_paths(paths: list[Path], cards: list[Card], stage: Stage) -> Fin
     return load_cause("RW608" if first.outcome == _SWALLOWED else "RW114").finding(
         f"{ends} at {first.address}: {first.outcome}{more}",
         certain=first.outcome != _SWALLOWED,
-        culprits=tuple(card.place for card in cards if card.host in named)[:64],
+        culprits=tuple(info.place for info in infos if info.host in named)[:64],
         why=_wrong_interface(target) if is_elsewhere and first.outcome != _SWALLOWED else _closed(target, first.outcome),
         next=(f"on {target.host}: export GLOO_SOCKET_IFNAME={target.route_interface}",) if is_elsewhere and target.route_interface else (),
         stage=stage.name,
     )
 
 
-def find_silent(silent: list[Card], stage: Stage) -> Finding | None:
+def find_silent(silent: list[RankInfo], stage: Stage) -> Finding | None:
     """Hosts whose ranks registered, but did not take part in the test."""
     if not silent:
         return None
     return load_cause("RW126").finding(
         f"rank {silent[0].rank} on {silent[0].host} registered and then fell silent",
         certain=False,
-        culprits=tuple(card.place for card in silent[:64]),
+        culprits=tuple(info.place for info in silent[:64]),
         why="it no longer answers through the store: its process ended or is stopped, or its host lost the network",
         stage=stage.name,
     )
@@ -190,14 +190,14 @@ def _culprit_hosts(broken: list[Path], whole: list[Path], hosts: dict[int, str])
     return set(blame(bad, good).hosts())
 
 
-def _wrong_interface(target: Card) -> str:
+def _wrong_interface(target: RankInfo) -> str:
     return (
         f"{target.host} offers {target.address} (interface {target.interface or 'unknown'}) to the others, "
         f"but reaches the store from {target.route} (interface {target.route_interface or 'unknown'})"
     )
 
 
-def _closed(target: Card, outcome: str) -> str:
+def _closed(target: RankInfo, outcome: str) -> str:
     if outcome == _SWALLOWED:
         return (
             f"something on the way to {target.host} drops packets beyond a size without a word: an MTU that differs between the hosts, "

@@ -22,8 +22,8 @@ from rankwise.train.agreement import Agreement
 from rankwise.train.alone import start_alone
 from rankwise.train.assembly import Assembly
 from rankwise.train.backend import Task, connect_backend, use_device
-from rankwise.train.cards import own_card
 from rankwise.train.devices import check_backend, claim_device
+from rankwise.train.rank_info import own_info
 from rankwise.train.store import open_store
 
 logger = logging.getLogger("rankwise.session")
@@ -111,11 +111,11 @@ def _start_together(backend: str | None, told: RankEnv, timeout_s: float, collec
         raise _out_of_range(rank, world_size) from None
     claim = claim_device(backend, local_rank_of(told), me, os.environ)
     claim = replace(claim, problem=opened.problem or claim.problem)
-    card = own_card(rank, world_size, told.local_rank, claim, opened.address, os.environ)
-    assembly = Assembly(opened, place, card)
+    info = own_info(rank, world_size, told.local_rank, claim, opened.address, os.environ)
+    assembly = Assembly(opened, place, info)
     try:
         assembly.gather(max(1.0, deadline - time.monotonic()))
-        connect_backend(assembly, card, claim.device, collective_timeout_s)
+        connect_backend(assembly, info, claim.device, collective_timeout_s)
     except BaseException:
         end(None, claim.device)
         raise
@@ -158,7 +158,7 @@ def local_rank_of(told: RankEnv) -> int:
 
 
 def _counted_local_rank(assembly: Assembly, rank: int, host: str | None) -> int:
-    return sum(card.host == host and card.rank < rank for card in assembly.cards)
+    return sum(info.host == host and info.rank < rank for info in assembly.infos)
 
 
 def _here(rank: int | None) -> Place:

@@ -65,9 +65,9 @@ def links(*names: str, **facts: Any) -> Callable[[Job], Job]:
     return change
 
 
-def knocks(*names: str, **how: Any) -> Callable[[Job], Job]:
+def reach(*names: str, **how: Any) -> Callable[[Job], Job]:
     def change(job: Job) -> Job:
-        new = {a: {b: how if a[-1] + b[-1] in names else facts for b, facts in row.items()} for a, row in job.knocks.items()}
-        return replace(job, knocks=new)
+        new = {a: {b: how if a[-1] + b[-1] in names else facts for b, facts in row.items()} for a, row in job.reached.items()}
+        return replace(job, reached=new)
 
     return change

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.preflight.checks.judging import Fault, assert_told, knocks
+from tests.preflight.checks.judging import Fault, assert_told, reach
 
 CLOSED = {"high": False, "gloo": False, "how": "no answer"}
 BETWEEN_HOSTS: dict[str, Fault] = {
-    "high ports blocked on a host": (knocks("ab", "cb", "ba", "bc", **CLOSED), "fail", "RW114", "every link of node-b", "b"),
-    "high ports blocked on a link": (knocks("ab", **CLOSED), "fail", "RW114", "the link node-a – node-b", "ab"),
+    "high ports blocked on a host": (reach("ab", "cb", "ba", "bc", **CLOSED), "fail", "RW114", "every link of node-b", "b"),
+    "high ports blocked on a link": (reach("ab", **CLOSED), "fail", "RW114", "the link node-a – node-b", "ab"),
 }  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.preflight.checks.judging import Change, Fault, assert_told, assert_told_on_node_b, knocks
+from tests.preflight.checks.judging import Change, Fault, assert_told, assert_told_on_node_b, reach
 from tests.preflight.facts import facts_of
 
 ON_ONE_HOST: dict[str, tuple[Change, str, str, str]] = {
@@ -26,7 +26,7 @@ ON_ONE_HOST: dict[str, tuple[Change, str, str, str]] = {
     ),
 }  # fmt: skip
 BETWEEN_HOSTS: dict[str, Fault] = {
-    "gloo offers another address": (knocks("ab", "cb", high=True, gloo=False), "fail", "RW114", "gloo on node-b offers 10.0.0.2 (eth0), which node-a, node-c cannot reach", "b"),
+    "gloo offers another address": (reach("ab", "cb", high=True, gloo=False), "fail", "RW114", "gloo on node-b offers 10.0.0.2 (eth0), which node-a, node-c cannot reach", "b"),
 }  # fmt: skip
 
 

@@ -100,5 +100,8 @@ def _shares_machine(job: Job, host: Host) -> bool:
 
 def _finding(job: Job, odd: Iterable[str], summary: str) -> Finding:
     return load_cause("RW103").finding(
-        summary, certain=True, culprits=tuple(host.place for host in job.hosts if host.name in odd), why="each host waits at its own door"
+        summary,
+        certain=True,
+        culprits=tuple(host.place for host in job.hosts if host.name in odd),
+        why="each host waits at its own address",
     )

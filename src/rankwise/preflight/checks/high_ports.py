@@ -1,7 +1,7 @@
 """high ports between hosts
 
 gloo and NCCL let the system pick a port on every rank and tell it to the others. Here every host opens such a port and all others
-knock at it. The usual trap is a firewall that lets the rendezvous port through and nothing else.
+try it. The usual trap is a firewall that lets the rendezvous port through and nothing else.
 
 Fails with RW114.
 """
@@ -17,13 +17,13 @@ GROUP = "ports"
 
 def judge(job: Job) -> Seen:
     if len(job.hosts) < 2:
-        return Seen(blind={"": "there is no other host to knock at"})
+        return Seen(blind={"": "there is no other host to try it from"})
     seen = Seen()
     bad: list[tuple[str, str]] = []
     good: list[tuple[str, str]] = []
     hows: dict[tuple[str, str], str] = {}
     for host in job.hosts:
-        answers = job.knocks.get(host.name)
+        answers = job.reached.get(host.name)
         if answers is None:
             seen.blind[host.name] = "it did not answer"
             continue

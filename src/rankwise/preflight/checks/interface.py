@@ -115,5 +115,5 @@ def _wrong(job: Job, host: Host, facts: Facts) -> Iterator[Finding]:
 
 def _is_closed(job: Job, source: Host, target: Host) -> bool:
     """The address gloo offers does not answer, although the host does at the address that leads to the meeting."""
-    answer = job.knocks.get(source.name, {}).get(target.name, {})
+    answer = job.reached.get(source.name, {}).get(target.name, {})
     return answer.get("gloo") is False and bool(answer.get("high"))

@@ -93,7 +93,7 @@ def _not_free(host: Host, facts: Facts) -> Iterator[Finding]:
 
 
 def _with_doors(job: Job, seen: Seen) -> Seen:
-    """What the other nodes saw when they knocked at it."""
+    """What the other nodes saw when they tried it."""
     is_held = any(host.of("rendezvous-port").get("opens") and not host.of("rendezvous-port").get("free", True) for host in job.hosts)
     blocked: dict[str, list[Host]] = {}
     for host in job.hosts:
@@ -120,7 +120,7 @@ def _foreign(host: Host) -> Finding:
 
 def _blocked(state: str, hosts: list[Host]) -> Finding:
     port = hosts[0].plan.get("port")
-    beside = next((door for host in hosts for door, how in (host.plan.get("tries") or {}).items() if how == "met"), "")
+    beside = next((port for host in hosts for port, how in (host.plan.get("tries") or {}).items() if how == "met"), "")
     return load_cause("RW111").finding(
         f"{hosts_text([host.name for host in hosts])} cannot reach the rendezvous port {hosts[0].plan.get('master')}:{port}: {state}",
         certain=bool(beside),

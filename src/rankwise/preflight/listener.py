@@ -1,4 +1,4 @@
-"""The door of the meeting: listens at the rendezvous port and next to it, and tells hosts of this job from others."""
+"""Where hosts meet: listens at the rendezvous port and next to it, and tells hosts of this job from others."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Any
 from rankwise.meet.ports import keep_segments_small
 from rankwise.preflight.wire import GREETING, MAX_HELLO, Gone, Message, receive_exactly, receive_message, send_message
 
-DOORS = 4  # the rendezvous port, and the next three in case it is held or blocked
+NUM_PORTS = 4  # the rendezvous port, and the next three in case it is held or blocked
 _HELLO_S = 8.0
 _SEND_S = 10.0
 _MAX_AT_ONCE = 64
 
 
 @dataclass
-class Guest:
+class RemoteHost:
     """A host that came: its connection, what it said of itself, and when."""
 
     sock: socket.socket
@@ -53,27 +53,27 @@ class Guest:
             self.sock.close()
 
 
-class Door:
+class MeetingListener:
     """Open from the first to `close`. `greet` decides on each hello: None lets the host in, a message refuses it."""
 
     def __init__(self, addresses: list[str], first_port: int, greet: Callable[[Message, str], Message | None]) -> None:
         self._greet = greet
         self._lock = threading.Lock()
-        self._guests: list[Guest] = []
+        self._hosts: list[RemoteHost] = []
         self._slots = threading.Semaphore(_MAX_AT_ONCE)
         self._listeners: list[socket.socket] = []
         self.ports: list[int] = []
-        for port in range(first_port, min(first_port + DOORS, 65536)):
+        for port in range(first_port, min(first_port + NUM_PORTS, 65536)):
             for address in addresses:
                 with contextlib.suppress(OSError):
                     self._open(address, port)
 
-    def guests(self) -> list[Guest]:
+    def hosts(self) -> list[RemoteHost]:
         with self._lock:
-            return [guest for guest in self._guests if not guest.is_gone]
+            return [host for host in self._hosts if not host.is_gone]
 
     def close(self) -> None:
-        """No more hellos; guests that are in stay."""
+        """No more hellos; hosts that have joined stay."""
         for listener in self._listeners:
             with contextlib.suppress(OSError):
                 listener.shutdown(socket.SHUT_RDWR)
@@ -92,7 +92,7 @@ class Door:
             raise
         self._listeners.append(listener)
         self.ports = sorted({*self.ports, port})
-        threading.Thread(target=self._accept, args=(listener,), daemon=True, name="door").start()
+        threading.Thread(target=self._accept, args=(listener,), daemon=True, name="meeting").start()
 
     def _accept(self, listener: socket.socket) -> None:
         while True:
@@ -101,7 +101,7 @@ class Door:
             except OSError:
                 return
             if self._slots.acquire(blocking=False):
-                threading.Thread(target=self._receive, args=(sock, str(address[0])), daemon=True, name="door").start()
+                threading.Thread(target=self._receive, args=(sock, str(address[0])), daemon=True, name="meeting").start()
             else:
                 sock.close()
 
@@ -118,7 +118,7 @@ class Door:
                 sock.close()
                 return
             with self._lock:
-                self._guests.append(Guest(sock, hello, address, time.monotonic()))
+                self._hosts.append(RemoteHost(sock, hello, address, time.monotonic()))
         except OSError:
             sock.close()
         finally:

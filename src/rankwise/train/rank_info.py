@@ -1,4 +1,4 @@
-"""The card each rank puts on the table at roll-call: who it is, where it is, and what it runs with."""
+"""What each rank says of itself when it registers: who it is, where it is, and what it runs with."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SETTINGS = ("NCCL_", "GLOO_", "TORCH_NCCL_", "TORCH_DISTRIBUTED_DEBUG")
 
 
 @dataclass(frozen=True)
-class Card:
+class RankInfo:
     """One rank of the job, as it presents itself; `id` is new in every process, so a restarted rank is not taken for its predecessor."""
 
     id: str
@@ -37,7 +37,7 @@ class Card:
     launcher: int = 0  # the parent's pid: a rank started again by the same launcher replaces the one before
     backend: str = ""
     device: str = "cpu"
-    gpu: str = ""  # the card's own number, the same in every process
+    gpu: str = ""  # the GPU's own number, the same in every process
     address: str = ""  # what this rank's backend will tell the others to connect to
     route: str = ""  # the address this host uses towards the store
     interface: str = ""  # that `address` belongs to
@@ -45,7 +45,7 @@ class Card:
     versions: dict[str, str] = field(default_factory=dict)
     settings: dict[str, str] = field(default_factory=dict)
     problem: dict[str, Any] | None = None  # a finding this rank brings along
-    is_gone: bool = False  # it left before the roll-call was over, and `problem` says how
+    is_gone: bool = False  # it left before all had registered, and `problem` says how
 
     @property
     def place(self) -> Place:
@@ -59,7 +59,7 @@ class Card:
     def is_loopback(self) -> bool:
         return is_loopback(self.address)
 
-    def dials(self, other: Card) -> bool:
+    def dials(self, other: RankInfo) -> bool:
         """Whether this rank's backend connects to the other's address: of two gloo ranks the higher address does; with NCCL both do."""
         return self.uses_nccl or _as_bytes(self.address) >= _as_bytes(other.address)
 
@@ -68,17 +68,17 @@ class Card:
         return {**asdict(self), "versions": {}, "settings": {}, "job": ""}
 
     @staticmethod
-    def from_dict(data: dict[str, Any]) -> Card:
-        """Read a card, also one of another version of rankwise: what it has more is ignored."""
-        return Card(**{name: data[name] for name in Card.__dataclass_fields__ if name in data})
+    def from_dict(data: dict[str, Any]) -> RankInfo:
+        """Read one, also one of another version of rankwise: what it has more is ignored."""
+        return RankInfo(**{name: data[name] for name in RankInfo.__dataclass_fields__ if name in data})
 
 
-def own_card(rank: int, world_size: int, local_rank: int | None, claim: Claim, store_address: str, environ: Mapping[str, str]) -> Card:
-    """This process's card."""
+def own_info(rank: int, world_size: int, local_rank: int | None, claim: Claim, store_address: str, environ: Mapping[str, str]) -> RankInfo:
+    """What this process says of itself."""
     known = interfaces()
     route = source_address(store_address)
     address = _offered_address(claim.backend, environ, known) or route
-    return Card(
+    return RankInfo(
         id=uuid.uuid4().hex[:16],
         rank=rank,
         world_size=world_size,

@@ -1,4 +1,4 @@
-"""A host that goes to the meeting: finds its door, or says how each try ended; then does what it is asked until it gets the report."""
+"""A host that joins the meeting: finds where it listens, or says how each try ended; then does what it is asked until the report comes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rankwise.meet.ports import connect
-from rankwise.preflight.door import DOORS
+from rankwise.preflight.listener import NUM_PORTS
 from rankwise.preflight.members import Agent
 from rankwise.preflight.wire import GREETING, Gone, Message, receive_exactly, receive_message, send_message
 
@@ -22,7 +22,7 @@ _MOST_REDIRECTS = 2
 
 @dataclass
 class Search:
-    """How the search for the door went: by port, the last try; `sock` where it was found; `refusal` where it was shut on purpose."""
+    """How the search went: by port, the last try; `sock` where the meeting was found; `refusal` where it refused this host."""
 
     tries: dict[str, str] = field(default_factory=dict)
     sock: socket.socket | None = None
@@ -31,7 +31,7 @@ class Search:
 
 @dataclass(frozen=True)
 class Try:
-    """One try at one door: the connection where it opened, how it went, what was answered."""
+    """One try at one port: the connection where the meeting took it, how it went, what was answered."""
 
     sock: socket.socket | None
     how: str
@@ -39,7 +39,7 @@ class Try:
 
 
 def find_meeting(addresses: list[str], port: int, hello: Message, deadline: float, say: Callable[[str], None]) -> Search:
-    """Try the rendezvous port and the doors next to it, again and again, until one opens or the time is over."""
+    """Try the rendezvous port and the ones next to it, again and again, until the meeting is found or the time is over."""
     search = Search()
     started = time.monotonic()
     hello = {**hello, "since": started}
@@ -47,10 +47,10 @@ def find_meeting(addresses: list[str], port: int, hello: Message, deadline: floa
     redirects = 0
     while not search.refusal:
         for address, first, is_told in list(places):
-            for door in range(first, min(first + DOORS, 65536)):
-                tried = _try(address, door, first, {**hello, "tries": search.tries}, deadline)
+            for candidate in range(first, min(first + NUM_PORTS, 65536)):
+                tried = _try(address, candidate, first, {**hello, "tries": search.tries}, deadline)
                 if is_told:
-                    search.tries[str(door)] = tried.how
+                    search.tries[str(candidate)] = tried.how
                 if tried.sock is not None:
                     search.sock = tried.sock
                     return search
@@ -70,8 +70,8 @@ def find_meeting(addresses: list[str], port: int, hello: Message, deadline: floa
 def is_led(addresses: list[str], port: int, hello: Message) -> bool:
     """Whether a meeting of this job is already led from one of these addresses."""
     question = {**hello, "tries": {}, "is_question": True, "since": time.monotonic()}
-    doors = [(address, door) for address in addresses for door in range(port, min(port + DOORS, 65536))]
-    return any(_try(address, door, door, question, time.monotonic() + 1.0).answer.get("is_led") for address, door in doors)
+    places = [(address, candidate) for address in addresses for candidate in range(port, min(port + NUM_PORTS, 65536))]
+    return any(_try(address, candidate, candidate, question, time.monotonic() + 1.0).answer.get("is_led") for address, candidate in places)
 
 
 def attend(sock: socket.socket, agent: Agent, say: Callable[[str], None]) -> Message:
@@ -93,14 +93,14 @@ def attend(sock: socket.socket, agent: Agent, say: Callable[[str], None]) -> Mes
             send_message(sock, agent.do(message), 10.0)
 
 
-def _try(address: str, door: int, first: int, hello: Message, deadline: float) -> Try:
-    """One try at one door."""
+def _try(address: str, candidate: int, first: int, hello: Message, deadline: float) -> Try:
+    """One try at one port."""
     left = deadline - time.monotonic()
-    sock, how = _greeted(address, door, max(0.5, min(_CONNECT_S, left)))
+    sock, how = _greeted(address, candidate, max(0.5, min(_CONNECT_S, left)))
     if sock is None:
         return Try(None, how)
-    tries = {**hello["tries"], str(door): "met"}
-    if door != first:
+    tries = {**hello["tries"], str(candidate): "met"}
+    if candidate != first:
         # The meeting may have been opened between our try at the rendezvous port and this one: only a second try there tells.
         again, tries[str(first)] = _greeted(address, first, _CONNECT_S)
         if again is not None:
