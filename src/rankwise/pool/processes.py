@@ -107,8 +107,9 @@ class Processes:
         is_lazy: bool = False,
         seed: int | None = None,
     ) -> Future[Any]:
-        if deadline_s is None and model.max_batch == 1 and not priority and not is_lazy and seed is None:
-            fast_path = self._fast_path(model, encoded)
+        rows, key = rows_and_key(encoded[0]) if model.max_batch > 1 and seed is None else (0, None)
+        if deadline_s is None and rows < 2 and not priority and not is_lazy and seed is None:
+            fast_path = self._fast_path(model, encoded, rows, key)
             if fast_path is not None:
                 return fast_path
         now = time.monotonic()
@@ -122,9 +123,8 @@ class Processes:
         if seed is not None:  # its numbers are its own, so it shares no batch
             future.seed = seed
         elif model.max_batch > 1:
-            future.rows, key = rows_and_key(encoded[0])
-            future.key = (future.to_tensor, key)
-            if future.rows > model.max_batch:
+            future.rows, future.key = rows, (future.to_tensor, key)
+            if rows > model.max_batch:
                 cut_up(future, self, self.arena)
         self._queue(future)
         return future

@@ -144,6 +144,20 @@ def test_models_are_loaded_where_there_is_room_and_run_where_they_are() -> None:
     assert all(run.orders[0].model.number in run.worker.holds for run in runs)
 
 
+@pytest.mark.parametrize(("gap_s", "starts"), [(0.0001, False), (0.1, True)])
+def test_a_lone_row_starts_at_once_unless_more_will_come(gap_s: float, starts: bool) -> None:
+    model = state(0, max_batch=32, max_delay_s=0.002)
+    made = scheduler([model])
+    model.cost.add(1, 0.010)
+    for number in range(20):
+        now = 1.0 + number * gap_s
+        is_alone = made.is_best_alone(model, now)
+        if not is_alone:
+            give(made, model, 1, rows=1)  # counts it
+    assert is_alone is starts
+    assert model.arrivals.gap_s(now) == pytest.approx(gap_s, rel=0.05)
+
+
 def test_a_flood_shares_the_worker_with_others() -> None:
     a, b = state(1, order_s=0.001), state(2, order_s=0.001)
     made = scheduler([a, b], workers=1)

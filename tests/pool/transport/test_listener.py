@@ -117,7 +117,8 @@ def test_what_is_asked_in_one_turn_of_the_loop_runs_together(pool: Pool) -> None
             stop()
 
     assert asyncio.run(main()) == [2.0 * i for i in range(8)]
-    assert pool.stats()["models"]["batched"]["batches"][8][0] == 2
+    batches = pool.stats()["models"]["batched"]["batches"]
+    assert sum(count for count, _ in batches.values()) <= 3  # the one to load it; of the eight, perhaps the first by itself
 
 
 def test_a_result_may_be_waited_for_in_the_loops_thread(pool: Pool) -> None:

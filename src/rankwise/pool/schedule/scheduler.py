@@ -52,6 +52,14 @@ class Scheduler:
                         return worker
         return None
 
+    def is_best_alone(self, model: ModelState, now: float) -> bool:
+        """A row has come while no other waits: whether it should start at once, rather than wait for more."""
+        model.arrivals.rows += 1
+        if wait_until(Forming(1, model.max_batch, now), model.cost.fit(), model.arrivals.gap_s(now), model.max_delay_s) <= now:
+            return True
+        model.arrivals.rows -= 1  # it is counted when it is queued
+        return False
+
     def began(self, worker: WorkerState, model: ModelState, task: Task, serial: int) -> None:
         """A task was sent to an idle worker without being planned."""
         expected = model.order_s or UNKNOWN_S

@@ -220,12 +220,12 @@ class FastPath:
         self._state, self._owner, self._expect = state, owner, expect
         self._lock, self._scheduler, self._arena = state.lock, state.scheduler, state.arena
 
-    def send(self, model: ModelState, encoded: EncodedInputs) -> TaskFuture | None:
-        """None where it has to queue."""
+    def send(self, model: ModelState, encoded: EncodedInputs, rows: int, key: Any) -> TaskFuture | None:
+        """None where it has to queue. `rows` (one at most) and `key` are what it could share a batch by."""
         state, scheduler = self._state, self._scheduler
         with self._lock:
             worker = scheduler.idle_holder(model)
-            if worker is None or state.is_closing:
+            if worker is None or state.is_closing or (rows and not scheduler.is_best_alone(model, time.monotonic())):
                 return None
             handle: WorkerHandle = worker.handle
             if handle.known_segments < len(self._arena.segments):  # the long way shows them to it
@@ -241,6 +241,8 @@ class FastPath:
             task = TaskFuture(model, encoded, time.monotonic(), self._owner)
             if model.order_s is not None and model.order_s < BRISK_S:
                 task.brisk = serial
+            if rows:
+                task.rows, task.key = rows, (task.to_tensor, key)
             task.begin()
             task.has_begun = True
             scheduler.began(worker, model, task, serial)
@@ -266,7 +268,7 @@ class FastPath:
             del worker.inflight[serial]
             scheduler.take_back(worker, order, now)
             model = order.model
-            model.ran(0, nanoseconds / 1e9)
+            model.ran(task.rows, nanoseconds / 1e9)
             model.counted.did_one(now - task.submitted, nanoseconds)
             is_all = not state.is_closing and not scheduler.has_waiting
         if is_watched:
