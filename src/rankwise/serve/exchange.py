@@ -34,13 +34,12 @@ class HttpResponse:
     model: str = ""  # for the log and the metrics
 
     def head(self, date: str, keep_alive: bool) -> bytes:
-        lines = [f"HTTP/1.1 {self.status} {REASONS.get(self.status, 'Error')}", f"Date: {date}"]
+        head = f"HTTP/1.1 {self.status} {REASONS.get(self.status, 'Error')}\r\nDate: {date}\r\nContent-Length: {self.length}\r\n"
         if self.parts:
-            lines.append(f"Content-Type: {self.content_type}")
-        lines += [f"Content-Length: {self.length}", *[f"{name}: {value}" for name, value in self.headers]]
-        if not keep_alive:
-            lines.append("Connection: close")
-        return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+            head += f"Content-Type: {self.content_type}\r\n"
+        for name, value in self.headers:
+            head += f"{name}: {value}\r\n"
+        return (head + ("\r\n" if keep_alive else "Connection: close\r\n\r\n")).encode("latin-1")
 
     @property
     def length(self) -> int:

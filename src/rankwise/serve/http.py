@@ -218,7 +218,8 @@ class Connection(asyncio.Protocol):
             keep_alive = request.keep_alive and not self._server.is_draining
             self._send(response, keep_alive, with_body=request.method != "HEAD")
             self._let_go(len(request.body))
-            await self._may_write.wait()
+            if self._stuck_since is not None:
+                await self._may_write.wait()
             if not keep_alive:
                 self._transport.close()
                 break

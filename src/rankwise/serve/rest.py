@@ -84,9 +84,11 @@ class Rest:
 
     async def _infer(self, request: HttpRequest) -> HttpResponse:
         model = self.model_at(request.path)
-        body = await inflated(request, self._max_body)
+        body = await inflated(request, self._max_body) if "content-encoding" in request.headers else request.body
         asked, wanted = read_infer(body, request.headers.get("inference-header-content-length"), model)
-        return await written(await model.infer(asked), wanted, request.headers.get("accept-encoding", ""))
+        answer = await model.infer(asked)
+        accepts = request.headers.get("accept-encoding", "")
+        return await written(answer, wanted, accepts) if accepts else as_written(answer, wanted)
 
     def model_at(self, path: str) -> Answering:
         """The model that a request for inference at this path is for."""
@@ -129,15 +131,21 @@ async def inflated(request: HttpRequest, max_body: int) -> bytes:
     return inflate(request.body, encoding, max_body)
 
 
-async def written(answer: InferResponse, wanted: Wanted, accepts: str) -> HttpResponse:
-    """The answer to a request for inference; `accepts` is the client's Accept-Encoding."""
+def as_written(answer: InferResponse, wanted: Wanted) -> HttpResponse:
+    """The answer to a request for inference."""
     parts, json_bytes = write_infer(answer, wanted)
     response = HttpResponse(200, parts, model=answer.model_name)
     if json_bytes is not None:
         response.content_type = "application/octet-stream"
         response.headers.append(("Inference-Header-Content-Length", str(json_bytes)))
-    encoding = wanted_encoding(accepts)
+    return response
+
+
+async def written(answer: InferResponse, wanted: Wanted, accepts: str) -> HttpResponse:
+    """The same, as the client's Accept-Encoding has it."""
+    response, encoding = as_written(answer, wanted), wanted_encoding(accepts)
     if encoding and response.length >= LEAST_BYTES:
+        parts = response.parts
         packed = await asyncio.to_thread(deflate, parts, encoding) if response.length > _LARGE else deflate(parts, encoding)
         response.parts = [packed]
         response.headers.append(("Content-Encoding", encoding))
