@@ -475,14 +475,15 @@ def _left_while_waited_for(job: JobEvidence, states: RankStates, book: SourceBoo
         )
         for rank in gone
     )
+    is_one_side = certain or (blame is not None and blame.code == "RW402" and blame.ranks == gone)
     return load_cause(code).finding(
         f"{ranks_text(gone)} {how}; {rest}",
         certain=certain,
-        culprits=places if certain else (*places, *(place_at(job.ranks[rank], state.frame) for rank in waiting)),
-        waiting=tuple(wait_of(states[rank]) for rank in waiting) if certain else (),
+        culprits=places if is_one_side else (*places, *(place_at(job.ranks[rank], state.frame) for rank in waiting)),
+        waiting=tuple(wait_of(states[rank]) for rank in waiting) if is_one_side else (),
         why=f"{reason}; it left{at(frame)}, {verb(waiting, 'is', 'are')} in {side.text}{at(state.frame)}",
         deadlock=True,
-        instead=() if certain else _COMPARE,
+        instead=() if is_one_side else _COMPARE,
     )
 
 
