@@ -43,7 +43,7 @@ from _rankwise_probe import hooks, journal, ring
 rank = int(os.environ["RANK"])
 journal.write("init", rank=rank, world_size=2, backend="gloo", method="env://", address="127.0.0.1", port="29500", site=0)
 journal.write("inited", error="")
-record = ring.ring(hooks.live)
+record = ring.open_ring(hooks.live)
 created = []
 
 def answer():

@@ -36,7 +36,7 @@ def _noted(original: Callable[..., Any], before: Callable[..., Any], after: Call
         try:
             return original(*args, **kwargs)
         except BaseException as error:
-            hooks.step_aside(error)
+            hooks.drop_wrapper_frame(error)
             raise
         finally:
             if after is not None:
@@ -45,21 +45,21 @@ def _noted(original: Callable[..., Any], before: Callable[..., Any], after: Call
     return call
 
 
-@record.paid
+@record.budgeted
 def _scaled(args: Any, frame: Any) -> None:
     if args and args[0].is_enabled() and not sys._getframe(2).f_code.co_name.startswith("apply"):
         window.is_scaled = True
         window.note("g", frame)
 
 
-@record.paid
+@record.budgeted
 def _unscaled(args: Any, frame: Any) -> None:
     if args and args[0].is_enabled():
         window.is_scaled = False
         window.note("u", frame)
 
 
-@record.paid
+@record.budgeted
 def _stepping(args: Any, frame: Any) -> None:
     steps.in_scaler = bool(args) and args[0].is_enabled()
 
@@ -69,11 +69,11 @@ def _stepped() -> None:
     window.is_scaled = False
 
 
-@record.paid
+@record.budgeted
 def _updated(args: Any, frame: Any) -> None:
     window.note("U", frame)
 
 
-@record.paid
+@record.budgeted
 def _clipped(args: Any, frame: Any) -> None:
     window.note("c" if window.is_scaled else "C", frame)
