@@ -24,14 +24,11 @@ def watch_start(module: ModuleType) -> None:
     module.BaseProcess._bootstrap = hooks.wrap(module.BaseProcess._bootstrap, hooks.guarded(_begin))
 
 
-def _begin(_frame: Any, process: Any, *_: Any, **__: Any) -> None:
+def _begin(*_: Any, **__: Any) -> None:
     global _is_followed, _handled_before
     if "torch" in sys.modules or hooks.is_recording_or_forked() or "--multiprocessing-fork" in sys.orig_argv:
         hooks.start_recording()
         hooks.separate_output()
-        from . import journal
-
-        journal.write("child", name=process.name)
     _handled_before = sys.exc_info()[1]  # where the parent forked inside an `except`
     _follow()
     if not _is_followed:  # else inherited from a parent that is itself such a child

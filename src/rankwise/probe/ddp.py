@@ -27,7 +27,8 @@ def attach(module: ModuleType) -> None:
 def attach_dataloader(module: ModuleType) -> None:
     """Count batches, so that a loop over data shows as progress; note where each pass over the data begins, and that it came to its end."""
     cls, is_audited = module._BaseDataLoaderIter, record.is_on()
-    data.attach(module)
+    if is_audited:
+        data.attach(module)
     original, original_iter = cls.__next__, module.DataLoader.__iter__
     fetched, ended, began, over = (ring.NUMBER[name] for name in ("next_batch", "end_of_data", "pass_start", "pass_end"))
 

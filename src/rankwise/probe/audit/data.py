@@ -42,9 +42,7 @@ class Pass:
 
 
 def attach(module: ModuleType) -> None:
-    """After `torch.utils.data.dataloader`."""
-    if not record.is_on():
-        return
+    """After `torch.utils.data.dataloader`; only in a process that is audited."""
     module.DataLoader.__init__ = hooks.wrap(module.DataLoader.__init__, after=_note_loader)
     cls = module._BaseDataLoaderIter
     cls._next_index = hooks.wrap(cls._next_index, after=_note_index)
@@ -52,8 +50,6 @@ def attach(module: ModuleType) -> None:
 
 def attach_fetchers(module: ModuleType) -> None:
     """After `torch.utils.data._utils.fetch`, which reads the dataset, in a worker or in the rank itself."""
-    if not record.is_on():
-        return
     for cls in (module._MapDatasetFetcher, module._IterableDatasetFetcher):
         cls.fetch = _noted_fetch(cls.fetch)
 

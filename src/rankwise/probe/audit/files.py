@@ -23,8 +23,6 @@ _in_save = False
 
 def attach(module: ModuleType) -> None:
     """After `torch.serialization`."""
-    if not record.is_on():
-        return
     module.save = _noted_save(module.save)  # type: ignore[attr-defined]
 
 
@@ -55,7 +53,7 @@ def watch_open() -> None:
     An audit hook of Python would be called for every `id()` too, and optimizers call that for each parameter at each step.
     """
     global _is_watching_open
-    if not _is_watching_open and record.is_on() and builtins.open is io.open:
+    if not _is_watching_open and builtins.open is io.open:
         _is_watching_open = True
         builtins.open = io.open = hooks.wrap(io.open, after=_note_open)
         io.open.__module__ = "builtins"  # where pickle finds it

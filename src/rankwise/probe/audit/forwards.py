@@ -11,8 +11,7 @@ _num_forwards = 0
 
 def attach(module: ModuleType) -> None:
     """After `torch.nn.parallel.data_parallel`."""
-    if record.is_on():
-        module.DataParallel.__init__ = hooks.wrap(module.DataParallel.__init__, after=_note_built)
+    module.DataParallel.__init__ = hooks.wrap(module.DataParallel.__init__, after=_note_built)
 
 
 @record.budgeted

@@ -12,8 +12,6 @@ from . import record, steps, window
 
 def attach(module: ModuleType) -> None:
     """After `torch.amp.grad_scaler`."""
-    if not record.is_on():
-        return
     cls = module.GradScaler
     cls.scale = _noted(cls.scale, _scaled)
     cls.unscale_ = _noted(cls.unscale_, _unscaled)
@@ -23,8 +21,6 @@ def attach(module: ModuleType) -> None:
 
 def attach_clipping(module: ModuleType) -> None:
     """After `torch.nn.utils.clip_grad`."""
-    if not record.is_on():
-        return
     for name in ("clip_grad_norm_", "clip_grad_value_"):
         setattr(module, name, _noted(getattr(module, name), _clipped))
 

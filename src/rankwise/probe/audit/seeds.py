@@ -16,8 +16,6 @@ _num_noted = 0
 
 def attach(module: ModuleType) -> None:
     """After `torch.random`; the standard library's own generator with it."""
-    if not record.is_on():
-        return
     module.manual_seed = _noted(module.manual_seed, "torch")  # type: ignore[attr-defined]
     random.seed = _noted(random.seed, "random")
     random.seed.__qualname__ = "seed"  # where pickle finds it
@@ -26,8 +24,7 @@ def attach(module: ModuleType) -> None:
 
 def attach_numpy(module: ModuleType) -> None:
     """After `numpy.random`."""
-    if record.is_on():
-        module.seed = _noted(module.seed, "numpy")  # type: ignore[attr-defined]
+    module.seed = _noted(module.seed, "numpy")  # type: ignore[attr-defined]
 
 
 def _noted(original: Callable[..., Any], which: str) -> Callable[..., Any]:

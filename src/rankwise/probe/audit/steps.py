@@ -41,8 +41,6 @@ in_scaler = False
 
 def attach(module: ModuleType) -> None:
     """After `torch.optim.optimizer`."""
-    if not record.is_on():
-        return
     module.register_optimizer_step_pre_hook(_before)
     module.register_optimizer_step_post_hook(_after)
     cls = module.Optimizer
@@ -53,8 +51,6 @@ def attach(module: ModuleType) -> None:
 
 def attach_module(module: ModuleType) -> None:
     """After `torch.nn.modules.module`."""
-    if not record.is_on():
-        return
     module.Module.zero_grad = _noted_zero(module.Module.zero_grad)
     module.Module.load_state_dict = hooks.wrap(module.Module.load_state_dict, after=functools.partial(_note_load, "model"))
 
