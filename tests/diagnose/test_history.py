@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankwise.diagnose.history import find_parting, has_unusual_step, history_of, times_followed
+from rankwise.diagnose.history import find_divergence, has_unusual_step, history_of, times_followed
 from rankwise.evidence.records import Call, JobEvidence
 from tests.diagnose.jobs import NOW_NS, SECOND, did, ended, job, log_of, rank, root, stack_of, waiting
 from tests.diagnose.jobs import Slot as S
@@ -30,22 +30,22 @@ def two(mine: str, other: str, **facts: int) -> JobEvidence:
     return job(*[replace(rank(r, []), calls=calls(text, open_last=True), **facts) for r, text in enumerate((mine, other))])
 
 
-def parted(mine: str, other: str) -> tuple[str, str] | None:
-    found = find_parting(two(mine, other), 0, 1)
+def diverged(mine: str, other: str) -> tuple[str, str] | None:
+    found = find_divergence(two(mine, other), 0, 1)
     return None if found is None else tuple(chr(c.stack[0].line) if c else "" for c in (found.next, found.next_other))  # type: ignore[return-value]
 
 
 def test_a_rank_that_is_only_further_has_not_parted() -> None:
-    assert parted("abcabc", "abcab") is None
-    assert parted("abc", "abc") is None
+    assert diverged("abcabc", "abcab") is None
+    assert diverged("abc", "abc") is None
 
 
 def test_the_earliest_difference_counts_though_the_rest_is_alike() -> None:
-    assert parted("abcabcabcabx", "abcacabcabcx") == ("b", "c")  # the second lacks a `b` in its second round
+    assert diverged("abcabcabcabx", "abcacabcabcx") == ("b", "c")  # the second lacks a `b` in its second round
 
 
 def test_the_same_call_from_another_line_is_a_twin() -> None:
-    assert parted("abTcabTcab", "abUcabUcab") is None
+    assert diverged("abTcabTcab", "abUcabUcab") is None
 
 
 def test_a_call_from_the_same_line_by_another_way_is_a_nearer_twin() -> None:
@@ -58,20 +58,20 @@ def test_a_call_from_the_same_line_by_another_way_is_a_nearer_twin() -> None:
         replace(rank(r, []), calls=tuple(Call(op, began[i], over[i], at) for i, (op, at) in enumerate(one))) for r, one in enumerate(made)
     ]
 
-    found = find_parting(job(*ranks), 0, 1)
+    found = find_divergence(job(*ranks), 0, 1)
 
     assert found is not None and found.mine.rank == 0 and found.next is not None
     assert (found.next.stack, found.is_in_step_again) == (own, True)
 
 
 def test_differences_that_were_evened_out_are_past() -> None:
-    assert parted("abXcabYcabP", "abcXabYcabQ") == ("P", "Q")
+    assert diverged("abXcabYcabP", "abcXabYcabQ") == ("P", "Q")
 
 
 def test_evaluations_of_one_rank_that_called_no_collective_are_not_where_ranks_part() -> None:
     own = "E" * 50  # more than two ranks may be apart
 
-    found = find_parting(with_evaluations(f"{own}abcd{own}abcdabcd", "abcdabcd"), 0, 1)
+    found = find_divergence(with_evaluations(f"{own}abcd{own}abcdabcd", "abcdabcd"), 0, 1)
 
     assert found is not None and found.next is not None
     assert (found.next.op, found.at, found.next_other) == ("all_reduce", 8, None)
@@ -93,11 +93,11 @@ def test_calls_that_left_the_ring_are_left_out_on_both_sides() -> None:
     evidence = two("abcabc", "cabc")
     shorter = replace(evidence.ranks[1], num_forgotten=2)
 
-    assert find_parting(replace(evidence, ranks={**evidence.ranks, 1: shorter}), 0, 1) is None
+    assert find_divergence(replace(evidence, ranks={**evidence.ranks, 1: shorter}), 0, 1) is None
 
 
 def test_rows_of_the_same_call_are_told_apart_by_their_length() -> None:
-    found = find_parting(two("ggbggbggb", "ggbggbggg"), 0, 1)
+    found = find_divergence(two("ggbggbggb", "ggbggbggg"), 0, 1)
     assert found is not None
 
     assert times_followed(found, found.before, found.next) == 4
@@ -174,5 +174,5 @@ def _root_or_none(evidence: JobEvidence):
 def test_a_wait_without_a_difference_is_no_parting() -> None:
     evidence = job(waiting(0), waiting(1))
 
-    assert find_parting(evidence, 0, 1) is None
+    assert find_divergence(evidence, 0, 1) is None
     assert root(job(waiting(0), rank(1))) is not None

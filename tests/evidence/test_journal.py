@@ -20,7 +20,6 @@ FRAMES = [["train.py", 3, "main"]]
 GOOD: list[dict[str, Any]] = [
     {"k": "card", "pid": 7, "ppid": 1, "argv": ["python", "train.py"], "host": "node-a", "env": {"RANK": "1", "WORLD_SIZE": "2"}},
     {"k": "torch", "version": "2.13.0"},
-    {"k": "child", "name": "Process-1"},
     {"k": "streams", "out": "/tmp/out.txt", "err": "/tmp/err.txt"},
     {"k": "server", "path": "/dev/shm/x/s-7"},
     {"k": "ring", "ops": ["all_reduce", "barrier"]},
@@ -64,7 +63,7 @@ def check_types(journal: Journal) -> None:
     assert isinstance(journal.card.get("ppid") or 0, int)
     assert journal.rank is None or (isinstance(journal.rank, int) and not isinstance(journal.rank, bool))
     assert journal.world_size is None or isinstance(journal.world_size, int)
-    assert all(isinstance(text, str) for text in [journal.torch, journal.server, journal.out, journal.child_name])
+    assert all(isinstance(text, str) for text in [journal.torch, journal.server, journal.out])
     assert all(isinstance(text, str) for text in [*journal.ops, *journal.names.values(), *journal.broken])
     assert all(isinstance(number, int) for number in [*journal.names, *journal.sites])
     assert all(isinstance(frame, Frame) for stack in journal.sites.values() for frame in stack)

@@ -45,7 +45,7 @@ def tensor(*shape: int, dtype: str = "torch.float32") -> types.SimpleNamespace:
 
 
 def test_what_goes_in_comes_out(live: Path) -> None:
-    own = ring.ring(str(live))
+    own = ring.open_ring(str(live))
     assert own is not None
     first = own.enter(ring.NUMBER["all_reduce"], sys._getframe(), tensor(3, 4), "7", -1, "RedOpType.SUM")
     own.leave(first)
@@ -73,7 +73,7 @@ def test_what_goes_in_comes_out(live: Path) -> None:
 
 
 def test_only_the_last_calls_are_kept_and_all_are_counted(live: Path) -> None:
-    own = ring.ring(str(live))
+    own = ring.open_ring(str(live))
     assert own is not None
     frame = sys._getframe()
     long_ago = own.enter(ring.NUMBER["barrier"], frame)
@@ -91,7 +91,7 @@ def test_only_the_last_calls_are_kept_and_all_are_counted(live: Path) -> None:
 
 
 def test_a_window_shows_every_move(live: Path) -> None:
-    own = ring.ring(str(live))
+    own = ring.open_ring(str(live))
     assert own is not None
     window = RingWindow(live / f"r-{os.getpid()}", len(ring.OPS))
     seen = {window.marks()}
@@ -116,8 +116,8 @@ def test_a_window_onto_nothing_shows_nothing(tmp_path: Path, content: bytes | No
 def test_where_there_is_no_room_there_is_no_ring(live: Path) -> None:
     (live / f"r-{os.getpid()}").touch()  # cannot be made: it is already there
 
-    assert ring.ring(str(live)) is None
-    assert ring.here() is None
+    assert ring.open_ring(str(live)) is None
+    assert ring.existing() is None
     found = Journal(os.getpid())
     found.read_more(live / f"p-{os.getpid()}.jsonl")
     assert any("ring" in what for what in found.broken)
@@ -171,7 +171,7 @@ def test_any_slots_can_be_read(tmp_path: Path, data: st.DataObject) -> None:
 
 
 def test_a_ring_without_its_journal_names_nothing(tmp_path: Path, live: Path) -> None:
-    own = ring.ring(str(live))
+    own = ring.open_ring(str(live))
     assert own is not None
     own.enter(0, sys._getframe())
 
@@ -183,7 +183,7 @@ def test_a_ring_without_its_journal_names_nothing(tmp_path: Path, live: Path) ->
 
 
 def test_splits_belong_to_their_call_and_only_the_last_are_kept(live: Path) -> None:
-    own = ring.ring(str(live))
+    own = ring.open_ring(str(live))
     assert own is not None
     for i in range(ring.NUM_SPLITS + 3):
         own.note_splits(own.enter(ring.NUMBER["all_to_all_single"], sys._getframe()), [i, 2], [3, 2**40])

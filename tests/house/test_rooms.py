@@ -69,7 +69,7 @@ TORCH_FILES = {
     "pool/inprocess.py",
     "offline/child.py",
     "offline/gathering.py",
-    "launch/courier.py",
+    "launch/store_relay.py",
 }  # these run in processes of their own
 
 RELATIVE = [str(path.relative_to(SRC)) for path in source_files()]

@@ -25,7 +25,16 @@ from typing import Any
 ROOMS = tuple(f"/rankwise/{room}" for room in ("launch/", "diagnose/", "evidence/", "report/", "causes/", "cli/telling.py", "findings.py"))
 # What everything else stands on: reading the guardian's reports, the guard itself, the thread that reads the job's output. Each of these
 # may fail now and then, but not always.
-FLOOR = ("RunningJob.", "Guard.", "Faults.guard", "OutputPump._run", "OutputPump._turn", "OutputPump._read", "Screen.write", "Screen._put")
+FLOOR = (
+    "RunningJob.",
+    "Guard.",
+    "Faults.guard",
+    "OutputPump._run",
+    "OutputPump._turn",
+    "OutputPump._read",
+    "Terminal.write",
+    "Terminal._put",
+)
 ERRORS: list[Callable[[], Exception]] = [
     lambda: RuntimeError("a bug of ours"),
     lambda: OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
@@ -43,7 +52,7 @@ from _rankwise_probe import hooks, journal, ring
 rank = int(os.environ["RANK"])
 journal.write("init", rank=rank, world_size=2, backend="gloo", method="env://", address="127.0.0.1", port="29500", site=0)
 journal.write("inited", error="")
-record = ring.ring(hooks.live)
+record = ring.open_ring(hooks.live)
 created = []
 
 def answer():

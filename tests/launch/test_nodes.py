@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from rankwise.launch import nodes
-from rankwise.launch.courier import write_frame
 from rankwise.launch.nodes import SeveralNodes, meeting_place
 from rankwise.launch.plan import plan_run
+from rankwise.launch.store_relay import write_frame
 from tests.lab.hosts import Host, lab, why_no_lab
 
 C10D = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "node-a:29400", "--rdzv-id", "7")
@@ -218,7 +218,7 @@ def test_the_nodes_meet_where_torchrun_meets(options: tuple[str, ...], place: tu
 
 
 def a_listener() -> SeveralNodes:
-    """A node that hears, without a courier."""
+    """A node that hears, without a relay."""
     node = object.__new__(SeveralNodes)
     node._inbox, node._number = queue.SimpleQueue(), 0
     node._peers, node._channels, node._verdicts = {}, {}, {}
@@ -240,22 +240,22 @@ def test_a_message_that_makes_no_sense_costs_no_other(garbage: dict[str, Any]) -
     node = a_listener()
     for facts in (garbage, {"news": "joined", "number": 3}):
         node._inbox.put((facts, b"", 1.0, 1))
-    node._hear()
+    node._receive_news()
 
     assert node._number == 3
 
 
-def test_a_courier_that_nobody_hears_is_ended() -> None:
+def test_a_relay_that_nobody_hears_is_ended() -> None:
     """Else the other nodes would seem silent, and their ranks lost."""
-    courier = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert courier.stdin is not None
-    write_frame(courier.stdin, {"news": "joined"})
+    relay = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert relay.stdin is not None
+    write_frame(relay.stdin, {"news": "joined"})
     with pytest.raises(RuntimeError):
-        nodes._receive(courier, DeafQueue())  # type: ignore[arg-type]
+        nodes._receive(relay, DeafQueue())  # type: ignore[arg-type]
 
-    assert courier.wait(timeout=60) == -signal.SIGKILL
-    assert courier.stdin is not None
-    courier.stdin.close()
+    assert relay.wait(timeout=60) == -signal.SIGKILL
+    assert relay.stdin is not None
+    relay.stdin.close()
 
 
 class DeafQueue:

@@ -191,7 +191,7 @@ def test_on_a_terminal_the_status_line_comes_and_goes(tmp_path: Path) -> None:
         os.close(ours)
 
     assert b"ranks alive" in seen
-    assert [line for line in _screen(seen.decode()) if line] == ["[rank 0] first", "[rank 0] last"]
+    assert [line for line in _terminal(seen.decode()) if line] == ["[rank 0] first", "[rank 0] last"]
 
 
 @pytest.mark.parametrize("style", mostly_live(["command", "torchrun"]))
@@ -247,7 +247,7 @@ def test_an_unfinished_line_is_ended_when_another_rank_speaks(tmp_path: Path) ->
     finally:
         terminal.close()
 
-    lines = [line for line in _screen(terminal.seen.decode()) if line]
+    lines = [line for line in _terminal(terminal.seen.decode()) if line]
     assert lines == ["[rank 0] loading ...", "[rank 1] I am rank 1", "[rank 0]  done"]
     assert (tmp_path / "out" / "logs" / "rank-0.log").read_text() == "loading ... done\n"
 
@@ -290,7 +290,7 @@ def _read_terminal(fd: int) -> bytes:
         return b""
 
 
-def _screen(text: str) -> list[str]:
+def _terminal(text: str) -> list[str]:
     """What stays on a terminal that knows carriage return, newline and "erase to the end of the line"."""
     lines, column = [""], 0
     for part in re.findall(r"\x1b\[K|\r|\n|[^\x1b\r\n]+|\x1b", text):

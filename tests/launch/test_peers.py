@@ -10,7 +10,7 @@ import pytest
 from rankwise.causes import load_cause
 from rankwise.diagnose import diagnose
 from rankwise.evidence.records import Ended, HostFacts, JobEvidence, Raised
-from rankwise.launch.parcels import pack_job
+from rankwise.launch.node_messages import pack_job
 from rankwise.launch.peers import Peer, lost_job, merge_jobs
 from tests.launch.evidence import LINE, a_job, a_rank
 

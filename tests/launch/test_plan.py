@@ -56,7 +56,7 @@ def test_nothing_given_is_decided_later() -> None:
     plan = plan_run(["train.py"])
 
     assert after_torchrun(plan) == ["train.py"]
-    assert (plan.out, plan.stall_after_s, plan.on_stall, plan.num_nodes, plan.max_restarts) == (None, None, "abort", 1, 0)
+    assert (plan.out, plan.stall_after_s, plan.on_stall, plan.num_nodes, plan.may_restart) == (None, None, "abort", 1, False)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_a_rendezvous_is_understood() -> None:
     )
     static = plan_run(["--nnodes=2", "--master_addr", "10.0.0.1", "--master-port=1234", "--node-rank", "1", "train.py"])
 
-    assert (plan.num_nodes, plan.endpoint, plan.job_id, plan.max_restarts) == (4, "node-a:29400", "7", 3)
+    assert (plan.num_nodes, plan.endpoint, plan.job_id, plan.may_restart) == (4, "node-a:29400", "7", True)
     assert (static.num_nodes, static.endpoint) == (2, "10.0.0.1:1234")
     assert plan_run(["--standalone", "train.py"]).endpoint == ""
 
@@ -202,5 +202,5 @@ def test_torchruns_variables_count_as_its_options(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("PET_NNODES", "3")
 
     plan = plan_run(["train.py"])
-    assert (plan.max_restarts, plan.num_nodes, plan.may_restart) == (2, 3, True)
+    assert (plan.num_nodes, plan.may_restart) == (3, True)
     assert plan_run(["--nnodes", "1", "train.py"]).num_nodes == 1

@@ -62,14 +62,14 @@ def test_a_process_we_could_not_look_at_has_not_ended(monkeypatch: pytest.Monkey
 
 
 def test_processes_known_to_be_others_are_not_read_again_and_new_children_are_found() -> None:
-    strangers: set[int] = set()
-    read_table(os.getpid(), strangers)
+    unrelated: set[int] = set()
+    read_table(os.getpid(), unrelated)
     ours, theirs = os.pipe()
     with reading_from(ours) as pid:
-        table = read_table(os.getpid(), strangers)
-        again = read_table(os.getpid(), strangers)
+        table = read_table(os.getpid(), unrelated)
+        again = read_table(os.getpid(), unrelated)
     os.close(ours)
     os.close(theirs)
 
-    assert os.getpid() in strangers and os.getppid() in strangers | {0}
-    assert pid in table and pid in again and not strangers & set(again)
+    assert os.getpid() in unrelated and os.getppid() in unrelated | {0}
+    assert pid in table and pid in again and not unrelated & set(again)

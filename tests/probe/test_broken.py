@@ -123,11 +123,11 @@ def test_a_probe_that_fails_at_every_step(tmp_path: Path, live: Path) -> None:
     probe = _copy_of_probe(tmp_path)
     fail = "\n\ndef _fail(*args, **kwargs):\n    raise KeyError('broken on purpose')\n\n"
     for module, names in {
-        "ring": ["Ring.enter", "Ring.leave", "Ring.mark", "here"],
-        "server": ["start", "dump_flight_recorder"],
-        "ddp": ["_remember", "_wrap_backward"],
+        "ring": ["Ring.enter", "Ring.leave", "Ring.mark", "existing"],
+        "server": ["start", "write_flight_recorder"],
+        "ddp": ["_remember", "mark_backward"],
         "sites": ["number_of_caller", "stack_of"],
-        "journal": ["write_card", "rank_environment"],
+        "journal": ["write_process_info", "rank_environment"],
         "exits": ["note_exception"],
     }.items():
         with (probe / f"{module}.py").open("a") as file:

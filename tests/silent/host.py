@@ -65,7 +65,7 @@ def be_rank(rank: int, request: dict[str, Any]) -> int:
     journal = sys.modules[f"{probe.__name__}.journal"]
     hooks.live = journal._live = request["live"]
     journal._pid = 0
-    hooks.come_aboard()
+    hooks.start_recording()
     getattr(random.seed, "__wrapped__", random.seed)(os.urandom(8))  # as Python and torch do at their start
     torch.seed()
     code = 0

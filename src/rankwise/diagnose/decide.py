@@ -5,7 +5,7 @@ from __future__ import annotations
 from rankwise.causes import load_cause
 from rankwise.diagnose.at_exit import find_stuck_at_exit
 from rankwise.diagnose.crash import failed_in_collective, find_crash
-from rankwise.diagnose.disagree import find_disagreement, find_other_size, find_paired, find_parted
+from rankwise.diagnose.disagree import find_disagreement, find_other_size, find_out_of_step, find_paired
 from rankwise.diagnose.health import find_notes
 from rankwise.diagnose.lost import with_lost_nodes
 from rankwise.diagnose.match import find_conflict, last_seq
@@ -64,8 +64,8 @@ def find_root(job: JobEvidence, states: RankStates, book: SourceBook) -> list[Fi
     if start is not None and (crash is None or start.code in ("RW107", "RW108", "RW110", "RW105") or not start.certain):
         return [start] if crash is None or start.certain else [crash, start]
     if crash is not None:
-        if failed_in_collective(job, crash) and (parted := find_parted(job, states, book)) is not None:
-            return [parted]
+        if failed_in_collective(job, crash) and (diverged := find_out_of_step(job, states, book)) is not None:
+            return [diverged]
         if disagreement is not None and _explains(disagreement, crash):
             return [disagreement]
         if crash.code == "RW204" and not crash.certain and (other_size := find_other_size(job, states, book)) is not None:

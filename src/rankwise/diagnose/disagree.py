@@ -17,9 +17,9 @@ from rankwise.diagnose.blame import (
     top_of,
     undecided,
 )
-from rankwise.diagnose.departure import find_departure, side_of
+from rankwise.diagnose.divergence import blame_for_divergence, side_of
 from rankwise.diagnose.groups import find_group_disagreement
-from rankwise.diagnose.history import Parting, find_other_sizes, find_parting, history_of, is_beside, key_of
+from rankwise.diagnose.history import Divergence, find_divergence, find_other_sizes, history_of, is_beside, key_of
 from rankwise.diagnose.match import Conflict, find_conflict, value_of
 from rankwise.diagnose.p2p import circle_finding, find_circle, find_unmatched_p2p
 from rankwise.diagnose.rank_state import P2P, RankStates, end_of, place_at, wait_of
@@ -68,10 +68,10 @@ def _slot_disagreement(job: JobEvidence, states: RankStates, book: SourceBook) -
     if conflict.about == "op":
         return _different_ops(job, states, book, conflict)
     certain = True
-    if _have_parted(job, conflict):  # then these two calls never belonged together
-        parted = _different_ops(job, states, book, conflict)
-        if parted.code != "RW202":
-            return parted
+    if _have_diverged(job, conflict):  # then these two calls never belonged together
+        diverged = _different_ops(job, states, book, conflict)
+        if diverged.code != "RW202":
+            return diverged
         certain = False
     return _same_slot(job, states, book, conflict, certain)
 
@@ -240,9 +240,9 @@ def _noun(about: str) -> str:
     return {"size": "shape", "dtype": "dtype", "src": "src", "reduce_op": "op"}[about]
 
 
-def _have_parted(job: JobEvidence, conflict: Conflict) -> bool:
+def _have_diverged(job: JobEvidence, conflict: Conflict) -> bool:
     first, second = list(conflict.by_value().values())[:2]
-    return find_parting(job, first[0], second[0], conflict.group) is not None
+    return find_divergence(job, first[0], second[0], conflict.group) is not None
 
 
 def _different_ops(job: JobEvidence, states: RankStates, book: SourceBook, conflict: Conflict) -> Finding:
@@ -257,8 +257,8 @@ def _different_ops(job: JobEvidence, states: RankStates, book: SourceBook, confl
 
 def _finding_for(job: JobEvidence, states: RankStates, book: SourceBook, sides: list[Side], slot: str, deadlock: bool) -> Finding:
     group = states[sides[0].ranks[0]].group
-    partings = [find_parting(job, sides[0].ranks[0], other.ranks[0], group) for other in sides[1:]]
-    blame = _blame(job, book, sides, partings)
+    divergences = [find_divergence(job, sides[0].ranks[0], other.ranks[0], group) for other in sides[1:]]
+    blame = _blame(job, book, sides, divergences)
     now = "; ".join(f"{verb(side.ranks, 'is', 'are')} in {side.text}{at(top_of(side.stack))}" for side in sides)
     culprits = []
     for side in sides:
@@ -267,7 +267,7 @@ def _finding_for(job: JobEvidence, states: RankStates, book: SourceBook, sides: 
                 culprits += _places(job, rank, blame, top_of(side.stack))
     innocent = [rank for side in sides for rank in side.ranks if rank not in blame.ranks]
     return load_cause(blame.code).finding(
-        _headline(blame, sides, partings[0]),
+        _headline(blame, sides, divergences[0]),
         certain=blame.certain,
         culprits=tuple(culprits),
         waiting=tuple(wait_of(states[rank]) for rank in innocent if states[rank].kind == "waiting"),
@@ -283,13 +283,13 @@ def _places(job: JobEvidence, rank: int, blame: Blame, now: Frame | None) -> lis
     return [place_at(job.ranks[rank], frame) for frame in dict.fromkeys([*lines, now]) if frame is not None or not lines]
 
 
-def _blame(job: JobEvidence, book: SourceBook, sides: list[Side], partings: list[Parting | None]) -> Blame:
+def _blame(job: JobEvidence, book: SourceBook, sides: list[Side], divergences: list[Divergence | None]) -> Blame:
     """By the strongest argument there is; where there is none, both sides are named."""
     found = []
-    for parting, other in zip(partings, sides[1:], strict=True):
+    for divergence, other in zip(divergences, sides[1:], strict=True):
         one = by_sync_off(job, book, sides[0], other) or by_sync_off(job, book, other, sides[0])
-        if one is None and parting is not None:
-            one = find_departure(job, book, parting, sides[0].ranks, other.ranks)
+        if one is None and divergence is not None:
+            one = blame_for_divergence(job, book, divergence, sides[0].ranks, other.ranks)
         elif one is None:
             one = (
                 by_missing_gradients(job, sides[0], other)
@@ -309,21 +309,21 @@ def _blame(job: JobEvidence, book: SourceBook, sides: list[Side], partings: list
         return replace(agreed, ranks=most.ranks)  # it says how they part, and the majority who did
     if agreed is not None and (agreed.certain or most is None or agreed.ranks == most.ranks):
         return replace(agreed, certain=agreed.certain or (most is not None and agreed.code in _ODD_ONE_OUT))
-    if most is not None or partings[0] is None:
+    if most is not None or divergences[0] is None:
         return most or undecided(sides)
-    first, second = sides[:2] if partings[0].mine.rank in sides[0].ranks else sides[1::-1]
-    return undecided([side_of(first.ranks, partings[0].next), side_of(second.ranks, partings[0].next_other), *sides[2:]])
+    first, second = sides[:2] if divergences[0].mine.rank in sides[0].ranks else sides[1::-1]
+    return undecided([side_of(first.ranks, divergences[0].next), side_of(second.ranks, divergences[0].next_other), *sides[2:]])
 
 
-def _headline(blame: Blame, sides: list[Side], parting: Parting | None) -> str:
+def _headline(blame: Blame, sides: list[Side], divergence: Divergence | None) -> str:
     """One short sentence: who, and what."""
     who = ranks_text(blame.ranks)
     theirs = next((side for side in sides if set(side.ranks) & set(blame.ranks)), sides[0])
     others = next((side for side in sides if side is not theirs), theirs)
     alone, missed = theirs, others
-    if parting is not None:
-        first, second = sides[:2] if parting.mine.rank in sides[0].ranks else sides[1::-1]
-        ways = [side_of(first.ranks, parting.next), side_of(second.ranks, parting.next_other)]
+    if divergence is not None:
+        first, second = sides[:2] if divergence.mine.rank in sides[0].ranks else sides[1::-1]
+        ways = [side_of(first.ranks, divergence.next), side_of(second.ranks, divergence.next_other)]
         alone, missed = ways if set(ways[0].ranks) & set(blame.ranks) else ways[::-1]
     rest = verb(others.ranks, "waits", "wait")
     is_in_it = missed.short_text == others.short_text
@@ -346,7 +346,7 @@ def _headline(blame: Blame, sides: list[Side], parting: Parting | None) -> str:
     }[blame.code]
 
 
-def find_parted(job: JobEvidence, states: RankStates, book: SourceBook) -> Finding | None:
+def find_out_of_step(job: JobEvidence, states: RankStates, book: SourceBook) -> Finding | None:
     """Ranks that were not in step any more when a collective failed on one of them: what it failed with is only the echo."""
     sides: dict[object, list[int]] = {}
     last = {rank: history.calls[-1] for rank, e in sorted(job.ranks.items()) if (history := history_of(e)).calls}
@@ -354,9 +354,9 @@ def find_parted(job: JobEvidence, states: RankStates, book: SourceBook) -> Findi
         sides.setdefault(key_of(call), []).append(rank)
     ordered = sorted(sides.values(), key=lambda ranks: -len(ranks))
     if len(ordered) == 1:  # all in the same call, but perhaps not for the same time
-        parted = [rank for rank in ordered[0][1:] if find_parting(job, ordered[0][0], rank) is not None]
-        ordered = [[rank for rank in ordered[0] if rank not in parted], parted] if parted else ordered
-    if len(ordered) < 2 or find_parting(job, ordered[0][0], ordered[1][0]) is None:
+        diverged = [rank for rank in ordered[0][1:] if find_divergence(job, ordered[0][0], rank) is not None]
+        ordered = [[rank for rank in ordered[0] if rank not in diverged], diverged] if diverged else ordered
+    if len(ordered) < 2 or find_divergence(job, ordered[0][0], ordered[1][0]) is None:
         return None
     if any(set(ranks) - set(members_of(job, last[other[0]].group)) for ranks in ordered for other in ordered):
         return None  # a collective of a group that some of them do not belong to: they need not be in it
@@ -393,8 +393,8 @@ def _circle(job: JobEvidence, states: RankStates, book: SourceBook) -> Finding |
 
 def _alone_in_a_group(job: JobEvidence, book: SourceBook, sides: list[Side], group: str) -> Blame | None:
     """The side whose call only these ranks make, because of a condition on the rank or an exception that they alone met."""
-    parting = find_parting(job, sides[0].ranks[0], sides[1].ranks[0], group)
-    blame = find_departure(job, book, parting, sides[0].ranks, sides[1].ranks) if parting is not None else None
+    divergence = find_divergence(job, sides[0].ranks[0], sides[1].ranks[0], group)
+    blame = blame_for_divergence(job, book, divergence, sides[0].ranks, sides[1].ranks) if divergence is not None else None
     blame = blame or by_rank_condition(job, book, sides)
     proven = blame is not None and blame.code == "RW208" and blame.certain
     return blame if blame is not None and proven and any(side.ranks == blame.ranks for side in sides) else None
@@ -440,12 +440,16 @@ def _left_quietly(job: JobEvidence, rank: int) -> bool:
 def _left_while_waited_for(job: JobEvidence, states: RankStates, book: SourceBook, waiting: list[int], gone: list[int]) -> Finding:
     state = states[waiting[0]]
     side = Side(waiting, state.op, state.stack, state.inside)
-    parting = find_parting(job, waiting[0], gone[0], state.group)
-    blame = find_departure(job, book, parting, waiting, gone) if parting is not None else None
+    divergence = find_divergence(job, waiting[0], gone[0], state.group)
+    blame = blame_for_divergence(job, book, divergence, waiting, gone) if divergence is not None else None
     blame = blame or by_rank_condition(job, book, [side, Side(gone, "exit", ())]) or _odd_ones_out(job, waiting, gone)
     has = verb(gone, "has", "have")
     if blame is not None and set(blame.ranks) == set(waiting):
-        alone = side_of(waiting, parting.next if parting.mine.rank in waiting else parting.next_other) if parting is not None else side
+        alone = (
+            side_of(waiting, divergence.next if divergence.mine.rank in waiting else divergence.next_other)
+            if divergence is not None
+            else side
+        )
         return load_cause(blame.code).finding(
             f"only {ranks_text(waiting)} called {alone.short_text}; {has} already finished and left",
             certain=blame.certain,

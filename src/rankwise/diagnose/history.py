@@ -1,4 +1,4 @@
-"""What two ranks called, one after the other, laid side by side: where their ways part, and what was usual until then."""
+"""Aligns the calls of two ranks: where they diverge, and what was usual until then."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class History:
 
 
 @dataclass(frozen=True)
-class Parting:
-    """Where two ranks' ways part: what both did last, and what each did next (None: nothing more, it is gone or not there yet)."""
+class Divergence:
+    """Where two ranks diverge: what both did last, and what each did next (None: nothing more, it is gone or not there yet)."""
 
     mine: History
     other: History
@@ -66,8 +66,8 @@ class Parting:
     def next_other(self) -> Call | None:
         return self.other.calls[self.at_other] if self.at_other < len(self.other.calls) else None
 
-    def turned(self) -> Parting:
-        return Parting(self.other, self.mine, self.at_other, self.at)
+    def swapped(self) -> Divergence:
+        return Divergence(self.other, self.mine, self.at_other, self.at)
 
     @property
     def instead(self) -> Call | None:
@@ -120,7 +120,7 @@ def _outermost(numbered: list[tuple[int, Call]]) -> Iterator[tuple[int, Call]]:
             around = call
 
 
-def find_parting(job: JobEvidence, rank: int, other: int, group: str = "0") -> Parting | None:
+def find_divergence(job: JobEvidence, rank: int, other: int, group: str = "0") -> Divergence | None:
     """The place from which on two ranks were not in step any more; None where one is only further than the other."""
     mine, theirs = _from_the_same_call(history_of(job.ranks[rank]), history_of(job.ranks[other]))
     mine, theirs = _without_quiet_of_its_own(mine, theirs), _without_quiet_of_its_own(theirs, mine)
@@ -144,8 +144,8 @@ def find_parting(job: JobEvidence, rank: int, other: int, group: str = "0") -> P
     if is_only_behind:
         return None
     if i == i_end and j_end < len(theirs.calls):  # only the other made calls here: seen from its side
-        return Parting(theirs, mine, j, i, is_in_step_again=True)
-    return Parting(mine, theirs, i, j, is_in_step_again=j == j_end and i_end < len(mine.calls))
+        return Divergence(theirs, mine, j, i, is_in_step_again=True)
+    return Divergence(mine, theirs, i, j, is_in_step_again=j == j_end and i_end < len(mine.calls))
 
 
 def find_other_sizes(job: JobEvidence, rank: int, other: int) -> tuple[Call, Call] | None:
@@ -270,23 +270,25 @@ def _fit(a: Call, b: Call) -> bool:
 # -- what was usual -----------------------------------------------------------------------------------------------------------
 
 
-def times_followed(parting: Parting, first: Call | None, second: Call | None) -> int:
-    """How often one call came right after another before the ranks parted, on either rank.
+def times_followed(divergence: Divergence, first: Call | None, second: Call | None) -> int:
+    """How often one call came right after another before the ranks diverged, on either rank.
 
     Where the first was made several times in a row (once per layer, once per parameter), only rows of that length count.
     """
     if first is None or second is None:
         return 0
     start, end = key_of(first), key_of(second)
-    length = _row_length(parting, start)
-    if all(start not in past[: len(past) - length] for past in parting.past()):  # the first row of its kind: how long it gets is not known
-        return sum(sum(pair == (start, end) for pair in pairwise(past)) for past in parting.past())
-    return sum(_times_in(past, start, end, length) for past in parting.past())
+    length = _row_length(divergence, start)
+    if all(
+        start not in past[: len(past) - length] for past in divergence.past()
+    ):  # the first row of its kind: how long it gets is not known
+        return sum(sum(pair == (start, end) for pair in pairwise(past)) for past in divergence.past())
+    return sum(_times_in(past, start, end, length) for past in divergence.past())
 
 
-def _row_length(parting: Parting, key: Key) -> int:
+def _row_length(divergence: Divergence, key: Key) -> int:
     length = 0
-    while length < parting.at and parting.mine.key(parting.at - 1 - length) == key:
+    while length < divergence.at and divergence.mine.key(divergence.at - 1 - length) == key:
         length += 1
     return length
 
@@ -303,12 +305,12 @@ def _times_in(past: tuple[Key, ...], start: Key, end: Key, length: int) -> int:
     return times
 
 
-def times_between(parting: Parting, missed: Call, end: Call) -> tuple[set[int], int]:
+def times_between(divergence: Divergence, missed: Call, end: Call) -> tuple[set[int], int]:
     """How often one call was made before each earlier call that ends a row of them, on either rank; and in the other's row that ends now."""
     key, last = key_of(missed), key_of(end)
     before: set[int] = set()
     row = 0
-    for past in parting.past():  # the other's comes last, so its open row is what is left
+    for past in divergence.past():  # the other's comes last, so its open row is what is left
         row = 0
         for one in past:
             row += one == key
@@ -325,14 +327,14 @@ def has_unusual_step(evidence: RankEvidence) -> bool:
     return len(steps) > _SOME_PAST and steps[-1] not in steps[:-1]
 
 
-def leads_to(parting: Parting, first: Call, later: Call) -> bool:
-    """True if, before the ranks parted, `later` came some calls after `first`: a rank that is at `later` now has skipped the calls between."""
+def leads_to(divergence: Divergence, first: Call, later: Call) -> bool:
+    """True if, before the ranks diverged, `later` came some calls after `first`: a rank that is at `later` now has skipped the calls between."""
     start, end = key_of(first), key_of(later)
-    return any(end in past[i + 1 : i + 1 + _LOOK_AHEAD] for past in parting.past() for i, key in enumerate(past) if key == start)
+    return any(end in past[i + 1 : i + 1 + _LOOK_AHEAD] for past in divergence.past() for i, key in enumerate(past) if key == start)
 
 
-def was_called(parting: Parting, call: Call) -> bool:
-    return any(key_of(call) in past for past in parting.past())
+def was_called(divergence: Divergence, call: Call) -> bool:
+    return any(key_of(call) in past for past in divergence.past())
 
 
 def different_modes(job: JobEvidence, rank: int, other: int, mode: str) -> Call | None:

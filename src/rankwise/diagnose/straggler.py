@@ -40,7 +40,6 @@ class _Lag:
     times: int
     seen: int
     late_s: float
-    spacing_s: float
     since_ns: int
 
 
@@ -95,7 +94,7 @@ def _find_lag(arrivals: dict[int, dict[int, int]]) -> _Lag | None:
     spacing_s = (arrivals[rank][shared[-1]] - arrivals[rank][shared[0]]) / 1e9 / (len(shared) - 1)
     if len(telling) < _TELLING or times < _USUALLY * len(telling) or late_s < max(_LATE_S, 0.2 * spacing_s):
         return None
-    return _Lag(rank, times, len(telling), late_s, spacing_s, arrivals[rank][shared[0]])
+    return _Lag(rank, times, len(telling), late_s, arrivals[rank][shared[0]])
 
 
 def _delay(arrivals: dict[int, dict[int, int]], slot: int, before: int) -> tuple[int, int]:

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-Key = tuple[str, str, tuple[int, ...], str, int | None, str]
-
 
 @dataclass(frozen=True)
 class Signature:

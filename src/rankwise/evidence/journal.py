@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ from rankwise.evidence.records import Caught, Ended, Frame, Init, Model, NewGrou
 from rankwise.findings import Finding
 
 _MAX_BYTES = 32 << 20
-_UNUSED = {"unused": "names", "replaced": "replaced", "added": "added"}  # field of Model: key in the journal
 
 
 @dataclass
@@ -37,7 +36,6 @@ class Journal:
     server: str = ""
     out: str = ""
     err: str = ""
-    child_name: str = ""
     ops: list[str] = field(default_factory=list)
     names: dict[int, str] = field(default_factory=dict)
     sites: dict[int, Stack] = field(default_factory=dict)
@@ -79,9 +77,6 @@ class Journal:
 
     def _on_torch(self, facts: dict[str, Any]) -> None:
         self.torch = str(facts["version"])
-
-    def _on_child(self, facts: dict[str, Any]) -> None:
-        self.child_name = str(facts["name"])
 
     def _on_streams(self, facts: dict[str, Any]) -> None:
         self.out, self.err = str(facts["out"]), str(facts["err"])
@@ -125,12 +120,12 @@ class Journal:
         if self.inits:
             held = facts.get("holder")
             holder = PortHolder(int(held["port"]), int(held["pid"]), str(held["name"]), str(held["command"])[:300]) if held else None
-            self.inits[-1] = _with(self.inits[-1], ended_ns=int(facts["t"]), error=str(facts["error"]), holder=holder)
+            self.inits[-1] = replace(self.inits[-1], ended_ns=int(facts["t"]), error=str(facts["error"]), holder=holder)
 
     def _on_rank(self, facts: dict[str, Any]) -> None:
         self.rank, self.world_size = int(facts["rank"]), int(facts["world_size"])
         if self.inits:
-            self.inits[-1] = _with(self.inits[-1], rank=self.rank, world_size=self.world_size, backend=str(facts["backend"]))
+            self.inits[-1] = replace(self.inits[-1], rank=self.rank, world_size=self.world_size, backend=str(facts["backend"]))
 
     def _on_new_group(self, facts: dict[str, Any]) -> None:
         if facts.get("local"):
@@ -141,7 +136,7 @@ class Journal:
 
     def _on_new_group_made(self, facts: dict[str, Any]) -> None:
         if self.groups and not self.groups[-1].ended_ns:
-            self.groups[-1] = _with(self.groups[-1], name=str(facts["name"]), ended_ns=int(facts["t"]))
+            self.groups[-1] = replace(self.groups[-1], name=str(facts["name"]), ended_ns=int(facts["t"]))
 
     def _on_model(self, facts: dict[str, Any]) -> None:
         self.models.append(
@@ -158,7 +153,8 @@ class Journal:
 
     def _on_unused(self, facts: dict[str, Any]) -> None:
         if self.models:
-            self.models[-1] = _with(self.models[-1], **{field: tuple(map(str, facts[key])) for field, key in _UNUSED.items()})
+            unused, replaced, added = (tuple(map(str, facts[key])) for key in ("names", "replaced", "added"))
+            self.models[-1] = replace(self.models[-1], unused=unused, replaced=replaced, added=added)
 
     def _on_raise(self, facts: dict[str, Any]) -> None:
         self.raised.append(
@@ -223,9 +219,3 @@ def _texts(value: Any) -> dict[str, str]:
 def stack_from(frames: Any) -> Stack:
     """A stack from its JSON form, [[file, line, function], …]."""
     return tuple(Frame(str(file), int(line or 0), str(function)) for file, line, function in frames)
-
-
-def _with(record: Any, **changes: Any) -> Any:
-    from dataclasses import replace
-
-    return replace(record, **changes)

@@ -19,7 +19,7 @@ _MAX_SOURCE = 512 << 10
 _MAX_STACKS = 96
 _TAIL = 65536
 _SHOWN_TAIL = 4000
-_MOST_GLIMPSES = 12
+_MOST_SAMPLES = 12
 _WORKER_FAULT = re.compile(r"ERROR: (Unexpected [\w -]+ encountered in worker)")
 
 
@@ -86,10 +86,10 @@ class Collector:
         """What the first ranks printed last: who says what of the training, and who says nothing."""
         return {f"rank-{rank}": _tail(self._logs / f"rank-{rank}.log")[-_SHOWN_TAIL:] for rank in sorted(ranks)[:4]}
 
-    def glimpse(self, pid: int) -> None:
+    def sample_stack(self, pid: int) -> None:
         """Look where a rank is that keeps the others waiting; several such looks show where it spends its time."""
         seen = self._observer.glimpses.setdefault(pid, [])
-        if len(seen) >= _MOST_GLIMPSES:
+        if len(seen) >= _MOST_SAMPLES:
             return
         seen += [thread.frames for thread in self._stacks.peek(pid) if thread.is_main]
 

@@ -1,6 +1,6 @@
-"""Several nodes, one verdict: each watcher asks the others for their evidence, judges the whole job, and believes the first verdict told.
+"""Several nodes, one verdict: each watcher asks the others for their evidence and judges the whole job; all adopt the first verdict.
 
-The messages travel through `courier`, a process of its own; what comes from another node is read as carefully as a file from a stranger.
+The messages go through `store_relay`, a separate process; messages of other nodes are not trusted.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Any
 
 from rankwise.diagnose.no_ranks import option_of
 from rankwise.evidence.records import JobEvidence
-from rankwise.launch.courier import poll_interval_s, read_frame, write_frame
+from rankwise.launch.node_messages import UNREADABLE, Verdict, pack_job, pack_verdict, unpack_verdict
 from rankwise.launch.observe import Observer
-from rankwise.launch.parcels import DAMAGE, Verdict, pack_job, pack_verdict, unpack_verdict
 from rankwise.launch.peers import Peer, lost_job, merge_jobs
 from rankwise.launch.plan import RunPlan
 from rankwise.launch.starting import joined_ranks
+from rankwise.launch.store_relay import poll_interval_s, read_frame, write_frame
 
 _SILENT_S = 6.0  # a node that has not answered for so long is lost
 _ANSWER_S = 6.0
@@ -33,7 +33,7 @@ _END_WAIT_S = 9.0
 _END_ANSWER_S = 4.0
 _LEAVE_S = 5.0
 _HURRY_S = 1.0
-_MAX_COURIERS = 3
+_MAX_RELAYS = 3
 _PORTS = {"c10d": 29400, "static": 29500}
 
 Look = Callable[[str], JobEvidence]
@@ -42,13 +42,13 @@ Received = tuple[dict[str, Any], bytes, float, int]  # and when
 
 
 class OneNode:
-    """A job on this node alone: what is asked is answered from here."""
+    """A job on this node alone: it asks no other node."""
 
     def __init__(self) -> None:
         self._asked: JobEvidence | None = None
 
     def turn(self) -> None:
-        """Called at every look: hear what is new and answer who asks."""
+        """Called at every look: receive messages and answer nodes that ask."""
 
     def wanted_depth(self) -> str:
         """Whether another node gives reason to look closer, as `Pace.wanted_depth`."""
@@ -72,7 +72,7 @@ class OneNode:
         return None
 
     def publish(self, verdict: Verdict) -> Verdict:
-        """Tell all nodes; returns what they all believe, which is another node's verdict where that was there first."""
+        """Send the verdict to all nodes; returns the one they all adopt, which is another node's where that came first."""
         return verdict
 
     def last_job(self, job: JobEvidence, is_hurried: bool) -> JobEvidence:
@@ -80,11 +80,11 @@ class OneNode:
         return job
 
     def other_nodes(self) -> list[Peer]:
-        """The other nodes that were heard of."""
+        """The other nodes that have sent a status."""
         return []
 
     def leave(self) -> None:
-        """Let the others hear the last word, then go."""
+        """Wait until the others have the last message, then end."""
 
 
 def join_nodes(plan: RunPlan, observer: Observer, look: Look) -> OneNode:
@@ -129,20 +129,20 @@ class SeveralNodes(OneNode):
         self._asked_s = 0.0
         self._resting: dict[int, int] = {}
         self._num_unanswered = 0
-        self._told_lost: set[int] = set()
+        self._reported_lost: set[int] = set()
         self._code: int | None = None
         self._is_final = False
         self._is_complete, self._is_hurried = True, False
-        self._num_couriers = 0
-        self._start_courier()
+        self._num_relays = 0
+        self._start_relay()
 
-    # -- the courier ----------------------------------------------------------------------------------------------------------
+    # -- the relay process --------------------------------------------------------------------------------------------------
 
-    def _start_courier(self) -> None:
+    def _start_relay(self) -> None:
         host, port, prefix = self._place
-        self._num_couriers += 1
-        self._courier = subprocess.Popen(
-            [sys.executable, "-P", str(Path(__file__).with_name("courier.py")), host, str(port), prefix, str(self._number)],
+        self._num_relays += 1
+        self._relay = subprocess.Popen(
+            [sys.executable, "-P", str(Path(__file__).with_name("store_relay.py")), host, str(port), prefix, str(self._number)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -150,22 +150,22 @@ class SeveralNodes(OneNode):
         )
         self._inbox: queue.SimpleQueue[Received] = queue.SimpleQueue()
         self._outbox: queue.SimpleQueue[Sent | None] = queue.SimpleQueue()
-        threading.Thread(target=_receive, args=(self._courier, self._inbox), name="from courier", daemon=True).start()
-        threading.Thread(target=_deliver, args=(self._courier, self._outbox), name="to courier", daemon=True).start()
+        threading.Thread(target=_receive, args=(self._relay, self._inbox), name="from relay", daemon=True).start()
+        threading.Thread(target=_deliver, args=(self._relay, self._outbox), name="to relay", daemon=True).start()
         self._channels.clear()
         for what in list(self._posts):
             self._send(what)
 
     def _send(self, post: str = "", hot_s: float = 0.0) -> None:
-        """Hand the courier this node's status, and what is to be posted with it."""
+        """Give the relay this node's status, and a snapshot or verdict to post with it."""
         self._serial += 1
         facts = {"status": {**self._status, "serial": self._serial}, "post": post, "hot_s": hot_s}
         self._outbox.put((facts, self._posts.get(post, b"")))
 
-    def _hear(self) -> None:
-        """Take in all that came since the last time."""
+    def _receive_news(self) -> None:
+        """Take all messages that came since the last time."""
         while not self._inbox.empty():
-            with contextlib.suppress(*DAMAGE):  # one message that makes no sense costs the others nothing
+            with contextlib.suppress(*UNREADABLE):  # an unreadable message does not stop the others
                 self._take_news(*self._inbox.get())
 
     def _take_news(self, facts: dict[str, Any], body: bytes, now_s: float, now_ns: int) -> None:
@@ -195,9 +195,9 @@ class SeveralNodes(OneNode):
     # -- every look -----------------------------------------------------------------------------------------------------------
 
     def turn(self) -> None:
-        self._hear()
-        if self._courier.poll() is not None and self._num_couriers < _MAX_COURIERS:
-            self._start_courier()
+        self._receive_news()
+        if self._relay.poll() is not None and self._num_relays < _MAX_RELAYS:
+            self._start_relay()
         self._update_status()
         waiting = [peer for peer in self._peers.values() if peer.ask > self._answers.get(peer.number, 0) and not self._is_lost(peer)]
         if waiting and time.monotonic() - self._looked_s > 0.3:
@@ -238,7 +238,7 @@ class SeveralNodes(OneNode):
             self._send()
 
     def _post(self, job: JobEvidence, hot_s: float = 0.0) -> None:
-        """Show the others what this node sees."""
+        """Post what this node sees for the others."""
         self._looked_s = time.monotonic()
         self._posts["snapshot"] = pack_job(job)
         self._version += 1
@@ -250,9 +250,9 @@ class SeveralNodes(OneNode):
 
     def wanted_depth(self) -> str:
         lost = {peer.number for peer in self._current() if self._is_lost(peer)}
-        if lost <= self._told_lost:
+        if lost <= self._reported_lost:
             return ""
-        self._told_lost = lost
+        self._reported_lost = lost
         return "flight"
 
     # -- asking ---------------------------------------------------------------------------------------------------------------
@@ -273,7 +273,7 @@ class SeveralNodes(OneNode):
         self._post(job, _ANSWER_S)
 
     def whole_job(self) -> JobEvidence | None:
-        self._hear()
+        self._receive_news()
         job, age_s = self._asked, time.monotonic() - self._asked_s
         if job is None:
             return None
@@ -291,7 +291,7 @@ class SeveralNodes(OneNode):
         complete = len(self._peers) + 1 >= self._num_nodes or sum(len(p.ranks) for p in self._peers.values()) + len(job.ranks) >= (
             job.world_size or 0
         )
-        return not complete and time.monotonic() - self._started_s < _JOIN_S and self._courier.poll() is None
+        return not complete and time.monotonic() - self._started_s < _JOIN_S and self._relay.poll() is None
 
     def _has_moved_since(self) -> bool:
         """A rank that rested when the question was asked moves again: its evidence does not fit the others' any more."""
@@ -326,7 +326,7 @@ class SeveralNodes(OneNode):
     def _is_silent(self, peer: Peer) -> bool:
         """No beat for long; and it is not only we who did not look, unless no store is left to look at."""
         limit = _SILENT_S + 4 * poll_interval_s(len(self._peers))
-        if time.monotonic() - peer.heard_s < limit or self._courier.poll() is not None:
+        if time.monotonic() - peer.heard_s < limit or self._relay.poll() is not None:
             return False
         return peer.num_polls >= 4 or not self._living_channels()
 
@@ -345,7 +345,7 @@ class SeveralNodes(OneNode):
 
     def _agreed(self) -> Verdict | None:
         """Settled once every channel has shown who was first there: then the lowest number counts, on every node alike."""
-        self._hear()
+        self._receive_news()
         known = {self._number, *(peer.number for peer in self._current())}
         seen = [verdict for _, verdict in self._verdicts.values() if verdict is not None and verdict.author in known]
         if not seen:
@@ -356,9 +356,9 @@ class SeveralNodes(OneNode):
         return min(seen, key=lambda verdict: verdict.author)
 
     def publish(self, verdict: Verdict) -> Verdict:
-        self._hear()
+        self._receive_news()
         is_worth_it = bool(verdict.findings) and (verdict.outcome == "hung" or self._is_complete)
-        if not self._peers or not (is_worth_it or self._verdicts) or self._courier.poll() is not None:
+        if not self._peers or not (is_worth_it or self._verdicts) or self._relay.poll() is not None:
             return verdict
         if not self._verdicts:
             self._posts["verdict"] = pack_verdict(replace(verdict, author=self._number))
@@ -371,20 +371,20 @@ class SeveralNodes(OneNode):
     # -- the end --------------------------------------------------------------------------------------------------------------
 
     def last_job(self, job: JobEvidence, is_hurried: bool) -> JobEvidence:
-        self._hear()
+        self._receive_news()
         self._is_final, self._is_hurried, self._code = True, is_hurried, job.exit_code
         self._ask, self._depth = self._ask + 1, "flight"
         self._answers = {peer.number: peer.ask for peer in self._peers.values()}
         self._update_status()
         self._post(job, _END_WAIT_S)
         started_s, limit_s = time.monotonic(), _HURRY_S if is_hurried else _END_WAIT_S if job.exit_code else _END_ANSWER_S
-        self._is_complete = _wait(lambda: self._is_all_told(time.monotonic() - started_s, bool(job.exit_code)), limit_s)
+        self._is_complete = _wait(lambda: self._have_all_reported(time.monotonic() - started_s, bool(job.exit_code)), limit_s)
         return self._merged(job)
 
-    def _is_all_told(self, waited_s: float, has_failed: bool) -> bool:
+    def _have_all_reported(self, waited_s: float, has_failed: bool) -> bool:
         """Every node has ended, is lost, or goes on and has said what it sees; after a failure, also those not yet heard of."""
-        self._hear()
-        if self._courier.poll() is not None or self._agreed() is not None:
+        self._receive_news()
+        if self._relay.poll() is not None or self._agreed() is not None:
             return True
         if has_failed and len(self._peers) + 1 < self._num_nodes and waited_s < 2.0:
             return False
@@ -394,45 +394,45 @@ class SeveralNodes(OneNode):
         return (waited_s > _END_ANSWER_S and all(peer.has_answered(self._number, self._ask) for peer in still_there)) or not still_there
 
     def leave(self) -> None:
-        """A store of ours may be the last place where the others can read: stay until they have, but not for ever."""
+        """Our store may be the last one that the others can read: stay until they have, but not for ever."""
         self._is_final = True
         self._update_status()
         _wait(self._is_heard, 1.5)
         _wait(self._are_others_done, _HURRY_S if self._is_hurried else _LEAVE_S)
         self._outbox.put(None)
         try:
-            self._courier.wait(timeout=1.0)
+            self._relay.wait(timeout=1.0)
         except subprocess.TimeoutExpired:
-            self._courier.kill()
-            self._courier.wait()
+            self._relay.kill()
+            self._relay.wait()
 
     def _is_heard(self) -> bool:
-        self._hear()
+        self._receive_news()
         living = self._living_channels()
-        return self._courier.poll() is not None or not self._number or all(self._channels[name][1] >= self._serial for name in living)
+        return self._relay.poll() is not None or not self._number or all(self._channels[name][1] >= self._serial for name in living)
 
     def _are_others_done(self) -> bool:
-        self._hear()
-        return self._courier.poll() is not None or all(peer.is_final or self._is_lost(peer) for peer in self._current())
+        self._receive_news()
+        return self._relay.poll() is not None or all(peer.is_final or self._is_lost(peer) for peer in self._current())
 
 
-def _receive(courier: subprocess.Popen[bytes], inbox: queue.SimpleQueue[Received]) -> None:
-    """A thread of its own, so that the courier never blocks on a full pipe while the watcher thinks."""
-    assert courier.stdout is not None
+def _receive(relay: subprocess.Popen[bytes], inbox: queue.SimpleQueue[Received]) -> None:
+    """A thread of its own, so that the relay never blocks on a full pipe while the watcher thinks."""
+    assert relay.stdout is not None
     try:
-        with contextlib.suppress(OSError, ValueError), courier.stdout:
-            while (frame := read_frame(courier.stdout)) is not None:
+        with contextlib.suppress(OSError, ValueError), relay.stdout:
+            while (frame := read_frame(relay.stdout)) is not None:
                 inbox.put((*frame, time.monotonic(), time.time_ns()))
-    finally:  # a courier that nobody hears says nothing about the other nodes
-        courier.kill()
+    finally:  # without this thread nothing the relay sends is read
+        relay.kill()
 
 
-def _deliver(courier: subprocess.Popen[bytes], outbox: queue.SimpleQueue[Sent | None]) -> None:
-    """The other way round: the watcher never blocks on a courier that was stopped."""
-    assert courier.stdin is not None
-    with contextlib.suppress(OSError, ValueError), courier.stdin:
+def _deliver(relay: subprocess.Popen[bytes], outbox: queue.SimpleQueue[Sent | None]) -> None:
+    """The other way round: the watcher never blocks on a relay that was stopped."""
+    assert relay.stdin is not None
+    with contextlib.suppress(OSError, ValueError), relay.stdin:
         while (frame := outbox.get()) is not None:
-            write_frame(courier.stdin, *frame)
+            write_frame(relay.stdin, *frame)
 
 
 def _wait(is_done: Callable[[], bool], seconds: float) -> bool:

@@ -1,4 +1,4 @@
-"""Sees the job: which process is which rank, what moved, who is gone, and how. Reads only; never decides."""
+"""Observes the job: which process is which rank, which made progress, which ended and how. Only reads; decides nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rankwise.ranks import RankEnv, read_rank_env
 # Not Slurm's: there torchrun itself has a SLURM_PROCID, and is not a rank.
 _RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
 _ASK_AGAIN_S = 15.0
-_FORGET_EVERY_NS = 10_000_000_000  # processes that are not the job's: their numbers may be used again
+_FORGET_EVERY_NS = 10_000_000_000  # unrelated processes: their pids may be used again
 _SETTLED_NS = 5_000_000_000  # by then a forked process has long become the program it runs, with its environment
 _FATAL = {
     "Segmentation fault": signal.SIGSEGV,
@@ -57,12 +57,12 @@ class Observer:
         self._rings: dict[int, RingWindow] = {}
         self.flight_cost_s = 0.0
         self._silent_until: dict[int, float] = {}
-        self.said_last: Callable[[int], str] = lambda pid: ""  # the end of what a process printed
-        self._strangers: set[int] = set()
+        self.last_output: Callable[[int], str] = lambda pid: ""  # the end of what a process printed
+        self._unrelated: set[int] = set()
         self._forgot_ns = 0
         self._claims: dict[int, list[int]] | None = None
         self._environs: dict[int, RankEnv] = {}
-        self._started: dict[int, dict[str, str]] = {}  # children a launcher's probe told of: they may end before they are seen
+        self._started: dict[int, dict[str, str]] = {}  # children that a launcher's probe reported: they may end before they are seen
         self._born_ns: dict[int, int] = {}
 
     # -- seeing ---------------------------------------------------------------------------------------------------------------
@@ -89,8 +89,8 @@ class Observer:
         self._environs = {pid: env for pid, env in self._environs.items() if now_ns - self._born_ns.get(pid, 0) > _SETTLED_NS}
         if now_ns - self._forgot_ns > _FORGET_EVERY_NS:
             self._forgot_ns = now_ns
-            self._strangers.clear()
-        self.table = read_table(self._guardian, self._strangers)
+            self._unrelated.clear()
+        self.table = read_table(self._guardian, self._unrelated)
         for pid, process in self.table.items():
             if pid not in self._commands:
                 self._commands[pid] = (command_of(pid), cwd_of(pid))
@@ -155,7 +155,7 @@ class Observer:
         return pid in self.table and self.table[pid].state != "Z"
 
     def rank_of(self, pid: int) -> int | None:
-        """The rank a process plays, if it is a rank's main process."""
+        """The rank of a process, if it is a rank's main process."""
         journal = self.journals.get(pid)
         if journal is not None and journal.inits:
             return journal.rank
@@ -176,7 +176,7 @@ class Observer:
         self._claims = {rank: self._latest(pids) for rank, pids in sorted(claims.items())}
         return self._claims
 
-    def players_of(self, rank: int) -> list[int]:
+    def processes_of(self, rank: int) -> list[int]:
         """Every process that was ever this rank, restarts included, in order."""
         return sorted((pid for pid in self.journals if self.rank_of(pid) == rank), key=self._started_ns)
 
@@ -236,7 +236,7 @@ class Observer:
         card = self.journals[pid].card if pid in self.journals else {}
         return int(card.get("ppid") or 0)
 
-    # -- telling --------------------------------------------------------------------------------------------------------------
+    # -- evidence -------------------------------------------------------------------------------------------------------------
 
     def calls_of(self, pid: int) -> tuple[Call, ...]:
         journal = self.journals.get(pid)
@@ -244,7 +244,7 @@ class Observer:
         return view.calls if view else ()
 
     def end_of(self, pid: int) -> Ended | None:
-        """How a process ended, from the best witness: itself, then whoever waited for it, then its absence."""
+        """How a process ended, by its own journal, else by the process that waited for it, else from its absence."""
         if self.is_alive(pid):
             return None
         journal = self.journals.get(pid)
@@ -253,7 +253,7 @@ class Observer:
         if crash is not None:
             number, stack = crash
             sent = -code if code is not None and code < 0 else number
-            said = last_exception(self.said_last(pid)) if sent == signal.SIGABRT else ""
+            said = last_exception(self.last_output(pid)) if sent == signal.SIGABRT else ""
             return Ended("signal", time_ns or self.moved_ns.get(pid, 0), signal=sent, stack=stack, said=said)
         if journal is not None and journal.ended is not None:
             return _as_reported(journal.ended, code)
@@ -274,7 +274,7 @@ class Observer:
     def _crash_stack(self, pid: int) -> tuple[int, Stack] | None:
         text = _read(self._live / f"f-{pid}")
         if "Fatal Python error" not in text:  # a script that enables faulthandler itself has it on its own stderr
-            text = self.said_last(pid)
+            text = self.last_output(pid)
         if "Fatal Python error" not in text:
             return None
         text = text[text.rindex("Fatal Python error") :]
@@ -377,9 +377,9 @@ class Observer:
         )
 
     def _randoms_below(self, pid: int) -> list[RandomUsed]:
-        """What the DataLoader workers of a rank told about the random numbers they used."""
-        told = {child for child, journal in self.journals.items() if journal.card.get("ppid") == pid}
-        below = sorted({*self._below(pid), *told} & self.journals.keys())
+        """The random numbers that the DataLoader workers of a rank used."""
+        children = {child for child, journal in self.journals.items() if journal.card.get("ppid") == pid}
+        below = sorted({*self._below(pid), *children} & self.journals.keys())
         return [seen for child in below for seen in self.journals[child].audit.randoms[:64]]
 
     def num_audited(self) -> int:
@@ -387,11 +387,11 @@ class Observer:
         return sum(journal.audit.num_taken for journal in self.journals.values())
 
     def _log_of(self, pid: int, calls: tuple[Call, ...], alive: bool) -> CollectiveLog:
-        """The recorder's last word if the rank left one, else what was fetched, else the calls alone."""
-        last_word = self._live / f"x-{pid}.json"
-        if not alive and last_word.exists():
+        """The recorder's dump at the end if the rank left one, else what was fetched, else the calls alone."""
+        last_dump = self._live / f"x-{pid}.json"
+        if not alive and last_dump.exists():
             inits = self.journals[pid].inits if pid in self.journals else []
-            log = read_flights([last_word.read_bytes()], calls, inits[-1].backend if inits else "")
+            log = read_flights([last_dump.read_bytes()], calls, inits[-1].backend if inits else "")
             if log is not None and len(log):
                 return log
         fetched = self._flights.get(pid)
@@ -403,10 +403,6 @@ class Observer:
 def source_files(stacks: list[Stack]) -> set[str]:
     """The user's own files that stacks mention."""
     return {frame.file for stack in stacks for frame in stack if frame.file.startswith("/") and is_user_file(frame.file)}
-
-
-def now_ns() -> int:
-    return time.time_ns()
 
 
 def _as_reported(own: Ended, code: int | None) -> Ended:

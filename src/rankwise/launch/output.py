@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import IO
 
 from rankwise.launch.faults import Faults
-from rankwise.launch.screen import Screen
 from rankwise.launch.tags import TagReader
+from rankwise.launch.terminal import Terminal
 
 _CHUNK = 1 << 16
 _PROMPT_S = 0.15  # an unfinished line that rests so long is a prompt, or something else to be seen now
@@ -49,7 +49,7 @@ class OutputPump:
     def __init__(self, sink: Path, logs: Path, is_tagged: bool = False, faults: Faults | None = None) -> None:
         self._logs = logs
         self._faults = faults or Faults()
-        self._screen = Screen(self._faults)
+        self._terminal = Terminal(self._faults)
         self._ranks: dict[int, int] = {}
         self._files: dict[int | None, IO[bytes]] = {}
         self._selector = selectors.DefaultSelector()
@@ -72,7 +72,7 @@ class OutputPump:
         self._is_muted = False
         self._unfinished: dict[int, _Source] = {}  # with a part of a line that is not on the terminal yet
         self._thread = threading.Thread(target=self._run, name="output", daemon=True)
-        self.shows_status = self._screen.shows_status
+        self.shows_status = self._terminal.shows_status
         self.bytes_seen: dict[int | None, int] = {}
 
     def identities(self) -> str:
@@ -100,7 +100,7 @@ class OutputPump:
                 file.close()
                 self._merge(self._logs / f"pid-{pid}.log", self._logs / f"rank-{rank}.log")
 
-    def said_last(self, pid: int | None) -> str:
+    def last_output(self, pid: int | None) -> str:
         """The end of what a process has printed so far; None is the command, and who shares its pipe."""
         rank = self._ranks.get(pid) if pid is not None else None
         path = self._logs / ("launcher.log" if pid is None else f"pid-{pid}.log" if rank is None else f"rank-{rank}.log")
@@ -124,12 +124,12 @@ class OutputPump:
     def status(self, text: str) -> None:
         """Show the live line (terminals only); empty text removes it."""
         with self._lock:
-            self._screen.status(text)
+            self._terminal.status(text)
 
     def say(self, text: str) -> None:
         """Print a text of our own between the job's lines, on stderr."""
         with self._lock:
-            self._screen.write(True, text.encode(errors="backslashreplace") + b"\n")
+            self._terminal.write(True, text.encode(errors="backslashreplace") + b"\n")
 
     def mute(self) -> None:
         """The verdict is told: what the job still says while it is being ended goes to the logs only."""
@@ -256,7 +256,7 @@ class OutputPump:
             lines = bytes(source.partial[:end])
             del source.partial[:end]
             self._emit(source, lines)
-        if source.partial and self._screen.is_live(source.to_stderr):
+        if source.partial and self._terminal.is_live(source.to_stderr):
             source.partial_s = time.monotonic()
             self._unfinished[id(source)] = source
 
@@ -301,13 +301,13 @@ class OutputPump:
             source.after_return = data.endswith(b"\r")
             source.mid_line = not data.endswith(b"\n")  # after a lone \r the line may go on: "\r\n" cut in two
             data = b"".join(shown)
-        self._screen.write(source.to_stderr, data, source)
+        self._terminal.write(source.to_stderr, data, source)
 
     def _goes_on(self, source: _Source, line: bytes) -> bool:
         """Whether this piece continues the line that is there already, and needs no rank in front."""
         if not source.mid_line or source.after_return:
             return source.mid_line and line == b"\n"
-        return not self._screen.is_live(source.to_stderr) or self._screen.owns_row(source)
+        return not self._terminal.is_live(source.to_stderr) or self._terminal.owns_row(source)
 
     def _log(self, pid: int | None, data: bytes) -> None:
         file = self._files.get(pid)

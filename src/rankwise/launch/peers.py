@@ -1,4 +1,4 @@
-"""Another node as far as it has been heard of, and one job made of what all nodes saw."""
+"""What is known of another node, and the evidence of all nodes merged into one job."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rankwise.evidence.records import Ended, JobEvidence, RankEvidence
-from rankwise.launch.parcels import DAMAGE, unpack_job
+from rankwise.launch.node_messages import UNREADABLE, unpack_job
 
 
 @dataclass
 class Peer:
-    """Another node, as far as it has been heard of."""
+    """What is known of another node."""
 
     number: int
     host: str = ""
@@ -36,18 +36,18 @@ class Peer:
     read: tuple[int, JobEvidence | None] = (0, None)  # the snapshot unpacked, and which version that was
 
     def take_status(self, channel: str, text: str, now_s: float, now_ns: int) -> None:
-        """Its status as a channel shows it; an older one than known, or one that makes no sense, changes nothing."""
+        """Take its status from a channel; an older one than known, or an unreadable one, changes nothing."""
         try:
             facts = json.loads(text)
             beat, serial = int(facts["beat"]), int(facts.get("serial", 0))
-        except DAMAGE:
+        except UNREADABLE:
             return
         self.num_polls += 1
         if self.beats.get(channel) != beat:
             self.beats[channel], self.heard_s, self.heard_ns, self.num_polls = beat, now_s, now_ns, 0
             self.first_ns = self.first_ns or now_ns
         if serial > self.serial:
-            with contextlib.suppress(*DAMAGE):
+            with contextlib.suppress(*UNREADABLE):
                 vars(self).update(_read_status(facts), serial=serial)
 
     def has_answered(self, number: int, ask: int) -> bool:
@@ -62,7 +62,7 @@ class Peer:
 
 
 def _read_status(facts: dict[str, Any]) -> dict[str, Any]:
-    """What a peer says of itself, as the fields of `Peer`; raises one of DAMAGE for what makes no sense."""
+    """A peer's status as the fields of `Peer`; raises one of UNREADABLE for a damaged one."""
     return {
         "host": str(facts.get("host", ""))[:255],
         "ranks": {int(rank): int(pid) for rank, pid in facts.get("ranks", {}).items()},
@@ -114,7 +114,7 @@ def _were_together(kept: RankEvidence, spare: RankEvidence) -> bool:
 
 
 def lost_job(peer: Peer) -> JobEvidence:
-    """What is left of a node that is gone: its last words, if there were any, and the ranks it was known to run."""
+    """The evidence of a node that is gone: its last snapshot, if there was one, and the ranks it was known to run."""
     seen = peer.evidence() or JobEvidence((), 0, peer.heard_ns, None, 0.0, {})
     gone = Ended("vanished", peer.heard_ns)
     known = {rank: seen.ranks.get(rank) or RankEvidence(rank, pid, peer.host) for rank, pid in peer.ranks.items()}

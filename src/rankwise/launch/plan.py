@@ -72,7 +72,6 @@ class RunPlan:
     num_nodes: int = 1
     endpoint: str = ""
     job_id: str = "none"
-    max_restarts: int = 0
     may_restart: bool = False  # after a failure, or because nodes come and go
 
 
@@ -154,7 +153,6 @@ def _plan_torchrun(own: dict[str, str], torchrun: list[str], options: dict[str, 
         num_nodes=int(nodes) if nodes.isdigit() else 1,
         endpoint="" if "--standalone" in options else endpoint,
         job_id=options.get("--rdzv-id", "none"),
-        max_restarts=int(restarts) if restarts.isdigit() else 0,
         may_restart=restarts.lstrip("0") != "" or fewest not in ([], [nodes]),
         **_own(own),
     )

@@ -25,21 +25,20 @@ class Process:
     state: str
     cpu_s: float
     rss: int
-    start_ticks: int
     name: str
 
 
-def read_table(root: int, strangers: set[int] | None = None) -> dict[int, Process]:
+def read_table(root: int, unrelated: set[int] | None = None) -> dict[int, Process]:
     """All descendants of a process (zombies included), by pid.
 
-    `strangers` are processes known not to be descendants, which are not looked at; those that turn out to be such are added. Nobody
-    becomes a descendant of a process but by birth, so the caller only has to forget them before their numbers are used again.
+    `unrelated` are processes known not to be descendants, which are skipped; this call adds those it finds. A process is a descendant
+    from its start or never, so the caller only has to clear the set before pids are used again.
     """
-    strangers = set() if strangers is None else strangers
+    unrelated = set() if unrelated is None else unrelated
     table: dict[int, Process] = {}
     children: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):
-        if not entry.isdigit() or int(entry) in strangers:
+        if not entry.isdigit() or int(entry) in unrelated:
             continue
         process = _read_stat(int(entry))
         if process is not None:
@@ -52,8 +51,8 @@ def read_table(root: int, strangers: set[int] | None = None) -> dict[int, Proces
         found[pid] = table[pid]
         queue += children.get(pid, ())
     for pid, process in table.items():
-        if pid not in found and (process.parent in table or process.parent in strangers):  # else its parent has just ended
-            strangers.add(pid)
+        if pid not in found and (process.parent in table or process.parent in unrelated):  # else its parent has just ended
+            unrelated.add(pid)
     return found
 
 
@@ -197,7 +196,6 @@ def _read_stat(pid: int) -> Process | None:
         state=fields[0],
         cpu_s=(int(fields[11]) + int(fields[12])) / _TICK,
         rss=int(fields[21]) * _PAGE,
-        start_ticks=int(fields[19]),
         name=name,
     )
 

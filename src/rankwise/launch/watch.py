@@ -23,11 +23,11 @@ from rankwise.findings import Finding
 from rankwise.launch.collect import Collector
 from rankwise.launch.faults import Guard
 from rankwise.launch.job import END_GRACE_S, TICK_S, RunningJob
+from rankwise.launch.node_messages import Verdict
 from rankwise.launch.nodes import OneNode, join_nodes
 from rankwise.launch.observe import Observer
 from rankwise.launch.output import OutputPump
 from rankwise.launch.pace import Pace
-from rankwise.launch.parcels import Verdict
 from rankwise.launch.plan import RunPlan
 from rankwise.launch.starting import find_start_progress, starting_text
 from rankwise.launch.trace import write_trace
@@ -104,7 +104,7 @@ class Watch:
     def _join(self) -> None:
         """Look for the first time, and find the other nodes."""
         self._observer = Observer(self._job.live, self._job.guardian.pid, os.uname().nodename)
-        self._observer.said_last = self._output.said_last
+        self._observer.last_output = self._output.last_output
         self._observer.ended = self._job.ended
         self._collector = Collector(self._plan, self._observer, self._job.live, self._folder / "logs", self._job.started_ns)
         self._nodes = join_nodes(self._plan, self._observer, self._collect)
@@ -168,7 +168,7 @@ class Watch:
 
     def _collected(self, depth: str, exit_code: int | None = None) -> JobEvidence:
         job = self._collector.collect(depth, time.time_ns(), self._pace.stall_after_s, exit_code=exit_code)
-        tails = {"launcher": self._output.said_last(None)[-_TAIL:]} if exit_code and not job.ranks else {}
+        tails = {"launcher": self._output.last_output(None)[-_TAIL:]} if exit_code and not job.ranks else {}
         return replace(job, blind=(*job.blind, *self._job.faults.spots()), suspected=self._suspected, log_tails={**job.log_tails, **tails})
 
     def _judge(self, now: int) -> None:
@@ -223,7 +223,7 @@ class Watch:
         if slow is None or (pid := job.ranks[slow].pid) is None:
             self._straggler = []
             return []
-        self._collector.glimpse(pid)
+        self._collector.sample_stack(pid)
         if now - self._arrivals_ns > _ARRIVALS_EVERY_NS:
             self._arrivals_ns = now
             found = find_straggler(self._collected("flight"))
@@ -327,7 +327,7 @@ class Watch:
 
     def _complete_logs(self) -> None:
         for rank in self._observer.rank_pids() if self._has_joined else ():
-            journals = [self._observer.journals[pid] for pid in self._observer.players_of(rank)]
+            journals = [self._observer.journals[pid] for pid in self._observer.processes_of(rank)]
             self._output.complete_log(rank, [file for journal in journals for file in (journal.out, journal.err) if file])
 
     def _running_s(self) -> float:

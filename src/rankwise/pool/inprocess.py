@@ -28,7 +28,7 @@ from rankwise.pool.memory.requests import NOT_IN_A_LOOP, failure, not_sendable, 
 from rankwise.pool.memory.shared_memory import to_tensor
 from rankwise.pool.schedule.state import ModelState, Plan, derived, seed_of
 from rankwise.pool.stats import Counters
-from rankwise.pool.workers.lanes import copied, seen
+from rankwise.pool.workers.lanes import copy_place, to_value
 from rankwise.pool.workers.loading import Loaded, load, seeded
 from rankwise.pool.workers.row_checks import RowChecker
 from rankwise.pool.workers.runner import Runner
@@ -223,12 +223,12 @@ class InProcess:
         """What the model gave, as a node; where one tensor gives one tensor, which is the usual case, by the shortest way."""
         if len(inputs) == 1 and model.is_plain and _is_plain(inputs[0]):
             output = model.run(inputs[0].clone())
-            return output if _is_plain(output) else pack(output, copied)
+            return output if _is_plain(output) else pack(output, copy_place)
         try:
-            node = pack(inputs, copied)
+            node = pack(inputs, copy_place)
         except Unsendable as error:
             raise NotSent from error
-        return pack(self._runner.call(model, unpack(node, seen)), copied)
+        return pack(self._runner.call(model, unpack(node, to_value)), copy_place)
 
     def _load(self, name: str) -> Loaded:
         if name in self._broken:

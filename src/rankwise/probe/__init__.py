@@ -1,7 +1,7 @@
-"""What rides inside every Python process of a watched job: stdlib and torch only, and never in the way.
+"""The probe runs inside every Python process of a watched job, with the standard library and torch only.
 
 Nothing here imports rankwise, because the job may run in another environment; modules import each other relatively for the same reason.
-Whatever goes wrong in here is written to the journal and the script goes on.
+A failure in here is written to the journal and the script goes on.
 """
 
 import os
@@ -11,12 +11,12 @@ RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLUR
 
 
 def start(live: str) -> None:
-    """Arm the probe: cheap hooks for everybody, the rest only for processes that look like ranks or import torch.distributed."""
+    """Start the probe: cheap hooks in every process, the rest only in processes that look like ranks or import torch.distributed."""
     from . import hooks
 
     hooks.live = live
     hooks.install()
     is_rank = any(name in os.environ for name in RANK_VARIABLES)
     if is_rank or "--multiprocessing-fork" in sys.orig_argv:
-        hooks.come_aboard()
-        hooks.keep_output_apart()
+        hooks.start_recording()
+        hooks.separate_output()

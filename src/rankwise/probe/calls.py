@@ -21,7 +21,7 @@ def noted(original: Callable[..., Any], name: str) -> Callable[..., Any]:
             result = original(*args, **kwargs)
         except BaseException as error:
             end(opened, True)
-            hooks.step_aside(error)
+            hooks.drop_wrapper_frame(error)
             raise
         end(opened)
         return result
@@ -32,7 +32,7 @@ def noted(original: Callable[..., Any], name: str) -> Callable[..., Any]:
 def begin(op: int, frame: Any) -> Opened:
     """Note that a call begins at this frame; None where it cannot be noted."""
     try:
-        record = ring.ring(hooks.live)
+        record = ring.open_ring(hooks.live)
         return None if record is None else (record, record.enter(op, frame))
     except Exception as error:
         hooks.note_broken(ring.OPS[op], error)
@@ -42,7 +42,7 @@ def begin(op: int, frame: Any) -> Opened:
 def begin_if_open(op: int, mode: str | None = None) -> Opened:
     """The same for the caller's caller, but only in a process that has a ring already: a model without collectives needs none."""
     try:
-        record = ring.here()
+        record = ring.existing()
         return None if record is None else (record, record.enter(op, sys._getframe(2), reduce_op=mode))
     except Exception as error:
         hooks.note_broken(ring.OPS[op], error)
@@ -50,7 +50,7 @@ def begin_if_open(op: int, mode: str | None = None) -> Opened:
 
 
 def note_splits(record: ring.Ring, n: int, splits_of: Callable[..., splits.Splits], args: Any, kwargs: Any) -> None:
-    """Arguments that torch will refuse are torch's to complain about: then there is nothing to note."""
+    """Note what an all_to_all sends to whom; nothing for arguments that torch will refuse."""
     try:
         record.note_splits(n, *splits_of(*args, **kwargs))
     except Exception:
@@ -67,19 +67,19 @@ def end(opened: Opened, failed: bool = False) -> int:
 
 
 def note(op: int, number: int | None = None) -> None:
-    """A moment, not a span: the caller's caller did this, and the number that belongs to it (batches so far, where none is given)."""
+    """Note something the caller's caller did that takes no time, with its number (the batches so far where none is given)."""
     try:
-        record = ring.here()
+        record = ring.existing()
         if record is not None:
-            told = record.count_of(ring.NUMBER["next_batch"]) if number is None else number
-            record.leave(record.enter(op, sys._getframe(2), peer=told))
+            noted = record.count_of(ring.NUMBER["next_batch"]) if number is None else number
+            record.leave(record.enter(op, sys._getframe(2), peer=noted))
     except Exception as error:
         hooks.note_broken(ring.OPS[op], error)
 
 
 def count(op: int) -> None:
     try:
-        record = ring.here()
+        record = ring.existing()
         if record is not None:
             record.mark(op)
     except Exception as error:

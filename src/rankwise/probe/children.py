@@ -1,4 +1,4 @@
-"""Sees the processes this one starts: multiprocessing's as they begin and end, and everybody's exit code.
+"""Sees the processes this one starts: multiprocessing's as they begin and end, and the exit code of all.
 
 Loaded wherever `subprocess` or `multiprocessing` are, torch or not, so it imports nothing that is not loaded anyway.
 """
@@ -15,34 +15,20 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-_is_followed = False
+_is_followed = False  # whether children of this process are followed too
 _handled_before: BaseException | None = None
 
 
 def watch_start(module: ModuleType) -> None:
     """In every child that multiprocessing starts, whatever its class does."""
-    cls = module.BaseProcess
-    original = cls._bootstrap
-
-    def _bootstrap(self: Any, *args: Any, **kwargs: Any) -> Any:
-        hooks.guarded(_begin)(self)
-        try:
-            return original(self, *args, **kwargs)
-        except BaseException as error:
-            hooks.step_aside(error)
-            raise
-
-    cls._bootstrap = _bootstrap
+    module.BaseProcess._bootstrap = hooks.wrap(module.BaseProcess._bootstrap, hooks.guarded(_begin))
 
 
-def _begin(process: Any) -> None:
+def _begin(*_: Any, **__: Any) -> None:
     global _is_followed, _handled_before
-    if "torch" in sys.modules or hooks.is_of_the_crew() or "--multiprocessing-fork" in sys.orig_argv:
-        hooks.come_aboard()
-        hooks.keep_output_apart()
-        from . import journal
-
-        journal.write("child", name=process.name)
+    if "torch" in sys.modules or hooks.is_recording_or_forked() or "--multiprocessing-fork" in sys.orig_argv:
+        hooks.start_recording()
+        hooks.separate_output()
     _handled_before = sys.exc_info()[1]  # where the parent forked inside an `except`
     _follow()
     if not _is_followed:  # else inherited from a parent that is itself such a child
@@ -53,7 +39,7 @@ def _begin(process: Any) -> None:
 
 
 def _follow(_: ModuleType | None = None) -> None:
-    """multiprocessing runs its finalizers in a `finally` around `run()`: what was raised is in flight then, and no frame of ours in it."""
+    """multiprocessing runs its finalizers in a `finally` around `run()`: its exception is at hand there, without a frame of ours."""
     from multiprocessing import util
 
     util.Finalize(None, hooks.guarded(_end), exitpriority=1_000_000)
@@ -63,33 +49,21 @@ def _end() -> None:
     error = sys.exc_info()[1]
     if error is _handled_before:
         error = None
-    if error is not None or hooks.is_aboard():
+    if error is not None or hooks.is_recording():
         from . import exits
 
         exits.note_child_end(error)
 
 
 def watch_torchrun(module: ModuleType) -> None:
-    """Which process torchrun starts as which rank: one that is not Python, or is gone at once, could not be asked."""
-    cls = module.SubprocessHandler
-    original = cls._popen
-
-    def _popen(self: Any, args: Any, env: Any) -> Any:
-        try:
-            process = original(self, args, env)
-        except BaseException as error:
-            hooks.step_aside(error)
-            raise
-        hooks.guarded(_note_rank)(process.pid, env)
-        return process
-
-    cls._popen = _popen
+    """Which process torchrun starts as which rank: a process that is not Python, or ends at once, cannot say so itself."""
+    module.SubprocessHandler._popen = hooks.wrap(module.SubprocessHandler._popen, after=hooks.guarded(_note_rank))
 
 
-def _note_rank(pid: int, env: dict[str, str]) -> None:
+def _note_rank(_frame: Any, process: Any, _handler: Any, _command: Any, env: dict[str, str]) -> None:
     from . import journal
 
-    journal.write("child_start", pid=pid, env=journal.rank_environment(env))
+    journal.write("child_start", pid=process.pid, env=journal.rank_environment(env))
 
 
 def watch_poll(module: ModuleType) -> None:
@@ -101,7 +75,7 @@ def watch_poll(module: ModuleType) -> None:
         try:
             code = original(self, *args, **kwargs)
         except BaseException as error:
-            hooks.step_aside(error)
+            hooks.drop_wrapper_frame(error)
             raise
         if before is None and code is not None:
             hooks.guarded(_note_code)(self.pid, code)
@@ -126,7 +100,7 @@ def watch_subprocess(module: ModuleType) -> None:
 
 
 def _note_code(pid: int, code: int) -> None:
-    """Failures always; success only of a process that spoke for itself, whose own words can then be checked."""
+    """Failures always; success only of a process with a journal of its own, which can then be checked against its exit code."""
     if code or os.path.exists(f"{hooks.live}/p-{pid}.jsonl"):
         from . import journal
 

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from . import calls, ddp, exits, hooks, journal, ports, ring, server, sites, splits, streams
-from .audit import parts, record, spans, times
+from .audit import events, record, spans, times
 
 # function: position of tensor, group, peer, reduce op or tag (None: it has none), with the names they have as keywords
 _SHAPES: dict[str, tuple[tuple[int, str] | None, tuple[int, str], tuple[int, str] | None, tuple[int, str] | None]] = {
@@ -48,7 +48,7 @@ _SPLITS: dict[str, Callable[..., splits.Splits]] = {"all_to_all": splits.of_list
 
 def attach(module: ModuleType) -> None:
     """Runs right after `distributed_c10d`, before anybody could import its functions by name."""
-    hooks.come_aboard()
+    hooks.start_recording()
     import torch
 
     journal.write("torch", version=torch.__version__)
@@ -75,12 +75,12 @@ def _recorded(original: Callable[..., Any], name: str, *shape: tuple[int, str] |
             if peer is None and group_peer_key in kwargs:
                 peer = _global_rank(group, kwargs[group_peer_key])
             op = args[op_at] if op_at < given else kwargs.get(op_key)
-            place = ring.ring(hooks.live)
+            place = ring.open_ring(hooks.live)
             if place is None:
                 return None
             name_of_group = "0" if group is None else _group_name(group)
             if is_audited:
-                parts.reduced(name, name_of_group, tensor, sys._getframe(2))
+                events.reduced(name, name_of_group, tensor, sys._getframe(2))
             n = place.enter(
                 number,
                 sys._getframe(2),
@@ -105,7 +105,7 @@ def _recorded(original: Callable[..., Any], name: str, *shape: tuple[int, str] |
             result = original(*args, **kwargs)
         except BaseException as error:
             calls.end(opened, True)
-            hooks.step_aside(error)
+            hooks.drop_wrapper_frame(error)
             raise
         took_ns = calls.end(opened)
         if is_audited:
@@ -129,7 +129,7 @@ def _recorded_init(module: ModuleType, original: Callable[..., Any]) -> Callable
             result = original(*args, **kwargs)
         except BaseException as error:
             hooks.guarded(_end_init)(opened, error)
-            hooks.step_aside(error)
+            hooks.drop_wrapper_frame(error)
             raise
         hooks.guarded(_end_init)(opened, None)
         hooks.guarded(_note_rank)(module)
@@ -139,8 +139,8 @@ def _recorded_init(module: ModuleType, original: Callable[..., Any]) -> Callable
 
 
 def _begin_init(args: Any, kwargs: Any) -> Any:
-    hooks.come_aboard()
-    hooks.keep_output_apart()
+    hooks.start_recording()
+    hooks.separate_output()
     exits.go_first()
     names = ("backend", "init_method", "timeout", "world_size", "rank", "store", "group_name")
     given = {**dict(zip(names, args)), **kwargs}
@@ -193,7 +193,7 @@ def _recorded_new_group(original: Callable[..., Any]) -> Callable[..., Any]:
         try:
             group = original(*args, **kwargs)
         except BaseException as error:
-            hooks.step_aside(error)
+            hooks.drop_wrapper_frame(error)
             raise
         finally:
             calls.end(opened, group is None)
@@ -235,5 +235,5 @@ def _whole(value: Any, variable: str) -> int | None:
 def hide_from_compiler(module: ModuleType) -> None:
     """Have torch.compile leave what rides in the wrappers alone, as it leaves torch.distributed's own functions alone."""
     own = ("calls", "collectives", "hooks", "journal", "ring", "sites")
-    for part in (*own, "audit.parts", "audit.files", "audit.record", "audit.reduces", "audit.times"):
+    for part in (*own, "audit.events", "audit.files", "audit.record", "audit.reduces", "audit.times"):
         module.add(f"{__package__}.{part}")

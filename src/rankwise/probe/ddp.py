@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from . import calls, hooks, journal, ring, sites
-from .audit import data, parts, record, spans, times, window
+from .audit import data, events, record, spans, times, window
 
 _MAX_PARAMETERS = 4000
 _wrapped_backward = False
@@ -27,7 +27,8 @@ def attach(module: ModuleType) -> None:
 def attach_dataloader(module: ModuleType) -> None:
     """Count batches, so that a loop over data shows as progress; note where each pass over the data begins, and that it came to its end."""
     cls, is_audited = module._BaseDataLoaderIter, record.is_on()
-    data.attach(module)
+    if is_audited:
+        data.attach(module)
     original, original_iter = cls.__next__, module.DataLoader.__iter__
     fetched, ended, began, over = (ring.NUMBER[name] for name in ("next_batch", "end_of_data", "pass_start", "pass_end"))
 
@@ -42,11 +43,11 @@ def attach_dataloader(module: ModuleType) -> None:
                 calls.note(over, self._num_yielded)
                 if is_audited:
                     data.pass_ended(self)
-            hooks.step_aside(error)
+            hooks.drop_wrapper_frame(error)
             raise
         calls.count(fetched)
         if is_audited:
-            times.add("data", parts.now_ns() - began)
+            times.add("data", events.now_ns() - began)
             data.batch_given(self, batch)
         return batch
 
@@ -56,7 +57,7 @@ def attach_dataloader(module: ModuleType) -> None:
         try:
             iterator = original_iter(self)
         except BaseException as error:
-            hooks.step_aside(error)
+            hooks.drop_wrapper_frame(error)
             raise
         if is_audited:
             data.pass_began(self, iterator, sys._getframe(1))
@@ -76,13 +77,13 @@ def _recorded_init(original: Callable[..., Any]) -> Callable[..., Any]:
         try:
             original(self, *args, **kwargs)
         except BaseException as error:
-            hooks.step_aside(error)
+            hooks.drop_wrapper_frame(error)
             raise
         finally:
             calls.end(opened)
         hooks.guarded(_remember)(self, model)
         if record.is_on():
-            parts.ddp_built(self, sys._getframe(1))
+            events.ddp_built(self, sys._getframe(1))
 
     return __init__
 
@@ -118,7 +119,7 @@ def _recorded_forward(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, *inputs, **kwargs)
         mode = _mode_of(self, torch.is_grad_enabled())
         if is_audited:
-            parts.forward(self, inputs, kwargs, mode, sys._getframe(1))
+            events.forward(self, inputs, kwargs, mode, sys._getframe(1))
         opened = calls.begin_if_open(number, mode)
         if spans.IS_ON:
             spans.begin("forward")
@@ -127,7 +128,7 @@ def _recorded_forward(original: Callable[..., Any]) -> Callable[..., Any]:
         except BaseException as error:
             calls.end(opened, True)
             hooks.guarded(_note_unused)(self, error)
-            hooks.step_aside(error)
+            hooks.drop_wrapper_frame(error)
             raise
         took_ns = calls.end(opened)
         if is_audited:
@@ -174,7 +175,7 @@ def mark_backward() -> None:
 
     original = torch.autograd.backward
     torch.autograd.backward = _audited_backward(original) if record.is_on() else calls.noted(original, "backward")
-    parts.joined()
+    events.joined()
 
 
 def _audited_backward(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -182,9 +183,9 @@ def _audited_backward(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def backward(*args: Any, **kwargs: Any) -> Any:
-        is_awake = record.is_awake
-        if is_awake:
-            parts.backward_begins(args, kwargs, sys._getframe(1))
+        is_step_observed = record.is_step_observed
+        if is_step_observed:
+            events.backward_begins(args, kwargs, sys._getframe(1))
         opened = calls.begin_if_open(op)
         if spans.IS_ON:
             spans.begin("backward")
@@ -192,13 +193,13 @@ def _audited_backward(original: Callable[..., Any]) -> Callable[..., Any]:
             result = original(*args, **kwargs)
         except BaseException as error:
             calls.end(opened, True)
-            hooks.step_aside(error)
+            hooks.drop_wrapper_frame(error)
             raise
         times.add("backward", calls.end(opened))
-        if is_awake:
-            parts.backward_ended(sys._getframe(1))
+        if is_step_observed:
+            events.backward_ended(sys._getframe(1))
         else:
-            window.passed_by()
+            window.count_backward()
         return result
 
     return backward

@@ -8,37 +8,34 @@ import faulthandler
 import os
 import sys
 
-from . import held, hooks, journal, sites
+from . import descriptors, hooks, journal, sites
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import ModuleType
-    from typing import Any, TypeVar
-
-    Function = TypeVar("Function", bound=Callable[..., Any])
+    from typing import Any
 
 STACK_SIGNAL = _signal.SIGRTMAX - 2
 _ended_pid = 0
 _last_exit_call: list[Any] = []
 _exit_code: Any = None
 _installed = False
-_told_first: list[ModuleType] = []
+_registered_with: list[ModuleType] = []
 
 
 def install() -> None:
-    """Once per interpreter; a forked child that comes aboard only gets a file of its own for the stacks it is asked for."""
+    """Once per interpreter; a forked child that is recorded too only gets its own file for the stacks it is asked for."""
     global _installed
     if _installed:
-        held.rehold("stacks", _path("t"))
+        descriptors.reopen_in_child("stacks", _path("t"))
         return
     _installed = True
     _watch_crashes()
     atexit.register(_at_exit)
     os.register_at_fork(after_in_child=hooks.guarded(_after_fork))
-    os._exit = _recorded_os_exit(os._exit)  # type: ignore[assignment]
-    os.kill = _recorded_kill(os.kill)
-    sys.exit = _recorded_sys_exit(sys.exit)
+    os._exit = hooks.wrap(os._exit, hooks.guarded(_note_os_exit))
+    os.kill = hooks.wrap(os.kill, hooks.guarded(_note_signal))
+    sys.exit = hooks.wrap(sys.exit, hooks.guarded(_note_exit_call))
     hooks.after("_sitebuiltins", "exits", "watch_quitter")
     hooks.after("threading", "exits", "watch_threads")
 
@@ -49,8 +46,8 @@ def go_first() -> None:
     atexit.register(_at_exit)
     import threading
 
-    if threading not in _told_first:
-        _told_first.append(threading)
+    if threading not in _registered_with:
+        _registered_with.append(threading)
         threading._register_atexit(_at_exit)  # type: ignore[attr-defined]  # private, but the only hook before the joins
 
 
@@ -114,21 +111,21 @@ def _note_end(kind: str, code: Any, stack: Any = ()) -> None:
     if not isinstance(code, int):
         code = 0 if code is None else 1
     code = int(code) if abs(code) < 2**31 else 255
-    audit = sys.modules.get(f"{__package__}.audit.parts")
+    audit = sys.modules.get(f"{__package__}.audit.events")
     if audit is not None:
         audit.process_ends()
     hooks.guarded(journal.write)("exit", kind=kind, code=code, frames=list(stack))
     server = sys.modules.get(f"{__package__}.server")
     if server is not None:
-        hooks.guarded(server.dump_flight_recorder)(hooks.live)
+        hooks.guarded(server.write_flight_recorder)(hooks.live)
 
 
 def _watch_crashes() -> None:
     """A native crash leaves the Python stack in our file; a real-time signal does the same on request, where ptrace is refused."""
     if not faulthandler.is_enabled():
-        faulthandler.enable(held.hold("crash", _path("f")))
+        faulthandler.enable(descriptors.keep_open("crash", _path("f")))
     if _signal.getsignal(STACK_SIGNAL) == _signal.SIG_DFL:
-        faulthandler.register(STACK_SIGNAL, held.hold("stacks", _path("t")), all_threads=True, chain=False)
+        faulthandler.register(STACK_SIGNAL, descriptors.keep_open("stacks", _path("t")), all_threads=True, chain=False)
 
 
 def _path(kind: str) -> str:
@@ -144,55 +141,25 @@ def _after_fork() -> None:
     _last_exit_call.clear()
     _exit_code = None
     sites.forget()
-    held.rehold("crash", _path("f"))
+    descriptors.reopen_in_child("crash", _path("f"))
 
 
-def _recorded_os_exit(original: Callable[[int], Any]) -> Callable[[int], Any]:
-    def _exit(status: int) -> Any:
-        hooks.guarded(_note_os_exit)(status, sys._getframe(1))
-        try:
-            return original(status)
-        except BaseException as error:
-            hooks.step_aside(error)
-            raise
-
-    return _dressed(_exit, original)
-
-
-def _note_os_exit(status: int, frame: Any) -> None:
+def _note_os_exit(frame: Any, status: int) -> None:
     stack = sites.stack_of(frame)
     if _ended_pid != os.getpid() and not (stack and "multiprocessing" in stack[0][0]):
         _note_end("os_exit", status, stack)
 
 
-def _recorded_sys_exit(original: Callable[..., Any]) -> Callable[..., Any]:
-    def exit(status: Any = None, /) -> Any:  # noqa: A001  sys.exit's own name
-        hooks.guarded(_note_exit_call)(status, sys._getframe(1))
-        try:
-            return original(status)
-        except BaseException as error:
-            hooks.step_aside(error)
-            raise
-
-    return _dressed(exit, original)
-
-
 def watch_quitter(module: ModuleType) -> None:
     """`exit()` and `quit()`, which raise SystemExit themselves."""
-    original = module.Quitter.__call__
-
-    def __call__(self: Any, code: Any = None) -> Any:
-        hooks.guarded(_note_exit_call)(code, sys._getframe(1))
-        try:
-            return original(self, code)
-        except BaseException as error:
-            hooks.step_aside(error)
-            raise
-
-    module.Quitter.__call__ = _dressed(__call__, original)
+    module.Quitter.__call__ = hooks.wrap(module.Quitter.__call__, hooks.guarded(_note_quit))
 
 
-def _note_exit_call(status: Any, frame: Any) -> None:
+def _note_quit(frame: Any, _quitter: Any, code: Any = None) -> None:
+    _note_exit_call(frame, code)
+
+
+def _note_exit_call(frame: Any, status: Any = None) -> None:
     global _exit_code
     _exit_code = status
     _last_exit_call[:] = [sites.stack_of(frame)]
@@ -201,19 +168,7 @@ def _note_exit_call(status: Any, frame: Any) -> None:
         note_exception(handled)
 
 
-def _recorded_kill(original: Callable[[int, int], None]) -> Callable[[int, int], None]:
-    def kill(pid: int, sig: int, /) -> None:
-        hooks.guarded(_note_signal)(pid, sig, sys._getframe(1))
-        try:
-            return original(pid, sig)
-        except BaseException as error:
-            hooks.step_aside(error)
-            raise
-
-    return _dressed(kill, original)
-
-
-def _note_signal(pid: int, sig: int, frame: Any) -> None:
+def _note_signal(frame: Any, pid: int, sig: int) -> None:
     if int(sig):
         journal.write("signal", target=pid, signal=int(sig), frames=sites.stack_of(frame))
 
@@ -234,15 +189,6 @@ def watch_threads(module: ModuleType) -> None:
         return invoke_excepthook
 
     module._make_invoke_excepthook = make  # type: ignore[attr-defined]
-
-
-def _dressed(wrapper: Function, original: Any) -> Function:
-    """`functools.wraps`, but under a module in which pickle finds the wrapper, and without the import."""
-    for name in ("__name__", "__qualname__", "__doc__"):
-        setattr(wrapper, name, getattr(original, name))
-    wrapper.__module__ = "os" if original.__module__ == "posix" else original.__module__
-    wrapper.__wrapped__ = original  # type: ignore[attr-defined]
-    return wrapper
 
 
 def _chain_of(error: BaseException) -> list[BaseException]:

@@ -23,7 +23,7 @@ def attach(module: ModuleType) -> None:
         try:
             return before(self, *args, **kwargs)
         except BaseException as error:
-            hooks.step_aside(error)
+            hooks.drop_wrapper_frame(error)
             raise
 
     @functools.wraps(after)
@@ -32,7 +32,7 @@ def attach(module: ModuleType) -> None:
         try:
             return after(self, *args, **kwargs)
         except BaseException as error:
-            hooks.step_aside(error)
+            hooks.drop_wrapper_frame(error)
             raise
         finally:
             if is_root:
@@ -42,7 +42,7 @@ def attach(module: ModuleType) -> None:
     cls._pre_forward, cls._post_forward = pre_forward, post_forward
 
 
-def attach_first(module: ModuleType) -> None:
+def attach_fsdp1(module: ModuleType) -> None:
     """FSDP1: the wrapper's own forward; wrappers within wrappers belong to the outermost."""
     cls = module.FullyShardedDataParallel
     original = cls.forward
@@ -59,7 +59,7 @@ def attach_first(module: ModuleType) -> None:
             is_failed = False
             return output
         except BaseException as error:
-            hooks.step_aside(error)
+            hooks.drop_wrapper_frame(error)
             raise
         finally:
             calls.end(opened, is_failed)

@@ -49,7 +49,7 @@ def _noted(module: ModuleType, original: Callable[..., Any], op: int, group_at: 
             result = original(*args, **kwargs)
         except BaseException as error:
             calls.end(opened, True)
-            hooks.step_aside(error)
+            hooks.drop_wrapper_frame(error)
             raise
         calls.end(opened)
         return result
@@ -59,7 +59,7 @@ def _noted(module: ModuleType, original: Callable[..., Any], op: int, group_at: 
 
 def _begin(module: ModuleType, op: int, args: Any, kwargs: Any, group_at: int) -> calls.Opened:
     try:
-        record = ring.ring(hooks.live)
+        record = ring.open_ring(hooks.live)
         if record is None:
             return None
         tensor = args[0] if args and hasattr(args[0], "dtype") else None

@@ -13,11 +13,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from importlib.machinery import ModuleSpec
     from types import ModuleType
-    from typing import Any
+    from typing import Any, TypeVar
+
+    Function = TypeVar("Function", bound=Callable[..., Any])
 
 live = ""
-_aboard_pid = 0
-_told: set[tuple[int, str]] = set()
+_recording_pid = 0
+_reported: set[tuple[int, str]] = set()  # steps that failed: process, step
 
 # module: the part of the probe to load when it has been imported, and the function to call with it
 _after = {
@@ -25,17 +27,17 @@ _after = {
     "torch.distributed._functional_collectives": ("functional", "attach"),
     "torch.nn.parallel.distributed": ("ddp", "attach"),
     "torch.distributed.fsdp._fully_shard._fsdp_state": ("fsdp", "attach"),
-    "torch.distributed.fsdp.fully_sharded_data_parallel": ("fsdp", "attach_first"),
+    "torch.distributed.fsdp.fully_sharded_data_parallel": ("fsdp", "attach_fsdp1"),
     "torch.utils.data.dataloader": ("ddp", "attach_dataloader"),
     "torch.utils.data._utils.fetch": ("audit.data", "attach_fetchers"),
     "torch.optim.optimizer": ("audit.steps", "attach"),
     "torch.nn.modules.module": ("audit.steps", "attach_module"),
-    "torch.nn.parallel.data_parallel": ("audit.parallel", "attach"),
+    "torch.nn.parallel.data_parallel": ("audit.forwards", "attach"),
     "torch.nn.utils.clip_grad": ("audit.scaling", "attach_clipping"),
     "torch.amp.grad_scaler": ("audit.scaling", "attach"),
     "torch.serialization": ("audit.files", "attach"),
     "torch.random": ("audit.seeds", "attach"),
-    "torch._utils": ("caught", "attach"),
+    "torch._utils": ("worker_errors", "attach"),
     "torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler": ("children", "watch_torchrun"),
     "torch._dynamo.trace_rules": ("collectives", "hide_from_compiler"),
     "multiprocessing.process": ("children", "watch_start"),
@@ -48,7 +50,7 @@ _after = {
 def install() -> None:
     if os.environ.get("RANKWISE_AUDIT", "off") == "off":
         for name in [name for name, (part, _) in _after.items() if part.startswith("audit.")]:
-            del _after[name]  # not asked for: then nothing of it is there
+            del _after[name]
     sys.meta_path.insert(0, _PostImport())
     for name in list(_after):
         after(name, *_after.pop(name))
@@ -62,37 +64,37 @@ def after(name: str, part: str, function: str) -> None:
         _after[name] = (part, function)
 
 
-def come_aboard() -> None:
-    """This process matters: write its card, note how it ends. Idempotent, and once more after a fork."""
-    global _aboard_pid
-    if _aboard_pid == os.getpid():
+def start_recording() -> None:
+    """Write who this process is and note how it ends. Does so once per process: a forked child calls it again."""
+    global _recording_pid
+    if _recording_pid == os.getpid():
         return
-    _aboard_pid = os.getpid()
+    _recording_pid = os.getpid()
     from . import exits, journal
 
     guarded(journal.open_in)(live)
-    guarded(journal.write_card)()
+    guarded(journal.write_process_info)()
     guarded(exits.install)()
 
 
-def is_aboard() -> bool:
-    return _aboard_pid == os.getpid()
+def is_recording() -> bool:
+    return _recording_pid == os.getpid()
 
 
-def is_of_the_crew() -> bool:
-    """True in a process that is aboard, and in one forked from it."""
-    return _aboard_pid != 0
+def is_recording_or_forked() -> bool:
+    """True in a process that is recorded, and in one forked from it."""
+    return _recording_pid != 0
 
 
-def keep_output_apart() -> None:
-    """Only for what is (or may become) a rank: a launcher's pipe must stay the one its ranks inherit."""
+def separate_output() -> None:
+    """Give this process its own pipe to the launcher. Only for what is or may become a rank: ranks inherit their launcher's pipe."""
     from . import streams
 
-    guarded(streams.keep_apart)()
+    guarded(streams.separate)()
 
 
 def guarded(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A step of the probe that may fail without anybody noticing but the journal."""
+    """The function itself, but an exception goes to the journal instead of the script."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         try:
@@ -104,18 +106,52 @@ def guarded(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def step_aside(error: BaseException) -> None:
-    """Take the wrapper that caught this off its traceback, which is the user's; a bare `raise` after it adds nothing."""
+def wrap(
+    original: Callable[..., Any], before: Callable[..., Any] | None = None, after: Callable[..., Any] | None = None
+) -> Callable[..., Any]:
+    """The function itself, with `before(frame, …)` ahead of each call and `after(frame, result, …)` behind each that returned.
+
+    `frame` is the caller's, and the call's own arguments follow. Neither function may raise.
+    """
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        frame = sys._getframe(1)
+        if before is not None:
+            before(frame, *args, **kwargs)
+        try:
+            result = original(*args, **kwargs)
+        except BaseException as error:
+            drop_wrapper_frame(error)
+            raise
+        if after is not None:
+            after(frame, result, *args, **kwargs)
+        return result
+
+    return dress(call, original)
+
+
+def dress(wrapper: Function, original: Any) -> Function:
+    """`functools.wraps`, but under a module in which pickle finds the wrapper, and without the import."""
+    for name in ("__name__", "__qualname__", "__doc__"):
+        setattr(wrapper, name, getattr(original, name))
+    wrapper.__dict__.update(getattr(original, "__dict__", {}))
+    wrapper.__module__ = "os" if original.__module__ == "posix" else original.__module__
+    wrapper.__wrapped__ = original  # type: ignore[attr-defined]
+    return wrapper
+
+
+def drop_wrapper_frame(error: BaseException) -> None:
+    """Remove the wrapper that caught this exception from its traceback, which is the user's; a bare `raise` afterwards adds nothing."""
     if error.__traceback__ is not None:
         error.__traceback__ = error.__traceback__.tb_next
 
 
 def note_broken(what: str, error: BaseException) -> None:
-    """Say once that a step failed: what fails at every call must not cost a line at every call."""
+    """Write once per process that a step failed: a step that fails at every call must not cost a line at every call."""
     try:
-        if (os.getpid(), what) in _told:
+        if (os.getpid(), what) in _reported:
             return
-        _told.add((os.getpid(), what))
+        _reported.add((os.getpid(), what))
         from . import journal
 
         journal.write("broken", what=what, error=f"{type(error).__name__}: {error}"[:500])
@@ -147,7 +183,7 @@ def _wrap_loader(loader: Any, name: str) -> None:
         try:
             original(module)
         except BaseException as error:
-            step_aside(error)
+            drop_wrapper_frame(error)
             raise
         loader.__dict__.pop("exec_module", None)
         if name in _after:

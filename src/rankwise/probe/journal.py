@@ -8,7 +8,7 @@ import sys
 import time
 from _json import encode_basestring_ascii as _quoted
 
-from . import held, hooks
+from . import descriptors, hooks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _CONSTANTS = {None: "null", True: "true", False: "false"}
 
 
 def open_in(live: str) -> None:
-    """From now on lines go to this process's own file; a forked child gets a new one."""
+    """Write to this process's own file from now on; a forked child gets a new one."""
     global _live, _path, _pid
     if _pid != os.getpid():
         _pid, _live = os.getpid(), live
@@ -54,7 +54,7 @@ def write(what: str, /, **facts: Any) -> None:
     try:
         fd = os.open(_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        kept = held.descriptor("journal", _path)
+        kept = descriptors.find("journal", _path)
         if error.errno not in (errno.EMFILE, errno.ENFILE) or kept < 0:
             raise
         os.write(kept, data)
@@ -65,7 +65,7 @@ def write(what: str, /, **facts: Any) -> None:
         os.close(fd)
 
 
-def write_card() -> None:
+def write_process_info() -> None:
     """Who this process is: its command, its parent, and the part of its environment that decides about ranks."""
     write(
         "card",
@@ -78,7 +78,7 @@ def write_card() -> None:
         python=sys.version.split()[0],
         env=rank_environment(),
     )
-    held.hold("journal", _path)  # for the day the script has used up all descriptors: that is an end worth telling
+    descriptors.keep_open("journal", _path)  # a script that has used up all descriptors still gets its end recorded
 
 
 def rank_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -91,7 +91,7 @@ def rank_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def _json(value: Any) -> str:
-    """As `json.dumps(value, default=str)`, whose import alone costs a process without torch more than all the rest."""
+    """As `json.dumps(value, default=str)`: importing `json` costs a process without torch more than the rest of the probe."""
     if isinstance(value, str):
         return _quoted(value)
     if value is None or value is True or value is False:

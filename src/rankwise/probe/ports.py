@@ -8,7 +8,7 @@ _LISTEN = "0A"
 
 
 def holder_of(message: str) -> dict[str, Any] | None:
-    """The process that holds the port an error message speaks of; None where it cannot be told."""
+    """The process that holds the port an error message names; None where it is not known."""
     match = re.search(r"port:?\s*(\d+)", message) or re.search(r":(\d{2,5})\b", message)
     port = int(match[1]) if match else int(os.environ.get("MASTER_PORT", "0") or 0)
     inodes = _listening_inodes(port)

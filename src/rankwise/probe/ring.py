@@ -125,13 +125,13 @@ _ring: Ring | None = None
 _pid = 0  # of the process that has made its ring, or tried to
 
 
-def here() -> Ring | None:
+def existing() -> Ring | None:
     """This process's ring if it already has one; never a parent's."""
     return _ring
 
 
-def ring(live: str) -> Ring | None:
-    """This process's ring, made on first use; None where it cannot be had."""
+def open_ring(live: str) -> Ring | None:
+    """This process's ring, made on first use; None where it cannot be made."""
     global _ring, _pid
     if not _pid:
         _pid = os.getpid()

@@ -1,16 +1,16 @@
-"""Opens torch's own window into the process: a C++ thread that answers with the flight recorder even while Python holds the GIL."""
+"""Starts torch's worker server: a C++ thread that answers with the flight recorder even while Python holds the GIL."""
 
 import ctypes
 import os
 from typing import Any
 
-from . import held, journal
+from . import descriptors, journal
 
 _pid = 0
 
 
 def start(live: str) -> None:
-    """Serve the flight recorder on a unix socket. The names are torch's private ones: probed for, and done without."""
+    """Serve the flight recorder on a unix socket. torch's names for this are private: a torch without them goes without."""
     global _pid
     if _pid == os.getpid():
         return
@@ -22,15 +22,15 @@ def start(live: str) -> None:
         journal.write("broken", what="worker server", error="this torch has no _WorkerServer")
         return
     path = f"{live}/s-{_pid}"
-    window = _without_its_chatter(lambda: make(path, -1))
+    server = _without_announcement(lambda: make(path, -1))
     # Never destroyed: its destructor prints warnings, and joins a thread while the interpreter goes down.
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(window))
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
     journal.write("server", path=path)
     _allow_tracing()
 
 
-def dump_flight_recorder(live: str) -> None:
-    """Leave the flight recorder's last word in a file when the process ends in an orderly way."""
+def write_flight_recorder(live: str) -> None:
+    """Write the flight recorder to a file when the process ends in an orderly way."""
     if _pid != os.getpid():
         return
     from torch._C import _distributed_c10d as c10d
@@ -42,25 +42,25 @@ def dump_flight_recorder(live: str) -> None:
         if text and b'"entries"' in _bytes(text):
             break
     if text:
-        fd = _open_last_word(f"{live}/x-{_pid}.json")
+        fd = _open_dump(f"{live}/x-{_pid}.json")
         try:
             os.write(fd, _bytes(text))
         finally:
             os.close(fd)
 
 
-def _open_last_word(path: str) -> int:
+def _open_dump(path: str) -> int:
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
     try:
         return os.open(path, flags, 0o600)
     except OSError:
-        if not held.let_go("journal"):
+        if not descriptors.close("journal"):
             raise
         return os.open(path, flags, 0o600)
 
 
-def _without_its_chatter(make: Any) -> Any:
-    """The server announces itself on stderr; hold stderr back meanwhile and pass on everything else that was written."""
+def _without_announcement(make: Any) -> Any:
+    """The server announces itself on stderr; hold stderr back meanwhile and pass on everything else written there."""
     read_end, write_end = os.pipe()
     saved = os.dup(2)
     try:

@@ -1,6 +1,6 @@
-"""Gives a rank its own way to the launcher for what it prints, so that every line can be told apart by rank.
+"""Gives a rank its own pipe to the launcher for what it prints, so that the launcher knows the rank of every line.
 
-Only descriptors that are the launcher's own pipe are exchanged (for another pipe of the launcher): whatever the user redirected stays.
+Only descriptors that are the launcher's own pipe are replaced (by another pipe of the launcher): what the user redirected stays.
 """
 
 import os
@@ -11,8 +11,8 @@ from . import RANK_VARIABLES, journal
 _done_pid = 0
 
 
-def keep_apart() -> None:
-    """Exchange stdout and stderr for pipes of this process alone. Once per process; children inherit them."""
+def separate() -> None:
+    """Replace stdout and stderr by pipes of this process alone. Once per process; children inherit them."""
     global _done_pid
     shared = os.environ.get("RANKWISE_PIPES", "").split(",")
     address = os.environ.get("RANKWISE_SINK", "")
@@ -27,8 +27,8 @@ def keep_apart() -> None:
     ends = {fd: os.pipe() for fd in ours}
     try:
         names = "".join("o" if fd == 1 else "e" for fd in ours)
-        is_taken = _send(address, f"{os.getpid()} {names} {_rank_in_environment()}\n", [ends[fd][0] for fd in ours], is_answered=True)
-        for fd in ours if is_taken else ():  # a pipe that nobody reads would end this process
+        has_received = _send(address, f"{os.getpid()} {names} {_rank_in_environment()}\n", [ends[fd][0] for fd in ours], is_confirmed=True)
+        for fd in ours if has_received else ():  # a pipe that nobody reads would end this process
             os.dup2(ends[fd][1], fd, inheritable=True)
     finally:
         for read_end, write_end in ends.values():
@@ -43,8 +43,8 @@ def name_rank(rank: int) -> None:
         _send(address, f"{os.getpid()} - {rank}\n", [])
 
 
-def _send(address: str, text: str, fds: list[int], is_answered: bool = False) -> bool:
-    """The descriptors travel inside the message; False where the launcher does not say that it has them (it may have no room for more)."""
+def _send(address: str, text: str, fds: list[int], is_confirmed: bool = False) -> bool:
+    """Send descriptors with a message; False where the launcher does not confirm them (it may have used up its own)."""
     import _socket
 
     link = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
@@ -53,7 +53,7 @@ def _send(address: str, text: str, fds: list[int], is_answered: bool = False) ->
         link.connect(address)
         rights = b"".join(fd.to_bytes(4, sys.byteorder) for fd in fds)
         link.sendmsg([text.encode()], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)] if fds else [])
-        return not is_answered or link.recv(1) == b"k"
+        return not is_confirmed or link.recv(1) == b"k"
     finally:
         link.close()
 

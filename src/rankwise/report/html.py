@@ -16,8 +16,8 @@ from rankwise.report.page.rank_state import rank_states
 from rankwise.report.page.scene import Scene, make_scene
 from rankwise.report.page.stacks import stack_section
 from rankwise.report.page.timeline_table import timeline_section
-from rankwise.report.verdict import findings_of, seconds_of
-from rankwise.report.wording import duration_text, one_line
+from rankwise.report.verdict import findings_of, outcome_facts
+from rankwise.report.wording import one_line
 
 _OUTCOME_TONES = {"completed": "good", "running": "calm", "stalled": "warn"}
 
@@ -61,16 +61,10 @@ def _head(verdict: dict[str, Any], scene: Scene) -> Html:
 
 def _masthead(verdict: dict[str, Any], scene: Scene) -> Html:
     outcome = one_line(verdict.get("outcome", "unknown"), 40)
-    running, stuck = seconds_of(verdict, "running"), seconds_of(verdict, "stuck_before_verdict")
-    size, code = verdict.get("world_size"), verdict.get("exit_code")
-    facts = [
-        f"{size:,} rank{'s' * (size != 1)}" if isinstance(size, int) else "",
-        f"ran {duration_text(running)}" if running is not None else "",
-        f"stuck {duration_text(stuck)} before the verdict" if stuck else "",
-        f"exit code {code}" if isinstance(code, int) else "",
-    ]
     pill = tag("span", outcome, class_=f"outcome {_OUTCOME_TONES.get(outcome, 'bad')}")
-    return tag("header", tag("span", "rankwise", class_="brand"), pill, *(tag("span", fact) for fact in facts if fact), class_="masthead")
+    return tag(
+        "header", tag("span", "rankwise", class_="brand"), pill, *(tag("span", fact) for fact in outcome_facts(verdict)), class_="masthead"
+    )
 
 
 def _verdict(scene: Scene) -> Html:

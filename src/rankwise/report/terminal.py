@@ -14,8 +14,8 @@ from rich.text import Text
 
 from rankwise.findings import Finding
 from rankwise.report.places import WhereLine, where_lines
-from rankwise.report.verdict import findings_of, seconds_of
-from rankwise.report.wording import duration_text, one_line, printable
+from rankwise.report.verdict import findings_of, outcome_facts
+from rankwise.report.wording import one_line, printable
 from rankwise.stages import STAGE_NAMED
 
 _MARGIN = 7  # "where" and two spaces
@@ -144,15 +144,7 @@ def _wrapped(text: Text, room: int, indent: int = 0) -> list[Text]:
 
 def _outcome_line(verdict: dict[str, Any]) -> Text:
     outcome = one_line(verdict.get("outcome", "unknown"), 40)
-    running, stuck = seconds_of(verdict, "running"), seconds_of(verdict, "stuck_before_verdict")
-    world_size, exit_code = verdict.get("world_size"), verdict.get("exit_code")
-    facts = [
-        f"{world_size} rank{'s' * (world_size != 1)}" if isinstance(world_size, int) else "",
-        f"ran {duration_text(running)}" if running is not None else "",
-        f"stuck {duration_text(stuck)} before the verdict" if stuck else "",
-        f"exit code {exit_code}" if isinstance(exit_code, int) else "",
-    ]
-    return Text.assemble((outcome, _OUTCOME_STYLES.get(outcome, "bold red")), *(f" · {fact}" for fact in facts if fact))
+    return Text.assemble((outcome, _OUTCOME_STYLES.get(outcome, "bold red")), *(f" · {fact}" for fact in outcome_facts(verdict)))
 
 
 def _indented(line: Text) -> Text:

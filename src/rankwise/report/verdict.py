@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from rankwise.files import write_whole
 from rankwise.findings import Finding
+from rankwise.report.wording import duration_text
 
 Outcome = Literal["completed", "crashed", "hung", "stalled", "running"]
 SCHEMA = 1
@@ -48,6 +49,19 @@ def findings_of(verdict: dict[str, Any]) -> list[Finding]:
     entries = raw[:_MAX_FINDINGS] if isinstance(raw, list) else []
     found = (_finding_of(entry) for entry in entries if isinstance(entry, dict))
     return [finding for finding in found if finding is not None]
+
+
+def outcome_facts(verdict: dict[str, Any]) -> list[str]:
+    """`2 ranks`, `ran 31 s`, `stuck 8 s before the verdict`, `exit code 70`: those that the verdict has."""
+    running, stuck = seconds_of(verdict, "running"), seconds_of(verdict, "stuck_before_verdict")
+    size, code = verdict.get("world_size"), verdict.get("exit_code")
+    facts = [
+        f"{size:,} rank{'s' * (size != 1)}" if isinstance(size, int) else "",
+        f"ran {duration_text(running)}" if running is not None else "",
+        f"stuck {duration_text(stuck)} before the verdict" if stuck else "",
+        f"exit code {code}" if isinstance(code, int) else "",
+    ]
+    return [fact for fact in facts if fact]
 
 
 def seconds_of(verdict: dict[str, Any], name: str) -> float | None:

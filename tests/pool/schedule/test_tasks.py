@@ -329,7 +329,7 @@ def test_what_one_request_did_is_not_the_next_ones_doing() -> None:
     page.run(5, 1)
     begins = page.chunk(5)
     assert begins(0)
-    page.note_own_doing()
+    page.note_own_signal()
     assert page.is_own_doing
     assert begins(1)
     assert not page.is_own_doing and page.item == 1

@@ -76,7 +76,7 @@ def test_a_note_counts_only_for_what_it_was_left_under() -> None:
     handle = WorkerHandle(1, Seat("cpu", 1))
     try:
         handle.page.run(7, 1)
-        handle.page.note_own_doing()
+        handle.page.note_own_signal()
         assert handle.death(-9).own_doing
         handle.page.run(8, 2)
         assert not handle.death(-9).own_doing

@@ -35,10 +35,10 @@ import sys
 from types import SimpleNamespace
 sys.path.insert(0, sys.argv[1])
 import torch
-from probe.audit import prints
-asked, told = prints.Asked([torch.ones(2)]), []
-asked._events.append(SimpleNamespace(query=lambda: False, synchronize=lambda: told.append("waited")))
-print(asked.are_there(), asked.numbers(), told)
+from probe.audit import fingerprints
+pending, calls = fingerprints.PendingNumbers([torch.ones(2)]), []
+pending._events.append(SimpleNamespace(query=lambda: False, synchronize=lambda: calls.append("waited")))
+print(pending.have_arrived(), pending.numbers(), calls)
 """
 
 
@@ -75,7 +75,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return now
 
 
-@record.paid
+@record.budgeted
 def look(n: int, cost_ns: int) -> bool:
     is_looked_at = record.is_sampled(n)
     spent_by_thread[0] += cost_ns if is_looked_at else 0
@@ -125,19 +125,19 @@ def test_it_looks_more_often_again_when_there_is_room(clock: list[int]) -> None:
 
 
 def test_after_the_first_steps_only_those_are_followed_that_are_looked_at(clock: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record, "is_awake", True)
+    monkeypatch.setattr(record, "is_step_observed", True)
     followed = []
     for n in range(2000):
-        record.follow(n)
-        followed += [n] * record.is_awake
+        record.choose_step(n)
+        followed += [n] * record.is_step_observed
 
     assert followed[:200] == list(range(200)) and len(followed) < 230
     assert {n for n in range(2000) if record.is_sampled(n)} <= set(followed)
 
 
 def test_a_step_is_followed_where_any_optimizer_is_looked_at(clock: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record, "is_awake", True)
-    record.follow(1001, [1001, 1003])
-    assert not record.is_awake
-    record.follow(1024, [1024, 1003])
-    assert record.is_awake
+    monkeypatch.setattr(record, "is_step_observed", True)
+    record.choose_step(1001, [1001, 1003])
+    assert not record.is_step_observed
+    record.choose_step(1024, [1024, 1003])
+    assert record.is_step_observed

@@ -19,7 +19,7 @@ class Taking(Frames):
         super().__init__()
         self.taken: list[tuple[int, int, Any, bytes]] = []
 
-    def take(self, kind: int, number: int, head: Any, raw: memoryview) -> None:
+    def receive(self, kind: int, number: int, head: Any, raw: memoryview) -> None:
         self.taken.append((kind, number, head, bytes(raw)))
 
 

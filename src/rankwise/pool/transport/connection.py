@@ -142,7 +142,7 @@ class StatusPage:
         """Parent: of this chunk, no request shall begin any more."""
         self.words[_CUTS + serial % _NUM_CUTS] = serial
 
-    def wait_for_card(self) -> None:
+    def wait_for_gpu(self) -> None:
         """Worker: the model has returned, and what it has asked of the card may not be done."""
         self.words[_AWAITS_CARD] = self.words[1]
 
@@ -171,7 +171,7 @@ class StatusPage:
     def recalled(self) -> int:
         return int(_RECALLED.unpack_from(self._map, _RECALLED_AT)[0])
 
-    def note_own_doing(self) -> None:
+    def note_own_signal(self) -> None:
         """Worker: the code of what I do now is about to end or stop me, or may be."""
         self.words[_OWN_DOING] = self.words[0]
 

@@ -1,5 +1,5 @@
-"""Inputs as the model sees them: tensors right on the parent's lane, through a mapping that keeps the model's writes private; and outputs
-on the worker's own lane."""
+"""Shared memory of a worker. Inputs are tensors right on the parent's lane, mapped so that the model's writes stay private; outputs go to
+the worker's own lane."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ from rankwise.pool.memory.shared_memory import PAGE, Lane, Segment, copy_into, r
 from rankwise.pool.transport.connection import SLOTS, StatusPage, send
 
 
-def copied(array: np.ndarray[Any, Any], owner: Any) -> np.ndarray[Any, Any]:
+def copy_place(array: np.ndarray[Any, Any], owner: Any) -> np.ndarray[Any, Any]:
     """For `pack`, where nothing leaves the process: the place of an array is a copy of it."""
     return np.array(array, order="C")
 
 
-def seen(place: Any, dtype: str, shape: tuple[int, ...], as_tensor: bool) -> Any:
-    """For `unpack`, of what `copied` kept. numpy arrays become tensors as well: that is what a model takes."""
+def to_value(place: Any, dtype: str, shape: tuple[int, ...], as_tensor: bool) -> Any:
+    """For `unpack`, of what `copy_place` kept. numpy arrays become tensors as well: that is what a model takes."""
     if type(place) is bytes:
         return as_array(bytearray(place), dtype, shape, dtype != "raw")
     return place if dtype == "raw" else to_tensor(place, dtype)
 
 
 class Inputs:
-    """The lane as this worker maps it, and which parts of it the task at hand uses."""
+    """The lane as this worker maps it, and the parts of it that the current task uses."""
 
     def __init__(self) -> None:
         self.segments: list[Segment] = []
@@ -56,9 +56,9 @@ class Inputs:
         self.segments[-1].close()  # the mapping is enough
 
     def get(self, place: Any, dtype: str, shape: tuple[int, ...], as_tensor: bool) -> Any:
-        """For `unpack`; as `seen`, of what lies on the lane."""
+        """For `unpack`: as `to_value`, also for arrays on the lane."""
         if type(place) is bytes:
-            return seen(place, dtype, shape, as_tensor)
+            return to_value(place, dtype, shape, as_tensor)
         number, offset, nbytes = place
         segment = self.segments[number]
         array: np.ndarray[Any, Any] = np.ndarray(shape, NUMPY[dtype], segment.map, offset)
@@ -81,16 +81,16 @@ class Inputs:
         return None
 
     def is_kept(self) -> bool:
-        """Whether the model has kept one of the task's inputs: then a tensor still stands on the array."""
+        """Whether the model has kept one of the task's inputs: then a tensor still refers to the array."""
         return any(sys.getrefcount(used[0]) > 2 for used in self.in_use)  # its place in the tuple, and the call itself
 
     def finish(self) -> None:
-        """The task is done: forget what the model wrote to its inputs, so that the next one shows what the parent wrote."""
+        """The task is done: discard what the model wrote to its inputs, so that the next task sees what the parent wrote."""
         self.restore()
         self.in_use.clear()
 
     def restore(self) -> None:
-        """The same in the middle of a task. To look whether anything was written takes a fraction of the time to map it all again."""
+        """The same in the middle of a task. Checking for writes takes a fraction of the time to map it all again."""
         for _, segment, offset, nbytes in self.in_use:
             if not self._is_clean(segment.address + offset, nbytes):
                 first = offset - offset % PAGE  # a part of a larger request need not begin at a page
@@ -100,7 +100,7 @@ class Inputs:
         return self.pagemap >= 0 and is_untouched(self.pagemap, start, nbytes)
 
 
-_ALIAS_BYTES = 256 << 10  # below, a copy is cheaper than making sure that there need not be one
+_ALIAS_BYTES = 256 << 10  # below, a copy is cheaper than checking whether it can be avoided
 _PATIENCE_S = 0.5
 _SPARE = 8
 
@@ -113,7 +113,7 @@ class Outputs:
         self._lane = Lane("rankwise-outputs")
         self._out: dict[int, tuple[int, int, int]] = {}  # slot: segment, offset, room
         self._free = list(range(SLOTS))
-        self._collect_at = 0  # so many slots out that it is time to look which came back: each look is at all of them
+        self._collect_at = 0  # with so many slots in use, check which are free again: each check reads all of them
         self.inline_bytes = INLINE_BYTES  # up to here, an array goes into the message
 
     def put(self, array: np.ndarray[Any, Any], owner: Any) -> Any:
@@ -179,7 +179,7 @@ _ROOM = 100  # bytes that a result takes besides its data
 
 
 def requests_of(payload: tuple[Any, ...], get: Get) -> tuple[int, Callable[[int], Any]]:
-    """How many there are, and the arguments of each by its place."""
+    """The number of requests in a payload, and a function that gives the arguments of each by its index."""
     if payload[0] == EVEN:
         _, dtype, shape, count, data = payload
         each = list(zip(to_tensors(each_of(data, dtype, shape, count), dtype)))
@@ -188,8 +188,8 @@ def requests_of(payload: tuple[Any, ...], get: Get) -> tuple[int, Callable[[int]
     return len(nodes), lambda i: unpack(nodes[i], get)
 
 
-class Gathering:
-    """Results as they come. Each is copied at once: a model may return the same memory every time."""
+class Results:
+    """Collects the results of several requests. Each is copied at once: a model may return the same memory every time."""
 
     def __init__(self, put: Put, most_each: int) -> None:
         self._put, self._most_each = put, most_each
@@ -201,7 +201,7 @@ class Gathering:
 
     def add(self, value: Any) -> None:
         if self._results is None:
-            if type(value) is torch.Tensor and self._is_even(value):
+            if type(value) is torch.Tensor and self._added(value):
                 return
             self._separate()
         node, size = folded(pack(value, self._put), self._put)
@@ -212,14 +212,14 @@ class Gathering:
             self._separate()
         self._append(False, packed, len(packed[0]) + len(packed[1]))
 
-    def results(self) -> tuple[Any, ...]:
-        """As they travel."""
+    def packed(self) -> tuple[Any, ...]:
+        """The results as they are sent."""
         if self._results is not None or self._shape is None:
             return UNEVEN, self._results or []
         return EVEN, name_of_numpy(self._dtype), self._shape, len(self._data), b"".join(self._data)
 
-    def _is_even(self, tensor: torch.Tensor) -> bool:
-        """Takes it where it is like those before."""
+    def _added(self, tensor: torch.Tensor) -> bool:
+        """Add the tensor if it has the shape and type of those before."""
         try:
             array = tensor.numpy()
         except (RuntimeError, TypeError):  # whatever is not plain memory of this process
@@ -234,7 +234,7 @@ class Gathering:
         return True
 
     def _separate(self) -> None:
-        """What has come so far, one by one."""
+        """Keep the results so far one by one: they no longer share a shape and type."""
         self._results, self.size = [], 0
         for data in self._data:
             self._append(True, ("T", name_of_numpy(self._dtype), self._shape, data), len(data))
@@ -251,7 +251,7 @@ _CLEAN = bytes(byte for byte in range(256) if not byte & 0xC0 or byte & 0x20)
 
 
 def open_pagemap(path: str = "/proc/self/pagemap") -> int:
-    """-1 where the kernel has none, or one that does not tell what a model wrote to from what it did not: results would go wrong."""
+    """A descriptor; -1 where the kernel has no pagemap, or one that does not show writes: results would be wrong."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

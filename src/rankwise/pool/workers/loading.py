@@ -1,4 +1,4 @@
-"""Builds a model inside the worker that runs it, loads its weights, says how large it is, and gives its memory back."""
+"""Builds a model inside the worker that runs it, loads its weights, measures its size, and frees its memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import torch
 from rankwise.errors import UsageError
 from rankwise.pool.api.model import become_like_the_caller
 from rankwise.pool.memory.encoding import each_where_possible, pack, shape_of, unpack
-from rankwise.pool.workers.lanes import copied, seen
+from rankwise.pool.workers.lanes import copy_place, to_value
 
 
 def seed_all(seed: int) -> None:
@@ -31,9 +31,9 @@ def seed_all(seed: int) -> None:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Numbers from this seed; afterwards the generators go on as if nothing had been drawn."""
-    cards = _cards()
-    before = torch.get_rng_state(), np.random.get_state(), random.getstate(), [torch.cuda.get_rng_state(card) for card in cards]
+    """Seed the random generators; afterwards they go on as if nothing had been drawn."""
+    gpus = _gpus()
+    before = torch.get_rng_state(), np.random.get_state(), random.getstate(), [torch.cuda.get_rng_state(gpu) for gpu in gpus]
     seed_all(seed)
     try:
         yield
@@ -41,30 +41,30 @@ def seeded(seed: int) -> Iterator[None]:
         torch.set_rng_state(before[0])
         np.random.set_state(before[1])
         random.setstate(before[2])
-        for card, state in zip(cards, before[3]):
-            torch.cuda.set_rng_state(state, card)
+        for gpu, state in zip(gpus, before[3]):
+            torch.cuda.set_rng_state(state, gpu)
 
 
 @dataclass
-class Drawn:
-    anything: bool = False
+class RandomUse:
+    was_drawn: bool = False
 
 
 @contextmanager
-def draws() -> Iterator[Drawn]:
-    """Tells afterwards whether any were drawn meanwhile."""
-    drawn, before = Drawn(), _states()
-    yield drawn
-    drawn.anything = _states() != before
+def watched_random() -> Iterator[RandomUse]:
+    """Whether random numbers were drawn inside the block, known at its end."""
+    use, before = RandomUse(), _states()
+    yield use
+    use.was_drawn = _states() != before
 
 
 def _states() -> list[Any]:
     numpys: Any = np.random.get_state()
     states: list[Any] = [torch.get_rng_state().numpy().tobytes(), random.getstate(), (numpys[1].tobytes(), *numpys[2:])]
-    return [*states, *[torch.cuda.get_rng_state(card).numpy().tobytes() for card in _cards()]]
+    return [*states, *[torch.cuda.get_rng_state(gpu).numpy().tobytes() for gpu in _gpus()]]
 
 
-def _cards() -> range:
+def _gpus() -> range:
     return range(torch.cuda.device_count()) if torch.cuda.is_initialized() else range(0)  # type: ignore[no-untyped-call]
 
 
@@ -73,7 +73,7 @@ _LARGE = 32 << 20  # bytes that an allocator asks the kernel for by themselves
 
 @dataclass
 class Loaded:
-    """A model that is ready to run, where it runs, and what it takes."""
+    """A model that is ready to run, its device, and its size."""
 
     name: str
     run: Callable[..., Any]
@@ -81,11 +81,11 @@ class Loaded:
     nbytes: int
     keeps_inputs: bool = False  # it was seen to hold on to an input; from then on it gets copies
     is_plain: bool = True  # takes its inputs as they lie on the lane
-    is_checked: bool = True  # its batches are looked at: whether rows depend on each other
+    is_checked: bool = True  # whether its batches are checked for rows that depend on each other
 
 
 def load(spec: dict[str, Any], is_worker: bool = True) -> Loaded:
-    """Everything that can go wrong here is the user's own: it passes through untouched."""
+    """Build the model. Whatever fails here is the user's own code: its exception passes through untouched."""
     if is_worker:
         become_like_the_caller(spec)
     if spec["seed"] is None:
@@ -97,7 +97,7 @@ def load(spec: dict[str, Any], is_worker: bool = True) -> Loaded:
 def _loaded(spec: dict[str, Any]) -> Loaded:
     device = torch.device(spec["device"])
     before = _footprint(device)
-    args, kwargs, warmup = _found(spec, "given")
+    args, kwargs, warmup = _unpickled(spec, "given")
     built = _build(spec, args, kwargs)
     if isinstance(built, torch.nn.Module):
         if spec["weights"]:
@@ -115,17 +115,17 @@ def _loaded(spec: dict[str, Any]) -> Loaded:
     return Loaded(spec["name"], built, device, nbytes, is_plain=device.type == "cpu", is_checked=spec["check_rows"])
 
 
-def drop() -> None:
-    """Give the memory of what was just forgotten back to the machine."""
+def free_memory() -> None:
+    """Return the memory of a model that was just dropped to the machine."""
     gc.collect()
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.empty_cache()
-    tidy()
+    return_unused_memory()
 
 
-def tidy() -> None:
+def return_unused_memory() -> None:
     """Return memory that has been unused for a while to the machine."""
-    return_to_kernel()
+    _trim_glibc()
     try:
         torch.empty(_LARGE, dtype=torch.uint8)  # made and freed, never touched: mimalloc returns what it has kept long enough
     except RuntimeError:  # there is no room even for that
@@ -140,8 +140,8 @@ def tensor_bytes(built: Any) -> int:
     return sum(storages.values())
 
 
-def _found(spec: dict[str, Any], what: str) -> Any:
-    """What the caller sent by name."""
+def _unpickled(spec: dict[str, Any], what: str) -> Any:
+    """What the caller sent; functions and classes travel by their name."""
     try:
         return pickle.loads(spec[what])
     except AttributeError as error:
@@ -158,7 +158,7 @@ def _build(spec: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) 
     if spec["program"]:
         return torch.export.load(spec["program"]).module()
     if spec["pickled"] is not None:
-        return _found(spec, "pickled")(*args, **kwargs)
+        return _unpickled(spec, "pickled")(*args, **kwargs)
     module, _, name = spec["build"].partition(":")
     found: Any = importlib.import_module(module)
     for part in name.split("."):
@@ -167,11 +167,11 @@ def _build(spec: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 
 def _warm_up(built: Callable[..., Any], inputs: Any, device: torch.device) -> None:
-    """On what a request of the same inputs would give it."""
-    node = pack(inputs if isinstance(inputs, tuple) else (inputs,), copied)
+    """Run the model once, on inputs encoded as those of a request."""
+    node = pack(inputs if isinstance(inputs, tuple) else (inputs,), copy_place)
     try:
         with torch.inference_mode():
-            built(*[to_device(item, device) for item in unpack(node, seen)])
+            built(*[to_device(item, device) for item in unpack(node, to_value)])
     except Exception as error:
         raise UsageError(
             f"its warm-up failed: {type(error).__name__}: {error}",
@@ -198,8 +198,8 @@ _LARGEST_MMAP_THRESHOLD = 32 << 20  # glibc takes no more
 _libc = ctypes.CDLL(None)
 
 
-def keep() -> None:
-    """Tell glibc, in this process from now on; `fork_server.py` tells mimalloc."""
+def keep_freed_memory() -> None:
+    """Make glibc keep freed memory in this process; `fork_server.py` does so for mimalloc."""
     try:
         _libc.mallopt(_MMAP_THRESHOLD, _LARGEST_MMAP_THRESHOLD)
         _libc.mallopt(_TRIM_THRESHOLD, 2**31 - 1)
@@ -207,8 +207,8 @@ def keep() -> None:
         pass
 
 
-def return_to_kernel() -> None:
-    """What glibc keeps; mimalloc looks for itself, whenever something large is freed."""
+def _trim_glibc() -> None:
+    """Return what glibc keeps; mimalloc returns its own whenever something large is freed."""
     try:
         _libc.malloc_trim(0)
     except AttributeError:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from rankwise.pool.memory.encoding import PLAIN, Uneven, bits_of, joined, leaves
-from rankwise.pool.workers.loading import Loaded, draws
+from rankwise.pool.workers.loading import Loaded, watched_random
 from rankwise.pool.workers.runner import Call, Unbatchable, check_poison, cut, each_tensor, is_out_of_memory, own
 
 # How far two ways to compute the same may be apart, as a part of the largest number of a row.
@@ -228,9 +228,9 @@ class Look:
 
     def _is_unsteady(self) -> bool:
         """Whether it draws random numbers, or gives the same row something else the second time."""
-        with draws() as drawn:
+        with watched_random() as use:
             self._alone[0] = self._row(0)
-        return drawn.anything or not self._is_rounding(self._row(0))
+        return use.was_drawn or not self._is_rounding(self._row(0))
 
     def _measure_noise(self) -> None:
         """Rounding depends on how many rows there are: what a row gives among copies of itself differs from itself by that alone."""

@@ -1,4 +1,4 @@
-"""A worker: takes orders from its socket, runs them one after the other, answers in as few packets as it can."""
+"""A worker: takes orders from its socket, runs them one after the other, and answers in as few packets as possible."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from rankwise.pool.transport.connection import (
     send,
     wait_at_most,
 )
-from rankwise.pool.workers.lanes import MOST_BYTES, Gathering, Inputs, Outputs, requests_of
-from rankwise.pool.workers.loading import KEPT_S, Loaded, drop, keep, load, seed_all, seeded, tidy
+from rankwise.pool.workers.lanes import MOST_BYTES, Inputs, Outputs, Results, requests_of
+from rankwise.pool.workers.loading import KEPT_S, Loaded, free_memory, keep_freed_memory, load, return_unused_memory, seed_all, seeded
 from rankwise.pool.workers.row_checks import RowChecker
 from rankwise.pool.workers.runner import Poisoned, Runner, check_poison, is_out_of_memory
 
-_TIDY_S = 1.2 * KEPT_S
+_IDLE_S = 1.2 * KEPT_S
 _RESULTS_BYTES = 80_000  # of one order, in its answer
 
 
@@ -50,9 +50,9 @@ def serve(orders: dict[str, Any], fds: list[int]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(orders["threads"])
     seed_all(orders["seed"])  # each worker has its own, or all would draw what the process they come from would have drawn
-    keep()
+    keep_freed_memory()
     _set_title(orders["title"])
-    note_own_doing(page)
+    note_own_signals(page)
     Worker(sock, page, orders["soft_limit"]).serve()
     os._exit(0)
 
@@ -69,13 +69,13 @@ class Worker:
         self._pid = os.getpid()
         self._has_forked = False  # where this is the child: known without asking the kernel after each request
         os.register_at_fork(after_in_child=self._note_fork)
-        self._runner.on_call, self._runner.on_wait = self._begin_call, page.wait_for_card
+        self._runner.on_call, self._runner.on_wait = self._begin_call, page.wait_for_gpu
         self._answers: list[tuple[Any, ...]] = []
         self._answers_bytes = 0
         self._answered_ns = self._answer_after_ns = 0
         self._brisk = 0  # the serial of a quick task that has just been answered
         self._post_watch = PostWatch(page)
-        self._is_tidy, self._tidies_ns = True, 0  # nothing unused is held; when to look after what a model has left
+        self._is_trimmed, self._trim_at_ns = True, 0  # whether unused memory was returned; when to return that of a dropped model
 
     def serve(self) -> None:
         send(self._sock, ("ready", os.getpid()), wait=True)
@@ -94,21 +94,21 @@ class Worker:
                 getattr(self, f"_on_{message[0]}")(*message[1:])
 
     def _next_message(self) -> Any:
-        """When there is none for a while, or that long after a model has left, unused memory goes back to the machine."""
+        """The next message. Without one for a while, or that long after a model was dropped, unused memory goes back to the machine."""
         while True:
-            if self._tidies_ns and time.monotonic_ns() > self._tidies_ns:
-                tidy()
-                self._tidies_ns = 0
+            if self._trim_at_ns and time.monotonic_ns() > self._trim_at_ns:
+                return_unused_memory()
+                self._trim_at_ns = 0
             try:
                 message = self._receiver.receive(wait=True)
             except BlockingIOError:
-                tidy()
+                return_unused_memory()
                 wait_at_most(self._sock, 0)
-                self._is_tidy, self._tidies_ns = True, 0
+                self._is_trimmed, self._trim_at_ns = True, 0
             else:
-                if self._is_tidy:
-                    wait_at_most(self._sock, _TIDY_S)
-                    self._is_tidy = False
+                if self._is_trimmed:
+                    wait_at_most(self._sock, _IDLE_S)
+                    self._is_trimmed = False
                 return message
 
     def _on_segment(self, size: int) -> None:
@@ -136,18 +136,18 @@ class Worker:
             check_poison(error)
         except Poisoned as poisoned:
             self._leave(0, poisoned)
-        drop()
+        free_memory()
 
     def _leave(self, serial: int, poisoned: Poisoned) -> NoReturn:
-        """Nothing would run here any more. What was done before is told first; what waits behind it runs elsewhere."""
+        """End, because nothing would run in this process any more. Earlier results are sent first; other workers run what waits."""
         self._answer()
         send(self._sock, ("poisoned", serial, *poisoned.packed), wait=True)
         os._exit(1)
 
     def _on_drop(self, number: int) -> None:
         self._models.pop(number, None)
-        drop()
-        self._tidies_ns = time.monotonic_ns() + int(1e9 * _TIDY_S)
+        free_memory()
+        self._trim_at_ns = time.monotonic_ns() + int(1e9 * _IDLE_S)
         send(self._sock, ("dropped", number), wait=True)
 
     def _on_one(self, message: tuple[str, int, int, Node]) -> None:
@@ -188,7 +188,7 @@ class Worker:
         self._answer()
 
     def _run(self, serial: int, number: int, parts: list[Part] | tuple[Any, ...]) -> None:
-        """`parts` is a tuple where it is a chunk."""
+        """Run one order; `parts` is a tuple for a chunk."""
         now = time.monotonic_ns()
         self._page.run(serial, now)
         self._serial, self._number = serial, number
@@ -249,26 +249,26 @@ class Worker:
         return [(True, answer)], size
 
     def _chunk_results(self, model: Loaded, payload: tuple[Any, ...]) -> tuple[tuple[Any, ...], int, int]:
-        """Of its requests, one after the other, until the rest is taken back; the bytes they take, and flags."""
+        """Run the requests of a chunk until the rest is taken back: their results, the bytes these take, and flags."""
         count, request = requests_of(payload, self._inputs.get)
         begins, in_use, flags = self._page.chunk(self._serial), self._inputs.in_use, 0
-        gathering = Gathering(self._outputs.put, INLINE_BYTES)
+        results = Results(self._outputs.put, INLINE_BYTES)
         for i in range(count):
-            if not begins(i) or gathering.size > MOST_BYTES:
+            if not begins(i) or results.size > MOST_BYTES:
                 break
             try:
-                gathering.add(model.run(*request(i)) if model.is_plain else self._runner.call(model, request(i)))
+                results.add(model.run(*request(i)) if model.is_plain else self._runner.call(model, request(i)))
             except BaseException as error:
-                gathering.fail(self._failure(self._serial, error))
+                results.fail(self._failure(self._serial, error))
             if self._has_forked:
                 self._check_is_worker(self._number)
             if in_use:  # before the next, which may have been given the same memory
                 flags |= self._end_inputs(model)
         self._check_is_worker(self._number)  # C code may fork without Python's knowledge
-        return gathering.results(), gathering.size, flags
+        return results.packed(), results.size, flags
 
     def _end_inputs(self, model: Loaded) -> int:
-        """Those on the lane; KEPT where the model has not let go of them."""
+        """The task no longer needs its inputs on the lane; KEPT where the model still refers to them."""
         flags = 0
         if self._inputs.is_kept():
             model.is_plain, model.keeps_inputs, flags = False, True, KEPT
@@ -276,7 +276,7 @@ class Worker:
         return flags
 
     def _results(self, model: Loaded, parts: list[Part]) -> tuple[list[tuple[bool, Any]], int]:
-        """In order, with the bytes they take; (False, None) for those whose deadline has passed meanwhile, which do not run."""
+        """The results in order, and the bytes they take; (False, None) for a request whose deadline has passed, which does not run."""
         self._runner.flags = 0
         now = time.monotonic()
         timely = [part for part in parts if part[2] is None or now < part[2]]
@@ -339,7 +339,7 @@ def _set_title(title: str) -> None:
     sys.argv = [title]
 
 
-def note_own_doing(page: StatusPage) -> None:
+def note_own_signals(page: StatusPage) -> None:
     """A signal that the model's code sends to its own process looks like one from outside, so a note is left on the page first. Only for
     the ways that Python has: a signal that C code sends cannot be told from others."""
     me, group = os.getpid(), os.getpgrp()
@@ -347,7 +347,7 @@ def note_own_doing(page: StatusPage) -> None:
     def noting(act: Callable[..., Any], is_me: Callable[..., bool]) -> Callable[..., Any]:
         def act_noting(*args: Any) -> Any:
             if is_me(*args):
-                page.note_own_doing()
+                page.note_own_signal()
             return act(*args)
 
         return act_noting

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from .. import hooks, sites
-from . import prints, record, window
+from . import fingerprints, record, window
 
 _IDS = 8  # sample ids shown of a batch
 _SKETCH = 256  # ids kept of a pass, to tell how much two ranks' passes overlap
@@ -42,30 +42,26 @@ class Pass:
 
 
 def attach(module: ModuleType) -> None:
-    """After `torch.utils.data.dataloader`."""
-    if not record.is_on():
-        return
-    module.DataLoader.__init__ = record.noted_init(module.DataLoader.__init__, _note_loader)
+    """After `torch.utils.data.dataloader`; only in a process that is audited."""
+    module.DataLoader.__init__ = hooks.wrap(module.DataLoader.__init__, after=_note_loader)
     cls = module._BaseDataLoaderIter
-    cls._next_index = _noted_index(cls._next_index)
+    cls._next_index = hooks.wrap(cls._next_index, after=_note_index)
 
 
 def attach_fetchers(module: ModuleType) -> None:
     """After `torch.utils.data._utils.fetch`, which reads the dataset, in a worker or in the rank itself."""
-    if not record.is_on():
-        return
     for cls in (module._MapDatasetFetcher, module._IterableDatasetFetcher):
         cls.fetch = _noted_fetch(cls.fetch)
 
 
-@record.paid
-def _note_loader(loader: Any, frame: Any) -> None:
+@record.budgeted
+def _note_loader(frame: Any, _: None, loader: Any, *args: Any, **kwargs: Any) -> None:
     global _num_loaders
     _numbers[loader] = (_num_loaders, sites.number_of_caller(frame))
     _num_loaders += 1
 
 
-@record.paid
+@record.budgeted
 def pass_began(loader: Any, iterator: Any, frame: Any) -> None:
     """`iter(loader)` has returned this iterator."""
     if loader not in _numbers:
@@ -117,7 +113,8 @@ def _dataset_sum(dataset: Any) -> int | None:
         for value in list(getattr(inner, "__dict__", {}).values())[:32]:
             found += _held(value)
         inner, depth = getattr(inner, "dataset", None), depth + 1
-    known = [one[0] for one in prints.fingerprints([t for t in found if hasattr(t, "dtype")]) if one] + [t for t in found if type(t) is int]
+    tensors = [value for value in found if hasattr(value, "dtype")]
+    known = [one[0] for one in fingerprints.of_tensors(tensors) if one] + [value for value in found if type(value) is int]
     return hash((_length(dataset), *known)) & _MASK if known else None
 
 
@@ -149,22 +146,8 @@ def _shuffles(sampler: Any) -> bool:
     return bool(shuffle) if isinstance(shuffle, bool) else type(sampler).__name__ == "RandomSampler"
 
 
-def _noted_index(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def _next_index(self: Any) -> Any:
-        try:
-            index = original(self)
-        except BaseException as error:
-            hooks.step_aside(error)
-            raise
-        _note_index(self, index)
-        return index
-
-    return _next_index
-
-
-@record.paid
-def _note_index(iterator: Any, index: Any) -> None:
+@record.budgeted
+def _note_index(_frame: Any, index: Any, iterator: Any) -> None:
     one = _pass_of(iterator)
     if one is not None:
         _draw(one, index)
@@ -229,7 +212,7 @@ def _checksum(ids: tuple[Any, ...]) -> int:
     return zlib.crc32(repr(list(ids)).encode())
 
 
-@record.paid
+@record.budgeted
 def batch_given(iterator: Any, batch: Any) -> None:
     """The loop got a batch."""
     one = _pass_of(iterator)
@@ -239,13 +222,13 @@ def batch_given(iterator: Any, batch: Any) -> None:
     one.given += 1
     if not record.is_sampled(n) or (one.number >= _FIRST_PASSES and n >= 4 and not record.is_sampled(one.number)):
         return
-    fields = _fields(batch)
+    fields = first_tensors(batch)
     record.write(
         "batch",
         loader=one.loader,
         p=one.number,
         n=n,
-        sums=[found[0] if found else None for found in prints.fingerprints(fields)],
+        sums=[found[0] if found else None for found in fingerprints.of_tensors(fields)],
         bad=[i for i, t in enumerate(fields) if _is_bad(t)],
         numel=sum(t.numel() for t in fields),
         rows=int(fields[0].shape[0]) if fields and fields[0].dim() else 0,
@@ -253,7 +236,7 @@ def batch_given(iterator: Any, batch: Any) -> None:
     )
 
 
-def _fields(batch: Any) -> list[Any]:
+def first_tensors(batch: Any) -> list[Any]:
     """The first tensors of a batch, whatever holds them."""
     import torch
 
@@ -274,7 +257,7 @@ def _is_bad(tensor: Any) -> bool:
     return tensor.device.type == "cpu" and tensor.is_floating_point() and tensor.numel() < 1 << 16 and not bool(tensor.isfinite().all())
 
 
-@record.paid
+@record.budgeted
 def pass_ended(iterator: Any) -> None:
     """The loader raised StopIteration."""
     window.data_ended()
@@ -311,7 +294,7 @@ def _noted_fetch(original: Callable[..., Any]) -> Callable[..., Any]:
         try:
             data = original(self, index)
         except BaseException as error:
-            hooks.step_aside(error)
+            hooks.drop_wrapper_frame(error)
             raise
         if before is not None:
             _note_random(n, before, self.dataset)
@@ -320,19 +303,19 @@ def _noted_fetch(original: Callable[..., Any]) -> Callable[..., Any]:
     return fetch
 
 
-@record.paid
+@record.budgeted
 def _random_state(dataset: Any) -> dict[str, int]:
     """Checksums of the random generators that datasets use: the global ones, and those the dataset holds."""
     import torch
 
-    state = {"random": hash(random.getstate()[1]) & _MASK, "torch": prints.fingerprint_of_bytes(torch.get_rng_state())}
+    state = {"random": hash(random.getstate()[1]) & _MASK, "torch": fingerprints.of_bytes(torch.get_rng_state())}
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         _kind, keys, position, *_ = numpy.random.get_state()
         state["numpy"] = zlib.crc32(keys.tobytes(), position)
     for name, value in list(getattr(dataset, "__dict__", {}).items())[:32]:
         if isinstance(value, torch.Generator):
-            state[f"dataset.{name}"] = prints.fingerprint_of_bytes(value.get_state())
+            state[f"dataset.{name}"] = fingerprints.of_bytes(value.get_state())
         elif isinstance(value, random.Random):
             state[f"dataset.{name}"] = hash(value.getstate()[1]) & _MASK
         elif type(value).__name__ == "Generator" and hasattr(value, "bit_generator"):
@@ -340,7 +323,7 @@ def _random_state(dataset: Any) -> dict[str, int]:
     return state
 
 
-@record.paid
+@record.budgeted
 def _note_random(n: int, before: dict[str, int], dataset: Any) -> None:
     after = _random_state(dataset) or {}
     used = [name for name, value in before.items() if after.get(name) != value]

@@ -17,14 +17,12 @@ _MOST = 300
 _IGNORED = ("/dev/", "/proc/", "/sys/", "/run/")
 
 _num_written = 0
-_is_listening = False
+_is_watching_open = False
 _in_save = False
 
 
 def attach(module: ModuleType) -> None:
     """After `torch.serialization`."""
-    if not record.is_on():
-        return
     module.save = _noted_save(module.save)  # type: ignore[attr-defined]
 
 
@@ -37,7 +35,7 @@ def _noted_save(original: Callable[..., Any]) -> Callable[..., Any]:
         try:
             result = original(*args, **kwargs)
         except BaseException as error:
-            hooks.step_aside(error)
+            hooks.drop_wrapper_frame(error)
             raise
         finally:
             _in_save = False
@@ -49,38 +47,27 @@ def _noted_save(original: Callable[..., Any]) -> Callable[..., Any]:
     return save
 
 
-def listen() -> None:
+def watch_open() -> None:
     """In a process that has joined a job: note files that are opened for writing.
 
-    Not with an audit hook, which Python would call for every `id()` too, and optimizers take one of each parameter at each step.
+    An audit hook of Python would be called for every `id()` too, and optimizers call that for each parameter at each step.
     """
-    global _is_listening
-    if not _is_listening and record.is_on() and builtins.open is io.open:
-        _is_listening = True
-        builtins.open = io.open = _noted_open(io.open)
+    global _is_watching_open
+    if not _is_watching_open and builtins.open is io.open:
+        _is_watching_open = True
+        builtins.open = io.open = hooks.wrap(io.open, after=_note_open)
+        io.open.__module__ = "builtins"  # where pickle finds it
 
 
-def _noted_open(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def open(*args: Any, **kwargs: Any) -> Any:  # noqa: A001  the function's own name
-        try:
-            file = original(*args, **kwargs)
-        except BaseException as error:
-            hooks.step_aside(error)
-            raise
-        mode = args[1] if len(args) > 1 else kwargs.get("mode", "r")
-        if mode[:1] in "wxa" and not _in_save and _num_written < _MOST:
-            _note(args[0] if args else kwargs["file"], "open", mode, sys._getframe(1))
-        return file
-
-    open.__module__ = "builtins"  # where pickle finds it
-    return open
+def _note_open(frame: Any, _: Any, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> None:
+    if mode[:1] in "wxa" and not _in_save and _num_written < _MOST:
+        _note(file, "open", mode, frame)
 
 
-@record.paid
+@record.budgeted
 def _note(path: Any, how: str, mode: str, frame: Any) -> None:
     global _num_written
-    if not isinstance(path, (str, os.PathLike)) or os.getpid() != _pid_of_rank() or (how == "open" and not sites.is_called_by_user(frame)):
+    if not isinstance(path, (str, os.PathLike)) or not hooks.is_recording() or (how == "open" and not sites.is_called_by_user(frame)):
         return
     full = os.path.abspath(os.fsdecode(path))
     if full.startswith(_IGNORED) or full.startswith(hooks.live):
@@ -88,7 +75,3 @@ def _note(path: Any, how: str, mode: str, frame: Any) -> None:
     _num_written += 1
     if _num_written <= _MOST:
         record.write("wrote", path=full, how=how, mode=mode[:3], site=sites.number_of_caller(frame))
-
-
-def _pid_of_rank() -> int:
-    return hooks._aboard_pid

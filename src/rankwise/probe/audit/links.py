@@ -16,7 +16,7 @@ _MOST = 64
 _looked_ns = 0
 
 
-@record.paid
+@record.budgeted
 def look() -> None:
     """Now and then: one line with all connections to other hosts, each with its totals since it was opened."""
     global _looked_ns

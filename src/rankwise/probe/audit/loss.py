@@ -8,7 +8,6 @@ from . import record
 
 _last: float | None = None
 _sum, _count = 0.0, 0
-_means: list[float] = []
 _divisor: float | None = None
 _root = ""
 _mean_reduced = False

@@ -1,8 +1,7 @@
-"""Writes what the audit saw to the journal, and keeps to its share of the job's time."""
+"""Writes what the audit saw to the journal, and keeps the audit within its share of the job's time."""
 
 import functools
 import os
-import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,17 +9,17 @@ from typing import Any
 from .. import hooks, journal
 
 LEVEL = os.environ.get("RANKWISE_AUDIT", "off")
-_ALLOWED_NS = 40_000_000  # what may be spent before the share counts: a job of two seconds is looked at too
+_ALLOWED_NS = 40_000_000  # spent before the share counts: a job of two seconds is audited too
 _SHARE = 0.003  # the rest of the one percent is for what every step costs
 _MAX_LINES = 20_000
 _AT_ONCE, _FLUSH_NS = 200, 400_000_000
 _OFTEN_BEFORE, _WIDEST, _COARSEST = 256, 256, 20
-_ALL_BEFORE = 200  # steps of which each is followed
-_PATIENCE_NS = 5_000_000_000  # before it is looked more often again
+_ALL_BEFORE = 200  # every step before this one is observed
+_PATIENCE_NS = 5_000_000_000  # before the audit samples more often again
 
-is_awake = True  # whether the hooks look at the current step; in the others they only count backwards
-_coarse = 0  # strides are so many times doubled
-_look_began_ns = 0  # in CPU time of the thread that looks; 0 while nothing is looked at
+is_step_observed = True  # whether the hooks look at the current step; otherwise they only count backwards
+_coarse = 0  # how many times strides are doubled
+_look_began_ns = 0  # CPU time of the thread when it began to look; 0 while it does not
 _spent_ns = 0
 _began_ns = time.perf_counter_ns()
 _changed_ns = 0
@@ -35,7 +34,7 @@ def is_on() -> bool:
 
 
 def may_read(tensor: Any) -> bool:
-    """Reading a tensor of a GPU waits for all that is queued there: in a job that hangs, for ever, and not at the user's own line."""
+    """Whether a tensor can be read at once: reading one of a GPU waits for all that is queued there, in a job that hangs for ever."""
     return LEVEL == "full" or tensor.device.type == "cpu"
 
 
@@ -58,22 +57,22 @@ def _stride(n: int) -> int:
     return (1 if n < 16 else min(1 << (n.bit_length() - (4 if n < _OFTEN_BEFORE else 3)), _WIDEST)) << _coarse
 
 
-def follow(n: int, others: Sequence[int] = ()) -> None:
-    """Decide whether the hooks look at the next step: `n` is the most steps that an optimizer has made, `others` what the others have."""
-    global is_awake
-    is_awake = n < _ALL_BEFORE or n % _stride(n) == 0 or LEVEL == "full"
+def choose_step(n: int, others: Sequence[int] = ()) -> None:
+    """Decide whether the next step is observed: `n` is the number of steps of the busiest optimizer, `others` those of all."""
+    global is_step_observed
+    is_step_observed = n < _ALL_BEFORE or n % _stride(n) == 0 or LEVEL == "full"
     for m in others:
-        is_awake = is_awake or m % _stride(m) == 0
+        is_step_observed = is_step_observed or m % _stride(m) == 0
 
 
-def wake() -> None:
-    """Something happened that this step should not pass without a look."""
-    global is_awake
-    is_awake = True
+def observe_step() -> None:
+    """Observe the current step, chosen or not."""
+    global is_step_observed
+    is_step_observed = True
 
 
 def write(what: str, /, **facts: Any) -> None:
-    """Keep one line; lines go to the journal some at a time, because opening a file costs more than all the rest."""
+    """Keep one line; lines go to the journal many at a time, because opening a file costs more than all the rest."""
     global _lines
     _lines += 1
     if _lines > _MAX_LINES:
@@ -87,47 +86,32 @@ def write(what: str, /, **facts: Any) -> None:
 
 
 def flush() -> None:
-    """Hand over what was kept."""
+    """Write the kept lines to the journal."""
     _flushed_ns[0] = time.monotonic_ns()
     if _kept and _of_pid[0] == os.getpid():
         lines, _kept[:] = list(_kept), []
         journal.write("audit", lines=lines)
 
 
-def paid(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A look that may fail unnoticed. What it costs counts from where `is_sampled` said yes; the rest is a fixed, small price."""
+def budgeted(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function itself, but it never raises, and its CPU time counts from the moment `is_sampled` returned True."""
 
     @functools.wraps(function)
-    def run(*args: Any) -> Any:
+    def run(*args: Any, **kwargs: Any) -> Any:
         try:
-            return function(*args)
+            return function(*args, **kwargs)
         except Exception as error:
             hooks.note_broken(f"audit: {function.__name__}", error)
             return None
         finally:
             if _look_began_ns:
-                _pay()
+                _add_cost()
 
     return run
 
 
-def noted_init(original: Callable[..., Any], note: Callable[[Any, Any], None]) -> Callable[..., Any]:
-    """A constructor after which `note` gets the new object and the frame it was made from."""
-
-    @functools.wraps(original)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        try:
-            original(self, *args, **kwargs)
-        except BaseException as error:
-            hooks.step_aside(error)
-            raise
-        note(self, sys._getframe(1))
-
-    return __init__
-
-
-def _pay() -> None:
-    """Once the share is used up, look half as often after each look; twice as often again when there is room."""
+def _add_cost() -> None:
+    """Once the share is used up, sample half as often after each look; twice as often again when there is room."""
     global _spent_ns, _coarse, _changed_ns, _look_began_ns
     _spent_ns += time.thread_time_ns() - _look_began_ns
     _look_began_ns = 0

@@ -5,7 +5,7 @@ import weakref
 from typing import Any
 
 from .. import sites
-from . import models, prints, record
+from . import fingerprints, models, record
 
 _OPS = ("all_reduce", "reduce", "broadcast", "all_gather", "all_gather_into_tensor", "gather")
 _FIRST = 400
@@ -21,7 +21,7 @@ _misses = 0  # tensors in a row that were none of the model's
 optimized: list[Any] = []  # parameters of optimizers where no model is wrapped
 
 
-@record.paid
+@record.budgeted
 def note(op: str, group: str, tensor: Any, site_frame: Any) -> None:
     """One collective of the user's is about to be made."""
     if op not in _OPS or not hasattr(tensor, "dtype"):
@@ -47,7 +47,7 @@ def note(op: str, group: str, tensor: Any, site_frame: Any) -> None:
 def _parameter_label(tensor: Any) -> str:
     """Looked up where tensors lay the last time. Gradients move now and then; what is never found is looked for more and more seldom."""
     global _misses
-    pointer = tensor.data_ptr() if prints.is_plain(tensor) else 0
+    pointer = tensor.data_ptr() if fingerprints.is_plain(tensor) else 0
     if not pointer:
         return ""
     label = _label_at(pointer, tensor.numel())
@@ -55,7 +55,7 @@ def _parameter_label(tensor: Any) -> str:
         _labels.clear()
         for name, p in _parameters():
             for what, t in (("parameter", p), ("gradient of", p.grad)):
-                if t is not None and prints.is_plain(t) and t.numel():
+                if t is not None and fingerprints.is_plain(t) and t.numel():
                     _labels[t.data_ptr()] = (f"{what} {name}", weakref.ref(p))
         label = _label_at(pointer, tensor.numel())
     _misses = 0 if label else _misses + 1
@@ -101,6 +101,6 @@ def _texts_of(frame: Any) -> list[str]:
 
 def _values(tensor: Any) -> list[float]:
     """The numbers of a metric; reading them from a GPU would wait for it."""
-    if tensor.numel() > _FEW or tensor.device.type != "cpu" or not prints.is_plain(tensor) or tensor.is_complex():
+    if tensor.numel() > _FEW or tensor.device.type != "cpu" or not fingerprints.is_plain(tensor) or tensor.is_complex():
         return []
     return [float(value) for value in tensor.detach().reshape(-1).tolist()]

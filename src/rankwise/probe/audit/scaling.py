@@ -12,8 +12,6 @@ from . import record, steps, window
 
 def attach(module: ModuleType) -> None:
     """After `torch.amp.grad_scaler`."""
-    if not record.is_on():
-        return
     cls = module.GradScaler
     cls.scale = _noted(cls.scale, _scaled)
     cls.unscale_ = _noted(cls.unscale_, _unscaled)
@@ -23,8 +21,6 @@ def attach(module: ModuleType) -> None:
 
 def attach_clipping(module: ModuleType) -> None:
     """After `torch.nn.utils.clip_grad`."""
-    if not record.is_on():
-        return
     for name in ("clip_grad_norm_", "clip_grad_value_"):
         setattr(module, name, _noted(getattr(module, name), _clipped))
 
@@ -36,7 +32,7 @@ def _noted(original: Callable[..., Any], before: Callable[..., Any], after: Call
         try:
             return original(*args, **kwargs)
         except BaseException as error:
-            hooks.step_aside(error)
+            hooks.drop_wrapper_frame(error)
             raise
         finally:
             if after is not None:
@@ -45,21 +41,21 @@ def _noted(original: Callable[..., Any], before: Callable[..., Any], after: Call
     return call
 
 
-@record.paid
+@record.budgeted
 def _scaled(args: Any, frame: Any) -> None:
     if args and args[0].is_enabled() and not sys._getframe(2).f_code.co_name.startswith("apply"):
         window.is_scaled = True
         window.note("g", frame)
 
 
-@record.paid
+@record.budgeted
 def _unscaled(args: Any, frame: Any) -> None:
     if args and args[0].is_enabled():
         window.is_scaled = False
         window.note("u", frame)
 
 
-@record.paid
+@record.budgeted
 def _stepping(args: Any, frame: Any) -> None:
     steps.in_scaler = bool(args) and args[0].is_enabled()
 
@@ -69,11 +65,11 @@ def _stepped() -> None:
     window.is_scaled = False
 
 
-@record.paid
+@record.budgeted
 def _updated(args: Any, frame: Any) -> None:
     window.note("U", frame)
 
 
-@record.paid
+@record.budgeted
 def _clipped(args: Any, frame: Any) -> None:
     window.note("c" if window.is_scaled else "C", frame)

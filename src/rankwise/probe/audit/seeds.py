@@ -16,8 +16,6 @@ _num_noted = 0
 
 def attach(module: ModuleType) -> None:
     """After `torch.random`; the standard library's own generator with it."""
-    if not record.is_on():
-        return
     module.manual_seed = _noted(module.manual_seed, "torch")  # type: ignore[attr-defined]
     random.seed = _noted(random.seed, "random")
     random.seed.__qualname__ = "seed"  # where pickle finds it
@@ -26,8 +24,7 @@ def attach(module: ModuleType) -> None:
 
 def attach_numpy(module: ModuleType) -> None:
     """After `numpy.random`."""
-    if record.is_on():
-        module.seed = _noted(module.seed, "numpy")  # type: ignore[attr-defined]
+    module.seed = _noted(module.seed, "numpy")  # type: ignore[attr-defined]
 
 
 def _noted(original: Callable[..., Any], which: str) -> Callable[..., Any]:
@@ -37,14 +34,14 @@ def _noted(original: Callable[..., Any], which: str) -> Callable[..., Any]:
         try:
             return original(*args, **kwargs)
         except BaseException as error:
-            hooks.step_aside(error)
+            hooks.drop_wrapper_frame(error)
             raise
 
     return seed
 
 
-def _is_users_own(frame: Any) -> bool:
-    """Not what a DataLoader does at the start of each worker. torch.compile's own frames may lie between."""
+def _is_called_by_user(frame: Any) -> bool:
+    """False for the seeds that a DataLoader gives each worker. Frames of torch.compile may lie between."""
     while frame is not None and not sites.is_users(frame):
         if "_utils" in frame.f_code.co_filename and frame.f_code.co_name == "_worker_loop":
             return False
@@ -52,9 +49,9 @@ def _is_users_own(frame: Any) -> bool:
     return frame is not None
 
 
-@record.paid
+@record.budgeted
 def _note(which: str, value: Any, frame: Any) -> None:
     global _num_noted
     _num_noted += 1
-    if _num_noted <= _MOST and hooks.is_aboard() and _is_users_own(frame):
+    if _num_noted <= _MOST and hooks.is_recording() and _is_called_by_user(frame):
         record.write("seeded", which=which, value=str(value)[:40], site=sites.number_of_caller(frame))

@@ -46,7 +46,7 @@ def add(part: str, ns: int) -> None:
 def flush() -> None:
     """Hand over what was kept; a forked child's copy of it is its parent's, and so is not written twice."""
     lines, _kept[:] = list(_kept), []
-    if not lines or not hooks.is_aboard():
+    if not lines or not hooks.is_recording():
         return
     fd = os.open(f"{hooks.live}/trace-{os.getpid()}", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

@@ -10,17 +10,17 @@ from types import ModuleType
 from typing import Any
 
 from .. import hooks, sites
-from . import local, loss, models, prints, record, reduces, times, window
+from . import fingerprints, local_gradients, loss, models, record, reduces, times, window
 
 _MOST = 16  # tensors looked at in one sample; of larger models another part each time
 _BUFFERS = 6
 _FIRST_STEPS = 8
-_MOST_ON_THEIR_WAY = 16
+_MOST_PENDING = 16
 _SETTINGS = ("lr", "momentum", "weight_decay", "betas", "eps", "nesterov")
 
 
-class Seen:
-    """One optimizer: its number, its steps so far, the window it had last."""
+class OptimizerState:
+    """One optimizer: its number, its steps so far, its last window."""
 
     def __init__(self, number: int, optimizer: Any) -> None:
         self.number = number
@@ -28,36 +28,31 @@ class Seen:
         self.steps = 0
         self.pattern: str | None = None
         self.first = 0
-        self.told_at = 0
         self.site = 0
         self.facts: dict[str, Any] = {}
 
 
-_seen: dict[int, Seen] = {}  # by the optimizer's id, which is asked for quicker than a weak dictionary
-_all: list[Seen] = []
-_on_their_way: list[tuple[prints.Asked, Callable[[list[Any]], None]]] = []
+_by_id: dict[int, OptimizerState] = {}  # an id is found quicker than a key of a weak dictionary
+_all: list[OptimizerState] = []
+_pending: list[tuple[fingerprints.PendingNumbers, Callable[[list[Any]], None]]] = []
 _has_joined = False
 in_scaler = False
 
 
 def attach(module: ModuleType) -> None:
     """After `torch.optim.optimizer`."""
-    if not record.is_on():
-        return
     module.register_optimizer_step_pre_hook(_before)
     module.register_optimizer_step_post_hook(_after)
     cls = module.Optimizer
     cls.zero_grad = _noted_zero(cls.zero_grad)
-    cls.load_state_dict = noted_load(cls.load_state_dict, "optimizer")
-    cls.__init__ = record.noted_init(cls.__init__, _note_built)
+    cls.load_state_dict = hooks.wrap(cls.load_state_dict, after=functools.partial(_note_load, "optimizer"))
+    cls.__init__ = hooks.wrap(cls.__init__, after=_note_built)
 
 
 def attach_module(module: ModuleType) -> None:
     """After `torch.nn.modules.module`."""
-    if not record.is_on():
-        return
     module.Module.zero_grad = _noted_zero(module.Module.zero_grad)
-    module.Module.load_state_dict = noted_load(module.Module.load_state_dict, "model")
+    module.Module.load_state_dict = hooks.wrap(module.Module.load_state_dict, after=functools.partial(_note_load, "model"))
 
 
 def _before(optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -74,32 +69,32 @@ def _after(optimizer: Any, args: Any, kwargs: Any) -> None:
     if not torch.compiler.is_compiling():
         times.optimizer_ends()
         if len(_all) == 1:
-            record.follow(_all[0].steps)
+            record.choose_step(_all[0].steps)
         else:
-            record.follow(steps_so_far(), [seen.steps for seen in _all])
+            record.choose_step(steps_so_far(), [seen.steps for seen in _all])
 
 
-@record.paid
+@record.budgeted
 def _look(optimizer: Any, frame: Any) -> None:
-    seen = _seen.get(id(optimizer))
+    seen = _by_id.get(id(optimizer))
     if seen is None or seen.optimizer() is not optimizer:
-        seen = _seen[id(optimizer)] = Seen(len(_all), optimizer)
+        seen = _by_id[id(optimizer)] = OptimizerState(len(_all), optimizer)
         _all.append(seen)
     if not seen.steps:
         seen.site = sites.number_of_caller(frame)
-        _introduce(optimizer, seen)
+        _write_optimizer(optimizer, seen)
     letters, lines = window.close()
-    if record.is_awake:
+    if record.is_step_observed:
         _note_window(seen, letters + ("G" if in_scaler else ""), lines)
         if record.is_sampled(seen.steps):
-            _take_prints(optimizer, seen)
-    if _on_their_way:
+            _take_fingerprints(optimizer, seen)
+    if _pending:
         _write_arrived()
     seen.steps += 1
 
 
-def _note_window(seen: Seen, pattern: str, lines: int) -> None:
-    """Written when it changes, and now and then how long it has stayed."""
+def _note_window(seen: OptimizerState, pattern: str, lines: int) -> None:
+    """Write the window when it changes, and now and then how many steps it has stayed the same."""
     n, is_new = seen.steps, pattern != seen.pattern
     if is_new:
         end_window(seen)
@@ -110,17 +105,17 @@ def _note_window(seen: Seen, pattern: str, lines: int) -> None:
         _write_window(seen, n - seen.first + 1)
 
 
-def end_window(seen: Seen) -> None:
+def end_window(seen: OptimizerState) -> None:
     if seen.pattern is not None and seen.steps - seen.first > 0:
         _write_window(seen, seen.steps - seen.first)
 
 
-def _write_window(seen: Seen, count: int) -> None:
+def _write_window(seen: OptimizerState, count: int) -> None:
     record.write("window", i=seen.number, pattern=seen.pattern, first=seen.first, count=count, site=seen.site, **seen.facts)
 
 
-def _introduce(optimizer: Any, seen: Seen) -> None:
-    """Whose parameters it holds, at its first step."""
+def _write_optimizer(optimizer: Any, seen: OptimizerState) -> None:
+    """At its first step: which of its parameters belong to a wrapped model."""
     held = [p for group in optimizer.param_groups for p in group["params"]]
     names, own = models.names(), models.own()
     window.watch(held)
@@ -140,15 +135,15 @@ def _introduce(optimizer: Any, seen: Seen) -> None:
     )
 
 
-def _take_prints(optimizer: Any, seen: Seen) -> None:
+def _take_fingerprints(optimizer: Any, seen: OptimizerState) -> None:
     global _has_joined
     _has_joined = _has_joined or models.is_joining()
     names, own = models.names(), models.own()
     held = [p for group in optimizer.param_groups for p in group["params"]]
     labelled = [(names.get(id(p), (f"parameter {i}", False)), p) for i, p in enumerate(held) if p.requires_grad and id(p) not in own]
     picked = _part_of(labelled, seen.steps)
-    state, buffers, computed = _state_of(optimizer, [p for _, p in picked]), _buffers(), local.taken()
-    asked = prints.Asked(
+    state, buffers, computed = _state_of(optimizer, [p for _, p in picked]), _buffers(), local_gradients.taken()
+    pending = fingerprints.PendingNumbers(
         [*(t for _, p in picked for t in (p.grad, p)), *state, *(b for _, b in buffers), *(numbers for numbers in computed.values())]
     )
     facts = {
@@ -160,26 +155,24 @@ def _take_prints(optimizer: Any, seen: Seen) -> None:
         "hooked": models.has_hook(),
         "of_model": any(id(p) in names for _, p in picked),
         "settings": _settings(optimizer),
-        **(_strangers(names, held) if seen.steps < _FIRST_STEPS else {}),
+        **(_mismatched_parameters(names, held) if seen.steps < _FIRST_STEPS else {}),
         "site": seen.site,
         "loss": loss.last(),
     }
     labels = [label for label, _ in picked]
-    _on_their_way.append(
-        (asked, functools.partial(_write_step, facts, labels, len(state), ([name for name, _ in buffers], list(computed))))
-    )
+    _pending.append((pending, functools.partial(_write_step, facts, labels, len(state), ([name for name, _ in buffers], list(computed)))))
 
 
 def _write_arrived() -> None:
-    """Steps whose numbers have come from the GPU, in their order."""
-    while _on_their_way and (_on_their_way[0][0].are_there() or len(_on_their_way) > _MOST_ON_THEIR_WAY):
-        asked, write = _on_their_way.pop(0)
-        if asked.are_there():
-            write(asked.numbers())
+    """Write the steps whose numbers have arrived from the GPU, in their order."""
+    while _pending and (_pending[0][0].have_arrived() or len(_pending) > _MOST_PENDING):
+        pending, write = _pending.pop(0)
+        if pending.have_arrived():
+            write(pending.numbers())
 
 
 def _write_step(facts: dict[str, Any], labels: list[Any], num_state: int, names: tuple[list[str], list[str]], numbers: list[Any]) -> None:
-    found = iter(zip(map(prints.fingerprint, numbers), numbers))
+    found = iter(zip(map(fingerprints.of_numbers, numbers), numbers))
     pairs = [(next(found)[0] or (None, None), next(found)[0] or (None, None)) for _ in labels]
     states = [one[0] for one, _ in itertools.islice(found, num_state) if one is not None]
     seen_buffers = list(zip(names[0], found))
@@ -193,7 +186,7 @@ def _write_step(facts: dict[str, Any], labels: list[Any], num_state: int, names:
     )
 
 
-def _strangers(names: dict[int, tuple[str, bool]], held: list[Any]) -> dict[str, Any]:
+def _mismatched_parameters(names: dict[int, tuple[str, bool]], held: list[Any]) -> dict[str, Any]:
     """Parameters that the optimizer holds and the model does not, and the other way round."""
     return {"foreign": sum(id(p) not in names and p.grad is None for p in held) if names else 0, "unheld": _unheld(names, held)[:4]}
 
@@ -231,15 +224,15 @@ def _state_of(optimizer: Any, parameters: list[Any]) -> list[Any]:
 
 
 def _buffers() -> list[tuple[str, Any]]:
-    """Some floating-point buffers of wrapped models; whether DDP sends rank 0's around is told by the wrapper."""
+    """Some floating-point buffers of wrapped models; the record of the wrapper says whether DDP broadcasts those of rank 0."""
     return [(name, b) for one in models.known if one.wrapper is not None for name, b in one.buffers() if b.is_floating_point()][:_BUFFERS]
 
 
 _built: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
-@record.paid
-def _note_built(optimizer: Any, frame: Any) -> None:
+@record.budgeted
+def _note_built(frame: Any, _: None, optimizer: Any, *args: Any, **kwargs: Any) -> None:
     _built[optimizer] = sites.number_of_caller(frame)
 
 
@@ -248,38 +241,24 @@ def _noted_zero(original: Callable[..., Any]) -> Callable[..., Any]:
     def zero_grad(self: Any, *args: Any, **kwargs: Any) -> Any:
         import torch
 
-        if record.is_awake and not torch.compiler.is_compiling():
+        if record.is_step_observed and not torch.compiler.is_compiling():
             _zeroed(sys._getframe(1))
         try:
             return original(self, *args, **kwargs)
         except BaseException as error:
-            hooks.step_aside(error)
+            hooks.drop_wrapper_frame(error)
             raise
 
     return zero_grad
 
 
-@record.paid
+@record.budgeted
 def _zeroed(frame: Any) -> None:
     window.zeroed(frame)
 
 
-def noted_load(original: Callable[..., Any], what: str) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def load_state_dict(self: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            result = original(self, *args, **kwargs)
-        except BaseException as error:
-            hooks.step_aside(error)
-            raise
-        _note_load(what, sys._getframe(1))
-        return result
-
-    return load_state_dict
-
-
-@record.paid
-def _note_load(what: str, frame: Any) -> None:
+@record.budgeted
+def _note_load(what: str, frame: Any, *_: Any, **__: Any) -> None:
     record.write("loaded", what=what, site=sites.number_of_caller(frame), wrapped=len(models.known), steps=sum(s.steps for s in _all))
 
 
@@ -288,7 +267,7 @@ def steps_so_far() -> int:
 
 
 def at_end() -> None:
-    """The last window, and gradients that never came to a step."""
+    """Write the last window, and gradients that no step has used."""
     _write_arrived()
     for seen in _all:
         end_window(seen)

@@ -12,7 +12,6 @@ _spent = dict.fromkeys(_PARTS, 0)
 _steps = 0
 _since_ns = 0
 _opened_ns = 0
-_depth = 0
 
 
 def add(part: str, ns: int) -> None:
@@ -51,7 +50,7 @@ def _restart(now: int) -> None:
         _spent[part] = 0
 
 
-@record.paid
+@record.budgeted
 def _flush(now: int) -> None:
     global _since_ns
     parts: dict[str, Any] = {part: round(ns / 1e6, 3) for part, ns in _spent.items()}

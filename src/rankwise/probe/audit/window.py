@@ -68,18 +68,18 @@ def backward_begins(frame: Any) -> None:
 def backward(frame: Any) -> None:
     """A backward has ended."""
     global _versions
-    letter = _count_backward()
+    letter = _next_letter()
     _versions, _grads[:] = _version_of_weights(), _state_of_grads()
     note(letter, frame)
     _lines.add(where[letter])
 
 
-def passed_by() -> None:
-    """A backward has ended in a step that is not followed: it is only counted."""
-    note(_count_backward())
+def count_backward() -> None:
+    """A backward has ended in a step that is not observed."""
+    note(_next_letter())
 
 
-def _count_backward() -> str:
+def _next_letter() -> str:
     """The letter that stands for it."""
     global _forwards, _pending, backwards, syncs
     backwards += 1
@@ -101,7 +101,7 @@ def zeroed(frame: Any) -> None:
 def data_ended() -> None:
     if _pending:
         note("|")
-        record.wake()
+        record.observe_step()
 
 
 def close() -> tuple[str, int]:

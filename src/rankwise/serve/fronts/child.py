@@ -15,18 +15,18 @@ from rankwise.serve.access import Guard
 from rankwise.serve.binary import read_infer
 from rankwise.serve.errors import RequestError
 from rankwise.serve.exchange import HttpRequest, HttpResponse
-from rankwise.serve.fronts.frames import BEAT, CANCEL, DRAIN, INFER, OUTPUTS, RESPONSE, SETUP, WHOLE, Frames, Part, pack, unpack
+from rankwise.serve.fronts.frames import CANCEL, DRAIN, HEARTBEAT, INFER, OUTPUTS, REQUEST, RESPONSE, SETUP, Frames, Part, pack, unpack
 from rankwise.serve.http import HttpServer, Limits, tls_context
 from rankwise.serve.messages import InferRequest, InferResponse
 from rankwise.serve.rest import inflated, written
 
-BEAT_S = 1.0
+HEARTBEAT_S = 1.0
 _TRACED = ("traceparent", "tracestate")
 Reply = tuple[int, Any, memoryview]
 
 
-class ToServer(Frames):
-    """Asks the server, and keeps who waits for which answer."""
+class ServerConnection(Frames):
+    """The connection to the server: sends requests and matches the answers to them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class ToServer(Frames):
         self.setup: asyncio.Future[dict[str, Any]] = self._loop.create_future()
         self.drain_s: asyncio.Future[float] = self._loop.create_future()  # cancelled where the server is gone
 
-    async def ask(self, kind: int, head: Any, raw: list[Part]) -> Reply:
+    async def request(self, kind: int, head: Any, raw: list[Part]) -> Reply:
         number = next(self._numbers) & 0xFFFFFFFF
         self.send(kind, number, head, raw)
         waiter: asyncio.Future[Reply] = self._loop.create_future()
@@ -48,7 +48,7 @@ class ToServer(Frames):
         finally:
             del self._waiting[number]
 
-    def take(self, kind: int, number: int, head: Any, raw: memoryview) -> None:
+    def receive(self, kind: int, number: int, head: Any, raw: memoryview) -> None:
         if kind == SETUP:
             self.setup.set_result(head)
         elif kind == DRAIN:
@@ -61,10 +61,10 @@ class ToServer(Frames):
         self.drain_s.cancel()
 
 
-class FrontEnd:
+class RequestHandler:
     """Answers the requests of this process' connections."""
 
-    def __init__(self, server: ToServer, setup: dict[str, Any]) -> None:
+    def __init__(self, server: ServerConnection, setup: dict[str, Any]) -> None:
         self._server, self._guard = server, Guard(setup["token"], setup["is_loopback"])
         self._max_body = int(setup["limits"]["body_bytes"])
 
@@ -74,10 +74,10 @@ class FrontEnd:
             if response is not None:
                 return response
         head = (request.method, request.path, request.headers, request.query)
-        return _response(await self._server.ask(WHOLE, head, [request.body]))
+        return _response(await self._server.request(REQUEST, head, [request.body]))
 
     async def _infer(self, request: HttpRequest) -> HttpResponse | None:
-        """Nothing where the server has to look at it itself."""
+        """The response; None for a request that the server has to read itself."""
         started, headers = time.monotonic(), request.headers
         given, accepts = headers.get("x-request-id", ""), headers.get("accept-encoding", "")
         try:
@@ -85,24 +85,24 @@ class FrontEnd:
             body, length = await inflated(request, self._max_body), headers.get("inference-header-content-length")
             raws: list[Part] = [body]
             if length == "0":  # no JSON at all: only the model says what these bytes are
-                asked, wanted, said = InferRequest({}), {"": True}, None
+                asked, wanted, layout = InferRequest({}), {"": True}, None
             else:
                 asked, wanted = read_infer(body, length, None)
-                said, raws = pack((name, datatype, array) for name, (datatype, array) in asked.inputs.items())
+                layout, raws = pack((name, datatype, array) for name, (datatype, array) in asked.inputs.items())
             traced = {key: headers[key] for key in _TRACED if key in headers}
-            head = (request.path, given, started, asked.outputs, asked.id, asked.parameters, wanted, accepts, traced, said)
-            reply = await self._server.ask(INFER, head, raws)
-        except (RequestError, TypeError):  # TypeError: a parameter that JSON can say and we cannot say again
+            head = (request.path, given, started, asked.outputs, asked.id, asked.parameters, wanted, accepts, traced, layout)
+            reply = await self._server.request(INFER, head, raws)
+        except (RequestError, TypeError):  # TypeError: a parameter that JSON can read but not write again
             return None
         kind, found, raw = reply
         if kind == RESPONSE:
             return _response(reply)
         assert kind == OUTPUTS
-        name, version, ident, parameters, outputs, said_as = found
+        name, version, ident, parameters, outputs, request_id = found
         answer = InferResponse(name, version, ident, unpack(outputs, raw), parameters)
         response = await written(answer, wanted, accepts)
         if given:
-            response.headers.append(("X-Request-Id", said_as))
+            response.headers.append(("X-Request-Id", request_id))
         return response
 
 
@@ -112,14 +112,14 @@ def _response(reply: Reply) -> HttpResponse:
 
 
 async def serve(frames: socket.socket, connections: socket.socket) -> None:
-    """Until the server says that it ends, or is gone."""
+    """Serve connections until the server ends."""
     loop = asyncio.get_running_loop()
-    _, server = await loop.connect_accepted_socket(ToServer, frames)
+    _, server = await loop.connect_accepted_socket(ServerConnection, frames)
     try:
         setup = await server.setup
     except asyncio.CancelledError:
         return
-    http = HttpServer(FrontEnd(server, setup).respond, Limits(**setup["limits"]))
+    http = HttpServer(RequestHandler(server, setup).respond, Limits(**setup["limits"]))
     context = tls_context(setup["certificate"], setup["private_key"])
     opening: set[asyncio.Task[Any]] = set()
 
@@ -130,10 +130,10 @@ async def serve(frames: socket.socket, connections: socket.socket) -> None:
 
     def accept() -> None:
         try:
-            said, fds, _, _ = socket.recv_fds(connections, 1, 1)
+            data, fds, _, _ = socket.recv_fds(connections, 1, 1)
         except BlockingIOError:
             return
-        if not said:  # the server is gone
+        if not data:  # the server is gone
             loop.remove_reader(connections.fileno())
         for fd in fds:
             client = socket.socket(fileno=fd)
@@ -142,14 +142,14 @@ async def serve(frames: socket.socket, connections: socket.socket) -> None:
             opening.add(task)
             task.add_done_callback(opened)
 
-    async def beat() -> None:
+    async def send_heartbeats() -> None:
         while True:
-            server.send(BEAT)
-            await asyncio.sleep(BEAT_S)
+            server.send(HEARTBEAT)
+            await asyncio.sleep(HEARTBEAT_S)
 
     connections.setblocking(False)
     loop.add_reader(connections.fileno(), accept)
-    running = [loop.create_task(http.sweep()), loop.create_task(beat())]
+    running = [loop.create_task(http.sweep()), loop.create_task(send_heartbeats())]
     try:
         await http.drain(await server.drain_s)
     except asyncio.CancelledError:
@@ -160,7 +160,7 @@ async def serve(frames: socket.socket, connections: socket.socket) -> None:
 
 
 def main(frames: int, connections: int) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):  # those are for the server, which then says what to do
+    for number in (signal.SIGINT, signal.SIGTERM):  # the server handles these, and then ends its front ends
         signal.signal(number, signal.SIG_IGN)
     asyncio.run(serve(socket.socket(fileno=frames), socket.socket(fileno=connections)))
 

@@ -1,4 +1,4 @@
-"""What the server and its front ends say to each other: frames over a socket pair that nobody else has.
+"""The protocol between the server and its front ends: frames over a socket pair.
 
 A frame is its length, a kind, the number of the request it belongs to, a head of JSON, and raw bytes behind it.
 """
@@ -16,13 +16,13 @@ from rankwise.protocol import from_raw, to_raw
 from rankwise.serve.messages import Output
 
 SETUP, DRAIN, RESPONSE, OUTPUTS = range(4)  # to the front end
-WHOLE, INFER, CANCEL, BEAT = range(4, 8)  # to the server
+REQUEST, INFER, CANCEL, HEARTBEAT = range(4, 8)  # to the server
 Part = bytes | memoryview
 _HEAD = struct.Struct("<QIIB")  # bytes that follow, bytes of JSON, number, kind
 
 
 class Frames(asyncio.Protocol):
-    """Frames both ways over one connection. `take` is called with each that arrives."""
+    """Sends and receives frames over one connection; calls `receive` with each that arrives."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -30,13 +30,13 @@ class Frames(asyncio.Protocol):
         self._has = self._needs = 0
         self._outgoing: list[Part] = []
 
-    def take(self, kind: int, number: int, head: Any, raw: memoryview) -> None:
+    def receive(self, kind: int, number: int, head: Any, raw: memoryview) -> None:
         raise NotImplementedError
 
     def send(self, kind: int, number: int = 0, head: Any = None, raw: Iterable[Part] = ()) -> None:
         """Raises TypeError where the head cannot be written as JSON."""
         text, parts = orjson.dumps(head), list(raw)
-        if not self._outgoing:  # all that is said in one turn of the loop goes out in one call
+        if not self._outgoing:  # all frames of one turn of the loop go out in one call
             self._loop.call_soon(self._flush)
         self._outgoing += [_HEAD.pack(len(text) + sum([len(part) for part in parts]), len(text), number, kind), text, *parts]
 
@@ -65,22 +65,22 @@ class Frames(asyncio.Protocol):
                 self._needs = _HEAD.size + follow
                 break
             start, at = at + _HEAD.size, at + _HEAD.size + follow
-            self.take(kind, number, orjson.loads(whole[start : start + text]), whole[start + text : at])
+            self.receive(kind, number, orjson.loads(whole[start : start + text]), whole[start + text : at])
         self._arrived, self._has = ([bytes(whole[at:])], len(whole) - at) if at < len(whole) else ([], 0)
 
 
 def pack(tensors: Iterable[Output]) -> tuple[list[Any], list[Part]]:
-    """Names, datatypes, shapes and sizes, and the bytes of all."""
-    said, raws = [], []
+    """The layout (names, datatypes, shapes and sizes) and the bytes of each tensor."""
+    layout, raws = [], []
     for name, datatype, array in tensors:
         raws.append(raw := to_raw(array, datatype))
-        said.append((name, datatype, array.shape, len(raw)))
-    return said, raws
+        layout.append((name, datatype, array.shape, len(raw)))
+    return layout, raws
 
 
-def unpack(said: list[Any], raw: memoryview) -> list[Output]:
+def unpack(layout: list[Any], raw: memoryview) -> list[Output]:
     tensors, at = [], 0
-    for name, datatype, shape, size in said:
+    for name, datatype, shape, size in layout:
         tensors.append((name, datatype, from_raw(datatype, tuple(shape), raw[at : at + size])))
         at += size
     return tensors

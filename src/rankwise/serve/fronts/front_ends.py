@@ -1,7 +1,7 @@
-"""Starts the front-end processes, hands them connections in turn, answers what they ask, and replaces those that end.
+"""Starts the front-end processes, gives them connections in turn, answers their requests, and replaces processes that end.
 
-A few connections the server reads itself, as one hop less is quicker for each; the others go to the processes in turn, which spreads them
-evenly. Where none is there to take one, the server reads it too.
+The server reads a few connections itself, because one hop less is quicker; the others go to the processes in turn, which spreads them
+evenly. Where no process can take a connection, the server reads it too.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from typing import Any
 from rankwise.serve.binary import read_infer
 from rankwise.serve.exchange import HttpRequest, HttpResponse
 from rankwise.serve.front import Front
-from rankwise.serve.fronts.frames import BEAT, CANCEL, DRAIN, INFER, OUTPUTS, RESPONSE, SETUP, WHOLE, Frames, pack, unpack
+from rankwise.serve.fronts.frames import CANCEL, DRAIN, HEARTBEAT, INFER, OUTPUTS, REQUEST, RESPONSE, SETUP, Frames, pack, unpack
 from rankwise.serve.http import Limits
 from rankwise.serve.messages import InferRequest, InferResponse
 from rankwise.serve.rest import Rest, written
 
 log = logging.getLogger("rankwise.serve")
-_SILENT_S = 60.0  # a process that says nothing for so long is replaced: it is stopped, or stuck
+_SILENT_S = 60.0  # a process without a heartbeat for so long is stopped or stuck, and is replaced
 _LONGEST_PAUSE_S = 30.0
-_WRITTEN_HERE = ("BYTES", "BF16")  # outputs that cannot always be written as JSON; that it failed has to be counted here
+_WRITTEN_HERE = ("BYTES", "BF16")  # outputs that cannot always be written as JSON; the server counts such failures
 Keep = Callable[[socket.socket, bool], bool]
 
 
-class FrontEnd(Frames):
-    """One process, as the server sees it."""
+class FrontEndHandle(Frames):
+    """The server's side of one front-end process."""
 
     def __init__(self, process: subprocess.Popen[bytes], connections: socket.socket, owner: FrontEnds) -> None:
         super().__init__()
@@ -41,22 +41,22 @@ class FrontEnd(Frames):
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self.is_ready, self.heard = False, time.monotonic()
 
-    def take(self, kind: int, number: int, head: Any, raw: memoryview) -> None:
+    def receive(self, kind: int, number: int, head: Any, raw: memoryview) -> None:
         if kind == INFER:
             self._begin(number, self._infer(number, head, raw))
-        elif kind == WHOLE:
-            self._begin(number, self._whole(number, head, raw))
+        elif kind == REQUEST:
+            self._begin(number, self._request(number, head, raw))
         elif kind == CANCEL:
             if number in self._tasks:
                 self._tasks[number].cancel()
-        elif kind == BEAT:
+        elif kind == HEARTBEAT:
             self.is_ready, self.heard = True, time.monotonic()
 
     def give(self, client: socket.socket) -> bool:
-        """Whether it took this connection."""
+        """Send it a connection; False where it cannot take one."""
         try:
             socket.send_fds(self.connections, [b"c"], [client.fileno()])
-        except OSError:  # it has gone, or more of them wait there than it can take
+        except OSError:  # the process has ended, or too many connections wait for it
             return False
         return True
 
@@ -70,20 +70,20 @@ class FrontEnd(Frames):
         task = self._tasks[number] = self._loop.create_task(work)
         task.add_done_callback(lambda _: self._tasks.pop(number))
 
-    async def _whole(self, number: int, head: Any, raw: memoryview) -> None:
+    async def _request(self, number: int, head: Any, raw: memoryview) -> None:
         method, path, headers, query = head
         self._reply(number, await self._owner.front.respond(HttpRequest(method, path, headers, bytes(raw), query=query)))
 
     async def _infer(self, number: int, head: Any, raw: memoryview) -> None:
-        path, given, started, outputs, ident, parameters, wanted, accepts, traced, said = head
+        path, given, started, outputs, ident, parameters, wanted, accepts, traced, layout = head
         found: list[InferResponse] = []
 
         async def answer() -> HttpResponse:
             model = self._owner.rest.model_at(path)
-            if said is None:
+            if layout is None:
                 asked, _ = read_infer(raw, "0", model)
             else:
-                asked = InferRequest({name: (kind, array) for name, kind, array in unpack(said, raw)}, outputs, ident, parameters)
+                asked = InferRequest({name: (kind, array) for name, kind, array in unpack(layout, raw)}, outputs, ident, parameters)
             response = await model.infer(asked)
             if any(kind in _WRITTEN_HERE for _, kind, _ in response.outputs):
                 return await written(response, wanted, accepts)
@@ -91,12 +91,12 @@ class FrontEnd(Frames):
             return HttpResponse(model=model.name)
 
         request = HttpRequest("POST", path, {**traced, "x-request-id": given}, b"")
-        told = await self._owner.front.respond(request, answer, started)
+        response = await self._owner.front.respond(request, answer, started)
         if not found:
-            self._reply(number, told)
+            self._reply(number, response)
             return
         tensors, raws = pack(found[0].outputs)
-        shown = next((value for name, value in told.headers if name == "X-Request-Id"), "")
+        shown = next((value for name, value in response.headers if name == "X-Request-Id"), "")
         self.send(OUTPUTS, number, (found[0].model_name, found[0].model_version, ident, found[0].parameters, tensors, shown), raws)
 
     def _reply(self, number: int, response: HttpResponse) -> None:
@@ -104,13 +104,13 @@ class FrontEnd(Frames):
 
 
 class FrontEnds:
-    """`keep` takes a connection where the server has few of its own, and says whether it did; it has to where it is told to."""
+    """`keep(connection, must)` has the server read a connection itself and returns whether it does; with `must` it always does."""
 
     def __init__(self, count: int, front: Front, rest: Rest, limits: Limits, setup: dict[str, Any], keep: Keep) -> None:
         self._count, self.front, self.rest, self._keep = count, front, rest, keep
         own = max(limits.buffered_bytes // count, limits.body_bytes)
         self._setup = {**setup, "limits": asdict(replace(limits, buffered_bytes=own))}
-        self._all: list[FrontEnd] = []
+        self._all: list[FrontEndHandle] = []
         self._listening: list[socket.socket] = []
         self._failures, self._is_ending = 0, False
         self._restarts: set[asyncio.Task[None]] = set()
@@ -129,7 +129,7 @@ class FrontEnds:
             process = subprocess.Popen(command, pass_fds=fds, stdin=subprocess.DEVNULL, start_new_session=True, env=_environment())
         connections.setblocking(False)
         loop = asyncio.get_running_loop()
-        _, front_end = await loop.connect_accepted_socket(lambda: FrontEnd(process, connections, self), ours)
+        _, front_end = await loop.connect_accepted_socket(lambda: FrontEndHandle(process, connections, self), ours)
         front_end.send(SETUP, 0, self._setup)
         self._all.append(front_end)
 
@@ -161,17 +161,17 @@ class FrontEnds:
         for listening in self._listening:
             asyncio.get_running_loop().remove_reader(listening.fileno())
 
-    # ---- those that end
+    # ---- processes that end
 
     def look(self, now: float) -> None:
-        """Now and then: ends those that say nothing any more."""
+        """Called now and then: ends processes without a heartbeat."""
         for front_end in self._all:
             if now - front_end.heard > _SILENT_S:
                 log.error("front-end process %d has said nothing for %.0f s and is replaced", front_end.process.pid, _SILENT_S)
                 front_end.process.kill()
         self._failures = 0 if self._failures and all(one.is_ready for one in self._all) else self._failures
 
-    def lost(self, front_end: FrontEnd) -> None:
+    def lost(self, front_end: FrontEndHandle) -> None:
         if front_end in self._all:
             self._all.remove(front_end)
         front_end.process.kill()

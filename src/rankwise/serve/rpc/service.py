@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from google.protobuf import json_format
@@ -13,8 +12,6 @@ from rankwise.serve.health import Health
 from rankwise.serve.rest import server_metadata
 from rankwise.serve.rpc.tensors import read_infer, write_infer
 from rankwise.serve.rpc.types import POOL, message
-
-Method = Callable[[Any, float | None], Awaitable[Any]]
 
 
 def _answer(method: str, /, **fields: Any) -> Any:

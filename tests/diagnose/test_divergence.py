@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from rankwise.diagnose.history import find_parting
+from rankwise.diagnose.history import find_divergence
 from rankwise.evidence.collectives import CollectiveLog, Signature
 from rankwise.evidence.records import Call, Caught, Ended, RankEvidence, Stack
 from tests.diagnose.jobs import (
@@ -435,6 +435,6 @@ def test_an_evaluation_without_collectives_is_no_parting() -> None:
     mine = replace(rank(0), calls=tuple(with_evaluation), collectives=log)
     theirs = replace(rank(1), calls=tuple(without), collectives=log, ended=Ended("finished", NOW_NS, 0), alive=False)
 
-    assert find_parting(job(mine, theirs), 0, 1) is None
+    assert find_divergence(job(mine, theirs), 0, 1) is None
     plain = replace(evaluation, reduce_op="")
-    assert find_parting(job(replace(mine, calls=(*with_evaluation[:4], plain, *with_evaluation[5:])), theirs), 0, 1) is not None
+    assert find_divergence(job(replace(mine, calls=(*with_evaluation[:4], plain, *with_evaluation[5:])), theirs), 0, 1) is not None

@@ -1,7 +1,7 @@
-"""Fingerprints of tensors: a few dozen of their numbers, taken on their own device and brought over in one copy.
+"""Fingerprints of tensors: a few dozen of their numbers, taken on their own device and copied to the CPU at once.
 
-On a GPU a copy that waits would wait for all that is queued there: in a job that hangs, for ever, and not at the user's own line. So what
-is asked of a GPU is read once it has arrived.
+On a GPU a copy that waits would wait for all that is queued there: in a job that hangs, for ever, and not at the user's own line. So
+numbers of a GPU are read once they have arrived.
 """
 
 import math
@@ -20,8 +20,8 @@ _COPIED = 1 << 20  # a tensor that has to be copied to be read in order must not
 Fingerprint = tuple[int, float | None]  # checksum of the sampled numbers; their norm, None where one is not finite
 
 
-class Asked:
-    """Some numbers of each tensor; None for what cannot be looked at without changing something (sharded, sparse, not there)."""
+class PendingNumbers:
+    """Some numbers of each tensor; None for a tensor that cannot be read without changing something (sharded, sparse, missing)."""
 
     def __init__(self, tensors: list[Any]) -> None:
         self._events: list[Any] = []
@@ -37,20 +37,20 @@ class Asked:
                     by_device.setdefault(part.device, []).append(part)
                     self._parts[i] = part.device, part.numel()
             for device, some in by_device.items():
-                self._bring_over(device, torch.cat(some))
+                self._copy(device, torch.cat(some))
 
-    def are_there(self) -> bool:
+    def have_arrived(self) -> bool:
         return all(event.query() for event in self._events)
 
     def numbers(self) -> list[list[float] | None]:
-        """Waits for them, where the caller has not waited until they are there."""
+        """Waits for numbers that have not arrived."""
         for event in self._events:
             event.synchronize()
         taken = {device: iter(host.tolist()) for device, host in self._hosts.items()}
         return [None if part is None else [next(taken[part[0]]) for _ in range(part[1])] for part in self._parts]
 
-    def _bring_over(self, device: Any, numbers: Any) -> None:
-        """All parts of a device in one copy."""
+    def _copy(self, device: Any, numbers: Any) -> None:
+        """The numbers of all tensors on one device."""
         if device.type != "cuda":
             self._hosts[device] = numbers.cpu()
             return
@@ -61,28 +61,28 @@ class Asked:
         self._events.append(event)
 
 
-def fingerprints(tensors: list[Any]) -> list[Fingerprint | None]:
-    """One for each tensor that can be read at once."""
-    found = Asked([tensor if tensor is not None and record.may_read(tensor) else None for tensor in tensors]).numbers()
-    return [fingerprint(numbers) for numbers in found]
+def of_tensors(tensors: list[Any]) -> list[Fingerprint | None]:
+    """The fingerprint of each tensor that can be read at once."""
+    found = PendingNumbers([tensor if tensor is not None and record.may_read(tensor) else None for tensor in tensors]).numbers()
+    return [of_numbers(numbers) for numbers in found]
 
 
-def fingerprint(numbers: list[float] | None) -> Fingerprint | None:
+def of_numbers(numbers: list[float] | None) -> Fingerprint | None:
     if numbers is None:
         return None
     norm = math.sqrt(math.fsum(x * x for x in numbers)) if all(map(math.isfinite, numbers)) else None
     return zlib.crc32(array("d", numbers).tobytes()), norm
 
 
-def some_of(tensor: Any) -> Any:
-    """The numbers of a tensor that its fingerprint is made of, on its own device; None for what cannot be looked at."""
+def sample(tensor: Any) -> Any:
+    """The numbers of a tensor that its fingerprint is made of, on its own device; None for a tensor that cannot be read."""
     if torch._C._len_torch_dispatch_stack() or _is_capturing():
         return None
     with torch.no_grad():
         return _numbers_of(tensor)
 
 
-def fingerprint_of_bytes(tensor: Any) -> int:
+def of_bytes(tensor: Any) -> int:
     """The checksum of a small tensor of bytes."""
     try:
         return zlib.crc32(tensor.numpy())

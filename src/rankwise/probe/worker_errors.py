@@ -1,4 +1,4 @@
-"""Notes the exceptions of DataLoader workers as they reach the rank: caught there and tried again, they leave no other trace."""
+"""Notes the exceptions of DataLoader workers as they reach the rank: a script that catches them and tries again leaves no other trace."""
 
 import re
 from types import ModuleType
@@ -16,13 +16,13 @@ def attach(module: ModuleType) -> None:
 
 
 class _Noted:
-    """The method itself, noted when it is looked up: a wrapper around it would stand in the user's traceback."""
+    """Notes the call when the method is looked up: a wrapper around it would show in the user's traceback."""
 
     def __init__(self, original: Any) -> None:
         self._original = original
 
     def __get__(self, wrapper: Any, cls: Any = None) -> Any:
-        if wrapper is not None and hooks.is_aboard():
+        if wrapper is not None and hooks.is_recording():
             hooks.guarded(_note)(wrapper)
         return self._original.__get__(wrapper, cls)
 
@@ -32,6 +32,6 @@ def _note(wrapper: Any) -> None:
     kind, message = wrapper.exc_type.__qualname__, (lines[-1] if lines else "")[:500]
     times = _times[kind, message] = _times.get((kind, message), 0) + 1
     if times > 3 and times & (times - 1):
-        return  # from the fourth on, only every power of two: what is tried for ever must not fill the disk
+        return  # from the fourth on, only every power of two: a script that tries for ever must not fill the disk
     frames = [[file, int(line), function] for file, line, function in _FRAME.findall(str(wrapper.exc_msg))]
     journal.write("worker_raised", type=kind, message=message, times=times, frames=frames[::-1][:40])

@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 
 from rankwise.findings import Finding, Place
-from rankwise.launch import parcels
-from rankwise.launch.parcels import Verdict, pack_job, pack_verdict, unpack_job, unpack_verdict
+from rankwise.launch import node_messages
+from rankwise.launch.node_messages import Verdict, pack_job, pack_verdict, unpack_job, unpack_verdict
 from tests.launch.evidence import a_job, a_rank
 
 
@@ -23,7 +23,7 @@ def test_evidence_survives_the_journey() -> None:
 
 def test_evidence_that_is_too_much_is_thinned_out(monkeypatch: pytest.MonkeyPatch) -> None:
     job = a_job(a_rank(0), sources={"big.py": os.urandom(30_000).hex()})
-    monkeypatch.setattr(parcels, "MAX_VALUE", 8_000)
+    monkeypatch.setattr(node_messages, "MAX_VALUE", 8_000)
     packed = pack_job(job)
 
     assert len(packed) <= 8_000

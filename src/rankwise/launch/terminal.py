@@ -1,4 +1,4 @@
-"""The terminal that the job's lines, our own words and the status line share; elsewhere than on a terminal, only lines."""
+"""The terminal that the job's lines, our own lines and the status line share; output that is not a terminal gets lines only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rankwise.launch.faults import Faults
 _BAR_REST_S = 1.0  # a progress bar that was drawn so recently is still being drawn
 
 
-class Screen:
+class Terminal:
     """Knows whose unfinished line stands in the cursor's row: a prompt or a bar keeps it, and the status line steps aside."""
 
     def __init__(self, faults: Faults) -> None:

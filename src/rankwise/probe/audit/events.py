@@ -1,37 +1,37 @@
-"""Ties the audit to the probe's other parts: what they call when something begins or ends."""
+"""What the rest of the probe tells the audit: something began or ended."""
 
 import time
 from typing import Any
 
 from .. import sites
-from . import data, files, local, loss, models, parallel, record, reduces, spans, steps, times, window
+from . import data, files, forwards, local_gradients, loss, models, record, reduces, spans, steps, times, window
 
 
 def joined() -> None:
     """This process has joined a job."""
     if record.is_on():
-        files.listen()
+        files.watch_open()
 
 
-@record.paid
+@record.budgeted
 def ddp_built(wrapper: Any, frame: Any) -> None:
     models.wrapped(wrapper, sites.number_of_caller(frame))
     window.watch([p for p in wrapper.module.parameters() if p.requires_grad])
 
 
-@record.paid
+@record.budgeted
 def backward_begins(args: Any, kwargs: Any, frame: Any) -> None:
     window.backward_begins(frame)
     loss.take(args[0] if args else kwargs.get("tensors"), steps.steps_so_far(), frame)
 
 
-@record.paid
+@record.budgeted
 def backward_ended(frame: Any) -> None:
-    local.forget()
+    local_gradients.forget()
     window.backward(frame)
 
 
-@record.paid
+@record.budgeted
 def process_ends() -> None:
     if data.is_worker():
         record.flush()
@@ -46,6 +46,6 @@ def process_ends() -> None:
     spans.flush()
 
 
-forward = parallel.forward
+forward = forwards.forward
 reduced = reduces.note
 now_ns = time.perf_counter_ns

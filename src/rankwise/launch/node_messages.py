@@ -1,4 +1,4 @@
-"""Evidence and verdicts as parcels that fit the rendezvous store; one from another node is opened like a file from a stranger."""
+"""Packs evidence and verdicts into messages that fit the rendezvous store; messages of other nodes are not trusted when unpacked."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from rankwise.evidence.folder import pack_log, rank_as_dict, rank_from_dict, wit
 from rankwise.evidence.records import JobEvidence, RankEvidence
 from rankwise.evidence.thaw import thaw
 from rankwise.findings import Finding, Place, Wait
-from rankwise.launch.courier import MAX_VALUE
+from rankwise.launch.store_relay import MAX_VALUE
 
-# what opening a damaged one may raise
-DAMAGE = (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError, zlib.error)
+# what unpacking a damaged message may raise
+UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError, zlib.error)
 _MAX_PLAIN = 64 << 20
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one watcher found out about the whole job; the others take it over."""
+    """What one watcher found out about the whole job; the others adopt it."""
 
     outcome: str
     findings: list[Finding]
@@ -31,7 +31,7 @@ class Verdict:
 
 
 def pack_job(job: JobEvidence) -> bytes:
-    """Evidence as one compressed value, small enough for the store: what is needed least is left out first."""
+    """Evidence as one compressed value, small enough for the store: the least needed is left out first."""
     for slim in (0, 1, 2):
         data = zlib.compress(json.dumps(_freeze_job(job, slim), default=str).encode(), 3)
         if len(data) <= MAX_VALUE:
@@ -40,41 +40,41 @@ def pack_job(job: JobEvidence) -> bytes:
 
 
 def unpack_job(data: bytes) -> JobEvidence | None:
-    """None for whatever is not evidence."""
+    """The evidence; None for a message that holds none."""
     try:
         return _thaw_job(_unpack(data))
-    except DAMAGE:
+    except UNREADABLE:
         return None
 
 
 def pack_verdict(verdict: Verdict) -> bytes:
     """The verdict with the evidence it was derived from, or without where that would be too much."""
-    told = {
+    facts = {
         "outcome": verdict.outcome,
         "author": verdict.author,
         "stuck_s": verdict.stuck_s,
         "findings": [finding.to_dict() for finding in verdict.findings],
     }
     for slim in (0, 1, 2):
-        data = zlib.compress(json.dumps({**told, "job": _freeze_job(verdict.job, slim)}, default=str).encode(), 3)
+        data = zlib.compress(json.dumps({**facts, "job": _freeze_job(verdict.job, slim)}, default=str).encode(), 3)
         if len(data) <= MAX_VALUE:
             return data
-    return zlib.compress(json.dumps(told, default=str).encode())
+    return zlib.compress(json.dumps(facts, default=str).encode())
 
 
 def unpack_verdict(data: bytes) -> Verdict | None:
-    """None if it is not a verdict."""
+    """The verdict; None for a message that holds none."""
     try:
-        told = _unpack(data)
-        stuck_s = told.get("stuck_s")
+        facts = _unpack(data)
+        stuck_s = facts.get("stuck_s")
         return Verdict(
-            outcome=str(told["outcome"]),
-            findings=[_thaw_finding(finding) for finding in told["findings"][:100]],
-            job=_thaw_job(told["job"]),
+            outcome=str(facts["outcome"]),
+            findings=[_thaw_finding(finding) for finding in facts["findings"][:100]],
+            job=_thaw_job(facts["job"]),
             stuck_s=float(stuck_s) if stuck_s is not None else None,
-            author=int(told["author"]),
+            author=int(facts["author"]),
         )
-    except DAMAGE:
+    except UNREADABLE:
         return None
 
 

@@ -1,10 +1,10 @@
-"""The gradients of a few parameters as this rank computed them, before DDP reduces them: taken where autograd adds them up."""
+"""Samples the gradients of a few parameters as this rank computed them, before DDP reduces them, where autograd adds them up."""
 
 from typing import Any
 
 import torch
 
-from . import models, prints, record
+from . import fingerprints, models, record
 
 _MOST = 2  # parameters: the first and the last that DDP reduces
 
@@ -21,15 +21,15 @@ def watch(wrapper: Any) -> None:
     named = [(name, p) for name, p in one.named() if id(p) in one.reduced and p.requires_grad] if one is not None else []
     with torch.enable_grad():
         for name, p in [*named[:1], *named[1:][-1:]][:_MOST]:
-            node = p.expand_as(p).grad_fn.next_functions[0][0] if prints.is_plain(p) else None
+            node = p.expand_as(p).grad_fn.next_functions[0][0] if fingerprints.is_plain(p) else None
             if node is not None:
                 _handles.append(node.register_prehook(_noting(name)))
 
 
 def _noting(name: str) -> Any:
-    @record.paid
+    @record.budgeted
     def note(grads: Any) -> None:
-        numbers = prints.some_of(grads[0])
+        numbers = fingerprints.sample(grads[0])
         if numbers is not None:
             _taken[name] = numbers.clone()
 

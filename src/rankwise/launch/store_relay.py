@@ -1,10 +1,10 @@
-"""Carries messages between the watchers of several nodes through torch's TCPStore; a process of its own, as the watcher imports no torch.
+"""Relays messages between the watchers of several nodes through torch's TCPStore; a separate process, because the watcher imports no torch.
 
-Run by path, so it needs nothing of rankwise. Arguments: host and port of the rendezvous, key prefix, this node's number (0: not given yet).
-Frames come in on stdin and go out on stdout; when stdin ends, so does the courier.
+Run by path, so it imports nothing of rankwise. Arguments: host and port of the rendezvous, key prefix, this node's number (0: none yet).
+Frames come in on stdin and go out on stdout; when stdin ends, so does the relay.
 
-The rendezvous store dies with the torchrun that opened it, often in the very moment there is something to tell. So the first nodes to join
-open a store of their own, and everything is written to every store that can be reached: each is one channel, in a thread that may block.
+The rendezvous store dies with the torchrun that opened it, often just when there is something to say. So the first nodes to join open a
+store of their own, and every message is written to every store that can be reached: each store is one channel, in a thread that may block.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable
 from typing import IO, Any
 
-NUM_OWN_STORES = 2  # so many nodes open a store of their own: one more than may be lost at once
+NUM_OWN_STORES = 2  # nodes that open a store of their own: one more than may be lost at once
 MAX_VALUE = 4 << 20  # torch's store drops the connection at 8 MiB
 POLL_S = 0.3
 _HOT_POLL_S = 0.1
@@ -61,15 +61,15 @@ def read_frame(stream: IO[bytes]) -> tuple[dict[str, Any], bytes] | None:
 def main(argv: list[str]) -> None:
     host, port, prefix, number = argv[1], int(argv[2]), argv[3], int(argv[4])
     _die_with_parent()
-    desk = Desk(prefix, number, host, port)
-    desk.add_channel("rendezvous", lambda: _connect(host, port))
+    relay = Relay(prefix, number, host, port)
+    relay.add_channel("rendezvous", lambda: _connect(host, port))
     while (frame := read_frame(sys.stdin.buffer)) is not None:
-        desk.take(*frame)
+        relay.take(*frame)
     os._exit(0)  # a channel may be blocked in a store that no longer answers
 
 
-class Desk:
-    """What this node has to say, and what was already heard; shared by the channels."""
+class Relay:
+    """What this node wants to send and what it has received; shared by the channels."""
 
     def __init__(self, prefix: str, number: int, host: str, port: int) -> None:
         self.prefix, self.number, self.top = prefix, number, number
@@ -83,7 +83,7 @@ class Desk:
         self._changed = threading.Condition()
 
     def take(self, facts: dict[str, Any], body: bytes) -> None:
-        """One frame from the watcher: its status, perhaps with something to post."""
+        """Take one frame from the watcher: its status, perhaps with a snapshot or a verdict."""
         with self._changed:
             self.facts = facts["status"]
             if facts["post"] == "snapshot":
@@ -106,10 +106,10 @@ class Desk:
                 self._changed.wait(_HOT_POLL_S if is_hot else poll_interval_s(self.top))
 
     def join(self, store: Any) -> None:
-        """Be given a number, once; the first nodes then open a store for the others."""
+        """Get this node's number, once; the first nodes then open a store for the others."""
         if not self.number:
             self.number = int(store.add(f"{self.prefix}/joined", 1))
-        tell({"news": "joined", "number": self.number})
+        send_news({"news": "joined", "number": self.number})
         if self.number <= NUM_OWN_STORES and not self.own_address:
             with contextlib.suppress(RuntimeError, OSError):
                 self._open_own_store()
@@ -128,86 +128,86 @@ class Desk:
             self._channels.add(name)
             threading.Thread(target=Channel(name, open_store, self).run, name=name, daemon=True).start()
 
-    def meet(self, number: int, address: object) -> None:
+    def add_store_of(self, number: int, address: object) -> None:
         """Another node offers its store: use it as well."""
         if number <= NUM_OWN_STORES and isinstance(address, str) and len(parts := address.split()) == 2 and parts[1].isdigit():
             self.add_channel(address, lambda: _connect(parts[0], int(parts[1])))
 
 
 class Channel:
-    """One store: everything this node has to say is written to it, everything the others said is read from it."""
+    """One store: writes all messages of this node to it, and reads those of the others from it."""
 
-    def __init__(self, name: str, open_store: Callable[[], Any], desk: Desk) -> None:
-        self._name, self._open_store, self._desk = name, open_store, desk
+    def __init__(self, name: str, open_store: Callable[[], Any], relay: Relay) -> None:
+        self._name, self._open_store, self._relay = name, open_store, relay
 
     def run(self) -> None:
         while True:
             with contextlib.suppress(RuntimeError, OSError, ValueError):  # torch's store errors are RuntimeErrors
                 self._follow(self._open_store())
-            tell({"news": "broken", "channel": self._name})
+            send_news({"news": "broken", "channel": self._name})
             time.sleep(1.0)
 
     def _follow(self, store: Any) -> None:
         if self._name == "rendezvous":
-            self._desk.join(store)
+            self._relay.join(store)
         self._beat, self._beaten_s = 0, 0.0
         self._serial, self._version, self._known = -1, 0, set[int]()
-        self._has_published = self._has_told = False
+        self._has_published = self._has_sent_verdict = False
         while True:
             self._write(store)
             statuses = self._read(store)
-            tell({"news": "peers", "channel": self._name, "serial": self._serial, "statuses": statuses})
-            self._desk.wait(self._serial)
+            send_news({"news": "peers", "channel": self._name, "serial": self._serial, "statuses": statuses})
+            self._relay.wait(self._serial)
 
     def _write(self, store: Any) -> None:
         """The snapshot before the status that announces it."""
-        desk = self._desk
-        facts, snapshot, verdict = desk.outgoing()
+        relay = self._relay
+        facts, snapshot, verdict = relay.outgoing()
         if verdict and not self._has_published:
-            store.compare_set(self._key("verdict"), "", verdict)  # the first one to say it is believed
+            store.compare_set(self._key("verdict"), "", verdict)  # the first verdict counts
             self._has_published = True
         if snapshot and facts.get("version", 0) != self._version:
-            store.set(self._key(desk.number, "snapshot"), snapshot)
+            store.set(self._key(relay.number, "snapshot"), snapshot)
             self._version = facts["version"]
         if facts.get("serial", 0) != self._serial or time.monotonic() - self._beaten_s >= _BEAT_S:
             self._beat += 1
             self._beaten_s = time.monotonic()
-            status = {**facts, "beat": self._beat, "store": desk.own_address}
-            store.set(self._key(desk.number, "status"), json.dumps(status))
+            status = {**facts, "beat": self._beat, "store": relay.own_address}
+            store.set(self._key(relay.number, "status"), json.dumps(status))
             self._serial = facts.get("serial", 0)
 
     def _read(self, store: Any) -> dict[int, str]:
-        desk = self._desk
+        relay = self._relay
         if self._name == "rendezvous":
-            desk.top = int(store.add(f"{desk.prefix}/joined", 0))
-        self._known |= {n for n in range(1, desk.top + 1) if n not in self._known and store.check([self._key(n, "status")])}
-        others = sorted(self._known - {desk.number})
+            relay.top = int(store.add(f"{relay.prefix}/joined", 0))
+        self._known |= {n for n in range(1, relay.top + 1) if n not in self._known and store.check([self._key(n, "status")])}
+        others = sorted(self._known - {relay.number})
         values = store.multi_get([self._key(n, "status") for n in others]) if others else []
         statuses = {n: bytes(value).decode(errors="replace") for n, value in zip(others, values, strict=True)}
         for n, text in statuses.items():
             self._look_at(store, n, text)
-        if not self._has_told and store.check([self._key("verdict")]):
-            tell({"news": "verdict", "channel": self._name}, store.get(self._key("verdict")))
-            self._has_told = True
+        if not self._has_sent_verdict and store.check([self._key("verdict")]):
+            send_news({"news": "verdict", "channel": self._name}, store.get(self._key("verdict")))
+            self._has_sent_verdict = True
         return statuses
 
     def _look_at(self, store: Any, number: int, text: str) -> None:
-        """A peer's status is only text to us: what cannot be understood is left alone."""
+        """Read a peer's status; one that cannot be read is ignored."""
         try:
             facts = json.loads(text)
             version, address = int(facts.get("version", 0)), facts.get("store")
         except (ValueError, TypeError, AttributeError, RecursionError):
             return
-        if version > self._desk.fetched.get(number, 0) and store.check([self._key(number, "snapshot")]):
-            tell({"news": "snapshot", "number": number, "version": version}, store.get(self._key(number, "snapshot")))
-            self._desk.fetched[number] = version
-        self._desk.meet(number, address)
+        if version > self._relay.fetched.get(number, 0) and store.check([self._key(number, "snapshot")]):
+            send_news({"news": "snapshot", "number": number, "version": version}, store.get(self._key(number, "snapshot")))
+            self._relay.fetched[number] = version
+        self._relay.add_store_of(number, address)
 
     def _key(self, *parts: object) -> str:
-        return "/".join(map(str, (self._desk.prefix, *parts)))
+        return "/".join(map(str, (self._relay.prefix, *parts)))
 
 
-def tell(facts: dict[str, Any], body: bytes = b"") -> None:
+def send_news(facts: dict[str, Any], body: bytes = b"") -> None:
     with _out_lock:
         try:
             write_frame(sys.stdout.buffer, facts, bytes(body))
@@ -230,7 +230,7 @@ def _address_towards(host: str, port: int) -> str:
 
 
 def _die_with_parent() -> None:
-    """Signals from the terminal are for the watcher, which needs its courier to the end; its own end is ours."""
+    """Signals from the terminal are for the watcher, which needs its relay to the end; the relay ends with the watcher."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
