@@ -579,3 +579,20 @@ def various() -> Any:
         lambda x: x.to(torch.bfloat16), lambda x: x.numpy(), lambda x: x.expand(3000).clone(), lambda x: torch.zeros(0), lambda x: x > 3,
     ]  # fmt: skip
     return lambda x: kinds[int(x) // 16 % len(kinds)](x)
+
+
+def sets_default_dtype(when: str) -> Any:
+    """Sets it for the whole process, and relies on it."""
+    if when == "build":
+        torch.set_default_dtype(torch.float64)
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        if when == "forward":
+            torch.set_default_dtype(torch.float64)
+        return torch.ones(len(x), 1)
+
+    return run
+
+
+def makes_ones() -> Any:
+    return lambda x: torch.ones(len(x), 1)

@@ -47,6 +47,13 @@ def misused_predictions(how: str) -> None:
         elif how == "twice":
             predictions.add(batch)
             predictions.add(batch)
+        elif how == "rows of another width":
+            predictions.add(batch[:, None].repeat(1, 2 + group.rank()))
+        elif how == "rows of another dtype":
+            predictions.add(batch.float() if group.rank() else batch)
+        elif how == "all ranks leave out":
+            if number:
+                predictions.add(batch)
         elif not (how == "one rank leaves out" and group.rank() == 1 and number):
             predictions.add(batch)
     predictions.gather()

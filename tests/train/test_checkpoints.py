@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import namedtuple
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
+from rankwise import train
+from rankwise.errors import TrainError
+from rankwise.train import committed
 from tests.families import mostly_live
 from tests.train.farm import Farm
 
@@ -231,3 +237,121 @@ def test_tied_weights_are_written_once_and_parts_without_the_whole(farm: Farm, t
 
     assert size < 256 * 256 * 4 + 20_000
     assert is_tied
+
+
+class _Turned(nn.Module):
+    """Kept its weight the other way round in version 1, and turns what is not of version 2."""
+
+    _version = 2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.arange(9.0).reshape(3, 3))
+
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, metadata: dict[str, Any], *rest: Any) -> None:
+        if metadata.get("version") is None or metadata["version"] < 2:
+            state[f"{prefix}weight"] = state[f"{prefix}weight"].T
+        super()._load_from_state_dict(state, prefix, metadata, *rest)  # type: ignore[misc]
+
+
+class _Kept:
+    def __init__(self, value: Any = None) -> None:
+        self.value = value
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"value": self.value}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.value = state["value"]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_module_is_told_the_version_it_was_saved_in(tmp_path: Path, asynchronous: bool) -> None:
+    with train.Checkpoints(tmp_path, model=nn.Sequential(_Turned()), asynchronous=asynchronous) as checkpoints:
+        checkpoints.save(1)
+    model = nn.Sequential(_Turned())
+
+    train.Checkpoints(tmp_path, model=model).resume()
+
+    assert torch.equal(model[0].weight, _Turned().weight)
+
+
+def test_a_damaged_checkpoint_is_not_kept_in_place_of_a_good_one(tmp_path: Path) -> None:
+    model = nn.Linear(2, 2)
+    before = train.Checkpoints(tmp_path, model=model, keep=2)
+    before.save(100)
+    before.save(200)
+    (tmp_path / "step-00000200" / "state.pt").write_bytes(b"damaged")
+    checkpoints = train.Checkpoints(tmp_path, model=model, keep=1)
+    assert checkpoints.resume() == 100
+
+    assert checkpoints.save(150)
+
+    assert checkpoints.latest() == tmp_path / "step-00000150" / "state.pt"
+    assert train.Checkpoints(tmp_path, model=model).resume() == 150
+
+
+def test_a_checkpoint_that_resume_would_pass_over_is_told_and_not_written(tmp_path: Path) -> None:
+    checkpoints = train.Checkpoints(tmp_path, model=nn.Linear(2, 2), keep=1)
+    checkpoints.save(100)
+
+    assert not checkpoints.save(5)
+
+    assert [finding.code for finding in checkpoints.findings] == ["RW707"]
+    assert checkpoints.latest() == tmp_path / "step-00000100" / "state.pt"
+
+
+def test_other_weights_under_a_step_that_is_there_are_told(tmp_path: Path) -> None:
+    model = nn.Linear(2, 2)
+    checkpoints = train.Checkpoints(tmp_path, model=model)
+    checkpoints.save(1)
+    assert checkpoints.save(1)
+    nn.init.ones_(model.weight)
+
+    assert not checkpoints.save(1)
+
+    assert "other weights" in checkpoints.findings[0].summary
+
+
+def test_the_folder_is_the_same_after_a_change_of_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    checkpoints = train.Checkpoints("runs", model=nn.Linear(2, 2))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+
+    checkpoints.save(1)
+
+    assert (tmp_path / "runs" / "last.pt").is_file()
+
+
+_Pair = namedtuple("_Pair", "a b")
+
+
+@pytest.mark.parametrize("value", [_Pair(1, 2), torch.eye(2).to_sparse(), torch.empty(2, device="meta")], ids=["tuple", "sparse", "meta"])
+def test_what_could_not_be_loaded_again_is_a_finding(tmp_path: Path, value: Any) -> None:
+    with pytest.raises(TrainError) as caught:
+        train.Checkpoints(tmp_path, model=nn.Linear(2, 2), other=_Kept(value)).save(1)
+
+    assert caught.value.finding.code == "RW710"
+
+
+def test_a_tensor_and_its_conjugate_view_stay_two(tmp_path: Path) -> None:
+    one = torch.tensor([1 + 2j])
+    train.Checkpoints(tmp_path, model=nn.Linear(2, 2), other=_Kept([one, one.conj()])).save(1)
+    other = _Kept()
+
+    train.Checkpoints(tmp_path, model=nn.Linear(2, 2), other=other).resume()
+
+    assert [complex(tensor) for tensor in other.value] == [1 + 2j, 1 - 2j]
+
+
+def test_what_the_asynchronous_writer_raises_is_raised_by_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory(*_: object) -> None:
+        raise MemoryError("no room for the buffer")
+
+    checkpoints = train.Checkpoints(tmp_path, model=nn.Linear(2, 2), asynchronous=True)
+    monkeypatch.setattr(committed, "write_file", no_memory)
+    checkpoints.save(1)
+
+    with pytest.raises(MemoryError):
+        checkpoints.wait()

@@ -42,6 +42,9 @@ def test_predictions_keep_their_dtype(farm: Farm, dtype: str) -> None:
         ("wrong length", "shape (5,)"),
         ("twice", "two outputs"),
         ("one rank leaves out", "rank 1 added 1 batches"),
+        ("rows of another width", "int64[2] on rank 0, int64[3] on rank 1"),
+        ("rows of another dtype", "float32[] on rank 1, int64[] on rank 0"),
+        ("all ranks leave out", "no output for sample 0"),
     ],
 )
 def test_outputs_that_do_not_belong_to_batches_are_refused(farm: Farm, how: str, said: str) -> None:

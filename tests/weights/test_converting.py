@@ -32,3 +32,13 @@ def test_two_tensors_of_one_name_are_not_chosen_between(tmp_path: Path) -> None:
         convert_to_safetensors(path, tmp_path / "out.safetensors", Wanted())
 
     assert caught.value.finding.code == "RW734"
+
+
+def test_two_names_that_are_one_without_wrappers_are_not_chosen_between(tmp_path: Path) -> None:
+    path = save(tmp_path / "last.pt", {"a._orig_mod.w": torch.zeros(2), "a.w": torch.ones(2)})
+
+    with pytest.raises(CheckpointError) as caught:
+        convert_to_safetensors(path, tmp_path / "out.safetensors", Wanted())
+
+    assert caught.value.finding.code == "RW734"
+    assert not (tmp_path / "out.safetensors").exists()

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from torch import nn
 
 import rankwise
+from rankwise.weights.converting import Wanted, convert_to_safetensors
 from tests.weights.checkpoints import refused, save
 
 
@@ -134,3 +136,56 @@ def test_weight_norm_that_the_model_has_not_is_told_how(tmp_path: Path) -> None:
     path = save(tmp_path / "last.pt", nn.Sequential(nn.utils.weight_norm(nn.Linear(3, 4))).state_dict())
 
     assert "parametrizations.weight_norm" in refused(nn.Sequential(nn.Linear(3, 4)), path).next[0]
+
+
+class Turned(nn.Module):
+    """Kept its weight the other way round in version 1, and turns what is not of version 2."""
+
+    _version = 2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.arange(9.0).reshape(3, 3))
+
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, metadata: dict[str, Any], *rest: Any) -> None:
+        if metadata.get("version") is None or metadata["version"] < 2:
+            state[f"{prefix}weight"] = state[f"{prefix}weight"].T
+        super()._load_from_state_dict(state, prefix, metadata, *rest)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("outer", ["", "module", "_orig_mod", "model"])
+@pytest.mark.parametrize("key", [None, "state_dict"])
+@pytest.mark.parametrize("form", ["torch", "safetensors"])
+def test_a_module_is_told_the_version_it_was_saved_in(tmp_path: Path, outer: str, key: str | None, form: str) -> None:
+    saved = nn.Sequential(Turned(), nn.Linear(2, 2))
+    around = nn.ModuleDict({outer: saved}) if outer else saved
+    path = save(tmp_path / "last.pt", {key: around.state_dict()} if key else around.state_dict())
+    if form == "safetensors":
+        convert_to_safetensors(path, tmp_path / "last.safetensors", Wanted(key=key))
+        path = tmp_path / "last.safetensors"
+    model = nn.Sequential(Turned(), nn.Linear(2, 2))
+    with torch.no_grad():
+        model[0].weight.zero_()
+
+    rankwise.load_weights(model, path)
+
+    assert torch.equal(model[0].weight, Turned().weight)
+
+
+def test_a_folder_of_dcp_which_keeps_no_versions_is_of_the_models_own(tmp_path: Path) -> None:
+    dcp.save({"model": Turned().state_dict()}, checkpoint_id=tmp_path / "dcp", no_dist=True)
+    model = Turned()
+    with torch.no_grad():
+        model.weight.zero_()
+
+    rankwise.load_weights(model, tmp_path / "dcp")
+
+    assert torch.equal(model.weight, Turned().weight)
+
+
+def test_a_state_dict_without_versions_is_an_old_one_as_for_torch(tmp_path: Path) -> None:
+    model = Turned()
+
+    rankwise.load_weights(model, save(tmp_path / "last.pt", dict(Turned().state_dict())))
+
+    assert torch.equal(model.weight, Turned().weight.T)

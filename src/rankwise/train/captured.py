@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import random
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,24 +53,39 @@ def seed_rng(*numbers: int) -> None:
 def on_cpu(thing: Any, *, copy: bool, seen: dict[tuple[Any, ...], torch.Tensor] | None = None) -> Any:
     """The same containers with tensors on the CPU, copied if asked; tensors that shared their memory share it again."""
     seen = {} if seen is None else seen
-    if isinstance(thing, torch.Tensor):
-        key = (thing.device, thing.data_ptr(), thing.dtype, tuple(thing.shape), thing.stride())
-        if key not in seen or not thing.numel():
-            seen[key] = _alone(thing.detach(), copy)
+
+    def moved(tensor: torch.Tensor) -> torch.Tensor:
+        if not _has_own_memory(tensor):
+            return tensor  # refused by check_plain
+        if not tensor.numel():
+            return _alone(tensor.detach(), copy)
+        place = (tensor.device, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
+        key = (*place, tensor.is_conj(), tensor.is_neg())
+        if key not in seen:
+            seen[key] = _alone(tensor.detach(), copy)
         return seen[key]
-    if isinstance(thing, dict):
-        return {key: on_cpu(value, copy=copy, seen=seen) for key, value in thing.items()}
-    if isinstance(thing, (list, tuple)):
-        return type(thing)(on_cpu(value, copy=copy, seen=seen) for value in thing)
-    return thing
+
+    return _rebuilt(thing, moved)
 
 
 def check_plain(state: Any) -> None:
     """Raise what `torch.load(weights_only=True)` would raise; tried without the tensors' bytes, so it costs nothing."""
     buffer = io.BytesIO()
-    torch.save(_without_bytes(state), buffer)
+    torch.save(_rebuilt(state, _without_bytes), buffer)
     buffer.seek(0)
     torch.load(buffer, weights_only=True)
+
+
+def same_weights(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two state dicts hold the same bits; what is no tensor is not looked at."""
+    ours, theirs = ({name: value for name, value in side.items() if isinstance(value, torch.Tensor)} for side in (one, other))
+    return ours.keys() == theirs.keys() and all(_same_bits(tensor, theirs[name]) for name, tensor in ours.items())
+
+
+def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
+        return False
+    return torch.equal(*(tensor.resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other)))
 
 
 def _alone(tensor: torch.Tensor, copy: bool) -> torch.Tensor:
@@ -78,13 +94,32 @@ def _alone(tensor: torch.Tensor, copy: bool) -> torch.Tensor:
     return tensor.to("cpu", copy=True) if copy or is_part else tensor.cpu()
 
 
-def _without_bytes(thing: Any) -> Any:
+def _without_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    if not _has_own_memory(tensor):
+        kind = "on the meta device" if tensor.is_meta else "that is nested" if tensor.is_nested else f"of layout {tensor.layout}"
+        raise TypeError(f"it holds a tensor {kind}")
+    return torch.empty(0, dtype=tensor.dtype)
+
+
+def _has_own_memory(tensor: torch.Tensor) -> bool:
+    return tensor.layout == torch.strided and not tensor.is_meta and not tensor.is_nested
+
+
+def _rebuilt(thing: Any, changed: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """The same containers around the changed tensors. What a module notes about its format stays with its state dict."""
     if isinstance(thing, torch.Tensor):
-        return torch.empty(0, dtype=thing.dtype)
+        return changed(thing)
     if isinstance(thing, dict):
-        return {key: _without_bytes(value) for key, value in thing.items()}
+        plain = {key: _rebuilt(value, changed) for key, value in thing.items()}
+        if (notes := getattr(thing, "_metadata", None)) is None:
+            return plain
+        noted = OrderedDict(plain)
+        noted._metadata = OrderedDict(notes)  # type: ignore[attr-defined]  # where torch itself keeps it
+        return noted
+    if isinstance(thing, tuple) and hasattr(thing, "_make"):
+        return thing._make(_rebuilt(value, changed) for value in thing)
     if isinstance(thing, (list, tuple)):
-        return type(thing)(_without_bytes(value) for value in thing)
+        return type(thing)(_rebuilt(value, changed) for value in thing)
     return thing
 
 

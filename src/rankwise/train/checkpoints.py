@@ -17,7 +17,7 @@ from rankwise.causes import load_cause
 from rankwise.errors import TrainError, UsageError
 from rankwise.findings import Finding
 from rankwise.train import committed, group
-from rankwise.train.captured import check_plain, find_misfit, on_cpu, restore_rng, rng_state, seed_rng
+from rankwise.train.captured import check_plain, find_misfit, on_cpu, restore_rng, rng_state, same_weights, seed_rng
 from rankwise.train.committed import STATE, Saved, not_written, unsafe
 from rankwise.train.distcp import asked_for
 from rankwise.train.group import rank_zero
@@ -54,13 +54,15 @@ class Checkpoints:
         if sharded and any(isinstance(thing, ZeroRedundancyOptimizer) for thing in things.values()):
             why = "ZeroRedundancyOptimizer can be saved only from one rank, which it sends everything to"
             raise UsageError("sharded checkpoints cannot hold a sharded_optimizer", why=why, next=("leave out sharded=True",))
-        self.folder, self.keep = Path(folder), keep
+        self.folder, self.keep = Path(folder).absolute(), keep  # a program may change its working directory
         self.asynchronous, self.sharded = asynchronous, sharded
         self.findings: list[Finding] = []  # checkpoints that could not be written, or not be read
         self._things = things
         self._is_first, self._has_resumed = True, False
+        self._damaged: list[Saved] = []  # what resume() passed over, on rank 0
         self._writer: threading.Thread | None = None
         self._problem: Finding | None = None  # of the writer
+        self._failure: BaseException | None = None  # what it raised, for whoever waits for it
 
     def resume(self) -> int:
         """Restore the newest good checkpoint; returns its step, or 0 if there is none yet."""
@@ -144,6 +146,8 @@ class Checkpoints:
         if not self._may_write():
             summary = f"another process is writing its checkpoints to {self.folder}"
             raise TrainError(load_cause("RW709").finding(summary, certain=True, next=("end the other training, or use another folder",)))
+        for saved in self._damaged:
+            committed.set_aside(saved)
 
     def _may_write(self) -> bool:
         try:
@@ -155,8 +159,10 @@ class Checkpoints:
         """Write and commit; what fails is told, not raised, and leaves nothing behind."""
         partial: Path | None = None
         try:
+            if finding := committed.find_newer(self.folder, step):
+                return finding
             if committed.is_whole(self.folder, step):
-                return None
+                return self._find_other_weights(step, state["model"])
             partial = committed.begin(self.folder, step)
             line = committed.write_file(partial / STATE, lambda file: torch.save(state, file))
             committed.commit(partial, step, {STATE: line}, {"world_size": group.world_size()})
@@ -167,14 +173,29 @@ class Checkpoints:
             return not_written(self.folder, step, error)
         return None
 
+    def _find_other_weights(self, step: int, weights: dict[str, Any]) -> Finding | None:
+        """A checkpoint that is there is never replaced: that is told where it is not the one that was to be written."""
+        there = _read(Saved(step, committed.path_of(self.folder, step)).state)
+        if same_weights(weights, there.get("model", {})):
+            return None
+        summary = f"the checkpoint of step {step} was not written: one with other weights has this number, and was kept"
+        step_to_take = ("give each save a number of its own: checkpoints.save(step.count)",)
+        return load_cause("RW707").finding(summary, certain=True, next=step_to_take)
+
     def _write_beside(self, step: int, state: dict[str, Any]) -> None:
-        self._problem = self._write(step, state)
+        try:
+            self._problem = self._write(step, state)
+        except BaseException as error:
+            self._failure = error
 
     def _join(self) -> Finding | None:
         if self._writer is not None:
             self._writer.join()
             self._writer = None
         problem, self._problem = self._problem, None
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
         return problem
 
     def _settle(self, finding: Finding | None) -> bool:
@@ -190,9 +211,11 @@ class Checkpoints:
     def _newest(self) -> tuple[Saved | None, list[Finding]]:
         """The newest checkpoint whose bytes are right, and what is wrong with those that are newer."""
         damaged: list[Finding] = []
+        self._damaged = []
         for saved in committed.all_saved(self.folder):
             if (problem := committed.find_damage(saved)) is None:
                 return saved, damaged
+            self._damaged.append(saved)
             damaged.append(load_cause("RW708").finding(f"the checkpoint of step {saved.step} is damaged: {problem}", certain=True))
         if damaged:
             raise TrainError(damaged[0])

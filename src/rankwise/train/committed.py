@@ -3,6 +3,7 @@
 ```
 runs/a/step-00000120/manifest.json      size and SHA-256 of each file; written last, so a folder that has it is whole
                      state.pt
+runs/a/step-00000140.damaged            found damaged by resume(), set aside by the next save
 runs/a/last.pt                          → the newest state.pt
 runs/a/.step-00000160.1f3c0a92.partial  what a crash leaves behind; never looked at, removed by the next writer
 runs/a/.writer                          locked by the process that writes here, for as long as it lives
@@ -11,6 +12,7 @@ runs/a/.writer                          locked by the process that writes here, 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import hashlib
@@ -49,6 +51,25 @@ def all_saved(folder: Path) -> list[Saved]:
     """Committed checkpoints, newest first."""
     found = [(match, path) for path in folder.glob("step-*") if (match := _NAME.match(path.name)) and (path / MANIFEST).is_file()]
     return sorted((Saved(int(match[1]), path) for match, path in found), key=lambda saved: -saved.step)
+
+
+def path_of(folder: Path, step: int) -> Path:
+    return folder / f"step-{step:08d}"
+
+
+def find_newer(folder: Path, step: int) -> Finding | None:
+    """A checkpoint behind a newer one is of no use: `resume` would pass over it, and `prune` remove it."""
+    there = all_saved(folder)
+    if not there or there[0].step <= step:
+        return None
+    summary = f"the checkpoint of step {step} was not written: {folder} holds one of step {there[0].step}, which resume() would take"
+    return load_cause("RW707").finding(summary, certain=True, next=("count on from what resume() returned, or use another folder",))
+
+
+def set_aside(saved: Saved) -> None:
+    """A damaged checkpoint must not be the newest of what follows: it would be kept, and a good one removed."""
+    with contextlib.suppress(OSError):
+        saved.path.rename(saved.path.with_name(f"{saved.path.name}.damaged"))
 
 
 def lock(folder: Path) -> bool:
@@ -117,7 +138,7 @@ def commit(partial: Path, step: int, files: dict[str, dict[str, Any]], about: di
     write_file(partial / MANIFEST, lambda file: file.write(manifest.encode()))
     for path in {partial, *((partial / name).parent for name in files)}:
         _flush_folder(path)
-    target = folder / f"step-{step:08d}"
+    target = path_of(folder, step)
     _remove(target)  # only a damaged one can be in the way
     partial.rename(target)
     _flush_folder(folder)

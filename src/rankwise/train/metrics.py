@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.distributed as dist
 
@@ -10,6 +12,8 @@ from rankwise.errors import TrainError
 from rankwise.findings import Place
 from rankwise.train import group
 from rankwise.train.loader import Loader
+
+_Kind = tuple[torch.dtype, tuple[int, ...]]  # of a row
 
 
 class Means:
@@ -77,31 +81,57 @@ class Predictions:
         if len(set(self._indices[-2 * portion.num_samples :])) < len(self._indices[-2 * portion.num_samples :]):
             raise _mismatch("two outputs for the same batch")
 
+    def _check_places(self, where: dict[int, int]) -> None:
+        """Row i has to be that of sample i: the first ones may be all there are, but between them none may be missing."""
+        loader, count = self._loader, len(where)
+        is_whole = loader.uneven == "drop" and not loader.is_stream and count == len(loader) * loader.global_batch
+        if count and max(where) >= count and not is_whole:
+            missing = next(index for index in range(count) if index not in where)
+            raise _mismatch(f"no output for sample {missing}, though there are some for later ones: rows would stand in the wrong places")
+
     def gather(self) -> torch.Tensor:
         """The rows of all ranks, once for each sample, by its place in the dataset. All ranks must call this."""
-        rows = torch.cat(self._rows) if self._rows else torch.empty(0)
-        by_rank = group.gathered((self._indices, len(self._rows)))
-        if len({num_batches for _, num_batches in by_rank}) > 1:
+        filled = [rows for rows in self._rows if len(rows)]
+        by_rank = group.gathered((self._indices, len(self._rows), {_kind(rows) for rows in filled}))
+        if len({num_batches for _, num_batches, _ in by_rank}) > 1:
             fewest = min(range(len(by_rank)), key=lambda rank: by_rank[rank][1])
             raise _mismatch(f"rank {fewest} added {by_rank[fewest][1]} batches, others more", fewest)
-        indices = [index for indices, _ in by_rank for index in indices]
-        everything = _concatenated(rows, [len(indices) for indices, _ in by_rank])
+        kind = _only_kind([kinds for _, _, kinds in by_rank])
+        indices = [index for indices, _, _ in by_rank for index in indices]
         where = {index: row for row, index in reversed(list(enumerate(indices)))}  # a repeated sample: its first row
+        self._check_places(where)
+        everything = _concatenated(filled, kind, [len(indices) for indices, _, _ in by_rank])
         self._rows, self._indices = [], []
         return everything[[where[index] for index in sorted(where)]]
 
 
-def _concatenated(rows: torch.Tensor, sizes: list[int]) -> torch.Tensor:
-    """All ranks' rows behind each other; a collective wants equal shapes, so shorter ones are filled up on the way."""
-    if group.world_size() == 1:
-        return rows
-    device, dtype = rows.device, rows.dtype
-    mine = rows.new_zeros((max(sizes), *rows.shape[1:]))
-    mine[: len(rows)] = rows
-    carried = mine.to(group.traffic_device()).view(torch.uint8) if dtype == torch.bool else mine.to(group.traffic_device())
+def _kind(rows: torch.Tensor) -> _Kind:
+    return rows.dtype, tuple(rows.shape[1:])
+
+
+def _only_kind(by_rank: list[set[_Kind]]) -> _Kind:
+    """What all rows of all ranks are: a collective of others would give memory that nobody wrote, or end a rank."""
+    found = {kind: rank for rank, kinds in reversed(list(enumerate(by_rank))) for kind in kinds}
+    if len(found) > 1:
+        said = [f"{str(dtype).removeprefix('torch.')}{list(shape)} on rank {rank}" for (dtype, shape), rank in list(found.items())[:4]]
+        raise _mismatch(f"the rows of the outputs are not alike: {', '.join(sorted(said))}", max(found.values()))
+    return next(iter(found), (torch.get_default_dtype(), ()))
+
+
+def _concatenated(filled: list[torch.Tensor], kind: _Kind, sizes: list[int]) -> torch.Tensor:
+    """All ranks' rows behind each other; a collective wants equal shapes and knows few dtypes, so they travel as bytes, filled up."""
+    dtype, shape = kind
+    device = filled[0].device if filled else torch.device("cpu")
+    rows = torch.cat(filled).resolve_conj().resolve_neg() if filled else torch.empty((0, *shape), dtype=dtype)
+    width = math.prod(shape)
+    if group.world_size() == 1 or not width or not any(sizes):
+        return rows if group.world_size() == 1 else torch.empty((sum(sizes), *shape), dtype=dtype, device=device)
+    mine = rows.new_zeros((max(sizes), width))
+    mine[: len(rows)] = rows.reshape(len(rows), width)
+    carried = mine.view(torch.uint8).to(group.traffic_device())
     parts = [torch.empty_like(carried) for _ in sizes]
-    dist.all_gather(parts, carried.contiguous())
-    return torch.cat([part[:size] for part, size in zip(parts, sizes)]).to(device, dtype)
+    dist.all_gather(parts, carried)
+    return torch.cat([part[:size] for part, size in zip(parts, sizes)]).to(device).view(dtype).reshape(-1, *shape)
 
 
 def _mismatch(summary: str, rank: int | None = None) -> TrainError:

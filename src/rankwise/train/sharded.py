@@ -106,6 +106,8 @@ def _weights(things: dict[str, Any]) -> dict[str, Any]:
 def _begin(folder: Path, step: int) -> Path | Finding | None:
     """Where to write; None if this checkpoint is there already, or why nothing can be written."""
     try:
+        if finding := committed.find_newer(folder, step):
+            return finding
         return None if committed.is_whole(folder, step) else committed.begin(folder, step)
     except OSError as error:
         return not_written(folder, step, error)

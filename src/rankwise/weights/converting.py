@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,8 +13,9 @@ import torch
 from rankwise.weights.checkpoint import open_checkpoint
 from rankwise.weights.choosing import with_key
 from rankwise.weights.danger import check_harmless
-from rankwise.weights.names import WRAPPERS, wrappers_in
+from rankwise.weights.names import WRAPPERS, notes_by_own_names, wrappers_in
 from rankwise.weights.records import CheckpointError, TensorRecord
+from rankwise.weights.safetensors_file import NOTES_KEY
 from rankwise.weights.sharing import same_bits
 from rankwise.weights.state_dicts import StateDict, find_state_dicts
 from rankwise.weights.tensors import TensorReader, check_range, torch_dtype
@@ -63,7 +65,9 @@ def convert_to_safetensors(path: Path, output: Path, wanted: Wanted) -> Converte
         check_range(kept[ours], tensor, torch_dtype(plan[ours][0]))
         return tensor
 
-    write_safetensors(output, plan, read, same)
+    notes = notes_by_own_names(names, state.notes)
+    is_noted = any(about != {"version": 1} for about in notes.values())  # 1 is what every module has that says nothing
+    write_safetensors(output, plan, read, same | ({NOTES_KEY: json.dumps(notes)} if is_noted else {}))
     read_s, written_read_s = _compare(output, kept, state.tensors)
     nbytes = sum(record.nbytes for record in (state.tensors[theirs] for theirs in kept.values()))
     return Converted(str(output), len(plan), nbytes, tuple(wrappers_in(kept.values())), same, read_s, written_read_s)
@@ -84,7 +88,8 @@ def plain_names(state: StateDict, prefix: str | None) -> dict[str, str]:
         plain = ".".join(parts)
         if prefix is not None and not plain.startswith(prefix):
             continue
-        found[plain[len(prefix or "") :]] = name
+        if (other := found.setdefault(plain[len(prefix or "") :], name)) != name:
+            raise CheckpointError("RW734", f"{other} and {name} are both {plain} once wrappers are taken off")
     if not found:
         raise CheckpointError("RW735", f"no name begins with {prefix!r}", why=f"they begin like {', '.join(names[:3])}")
     return found

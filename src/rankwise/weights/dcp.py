@@ -14,7 +14,8 @@ from rankwise.weights.torch_file import read_embedded_value
 from rankwise.weights.zipped import MAX_SMALL_ENTRY
 
 METADATA = ".metadata"
-_MODULE = "torch.distributed.checkpoint"
+FORMAT = "torch.distributed.checkpoint"
+_MODULE = FORMAT
 # torch reads this file with a plain pickle.load, which would run whatever it says
 _HARMLESS = HARMLESS | {
     *(f"{_MODULE}.metadata.{name}" for name in (
@@ -32,7 +33,7 @@ def read_dcp(folder: Path) -> Content:
     pickled = read_pickle(Stream(read_small(folder / METADATA, MAX_SMALL_ENTRY)))
     would_run = what_would_run(pickled, _HARMLESS)
     if would_run:
-        return Content("torch.distributed.checkpoint", {}, (folder / METADATA,), would_run=would_run)
+        return Content(FORMAT, {}, (folder / METADATA,), would_run=would_run)
     try:
         metadata = pickled.value.state
         stored = _stored(folder, metadata["storage_data"])
@@ -47,7 +48,7 @@ def read_dcp(folder: Path) -> Content:
             raise
         raise Damaged(f"{METADATA} is not what torch.distributed.checkpoint writes ({type(error).__name__}: {error})") from error
     files = dict.fromkeys(extent.path for extent in stored.values())
-    return Content("torch.distributed.checkpoint", tree, (folder / METADATA, *files))
+    return Content(FORMAT, tree, (folder / METADATA, *files))
 
 
 def _stored(folder: Path, storage_data: dict[Any, Any]) -> dict[tuple[str, tuple[int, ...] | None], Extent]:

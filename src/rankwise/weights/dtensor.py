@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rankwise.weights.opcodes import Call, Global
-from rankwise.weights.records import Chunk, Content, Damaged, RankPart, TensorRecord, check_cover
+from rankwise.weights.records import Chunk, Content, Damaged, RankPart, StateDictNode, TensorRecord, check_cover
 
 _MODULES = ("torch.distributed.tensor.DTensor", "torch.distributed._tensor.api.DTensor", "torch.distributed._tensor.DTensor")
 
@@ -57,7 +57,8 @@ def _joined(values: Sequence[Any], name: str) -> Any:
     if isinstance(first, dict) and all(isinstance(value, dict) for value in values):
         if any(value.keys() != first.keys() for value in values):
             raise Damaged(f"the files of the ranks have different names{f' under {name}' if name else ''}")
-        return {key: _joined([value[key] for value in values], f"{name}.{key}" if name else str(key)) for key in first}
+        joined = {key: _joined([value[key] for value in values], f"{name}.{key}" if name else str(key)) for key in first}
+        return StateDictNode(joined, first.notes) if isinstance(first, StateDictNode) else joined
     records = [value for value in values if isinstance(value, TensorRecord)]
     if not records or all(record.part is None for record in records):
         return first

@@ -11,7 +11,7 @@ from torch.nn.parameter import is_lazy
 from rankwise.errors import UsageError
 from rankwise.weights.choosing import Choice
 from rankwise.weights.matching import Slot
-from rankwise.weights.names import bare
+from rankwise.weights.names import bare, notes_by_own_names
 from rankwise.weights.own_loading import Snapshot, is_on_meta, load_by_own, loads_in_its_own_way
 from rankwise.weights.records import EXTRA_STATE, CheckpointError, TensorRecord, Unbuilt
 from rankwise.weights.sharing import check_overlaps, memory_of, same_bits, write_into
@@ -125,7 +125,7 @@ class Target:
         for name in values:
             if assign and name in self._named:
                 values[name] = values[name].to(self._device or "cpu", self._dtype_of(name))
-        missing, _ = load_by_own(self._model, {**values, **extra}, assign)
+        missing, _ = load_by_own(self._model, {**values, **extra}, notes_by_own_names(handed, choice.state.notes), assign)
         left = [name for name in missing if name not in choice.fit.left_alone and not name.endswith(EXTRA_STATE)]
         if left:
             raise CheckpointError("RW734", f"the model's own loading left {', '.join(left[:6])} without a value")

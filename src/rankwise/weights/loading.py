@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -13,6 +13,7 @@ from rankwise.errors import UsageError
 from rankwise.weights.checkpoint import open_checkpoint
 from rankwise.weights.choosing import Wish, choose
 from rankwise.weights.danger import check_harmless
+from rankwise.weights.dcp import FORMAT as DCP_FORMAT
 from rankwise.weights.filling import Target
 from rankwise.weights.matching import Rules
 from rankwise.weights.names import wrappers_in
@@ -67,6 +68,8 @@ def load_weights(
     target = Target(model, wanted, where)
     slots, reader = target.slots(), TensorReader(verify)
     states = find_state_dicts(content, own={part for name in slots for part in name.split(".")})
+    if content.format == DCP_FORMAT:  # it keeps no versions: torch takes what it holds for the model's own, and so does this
+        states = [replace(state, notes=getattr(model.state_dict(), "_metadata", {})) for state in states]
     rules = Rules(prefix, _patterns(allow_missing), _patterns(allow_unexpected))
     own_fit = OwnLoading(model, slots, rules, reader).fit if target.loads_in_its_own_way else None
     choice = choose(Path(path), states, Wish(slots, rules, key, own_fit))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 # The attribute each wrapper keeps the wrapped module under, and who the wrapper is.
 WRAPPERS = {
@@ -36,6 +37,25 @@ def without_outer(name: str, count: int) -> str | None:
     if len(parts) <= count or any(part not in WRAPPERS for part in parts[:count]):
         return None
     return ".".join(parts[count:])
+
+
+def notes_by_own_names(named: Mapping[str, str], notes: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """What a checkpoint notes about modules, by the names these have in the model; `named` is each tensor's name there and here."""
+    found = {bare(name): about for name, about in notes.items()}
+    for ours, theirs in named.items():
+        own, other = ours.split(".")[:-1], theirs.split(".")[:-1]
+        while True:
+            if (about := notes.get(".".join(other))) is not None:
+                found[".".join(own)] = about
+            if own and other and own[-1] == other[-1]:
+                own, other = own[:-1], other[:-1]
+            elif own and own[-1] in WRAPPERS:
+                own = own[:-1]
+            elif own and other and other[-1] in WRAPPERS:
+                other = other[:-1]
+            else:
+                break
+    return found
 
 
 def wrappers_in(names: Iterable[str]) -> dict[str, int]:

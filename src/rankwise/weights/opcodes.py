@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from rankwise.weights.records import Damaged
+from rankwise.weights.records import Damaged, StateDictNode
 
 MAX_OPCODES = 10_000_000  # each makes at most one small object, so this bounds the memory
 MAX_READ = 64 << 20  # of one string
@@ -136,7 +136,7 @@ class _Machine:
     def call(self, target: Any, args: Any) -> Any:
         arguments = tuple(args) if isinstance(args, (tuple, list)) else (args,)
         if str(target) in ("collections.OrderedDict", "builtins.dict") and not arguments:
-            return {}
+            return StateDictNode()
         if str(target) in ("builtins.set", "__builtin__.set") and len(arguments) == 1 and isinstance(arguments[0], list):
             return list(arguments[0])
         made = Call(target, arguments)
@@ -161,7 +161,9 @@ class _Machine:
         target = self.stack[-1]
         if isinstance(target, Call):
             target.state = state
-        elif not isinstance(target, dict):  # an OrderedDict's attributes, as nn.Module leaves them, carry no weights
+        elif isinstance(target, StateDictNode):
+            target.notes = _notes(state)
+        elif not isinstance(target, dict):
             raise Damaged(f"not a valid pickle: a state for a {type(target).__name__}")
 
 
@@ -241,6 +243,19 @@ _STEPS: dict[str, Callable[[_Machine, Any], None]] = {
     "BINPERSID": lambda m, _: m.stack.append(Persistent(m.pop(1)[0])),
     "NEXT_BUFFER": lambda m, _: m.stack.append(b""),
 }
+
+
+def _notes(attributes: Any) -> dict[str, dict[str, Any]]:
+    """What nn.Module.state_dict leaves on its OrderedDict: plain values by the module's name. Other attributes are nobody's."""
+    noted = attributes.get("_metadata") if isinstance(attributes, dict) else None
+    if not isinstance(noted, dict):
+        return {}
+    plain = (str, int, float, type(None))
+    return {
+        name: {key: value for key, value in about.items() if isinstance(key, str) and isinstance(value, plain)}
+        for name, about in noted.items()
+        if isinstance(name, str) and isinstance(about, dict)
+    }
 
 
 def _dict_of(values: list[Any]) -> dict[Any, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from rankwise.weights.matching import Fit, Naming, Rules, Slot, is_allowed, may_be_missing, namings, pair
+from rankwise.weights.names import notes_by_own_names
 from rankwise.weights.records import EXTRA_STATE, CheckpointError
 from rankwise.weights.sharing import memory_of, write_into
 from rankwise.weights.state_dicts import StateDict
@@ -50,11 +51,12 @@ class OwnLoading:
 
     def _tried(self, state: StateDict, naming: Naming) -> Fit | None:
         values: dict[str, Any] = {name: self._reader.read(theirs, state.tensors[theirs]) for name, theirs in naming.named.items()}
+        notes = notes_by_own_names(naming.named, state.notes)
         snapshot = Snapshot(self._model)
         snapshot.copy_values()
         try:
             with torch.no_grad():
-                missing, unexpected = load_by_own(self._model, values, assign=is_on_meta(self._model))
+                missing, unexpected = load_by_own(self._model, values, notes, assign=is_on_meta(self._model))
         except Exception:
             return None  # the names are the wrong ones, for a hook of the user's too
         finally:
@@ -79,10 +81,15 @@ class OwnLoading:
         )
 
 
-def load_by_own(model: torch.nn.Module, values: Mapping[str, Any], assign: bool) -> tuple[list[str], list[str]]:
+def load_by_own(
+    model: torch.nn.Module, values: Mapping[str, Any], notes: Mapping[str, dict[str, Any]], assign: bool
+) -> tuple[list[str], list[str]]:
     """The model's own load_state_dict; the names it found missing and unexpected. What it cannot take is a CheckpointError."""
+    handed = OrderedDict(values)
+    if notes:
+        handed._metadata = dict(notes)  # type: ignore[attr-defined]  # where torch itself keeps it
     try:
-        result = model.load_state_dict(dict(values), strict=False, assign=assign)
+        result = model.load_state_dict(handed, strict=False, assign=assign)
     except RuntimeError as error:
         if not str(error).startswith("Error(s) in loading state_dict"):
             raise

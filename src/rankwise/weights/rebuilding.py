@@ -8,7 +8,7 @@ from typing import Any
 
 from rankwise.weights.dtensor import dtensor_record, is_dtensor
 from rankwise.weights.opcodes import Call, Global, Persistent
-from rankwise.weights.records import ITEM_SIZES, Damaged, Extent, TensorRecord, Unbuilt
+from rankwise.weights.records import ITEM_SIZES, Damaged, Extent, StateDictNode, TensorRecord, Unbuilt
 
 STORAGE_DTYPES = {
     "DoubleStorage": "float64", "FloatStorage": "float32", "HalfStorage": "float16", "BFloat16Storage": "bfloat16",
@@ -46,7 +46,8 @@ class _Rebuilder:
 
     def _plain(self, value: Any, depth: int) -> Any:
         if isinstance(value, dict):
-            return {_key(key, index): self.plain(item, depth) for index, (key, item) in enumerate(value.items())}
+            plain = {_key(key, index): self.plain(item, depth) for index, (key, item) in enumerate(value.items())}
+            return StateDictNode(plain, value.notes) if isinstance(value, StateDictNode) else plain
         if isinstance(value, (list, tuple)):
             return type(value)(self.plain(item, depth) for item in value)
         if isinstance(value, Call):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,19 @@ class RankPart:
 
     offsets: tuple[int, ...]
     record: TensorRecord
+
+
+class StateDictNode(dict[Any, Any]):
+    """A dictionary of a checkpoint, and what torch noted about each module when it was saved: `{"encoder": {"version": 2}}`.
+
+    A module that changed its format reads the version to know which one it is given; without it, it takes new weights for old ones.
+    """
+
+    notes: dict[str, dict[str, Any]]
+
+    def __init__(self, values: Mapping[Any, Any] = {}, notes: Mapping[str, dict[str, Any]] = {}) -> None:
+        super().__init__(values)
+        self.notes = dict(notes)
 
 
 @dataclass(frozen=True)

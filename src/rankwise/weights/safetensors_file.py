@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from rankwise.weights.files import beside, map_file, read_small
-from rankwise.weights.records import ITEM_SIZES, Content, Damaged, Extent, TensorRecord, contiguous
+from rankwise.weights.records import ITEM_SIZES, Content, Damaged, Extent, StateDictNode, TensorRecord, contiguous
 
 MAX_HEADER = 100_000_000  # the format's own limit
 CRC_KEY = "rankwise.crc32"  # in the header's __metadata__: {name: CRC-32 in hexadecimal}, because the format itself has no checksum
+NOTES_KEY = "rankwise.modules"  # likewise: what torch noted about each module, its version above all
 DTYPES = {
     "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2",
     "F8_E8M0": "float8_e8m0fnu", "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz",
@@ -37,7 +38,7 @@ def read_safetensors(path: Path, data: Any | None = None) -> Content:
         raise Damaged("it holds one rank's parts of the tensors; consolidate_safetensors_files joins them")
     # safetensors.torch.save_model notes here which names it left out as the same tensor
     aliases = {name: kept for name, kept in metadata.items() if name not in records and isinstance(kept, str) and kept in records}
-    return Content("safetensors", records, (path,), aliases)
+    return Content("safetensors", StateDictNode(records, _notes(metadata)), (path,), aliases)
 
 
 def read_index(path: Path) -> Content:
@@ -119,6 +120,12 @@ def parse_json(content: bytes, what: str) -> dict[str, Any]:
     if not isinstance(parsed, dict):
         raise Damaged(f"{what} is not a JSON object")
     return parsed
+
+
+def _notes(metadata: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    text = metadata.get(NOTES_KEY)
+    notes = parse_json(text.encode(), NOTES_KEY) if isinstance(text, str) else {}
+    return {name: about for name, about in notes.items() if isinstance(about, dict)}
 
 
 def _crcs(metadata: dict[str, Any]) -> dict[str, int]:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
 from rankwise.weights.names import WRAPPERS, wrappers_in
-from rankwise.weights.records import EXTRA_STATE, CheckpointError, Content, Damaged, TensorRecord
+from rankwise.weights.records import EXTRA_STATE, CheckpointError, Content, Damaged, StateDictNode, TensorRecord
 
 MAIN_KEYS = ("model", "state_dict", "model_state_dict", "module")  # where these are, the weights are there
 USUAL_KEYS = (*MAIN_KEYS, "net", "network", "weights", "params")
@@ -51,6 +51,7 @@ class StateDict:
     extra: dict[str, Any]  # what modules keep beside their tensors (get_extra_state)
     is_for_training: bool = False  # optimizer moments and the like: tensors, but not weights
     doubled: tuple[str, ...] = ()  # names that two different tensors have
+    notes: dict[str, dict[str, Any]] = field(default_factory=dict)  # what torch noted about each module, its version above all
 
     @property
     def label(self) -> str:
@@ -140,7 +141,15 @@ class _Walk:
                 extra[name] = value
             elif tensors.setdefault(name, value) is not value and not value.shares_all_with(tensors[name]):
                 doubled.append(name)  # {"a": {"w": …}, "a.w": …}
-        return StateDict(key, tensors, extra, is_training, tuple(doubled))
+        return StateDict(key, tensors, extra, is_training, tuple(doubled), dict(self._notes(node, is_training)))
+
+    def _notes(self, node: dict[Any, Any], is_training: bool, prefix: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+        """What was noted about the modules below, by their names from here."""
+        if isinstance(node, StateDictNode):
+            yield from ((f"{prefix}{name}".rstrip("."), about) for name, about in node.notes.items())
+        for name, value in node.items():
+            if (branch := self._branch(name, value)) is not None and (is_training or not self._is_training(name, branch, node)):
+                yield from self._notes(branch, is_training, f"{prefix}{name}.")
 
     def _leaves(self, node: dict[Any, Any], is_training: bool, prefix: str = "") -> Iterator[tuple[str, Any]]:
         """Tensors and extra state below, without the training state where it is not that itself."""

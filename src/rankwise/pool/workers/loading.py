@@ -10,7 +10,7 @@ import pickle
 import random
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ import torch
 from rankwise.errors import UsageError
 from rankwise.pool.api.model import become_like_the_caller
 from rankwise.pool.memory.encoding import each_where_possible, pack, shape_of, unpack
+from rankwise.pool.workers.defaults import own_defaults
 from rankwise.pool.workers.lanes import copy_place, to_value
 
 
@@ -88,10 +89,11 @@ def load(spec: dict[str, Any], is_worker: bool = True) -> Loaded:
     """Build the model. Whatever fails here is the user's own code: its exception passes through untouched."""
     if is_worker:
         become_like_the_caller(spec)
-    if spec["seed"] is None:
-        return _loaded(spec)
-    with seeded(spec["seed"]):  # all replicas are one model, and what a build seeds ends with it
-        return _loaded(spec)
+    seeds = seeded(spec["seed"]) if spec["seed"] is not None else nullcontext()
+    with own_defaults() as defaults, seeds:  # all replicas are one model, and what a build seeds ends with it
+        loaded = _loaded(spec)
+    loaded.run = defaults.around(loaded.run)
+    return loaded
 
 
 def _loaded(spec: dict[str, Any]) -> Loaded:

@@ -1,0 +1,81 @@
+"""torch's default dtype and device, which models may set and all of a process share: each model keeps its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+@contextmanager
+def own_defaults() -> Iterator[OwnDefaults]:
+    """Around a build: what it sets is that model's, and everybody else has what was before."""
+    others, found = Defaults.now(), OwnDefaults()
+    try:
+        yield found
+        now = Defaults.now()
+        found.own = now if now != others else None
+    finally:
+        others.restore()
+
+
+@dataclass
+class OwnDefaults:
+    """What a build has set; None where nothing was."""
+
+    own: Defaults | None = None
+
+    def around(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        return _WithOwnDefaults(run, self.own)
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """What torch makes tensors of where nobody says. Models may set it, in `build` or in `forward`, and all of a process share it."""
+
+    dtype: torch.dtype
+    device: torch.device | None
+
+    @classmethod
+    def now(cls) -> Defaults:
+        context = getattr(_DEVICE, "device_context", None)
+        return cls(torch.get_default_dtype(), context.device if context is not None else None)
+
+    def restore(self) -> None:
+        if torch.get_default_dtype() is not self.dtype:
+            torch.set_default_dtype(self.dtype)
+        if Defaults.now().device != self.device:
+            torch.set_default_device(self.device)
+
+
+_DEVICE: Any = getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None)  # torch.get_default_device() would make a tensor to find out
+
+
+class _WithOwnDefaults:
+    """A model that runs with the defaults it has set, and leaves everybody else theirs."""
+
+    def __init__(self, run: Callable[..., Any], own: Defaults | None) -> None:
+        self._run, self._own = run, own
+
+    def __call__(self, *inputs: Any) -> Any:
+        dtype, context = torch.get_default_dtype(), getattr(_DEVICE, "device_context", None)
+        if self._own is not None:
+            return self._with(self._own, inputs)
+        try:
+            return self._run(*inputs)
+        finally:
+            if torch.get_default_dtype() is not dtype or getattr(_DEVICE, "device_context", None) is not context:
+                self._own = Defaults.now()
+                Defaults(dtype, context.device if context is not None else None).restore()
+
+    def _with(self, own: Defaults, inputs: tuple[Any, ...]) -> Any:
+        others = Defaults.now()
+        own.restore()
+        try:
+            return self._run(*inputs)
+        finally:
+            self._own = Defaults.now()
+            others.restore()

@@ -1,0 +1,38 @@
+"""What a model sets for its whole process, it sets for itself only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import rankwise  # noqa: E402
+from rankwise.pool import Model, Pool  # noqa: E402
+
+HERE = "tests.pool.models"
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("when", ["build", "forward"])
+def test_the_default_dtype_of_one_model_is_not_that_of_others(workers: int, when: str) -> None:
+    models = {"wide": Model(f"{HERE}:sets_default_dtype", args=(when,)), "plain": Model(f"{HERE}:makes_ones")}
+    with Pool(models, workers=workers) as pool:
+        seen = [pool.submit(name, torch.ones(1)).result(60).dtype for name in ("wide", "wide", "plain", "wide", "plain")]
+
+    wide, plain = torch.float64, torch.float32
+    assert seen == [wide, wide, plain, wide, plain]
+    assert torch.get_default_dtype() is plain
+
+
+def test_predict_in_this_process_leaves_the_callers_defaults(tmp_path: Path) -> None:
+    from tests.pool.models import sets_default_dtype
+
+    np.save(tmp_path / "x.npy", np.ones((3, 2), np.float32))
+
+    rankwise.predict(lambda: sets_default_dtype("build"), tmp_path / "x.npy", tmp_path / "out.npy", workers=0)
+
+    assert np.load(tmp_path / "out.npy").dtype == np.float64
+    assert torch.get_default_dtype() is torch.float32
