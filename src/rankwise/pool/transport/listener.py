@@ -298,6 +298,7 @@ class Listener:
                 now = time.monotonic()
                 if now >= next_tick:
                     self._take_over()
+                    self._read_arrived()  # also where a loop reads: its thread may be busy, or wait for a result that another one delays
                     events.tick(now)
                     next_tick = now + (BUSY_TICK_S if events.is_busy else IDLE_TICK_S)
                 self._listen(next_tick)
