@@ -106,8 +106,44 @@ def test_a_result_comes_back_of_the_kind_that_was_sent(running: Running) -> None
 def test_the_same_id_runs_once_and_is_answered_each_time(running: Running) -> None:
     with running.client() as one, running.client() as two:
         assert (one.submit("m", X, id="same").result(20) == 2).all()
-        assert (two.submit("m", 5 * X, id="same").result(20) == 2).all()
+        assert (two.submit("m", X, id="same", deadline_s=60).result(20) == 2).all()
     assert len(running.pool.asked) == 1
+
+
+def test_the_same_id_with_something_else_is_not_answered_with_the_first_answer(running: Running) -> None:
+    others: list[dict[str, Any]] = [
+        {"inputs": (5 * X,)},
+        {"inputs": (X.astype(np.float64),)},
+        {"model": "n"},
+        {"seed": 1},
+        {"inputs": (X.T,)},
+    ]
+    with running.client() as client:
+        assert (client.submit("m", X, id="same").result(20) == 2).all()
+        running.pool.open = []
+        runs = client.submit("m", X, id="runs")
+        wait_for(lambda: running.pool.open)
+        for used in ("same", "runs"):
+            for other in others:
+                request = replace(Request(used, "m", (X,)), **other)
+                running.publish(write_request(request, JSON, lambda raw: None), reply_to="others", id=used)
+                [answer] = wait_for(lambda: running.read("others"))
+                assert "has been used" in json.loads(body_of(answer).data)["error"]["finding"]["summary"]
+        running.pool.open[0].set_result(3 * X)
+        assert (runs.result(20) == 3).all()
+        assert (client.submit("m", X, id="runs").result(20) == 3).all()
+    assert len(running.pool.asked) == 2
+    assert len(running.read(f"{running.queue}.dead")) == 2 * len(others)
+
+
+def test_each_malformed_message_has_its_own_finding(running: Running) -> None:
+    """Also where it bears an id that was used, or that is used for a good one afterwards."""
+    good = write_request(Request("a", "m", (X,)), JSON, lambda raw: None)
+    for body, told in ((Body(JSON, b"{"), "JSON"), (Body(JSON, b'{"id": "a"}'), "a list of inputs"), (good, "outputs")):
+        running.publish(body, reply_to="answers-a", id="a")
+        [answer] = wait_for(lambda: running.read("answers-a"))
+        assert told in body_of(answer).data.decode()
+    assert len(running.read(f"{running.queue}.dead")) == 2
 
 
 def test_an_id_whose_answer_was_stored_before_a_worker_died_is_not_run_again(running: Running) -> None:

@@ -10,7 +10,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from rankwise.broker.messages import Malformed
+from rankwise.broker.messages import Gone, Malformed
 
 _PREFIX = "rankwise:blob:"
 _KEEP_S = 24 * 3600
@@ -44,7 +44,7 @@ class Blobs:
         else:
             raise Malformed(f"the reference {ref[:80]!r} is not one that can be followed here", next=("rankwise worker --files FOLDER",))
         if found is None:
-            raise Malformed(f"nothing lies at the reference {ref[:80]!r} (any more)")
+            raise Gone(f"nothing lies at the reference {ref[:80]!r} (any more)")
         return bytes(found)
 
     def drop(self, refs: tuple[str, ...]) -> None:

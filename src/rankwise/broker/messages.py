@@ -29,6 +29,10 @@ class Malformed(UsageError):
     """A message that says nothing that could be done."""
 
 
+class Gone(Malformed):
+    """Nothing lies where its message refers to, or not any more."""
+
+
 @dataclass(frozen=True)
 class Body:
     """The bytes of a message, and how they are to be read."""

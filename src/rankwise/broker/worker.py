@@ -8,6 +8,7 @@ All of them may hang at a broker that does not answer, so none of them is waited
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import queue
@@ -32,12 +33,13 @@ from rankwise.broker.connecting import (
     release,
     task_queue,
 )
-from rankwise.broker.messages import Body, Malformed, Reply, Request, outputs_of, read_request, write_reply
+from rankwise.broker.messages import Body, Gone, Malformed, Reply, Request, outputs_of, read_request, write_reply
 from rankwise.broker.stores import Store
+from rankwise.broker.tensors import raw_of
 from rankwise.causes import load_cause
 from rankwise.errors import RankwiseError, UsageError
 from rankwise.pool.errors import deadline_exceeded
-from rankwise.protocol import TensorSpec
+from rankwise.protocol import TensorSpec, datatype_of
 
 log = logging.getLogger("rankwise.worker")
 
@@ -71,6 +73,8 @@ class Job:
     messages: list[tuple[int, Any]]  # with the number of the connection each came over
     reply_to: set[str] = field(default_factory=set)
     refs: tuple[str, ...] = ()
+    fingerprint: str = ""  # of what it asks: an answer is good for that, and not for all that bears the same id
+    is_kept: bool = True  # whether its answer is stored under its id
     is_dead_letter: bool = False  # and has been put there
 
 
@@ -180,21 +184,22 @@ class Worker:
             body = body_of(message)
             job.reply_to = {name} if (name := check_reply_to(message.properties.get("reply_to"))) else set()
             request = read_request(body, self._blobs.fetch)
-            job.id, job.refs = request.id, request.refs
+            job.id, job.refs, job.fingerprint = request.id, request.refs, _fingerprint(request)
             self._begin(job, request, bool(message.delivery_info.get("redelivered")))
         except RankwiseError as error:
-            if isinstance(error, Malformed) and self._is_known(job, message):
+            if isinstance(error, Malformed):
+                job.id = str(message.properties.get("correlation_id") or "")
+            if isinstance(error, Gone) and self._is_known(job):
                 return  # its large inputs were taken away with the first answer
-            self._outbox.put(partial(self._answer, job, None, error, ()))
+            self._refuse(job, error)
         except BaseException:  # the store is away: the message comes again
             with self._lock:
                 self._open -= 1
-                self._jobs.pop(job.id, None)
+                self._drop(job)
             self._given_up.append(job.id)
             raise
 
-    def _is_known(self, job: Job, message: Any) -> bool:
-        job.id = str(message.properties.get("correlation_id") or "")
+    def _is_known(self, job: Job) -> bool:
         if not job.id or (stored := self._store.get(job.id)) is None:
             return False
         self._outbox.put(partial(self._answer_again, job, stored))
@@ -202,15 +207,28 @@ class Worker:
 
     def _begin(self, job: Job, request: Request, redelivered: bool) -> None:
         with self._lock:
-            if (running := self._jobs.get(request.id)) is not None:
+            running = self._jobs.get(request.id)
+            is_same = running is not None and running.fingerprint == job.fingerprint
+            if running is not None and is_same:
                 running.messages += job.messages
                 running.reply_to |= job.reply_to
                 self._open -= 1
                 return
-        self._run_or_wait(job, request, redelivered)
+        if running is not None:
+            self._refuse(job, _other_content(job.id))
+        else:
+            self._run_or_wait(job, request, redelivered)
+
+    def _refuse(self, job: Job, error: BaseException) -> None:
+        """Whatever is stored under its id is, or will be, the answer to another message."""
+        job.is_kept = False
+        self._outbox.put(partial(self._answer, job, None, error, ()))
 
     def _run_or_wait(self, job: Job, request: Request, redelivered: bool) -> None:
         found = self._store.claim(job.id)
+        if isinstance(found, bytes) and not _answers(found, job):
+            self._refuse(job, _other_content(job.id))
+            return
         with self._lock:
             self._jobs[job.id] = job
         if isinstance(found, bytes):
@@ -291,7 +309,7 @@ class Worker:
     def _forget(self, act: Send) -> None:
         """Its answer could not be sent: it is not acknowledged, so the broker delivers it again, and it begins anew."""
         with self._lock:
-            self._jobs.pop(act.args[0].id, None)
+            self._drop(act.args[0])
             self._open -= not self._leaving.is_set()
         self._given_up.append(act.args[0].id)
 
@@ -303,16 +321,16 @@ class Worker:
         if not job.is_dead_letter and (finding.get("code") in _POISON or isinstance(error, UsageError)):
             self._to_dead_letters(job, finding, producer)
             job.is_dead_letter = True
-        data = pack_body(write_reply(reply, job.content_type, self._blobs.keep))
-        if job.id:
-            data = self._store.put(job.id, data)
+        data = pack_body(write_reply(reply, job.content_type, self._blobs.keep), job.fingerprint)
+        if job.id and job.is_kept and _answers(stored := self._store.put(job.id, data), job):
+            data = stored
         self._answer_again(job, data, producer)
         self._blobs.drop(job.refs)
 
     def _answer_again(self, job: Job, stored: bytes, producer: Any) -> None:
         """From the store, to whoever asked."""
         with self._lock:
-            self._jobs.pop(job.id, None)  # who comes from now on finds it in the store
+            self._drop(job)  # who comes from now on finds it in the store
             waiting = sorted(job.reply_to)
         for name in waiting:
             publish(producer, unpack_body(stored), name, correlation_id=job.id, expiration=_REPLY_S)
@@ -320,6 +338,11 @@ class Worker:
             self._open -= 1
             self.answered += 1
             self._answered += job.messages
+
+    def _drop(self, job: Job) -> None:
+        """Under the lock. Another one may bear its id."""
+        if self._jobs.get(job.id) is job:
+            del self._jobs[job.id]
 
     def _to_dead_letters(self, job: Job, finding: dict[str, Any], producer: Any) -> None:
         name = f"{self._options.queue}.dead"
@@ -331,14 +354,35 @@ class Worker:
         )  # fmt: skip
 
 
-def pack_body(body: Body) -> bytes:
-    return json.dumps([body.content_type, body.header_length]).encode() + b"\n" + body.data
+def pack_body(body: Body, fingerprint: str = "") -> bytes:
+    return json.dumps([body.content_type, body.header_length, fingerprint]).encode() + b"\n" + body.data
 
 
 def unpack_body(data: bytes) -> Body:
     head, _, rest = data.partition(b"\n")
-    content_type, length = json.loads(head)
+    content_type, length, *_ = json.loads(head)
     return Body(content_type, rest, length)
+
+
+def _answers(stored: bytes, job: Job) -> bool:
+    """Whether it is the answer to what this job asks; where it does not say to what, by its id."""
+    _, _, *fingerprint = json.loads(stored.partition(b"\n")[0])
+    return fingerprint in ([], [""], [job.fingerprint])
+
+
+def _fingerprint(request: Request) -> str:
+    """Of all that the answer depends on, however it was written: not of its deadline, nor of where large inputs lie."""
+    found = hashlib.blake2b(repr((request.model, request.seed)).encode("utf-8", "surrogatepass"), digest_size=16)
+    for array in request.inputs:
+        raw = raw_of(array)
+        found.update(repr((datatype_of(array), array.shape, len(raw))).encode())
+        found.update(raw)
+    return found.hexdigest()
+
+
+def _other_content(id: str) -> UsageError:
+    why = "what comes again under an id is answered from the store, which would be the answer to the other message"
+    return UsageError(f"the id {id!r} has been used for a message that says something else", why=why, next=("give each task a new id",))
 
 
 def _reply_of(job: Job, future: Future[Any] | None, error: BaseException | None, declared: Sequence[TensorSpec]) -> Reply:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 import threading
 import time
@@ -26,6 +27,7 @@ from rankwise.pool.transport.listener import Listener
 from rankwise.pool.transport.sender import FastPath, Sender, placed_specs
 from rankwise.pool.workers.supervisor import Lifecycle, Supervisor
 
+log = logging.getLogger("rankwise.pool")
 _LANE_SHARE = 4  # lanes may take this part of the memory
 
 
@@ -229,7 +231,7 @@ class Processes:
         """In a forked child: let go of what belongs to the parent, so that others see the parent's end."""
         self.state.is_closed = self.state.is_closing = True
         self.arena.is_closed = True
-        self._listener.close_own()
+        self._listener.close_after_fork()
         self.lifecycle.close_after_fork()
 
     def run_uncut(self, task: Task) -> None:
@@ -406,6 +408,11 @@ def _spec(model: Model, state: ModelState, seed: int) -> bytes:
 
 
 def _check_seats(states: dict[str, ModelState], plan: Plan) -> None:
+    """Whether workers can hold these models; no more replicas than such workers, or `load` would wait for the others for ever."""
     for name, state in states.items():
-        if not any(state.may_run_on(seat.device) for seat in plan.seats):
+        seats = sum(state.may_run_on(seat.device) for seat in plan.seats)
+        if state.replicas is not None and 0 < seats < state.replicas:
+            log.warning("model %r asks for %d replicas; it gets %d, one for each worker that can hold it", name, state.replicas, seats)
+            state.replicas = seats
+        if not seats:
             raise UsageError(f"no worker has the device of model {name!r}, {state.device}", why=plan.why, next=("ask for more workers",))

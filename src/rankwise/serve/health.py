@@ -35,6 +35,8 @@ class Health:
             return "the server is shutting down"
         if why := self.why_not_live():
             return why
+        if self._catalogue.pool.is_closed:
+            return "the pool is closed"
         if self._catalogue.is_ready:
             return ""
         waiting = [model for model in self._catalogue.all if model.preload and model.state != "READY" and model.reason != "unloaded"]

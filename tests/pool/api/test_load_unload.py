@@ -102,3 +102,9 @@ def test_bfloat16_of_numpy_arrives_as_torchs(pool: Pool) -> None:
     given = np.arange(40_000, dtype=np.float32).astype(ml_dtypes.bfloat16)
     for x in (given[:8], given, given[::2]):
         assert np.array_equal(pool.submit("moody", x).result(LONG_S), 2 * x.astype(np.float32))
+
+
+def test_no_more_replicas_are_waited_for_than_there_are_workers() -> None:
+    with Pool({"moody": Model("tests.pool.models:moody", replicas=5)}, workers=2) as pool:
+        pool.load("moody").result(LONG_S)
+        assert pool.stats()["models"]["moody"]["replicas"] == 2

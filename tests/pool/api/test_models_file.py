@@ -46,6 +46,9 @@ X = '{ name = "x", datatype = "FP32", shape = [1] }'
 WRONG = {
     "not TOML": ("[models.mlp\nbuild = 1", "line 1"),
     "a value missing": ('[models.mlp]\nbuild = "a:b"\nweights = \n', "line 3"),
+    "two models by one name": ('[models."a:1"]\nbuild = "a:b"\n[models.a]\nbuild = "a:c"\n[models.a.versions.1]\n', "would be two models"),
+    "a split by another's name": ('[models.a]\nbuild = "a:b"\n[models."a:1"]\nsplit = { a = 1 }\n', "would be two models"),
+    "two models by one version": ('[models.a.versions."1:2"]\nbuild = "a:b"\n[models."a:1".versions.2]\nbuild = "a:c"\n', "two models"),
     "no models": ("[pool]\nworkers = 1", "names no models"),
     "unknown table": ("[model.mlp]", "'models'"),
     "unknown key": ('[models.mlp]\nbuild = "a:b"\nmax_bach = 3', "'max_batch'"),

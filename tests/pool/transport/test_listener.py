@@ -134,6 +134,23 @@ def test_a_result_may_be_waited_for_in_the_loops_thread(pool: Pool) -> None:
     assert asyncio.run(main()) == [0.0, 2.0, 4.0]
 
 
+def test_the_loops_thread_may_wait_for_what_no_worker_has_time_for(pool: Pool) -> None:
+    both = pool.ensemble(["double", "batched"])
+
+    async def main() -> list[float]:
+        stop = pool.read_in(asyncio.get_running_loop())
+        try:
+            pool.load("sleepy").result(LONG_S)
+            for _ in range(6):
+                pool.submit("sleepy", torch.full((1,), 0.05))
+            asked = pool.submit("batched", torch.ones(1, 1)), both.submit(torch.ones(1, 1)), pool.submit("double", torch.ones(1, 1))
+            return [float(future.result(LONG_S)) for future in asked]
+        finally:
+            stop()
+
+    assert asyncio.run(main()) == [2.0, 2.0, 2.0]
+
+
 def test_a_worker_that_dies_costs_nothing(pool: Pool) -> None:
     async def main() -> list[float]:
         stop = pool.read_in(asyncio.get_running_loop())

@@ -90,9 +90,10 @@ def read_folder(folder: str | Path) -> ModelsFile:
         _check_keys(str(path), said, {*_OF_MODEL, *_OF_ENTRY})
         _check_kinds(str(path), said)
         entries.append(_entry(path.parent, str(path), name, version, f"{name}:{version}", said))
-    keys = [entry.key for entry in entries]
-    if twice := next((key for key in keys if keys.count(key) > 1), ""):
-        raise UsageError(f"{folder}: there are a model.pt2 and a model.toml for {twice}; only one of them can be the model")
+    places = [(entry.name, entry.version) for entry in entries]
+    if twice := next((place for place in places if places.count(place) > 1), ()):
+        raise UsageError(f"{folder}: there are a model.pt2 and a model.toml for {':'.join(twice)}; only one of them can be the model")
+    _check_apart(str(folder), entries, ())
     if not entries:
         raise UnreadableInput(f"{folder} holds no models", why="models are looked for in NAME/VERSION/model.pt2 and model.toml below it")
     return ModelsFile(tuple(entries))
@@ -174,12 +175,23 @@ def _virtual(path: Path, name: str, said: Mapping[str, Any]) -> VirtualModel:
 
 def _check_named(where: str, entries: Iterable[Entry], virtual: Iterable[VirtualModel]) -> None:
     """What models name, others and each other, has to be there."""
+    _check_apart(where, entries, virtual)
     real = {name for entry in entries for name in (entry.name, f"{entry.name}:{entry.version}")}
     for model in virtual:
         check_targets(model, real)
     for entry in entries:
         if entry.shadow and (entry.shadow not in real or entry.shadow.rpartition(":")[0] == entry.name or entry.shadow == entry.name):
             raise UsageError(f"{where}: [models.{entry.name}]: its shadow is {entry.shadow!r}, which is not another model")
+
+
+def _check_apart(where: str, entries: Iterable[Entry], virtual: Iterable[VirtualModel]) -> None:
+    """Or one would answer for the other."""
+    owners: dict[str, str] = {}
+    for name, version in [(own.name, own.version) for own in entries] + [(own.name, own.version) for own in virtual]:
+        for address in (name, f"{name}:{version}"):
+            if owners.setdefault(address, name) != name:
+                why = f"a model is found by NAME and by NAME:VERSION, and here these are the same for {owners[address]!r} and {name!r}"
+                raise UsageError(f"{where}: {address!r} would be two models", why=why, next=("give one of them a name without a colon",))
 
 
 def described(entry: Entry, example_names: tuple[str, ...] = ()) -> Entry:

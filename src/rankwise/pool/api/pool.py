@@ -260,6 +260,10 @@ class Pool:
         return self._backend.read_in(loop) if isinstance(self._backend, ReadInLoop) else lambda: None
 
     @property
+    def is_closed(self) -> bool:
+        return self._backend.is_closed
+
+    @property
     def can_change(self) -> bool:
         """Whether models can be added, removed and reloaded while it runs."""
         return isinstance(self._backend, Growing)

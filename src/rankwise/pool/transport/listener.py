@@ -132,9 +132,14 @@ class Listener:
             if self._reader is not None:
                 self._reader.stop()
                 self._reader = None
-                if self._wake >= 0:
+                if self._wake < 0:
+                    self._packets.close()
+                    return
+                try:
                     self._epoll.register(self._packets.fileno(), select.EPOLLIN)
                     self.wake()
+                except (OSError, ValueError):  # closed meanwhile
+                    pass
 
         return stop
 
@@ -219,11 +224,17 @@ class Listener:
         self._workers = {}
         wake, self._wake = self._wake, -1
         self._epoll.close()
-        self._packets.close()
+        if self._reader is None:  # or it is closed when its loop lets go of it: the loop would take the next file of this number for it
+            self._packets.close()
         os.close(wake)
         self._grace.close()
         if self._window is not None:
             self._window.close()
+
+    def close_after_fork(self) -> None:
+        """In a forked child, where no loop runs."""
+        self._reader = None
+        self.close_own()
 
     def _arm(self, handle: WorkerHandle) -> None:
         if not handle.is_armed and not handle.is_gone and not self._events.is_closed:
@@ -298,6 +309,7 @@ class Listener:
                 now = time.monotonic()
                 if now >= next_tick:
                     self._take_over()
+                    self._read_arrived()  # also where a loop reads: its thread may be busy, or wait for a result that another one delays
                     events.tick(now)
                     next_tick = now + (BUSY_TICK_S if events.is_busy else IDLE_TICK_S)
                 self._listen(next_tick)
