@@ -89,12 +89,12 @@ def test_every_kind_of_line_is_understood(tmp_path: Path) -> None:
     check_types(journal)
     assert (journal.rank, journal.world_size, journal.torch, journal.server) == (1, 2, "2.13.0", "/dev/shm/x/s-7")
     assert journal.card["env"] == {"RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "29500"}
-    assert journal.inits == [Init(1, 2, "gloo", "env://", "node-a", 29500, 30.0, 1008, 1009, stack)]
-    assert journal.groups == [NewGroup("1", (0, 1), 1011, 1012, stack)]
+    assert journal.inits == [Init(1, 2, "gloo", "env://", "node-a", 29500, 30.0, 1007, 1008, stack)]
+    assert journal.groups == [NewGroup("1", (0, 1), 1010, 1011, stack)]
     assert journal.models == [Model(("w",), ((2, 3),), ("torch.half",), "Net", "n.py", stack, ("w",), (), ("v",), True)]
-    assert journal.raised == [Raised("KeyError", "'x'", stack, 1015, "main", "T…", chain=("OSError",))]
-    assert journal.ended == Ended("exception", 1016, code=1, stack=stack)
-    assert journal.child_exits == {9: (-9, 1017)}
+    assert journal.raised == [Raised("KeyError", "'x'", stack, 1014, "main", "T…", chain=("OSError",))]
+    assert journal.ended == Ended("exception", 1015, code=1, stack=stack)
+    assert journal.child_exits == {9: (-9, 1016)}
     assert journal.broken == ["ring: no room"]
     assert (journal.ops, journal.names, journal.out) == (["all_reduce", "barrier"], {1: "torch.float32"}, "/tmp/out.txt")
 
