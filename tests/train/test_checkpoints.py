@@ -18,6 +18,7 @@ from rankwise.errors import TrainError
 from rankwise.train import committed
 from tests.families import mostly_live
 from tests.train.farm import Farm
+from tests.weights.nets import Turned
 
 JOBS = "tests.train.jobs_checkpoints"
 
@@ -239,21 +240,6 @@ def test_tied_weights_are_written_once_and_parts_without_the_whole(farm: Farm, t
     assert is_tied
 
 
-class _Turned(nn.Module):
-    """Kept its weight the other way round in version 1, and turns what is not of version 2."""
-
-    _version = 2
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.arange(9.0).reshape(3, 3))
-
-    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, metadata: dict[str, Any], *rest: Any) -> None:
-        if metadata.get("version") is None or metadata["version"] < 2:
-            state[f"{prefix}weight"] = state[f"{prefix}weight"].T
-        super()._load_from_state_dict(state, prefix, metadata, *rest)  # type: ignore[misc]
-
-
 class _Kept:
     def __init__(self, value: Any = None) -> None:
         self.value = value
@@ -267,13 +253,13 @@ class _Kept:
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_a_module_is_told_the_version_it_was_saved_in(tmp_path: Path, asynchronous: bool) -> None:
-    with train.Checkpoints(tmp_path, model=nn.Sequential(_Turned()), asynchronous=asynchronous) as checkpoints:
+    with train.Checkpoints(tmp_path, model=nn.Sequential(Turned()), asynchronous=asynchronous) as checkpoints:
         checkpoints.save(1)
-    model = nn.Sequential(_Turned())
+    model = nn.Sequential(Turned())
 
     train.Checkpoints(tmp_path, model=model).resume()
 
-    assert torch.equal(model[0].weight, _Turned().weight)
+    assert torch.equal(model[0].weight, Turned().weight)
 
 
 def test_a_damaged_checkpoint_is_not_kept_in_place_of_a_good_one(tmp_path: Path) -> None:

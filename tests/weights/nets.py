@@ -1,6 +1,8 @@
-"""Two small models: one with buffers of both kinds, one that ties its output to its embedding."""
+"""Small models: one with buffers of both kinds, one that ties its output to its embedding, one that migrates old checkpoints."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import nn
@@ -35,3 +37,18 @@ class Tied(nn.Module):
     @staticmethod
     def example() -> torch.Tensor:
         return torch.arange(11)
+
+
+class Turned(nn.Module):
+    """Kept its weight the other way round in version 1, and turns what is not of version 2."""
+
+    _version = 2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.arange(9.0).reshape(3, 3))
+
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, metadata: dict[str, Any], *rest: Any) -> None:
+        if metadata.get("version") is None or metadata["version"] < 2:
+            state[f"{prefix}weight"] = state[f"{prefix}weight"].T
+        super()._load_from_state_dict(state, prefix, metadata, *rest)  # type: ignore[misc]

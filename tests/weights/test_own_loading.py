@@ -13,6 +13,7 @@ from torch import nn
 import rankwise
 from rankwise.weights.converting import Wanted, convert_to_safetensors
 from tests.weights.checkpoints import refused, save
+from tests.weights.nets import Turned
 
 
 class Renamed(nn.Module):
@@ -136,21 +137,6 @@ def test_weight_norm_that_the_model_has_not_is_told_how(tmp_path: Path) -> None:
     path = save(tmp_path / "last.pt", nn.Sequential(nn.utils.weight_norm(nn.Linear(3, 4))).state_dict())
 
     assert "parametrizations.weight_norm" in refused(nn.Sequential(nn.Linear(3, 4)), path).next[0]
-
-
-class Turned(nn.Module):
-    """Kept its weight the other way round in version 1, and turns what is not of version 2."""
-
-    _version = 2
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.arange(9.0).reshape(3, 3))
-
-    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, metadata: dict[str, Any], *rest: Any) -> None:
-        if metadata.get("version") is None or metadata["version"] < 2:
-            state[f"{prefix}weight"] = state[f"{prefix}weight"].T
-        super()._load_from_state_dict(state, prefix, metadata, *rest)  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("outer", ["", "module", "_orig_mod", "model"])

@@ -270,7 +270,7 @@ class Processes:
                 self._listener.wake_by(task.deadline)
             elif now < model.held_until and model.queue.rows_like(task) < model.max_batch:
                 return  # a batch that waits for more rows
-            if self.is_busy and self._listener.plans_soon():
+            if self._listener.plans_soon():
                 return
             for worker in scheduler.workers.values():
                 if len(worker.inflight) < 2 and worker.is_ready:  # busy workers get more when they answer, many at once

@@ -152,8 +152,8 @@ class Listener:
             self.wake()
 
     def plans_soon(self) -> bool:
-        """Whether this thread's loop reads the answers, and calls `go_on` when it has taken in all the requests that are there."""
-        return self._reader is not None and self._reader.plans_soon()
+        """Whether workers are busy, and this thread's loop, which reads their answers, calls `go_on` when it has taken in all requests."""
+        return self._reader is not None and self._events.is_busy and self._reader.plans_soon()
 
     def wake(self) -> None:
         try:

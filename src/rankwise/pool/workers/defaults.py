@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -41,7 +42,7 @@ class Defaults:
 
     @classmethod
     def now(cls) -> Defaults:
-        context = getattr(_DEVICE, "device_context", None)
+        context = _device_context()
         return cls(torch.get_default_dtype(), context.device if context is not None else None)
 
     def restore(self) -> None:
@@ -51,7 +52,18 @@ class Defaults:
             torch.set_default_device(self.device)
 
 
-_DEVICE: Any = getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None)  # torch.get_default_device() would make a tensor to find out
+_DEVICE: Any = (
+    getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None) or threading.local()
+)  # torch.get_default_device() would make a tensor to find out
+
+
+def _device_context() -> Any:
+    """Of this thread. Asking for an attribute that is not there costs a microsecond of each task, so from then on it is there."""
+    try:
+        return _DEVICE.device_context
+    except AttributeError:
+        _DEVICE.device_context = None  # as torch leaves it where the default is the CPU again
+        return None
 
 
 class _WithOwnDefaults:
@@ -61,13 +73,13 @@ class _WithOwnDefaults:
         self._run, self._own = run, own
 
     def __call__(self, *inputs: Any) -> Any:
-        dtype, context = torch.get_default_dtype(), getattr(_DEVICE, "device_context", None)
         if self._own is not None:
             return self._with(self._own, inputs)
+        dtype, context = torch.get_default_dtype(), _device_context()
         try:
             return self._run(*inputs)
         finally:
-            if torch.get_default_dtype() is not dtype or getattr(_DEVICE, "device_context", None) is not context:
+            if torch.get_default_dtype() is not dtype or _device_context() is not context:
                 self._own = Defaults.now()
                 Defaults(dtype, context.device if context is not None else None).restore()
 
