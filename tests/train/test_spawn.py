@@ -74,7 +74,7 @@ if __name__ == "__main__":
     assert done.returncode == 0, done.stderr
     assert "[(0, 10), (1, 10)]" in done.stdout
     assert "RW401 rank 1 raised ValueError: bad sample" in done.stdout
-    assert "rank 0 had returned before" in done.stdout
+    assert "rank 0 returned without an error" in done.stdout
     assert 'raise ValueError("bad sample")' in done.stdout
     assert "RW001" in done.stdout and "cannot be given to a new process" in done.stdout
     assert done.stdout.rstrip().endswith("False")

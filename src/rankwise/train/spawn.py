@@ -167,21 +167,19 @@ def _work(work: bytes, pipe: Any, parent: int) -> None:
 def _results(workers: list[Worker]) -> list[Any]:
     """Wait for all; the one that failed first decides, which need not be the one that is heard first."""
     results: dict[int, Any] = {}
-    failures: list[tuple[float, Worker, str, Any, list[int]]] = []
-    returned: list[int] = []
+    failures: list[tuple[float, Worker, str, Any]] = []
     waiting = {worker.pipe: worker for worker in workers}
     while waiting and (ready := multiprocessing.connection.wait(list(waiting), _SETTLE_S if failures else None)):
         for pipe in ready:
             worker = waiting.pop(pipe)  # type: ignore[call-overload]
             kind, value, *rest = _message_of(worker)
             if kind == "raised":
-                failures.append((rest[1], worker, value, rest[0], sorted(returned)))
+                failures.append((rest[1], worker, value, rest[0]))
             else:
-                returned.append(worker.rank)
-            results[worker.rank] = value
+                results[worker.rank] = value
     if failures:
-        _, worker, text, finding, gone = min(failures, key=lambda failure: failure[0])
-        raise WorkerError(_failure(worker, text, finding, gone), text)
+        _, worker, text, finding = min(failures, key=lambda failure: failure[0])
+        raise WorkerError(_failure(worker, text, finding, sorted(results)), text)
     return [results[worker.rank] for worker in workers]
 
 
@@ -204,14 +202,15 @@ def _message_of(worker: Worker) -> tuple[Any, ...]:
         return "raised", text, None, time.monotonic()
 
 
-def _failure(worker: Worker, text: str, finding: dict[str, Any] | None, gone: list[int]) -> Finding:
-    """`gone`: the ranks that had returned before, without which the collectives of this one cannot end."""
+def _failure(worker: Worker, text: str, finding: dict[str, Any] | None, returned: list[int]) -> Finding:
+    """`returned`: the ranks that ended well, without which a collective of this one cannot end; when each was heard says nothing."""
     if finding is not None:
         return Finding.from_dict(finding)
     place = Place(rank=worker.rank, host=socket.gethostname(), pid=worker.process.pid)
     if text:
         last = headline(text)
-        why = f"{ranks_text(gone)} had returned before; where the others still had a collective to make, that is the cause" if gone else ""
+        why = f"{ranks_text(returned)} returned without an error" if returned else ""
+        why += f"; if rank {worker.rank} still had a collective to make with it, that is the cause" if returned else ""
         return load_cause("RW401").finding(f"rank {worker.rank} raised {last[:300]}", certain=True, why=why, culprits=(place,))
     code = worker.process.exitcode
     if code is None:
