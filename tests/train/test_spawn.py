@@ -16,7 +16,7 @@ from rankwise.errors import UsageError
 ROOT = Path(__file__).parents[2]
 
 
-def run(script: str, folder: Path, timeout_s: float = 170) -> subprocess.CompletedProcess[str]:
+def run(script: str, folder: Path, timeout_s: float = 600) -> subprocess.CompletedProcess[str]:
     (folder / "job.py").write_text(script)
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     return subprocess.run([sys.executable, "job.py"], cwd=folder, env=env, capture_output=True, text=True, timeout=timeout_s)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import traceback
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -75,14 +75,14 @@ class InProcess:
 
     def __init__(self, recipe: Recipe) -> None:
         from rankwise.offline.child import best_device, build_runner
-        from rankwise.pool.workers.defaults import own_defaults
+        from rankwise.pool.workers.defaults import WithOwnDefaults, own_defaults
 
         self.workers, self.patience, self.ran_out, self.peak_bytes = 1, 0, False, 0
         try:
             with own_defaults() as defaults:
                 self._runner = build_runner(recipe.build, recipe.weights, recipe.load, recipe.stack)
                 self._runner.to(best_device(recipe.device))
-            self._run: Callable[..., Any] = defaults.around(self._runner)
+            self._run = WithOwnDefaults(self._runner, defaults.own)
         except RankwiseError:
             raise
         except (Exception, SystemExit) as error:  # as a pool's worker tells it

@@ -36,3 +36,12 @@ def test_predict_in_this_process_leaves_the_callers_defaults(tmp_path: Path) -> 
 
     assert np.load(tmp_path / "out.npy").dtype == np.float64
     assert torch.get_default_dtype() is torch.float32
+
+
+def test_a_stream_of_a_model_that_sets_defaults_leaves_them_to_it() -> None:
+    """Its requests travel together and run one after the other, and those of another model run in between."""
+    models = {"wide": Model(f"{HERE}:sets_default_dtype", args=("forward",)), "plain": Model(f"{HERE}:makes_ones")}
+    with Pool(models, workers=1) as pool:
+        seen = [y.dtype for y in pool.stream([(name, torch.ones(1)) for _ in range(200) for name in ("wide", "plain")])]
+
+    assert seen == [torch.float64, torch.float32] * 200

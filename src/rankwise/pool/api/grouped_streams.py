@@ -317,16 +317,16 @@ class GroupedStream(Stream):
 
     def _next(self) -> Iterator[Any]:
         if type(self._waiting[0]) is Run:
-            yield from self._of_run(self._waiting[0])
-            return
+            return self._of_run(self._waiting[0])
         self._num_futures -= 1
-        yield from super()._next()
+        return super()._next()
 
     def _of_run(self, run: Run) -> Iterator[Any]:
         waiting = self._waiting
         while True:
             group = run.group
-            self._wait_for(group)
+            if not group.is_here:
+                self._wait_for(group)
             value = group.value
             while run.place < run.stop:
                 place = run.place
@@ -348,8 +348,6 @@ class GroupedStream(Stream):
         return self._calls.submit(bunch.model, bunch.encoded(place, place + 1))
 
     def _wait_for(self, group: Bunch | Chunk) -> None:
-        if group.is_here:
-            return
         if not self._is_group_done(group):
             self._send_all()  # while we wait, the workers have all there is
         group.wait()

@@ -29,9 +29,6 @@ class OwnDefaults:
 
     own: Defaults | None = None
 
-    def around(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        return _WithOwnDefaults(run, self.own)
-
 
 @dataclass(frozen=True)
 class Defaults:
@@ -66,28 +63,35 @@ def _device_context() -> Any:
         return None
 
 
-class _WithOwnDefaults:
+class WithOwnDefaults:
     """A model that runs with the defaults it has set, and leaves everybody else theirs."""
 
-    def __init__(self, run: Callable[..., Any], own: Defaults | None) -> None:
-        self._run, self._own = run, own
+    def __init__(self, run: Callable[..., Any], own: Defaults | None = None) -> None:
+        self._run, self.own = run, own
 
     def __call__(self, *inputs: Any) -> Any:
-        if self._own is not None:
-            return self._with(self._own, inputs)
-        dtype, context = torch.get_default_dtype(), _device_context()
+        others = self._begin()
         try:
             return self._run(*inputs)
         finally:
-            if torch.get_default_dtype() is not dtype or _device_context() is not context:
-                self._own = Defaults.now()
-                Defaults(dtype, context.device if context is not None else None).restore()
+            self._end(*others)
 
-    def _with(self, own: Defaults, inputs: tuple[Any, ...]) -> Any:
-        others = Defaults.now()
-        own.restore()
+    @contextmanager
+    def several(self) -> Iterator[Callable[..., Any]]:
+        """For calls that follow each other: defaults are looked at once for all of them, which takes a tenth of a small model's time."""
+        others = self._begin()
         try:
-            return self._run(*inputs)
+            yield self._run
         finally:
-            self._own = Defaults.now()
-            others.restore()
+            self._end(*others)
+
+    def _begin(self) -> tuple[torch.dtype, Any]:
+        others = torch.get_default_dtype(), _device_context()
+        if self.own is not None:
+            self.own.restore()
+        return others
+
+    def _end(self, dtype: torch.dtype, context: Any) -> None:
+        if self.own is not None or torch.get_default_dtype() is not dtype or _device_context() is not context:
+            self.own = Defaults.now()
+            Defaults(dtype, context.device if context is not None else None).restore()

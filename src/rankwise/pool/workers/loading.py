@@ -20,7 +20,7 @@ import torch
 from rankwise.errors import UsageError
 from rankwise.pool.api.model import become_like_the_caller
 from rankwise.pool.memory.encoding import each_where_possible, pack, shape_of, unpack
-from rankwise.pool.workers.defaults import own_defaults
+from rankwise.pool.workers.defaults import WithOwnDefaults, own_defaults
 from rankwise.pool.workers.lanes import copy_place, to_value
 
 
@@ -77,7 +77,7 @@ class Loaded:
     """A model that is ready to run, its device, and its size."""
 
     name: str
-    run: Callable[..., Any]
+    run: WithOwnDefaults
     device: torch.device
     nbytes: int
     keeps_inputs: bool = False  # it was seen to hold on to an input; from then on it gets copies
@@ -92,7 +92,7 @@ def load(spec: dict[str, Any], is_worker: bool = True) -> Loaded:
     seeds = seeded(spec["seed"]) if spec["seed"] is not None else nullcontext()
     with own_defaults() as defaults, seeds:  # all replicas are one model, and what a build seeds ends with it
         loaded = _loaded(spec)
-    loaded.run = defaults.around(loaded.run)
+    loaded.run.own = defaults.own
     return loaded
 
 
@@ -114,7 +114,7 @@ def _loaded(spec: dict[str, Any]) -> Loaded:
     if warmup is not None:
         _warm_up(built, warmup, device)
     nbytes = max(tensor_bytes(built), _footprint(device) - before)
-    return Loaded(spec["name"], built, device, nbytes, is_plain=device.type == "cpu", is_checked=spec["check_rows"])
+    return Loaded(spec["name"], WithOwnDefaults(built), device, nbytes, is_plain=device.type == "cpu", is_checked=spec["check_rows"])
 
 
 def free_memory() -> None:

@@ -253,17 +253,18 @@ class Worker:
         count, request = requests_of(payload, self._inputs.get)
         begins, in_use, flags = self._page.chunk(self._serial), self._inputs.in_use, 0
         results = Results(self._outputs.put, INLINE_BYTES)
-        for i in range(count):
-            if not begins(i) or results.size > MOST_BYTES:
-                break
-            try:
-                results.add(model.run(*request(i)) if model.is_plain else self._runner.call(model, request(i)))
-            except BaseException as error:
-                results.fail(self._failure(self._serial, error))
-            if self._has_forked:
-                self._check_is_worker(self._number)
-            if in_use:  # before the next, which may have been given the same memory
-                flags |= self._end_inputs(model)
+        with model.run.several() as run:
+            for i in range(count):
+                if not begins(i) or results.size > MOST_BYTES:
+                    break
+                try:
+                    results.add(run(*request(i)) if model.is_plain else self._runner.call(model, request(i)))
+                except BaseException as error:
+                    results.fail(self._failure(self._serial, error))
+                if self._has_forked:
+                    self._check_is_worker(self._number)
+                if in_use:  # before the next, which may have been given the same memory
+                    flags |= self._end_inputs(model)
         self._check_is_worker(self._number)  # C code may fork without Python's knowledge
         return results.packed(), results.size, flags
 
