@@ -83,3 +83,10 @@ def test_old_answers_go(tmp_path: Path) -> None:
     os.utime(store._path("old"), (time.time() - 100, time.time() - 100))
     again = FolderStore(tmp_path, "q", 60)
     assert again.get("old") is None and again.get("new") == b"x"
+
+
+def test_answers_in_a_folder_that_all_can_read_are_the_users_own(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    FolderStore(tmp_path, "q", 60).put("a", b"answer")
+
+    assert [path.stat().st_mode & 0o077 for path in tmp_path.iterdir()] == [0]

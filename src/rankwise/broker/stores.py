@@ -120,7 +120,7 @@ class FolderStore:
 
     def __init__(self, folder: Path, queue: str, keep_s: int) -> None:
         self._folder = folder / hashlib.sha256(queue.encode()).hexdigest()[:16]
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # answers are the user's own, also in a folder that all can read
         for path in self._folder.glob("*/*"):
             with contextlib.suppress(OSError):
                 if path.stat().st_mtime < time.time() - keep_s:

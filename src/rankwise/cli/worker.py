@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import signal
-import tempfile
 from pathlib import Path
 
 from rankwise.cli.options import Parser, add_engine_options
@@ -27,7 +27,7 @@ def main(argv: list[str]) -> int:
 
     models = read_models(options.models)
     connect(options.broker)  # says at once what is not installed
-    results = options.results or (options.broker if is_redis(options.broker) else str(Path(tempfile.gettempdir()) / "rankwise-results"))
+    results = options.results or (options.broker if is_redis(options.broker) else str(_own_folder()))
 
     from rankwise.broker.blobs import Blobs
     from rankwise.broker.stores import RedisStore, open_store
@@ -50,6 +50,11 @@ def main(argv: list[str]) -> int:
     return 0
 
 
+def _own_folder() -> Path:
+    """Not in /tmp, where others could put answers of their own in its place."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rankwise" / "results"
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.epilog, parser.formatter_class = _EPILOG, argparse.RawDescriptionHelpFormatter
     parser.add_argument("models", metavar="MODELS.toml", help="which models there are, as for rankwise serve")
@@ -57,7 +62,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_engine_options(parser)
     parser.add_argument("--queue", metavar="NAME", default="rankwise.tasks", help="where messages come from (default: rankwise.tasks)")
     parser.add_argument(
-        "--results", metavar="PLACE", help="answers by id: redis://… or a shared folder (default: the Redis, or a local folder)"
+        "--results", metavar="PLACE", help="answers by id: redis://… or a shared folder (default: the Redis, or ~/.cache/rankwise/results)"
     )
     parser.add_argument("--keep", metavar="SECONDS", type=int, default=86400, help="how long answers are kept (default: a day)")
     parser.add_argument("--files", metavar="FOLDER", help="shared folder for large tensors; the only one that messages may refer to")
