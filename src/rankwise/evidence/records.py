@@ -141,13 +141,11 @@ class Model:
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[str, ...]
-    class_name: str = ""
     class_file: str = ""
     stack: Stack = ()
     unused: tuple[str, ...] = ()  # names DDP said got no gradient
     replaced: tuple[str, ...] = ()  # names whose parameter is no longer the one DDP wrapped
     added: tuple[str, ...] = ()  # names that were not there when DDP wrapped
-    has_buffers: bool = False
 
 
 @dataclass(frozen=True)
@@ -263,9 +261,7 @@ class HostFacts:
     holders: tuple[PortHolder, ...] = ()
     interfaces: tuple[str, ...] = ()
     oom_kills: tuple[dict[str, Any], ...] = ()  # from the kernel log or the cgroup
-    memory_limit: int | None = None
     shm_free: int | None = None
-    load_per_core: float | None = None
 
 
 @dataclass(frozen=True)
