@@ -122,6 +122,17 @@ class Init:
     holder: PortHolder | None = None  # who listens on the port that this rank could not have
     file_mtime: float | None = None  # of a file:// store, before this rank touched it; None if there was none
 
+    @property
+    def store_address(self) -> str:
+        return self.method[6:].rsplit(":", 1)[0].strip("[]").split("/")[0] if self.method.startswith("tcp://") else self.address
+
+    @property
+    def store_port(self) -> int | None:
+        if not self.method.startswith("tcp://"):
+            return self.port
+        tail = self.method.rsplit(":", 1)[-1].split("?")[0].split("/")[0]
+        return int(tail) if tail.isdecimal() and len(tail) < 6 else None
+
 
 @dataclass(frozen=True)
 class NewGroup:
