@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -64,19 +65,9 @@ class Finding:
         return replace(self, severity=severity)
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "code": self.code,
-            "name": self.name,
-            "severity": self.severity,
-            "certain": self.certain,
-            "summary": self.summary,
-            "culprits": [vars(place) for place in self.culprits],
-            "waiting": [vars(wait) for wait in self.waiting],
-            "why": self.why,
-            "next": list(self.next),
-            "deadlock": self.deadlock,
-            "stage": self.stage,
-        }
+        """As verdict.json has it, in the order of the fields."""
+        culprits, waiting = [vars(place) for place in self.culprits], [vars(wait) for wait in self.waiting]
+        return {**vars(self), "culprits": culprits, "waiting": waiting, "next": list(self.next)}
 
     @staticmethod
     def from_dict(data: dict[str, Any]) -> Finding:
@@ -120,6 +111,14 @@ def ranks_text(ranks: list[int] | tuple[int, ...] | set[int]) -> str:
             runs.append((rank, rank))
     text = ", ".join(str(a) if a == b else f"{a}, {b}" if b == a + 1 else f"{a}-{b}" for a, b in runs)
     return f"rank {text}" if len(ordered) == 1 else f"ranks {text}"
+
+
+def signal_name(number: int) -> str:
+    """SIGKILL for 9; real-time and unknown signals by their number."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def _known(cls: type, data: Any) -> dict[str, Any]:

@@ -165,13 +165,11 @@ class Chaos:
             self.some(lambda: self.pick("a.w", "b", ""), 3),
             self.some(self.sizes, 3),
             self.some(self.word, 3),
-            self.word(),
             self.pick(*FILES),
             self.stack(),
             self.some(self.word),
             self.some(self.word),
             self.some(self.word),
-            self.pick(True, False),
         )
 
     def call(self) -> Call:

@@ -365,7 +365,7 @@ def new_group(*members: int, name: str, at: Place = "train.py:5 main", done: boo
 
 def model(at: Place = "train.py:6 main", **shapes: tuple[int, ...]) -> Model:
     names = tuple(name.replace("__", ".") for name in shapes)
-    return Model(names, tuple(shapes.values()), ("torch.float32",) * len(names), "Net", path_of("net.py"), stack_of(at))
+    return Model(names, tuple(shapes.values()), ("torch.float32",) * len(names), path_of("net.py"), stack_of(at))
 
 
 def numbered(source: str) -> tuple[str, dict[str, int]]:

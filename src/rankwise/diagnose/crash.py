@@ -8,11 +8,21 @@ from dataclasses import dataclass, replace
 
 from rankwise.causes import is_cause, load_cause
 from rankwise.diagnose.models import model_difference
-from rankwise.diagnose.rank_state import RankStates, ended_well, first_raised, gave_up, has_failed, is_echo, place_at, wait_of
+from rankwise.diagnose.rank_state import (
+    RankStates,
+    ended_well,
+    first_raised,
+    gave_up,
+    has_failed,
+    is_echo,
+    last_call_frame,
+    place_at,
+    waits_except,
+)
 from rankwise.diagnose.wording import at
 from rankwise.evidence.frames import is_user_file, user_frame
 from rankwise.evidence.records import Call, Ended, Frame, JobEvidence, Raised, RankEvidence
-from rankwise.findings import Finding, Place, ranks_text
+from rankwise.findings import Finding, ranks_text, signal_name
 from rankwise.sizes import bytes_text
 from rankwise.source.book import SourceBook
 
@@ -178,7 +188,7 @@ def _from_raise(job: JobEvidence, states: RankStates, book: SourceBook, root: _E
         f"{ranks_text(ranks)} {failed}",
         certain=True,
         culprits=tuple(place_at(job.ranks[end.rank], _raise_frame(end.raised) if end.raised else None) for end in together),
-        waiting=_waits(states, ranks),
+        waiting=waits_except(states, ranks),
         why=why,
         deadlock=True,
     )
@@ -243,7 +253,7 @@ def _unused_parameters(job: JobEvidence, states: RankStates, book: SourceBook, r
             f"{ranks_text(ranks)}: {', '.join(replaced[:6])} was replaced after DDP wrapped the model, so DDP waits for gradients that never come (unused parameters)",
             certain=True,
             culprits=tuple(place_at(job.ranks[rank], line or frame) for rank in ranks),
-            waiting=_waits(states, ranks),
+            waiting=waits_except(states, ranks),
             why=f"DDP still holds the old parameters; the module was modified{at(line)}, after wrapping",
             deadlock=True,
         )
@@ -254,7 +264,7 @@ def _unused_parameters(job: JobEvidence, states: RankStates, book: SourceBook, r
         f"{ranks_text(ranks)}: {_few(names)} got no gradient (unused parameters){others}",
         certain=True,
         culprits=tuple(place_at(job.ranks[rank], line or frame) for rank in ranks),
-        waiting=_waits(states, ranks),
+        waiting=waits_except(states, ranks),
         why=f"{listed}: their output did not take part in the loss{at(line)}; DDP failed with '{_first_line(raised.message, 70)}'{at(frame)}; it waits for every parameter unless find_unused_parameters=True",
         deadlock=True,
     )
@@ -306,7 +316,7 @@ def _worker_killed(job: JobEvidence, states: RankStates, root: _End, pid: int, h
         f"rank {root.rank}'s {worker} was {how_it_ended.replace('exited unexpectedly', 'killed or exited unexpectedly')}{name}{at(own)}{how}",
         certain=True,
         culprits=(place_at(evidence, own or _raise_frame(raised)),),
-        waiting=_waits(states, [root.rank]),
+        waiting=waits_except(states, [root.rank]),
         why="the rank fails when its worker is gone, and the other ranks lose their connection to it",
         deadlock=True,
         instead=_ADVICE.get(helper.ended.signal if helper and helper.ended else None, ()),
@@ -318,8 +328,8 @@ def _worker_killed(job: JobEvidence, states: RankStates, root: _End, pid: int, h
 
 def _from_end(job: JobEvidence, states: RankStates, root: _End) -> Finding:
     evidence, ended = job.ranks[root.rank], root.ended
-    frame = user_frame(ended.stack) or _signal_frame(evidence, ended) or _last_call_frame(evidence)
-    details = {"culprits": (place_at(evidence, frame),), "waiting": _waits(states, [root.rank]), "deadlock": True}
+    frame = user_frame(ended.stack) or _signal_frame(evidence, ended) or last_call_frame(evidence)
+    details = {"culprits": (place_at(evidence, frame),), "waiting": waits_except(states, [root.rank]), "deadlock": True}
     before = " before init_process_group" if not evidence.inits else ""
     if ended.kind in ("sys_exit", "os_exit"):
         call = "os._exit" if ended.kind == "os_exit" else "sys.exit"
@@ -432,23 +442,14 @@ def _signal_frame(evidence: RankEvidence, ended: Ended) -> Frame | None:
     return user_frame(sent[-1].stack) if sent else None
 
 
-def _last_call_frame(evidence: RankEvidence) -> Frame | None:
-    return next((frame for call in reversed(evidence.calls) if (frame := user_frame(call.stack)) is not None), None)
-
-
 def _attribute_place(book: SourceBook, parameter: str, kinds: tuple[str, ...]) -> Frame | None:
     """Where the module attribute of a parameter like `body.aux.weight` is used, defined or replaced."""
     for attribute in reversed(parameter.split(".")[:-1]):
         found = book.attribute_lines(attribute)
-        for kind in kinds:
-            for file, line, what in found:
-                if what == kind:
-                    return Frame(file, line, "")
+        lines = (Frame(file, line, "") for kind in kinds for file, line, what in found if what == kind)
+        if (first := next(lines, None)) is not None:
+            return first
     return None
-
-
-def _waits(states: RankStates, culprits: list[int]) -> tuple[object, ...]:
-    return tuple(wait_of(s) for rank, s in sorted(states.items()) if rank not in culprits and s.kind in ("waiting", "init"))
 
 
 def _oom_proof(job: JobEvidence, evidence: RankEvidence) -> str:
@@ -473,14 +474,6 @@ def _shm_left(job: JobEvidence) -> str:
     return f" ({bytes_text(free[0])} free now)" if free else ""
 
 
-def signal_name(number: int) -> str:
-    """SIGKILL for 9; real-time and unknown signals by their number."""
-    try:
-        return signals.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
 def _first_line(message: str, length: int = 200) -> str:
     lines = [line for line in message.splitlines() if line.strip()]
     if "Original Traceback" in message and lines:
@@ -496,6 +489,3 @@ def _error_text(raised: Raised) -> str:
 
 def _bare(name: str) -> str:
     return name.rsplit(".", 1)[-1]
-
-
-__all__ = ["Place", "find_crash", "model_difference"]

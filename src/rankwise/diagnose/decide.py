@@ -170,14 +170,13 @@ def _unknown(job: JobEvidence, states: RankStates) -> list[Finding]:
         if any("nccl" in e.inits[-1].backend for e in job.ranks.values() if e.inits):
             return [_queued_on_gpu(states, waiting, longest)]
         return [
-            load_cause("RW114")
-            .finding(
+            load_cause("RW114").finding(
                 f"all ranks are in the same {states[waiting[0]].op} and it does not complete for {seconds_text(longest)}{at(states[waiting[0]].frame)}",
                 certain=False,
+                severity="warning",
                 waiting=tuple(wait_of(states[r]) for r in waiting),
                 why="every rank arrived with the same call; the network or the backend between them does not deliver",
             )
-            .with_severity("warning")
         ]
     if unseen and waiting:
         where = f"on {', '.join(job.lost_hosts)}, which stopped answering" if job.lost_hosts else "on another node?"

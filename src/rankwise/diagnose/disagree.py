@@ -22,13 +22,13 @@ from rankwise.diagnose.groups import find_group_disagreement
 from rankwise.diagnose.history import Divergence, find_divergence, find_other_sizes, history_of, is_beside, key_of
 from rankwise.diagnose.match import Conflict, find_conflict, value_of
 from rankwise.diagnose.p2p import circle_finding, find_circle, find_unmatched_p2p
-from rankwise.diagnose.rank_state import P2P, RankStates, end_of, place_at, wait_of
+from rankwise.diagnose.rank_state import P2P, RankStates, end_of, last_call_frame, place_at, wait_of
 from rankwise.diagnose.splits import find_split_disagreement
 from rankwise.diagnose.waiting import doomed_ranks, members_of, needed_by
 from rankwise.diagnose.wording import at, group_text, verb
 from rankwise.evidence.collectives import Entry, Signature
 from rankwise.evidence.flight import base_group
-from rankwise.evidence.frames import user_frames
+from rankwise.evidence.frames import user_frame, user_frames
 from rankwise.evidence.records import Frame, JobEvidence, Stack
 from rankwise.findings import Finding, Place, ranks_text
 from rankwise.source.book import SourceBook
@@ -37,10 +37,10 @@ _ODD_ONE_OUT = ("RW201", "RW208", "RW209")  # told by what the few did: that mos
 _ORDER = ("go over the tensors in the same order on every rank: sort them by name, never iterate over a set",)
 _COMPARE = ("compare the lines named above: each of these ranks does what the other does not",)
 _SAME_SLOT = {
-    "size": ("RW204", "different shapes"),
-    "dtype": ("RW205", "different dtypes"),
-    "src": ("RW206", "different src (root) ranks"),
-    "reduce_op": ("RW207", "different reduce operations"),
+    "size": ("RW204", "different shapes", "shape"),
+    "dtype": ("RW205", "different dtypes", "dtype"),
+    "src": ("RW206", "different src (root) ranks", "src"),
+    "reduce_op": ("RW207", "different reduce operations", "op"),
 }
 
 
@@ -94,8 +94,8 @@ def find_other_size(job: JobEvidence, states: RankStates, book: SourceBook) -> F
 def _same_slot(job: JobEvidence, states: RankStates, book: SourceBook, conflict: Conflict, certain: bool) -> Finding:
     """All called the same operation there, and not with the same arguments."""
     values = conflict.by_value()
-    code, words = _SAME_SLOT[conflict.about]
-    certain = certain and len({top_of(user_frames(stack)) for stack in conflict.stacks.values()}) < 2  # from one line: they belong together
+    code, words, argument = _SAME_SLOT[conflict.about]
+    certain = certain and len({user_frame(stack) for stack in conflict.stacks.values()}) < 2  # from one line: they belong together
     order = (
         conflict.about == "size"
         and certain
@@ -114,7 +114,7 @@ def _same_slot(job: JobEvidence, states: RankStates, book: SourceBook, conflict:
         waiting=tuple(
             wait_of(states[rank]) for rank in sorted(conflict.entries) if rank not in culprits and states[rank].kind == "waiting"
         ),
-        why=f"{sides}; every rank must call {op}{f' #{conflict.seq}' if conflict.seq else ''} with the same {_noun(conflict.about)};{_both_places(frames)}"
+        why=f"{sides}; every rank must call {op}{f' #{conflict.seq}' if conflict.seq else ''} with the same {argument};{_both_places(frames)}"
         + (
             ". These may be different tensors: the ranks may go over them in a different order (a set, a dict), or one left one out"
             if order
@@ -137,7 +137,7 @@ def find_paired(job: JobEvidence, guess: Finding) -> list[Finding]:
         load_cause("RW202").finding(
             f"different collectives were paired: {', '.join(told[:2])}",
             certain=True,
-            culprits=tuple(place_at(job.ranks[rank], top_of(user_frames(stack))) for rank, stack in conflict.stacks.items()),
+            culprits=tuple(place_at(job.ranks[rank], user_frame(stack)) for rank, stack in conflict.stacks.items()),
             why=f"slot #{conflict.seq}{group_text(conflict.group)} of torch's own record holds both; the backend does not compare them, so their results are garbage. It may be that {guess.summary.split(';')[0]}: {guess.why}",
             instead=_COMPARE,
         )
@@ -157,7 +157,7 @@ def _with_helper_thread(job: JobEvidence, states: RankStates, conflict: Conflict
     return load_cause("RW208").finding(
         f"a helper thread of {ranks_text(ranks)} called {op} beside the main thread",
         certain=True,
-        culprits=tuple(place_at(job.ranks[rank], top_of(user_frames(conflict.stacks[rank]))) for rank in ranks),
+        culprits=tuple(place_at(job.ranks[rank], user_frame(conflict.stacks[rank])) for rank in ranks),
         waiting=tuple(wait_of(states[rank]) for rank in others if states[rank].kind == "waiting"),
         why=f"its call took slot #{conflict.seq} of the group, in which {verb(others, 'is', 'are')} with the main thread's "
         f"{conflict.entries[others[0]].what.op}: collectives of two threads come in any order, and here the ranks' orders differ",
@@ -169,7 +169,7 @@ def _with_helper_thread(job: JobEvidence, states: RankStates, conflict: Conflict
 def _goes_over_tensors(job: JobEvidence, book: SourceBook, conflict: Conflict) -> bool:
     """The call stands in a loop over something other than numbers or a DataLoader: then each round may have a tensor of its own."""
     for rank, stack in conflict.stacks.items():
-        frame = top_of(user_frames(stack))
+        frame = user_frame(stack)
         fetches = {one.line for call in job.ranks[rank].calls if call.op == "pass_start" for one in call.stack}
         loops = book.loops_at(frame.file, frame.line)[:1] if frame is not None else []
         if any(
@@ -234,10 +234,6 @@ def _shown(conflict: Conflict, rank: int) -> str:
     if conflict.about == "size":
         return str(list(what.sizes))
     return {"dtype": what.dtype, "src": f"src={what.peer}", "reduce_op": f"op={what.reduce_op}"}[conflict.about]
-
-
-def _noun(about: str) -> str:
-    return {"size": "shape", "dtype": "dtype", "src": "src", "reduce_op": "op"}[about]
 
 
 def _have_diverged(job: JobEvidence, conflict: Conflict) -> bool:
@@ -475,7 +471,7 @@ def _left_while_waited_for(job: JobEvidence, states: RankStates, book: SourceBoo
     places = tuple(
         place_at(
             job.ranks[rank],
-            (blame.line if blame is not None and not left_by_call else None) or states[rank].frame or _last_place(job, rank),
+            (blame.line if blame is not None and not left_by_call else None) or states[rank].frame or last_call_frame(job.ranks[rank]),
         )
         for rank in gone
     )
@@ -500,14 +496,6 @@ def _odd_ones_out(job: JobEvidence, waiting: list[int], gone: list[int]) -> Blam
         if len(waiting) > len(job.ranks) / 2
         else None
     )
-
-
-def _last_place(job: JobEvidence, rank: int) -> Frame | None:
-    for call in reversed(job.ranks[rank].calls):
-        frame = top_of(user_frames(call.stack))
-        if frame is not None:
-            return frame
-    return None
 
 
 def _merged(sides: list[Side]) -> list[Side]:

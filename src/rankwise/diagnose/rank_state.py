@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from rankwise.diagnose.transfers import ASYNC_P2P, unanswered_transfer
@@ -179,27 +180,26 @@ def first_raised(rank: RankEvidence) -> Raised | None:
 
 
 def place_at(rank: RankEvidence, frame: Frame | None) -> Place:
-    return Place(
-        rank=rank.rank,
-        host=rank.host or None,
-        pid=rank.pid,
-        file=frame.file if frame else None,
-        line=frame.line if frame else None,
-        function=frame.function if frame else None,
-    )
+    return Place(rank.rank, rank.host or None, rank.pid, *_spot(frame))
 
 
 def wait_of(state: RankState) -> Wait:
-    frame = state.frame
-    return Wait(
-        rank=state.rank,
-        op=state.op,
-        group="default" if base_group(state.group) == "0" else base_group(state.group),
-        seq=state.seq,
-        file=frame.file if frame else None,
-        line=frame.line if frame else None,
-        function=frame.function if frame else None,
-    )
+    group = base_group(state.group)
+    return Wait(state.rank, state.op, "default" if group == "0" else group, state.seq, *_spot(state.frame))
+
+
+def waits_except(states: RankStates, culprits: Collection[int]) -> tuple[Wait, ...]:
+    """Where every rank waits that is not a culprit."""
+    return tuple(wait_of(s) for rank, s in sorted(states.items()) if rank not in culprits and s.kind in ("waiting", "init"))
+
+
+def _spot(frame: Frame | None) -> tuple[str | None, int | None, str | None]:
+    return (frame.file, frame.line, frame.function) if frame else (None, None, None)
+
+
+def last_call_frame(rank: RankEvidence) -> Frame | None:
+    """The user's line of the latest call that has one."""
+    return next((frame for call in reversed(rank.calls) if (frame := user_frame(call.stack)) is not None), None)
 
 
 def _in_call(rank: RankEvidence) -> RankState | None:

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import replace
 
 from rankwise.causes import load_cause
-from rankwise.diagnose.rank_state import RankStates, ended_well, first_raised, main_stack, place_at, wait_of
+from rankwise.diagnose.rank_state import RankStates, ended_well, first_raised, main_stack, place_at, wait_of, waits_except
 from rankwise.diagnose.stuck import activity_of, going_on
 from rankwise.diagnose.wording import at, seconds_text, verb
-from rankwise.evidence.frames import user_frame, user_frames
+from rankwise.evidence.frames import user_frame
 from rankwise.evidence.records import Frame, Helper, HostFacts, Init, JobEvidence, PortHolder, RankEvidence
-from rankwise.findings import Finding, Place, Wait, ranks_text, where
+from rankwise.findings import Finding, Place, ranks_text
 from rankwise.meet.differences import find_difference
 from rankwise.meet.network import missing_interface
 from rankwise.meet.roster import missing_numbers
 from rankwise.source.book import SourceBook
 
+_ALL_STARTED = ": the launcher has started all its processes and waits for them"
+_NOT_SEEN = " (on this host, no process with that rank was seen)"
 _PORT_TAKEN = ("eaddrinuse", "address already in use")
 
 
 def find_start_problem(job: JobEvidence, states: RankStates, book: SourceBook) -> Finding | None:
     """Why the ranks in init_process_group (or those that failed there) are not together; None if nobody is stuck there."""
     in_init = sorted(rank for rank, state in states.items() if state.kind == "init")
-    failed = sorted(rank for rank, evidence in job.ranks.items() if not evidence.alive and _failed_in_init(evidence))
+    failed = sorted(rank for rank, evidence in job.ranks.items() if not evidence.alive and evidence.inits and evidence.inits[-1].error)
     if not in_init and not failed:
         return _met_in_different_worlds(job, states, book)
     for explain in (
@@ -44,10 +45,6 @@ def _met_in_different_worlds(job: JobEvidence, states: RankStates, book: SourceB
     return _different_world_sizes(job, states, book, living)
 
 
-def _failed_in_init(evidence: RankEvidence) -> bool:
-    return bool(evidence.inits) and bool(evidence.inits[-1].error)
-
-
 # -- one explanation each, from the hardest evidence to the softest -----------------------------------------------------------
 
 
@@ -58,15 +55,15 @@ def _port_taken(job: JobEvidence, states: RankStates, book: SourceBook, waiting:
         text = f"{init.error if init else ''} {raised.message if raised else ''}".lower()
         if init is None or not any(words in text for words in _PORT_TAKEN):
             continue
-        port = _port_of(init)
+        port = init.store_port
         holder = init.holder or _holder(job, port, evidence)
         by = f" by {_holder_text(holder)}" if holder else " by another program"
-        line = _setting_line(job, book, evidence, "MASTER_PORT") or _init_frame(init)
+        line = _setting_line(job, book, evidence, "MASTER_PORT") or user_frame(init.stack)
         return load_cause("RW107").finding(
-            f"rank {rank} cannot listen on port {port or '(unknown)'}: it is already in use{by} (EADDRINUSE){at(_init_frame(init))}",
+            f"rank {rank} cannot listen on port {port or '(unknown)'}: it is already in use{by} (EADDRINUSE){at(user_frame(init.stack))}",
             certain=True,
             culprits=(place_at(evidence, line),),
-            waiting=_waits(states, [rank]),
+            waiting=waits_except(states, [rank]),
             why=f"rank {rank} has to open the store on MASTER_PORT {port or ''}, which another program holds",
             next=(f"free the port: kill {holder.pid}",) if holder and holder.pid else (),
             deadlock=True,
@@ -89,7 +86,7 @@ def _interface_missing(job: JobEvidence, states: RankStates, book: SourceBook, w
             return load_cause("RW108").finding(
                 f"{variable}={wanted} on {ranks_text(ranks)}: there is no such network interface on {host.name} (there are {', '.join(host.interfaces)})",
                 certain=True,
-                culprits=tuple(place_at(job.ranks[r], line or states[r].frame or _place_in_init(job.ranks[r])) for r in ranks),
+                culprits=tuple(_place_of(job, states, r, line) for r in ranks),
                 why="the backend can bind to no address, so the ranks never connect",
                 next=(f"export {variable}={_likely_interface(host)}",),
                 deadlock=True,
@@ -100,7 +97,7 @@ def _interface_missing(job: JobEvidence, states: RankStates, book: SourceBook, w
 def _unresolvable(job: JobEvidence, states: RankStates, book: SourceBook, waiting: list[int]) -> Finding | None:
     for host in job.hosts:
         for name in host.unresolved:
-            ranks = [r for r in waiting if job.ranks[r].inits and _address_of(job.ranks[r].inits[-1]) == name]
+            ranks = [r for r in waiting if job.ranks[r].inits and job.ranks[r].inits[-1].store_address == name]
             if not ranks:
                 continue
             line = _setting_line(job, book, job.ranks[ranks[0]], "MASTER_ADDR")
@@ -108,15 +105,13 @@ def _unresolvable(job: JobEvidence, states: RankStates, book: SourceBook, waitin
                 f"MASTER_ADDR={name} does not resolve on {host.name} (unknown host), so {verb(ranks, 'cannot', 'cannot')} reach the store",
                 certain=True,
                 culprits=tuple(place_at(job.ranks[r], line or states[r].frame) for r in ranks),
-                waiting=_waits(states, ranks),
+                waiting=waits_except(states, ranks),
                 why="neither DNS nor /etc/hosts knows the name; torch retries silently until its timeout",
             )
     return None
 
 
 def _duplicates(job: JobEvidence, states: RankStates, book: SourceBook, waiting: list[int]) -> Finding | None:
-    if not job.duplicates:
-        return None
     twice = sorted({evidence.rank for evidence in job.duplicates if evidence.rank in job.ranks})
     if not twice:
         return None
@@ -145,23 +140,25 @@ def _different_world_sizes(job: JobEvidence, states: RankStates, book: SourceBoo
     return load_cause("RW112").finding(
         f"ranks disagree about the world size: {differs.text('WORLD_SIZE=')}",
         certain=True,
-        culprits=tuple(place_at(job.ranks[r], line or states[r].frame or _place_in_init(job.ranks[r])) for r in differs.odd),
-        waiting=_waits(states, differs.odd),
+        culprits=tuple(_place_of(job, states, r, line) for r in differs.odd),
+        waiting=waits_except(states, differs.odd),
         why=f"each rank waits for as many ranks as its own WORLD_SIZE says{others}",
         deadlock=True,
     )
 
 
 def _different_methods(job: JobEvidence, states: RankStates, book: SourceBook, waiting: list[int]) -> Finding | None:
-    methods = {r: e.inits[-1].method for r, e in job.ranks.items() if e.inits}
+    inits = {r: e.inits[-1] for r, e in job.ranks.items() if e.inits}
+    methods = {rank: init.method for rank, init in inits.items()}
     kinds = {rank: method.split("://")[0] if "://" in method else method for rank, method in methods.items()}
     stores = {rank: method if kinds[rank] == "file" else kinds[rank] for rank, method in methods.items()}
-    if len(set(stores.values())) < 2 or (set(kinds.values()) == {"env", "tcp"} and _same_address(job)):
+    if len(set(stores.values())) < 2 or (
+        set(kinds.values()) == {"env", "tcp"} and len({(i.store_address, i.store_port) for i in inits.values()}) == 1
+    ):
         return None
     differs, by_method = find_difference(stores), find_difference(methods)
     ranks = differs.odd if differs else tuple(sorted(methods))
-    init = job.ranks[ranks[0]].inits[-1]
-    frame = _init_frame(init)
+    frame = user_frame(inits[ranks[0]].stack)
     variable = book.argument_name(frame.file, frame.line, "init_process_group", "init_method", 1) if frame else ""
     origin = book.assignment_of(frame.file, frame.line, variable) if frame and variable else None
     line = Frame(frame.file, origin, frame.function) if frame and origin else frame
@@ -169,20 +166,20 @@ def _different_methods(job: JobEvidence, states: RankStates, book: SourceBook, w
         f"ranks use different init methods, and so different stores: {by_method.text() if by_method else ''}",
         certain=True,
         culprits=tuple(place_at(job.ranks[r], line) for r in ranks),
-        waiting=_waits(states, ranks),
+        waiting=waits_except(states, ranks),
         why=f"ranks that meet in different stores (init_method mismatch) never find each other{'; the value comes from' + at(line)[3:] if origin else ''}",
         deadlock=True,
     )
 
 
 def _different_ports(job: JobEvidence, states: RankStates, book: SourceBook, waiting: list[int]) -> Finding | None:
-    ports = {r: _port_of(i) for r, i in _store_inits(job).items()}
+    ports = {r: i.store_port for r, i in _store_inits(job).items()}
     return _different_stores(job, states, certain=True) if len(set(ports.values())) > 1 else None
 
 
 def _different_names(job: JobEvidence, states: RankStates, book: SourceBook, waiting: list[int]) -> Finding | None:
     """Two names may mean one host: only a suspicion, and only when nothing else explains the wait."""
-    names = {r: _canonical(_address_of(i)) for r, i in _store_inits(job).items()}
+    names = {r: "localhost" if _is_this_host(i.store_address) else i.store_address for r, i in _store_inits(job).items()}
     return _different_stores(job, states, certain=False) if len(set(names.values())) > 1 else None
 
 
@@ -191,23 +188,23 @@ def _different_stores(job: JobEvidence, states: RankStates, certain: bool) -> Fi
     differs = find_difference(places)
     right = differs.usual if differs and differs.usual is not None else places.get(0, min(places.values()))
     odd = sorted(r for r, place in places.items() if place != right)
-    finding = load_cause("RW103").finding(
+    return load_cause("RW103").finding(
         f"{verb(odd, 'looks', 'look')} for the store at {places[odd[0]]}, the others at {right} (MASTER_ADDR and port differ)",
         certain=certain,
-        culprits=tuple(place_at(job.ranks[r], states[r].frame or _place_in_init(job.ranks[r])) for r in odd),
-        waiting=_waits(states, odd),
+        severity="error" if certain else "warning",
+        culprits=tuple(_place_of(job, states, r) for r in odd),
+        waiting=waits_except(states, odd),
         why=f"the store is where rank 0 opens it, at {right}; nobody answers at the other address and port",
         deadlock=certain,
     )
-    return finding if certain else finding.with_severity("warning")
 
 
 def _store_inits(job: JobEvidence) -> dict[int, Init]:
     return {r: e.inits[-1] for r, e in job.ranks.items() if e.inits and e.inits[-1].method.startswith(("env", "tcp"))}
 
 
-def _canonical(address: str) -> str:
-    return "localhost" if address in ("localhost", "::1", "0.0.0.0") or address.startswith("127.") else address
+def _is_this_host(address: str) -> bool:
+    return address in ("localhost", "::1", "0.0.0.0") or address.startswith("127.")
 
 
 def _different_backends(job: JobEvidence, states: RankStates, book: SourceBook, waiting: list[int]) -> Finding | None:
@@ -218,7 +215,7 @@ def _different_backends(job: JobEvidence, states: RankStates, book: SourceBook, 
     return load_cause("RW113").finding(
         f"ranks use different backends: {differs.text()}",
         certain=True,
-        culprits=tuple(place_at(job.ranks[r], states[r].frame or _place_in_init(job.ranks[r])) for r in differs.odd),
+        culprits=tuple(_place_of(job, states, r) for r in differs.odd),
         why="all ranks of a group must use the same backend",
         deadlock=True,
     )
@@ -234,7 +231,7 @@ def _stale_store(job: JobEvidence, states: RankStates, book: SourceBook, waiting
     return load_cause("RW105").finding(
         f"the file store {path} is left over (stale) from an earlier run: it was last written {seconds_text(started - (init.file_mtime or started))} before this job started",
         certain=True,
-        culprits=tuple(place_at(job.ranks[r], states[r].frame or _place_in_init(job.ranks[r])) for r in ranks),
+        culprits=tuple(_place_of(job, states, r) for r in ranks),
         why="ranks read the old job's entries in it and wait for, or connect to, processes that no longer exist",
         next=(f"rm {path}",),
         deadlock=True,
@@ -253,7 +250,7 @@ def _died_before(job: JobEvidence, states: RankStates, book: SourceBook, waiting
         f"rank {dead[0]} died before init_process_group with {how}{at(frame)}; {verb(waiting, 'waits', 'wait')} for it",
         certain=True,
         culprits=tuple(place_at(job.ranks[r], frame if r == dead[0] else states[r].frame) for r in dead),
-        waiting=_waits(states, dead),
+        waiting=waits_except(states, dead),
         why="the launcher did not end the others, so they wait until their timeout",
         deadlock=True,
     )
@@ -280,14 +277,14 @@ def _slow_before(job: JobEvidence, states: RankStates, book: SourceBook, waiting
     timed_out = any(not job.ranks[r].alive for r in waiting)
     others = "gave up waiting for it (timeout)" if timed_out else "wait for it" if len(waiting) > 1 else "waits for it"
     moves = " and moves" if activity.moves else ""
-    finding = load_cause("RW109").finding(
+    return load_cause("RW109").finding(
         f"{verb(late, 'has', 'have')} not reached init_process_group after {seconds_text(since)}: it {activity.doing}{moves}{at(frame)} (loading before init); {ranks_text(waiting)} {others}",
         certain=timed_out,
+        severity="error" if timed_out else "warning",
         culprits=(*(place_at(job.ranks[r], frame if r == late[0] else states[r].frame) for r in late), *going_on(evidence, book)),
-        waiting=_waits(states, late),
+        waiting=waits_except(states, late),
         why=activity.why or "the others wait in init_process_group and fail when its timeout is over",
     )
-    return finding.with_severity("error") if timed_out else finding
 
 
 def _died_nameless(job: JobEvidence, states: RankStates, book: SourceBook, waiting: list[int]) -> Finding | None:
@@ -303,45 +300,30 @@ def _died_nameless(job: JobEvidence, states: RankStates, book: SourceBook, waiti
     return load_cause("RW110").finding(
         f"{ranks_text(missing)} died before init_process_group with {raised.type}: {said}{at(frame)}; {verb(waiting, 'waits', 'wait')} for it",
         certain=True,
-        culprits=tuple(
-            Place(rank=rank, pid=helper.pid, file=frame.file if frame else None, line=frame.line if frame else None,
-                  function=frame.function if frame else None)
-            for rank, helper in zip(missing, failed, strict=True)
-        ),
-        waiting=_waits(states, missing),
+        culprits=tuple(place_at(RankEvidence(rank, helper.pid), frame) for rank, helper in zip(missing, failed, strict=True)),
+        waiting=waits_except(states, missing),
         why="nobody else is missing, and the launcher did not end the others, so they wait until their timeout",
         deadlock=True,
-    )  # fmt: skip
+    )
 
 
 def _missing(job: JobEvidence, states: RankStates, book: SourceBook, waiting: list[int]) -> Finding | None:
     missing = _missing_ranks(job)
     if not missing:
         return None
-    line = None
-    for launcher in job.launchers:
-        number = book.line_setting(launcher.script, "WORLD_SIZE") if launcher.script else None
-        if number:
-            line = Frame(launcher.script, number, "<module>")
-            break
+    scripts = [launcher.script for launcher in job.launchers if launcher.script]
+    lines = (Frame(script, number, "<module>") for script in scripts if (number := book.line_setting(script, "WORLD_SIZE")))
+    line = next(lines, None)
     world, present = job.world_size or 0, len(job.ranks)
     all_started = any(_is_waiting_for_children(launcher) for launcher in job.launchers)
-    finding = load_cause("RW101").finding(
+    return load_cause("RW101").finding(
         f"{verb(missing, 'never joined', 'never joined')}: WORLD_SIZE is {world} but only {present} of {world} ranks were started ({ranks_text(missing)} missing)",
         certain=all_started,
-        culprits=tuple(
-            Place(rank=r, file=line.file if line else None, line=line.line if line else None, function=line.function if line else None)
-            for r in missing[:64]
-        ),
-        waiting=_waits(states, missing),
-        why="the world size is wrong, or a process was not started"
-        + (
-            ": the launcher has started all its processes and waits for them"
-            if all_started
-            else " (on this host, no process with that rank was seen)"
-        ),
+        severity="error" if all_started else "warning",
+        culprits=tuple(place_at(RankEvidence(rank), line) for rank in missing[:64]),
+        waiting=waits_except(states, missing),
+        why="the world size is wrong, or a process was not started" + (_ALL_STARTED if all_started else _NOT_SEEN),
     )
-    return finding if all_started else finding.with_severity("warning")
 
 
 def _is_waiting_for_children(launcher: Helper) -> bool:
@@ -357,38 +339,34 @@ def _unreachable(job: JobEvidence, states: RankStates, book: SourceBook, waiting
     init = job.ranks[waiting[0]].inits[-1] if job.ranks[waiting[0]].inits else None
     if init is None:
         return None
-    port = _port_of(init)
-    holder = next((h for host in job.hosts for h in host.holders if h.port == port), None)
+    holder = next((h for host in job.hosts for h in host.holders if h.port == init.store_port), None)
     ranks_here = {e.pid for e in job.ranks.values()} | {
         launcher.pid for launcher in job.launchers if "torch.distributed.run" in launcher.command
     }
     if holder is not None and holder.pid is not None and holder.pid not in ranks_here:
         return load_cause("RW107").finding(
-            f"port {port} is held by another program, {_holder_text(holder)}, which is not a TCPStore; {verb(waiting, 'waits', 'wait')} for its answer",
+            f"port {init.store_port} is held by another program, {_holder_text(holder)}, which is not a TCPStore; {verb(waiting, 'waits', 'wait')} for its answer",
             certain=False,
             culprits=tuple(place_at(job.ranks[r], states[r].frame) for r in waiting if r == 0),
-            waiting=_waits(states, [0]),
+            waiting=waits_except(states, [0]),
             why="the port is already in use, so rank 0 could not open the store there",
         )
     if 0 in states and states[0].kind == "init":
-        return (
-            load_cause("RW114")
-            .finding(
-                f"{verb(waiting, 'is', 'are')} in init_process_group and cannot connect to each other",
-                certain=False,
-                waiting=_waits(states, []),
-                why="every rank is registered with the same store; the connections between the ranks themselves (random high ports) are not made",
-            )
-            .with_severity("warning")
+        return load_cause("RW114").finding(
+            f"{verb(waiting, 'is', 'are')} in init_process_group and cannot connect to each other",
+            certain=False,
+            severity="warning",
+            waiting=waits_except(states, []),
+            why="every rank is registered with the same store; the connections between the ranks themselves (random high ports) are not made",
         )
     failed = any(not job.ranks[r].alive for r in waiting)
-    finding = load_cause("RW111").finding(
+    return load_cause("RW111").finding(
         f"{verb(waiting, 'cannot', 'cannot')} reach the store at {_store_text(init)}",
         certain=failed,
+        severity="error" if failed else "warning",
         culprits=tuple(place_at(job.ranks[r], states[r].frame) for r in waiting),
         why="nothing answers at that address and port: rank 0 is not there, or a firewall is in the way",
     )
-    return finding if failed else finding.with_severity("warning")
 
 
 # -- small helpers ------------------------------------------------------------------------------------------------------------
@@ -400,45 +378,21 @@ def _missing_ranks(job: JobEvidence) -> list[int]:
     return missing_numbers(job.ranks.keys(), min(world, 1 << 20))
 
 
-def _address_of(init: Init) -> str:
-    if init.method.startswith("tcp://"):
-        return init.method[6:].rsplit(":", 1)[0].strip("[]").split("/")[0]
-    return init.address
-
-
-def _port_of(init: Init) -> int | None:
-    if init.method.startswith("tcp://"):
-        tail = init.method.rsplit(":", 1)[-1].split("?")[0].split("/")[0]
-        return int(tail) if tail.isdecimal() and len(tail) < 6 else None
-    return init.port
-
-
 def _store_text(init: Init) -> str:
-    port = _port_of(init)
-    return f"{_address_of(init) or 'an unknown address'}{f':{port}' if port else ''}"
+    return f"{init.store_address or 'an unknown address'}{f':{init.store_port}' if init.store_port else ''}"
 
 
-def _same_address(job: JobEvidence) -> bool:
-    return len({(_address_of(e.inits[-1]), _port_of(e.inits[-1])) for e in job.ranks.values() if e.inits}) == 1
-
-
-def _init_frame(init: Init) -> Frame | None:
-    frames = user_frames(init.stack)
-    return frames[0] if frames else None
-
-
-def _place_in_init(evidence: RankEvidence) -> Frame | None:
-    return _init_frame(evidence.inits[-1]) if evidence.inits else None
+def _place_of(job: JobEvidence, states: RankStates, rank: int, line: Frame | None = None) -> Place:
+    """A rank at this line, or where it is, or where it called init_process_group."""
+    evidence = job.ranks[rank]
+    return place_at(evidence, line or states[rank].frame or (user_frame(evidence.inits[-1].stack) if evidence.inits else None))
 
 
 def _setting_line(job: JobEvidence, book: SourceBook, evidence: RankEvidence, variable: str) -> Frame | None:
     """The user's line that sets a variable: in the rank's own files, else in the launcher's."""
     own = [frame.file for init in evidence.inits for frame in init.stack]
-    for file in dict.fromkeys([*own, *(launcher.script for launcher in job.launchers if launcher.script), *book.sources]):
-        line = book.line_setting(file, variable)
-        if line:
-            return Frame(file, line, "")
-    return None
+    files = dict.fromkeys([*own, *(launcher.script for launcher in job.launchers if launcher.script), *book.sources])
+    return next((Frame(file, line, "") for file in files if (line := book.line_setting(file, variable))), None)
 
 
 def _holder(job: JobEvidence, port: int | None, evidence: RankEvidence) -> PortHolder | None:
@@ -459,10 +413,3 @@ def _host(job: JobEvidence, evidence: RankEvidence) -> HostFacts | None:
 
 def _likely_interface(host: HostFacts) -> str:
     return next((name for name in host.interfaces if name != "lo" and not name.startswith(("docker", "veth", "br-"))), "lo")
-
-
-def _waits(states: RankStates, culprits: Collection[int]) -> tuple[Wait, ...]:
-    return tuple(wait_of(s) for rank, s in sorted(states.items()) if rank not in culprits and s.kind in ("waiting", "init"))
-
-
-__all__ = ["find_start_problem", "where"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal as signals
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from rankwise.causes import load_cause
@@ -13,8 +14,8 @@ from rankwise.diagnose.rank_state import RankStates, ended_well, main_stack, mai
 from rankwise.diagnose.waiting import needed_by
 from rankwise.diagnose.wording import at, seconds_text, verb
 from rankwise.evidence.frames import is_user_file, user_frame, user_frames
-from rankwise.evidence.records import Frame, Helper, JobEvidence, RankEvidence, Thread
-from rankwise.findings import Finding, Place, ranks_text
+from rankwise.evidence.records import Frame, Helper, JobEvidence, RankEvidence, Sample, Thread
+from rankwise.findings import Finding, Place, ranks_text, signal_name
 from rankwise.sizes import bytes_text
 from rankwise.source.book import SourceBook
 
@@ -250,7 +251,7 @@ def _pool(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity | 
     dead = [helper for helper in rank.helpers if helper.ended is not None and not ended_well(helper.ended)]
     if not dead:
         return Activity("RW315", "waits for the worker processes of its pool", _here(rank))
-    how = f"was killed by {signals.Signals(dead[0].ended.signal).name}" if dead[0].ended and dead[0].ended.signal else "is gone"
+    how = f"was killed by {signal_name(dead[0].ended.signal)}" if dead[0].ended and dead[0].ended.signal else "is gone"
     why = f"process {dead[0].pid} of the pool {how}; multiprocessing.Pool starts another one, but never gives it the lost task"
     return Activity("RW315", f"waits for a result that a worker process of its pool ({dead[0].pid}) took with it", _here(rank), why)
 
@@ -347,7 +348,7 @@ def _busy(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity | 
         return None
     thread = main_thread(rank)
     here = _here(rank)
-    before, now = _user_stack(rank.earlier_threads), main_stack(rank)
+    before, now = user_frames(_frames(rank.earlier_threads)), main_stack(rank)
     if before and now and [f.function for f in before] != [f.function for f in now]:
         return Activity("RW301", "is busy", here, moves=True)
     text = book.line_text(here.file, here.line) if here else ""
@@ -415,18 +416,19 @@ def _frames(threads: tuple[Thread, ...]) -> tuple[Frame, ...]:
     return next((t.frames for t in threads if t.is_main), ())
 
 
-def _user_stack(threads: tuple[Thread, ...]) -> tuple[Frame, ...]:
-    thread = next((t for t in threads if t.is_main), None)
-    return user_frames(thread.frames) if thread else ()
-
-
 def _cpu_rate(rank: RankEvidence) -> float:
     """CPU seconds per second over the last samples."""
-    samples = rank.samples[-6:]
-    if len(samples) < 2:
-        return 0.0
-    seconds = (samples[-1].time_ns - samples[0].time_ns) / 1e9
-    return (samples[-1].cpu_s - samples[0].cpu_s) / seconds if seconds > 0 else 0.0
+    return _per_second(rank.samples[-6:], lambda sample: sample.cpu_s)
+
+
+def _switch_rate(rank: RankEvidence) -> float:
+    """How often per second the main thread was put to sleep or woken: a thread blocked for good has none."""
+    return _per_second(rank.samples[-16:], lambda sample: sample.switches)
+
+
+def _per_second(samples: tuple[Sample, ...], count: Callable[[Sample], float]) -> float:
+    seconds = (samples[-1].time_ns - samples[0].time_ns) / 1e9 if samples else 0.0
+    return (count(samples[-1]) - count(samples[0])) / seconds if seconds > 0 else 0.0
 
 
 def _computes(rank: RankEvidence) -> bool:
@@ -448,17 +450,8 @@ def _always_running(rank: RankEvidence) -> bool:
     return len(states) >= 3 and states.count("R") / len(states) > 0.7
 
 
-def _switch_rate(rank: RankEvidence) -> float:
-    """How often per second the main thread was put to sleep or woken: a thread blocked for good has none."""
-    samples = rank.samples[-16:]
-    if len(samples) < 2:
-        return 0.0
-    seconds = (samples[-1].time_ns - samples[0].time_ns) / 1e9
-    return (samples[-1].switches - samples[0].switches) / seconds if seconds > 0 else 0.0
-
-
 def _movement(rank: RankEvidence) -> str:
-    before, now = _user_stack(rank.earlier_threads), main_stack(rank)
+    before, now = user_frames(_frames(rank.earlier_threads)), main_stack(rank)
     if not now:
         return "its stack could not be read"
     moved = "its stack changed between two looks" if before and before != now else "its stack did not change between two looks"
@@ -483,6 +476,3 @@ def _is_starting(helper: Helper) -> bool:
 def _short(text: str, length: int = 160) -> str:
     line = " ".join(text.split())
     return line if len(line) <= length else line[: length - 1] + "…"
-
-
-__all__ = ["Activity", "activity_of", "find_stuck", "ranks_text"]

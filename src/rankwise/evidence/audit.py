@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, get_args, get_type_hints
 
 from rankwise.evidence.stack import Stack
 from rankwise.evidence.thaw import thaw
@@ -16,24 +16,27 @@ BufferRow = tuple[str, int, tuple[float, ...]]
 
 
 @dataclass(frozen=True)
-class Wrapper:
+class Record:
+    t: int = field(default=0, kw_only=True)  # when it was seen, in nanoseconds of the monotonic clock
+
+
+@dataclass(frozen=True)
+class Wrapper(Record):
     """A DDP wrapper was built."""
 
     i: int
     site: int
     broadcast_buffers: bool
-    find_unused: bool
     ranks: tuple[int, ...]
     parameters: int
     reduced: int
     bytes: int
     cls: str = ""
     cap: int = 0  # bytes of a bucket, at most
-    t: int = 0
 
 
 @dataclass(frozen=True)
-class OptimizerSeen:
+class OptimizerSeen(Record):
     """An optimizer at its first step: whose parameters it holds."""
 
     i: int
@@ -45,11 +48,10 @@ class OptimizerSeen:
     late: tuple[str, ...]  # parameters of a wrapped model that DDP does not reduce
     with_grad: int
     model_with_grad: int
-    t: int = 0
 
 
 @dataclass(frozen=True)
-class Window:
+class Window(Record):
     """What happened between two steps of an optimizer, and for how many steps in a row; see `probe/audit/window.py` for the letters."""
 
     i: int
@@ -62,11 +64,10 @@ class Window:
     divisor: float | None = None
     root: str = ""
     is_mean: bool = False
-    t: int = 0
 
 
 @dataclass(frozen=True)
-class StepSeen:
+class StepSeen(Record):
     """A sampled step: fingerprints right before the optimizer changes the weights."""
 
     i: int
@@ -84,11 +85,10 @@ class StepSeen:
     unheld: tuple[str, ...] = ()  # parameters of a wrapped model, with a gradient, that are not this optimizer's
     loss: float | None = None
     local: tuple[tuple[str, float | None], ...] = ()  # norms of some gradients of the last backward, before DDP reduced them
-    t: int = 0
 
 
 @dataclass(frozen=True)
-class PassBegun:
+class PassBegun(Record):
     """An iteration over a DataLoader began."""
 
     loader: int
@@ -105,16 +105,13 @@ class PassBegun:
     is_iterable: bool
     workers: int
     batch_size: int | None
-    base_seed: int | None
     backwards: int
-    pinned: bool = False
     prefetch: int | None = None
     data_sum: int | None = None  # of what the dataset holds, where that can be told
-    t: int = 0
 
 
 @dataclass(frozen=True)
-class Drawn:
+class Drawn(Record):
     """The sampler gave the indices of one batch."""
 
     loader: int
@@ -123,11 +120,10 @@ class Drawn:
     sum: int
     ids: tuple[Any, ...]
     size: int
-    t: int = 0
 
 
 @dataclass(frozen=True)
-class BatchSeen:
+class BatchSeen(Record):
     """The loop got a batch: fingerprints of its first tensors."""
 
     loader: int
@@ -138,11 +134,10 @@ class BatchSeen:
     numel: int
     rows: int
     backwards: int
-    t: int = 0
 
 
 @dataclass(frozen=True)
-class PassEnded:
+class PassEnded(Record):
     """A pass came to its end (`whole`), or another began before it had."""
 
     loader: int
@@ -154,11 +149,10 @@ class PassEnded:
     backwards: int
     ids: tuple[int, ...]  # a part of the ids, chosen in a way all ranks share
     repeats: int
-    t: int = 0
 
 
 @dataclass(frozen=True)
-class ForwardSeen:
+class ForwardSeen(Record):
     """A sampled forward through DDP."""
 
     n: int
@@ -169,50 +163,45 @@ class ForwardSeen:
     shape: tuple[int, ...]
     numel: int
     backwards: int
-    t: int = 0
 
 
 @dataclass(frozen=True)
-class RandomUsed:
+class RandomUsed(Record):
     """Reading the dataset used random numbers: which generators, and their state before."""
 
     n: int
     used: tuple[str, ...]
     before: tuple[int, ...]
     worker: int
-    t: int = 0
 
 
 @dataclass(frozen=True)
-class Seeded:
+class Seeded(Record):
     which: str
     value: str
     site: int
-    t: int = 0
 
 
 @dataclass(frozen=True)
-class Loaded:
+class Loaded(Record):
     """`load_state_dict` of a model or an optimizer; how many DDP wrappers and steps there were by then."""
 
     what: str
     site: int
     wrapped: int
     steps: int
-    t: int = 0
 
 
 @dataclass(frozen=True)
-class Wrote:
+class Wrote(Record):
     path: str
     how: str
     mode: str
     site: int
-    t: int = 0
 
 
 @dataclass(frozen=True)
-class Reduced:
+class Reduced(Record):
     """A collective of the user's: what its tensor is, where that can be told."""
 
     op: str
@@ -223,11 +212,10 @@ class Reduced:
     values: tuple[float | None, ...]  # where they are few, and on the CPU
     numel: int
     site: int
-    t: int = 0
 
 
 @dataclass(frozen=True)
-class Times:
+class Times(Record):
     """Milliseconds of some steps together."""
 
     steps: int
@@ -239,57 +227,52 @@ class Times:
     optimizer: float
     collective: float
     save: float
-    t: int = 0
 
 
 @dataclass(frozen=True)
-class LinksSeen:
+class LinksSeen(Record):
     """Connections to other hosts: local and remote address, bytes sent, microseconds that these were under way, since each was opened."""
 
     links: tuple[tuple[str, str, int, int], ...]
-    t: int = 0
 
 
 @dataclass(frozen=True)
-class BadLoss:
+class BadLoss(Record):
     n: int
     site: int
     value: str
-    t: int = 0
 
 
 @dataclass(frozen=True)
-class Left:
+class Left(Record):
     """Backwards at the end that no step followed."""
 
     pattern: str
     places: dict[str, int] = field(default_factory=dict)
-    t: int = 0
 
 
 @dataclass(frozen=True)
-class Throttled:
+class Throttled(Record):
     stride: int
-    spent_ms: float
-    elapsed_ms: float
-    t: int = 0
 
 
 @dataclass(frozen=True)
-class DataParallelBuilt:
+class DataParallelBuilt(Record):
     site: int
     devices: int = 0
-    t: int = 0
 
 
 @dataclass(frozen=True)
-class AuditEnd:
-    spent_ms: float
+class AuditEnd(Record):
     loss: float
     losses: int
     forwards: int
     backwards: int
-    t: int = 0
+
+
+def _of_kind(kind: str) -> tuple[Any, ...]:
+    """A field for the records that the probe writes under this name."""
+    return field(default=(), metadata={"kind": kind})
 
 
 @dataclass(frozen=True)
@@ -297,52 +280,30 @@ class Audit:
     """All of it, in the order it happened."""
 
     sites: dict[int, Stack] = field(default_factory=dict)
-    wrappers: tuple[Wrapper, ...] = ()
-    optimizers: tuple[OptimizerSeen, ...] = ()
-    windows: tuple[Window, ...] = ()
-    steps: tuple[StepSeen, ...] = ()
-    passes: tuple[PassBegun, ...] = ()
-    drawn: tuple[Drawn, ...] = ()
-    batches: tuple[BatchSeen, ...] = ()
-    pass_ends: tuple[PassEnded, ...] = ()
-    forwards: tuple[ForwardSeen, ...] = ()
-    randoms: tuple[RandomUsed, ...] = ()
-    seeds: tuple[Seeded, ...] = ()
-    loads: tuple[Loaded, ...] = ()
-    writes: tuple[Wrote, ...] = ()
-    reduces: tuple[Reduced, ...] = ()
-    times: tuple[Times, ...] = ()
-    links: tuple[LinksSeen, ...] = ()
-    bad_losses: tuple[BadLoss, ...] = ()
-    left: tuple[Left, ...] = ()
-    throttled: tuple[Throttled, ...] = ()
-    data_parallel: tuple[DataParallelBuilt, ...] = ()
-    ends: tuple[AuditEnd, ...] = ()
+    wrappers: tuple[Wrapper, ...] = _of_kind("ddp")
+    optimizers: tuple[OptimizerSeen, ...] = _of_kind("optimizer")
+    windows: tuple[Window, ...] = _of_kind("window")
+    steps: tuple[StepSeen, ...] = _of_kind("step")
+    passes: tuple[PassBegun, ...] = _of_kind("pass")
+    drawn: tuple[Drawn, ...] = _of_kind("drawn")
+    batches: tuple[BatchSeen, ...] = _of_kind("batch")
+    pass_ends: tuple[PassEnded, ...] = _of_kind("pass_end")
+    forwards: tuple[ForwardSeen, ...] = _of_kind("forward")
+    randoms: tuple[RandomUsed, ...] = _of_kind("random")
+    seeds: tuple[Seeded, ...] = _of_kind("seeded")
+    loads: tuple[Loaded, ...] = _of_kind("loaded")
+    writes: tuple[Wrote, ...] = _of_kind("wrote")
+    reduces: tuple[Reduced, ...] = _of_kind("reduced")
+    times: tuple[Times, ...] = _of_kind("times")
+    links: tuple[LinksSeen, ...] = _of_kind("links")
+    bad_losses: tuple[BadLoss, ...] = _of_kind("bad_loss")
+    left: tuple[Left, ...] = _of_kind("left")
+    throttled: tuple[Throttled, ...] = _of_kind("throttled")
+    data_parallel: tuple[DataParallelBuilt, ...] = _of_kind("data_parallel")
+    ends: tuple[AuditEnd, ...] = _of_kind("end")
 
 
-KINDS: dict[str, tuple[str, type]] = {
-    "ddp": ("wrappers", Wrapper),
-    "optimizer": ("optimizers", OptimizerSeen),
-    "window": ("windows", Window),
-    "step": ("steps", StepSeen),
-    "pass": ("passes", PassBegun),
-    "drawn": ("drawn", Drawn),
-    "batch": ("batches", BatchSeen),
-    "pass_end": ("pass_ends", PassEnded),
-    "forward": ("forwards", ForwardSeen),
-    "random": ("randoms", RandomUsed),
-    "seeded": ("seeds", Seeded),
-    "loaded": ("loads", Loaded),
-    "wrote": ("writes", Wrote),
-    "reduced": ("reduces", Reduced),
-    "times": ("times", Times),
-    "links": ("links", LinksSeen),
-    "bad_loss": ("bad_losses", BadLoss),
-    "left": ("left", Left),
-    "throttled": ("throttled", Throttled),
-    "data_parallel": ("data_parallel", DataParallelBuilt),
-    "end": ("ends", AuditEnd),
-}
+_KINDS = {f.metadata["kind"]: (f.name, get_args(hint)[0]) for f, hint in zip(fields(Audit), get_type_hints(Audit).values()) if f.metadata}
 
 
 def total_times(times: tuple[Times, ...], least_steps: int = 10) -> Times | None:
@@ -358,12 +319,12 @@ class AuditLog:
     """Filled line by line from a journal."""
 
     def __init__(self) -> None:
-        self._records: dict[str, list[Any]] = {name: [] for name, _ in KINDS.values()}
+        self._records: dict[str, list[Any]] = {name: [] for name, _ in _KINDS.values()}
         self.num_taken = 0
 
     def take(self, facts: dict[str, Any]) -> None:
         """One line of the probe's journal; raises ValueError or KeyError for anything else. A longer window replaces its earlier line."""
-        name, cls = KINDS[facts["a"]]
+        name, cls = _KINDS[facts["a"]]
         record, kept = thaw(cls, facts), self._records[name]
         self.num_taken += 1
         if name == "windows" and _goes_on(kept, record):

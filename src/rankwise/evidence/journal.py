@@ -144,10 +144,8 @@ class Journal:
                 names=tuple(map(str, facts["names"])),
                 shapes=tuple(tuple(int(n) for n in shape) for shape in facts["shapes"]),
                 dtypes=tuple(map(str, facts["dtypes"])),
-                class_name=str(facts["cls"]),
                 class_file=str(facts["file"]),
                 stack=self.sites.get(facts["site"], ()),
-                has_buffers=bool(facts["buffers"]),
             )
         )
 

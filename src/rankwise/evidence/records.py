@@ -122,6 +122,17 @@ class Init:
     holder: PortHolder | None = None  # who listens on the port that this rank could not have
     file_mtime: float | None = None  # of a file:// store, before this rank touched it; None if there was none
 
+    @property
+    def store_address(self) -> str:
+        return self.method[6:].rsplit(":", 1)[0].strip("[]").split("/")[0] if self.method.startswith("tcp://") else self.address
+
+    @property
+    def store_port(self) -> int | None:
+        if not self.method.startswith("tcp://"):
+            return self.port
+        tail = self.method.rsplit(":", 1)[-1].split("?")[0].split("/")[0]
+        return int(tail) if tail.isdecimal() and len(tail) < 6 else None
+
 
 @dataclass(frozen=True)
 class NewGroup:
@@ -141,13 +152,11 @@ class Model:
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[str, ...]
-    class_name: str = ""
     class_file: str = ""
     stack: Stack = ()
     unused: tuple[str, ...] = ()  # names DDP said got no gradient
     replaced: tuple[str, ...] = ()  # names whose parameter is no longer the one DDP wrapped
     added: tuple[str, ...] = ()  # names that were not there when DDP wrapped
-    has_buffers: bool = False
 
 
 @dataclass(frozen=True)
@@ -263,9 +272,7 @@ class HostFacts:
     holders: tuple[PortHolder, ...] = ()
     interfaces: tuple[str, ...] = ()
     oom_kills: tuple[dict[str, Any], ...] = ()  # from the kernel log or the cgroup
-    memory_limit: int | None = None
     shm_free: int | None = None
-    load_per_core: float | None = None
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,13 @@ from rankwise.evidence.frames import find_tracebacks
 from rankwise.evidence.records import FileLock, HostFacts, JobEvidence, Peer, RankEvidence, Stack
 from rankwise.launch.hostfacts import find_host_facts, oom_count
 from rankwise.launch.observe import Observer, source_files
+from rankwise.launch.output import tail_of
 from rankwise.launch.plan import RunPlan
 from rankwise.launch.processes import connections_of, cwd_of, file_locks
 from rankwise.launch.stacks import StackReader
 
 _MAX_SOURCE = 512 << 10
 _MAX_STACKS = 96
-_TAIL = 65536
 _SHOWN_TAIL = 4000
 _MOST_SAMPLES = 12
 _WORKER_FAULT = re.compile(r"ERROR: (Unexpected [\w -]+ encountered in worker)")
@@ -52,7 +52,8 @@ class Collector:
         ranks = {rank: observer.evidence_of(rank, pids[0], depth == "audit") for rank, pids in claims.items()}
         duplicates = tuple(observer.evidence_of(rank, pid) for rank, pids in claims.items() for pid in pids[1:])
         if depth == "deep":
-            self._seen_links, self._seen_locks = self._look_at_links_and_locks(ranks)
+            alive = {e.pid for e in ranks.values() if e.alive and e.pid is not None}
+            self._seen_links, self._seen_locks = connections_of(alive), file_locks(alive)
         if depth != "end":  # what was seen stays known until the next deep look: a verdict must not change for want of looking
             ranks = self._with_locks_and_sockets(ranks)
         ranks = self._with_worker_faults(self._with_logged_errors(ranks))
@@ -62,6 +63,9 @@ class Collector:
             else ()
         )
         launchers = observer.launchers(set(pids))
+        # What the first ranks printed last: who says what of the training, and who says nothing.
+        shown = sorted(ranks)[:4] if depth in ("end", "audit") else ()
+        tails = {f"rank-{rank}": tail_of(self._logs / f"rank-{rank}.log")[-_SHOWN_TAIL:] for rank in shown}
         self._read_sources(ranks, [helper.script for helper in launchers if helper.script])
         return JobEvidence(
             command=self._plan.command,
@@ -78,13 +82,9 @@ class Collector:
             restarts=max((e.restarts for e in ranks.values()), default=0),
             launch_style=self._plan.style,
             cwd=self._cwd,
-            log_tails=self._log_tails(ranks) if depth in ("end", "audit") else {},
+            log_tails=tails,
             blind=(self._stacks.refused,) if self._stacks.refused and depth == "deep" else (),
         )
-
-    def _log_tails(self, ranks: dict[int, RankEvidence]) -> dict[str, str]:
-        """What the first ranks printed last: who says what of the training, and who says nothing."""
-        return {f"rank-{rank}": _tail(self._logs / f"rank-{rank}.log")[-_SHOWN_TAIL:] for rank in sorted(ranks)[:4]}
 
     def sample_stack(self, pid: int) -> None:
         """Look where a rank is that keeps the others waiting; several such looks show where it spends its time."""
@@ -98,10 +98,6 @@ class Collector:
         alive = [pid for pid in self._observer.table if self._observer.is_alive(pid)]
         others = [pid for pid in alive if pid not in rank_pids and _is_python(pid)]
         return [pid for pid in [*rank_pids, *others] if pid in alive][:_MAX_STACKS]
-
-    def _look_at_links_and_locks(self, ranks: dict[int, RankEvidence]) -> tuple[dict[int, tuple[Peer, ...]], list[FileLock]]:
-        alive = {e.pid for e in ranks.values() if e.alive and e.pid is not None}
-        return connections_of(list(alive), alive), list(file_locks(alive))
 
     def _with_locks_and_sockets(self, ranks: dict[int, RankEvidence]) -> dict[int, RankEvidence]:
         links, locks = self._seen_links, self._seen_locks
@@ -119,7 +115,7 @@ class Collector:
             return ranks
         rank = unseen[0]
         ended = ranks[rank].ended
-        found = find_tracebacks(_tail(self._logs / "launcher.log"), ended.time_ns if ended else 0)
+        found = find_tracebacks(tail_of(self._logs / "launcher.log"), ended.time_ns if ended else 0)
         return {**ranks, rank: replace(ranks[rank], raised=tuple(found[-1:]))} if found else ranks
 
     def _with_worker_faults(self, ranks: dict[int, RankEvidence]) -> dict[int, RankEvidence]:
@@ -127,14 +123,14 @@ class Collector:
         found = dict(ranks)
         for rank, e in ranks.items():
             if e.ended is not None and e.ended.kind == "exception" and not e.ended.said:
-                fault = _WORKER_FAULT.search(_tail(self._logs / f"rank-{rank}.log"))
+                fault = _WORKER_FAULT.search(tail_of(self._logs / f"rank-{rank}.log"))
                 found[rank] = replace(e, ended=replace(e.ended, said=fault[1])) if fault else e
         return found
 
     def _host_facts(self, ranks: dict[int, RankEvidence]) -> HostFacts:
         inits = [e.inits[-1] for e in ranks.values() if e.inits and (not e.inits[-1].ended_ns or e.inits[-1].error)]
-        addresses = {_host_of(init.method) or init.address for init in inits if init.method.startswith(("env", "tcp"))}
-        ports = {port for init in inits if (port := _port_of(init.method) or init.port)}
+        addresses = {init.store_address for init in inits if init.method.startswith(("env", "tcp"))}
+        ports = {port for init in inits if (port := init.store_port)}
         facts = find_host_facts(addresses, ports)
         if oom_count() > self._oom_before:
             facts = replace(facts, oom_kills=(*facts.oom_kills, {"cgroup": True}))
@@ -174,15 +170,6 @@ def _neighbours(files: list[str]) -> list[str]:
     return found[:120]
 
 
-def _tail(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - _TAIL))
-            return file.read(_TAIL).decode(errors="replace")
-    except OSError:
-        return ""
-
-
 def _read_text(file: str) -> str:
     try:
         with open(file, encoding="utf-8", errors="replace") as stream:
@@ -203,12 +190,3 @@ def _is_python(pid: int) -> bool:
         return "python" in os.path.basename(os.readlink(f"/proc/{pid}/exe"))
     except OSError:
         return False
-
-
-def _host_of(method: str) -> str:
-    return method[6:].rsplit(":", 1)[0].strip("[]") if method.startswith("tcp://") else ""
-
-
-def _port_of(method: str) -> int | None:
-    tail = method.rsplit(":", 1)[-1].split("?")[0] if method.startswith("tcp://") else ""
-    return int(tail) if tail.isdecimal() and len(tail) < 6 else None

@@ -35,8 +35,11 @@ class Faults:
     def note(self, step: str, error: Exception) -> None:
         if step in self._first:
             return
-        self._first[step] = f"could not {step} ({_message(error)})"
-        self.write_log(_traceback(step, error))
+        import traceback
+
+        text = " ".join(str(error).split())[:200]
+        self._first[step] = f"could not {step} ({type(error).__name__}{': ' + text if text else ''})"
+        self.write_log(f"could not {step}\n{''.join(traceback.format_exception(error))}")
         self._say(f"rankwise: {self._first[step]}; the job is not affected")
 
     def write_log(self, text: str) -> None:
@@ -87,14 +90,3 @@ class Guard:
         except Exception:  # no memory, no terminal: then it stays unsaid
             pass
         return True
-
-
-def _message(error: Exception) -> str:
-    text = " ".join(str(error).split())[:200]
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-def _traceback(step: str, error: Exception) -> str:
-    import traceback
-
-    return f"could not {step}\n{''.join(traceback.format_exception(error))}"

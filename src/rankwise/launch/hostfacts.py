@@ -24,9 +24,7 @@ def find_host_facts(addresses: set[str], ports: set[int]) -> HostFacts:
         holders=tuple(holders),
         interfaces=tuple(sorted(interface.name for interface in interfaces())),
         oom_kills=tuple(_oom_kills()),
-        memory_limit=_cgroup_number("memory.max"),
         shm_free=_free_bytes("/dev/shm"),
-        load_per_core=os.getloadavg()[0] / (os.cpu_count() or 1),
     )
 
 
@@ -63,14 +61,6 @@ def _oom_kills() -> list[dict[str, object]]:
     finally:
         os.close(fd)
     return kills
-
-
-def _cgroup_number(name: str) -> int | None:
-    try:
-        text = Path(f"/sys/fs/cgroup/{name}").read_text().strip()
-    except OSError:
-        return None
-    return int(text) if text.isdigit() else None
 
 
 def _free_bytes(path: str) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,11 +33,7 @@ class Verdict:
 
 def pack_job(job: JobEvidence) -> bytes:
     """Evidence as one compressed value, small enough for the store: the least needed is left out first."""
-    for slim in (0, 1, 2):
-        data = zlib.compress(json.dumps(_freeze_job(job, slim), default=str).encode(), 3)
-        if len(data) <= MAX_VALUE:
-            return data
-    return b""
+    return _fitting(lambda slim: _freeze_job(job, slim))
 
 
 def unpack_job(data: bytes) -> JobEvidence | None:
@@ -55,11 +52,8 @@ def pack_verdict(verdict: Verdict) -> bytes:
         "stuck_s": verdict.stuck_s,
         "findings": [finding.to_dict() for finding in verdict.findings],
     }
-    for slim in (0, 1, 2):
-        data = zlib.compress(json.dumps({**facts, "job": _freeze_job(verdict.job, slim)}, default=str).encode(), 3)
-        if len(data) <= MAX_VALUE:
-            return data
-    return zlib.compress(json.dumps(facts, default=str).encode())
+    whole = _fitting(lambda slim: {**facts, "job": _freeze_job(verdict.job, slim)})
+    return whole or zlib.compress(json.dumps(facts, default=str).encode())
 
 
 def unpack_verdict(data: bytes) -> Verdict | None:
@@ -87,6 +81,12 @@ def _unpack(data: bytes) -> dict[str, Any]:
     if not isinstance(facts, dict):
         raise ValueError("not an object")
     return facts
+
+
+def _fitting(facts_of: Callable[[int], dict[str, Any]]) -> bytes:
+    """The first of three forms, each slimmer than the one before, that fits the store; empty where none does."""
+    packed = (zlib.compress(json.dumps(facts_of(slim), default=str).encode(), 3) for slim in (0, 1, 2))
+    return next((data for data in packed if len(data) <= MAX_VALUE), b"")
 
 
 def _freeze_job(job: JobEvidence, slim: int) -> dict[str, Any]:

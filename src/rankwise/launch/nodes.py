@@ -222,30 +222,20 @@ class SeveralNodes(OneNode):
 
     def _update_status(self) -> None:
         self._count_ranks()
-        status = {
-            "host": self._host,
-            "ranks": self._ranks,
-            "joined": self._joined,
-            "ask": self._ask,
-            "depth": self._depth,
-            "answers": self._answers,
-            "version": self._version,
-            "final": self._is_final,
-            "code": self._code,
-        }
-        if status != self._status:
+        if (status := self._own_status()) != self._status:
             self._status = status
             self._send()
+
+    def _own_status(self) -> dict[str, Any]:
+        status = {"host": self._host, "ranks": self._ranks, "joined": self._joined, "final": self._is_final, "code": self._code}
+        return {**status, "ask": self._ask, "depth": self._depth, "answers": self._answers, "version": self._version}
 
     def _post(self, job: JobEvidence, hot_s: float = 0.0) -> None:
         """Post what this node sees for the others."""
         self._looked_s = time.monotonic()
         self._posts["snapshot"] = pack_job(job)
         self._version += 1
-        self._status = {
-            **self._status, "version": self._version, "answers": dict(self._answers), "ask": self._ask, "depth": self._depth,
-            "final": self._is_final, "code": self._code,
-        }  # fmt: skip
+        self._status = self._own_status()
         self._send("snapshot", hot_s)
 
     def wanted_depth(self) -> str:

@@ -14,7 +14,7 @@ from rankwise.evidence.collectives import CollectiveLog
 from rankwise.evidence.flight import log_from_calls, read_flights
 from rankwise.evidence.frames import is_user_file, last_exception
 from rankwise.evidence.journal import Journal
-from rankwise.evidence.records import Call, Ended, Helper, Raised, RankEvidence, Sample, SentSignal, Stack, Thread
+from rankwise.evidence.records import Call, Ended, Helper, RankEvidence, Sample, SentSignal, Stack, Thread
 from rankwise.evidence.ring import RingWindow, read_ring
 from rankwise.launch.flight import fetch_flights
 from rankwise.launch.processes import Process, command_of, cwd_of, environment_of, read_sample, read_table, script_of
@@ -139,15 +139,15 @@ class Observer:
             if answer.is_silent:  # asking costs the whole timeout: not at every look
                 self._silent_until[pid] = time.monotonic() + _ASK_AGAIN_S
             if answer.dumps:
-                self._flights[pid] = self._read_flights(pid, answer.dumps)
+                self._flights[pid] = read_flights(answer.dumps, self.calls_of(pid), self._backend_of(pid)) or CollectiveLog()
 
     def _can_answer(self, pid: int) -> bool:
         """False for a process that a signal has stopped."""
         return pid not in self.table or self.table[pid].state not in ("T", "t")
 
-    def _read_flights(self, pid: int, dumps: list[bytes]) -> CollectiveLog:
-        inits = self.journals[pid].inits
-        return read_flights(dumps, self.calls_of(pid), inits[-1].backend if inits else "") or CollectiveLog()
+    def _backend_of(self, pid: int) -> str:
+        inits = self.journals[pid].inits if pid in self.journals else []
+        return inits[-1].backend if inits else ""
 
     # -- who is who -----------------------------------------------------------------------------------------------------------
 
@@ -190,15 +190,11 @@ class Observer:
         if alive and len(pool) > 1:
             last_dead = [pid for pid in pool if not self.is_alive(pid) and self._overlaps(pid, alive)]
             return sorted({*alive, *last_dead}, key=lambda pid: self._started_ns(pid))
-        return pool if alive or len(pool) == 1 else self._same_time(pool)
+        return pool if alive or len(pool) == 1 else [pid for pid in pool if pid == pool[-1] or self._overlaps(pid, pool[-1:])]
 
     def _overlaps(self, pid: int, others: list[int]) -> bool:
         ended = self.end_of(pid)
         return ended is not None and any(self._started_ns(other) < ended.time_ns for other in others)
-
-    def _same_time(self, pids: list[int]) -> list[int]:
-        last = pids[-1]
-        return [pid for pid in pids if pid == last or self._overlaps(pid, [last])]
 
     def _started_ns(self, pid: int) -> int:
         card = self.journals[pid].card if pid in self.journals else {}
@@ -329,7 +325,7 @@ class Observer:
             threads=threads,
             state=self.table[pid].state if pid in self.table else "",
             is_python=bool(command) and "python" in os.path.basename(command[0]),
-            raised=_first(journal.raised) if journal else None,
+            raised=journal.raised[0] if journal and journal.raised else None,
             ended=self.end_of(pid),
             script=script_of(command, cwd),
             is_dataloader_worker=loops,
@@ -389,15 +385,8 @@ class Observer:
     def _log_of(self, pid: int, calls: tuple[Call, ...], alive: bool) -> CollectiveLog:
         """The recorder's dump at the end if the rank left one, else what was fetched, else the calls alone."""
         last_dump = self._live / f"x-{pid}.json"
-        if not alive and last_dump.exists():
-            inits = self.journals[pid].inits if pid in self.journals else []
-            log = read_flights([last_dump.read_bytes()], calls, inits[-1].backend if inits else "")
-            if log is not None and len(log):
-                return log
-        fetched = self._flights.get(pid)
-        if fetched is not None and len(fetched):
-            return fetched
-        return log_from_calls(calls)
+        last = read_flights([last_dump.read_bytes()], calls, self._backend_of(pid)) if not alive and last_dump.exists() else None
+        return last or self._flights.get(pid) or log_from_calls(calls)
 
 
 def source_files(stacks: list[Stack]) -> set[str]:
@@ -422,10 +411,6 @@ def _read(path: Path) -> str:
         return path.read_text(errors="replace")
     except OSError:
         return ""
-
-
-def _first(raised: list[Raised]) -> Raised | None:
-    return raised[0] if raised else None
 
 
 def _blind_spots(journal: Journal, pid: int) -> tuple[str, ...]:

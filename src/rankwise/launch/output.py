@@ -102,14 +102,7 @@ class OutputPump:
 
     def last_output(self, pid: int | None) -> str:
         """The end of what a process has printed so far; None is the command, and who shares its pipe."""
-        rank = self._ranks.get(pid) if pid is not None else None
-        path = self._logs / ("launcher.log" if pid is None else f"pid-{pid}.log" if rank is None else f"rank-{rank}.log")
-        try:
-            with path.open("rb") as file:
-                file.seek(max(0, path.stat().st_size - _CHUNK))
-                return file.read().decode(errors="replace")
-        except OSError:
-            return ""
+        return tail_of(self._log_path(pid))
 
     def complete_log(self, rank: int, files: list[str]) -> None:
         """Every rank has a log: with what the user sent to files of their own appended, or empty if it said nothing."""
@@ -312,14 +305,16 @@ class OutputPump:
     def _log(self, pid: int | None, data: bytes) -> None:
         file = self._files.get(pid)
         if file is None:
-            rank = self._ranks.get(pid) if pid is not None else None
-            name = "launcher.log" if pid is None else f"pid-{pid}.log" if rank is None else f"rank-{rank}.log"
             try:
-                file = self._files[pid] = open(self._logs / name, "ab", buffering=0, opener=_private)  # noqa: SIM115  kept open
+                file = self._files[pid] = open(self._log_path(pid), "ab", buffering=0, opener=_private)  # noqa: SIM115  kept open
             except OSError:
                 return
         with contextlib.suppress(OSError):  # a full disk must not take the job's terminal away
             file.write(data)
+
+    def _log_path(self, pid: int | None) -> Path:
+        rank = self._ranks.get(pid) if pid is not None else None
+        return self._logs / ("launcher.log" if pid is None else f"pid-{pid}.log" if rank is None else f"rank-{rank}.log")
 
     def _merge(self, early: Path, log: Path) -> None:
         with contextlib.suppress(OSError):
@@ -329,6 +324,16 @@ class OutputPump:
             with early.open("rb") as source, log.open("ab") as target:
                 shutil.copyfileobj(source, target)
             early.unlink()
+
+
+def tail_of(path: Path) -> str:
+    """The end of a log; empty where there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _CHUNK))
+            return file.read(_CHUNK).decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def _write_plainly(source: _Source, data: bytes) -> None:

@@ -127,13 +127,13 @@ def environment_of(pid: int, wanted: tuple[str, ...]) -> dict[str, str]:
     return {name: value for name, value in pairs if name in wanted}
 
 
-def connections_of(pids: list[int], owners: set[int]) -> dict[int, tuple[Peer, ...]]:
-    """Open TCP connections of these processes; the other end is named where it belongs to one of `owners`."""
+def connections_of(pids: set[int]) -> dict[int, tuple[Peer, ...]]:
+    """Open TCP connections of these processes; the other end is named where it belongs to one of them."""
     import psutil
 
     by_pid: dict[int, list[tuple[str, str, str]]] = {}
     end_of: dict[str, int] = {}
-    for pid in {*pids, *owners}:
+    for pid in pids:
         try:
             for link in psutil.Process(pid).net_connections("tcp"):
                 local = f"{link.laddr.ip}:{link.laddr.port}" if link.laddr else ""

@@ -11,6 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 from rankwise.evidence.records import Frame, Thread
+from rankwise.launch.processes import cwd_of
 from rankwise.pyspy import NoStack, find_py_spy, read_threads
 
 _STACK_SIGNAL = signal.SIGRTMAX - 2  # the probe's choice, see probe/exits.py
@@ -118,7 +119,7 @@ class StackReader:
         while time.monotonic() < deadline:
             text = path.read_bytes()[before:].decode(errors="replace")
             if "most recent call first" in text and text.endswith("\n"):
-                return parse_faulthandler(text, _cwd(pid))
+                return parse_faulthandler(text, cwd_of(pid))
             time.sleep(0.02)
         return ()
 
@@ -139,7 +140,7 @@ def parse_faulthandler(text: str, cwd: str) -> tuple[Thread, ...]:
 
 
 def _thread(entry: dict[str, object], pid: int) -> Thread:
-    cwd = _cwd(pid)
+    cwd = cwd_of(pid)
     frames = tuple(
         Frame(_absolute(str(frame["filename"]), cwd), int(frame["line"] or 0), _bare(str(frame["name"])))
         for frame in entry["frames"]  # type: ignore[attr-defined]
@@ -160,13 +161,6 @@ def _bare(name: str) -> str:
 
 def _absolute(file: str, cwd: str) -> str:
     return file if file.startswith(("/", "<")) or not cwd else os.path.normpath(os.path.join(cwd, file))
-
-
-def _cwd(pid: int) -> str:
-    try:
-        return os.readlink(f"/proc/{pid}/cwd")
-    except OSError:
-        return ""
 
 
 def _stands_still(pid: int) -> bool:

@@ -181,7 +181,7 @@ class Watch:
     def _judge_job(self, job: JobEvidence, now: int) -> None:
         every = [finding for finding in diagnose(job) if not is_silent(finding)]
         self._waiting = every[0].summary if every else ""
-        is_stalled = self._is_stalled(now)
+        is_stalled = max(self._pace.quiet_s(now), self._pace.longest_wait_s(self._observer, now)) >= self._pace.stall_after_s
         findings = _worth_telling(every, is_stalled)
         stuck_s = self._pace.quiet_s(now)
         is_deadlocked = bool(findings) and findings[0].deadlock and findings[0].severity == "error"
@@ -229,9 +229,6 @@ class Watch:
             found = find_straggler(self._collected("flight"))
             self._straggler = [relative_to(found, job.cwd)] if found is not None else []
         return self._straggler
-
-    def _is_stalled(self, now: int) -> bool:
-        return max(self._pace.quiet_s(now), self._pace.longest_wait_s(self._observer, now)) >= self._pace.stall_after_s
 
     def _take_back(self) -> None:
         """What was suspected of ranks that have all moved since is no longer true; nobody looks closer at a job that moves."""

@@ -69,6 +69,13 @@ def connect(address: str, port: int, timeout_s: float, *, small: bool = False) -
     return found, how
 
 
+def free_port(address: str = "127.0.0.1") -> int:
+    """A port of this host that nothing uses now."""
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
+        probe.bind((address, 0))
+        return int(probe.getsockname()[1])
+
+
 def try_port(address: str, port: int, timeout_s: float) -> str:
     """How a connection goes: `connected`, `connection refused`, `no answer`, …"""
     sock, how = connect(address, port, timeout_s)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from rankwise.causes import load_cause
 from rankwise.errors import RankwiseError, headline
-from rankwise.findings import Finding
+from rankwise.findings import Finding, signal_name
 from rankwise.sizes import bytes_text
 
 
@@ -233,10 +233,3 @@ def is_quarantined(strikes: int, hits: int, death: Death, others: int = 0) -> bo
 def back_off_s(failures: int) -> float:
     """How long to wait before a build that failed is tried again."""
     return _BACK_OFF_S[min(failures, len(_BACK_OFF_S) - 1)]
-
-
-def signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

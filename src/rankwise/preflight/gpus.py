@@ -52,9 +52,9 @@ def gpu_facts() -> dict[str, Any]:
             pynvml.nvmlShutdown()
 
 
-def slowed_text(reasons: int) -> str:
-    """What holds the clocks down; empty where nothing bad does."""
-    return ", ".join(text for bit, text in _SLOWED.items() if reasons & bit)
+def slowed_text(reasons: int | None) -> str:
+    """What holds the clocks down; empty where nothing bad does, or the GPU does not say."""
+    return ", ".join(text for bit, text in _SLOWED.items() if (reasons or 0) & bit)
 
 
 def _from_nvml(nvml: Any, handle: Any) -> dict[str, Any]:

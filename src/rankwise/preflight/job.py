@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from rankwise.causes import load_cause
 from rankwise.findings import Finding, Place
+from rankwise.meet.differences import find_difference
 from rankwise.preflight.gpus import gpu_facts
 from rankwise.preflight.plan import CheckPlan
 from rankwise.preflight.torch_process import TorchProcess
@@ -62,6 +64,9 @@ class Job:
     def is_alone(self) -> bool:
         return self.plan.is_alone
 
+    def named(self, names: Collection[str]) -> list[Host]:
+        return [host for host in self.hosts if host.name in names]
+
 
 @dataclass
 class Seen:
@@ -70,6 +75,16 @@ class Seen:
     values: dict[str, str] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     blind: dict[str, str] = field(default_factory=dict)  # host, or "" for all: why it is not possible to tell
+
+    def add(self, code: str, summary: str, hosts: Host | Iterable[Host], *, certain: bool = True, **details: Any) -> None:
+        """Add a finding about one or several hosts."""
+        places = (hosts.place,) if isinstance(hosts, Host) else tuple(host.place for host in hosts)
+        self.findings.append(load_cause(code).finding(summary, certain=certain, **{"culprits": places, **details}))
+
+    def add_difference(self, code: str, what: str, values: Mapping[str, str], job: Job, **details: Any) -> None:
+        """Add a finding if the hosts have different values; the culprits are the odd ones out."""
+        if differs := find_difference(values):
+            self.add(code, f"{what} differs between hosts: {differs.text()}", job.named(differs.odd), **details)
 
 
 def seeing_hosts(job: Job, check: str, seen: Seen) -> Iterable[tuple[Host, Facts]]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from collections.abc import Callable
 from typing import Any
 
+from rankwise.meet.ports import free_port
 from rankwise.preflight.job import Facts, Here
 from rankwise.preflight.torch_process import TorchProcess
 
@@ -32,7 +32,7 @@ def local_collective(here: Here, say: Callable[[str], None]) -> Facts:
 
 def _run(here: Here, processes: list[TorchProcess], backend: str) -> dict[str, Any]:
     command = {"do": "collective", "backend": backend, "world_size": len(processes), "limit_s": _LIMIT_S}
-    place = {"host": "127.0.0.1", "port": _free_port()}
+    place = {"host": "127.0.0.1", "port": free_port()}
     answers: dict[str, Any] = {}
 
     def ask(rank: int, process: TorchProcess) -> None:
@@ -45,9 +45,3 @@ def _run(here: Here, processes: list[TorchProcess], backend: str) -> dict[str, A
     for thread in threads:
         thread.join()
     return answers
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -19,9 +19,6 @@ class Sorted:
     bad: tuple[Link, ...]
     blame: Blame
 
-    def culprit_hosts(self) -> set[str]:
-        return set(self.blame.hosts())
-
 
 def is_measured(link: Link, key: str) -> bool:
     return link.facts.get(key) is not None

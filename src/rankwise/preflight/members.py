@@ -106,7 +106,7 @@ class Agent:
     def do(self, command: dict[str, Any]) -> dict[str, Any]:
         doing = {
             "facts": self._tell,
-            "clock": self._clock,
+            "clock": lambda _: {"now": time.time()},
             "probe_ports": self._probe_ports,
             "link": self._link,
             "collective": self._collective,
@@ -124,9 +124,6 @@ class Agent:
             self.probes.token = bytes.fromhex(command["token"])
         offer = self.probes.offer() if self.probes is not None else {}
         return {"facts": self.facts(), "offer": offer, "ranks": self.here.ranks}
-
-    def _clock(self, _: dict[str, Any]) -> dict[str, Any]:
-        return {"now": time.time()}
 
     def _probe_ports(self, command: dict[str, Any]) -> dict[str, Any]:
         return {"answers": probe_ports(command["peers"], bytes.fromhex(command["token"]))}

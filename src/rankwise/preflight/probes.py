@@ -150,9 +150,7 @@ def receive_bulk(sock: socket.socket) -> tuple[int, float]:
         try:
             count = sock.recv_into(buffer)
         except TimeoutError:
-            count = 0
-            spent = BULK_S
-            break
+            return total, BULK_S
         total += count
         spent = time.perf_counter() - started
         if not count:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import secrets
-import socket
 import statistics
 import time
 from collections.abc import Iterable
 
 from rankwise.meet.links import Pair
+from rankwise.meet.ports import free_port
 from rankwise.preflight.job import Facts, Job, Link
 from rankwise.preflight.measured import is_explained
 from rankwise.preflight.members import Member, Members
@@ -83,7 +83,7 @@ class Survey:
                 continue
             self._hosts.say(f"trying collectives on {backend}")
             command = {"do": "collective", "backend": backend, "world_size": len(job.hosts), "limit_s": _COLLECTIVE_S}
-            command |= {"host": job.hosts[0].address, "port": _free_port(job.hosts[0].address)}
+            command |= {"host": job.hosts[0].address, "port": free_port(job.hosts[0].address)}
             answers = self._hosts.ask_all({host.name: {**command, "rank": rank} for rank, host in enumerate(job.hosts)}, 2 * _COLLECTIVE_S)
             found[backend] = {host.name: answers.get(host.name) or {"error": "no answer"} for host in job.hosts}
         return found
@@ -154,12 +154,6 @@ def _why_no_collective(job: Job) -> str:
         (any(host.of("versions").get("error") for host in job.hosts), "torch cannot be imported on every host"),
     )
     return next((why for is_so, why in reasons if is_so), "")
-
-
-def _free_port(address: str) -> int:
-    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
-        probe.bind((address, 0))
-        return int(probe.getsockname()[1])
 
 
 def rounds_for(names: list[str]) -> list[list[Pair]]:

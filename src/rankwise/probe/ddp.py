@@ -98,9 +98,7 @@ def _begin(number: int, model: Any) -> calls.Opened:
         names=[name for name, _ in named],
         shapes=[list(p.shape) for _, p in named],
         dtypes=[str(p.dtype) for _, p in named],
-        cls=type(model).__qualname__,
         file=_source_file(type(model)),
-        buffers=any(True for _ in model.buffers()),
     )
     return calls.begin(number, frame)
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rankwise.pool.api.model import named_list, output_names
-from rankwise.protocol import Array, TensorSpec, datatype_of, dtype_of
+from rankwise.protocol import Array, TensorSpec, datatype_of, dtype_of, of_objects
 from rankwise.serve.errors import ModelFailed, RequestError
 from rankwise.serve.messages import InferRequest, Output
 
@@ -115,7 +115,5 @@ def _as_array(value: Any) -> Array:
     if isinstance(value, (bool, int, float, np.generic)):
         return np.asarray(value)
     if isinstance(value, (list, tuple)) and all(isinstance(item, (str, bytes)) for item in value):
-        array: Array = np.empty(len(value), object)
-        array[:] = value
-        return array
+        return of_objects(value, (len(value),))
     raise ModelFailed(f"the model gave a {type(value).__name__}, which is not a tensor")

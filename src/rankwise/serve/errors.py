@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rankwise.errors import RankwiseError, UsageError
-from rankwise.pool.errors import DeadlineExceeded, ModelUnavailable, PoolClosed, PoolError, PoolFull, Quarantined, TaskHung
+from rankwise.pool.errors import DeadlineExceeded, PoolError, PoolFull, Quarantined, TaskHung
 
 RETRY_AFTER_S = 1
 
@@ -66,21 +66,24 @@ class ModelFailed(RequestError):
     status, grpc = 500, "INTERNAL"
 
 
+_OF_POOL: dict[type[RankwiseError], type[RequestError]] = {
+    PoolFull: TooMany,
+    DeadlineExceeded: TooLate,
+    TaskHung: TooLate,
+    Quarantined: RequestError,
+    UsageError: TooLarge,  # an input that never fits the lane: all others were looked at before
+    PoolError: Unavailable,  # the other errors of a pool: it is closed, or the model cannot be built
+}
+
+
 def as_request_error(error: BaseException, model: str) -> RequestError:
     """What came out of the pool, for the client: what happened, never a traceback."""
     if isinstance(error, RequestError):
         return error
     said = _sentence(error)
-    if isinstance(error, PoolFull):
-        return TooMany(said)
-    if isinstance(error, (DeadlineExceeded, TaskHung)):
-        return TooLate(said)
-    if isinstance(error, Quarantined):
-        return RequestError(said)
-    if isinstance(error, UsageError):  # an input that never fits the lane: all others were looked at before
-        return TooLarge(said)
-    if isinstance(error, (ModelUnavailable, PoolClosed, PoolError)):
-        return Unavailable(said)
+    for kind, told in _OF_POOL.items():
+        if isinstance(error, kind):
+            return told(said)
     return ModelFailed(said if isinstance(error, RankwiseError) else f"model {model!r} raised {said}")
 
 

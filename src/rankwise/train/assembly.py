@@ -62,21 +62,19 @@ class Assembly:
             self._name = registration.name
             self._num_present = outcome.get("present", self._info.world_size)
             if finding := outcome.get("finding"):
-                self._stop(Finding.from_dict(finding))
+                self.stop(Finding.from_dict(finding))
             self.infos = [RankInfo(**info) for info in outcome["infos"]]
             self.notes = [Finding.from_dict(note) for note in outcome["notes"]]
 
     # -- the stages after it --------------------------------------------------------------------------------------------------
 
-    def pass_stage(self, stage: Stage, timeout_s: float, problem: Finding | None = None, note: str = "", visit: int = 0) -> dict[str, Any]:
-        """Say that this rank is through (or why not) and wait for all others; returns what the last one published."""
-        return self.await_stage(stage, timeout_s, lambda: True, problem, note, visit)
-
-    def await_stage(
-        self, stage: Stage, timeout_s: float, is_done: Callable[[], bool], problem: Finding | None = None, note: str = "", visit: int = 0
+    def pass_stage(
+        self, stage: Stage, timeout_s: float, is_done: Callable[[], bool] = lambda: True, note: str = "", visit: int = 0
     ) -> dict[str, Any]:
-        """The same while this rank is still at it: `is_done` is asked again and again, and may raise a StartError that all shall hear."""
-        self._stage = stage
+        """Say that this rank is through and wait for all others; returns what the last one published.
+
+        `is_done` is asked again and again until then, and may raise a StartError that all shall hear."""
+        self._stage, problem = stage, None
         base = f"rankwise/{self._name}/{stage.name}{visit or ''}"
         deadline = time.monotonic() + timeout_s
         has_said = False
@@ -101,7 +99,7 @@ class Assembly:
         answer = dict(json.loads(outcome))
         if finding := answer.get("finding"):
             self._num_present = answer["present"]
-            self._stop(Finding.from_dict(finding))
+            self.stop(Finding.from_dict(finding))
         return answer
 
     def _say_through(self, base: str, note: str) -> None:
@@ -146,10 +144,6 @@ class Assembly:
     def rank(self) -> int:
         return self._info.rank
 
-    def stop(self, finding: Finding) -> NoReturn:
-        """Leave with a finding that every rank has come to by itself."""
-        self._stop(finding)
-
     def post(self, key: str, value: str) -> None:
         """Leave something for the others of this attempt."""
         self._store.put(f"rankwise/{self._name}/{key}", value)
@@ -165,7 +159,7 @@ class Assembly:
 
     # -- telling and leaving --------------------------------------------------------------------------------------------------
 
-    def _stop(self, finding: Finding) -> NoReturn:
+    def stop(self, finding: Finding) -> NoReturn:
         """Report here, say so, wait for the ranks that can still report, and only then leave with the finding."""
         error = StartError(finding)
         at = f"{self._info.rank} ({self._info.host})"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from rankwise.causes import load_cause
 from rankwise.findings import Finding, Place, ranks_text
@@ -79,7 +80,7 @@ def find_unreachable_address(infos: list[RankInfo]) -> Finding | None:
 
 def find_differences(infos: list[RankInfo]) -> list[Finding]:
     """Versions and settings that are not the same everywhere; an error where the ranks could not understand each other."""
-    return [*_different_versions(infos), *_different_settings(infos)]
+    return [finding for finding in (*_different_versions(infos), *_different_settings(infos)) if finding is not None]
 
 
 def roll_text(infos: Iterable[RankInfo]) -> str:
@@ -100,13 +101,10 @@ def registered_text(infos: list[RankInfo], world_size: int, waited_s: float) -> 
 
 def likely_host(rank: int, infos: list[RankInfo]) -> str | None:
     """Where a missing rank should be: launchers number a host's ranks one after the other, so its neighbours tell; None if they do not."""
+    if any(info.local_rank is None for info in infos):
+        return None
     by_rank = {info.rank: info for info in infos}
-    for info in infos:
-        if info.local_rank is None:
-            return None
-    near = [by_rank[r] for r in (rank - 1, rank + 1) if r in by_rank]
-    before = next((info for info in near if info.rank < rank), None)
-    after = next((info for info in near if info.rank > rank), None)
+    before, after = by_rank.get(rank - 1), by_rank.get(rank + 1)
     if after is not None and after.local_rank:
         return after.host
     if before is not None and after is not None and before.host == after.host:
@@ -136,7 +134,6 @@ def _claimed_twice(infos: list[RankInfo]) -> Finding | None:
 
 
 def _different_world_sizes(infos: list[RankInfo]) -> Finding | None:
-    sizes = {info.rank: info.world_size for info in infos}
     if beyond := [info for info in infos if info.rank >= info.world_size]:
         info = beyond[0]
         return load_cause("RW112").finding(
@@ -145,64 +142,43 @@ def _different_world_sizes(infos: list[RankInfo]) -> Finding | None:
             culprits=tuple(one.place for one in beyond),
             stage=REGISTRATION.name,
         )
-    differs = find_difference(sizes)
-    if differs is None:
-        return None
-    return load_cause("RW112").finding(
-        f"ranks disagree about the world size: {differs.text('WORLD_SIZE=')}",
-        certain=True,
-        culprits=tuple(info.place for info in infos if info.rank in differs.odd),
-        why="each rank waits for as many ranks as its own WORLD_SIZE says",
-        stage=REGISTRATION.name,
-    )
+    why = "each rank waits for as many ranks as its own WORLD_SIZE says"
+    said = "ranks disagree about the world size"
+    return _different("RW112", said, infos, [info.world_size for info in infos], prefix="WORLD_SIZE=", why=why)
 
 
 def _different_backends(infos: list[RankInfo]) -> Finding | None:
-    backends = {info.rank: info.backend for info in infos}
-    differs = find_difference(backends)
+    why = "session() takes NCCL where it sees a GPU and gloo where it sees none; backend= sets one for all"
+    return _different("RW113", "ranks use different backends", infos, [info.backend for info in infos], why=why, stage=DEVICES.name)
+
+
+def _different_versions(infos: list[RankInfo]) -> Iterator[Finding | None]:
+    for what in sorted({name for info in infos for name in info.versions}):
+        versions = [info.versions.get(what, "none") for info in infos]
+        # Releases of torch and NCCL that differ in more than the last number speak different protocols.
+        breaks = what in ("torch", "nccl") and len({tuple(v.split(".")[:2]) for v in versions}) > 1
+        yield _different("RW123", f"{what} is not the same on all ranks", infos, versions, severity="error" if breaks else "warning")
+
+
+def _different_settings(infos: list[RankInfo]) -> Iterator[Finding | None]:
+    names = {name for info in infos for name in info.settings if name not in _OWN_SETTINGS and not name.startswith(_LOG_SETTINGS)}
+    for name in sorted(names):
+        yield _different("RW125", f"{name} is not the same on all ranks", infos, [info.settings.get(name, "(not set)") for info in infos])
+
+
+def _different(
+    code: str,
+    said: str,
+    infos: list[RankInfo],
+    values: Sequence[object],
+    *,
+    prefix: str = "",
+    stage: str = REGISTRATION.name,
+    **details: Any,
+) -> Finding | None:
+    """None where the ranks have the same value; the culprits are the ranks that have another one than most."""
+    differs = find_difference({info.rank: value for info, value in zip(infos, values, strict=True)})
     if differs is None:
         return None
-    return load_cause("RW113").finding(
-        f"ranks use different backends: {differs.text()}",
-        certain=True,
-        culprits=tuple(info.place for info in infos if info.rank in differs.odd),
-        why="session() takes NCCL where it sees a GPU and gloo where it sees none; backend= sets one for all",
-        stage=DEVICES.name,
-    )
-
-
-def _different_versions(infos: list[RankInfo]) -> list[Finding]:
-    findings = []
-    for what in sorted({name for info in infos for name in info.versions}):
-        versions = {info.rank: info.versions.get(what, "none") for info in infos}
-        if differs := find_difference(versions):
-            # Releases of torch and NCCL that differ in more than the last number speak different protocols.
-            breaks = what in ("torch", "nccl") and len({tuple(v.split(".")[:2]) for v in versions.values()}) > 1
-            cause = load_cause("RW123")
-            findings.append(
-                cause.finding(
-                    f"{what} is not the same on all ranks: {differs.text()}",
-                    certain=True,
-                    severity="error" if breaks else "warning",
-                    culprits=tuple(info.place for info in infos if info.rank in differs.odd)[:_MAX_PLACES],
-                    stage=REGISTRATION.name,
-                )
-            )
-    return findings
-
-
-def _different_settings(infos: list[RankInfo]) -> list[Finding]:
-    names = {name for info in infos for name in info.settings if name not in _OWN_SETTINGS and not name.startswith(_LOG_SETTINGS)}
-    findings = []
-    for name in sorted(names):
-        values = {info.rank: info.settings.get(name, "(not set)") for info in infos}
-        if differs := find_difference(values):
-            findings.append(
-                load_cause("RW125").finding(
-                    f"{name} is not the same on all ranks: {differs.text()}",
-                    certain=True,
-                    culprits=tuple(info.place for info in infos if info.rank in differs.odd)[:_MAX_PLACES],
-                    stage=REGISTRATION.name,
-                )
-            )
-    return findings
+    odd = tuple(info.place for info in infos if info.rank in differs.odd)[:_MAX_PLACES]
+    return load_cause(code).finding(f"{said}: {differs.text(prefix)}", certain=True, culprits=odd, stage=stage, **details)

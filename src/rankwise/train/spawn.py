@@ -21,7 +21,7 @@ import psutil
 
 from rankwise.causes import load_cause
 from rankwise.errors import RankwiseError, UsageError, WorkerError, headline
-from rankwise.findings import Finding, Place, ranks_text
+from rankwise.findings import Finding, Place, ranks_text, signal_name
 
 _END_GRACE_S = 5.0
 _SETTLE_S = 1.0
@@ -216,7 +216,7 @@ def _failure(worker: Worker, text: str, finding: dict[str, Any] | None, returned
     if code is None:
         cause, how = "RW402", "closed its connection and was still running"
     elif code < 0:
-        cause, how = "RW405" if -code in _CRASHES else "RW403", f"ended by signal {signal.Signals(-code).name}"
+        cause, how = "RW405" if -code in _CRASHES else "RW403", f"ended by signal {signal_name(-code).removeprefix('signal ')}"
     else:
         cause, how = "RW402", f"ended with exit code {code}"
     return load_cause(cause).finding(

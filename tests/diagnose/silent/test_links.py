@@ -21,8 +21,8 @@ def scene(busy_s: dict[tuple[str, str], float], num_bytes: int = 100 * MB) -> Sc
     ranks = []
     for i, host in enumerate(HOSTS):
         own = [(ip(a), ip(b), num_bytes, int(seconds * 1e6)) for (a, b), seconds in busy_s.items() if a == host]
-        first = LinksSeen(tuple((a, b, 0, 0) for a, b, *_ in own), START_NS)
-        audit = Audit(links=(first, LinksSeen(tuple(own), START_NS + 20 * SECOND)))
+        first = LinksSeen(tuple((a, b, 0, 0) for a, b, *_ in own), t=START_NS)
+        audit = Audit(links=(first, LinksSeen(tuple(own), t=START_NS + 20 * SECOND)))
         ranks.append(replace(rank(i), host=f"node-{host}", audit=audit))
     return Scene(job(*ranks))
 

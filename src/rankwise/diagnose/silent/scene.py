@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from rankwise.diagnose.rank_state import place_at
 from rankwise.evidence.audit import Audit, BatchSeen, Drawn, PassBegun, PassEnded, StepSeen, Window
 from rankwise.evidence.frames import user_frame
 from rankwise.evidence.records import Frame, JobEvidence
@@ -59,13 +60,10 @@ class Scene:
         return user_frame(self.audits[rank].sites.get(site, ()))
 
     def place(self, rank: int, site: int | None) -> Place:
-        evidence = self.job.ranks[rank]
-        return self.place_at(rank, self.frame(rank, site) if site else None) if site else Place(rank, evidence.host or None, evidence.pid)
+        return self.place_at(rank, self.frame(rank, site) if site else None)
 
     def place_at(self, rank: int, frame: Frame | None) -> Place:
-        evidence = self.job.ranks[rank]
-        where = (frame.file, frame.line, frame.function) if frame else (None, None, None)
-        return Place(rank, evidence.host or None, evidence.pid, *where)
+        return place_at(self.job.ranks[rank], frame)
 
     def loaders(self, rank: int) -> dict[tuple[Frame | None, int], list[DataPass]]:
         """The passes of each of a rank's loaders, by the line that made it and how many were made there before."""

@@ -149,12 +149,7 @@ class Split:
         if not isinstance(weights, Mapping):
             raise UsageError(f"the weights of a split are a dict, not {weights!r}", next=('pool.split({"old": 0.9, "new": 0.1})',))
         self._pool, self._models = pool, _known(pool, weights)
-        for model, weight in weights.items():
-            check_number(f"the weight of {model!r}", weight, least=0)
-        total = sum(weights.values())
-        if not total > 0:
-            raise UsageError(f"the weights {dict(weights)} do not say how to split", next=("give at least one model a share above 0",))
-        self._weights = {model: float(weights[model]) for model in self._models}
+        self._weights = checked_weights("", weights, "give at least one model a share above 0")
 
     def choose(self, key: Key | None = None) -> str:
         """The model for this key; without one, any, by weight."""
@@ -166,6 +161,15 @@ class Split:
     def map(self, inputs: Iterable[Any], window: int | None = None, key: Callable[..., Key] | None = None) -> Iterator[Any]:
         """`key(*inputs)` names the key of each."""
         return _map(self._pool, lambda *given: self.submit(*given, key=key(*given) if key is not None else None), inputs, window)
+
+
+def checked_weights(where: str, weights: Mapping[str, Any], step: str) -> dict[str, float]:
+    """Raises UsageError, with `where` in front and `step` as what to do."""
+    for name, weight in weights.items():
+        check_number(f"{where}the weight of {name!r}", weight, least=0)
+    if not sum(weights.values()) > 0:
+        raise UsageError(f"{where}the weights {dict(weights)} do not say how to split", next=(step,))
+    return {name: float(weight) for name, weight in weights.items()}
 
 
 def by_weight(weights: Mapping[str, float], key: Key | None) -> str:

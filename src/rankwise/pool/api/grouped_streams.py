@@ -168,7 +168,7 @@ class GroupedStream(Stream):
         self._follow(chunk, chunk.count)
         chunk.add(array.tobytes(), size)
         if chunk.count >= most:
-            self._send_full_chunk(chunk)
+            self._send_full(chunk)
         return True
 
     def _sender(
@@ -267,7 +267,7 @@ class GroupedStream(Stream):
         self._follow(chunk, chunk.count)
         chunk.add(data, size, slots)
         if chunk.count >= most:
-            self._send_full_chunk(chunk)
+            self._send_full(chunk)
         elif kind[1] == "N":
             self._filling[model.number] = chunk, NUMPY[kind[2]], kind[3], size, min(most, _CHUNK_BYTES // max(size, 1))
         return True
@@ -287,8 +287,8 @@ class GroupedStream(Stream):
         if bunch.count >= self._limit:
             self._send_full(bunch)
 
-    def _send_full(self, bunch: Bunch) -> None:
-        self._send_bunch(bunch)
+    def _send_full(self, group: Bunch | Chunk) -> None:
+        self._send_bunch(group) if type(group) is Bunch else self._send_chunk(group)  # type: ignore[arg-type]
         self._limit = min(_LARGEST, 2 * self._limit)
 
     def _send_all(self) -> None:
@@ -300,10 +300,6 @@ class GroupedStream(Stream):
     def _send_bunch(self, bunch: Bunch) -> None:
         del self._bunches[bunch.kind]
         bunch.future = self._patiently(lambda: self._calls.submit(bunch.model, bunch.encoded(), is_lazy=True))
-
-    def _send_full_chunk(self, chunk: Chunk) -> None:
-        self._send_chunk(chunk)
-        self._limit = min(_LARGEST, 2 * self._limit)
 
     def _send_chunk(self, chunk: Chunk) -> None:
         self._chunk_sizes.clear()

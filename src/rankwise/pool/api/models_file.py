@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from rankwise.errors import UnreadableInput, UsageError
-from rankwise.pool.api.ensembles import MERGES
-from rankwise.pool.api.model import Model, check_number, output_names, parse_bytes
+from rankwise.pool.api.ensembles import MERGES, checked_weights
+from rankwise.pool.api.model import Model, output_names, parse_bytes
 from rankwise.protocol import DATATYPES, NAMES, TensorSpec
 
 _OF_MODEL = {own.name for own in fields(Model)} - {"warmup"}
@@ -296,11 +296,7 @@ def _weights(where: str, said: Any) -> dict[str, float]:
     example = "split = { champion = 0.9, challenger = 0.1 }"
     if not isinstance(said, dict) or not said:
         raise UsageError(f"{where}: split is {said!r}; it must be a table of weights", next=(example,))
-    for name, weight in said.items():
-        check_number(f"{where}: the weight of {name!r}", weight, least=0)
-    if not sum(said.values()) > 0:
-        raise UsageError(f"{where}: the weights do not say how to split", next=(example,))
-    return {name: float(weight) for name, weight in said.items()}
+    return checked_weights(f"{where}: ", said, example)
 
 
 def check_targets(virtual: VirtualModel, real: set[str]) -> None:

@@ -9,15 +9,12 @@ means a different machine on one of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-
-from rankwise.causes import load_cause
-from rankwise.findings import Finding
 from rankwise.meet.differences import find_difference, hosts_text
 from rankwise.meet.network import interfaces, is_loopback, is_own, resolve
 from rankwise.preflight.job import Facts, Here, Host, Job, Seen, seeing_hosts
 
 GROUP = "names"
+_WHY_APART = "each host waits at its own address"
 
 
 def look(here: Here) -> Facts:
@@ -40,24 +37,15 @@ def judge(job: Job) -> Seen:
         name, addresses = facts["name"], facts["addresses"]
         seen.values[host.name] = f"{name} → {', '.join(addresses) or 'nothing'}" if name else "none given"
         if facts["error"]:
-            seen.findings.append(
-                load_cause("RW106").finding(
-                    f"{host.name} cannot resolve the rendezvous address {name!r}: {facts['error']}",
-                    certain=True,
-                    culprits=(host.place,),
-                    why=_who_can(job, name),
-                )
-            )
-    seen.findings += [*_different_places(job), *_own_loopback(job)]
+            able = [host.name for host in job.hosts if host.of("address").get("name") == name and host.of("address").get("addresses")]
+            why = f"{hosts_text(able)} can" if able else ""
+            seen.add("RW106", f"{host.name} cannot resolve the rendezvous address {name!r}: {facts['error']}", host, why=why)
+    _find_different_places(job, seen)
+    _find_own_loopback(job, seen)
     return seen
 
 
-def _who_can(job: Job, name: str) -> str:
-    able = [host.name for host in job.hosts if host.of("address").get("name") == name and host.of("address").get("addresses")]
-    return f"{hosts_text(able)} can" if able else ""
-
-
-def _different_places(job: Job) -> Iterator[Finding]:
+def _find_different_places(job: Job, seen: Seen) -> None:
     """What the hosts were told, then what they make of it."""
     told = {host.name: f"{host.plan['master']}:{host.plan['port']}" for host in job.hosts if host.plan.get("master")}
     if differs := find_difference(told):
@@ -65,17 +53,18 @@ def _different_places(job: Job) -> Iterator[Finding]:
         ports = {host.plan.get("port") for host in job.hosts}
         if len(ports) == 1 and not find_difference(resolved):
             return  # two names of one machine
-        yield _finding(job, differs.odd, f"the hosts were given different meeting places: {differs.text()}")
+        seen.add("RW103", f"the hosts were given different meeting places: {differs.text()}", job.named(differs.odd), why=_WHY_APART)
         return
     leader = next((host for host in job.hosts if host.node == 0), None)
     its_own = {address for some in leader.of("interface").get("known", {}).values() for address in some} if leader else set()
     firsts = {host.name: host.of("address")["addresses"][0] for host in job.hosts if host.of("address").get("addresses")}
     strays = {host: address for host, address in firsts.items() if address not in its_own and not is_loopback(address)}
     if its_own and strays and (differs := find_difference(firsts)):
-        yield _finding(job, strays, f"the rendezvous address is another machine on some hosts: {differs.text()}")
+        summary = f"the rendezvous address is another machine on some hosts: {differs.text()}"
+        seen.add("RW103", summary, job.named(strays), why=_WHY_APART)
 
 
-def _own_loopback(job: Job) -> Iterator[Finding]:
+def _find_own_loopback(job: Job, seen: Seen) -> None:
     """A name that means "this machine" where it should mean another."""
     for host in job.hosts:
         facts = host.of("address")
@@ -84,10 +73,11 @@ def _own_loopback(job: Job) -> Iterator[Finding]:
             continue
         loopback = all(is_loopback(address) for address in facts["addresses"])
         what = "a loopback address" if loopback else "an address of this very host"
-        yield load_cause("RW103").finding(
+        seen.add(
+            "RW103",
             f"{host.name} is node {host.plan['node_rank']}, but its rendezvous address {facts['name']} is {what}",
+            host,
             certain=False,
-            culprits=(host.place,),
             why=f"{facts['name']} → {', '.join(facts['addresses'])}; node 0 must run there, and only node 0",
             next=("give every node the address of node 0, as the other nodes see it",),
         )
@@ -96,12 +86,3 @@ def _own_loopback(job: Job) -> Iterator[Finding]:
 def _shares_machine(job: Job, host: Host) -> bool:
     """Two nodes on one machine, as in a rehearsal: node 0 is here as well and was met."""
     return bool(job.meeting.get("is_broken")) or any(other is not host and other.node == 0 for other in job.hosts)
-
-
-def _finding(job: Job, odd: Iterable[str], summary: str) -> Finding:
-    return load_cause("RW103").finding(
-        summary,
-        certain=True,
-        culprits=tuple(host.place for host in job.hosts if host.name in odd),
-        why="each host waits at its own address",
-    )

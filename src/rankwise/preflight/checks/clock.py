@@ -8,7 +8,6 @@ Warns with RW616 above 1 s, fails above 60 s.
 
 from __future__ import annotations
 
-from rankwise.causes import load_cause
 from rankwise.meet.differences import hosts_text
 from rankwise.preflight.job import Job, Seen
 from rankwise.sizes import seconds_text
@@ -35,15 +34,13 @@ def judge(job: Job) -> Seen:
         first = next(host.name for host in job.hosts if host.node == 0)
         far = {first: -sum(far.values()) / len(far)}
     for name, offset in far.items():
-        host = next(host for host in job.hosts if host.name == name)
         others = [other.name for other in job.hosts if other.name not in far]
-        seen.findings.append(
-            load_cause("RW616").finding(
-                f"the clock of {name} is {seconds_text(abs(offset))} {'ahead of' if offset > 0 else 'behind'} {hosts_text(others)}",
-                certain=len(job.hosts) > 2,
-                severity="error" if abs(offset) > _WRONG_S else "warning",
-                culprits=(host.place,),
-                why="" if len(job.hosts) > 2 else "with two hosts it cannot be told which one is right",
-            )
+        seen.add(
+            "RW616",
+            f"the clock of {name} is {seconds_text(abs(offset))} {'ahead of' if offset > 0 else 'behind'} {hosts_text(others)}",
+            job.named([name]),
+            certain=len(job.hosts) > 2,
+            severity="error" if abs(offset) > _WRONG_S else "warning",
+            why="" if len(job.hosts) > 2 else "with two hosts it cannot be told which one is right",
         )
     return seen

@@ -12,8 +12,6 @@ import ast
 import hashlib
 from pathlib import Path
 
-from rankwise.causes import load_cause
-from rankwise.meet.differences import find_difference
 from rankwise.preflight.job import Facts, Here, Job, Seen, seeing_hosts
 
 GROUP = "parity"
@@ -62,13 +60,5 @@ def judge(job: Job) -> Seen:
         whole = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()[:8]
         seen.values[name] = f"{len(files)} file{'s' * (len(files) != 1)}, {whole}"
     for path in sorted({path for files in facts_of.values() for path in files}):
-        differs = find_difference({name: files.get(path, "not there") for name, files in facts_of.items()})
-        if differs is not None:
-            seen.findings.append(
-                load_cause("RW622").finding(
-                    f"{path} differs between hosts: {differs.text()}",
-                    certain=True,
-                    culprits=tuple(host.place for host in job.hosts if host.name in differs.odd),
-                )
-            )
+        seen.add_difference("RW622", path, {name: files.get(path, "not there") for name, files in facts_of.items()}, job)
     return seen

@@ -9,11 +9,7 @@ what the slowest link does alone and less than 1 Gbit/s.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from rankwise.causes import load_cause
-from rankwise.findings import Finding
-from rankwise.preflight.job import Facts, Job, Seen
+from rankwise.preflight.job import Job, Seen
 from rankwise.sizes import rate_text
 
 GROUP = "collectives"
@@ -30,38 +26,19 @@ def judge(job: Job) -> Seen:
         wrong = {name: answer for name, answer in answers.items() if answer.get("wrong")}
         failed = {name: answer for name, answer in answers.items() if "error" in answer}
         if failed:
-            seen.findings.append(_failed(job, backend, failed))
+            name, answer = next(iter(failed.items()))
+            summary = f"{backend} could not finish a collective: {len(failed)} rank{'s' * (len(failed) != 1)} failed"
+            seen.add("RW114", summary, job.named(failed), certain=False, why=f"{name}: {answer['error']}")
         elif wrong:
-            seen.findings.append(_wrong(job, backend, wrong))
+            name, answer = next(iter(wrong.items()))
+            seen.add("RW609", f"{backend} gives wrong results: {answer['wrong'][0]} on {name}", job.named(wrong))
         else:
             rate = min(answer["bytes_per_s"] for answer in answers.values())
             seen.values[backend] = f"{len(answers)} ranks right, all_reduce {rate_text(rate)}"
-            seen.findings += _slow(backend, rate, min(rates) if rates else 0.0)
+            slowest_link = min(rates, default=0.0)
+            if rate < min(_ENOUGH, slowest_link * _SHARE):
+                summary = (
+                    f"an all_reduce on {backend} moves {rate_text(rate)}, while the slowest link alone moves {rate_text(slowest_link)}"
+                )
+                seen.add("RW610", summary, ())
     return seen
-
-
-def _failed(job: Job, backend: str, failed: dict[str, Facts]) -> Finding:
-    name, answer = next(iter(failed.items()))
-    return load_cause("RW114").finding(
-        f"{backend} could not finish a collective: {len(failed)} rank{'s' * (len(failed) != 1)} failed",
-        certain=False,
-        culprits=tuple(host.place for host in job.hosts if host.name in failed),
-        why=f"{name}: {answer['error']}",
-    )
-
-
-def _wrong(job: Job, backend: str, wrong: dict[str, Facts]) -> Finding:
-    name, answer = next(iter(wrong.items()))
-    return load_cause("RW609").finding(
-        f"{backend} gives wrong results: {answer['wrong'][0]} on {name}",
-        certain=True,
-        culprits=tuple(host.place for host in job.hosts if host.name in wrong),
-    )
-
-
-def _slow(backend: str, rate: float, slowest_link: float) -> Iterator[Finding]:
-    if rate < min(_ENOUGH, slowest_link * _SHARE):
-        yield load_cause("RW610").finding(
-            f"an all_reduce on {backend} moves {rate_text(rate)}, while the slowest link alone moves {rate_text(slowest_link)}",
-            certain=True,
-        )

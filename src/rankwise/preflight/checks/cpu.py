@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from rankwise.causes import load_cause
 from rankwise.preflight.job import Facts, Here, Job, Seen, seeing_hosts
 from rankwise.preflight.limits import cores
 
@@ -55,6 +54,5 @@ def judge(job: Job) -> Seen:
             ),
         ):
             if is_wrong:
-                finding = load_cause("RW612").finding(f"{host.name} {what}", certain=True, culprits=(host.place,), why=why)
-                seen.findings.append(finding)
+                seen.add("RW612", f"{host.name} {what}", host, why=why)
     return seen

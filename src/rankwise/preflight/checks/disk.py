@@ -11,7 +11,6 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from rankwise.causes import load_cause
 from rankwise.preflight.job import Facts, Here, Job, Seen, seeing_hosts
 from rankwise.sizes import bytes_text
 
@@ -48,13 +47,7 @@ def judge(job: Job) -> Seen:
     for host, facts in seeing_hosts(job, "disk", seen):
         seen.values[host.name] = facts["error"] or f"{bytes_text(facts['free'])} free"
         if facts["error"] or facts["free"] < _COMFORT:
-            seen.findings.append(
-                load_cause("RW615").finding(
-                    f"{facts['folder']} on {host.name} {facts['error'] or 'has ' + bytes_text(facts['free']) + ' free'}",
-                    certain=True,
-                    severity="error" if facts["error"] or facts["free"] < _LEAST else "warning",
-                    culprits=(host.place,),
-                    why="checkpoints go there",
-                )
-            )
+            summary = f"{facts['folder']} on {host.name} {facts['error'] or 'has ' + bytes_text(facts['free']) + ' free'}"
+            severity = "error" if facts["error"] or facts["free"] < _LEAST else "warning"
+            seen.add("RW615", summary, host, severity=severity, why="checkpoints go there")
     return seen

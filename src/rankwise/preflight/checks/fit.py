@@ -9,10 +9,7 @@ Fails with RW640 where not even one sample fits, or where the step itself fails.
 
 from __future__ import annotations
 
-from rankwise.causes import load_cause
-from rankwise.findings import Finding
-from rankwise.meet.differences import find_difference
-from rankwise.preflight.job import Facts, Here, Host, Job, Seen, seeing_hosts
+from rankwise.preflight.job import Facts, Here, Job, Seen, seeing_hosts
 from rankwise.preflight.limits import memory_limits
 from rankwise.sizes import bytes_text
 
@@ -57,18 +54,14 @@ def judge(job: Job) -> Seen:
         largest = facts["largest"]
         sizes[host.name] = str(largest)
         seen.values[host.name] = _fit_text(facts) if largest else "nothing"
-        if facts["error"] or not largest:
-            seen.findings.append(_nothing(host, facts))
-    if differs := find_difference(sizes):
-        seen.findings.append(
-            load_cause("RW640").finding(
-                f"the largest batch differs between hosts: {differs.text()}",
-                certain=True,
-                severity="warning",
-                culprits=tuple(host.place for host in job.hosts if host.name in differs.odd),
-                why="all ranks take the same batch size, so the smallest counts",
-            )
-        )
+        if facts["error"]:
+            seen.add("RW640", f"{facts['target']} fails on {host.name}", host, why=facts["error"])
+        elif not largest:
+            is_proven, room = facts["first_failing"] == 1, f"{facts['device']} with {bytes_text(facts['memory'])}"
+            summary = f"not even one sample fits on {host.name} ({room})" if is_proven else f"no size was tried to its end on {host.name}"
+            seen.add("RW640", summary, host, certain=is_proven, why=facts["why"])
+    why = "all ranks take the same batch size, so the smallest counts"
+    seen.add_difference("RW640", "the largest batch", sizes, job, severity="warning", why=why)
     return seen
 
 
@@ -77,17 +70,3 @@ def _fit_text(facts: Facts) -> str:
     size, failing = facts["largest"], facts["first_failing"]
     end = f"first failing {failing}" if failing else facts["why"]
     return f"{size if failing else f'at least {size}'} on {facts['device']}, {end}, {bytes_text(facts['peak'])} at most"
-
-
-def _nothing(host: Host, facts: Facts) -> Finding:
-    if facts["error"]:
-        return load_cause("RW640").finding(
-            f"{facts['target']} fails on {host.name}", certain=True, culprits=(host.place,), why=facts["error"]
-        )
-    room = f"{facts['device']} with {bytes_text(facts['memory'])}"
-    summary = (
-        f"not even one sample fits on {host.name} ({room})"
-        if facts["first_failing"] == 1
-        else f"no size was tried to its end on {host.name}"
-    )
-    return load_cause("RW640").finding(summary, certain=facts["first_failing"] == 1, culprits=(host.place,), why=facts["why"])

@@ -8,11 +8,6 @@ although there are GPUs, and where the kinds differ.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from rankwise.causes import load_cause
-from rankwise.findings import Finding
-from rankwise.meet.differences import find_difference
 from rankwise.preflight.job import Facts, Here, Host, Job, Seen
 
 GROUP = "gpus"
@@ -44,20 +39,13 @@ def judge(job: Job) -> Seen:
             continue
         kind = f" × {facts['names'][0]}" if facts["names"] else ""
         seen.values[host.name] = f"{facts['seen_by_torch']}{kind} for {facts['ranks']} rank{'s' * (facts['ranks'] != 1)}"
-        seen.findings += _too_few(host, facts)
+        _find_too_few(host, facts, seen)
     kinds = {name: ", ".join(dict.fromkeys(facts["names"])) for name, facts in facts_of.items() if facts.get("names")}
-    if differs := find_difference(kinds):
-        seen.findings.append(
-            load_cause("RW623").finding(
-                f"the kind of GPU differs between hosts: {differs.text()}",
-                certain=True,
-                culprits=tuple(host.place for host in job.hosts if host.name in differs.odd),
-            )
-        )
+    seen.add_difference("RW623", "the kind of GPU", kinds, job)
     return seen
 
 
-def _too_few(host: Host, facts: Facts) -> Iterator[Finding]:
+def _find_too_few(host: Host, facts: Facts, seen: Seen) -> None:
     usable, ranks = facts["seen_by_torch"], facts["ranks"]
     if usable >= ranks:
         return
@@ -68,10 +56,5 @@ def _too_few(host: Host, facts: Facts) -> Iterator[Finding]:
         facts["error"] or facts["why_none"],
     ]
     is_plain_cpu_job = not facts["cuda_build"] and facts["present"] > 0
-    yield load_cause("RW122").finding(
-        f"{host.name} has {usable} usable GPU{'s' * (usable != 1)} for {ranks} rank{'s' * (ranks != 1)}",
-        certain=True,
-        severity="warning" if is_plain_cpu_job else "error",
-        culprits=(host.place,),
-        why="; ".join(filter(None, reasons)),
-    )
+    summary = f"{host.name} has {usable} usable GPU{'s' * (usable != 1)} for {ranks} rank{'s' * (ranks != 1)}"
+    seen.add("RW122", summary, host, severity="warning" if is_plain_cpu_job else "error", why="; ".join(filter(None, reasons)))

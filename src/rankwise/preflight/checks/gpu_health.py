@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rankwise.causes import load_cause
-from rankwise.findings import Finding, Severity
+from rankwise.findings import Severity
 from rankwise.preflight.gpus import slowed_text
 from rankwise.preflight.job import Facts, Here, Host, Job, Seen, seeing_hosts
 
@@ -26,37 +25,27 @@ def look(here: Here) -> Facts:
 def judge(job: Job) -> Seen:
     seen = Seen()
     for host, facts in seeing_hosts(job, "gpu-health", seen):
-        errors = [*_memory_errors(host, facts), *_xid_errors(host, facts)]
-        slow = list(_throttled(host, facts))
+        errors = list(_errors(host, facts))
+        slow = [
+            f"GPU {i} of {host.name} is held back: {text}" for i, gpu in enumerate(facts["gpus"]) if (text := slowed_text(gpu["throttle"]))
+        ]
         blind = f" (Xid: {facts['xids_blind']})" if facts["xids_blind"] else ""
         seen.values[host.name] = f"{len(errors) or 'no'} errors, {len(slow) or 'none'} throttled{blind}"
-        seen.findings += [*errors, *slow]
+        for summary, severity in errors:
+            seen.add("RW632", summary, host, severity=severity)
+        for summary in slow:
+            seen.add("RW633", summary, host, why="all ranks wait for the slowest")
     return seen
 
 
-def _memory_errors(host: Host, facts: Facts) -> Iterator[Finding]:
+def _errors(host: Host, facts: Facts) -> Iterator[tuple[str, Severity]]:
     for i, gpu in enumerate(facts["gpus"]):
         if gpu["ecc"]:
-            yield _sick(host, f"GPU {i} of {host.name} had {gpu['ecc']} uncorrected memory errors since its driver was loaded", "error")
+            yield f"GPU {i} of {host.name} had {gpu['ecc']} uncorrected memory errors since its driver was loaded", "error"
         if gpu["remap_failed"]:
-            yield _sick(host, f"GPU {i} of {host.name} could not replace a broken row of its memory", "error")
+            yield f"GPU {i} of {host.name} could not replace a broken row of its memory", "error"
         elif gpu["remap_pending"]:
-            yield _sick(host, f"GPU {i} of {host.name} waits for a reset to replace a broken row of its memory", "warning")
-
-
-def _xid_errors(host: Host, facts: Facts) -> Iterator[Finding]:
+            yield f"GPU {i} of {host.name} waits for a reset to replace a broken row of its memory", "warning"
     if facts["xids"]:
         listed = ", ".join(f"Xid {key}: {count} times" for key, count in sorted(facts["xids"].items())[:5])
-        yield _sick(host, f"the driver of {host.name} has reported GPU errors since the machine started: {listed}", "warning")
-
-
-def _sick(host: Host, summary: str, severity: Severity) -> Finding:
-    return load_cause("RW632").finding(summary, certain=True, severity=severity, culprits=(host.place,))
-
-
-def _throttled(host: Host, facts: Facts) -> Iterator[Finding]:
-    for i, gpu in enumerate(facts["gpus"]):
-        if gpu["throttle"] and (text := slowed_text(gpu["throttle"])):
-            yield load_cause("RW633").finding(
-                f"GPU {i} of {host.name} is held back: {text}", certain=True, culprits=(host.place,), why="all ranks wait for the slowest"
-            )
+        yield f"the driver of {host.name} has reported GPU errors since the machine started: {listed}", "warning"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from rankwise.causes import load_cause
 from rankwise.findings import Place
 from rankwise.preflight.job import Facts, Here, Job, Seen, seeing_hosts
 from rankwise.sizes import bytes_text
@@ -34,14 +33,13 @@ def judge(job: Job) -> Seen:
             if not gpu["total"] or (gpu["used"] < _NOTABLE and gpu["used"] < _NOTABLE_SHARE * gpu["total"]):
                 continue
             pids = [process["pid"] for process in gpu["processes"]]
-            seen.findings.append(
-                load_cause("RW631").finding(
-                    f"{bytes_text(gpu['used'])} of {bytes_text(gpu['total'])} on GPU {i} of {host.name} are already taken",
-                    certain=True,
-                    severity="error" if gpu["used"] > _WRONG_SHARE * gpu["total"] else "warning",
-                    culprits=tuple(Place(host=host.name, pid=pid) for pid in pids[:4]) or (host.place,),
-                    why=", ".join(map(_holder_text, gpu["processes"])) or "by which process cannot be seen from here (a container?)",
-                )
+            seen.add(
+                "RW631",
+                f"{bytes_text(gpu['used'])} of {bytes_text(gpu['total'])} on GPU {i} of {host.name} are already taken",
+                host,
+                severity="error" if gpu["used"] > _WRONG_SHARE * gpu["total"] else "warning",
+                culprits=tuple(Place(host=host.name, pid=pid) for pid in pids[:4]) or (host.place,),
+                why=", ".join(map(_holder_text, gpu["processes"])) or "by which process cannot be seen from here (a container?)",
             )
     return seen
 

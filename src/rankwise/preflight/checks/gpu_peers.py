@@ -7,7 +7,6 @@ Warns with RW634.
 
 from __future__ import annotations
 
-from rankwise.causes import load_cause
 from rankwise.preflight.job import Facts, Here, Job, Seen, seeing_hosts
 
 GROUP = "gpus"
@@ -30,11 +29,5 @@ def judge(job: Job) -> Seen:
         seen.values[host.name] = f"{pairs - len(blocked)} of {pairs} pairs"
         if blocked:
             shown = ", ".join(f"{a}→{b}" for a, b in blocked[:6])
-            seen.findings.append(
-                load_cause("RW634").finding(
-                    f"GPUs of {host.name} cannot read each other's memory: {shown}{' …' * (len(blocked) > 6)}",
-                    certain=True,
-                    culprits=(host.place,),
-                )
-            )
+            seen.add("RW634", f"GPUs of {host.name} cannot read each other's memory: {shown}{' …' * (len(blocked) > 6)}", host)
     return seen

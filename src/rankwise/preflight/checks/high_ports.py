@@ -8,7 +8,6 @@ Fails with RW114.
 
 from __future__ import annotations
 
-from rankwise.causes import load_cause
 from rankwise.meet.links import blame
 from rankwise.preflight.job import Job, Seen
 
@@ -36,14 +35,11 @@ def judge(job: Job) -> Seen:
                 hows[pair] = f"{host.name} → {name}: {how.get('how', 'no answer')}"
     guilty = blame(bad, [pair for pair in good if pair not in bad])
     if bad:
-        names = set(guilty.hosts())
-        seen.findings.append(
-            load_cause("RW114").finding(
-                f"ports that the system picks are not reachable on {guilty.text()}",
-                certain=True,
-                culprits=tuple(host.place for host in job.hosts if host.name in names),
-                why=f"{next(iter(hows.values()))}; the hosts did meet at another port, so a firewall lets that one through and not the rest",
-                next=("let all TCP ports (or net.ipv4.ip_local_port_range) through between the hosts of the job",),
-            )
+        seen.add(
+            "RW114",
+            f"ports that the system picks are not reachable on {guilty.text()}",
+            job.named(guilty.hosts()),
+            why=f"{next(iter(hows.values()))}; the hosts did meet at another port, so a firewall lets that one through and not the rest",
+            next=("let all TCP ports (or net.ipv4.ip_local_port_range) through between the hosts of the job",),
         )
     return seen

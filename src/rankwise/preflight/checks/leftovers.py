@@ -14,7 +14,6 @@ from typing import Any
 
 import psutil
 
-from rankwise.causes import load_cause
 from rankwise.findings import Place
 from rankwise.preflight.job import Facts, Here, Job, Seen, seeing_hosts
 from rankwise.sizes import bytes_text, seconds_text
@@ -60,16 +59,14 @@ def judge(job: Job) -> Seen:
         seen.values[host.name] = f"{facts['count'] or 'none'}{unseen}"
         if facts["found"]:
             worst = max(facts["found"], key=lambda process: process["memory"])
-            seen.findings.append(
-                load_cause("RW617").finding(
-                    f"{facts['count']} process{'es' * (facts['count'] != 1)} of an earlier job still run{'s' * (facts['count'] == 1)} on {host.name}",
-                    certain=False,
-                    culprits=tuple(Place(host=host.name, pid=process["pid"]) for process in facts["found"][:4]),
-                    why=(
-                        f"the largest is {worst['program']} (pid {worst['pid']}, user {worst['user']}, rank {worst['rank']}): "
-                        f"{bytes_text(worst['memory'])}, {seconds_text(worst['age_s'])} old; its launcher is gone"
-                    ),
-                    next=(f"if they are yours and done: kill {' '.join(str(process['pid']) for process in facts['found'])}",),
-                )
+            seen.add(
+                "RW617",
+                f"{facts['count']} process{'es' * (facts['count'] != 1)} of an earlier job still run{'s' * (facts['count'] == 1)} on {host.name}",
+                host,
+                certain=False,
+                culprits=tuple(Place(host=host.name, pid=process["pid"]) for process in facts["found"][:4]),
+                why=f"the largest is {worst['program']} (pid {worst['pid']}, user {worst['user']}, rank {worst['rank']}): "
+                f"{bytes_text(worst['memory'])}, {seconds_text(worst['age_s'])} old; its launcher is gone",
+                next=(f"if they are yours and done: kill {' '.join(str(process['pid']) for process in facts['found'])}",),
             )
     return seen

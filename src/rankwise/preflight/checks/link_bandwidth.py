@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from statistics import median
 
-from rankwise.causes import load_cause
 from rankwise.preflight.job import Facts, Job, Seen
 from rankwise.preflight.measured import is_explained, pair_text, seeing_links, sort_links
 from rankwise.sizes import rate_text
@@ -30,16 +29,14 @@ def judge(job: Job) -> Seen:
     if found.bad:
         worst = min(_rate(link.facts) for link in found.bad)
         is_wrong = worst < max(_WRONG, usual * _WRONG_SHARE)
-        seen.findings.append(
-            load_cause("RW607").finding(
-                f"{found.blame.text()} move{'s' * (not found.blame.is_everywhere)} {rate_text(worst)}",
-                certain=is_wrong,
-                severity="error" if is_wrong else "warning",
-                culprits=tuple(host.place for host in job.hosts if host.name in found.culprit_hosts()),
-                why="; ".join(
-                    filter(None, [f"half of all links do {rate_text(usual)} or more" if len(links) > 2 else "", found.blame.why()])
-                ),
-            )
+        others = f"half of all links do {rate_text(usual)} or more" if len(links) > 2 else ""
+        seen.add(
+            "RW607",
+            f"{found.blame.text()} move{'s' * (not found.blame.is_everywhere)} {rate_text(worst)}",
+            job.named(found.blame.hosts()),
+            certain=is_wrong,
+            severity="error" if is_wrong else "warning",
+            why="; ".join(filter(None, [others, found.blame.why()])),
         )
     return seen
 

@@ -8,7 +8,6 @@ Fails with RW608, and says how much the path carries.
 
 from __future__ import annotations
 
-from rankwise.causes import load_cause
 from rankwise.preflight.job import Job, Seen
 from rankwise.preflight.measured import has_swallowed, pair_text, seeing_links, sort_links
 
@@ -25,13 +24,9 @@ def judge(job: Job) -> Seen:
     if found.bad:
         worst = min(found.bad, key=lambda link: link.facts["largest"])
         fits = worst.facts["largest"] + _HEADERS
-        seen.findings.append(
-            load_cause("RW608").finding(
-                f"packets above {fits} bytes vanish on {found.blame.text()}, where the interface allows {worst.facts['wanted'] + _HEADERS}",
-                certain=True,
-                culprits=tuple(host.place for host in job.hosts if host.name in found.culprit_hosts()),
-                why=found.blame.why(),
-                next=(f"ip link set IFACE mtu {fits} on every host",),
-            )
+        summary = (
+            f"packets above {fits} bytes vanish on {found.blame.text()}, where the interface allows {worst.facts['wanted'] + _HEADERS}"
         )
+        steps = (f"ip link set IFACE mtu {fits} on every host",)
+        seen.add("RW608", summary, job.named(found.blame.hosts()), why=found.blame.why(), next=steps)
     return seen

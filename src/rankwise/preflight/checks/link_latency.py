@@ -7,7 +7,6 @@ Fails with RW606 from 100 ms, warns from 10 ms.
 
 from __future__ import annotations
 
-from rankwise.causes import load_cause
 from rankwise.preflight.job import Job, Seen
 from rankwise.preflight.measured import SLOW_ANSWER_S, pair_text, seeing_links, sort_links
 from rankwise.sizes import seconds_text
@@ -24,13 +23,7 @@ def judge(job: Job) -> Seen:
     found = sort_links(links, lambda facts: facts["rtt_s"] >= _NOTABLE_S)
     if found.bad:
         worst = max(link.facts["rtt_s"] for link in found.bad)
-        seen.findings.append(
-            load_cause("RW606").finding(
-                f"a message and its answer take {seconds_text(worst)} on {found.blame.text()}",
-                certain=True,
-                severity="error" if worst >= SLOW_ANSWER_S else "warning",
-                culprits=tuple(host.place for host in job.hosts if host.name in found.culprit_hosts()),
-                why=found.blame.why(),
-            )
-        )
+        summary = f"a message and its answer take {seconds_text(worst)} on {found.blame.text()}"
+        severity = "error" if worst >= SLOW_ANSWER_S else "warning"
+        seen.add("RW606", summary, job.named(found.blame.hosts()), severity=severity, why=found.blame.why())
     return seen

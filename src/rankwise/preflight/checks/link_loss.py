@@ -7,7 +7,6 @@ Fails with RW605 from 5 % in one direction, warns from 2 %. Two rounds of pairs 
 
 from __future__ import annotations
 
-from rankwise.causes import load_cause
 from rankwise.preflight.job import Job, Seen
 from rankwise.preflight.measured import LOSSY, loss_of, pair_text, seeing_links, sort_links
 
@@ -23,15 +22,13 @@ def judge(job: Job) -> Seen:
         seen.values[pair_text(link)] = f"{facts['lost_out']:.0%} there, {facts['lost_back']:.0%} back"
     found = sort_links(links, lambda facts: loss_of(facts) >= _NOTABLE)
     if found.bad:
-        worst = max(found.bad, key=lambda link: loss_of(link.facts))
-        loss = loss_of(worst.facts)
-        seen.findings.append(
-            load_cause("RW605").finding(
-                f"{loss:.0%} of packets get lost on {found.blame.text()}",
-                certain=loss >= LOSSY,
-                severity="error" if loss >= LOSSY else "warning",
-                culprits=tuple(host.place for host in job.hosts if host.name in found.culprit_hosts()),
-                why=found.blame.why(),
-            )
+        loss = max(loss_of(link.facts) for link in found.bad)
+        seen.add(
+            "RW605",
+            f"{loss:.0%} of packets get lost on {found.blame.text()}",
+            job.named(found.blame.hosts()),
+            certain=loss >= LOSSY,
+            severity="error" if loss >= LOSSY else "warning",
+            why=found.blame.why(),
         )
     return seen

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from statistics import median
 
-from rankwise.causes import load_cause
 from rankwise.preflight.job import Facts, Here, Job, Seen, seeing_hosts
 from rankwise.preflight.limits import memory_limits
 from rankwise.sizes import bytes_text
@@ -37,18 +36,17 @@ def judge(job: Job) -> Seen:
         limited = "" if facts["source"] == "machine" else f", limited by {facts['source']} to {bytes_text(facts['limit'])}"
         seen.values[host.name] = f"{bytes_text(shares[host.name])} per rank{limited}"
     usual = median(shares.values()) if len(shares) > 1 else 0.0
-    for host in job.hosts:
-        if (share := shares.get(host.name)) is None or (share >= _COMFORT and share >= usual / 2):
+    for host in job.named(shares):
+        share = shares[host.name]
+        if share >= _COMFORT and share >= usual / 2:
             continue
         facts = host.of("memory")
         others = f"; the median of all hosts is {bytes_text(usual)}" if share < usual / 2 else ""
-        seen.findings.append(
-            load_cause("RW611").finding(
-                f"{host.name} has {bytes_text(share)} of memory for each of its {facts['ranks']} rank{'s' * (facts['ranks'] != 1)}",
-                certain=True,
-                severity="error" if share < _LEAST else "warning",
-                culprits=(host.place,),
-                why=f"{_SAID.get(facts['source'], facts['source'])}: {bytes_text(facts['left'])} left of {bytes_text(facts['limit'])}{others}",
-            )
+        seen.add(
+            "RW611",
+            f"{host.name} has {bytes_text(share)} of memory for each of its {facts['ranks']} rank{'s' * (facts['ranks'] != 1)}",
+            host,
+            severity="error" if share < _LEAST else "warning",
+            why=f"{_SAID.get(facts['source'], facts['source'])}: {bytes_text(facts['left'])} left of {bytes_text(facts['limit'])}{others}",
         )
     return seen

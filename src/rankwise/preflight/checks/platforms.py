@@ -13,8 +13,6 @@ import platform
 import re
 from pathlib import Path
 
-from rankwise.causes import load_cause
-from rankwise.meet.differences import find_difference
 from rankwise.preflight.job import Facts, Here, Job, Seen, seeing_hosts
 
 GROUP = "parity"
@@ -45,14 +43,7 @@ def judge(job: Job) -> Seen:
     for name, facts in facts_of.items():
         seen.values[name] = f"{facts['os']}, {facts['arch']}, {facts['cores']} × {facts['cpu']}"
     for key, title in _TITLES.items():
-        if differs := find_difference({name: str(facts[key]) for name, facts in facts_of.items()}):
-            seen.findings.append(
-                load_cause("RW623").finding(
-                    f"the {title} differs between hosts: {differs.text()}",
-                    certain=True,
-                    culprits=tuple(host.place for host in job.hosts if host.name in differs.odd),
-                )
-            )
+        seen.add_difference("RW623", f"the {title}", {name: str(facts[key]) for name, facts in facts_of.items()}, job)
     return seen
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 
-from rankwise.causes import load_cause
 from rankwise.preflight.job import Facts, Here, Job, Seen, seeing_hosts
 from rankwise.sizes import bytes_text
 
@@ -39,13 +38,11 @@ def judge(job: Job) -> Seen:
         free, wanted = facts["free"], _COMFORT * facts["ranks"]
         seen.values[host.name] = facts["error"] or f"{bytes_text(free)} free of {bytes_text(facts['size'])}"
         if facts["error"] or free < wanted:
-            seen.findings.append(
-                load_cause("RW613").finding(
-                    f"{_FOLDER} on {host.name} {facts['error'] or f'has {bytes_text(free)} free'}",
-                    certain=True,
-                    severity="error" if facts["error"] or free < _LEAST else "warning",
-                    culprits=(host.place,),
-                    why=f"{bytes_text(facts['size'])} in all, for {facts['ranks']} rank{'s' * (facts['ranks'] != 1)} and their DataLoader workers",
-                )
+            seen.add(
+                "RW613",
+                f"{_FOLDER} on {host.name} {facts['error'] or f'has {bytes_text(free)} free'}",
+                host,
+                severity="error" if facts["error"] or free < _LEAST else "warning",
+                why=f"{bytes_text(facts['size'])} in all, for {facts['ranks']} rank{'s' * (facts['ranks'] != 1)} and their DataLoader workers",
             )
     return seen

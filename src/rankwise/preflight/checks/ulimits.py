@@ -12,9 +12,7 @@ from __future__ import annotations
 import resource
 from pathlib import Path
 
-from rankwise.causes import load_cause
-from rankwise.findings import Finding
-from rankwise.preflight.job import Facts, Here, Host, Job, Seen, seeing_hosts
+from rankwise.preflight.job import Facts, Here, Job, Seen, seeing_hosts
 from rankwise.sizes import bytes_text
 
 GROUP = "resources"
@@ -43,31 +41,20 @@ def judge(job: Job) -> Seen:
         seen.values[host.name] = f"{'unlimited' if files is None else files} files, {lockable} locked"
         needed = _BARE + 4 * ranks  # a rank opens up to two connections to each other one, per group
         if files is not None and files < max(needed, _COMFORT):
-            seen.findings.append(_few_files(host, facts, needed, ranks))
-        if facts["rdma"] and locked is not None:
-            seen.findings.append(
-                load_cause("RW614").finding(
-                    f"{host.name} has RDMA devices but may lock only {lockable} of memory",
-                    certain=True,
-                    severity="warning",
-                    culprits=(host.place,),
-                    why="NCCL registers its buffers with the card, which locks them",
-                    next=("ulimit -l unlimited",),
-                )
+            hard = facts["files_hard"]
+            seen.add(
+                "RW614",
+                f"a process on {host.name} may open only {files} files",
+                host,
+                severity="error" if files < needed else "warning",
+                why=f"{ranks} ranks need about {needed} before any DataLoader worker or shared tensor",
+                next=(f"ulimit -n {hard if hard is not None and hard < 65536 else 65536}",),
             )
+        if facts["rdma"] and locked is not None:
+            why = "NCCL registers its buffers with the network card, which locks them"
+            summary = f"{host.name} has RDMA devices but may lock only {lockable} of memory"
+            seen.add("RW614", summary, host, severity="warning", why=why, next=("ulimit -l unlimited",))
     return seen
-
-
-def _few_files(host: Host, facts: Facts, needed: int, ranks: int) -> Finding:
-    hard = facts["files_hard"]
-    return load_cause("RW614").finding(
-        f"a process on {host.name} may open only {facts['files']} files",
-        certain=True,
-        severity="error" if facts["files"] < needed else "warning",
-        culprits=(host.place,),
-        why=f"{ranks} ranks need about {needed} before any DataLoader worker or shared tensor",
-        next=(f"ulimit -n {hard if hard is not None and hard < 65536 else 65536}",),
-    )
 
 
 def _finite(limit: int) -> int | None:

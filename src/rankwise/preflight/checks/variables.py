@@ -12,8 +12,6 @@ from __future__ import annotations
 import hashlib
 import re
 
-from rankwise.causes import load_cause
-from rankwise.meet.differences import find_difference
 from rankwise.preflight.job import Facts, Here, Job, Seen, seeing_hosts
 
 GROUP = "parity"
@@ -46,16 +44,8 @@ def judge(job: Job) -> Seen:
     for name, variables in facts_of.items():
         seen.values[name] = f"{len(variables)} set" if variables else "none set"
     for variable in sorted({variable for variables in facts_of.values() for variable in variables}):
-        differs = find_difference(_speakable({name: str(variables.get(variable, "not set")) for name, variables in facts_of.items()}))
-        if differs is not None:
-            seen.findings.append(
-                load_cause("RW125").finding(
-                    f"{variable} differs between hosts: {differs.text()}",
-                    certain=True,
-                    severity="warning" if _OWN.search(variable) else "error",
-                    culprits=tuple(host.place for host in job.hosts if host.name in differs.odd),
-                )
-            )
+        values = _speakable({name: str(variables.get(variable, "not set")) for name, variables in facts_of.items()})
+        seen.add_difference("RW125", variable, values, job, severity="warning" if _OWN.search(variable) else "error")
     return seen
 
 

@@ -15,8 +15,6 @@ import re
 from importlib import metadata
 from pathlib import Path
 
-from rankwise.causes import load_cause
-from rankwise.findings import Finding
 from rankwise.meet.differences import find_difference
 from rankwise.preflight.job import Facts, Here, Job, Seen, seeing_hosts
 
@@ -53,37 +51,20 @@ def look(here: Here) -> Facts:
 def judge(job: Job) -> Seen:
     seen = Seen()
     facts_of = {host.name: facts for host, facts in seeing_hosts(job, "versions", seen)}
-    for host in job.hosts:
-        if facts := facts_of.get(host.name):
-            cuda = "" if facts["cuda"] == "none" else f", CUDA {facts['cuda']}, NCCL {facts['nccl']}"
-            seen.values[host.name] = f"Python {facts['python']}, torch {facts['torch']}{cuda}"
-            if facts["error"]:
-                seen.findings.append(
-                    load_cause("RW624").finding(
-                        f"torch cannot be imported on {host.name}", certain=True, culprits=(host.place,), why=facts["error"]
-                    )
-                )
+    for host in job.named(facts_of):
+        facts = facts_of[host.name]
+        cuda = "" if facts["cuda"] == "none" else f", CUDA {facts['cuda']}, NCCL {facts['nccl']}"
+        seen.values[host.name] = f"Python {facts['python']}, torch {facts['torch']}{cuda}"
+        if facts["error"]:
+            seen.add("RW624", f"torch cannot be imported on {host.name}", host, why=facts["error"])
     broken = {name for name, facts in facts_of.items() if facts["error"]}
     for key, title in _TITLES.items():
         sound = {name: str(facts[key]) for name, facts in facts_of.items() if name not in broken or key in ("python", "driver", "torch")}
-        seen.findings += _differing(job, key, title, sound)
+        only_patch = key == "python" and len({value.rpartition(".")[0] for value in sound.values()}) == 1
+        differs = find_difference(sound)
+        why = f"all others have {differs.usual}" if differs and differs.usual is not None else ""
+        seen.add_difference("RW123", title, sound, job, severity="warning" if key in _MINOR or only_patch else "error", why=why)
     return seen
-
-
-def _differing(job: Job, key: str, title: str, values: dict[str, str]) -> list[Finding]:
-    differs = find_difference(values)
-    if differs is None:
-        return []
-    only_patch = key == "python" and len({value.rpartition(".")[0] for value in values.values()}) == 1
-    return [
-        load_cause("RW123").finding(
-            f"{title} differs between hosts: {differs.text()}",
-            certain=True,
-            severity="warning" if key in _MINOR or only_patch else "error",
-            culprits=tuple(host.place for host in job.hosts if host.name in differs.odd),
-            why=f"all others have {differs.usual}" if differs.usual is not None else "",
-        )
-    ]
 
 
 def _installed(name: str) -> str:
@@ -104,9 +85,8 @@ def _driver() -> str:
 def _nccl_net(here: Here) -> str:
     """The plugin NCCL would load: named by its variable, or found where the loader looks."""
     plugin = here.environ.get("NCCL_NET_PLUGIN", "")
-    names = [f"libnccl-net{'-' + plugin if plugin else ''}.so"]
-    for folder in here.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep):
-        for name in names:
-            if folder and (Path(folder) / name).exists():
-                return name
+    name = f"libnccl-net{'-' + plugin if plugin else ''}.so"
+    folders = here.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
+    if any(folder and (Path(folder) / name).exists() for folder in folders):
+        return name
     return ctypes.util.find_library("nccl-net") or "none"

@@ -90,9 +90,7 @@ def pass_began(loader: Any, iterator: Any, frame: Any) -> None:
         is_iterable=isinstance(dataset, _class("torch.utils.data", "IterableDataset")),
         workers=int(getattr(loader, "num_workers", 0) or 0),
         batch_size=_whole(getattr(loader, "batch_size", None)),
-        base_seed=_seed(getattr(iterator, "_base_seed", None)),
         backwards=window.backwards,
-        pinned=bool(getattr(loader, "pin_memory", False)),
         prefetch=_whole(getattr(loader, "prefetch_factor", None)),
         data_sum=_dataset_sum(dataset) if n == 0 else None,
     )
@@ -355,10 +353,6 @@ def _length(dataset: Any) -> int | None:
 
 def _whole(value: Any) -> int | None:
     return value if type(value) is int else None
-
-
-def _seed(value: Any) -> int | None:
-    return int(value) & 0x7FFFFFFFFFFFFFFF if value is not None else None
 
 
 def _id(value: Any) -> Any:

@@ -39,9 +39,7 @@ def process_ends() -> None:
     steps.at_end()
     times.at_end()
     value, count = loss.mean()
-    record.write(
-        "end", spent_ms=round(record.spent_ns() / 1e6, 3), loss=value, losses=count, forwards=window.forwards, backwards=window.backwards
-    )
+    record.write("end", loss=value, losses=count, forwards=window.forwards, backwards=window.backwards)
     record.flush()
     spans.flush()
 

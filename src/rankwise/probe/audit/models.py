@@ -48,7 +48,6 @@ def wrapped(wrapper: Any, site: int) -> None:
         i=one.number,
         site=site,
         broadcast_buffers=bool(getattr(wrapper, "broadcast_buffers", True)),
-        find_unused=bool(getattr(wrapper, "find_unused_parameters", False)),
         ranks=_ranks_of(group),
         parameters=sum(1 for _ in wrapper.module.parameters()),
         reduced=len(one.reduced),

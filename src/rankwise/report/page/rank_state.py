@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rankwise.evidence.collectives import Entry
 from rankwise.evidence.records import Ended, Frame, RankEvidence
+from rankwise.findings import signal_name
 from rankwise.report.page.markup import Html, classes, tag
 from rankwise.report.page.scene import Scene, main_stack, user_stack
 from rankwise.report.places import op_text
@@ -104,17 +104,10 @@ def _ended_text(rank: RankEvidence) -> str:
     if ended.kind == "exception" and rank.raised:
         return f"raised {rank.raised[0].type}"
     if ended.kind == "signal":
-        return f"killed by {_signal_name(ended.signal)}"
+        return f"killed by {signal_name(ended.signal or 0)}"
     words = {"finished": "finished", "exception": "raised", "sys_exit": "exited", "os_exit": "left by os._exit", "vanished": "vanished"}
     code = f" with {ended.code}" if ended.code and ended.kind in ("sys_exit", "os_exit") else ""
     return words.get(ended.kind, ended.kind) + code
-
-
-def _signal_name(number: int | None) -> str:
-    try:
-        return signal.Signals(number or 0).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def _pending_and_last(rank: RankEvidence) -> tuple[Entry | None, Entry | None]:

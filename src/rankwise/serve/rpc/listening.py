@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -119,23 +120,14 @@ class GrpcServer:
                 await context.abort(grpc.StatusCode.NOT_FOUND, "there is no such service")
             return HealthResponse(status=status)
 
-        async def follow(request: Any, context: Any) -> AsyncIterator[Any]:
-            async for response in watch(request.service, self._health):
-                yield response
-
         return {
             "Check": grpc.unary_unary_rpc_method_handler(check, takes.FromString, HealthResponse.SerializeToString),
-            "Watch": grpc.unary_stream_rpc_method_handler(follow, takes.FromString, HealthResponse.SerializeToString),
+            "Watch": grpc.unary_stream_rpc_method_handler(partial(watch, self._health), takes.FromString, HealthResponse.SerializeToString),
         }
 
     def _reflection_handlers(self) -> dict[str, Any]:
         takes, gives = (message(f"grpc.reflection.v1alpha.ServerReflection{what}") for what in ("Request", "Response"))
-
-        async def info(requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
-            async for response in reflect(requests):
-                yield response
-
-        return {"ServerReflectionInfo": grpc.stream_stream_rpc_method_handler(info, takes.FromString, gives.SerializeToString)}
+        return {"ServerReflectionInfo": grpc.stream_stream_rpc_method_handler(reflect, takes.FromString, gives.SerializeToString)}
 
 
 def _metadata(context: Any) -> dict[str, str | bytes]:

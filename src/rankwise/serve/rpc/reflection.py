@@ -16,7 +16,7 @@ SERVING, NOT_SERVING, SERVICE_UNKNOWN = 1, 2, 3
 _LOOK_S = 1.0
 
 
-async def reflect(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+async def reflect(requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
     async for request in requests:
         yield _reflected(request)
 
@@ -47,10 +47,10 @@ def health_of(service: str, health: Health) -> int:
     return NOT_SERVING if health.why_not_ready() else SERVING
 
 
-async def watch(service: str, health: Health) -> AsyncIterator[Any]:
+async def watch(health: Health, request: Any, context: Any) -> AsyncIterator[Any]:
     last = None
     while True:
-        status = health_of(service, health)
+        status = health_of(request.service, health)
         if status != last:
             yield HealthResponse(status=status)
             last = status
