@@ -270,7 +270,7 @@ def test_an_input_that_is_written_anew_while_it_is_read_is_told(tmp_path: Path, 
         return rankwise.predict(lambda: model, path, tmp_path / "out.jsonl", **named, **JOB)
 
     if is_refused:
-        with pytest.raises(PredictError, match="RW831 .*was changed while it was read"):
+        with pytest.raises(PredictError, match=r"RW831 .*was changed while it was read"):
             job()
         assert not (tmp_path / "out.jsonl").exists()
     else:

@@ -87,7 +87,7 @@ def test_a_worker_that_starts_later_has_the_weights_of_the_first_or_none(
         (tmp_path / name).symlink_to(target) if is_link else (tmp_path / target).rename(tmp_path / name)
 
     if not is_link:
-        with pytest.raises(rankwise.RankwiseError, match="RW831 .*last.pt was changed while the job ran"):
+        with pytest.raises(rankwise.RankwiseError, match=r"RW831 .*last.pt was changed while the job ran"):
             run(tmp_path, model="swapping", weights=tmp_path / "last.pt", workers=1)
         return
     run(tmp_path, model="swapping", weights=tmp_path / "last.pt", workers=1)

@@ -19,7 +19,7 @@ from rankwise.causes import load_cause
 from rankwise.errors import TrainError, UsageError
 from rankwise.findings import Finding
 from rankwise.train import committed, group
-from rankwise.train.captured import check_plain, find_misfit, on_cpu, restore_rng, rng_state, same_weights, seed_rng
+from rankwise.train.captured import check_plain, find_misfit, first_not_plain, on_cpu, restore_rng, rng_state, same_weights, seed_rng
 from rankwise.train.committed import STATE, Saved, not_written, unsafe
 from rankwise.train.distcp import asked_for
 from rankwise.train.group import rank_zero
@@ -141,7 +141,7 @@ class Checkpoints:
         try:
             check_plain(state)
         except Exception as error:
-            why = str(error).splitlines()[0] if str(error) else type(error).__name__
+            why = first_not_plain(state) or (str(error).splitlines()[0] if str(error) else type(error).__name__)
             raise TrainError(
                 load_cause("RW710").finding("the state to be saved could not be loaded again", certain=True, why=why)
             ) from error
