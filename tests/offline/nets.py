@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -126,3 +127,23 @@ def quitting() -> Callable[[torch.Tensor], torch.Tensor]:
 
 def exit_at_once() -> None:
     sys.exit(0)
+
+
+class Swapping(nn.Module):
+    """Its second batch puts new.pt in the place of the weights, once, and ends the worker."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self._calls = build(), 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self._calls += 1
+        folder = Path(os.environ["PREDICT_SWAP"])
+        if self._calls == 2 and (folder / "new.pt").exists():
+            os.replace(folder / "new.pt", folder / "last.pt")
+            os._exit(9)
+        return self.net(x)
+
+
+def swapping() -> nn.Module:
+    return Swapping()

@@ -250,3 +250,28 @@ def test_names_that_are_one_as_text_do_not_replace_each_other(tmp_path: Path) ->
         rankwise.predict(build, kept, tmp_path / "c.jsonl", columns=("x",), keep=("note",), **JOB)
 
     assert (one.failed, two.failed) == (3, 3)
+
+
+@pytest.mark.parametrize(("kind", "how", "is_refused"), [("npy", "r+b", True), ("jsonl", "r+b", True), ("jsonl", "ab", False)])
+def test_an_input_that_is_written_anew_while_it_is_read_is_told(tmp_path: Path, kind: str, how: str, is_refused: bool) -> None:
+    path, named = write(tmp_path, kind, 64)
+    calls: list[int] = []
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        if calls == [16]:
+            content = path.read_bytes()
+            with path.open(how) as file:
+                file.write(content if how == "r+b" else content.splitlines(keepends=True)[-1])
+            os.utime(path, ns=(1, 1))  # file systems that keep time by the tick must not hide it
+        calls.append(len(x))
+        return x
+
+    def job() -> Any:
+        return rankwise.predict(lambda: model, path, tmp_path / "out.jsonl", **named, **JOB)
+
+    if is_refused:
+        with pytest.raises(PredictError, match=r"RW831 .*was changed while it was read"):
+            job()
+        assert not (tmp_path / "out.jsonl").exists()
+    else:
+        assert job().rows >= 64

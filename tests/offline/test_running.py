@@ -20,6 +20,7 @@ from rankwise.offline import journal, parts, running
 from rankwise.offline.sizing import Choice
 from rankwise.offline.workspace import PredictError, folder_of
 from tests.families import mostly_live
+from tests.offline import nets
 from tests.offline.inputs import KINDS, rows, write
 from tests.offline.nets import build
 
@@ -71,6 +72,27 @@ def test_a_ddp_checkpoint_goes_straight_in(tmp_path: Path) -> None:
     with torch.inference_mode():
         wanted = model.module(torch.from_numpy(rows(COUNT))).numpy()
     np.testing.assert_allclose(np.load(tmp_path / "out.npy"), wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize("is_link", [True, False])
+def test_a_worker_that_starts_later_has_the_weights_of_the_first_or_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_link: bool
+) -> None:
+    monkeypatch.setenv("PREDICT_SWAP", str(tmp_path))
+    first, second = nets.Swapping(), nets.Swapping()
+    torch.nn.init.ones_(second.net[0].weight)
+    for name, model in (("first", first), ("second", second)):
+        torch.save(model.state_dict(), tmp_path / f"{name}.pt")
+    for name, target in (("last.pt", "first.pt"), ("new.pt", "second.pt")):
+        (tmp_path / name).symlink_to(target) if is_link else (tmp_path / target).rename(tmp_path / name)
+
+    if not is_link:
+        with pytest.raises(rankwise.RankwiseError, match=r"RW831 .*last.pt was changed while the job ran"):
+            run(tmp_path, model="swapping", weights=tmp_path / "last.pt", workers=1)
+        return
+    run(tmp_path, model="swapping", weights=tmp_path / "last.pt", workers=1)
+    with torch.inference_mode():
+        np.testing.assert_allclose(np.load(tmp_path / "out.npy"), first.net(torch.from_numpy(rows(COUNT))).numpy(), atol=1e-6)
 
 
 def test_a_program_needs_no_code(tmp_path: Path) -> None:

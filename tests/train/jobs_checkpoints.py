@@ -18,8 +18,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn.functional import mse_loss
 
+from rankwise.errors import UsageError
 from rankwise.train import Checkpoints, Loader, Step, committed, group, sharded_optimizer, wrap
 from rankwise.train.captured import seed_rng
 from tests.train.jobs import flat, regression_data
@@ -289,3 +291,23 @@ def tied_and_cut(folder: Path) -> tuple[int, bool]:
     checkpoints.wait()
     state = torch.load(checkpoints.latest(), weights_only=True)["model"]
     return os.path.getsize(checkpoints.latest()), state["0.weight"].data_ptr() == state["1.weight"].data_ptr()
+
+
+def saved_in_parts(folder: Path, kind: str) -> tuple[str, float]:
+    """What is said where rank 0 alone would write, and how far a model is from the one whose parts all ranks wrote."""
+    models = [in_parts(nn.Linear(8, 6), kind) for _ in range(2)]
+    try:
+        Checkpoints(folder / "whole", model=models[0])
+        said = ""
+    except UsageError as error:
+        said = str(error)
+    Checkpoints(folder / "parts", model=models[0], sharded=True).save(1)
+    Checkpoints(folder / "parts", model=models[1], sharded=True).resume()
+    x = torch.ones(3, 8)
+    return said, (models[0](x) - models[1](x)).abs().max().item()
+
+
+def in_parts(model: nn.Module, kind: str) -> nn.Module:
+    if kind == "fsdp1":
+        return FullyShardedDataParallel(model, device_id=torch.device("cpu"))
+    return fully_shard(model)

@@ -233,6 +233,13 @@ def test_a_good_checkpoint_is_never_replaced(farm: Farm, tmp_path: Path, options
     assert farm.run("saved_twice", 2, jobs=JOBS, folder=tmp_path, **options) == [(True, [".writer", "last.pt", "step-00000001"])] * 2
 
 
+@pytest.mark.parametrize("kind", ["fsdp1", "fsdp2"])
+def test_a_model_in_parts_is_saved_by_all_ranks_or_refused(farm: Farm, tmp_path: Path, kind: str) -> None:
+    for said, difference in farm.run("saved_in_parts", 2, jobs=JOBS, folder=tmp_path, kind=kind):
+        assert "model is in parts on several ranks" in said
+        assert difference == 0.0
+
+
 def test_tied_weights_are_written_once_and_parts_without_the_whole(farm: Farm, tmp_path: Path) -> None:
     size, is_tied = farm.alone("tied_and_cut", jobs=JOBS, folder=tmp_path)
 
@@ -287,9 +294,10 @@ def test_a_checkpoint_that_resume_would_pass_over_is_told_and_not_written(tmp_pa
     assert checkpoints.latest() == tmp_path / "step-00000100" / "state.pt"
 
 
-def test_other_weights_under_a_step_that_is_there_are_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sharded", [False, True])
+def test_other_weights_under_a_step_that_is_there_are_told(tmp_path: Path, sharded: bool) -> None:
     model = nn.Linear(2, 2)
-    checkpoints = train.Checkpoints(tmp_path, model=model)
+    checkpoints = train.Checkpoints(tmp_path, model=model, sharded=sharded)
     checkpoints.save(1)
     assert checkpoints.save(1)
     nn.init.ones_(model.weight)
@@ -319,6 +327,7 @@ def test_what_could_not_be_loaded_again_is_a_finding(tmp_path: Path, value: Any)
         train.Checkpoints(tmp_path, model=nn.Linear(2, 2), other=_Kept(value)).save(1)
 
     assert caught.value.finding.code == "RW710"
+    assert isinstance(value, torch.Tensor) or "state['other']['value'] is a _Pair" in caught.value.finding.why
 
 
 def test_a_tensor_and_its_conjugate_view_stay_two(tmp_path: Path) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import chain, zip_longest
 from typing import Any
 
 import pytest
+from torch.utils.data import IterableDataset, get_worker_info
 
+from rankwise.train.loader import Loader
 from tests.train.farm import Farm
 
 
@@ -117,3 +120,17 @@ def test_wrong_options_are_refused_in_plain_words(farm: Farm, options: dict[str,
 
     assert outcome.code == "RW001"
     assert said in outcome.error
+
+
+class SharedAmongWorkers(IterableDataset[int]):
+    """Cuts itself by worker, as PyTorch's documentation shows it."""
+
+    def __iter__(self) -> Iterator[int]:
+        worker = get_worker_info()
+        return iter(range(23) if worker is None else range(worker.id, 23, worker.num_workers))
+
+
+def test_a_stream_that_is_shared_out_among_workers_loses_nothing() -> None:
+    loader = Loader(SharedAmongWorkers(), batch_size=4, num_workers=2, multiprocessing_context="fork")
+
+    assert [sample for batch in loader for sample in batch.tolist()] == list(range(23))

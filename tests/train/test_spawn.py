@@ -224,3 +224,29 @@ if __name__ == "__main__":
 
     assert done.returncode == 1
     assert "ended with exit code 5" in done.stderr
+
+
+def test_what_threads_and_exit_handlers_of_a_worker_write_is_there_when_spawn_returns(tmp_path: Path) -> None:
+    done = run(
+        """\
+import atexit, threading, time
+from pathlib import Path
+import rankwise
+
+def write(name):
+    time.sleep(0.3)  # a checkpoint takes its time
+    Path(name).write_text("all of it")
+
+def work():
+    atexit.register(write, "at exit")
+    threading.Thread(target=write, args=("in a thread",)).start()
+    return "done"
+
+if __name__ == "__main__":
+    assert rankwise.spawn(work, 1) == ["done"]
+    assert Path("in a thread").read_text() == Path("at exit").read_text() == "all of it"
+""",
+        tmp_path,
+    )
+
+    assert done.returncode == 0, done.stderr

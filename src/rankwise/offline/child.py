@@ -17,9 +17,11 @@ import numpy as np
 import torch
 
 from rankwise.errors import RankwiseError, UnreadableInput, UsageError
+from rankwise.files import stamp_of
 from rankwise.offline.addresses import is_address, path_or_address
 from rankwise.offline.batches import FILE_COLUMN, as_column
 from rankwise.offline.values import as_array, by_text, is_numbers, named_parts, own, plain
+from rankwise.offline.workspace import PredictError
 from rankwise.pool.api.model import named_list, output_names
 from rankwise.pool.workers.runner import is_out_of_memory, run_divided
 from rankwise.weights.building import import_callable
@@ -41,9 +43,15 @@ def build_runner(build: Any, weights: str, load: str, stack: bool) -> Runner:
     return Runner(model, load, stack)
 
 
-def build_in_worker(**recipe: Any) -> Any:
-    """The same for a pool. A finding (weights that do not fit) comes back as the answer to the first batch, not as a traceback."""
+def build_in_worker(stamp: tuple[str, tuple[int, int]] | None = None, **recipe: Any) -> Any:
+    """The same for a pool. A finding (weights that do not fit) comes back as the answer to the first batch, not as a traceback.
+
+    `stamp`: the file whose weights the job has, and what it was known by when the job began."""
     try:
+        if stamp is not None and stamp_of(stamp[0]) != stamp[1]:
+            why = "a worker that was started later would answer with other weights than those before it"
+            steps = ("give weights that stay as they are, and --restart",)
+            raise PredictError("RW831", f"{stamp[0]} was changed while the job ran", why=why, next=steps)
         return build_runner(**recipe)
     except RankwiseError as error:
         finding = error.finding.to_dict()

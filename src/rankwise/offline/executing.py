@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from rankwise.errors import RankwiseError, UsageError
+from rankwise.files import stamp_of
 from rankwise.findings import Finding
 from rankwise.offline.batches import FILE_COLUMN, Batch, is_arrow, join_columns, taken
 from rankwise.offline.parts import Results
@@ -66,6 +67,11 @@ class Executor(Protocol):
     def close(self) -> None: ...
 
 
+def program_of(build: Any) -> str:
+    """The path of a `.pt2` program; empty for what is built by code."""
+    return build if isinstance(build, str) and build.endswith(".pt2") else ""
+
+
 def start(recipe: Recipe) -> Executor:
     return InProcess(recipe) if recipe.workers == 0 else InPool(recipe)
 
@@ -109,7 +115,9 @@ class InPool:
     def __init__(self, recipe: Recipe) -> None:
         from rankwise.pool import Model, Pool
 
-        options = {"build": recipe.build, "weights": recipe.weights, "load": recipe.load, "stack": recipe.stack}
+        options: dict[str, Any] = {"build": recipe.build, "weights": recipe.weights, "load": recipe.load, "stack": recipe.stack}
+        if recipe.engine == "processes" and (file := recipe.weights or program_of(recipe.build)):
+            options["stamp"] = (file, stamp_of(file))  # a worker may start hours after the first one
         model = Model("rankwise.offline.child:build_in_worker", kwargs=options, device=recipe.device, limit_s=recipe.limit_s)
         self._pool = Pool({"model": model}, workers=recipe.workers, engine=recipe.engine, address=recipe.address)
         self.workers, self.patience, self.ran_out, self.peak_bytes = len(self._pool.plan.seats), 0, False, 0

@@ -97,6 +97,18 @@ def file_identity(path: Place) -> dict[str, Any]:
     return {"path": str(path.resolve()), "bytes": facts.st_size, "changed_ns": facts.st_mtime_ns}
 
 
+_GROWING = (".csv", ".tsv", ".jsonl", ".ndjson")  # a line more at the end changes no row
+
+
+def was_rewritten(known: dict[str, Any]) -> bool:
+    """Whether a file of this machine is not what it was; one that is gone is still being read."""
+    try:
+        now = file_identity(Path(known["path"])) if "changed_ns" in known else known
+    except OSError:
+        return False
+    return now != known and not (known["path"].endswith(_GROWING) and now["bytes"] > known["bytes"])
+
+
 def folder_identity(folder: Place, names: list[str]) -> dict[str, Any]:
     """The same over these files in it."""
     digest = hashlib.sha256()

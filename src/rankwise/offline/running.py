@@ -16,7 +16,7 @@ from rankwise.offline.batches import Batch, Selection
 from rankwise.offline.checking import Options, check_apart, check_columns, check_is_path, check_options, check_output, check_replaceable
 from rankwise.offline.executing import Executor, FirstRowsFail, Recipe, of_model, start
 from rankwise.offline.format import Source
-from rankwise.offline.identity import first_rows_digest, identity_of, is_certain
+from rankwise.offline.identity import first_rows_digest, identity_of, is_certain, was_rewritten
 from rankwise.offline.journal import Gone
 from rankwise.offline.lazy import check_arrow
 from rankwise.offline.output import check_fits, write_errors, write_output
@@ -91,7 +91,8 @@ def predict(
     if weights and not Path(weights).exists():
         raise UsageError(f"there are no weights at {weights}", next=("check the path",))
     source = open_source(input, selection)
-    recipe = Recipe(build, str(weights or ""), load, bool(stack), device, options.workers, engine=options.engine, address=options.address)
+    pinned = str(Path(weights).resolve()) if weights else ""  # `last.pt` may point to another file before the last worker has started
+    recipe = Recipe(build, pinned, load, bool(stack), device, options.workers, engine=options.engine, address=options.address)
     work = _Work(source, recipe, identity_of(recipe, source, selection, options.batch), options, on_progress)
     while True:
         try:
@@ -238,6 +239,9 @@ class _Job:
             self._flush(part)
 
     def _flush(self, part: Part) -> None:
+        if was_rewritten(self._source.identity):
+            summary = f"{self._source.identity['path']} was changed while it was read, so its rows may be of two versions"
+            raise PredictError("RW831", summary, next=("--restart, when nobody writes to it any more",))
         end = part.first_row + part.length
         self._space.add(part, self._positions.get(end))
         self._positions = {row: position for row, position in self._positions.items() if row > end}

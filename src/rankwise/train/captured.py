@@ -76,6 +76,19 @@ def check_plain(state: Any) -> None:
     torch.load(buffer, weights_only=True)
 
 
+def first_not_plain(thing: Any, where: str = "state") -> str:
+    """Where in a state that cannot be loaded again its first object of another class is, and of which; empty if none is found."""
+    if type(thing) in _PLAIN:
+        return ""
+    if isinstance(thing, dict) or type(thing) in (list, tuple):
+        items = thing.items() if isinstance(thing, dict) else enumerate(thing)
+        return next((found for key, value in items if (found := first_not_plain(value, f"{where}[{key!r}]"))), "")
+    return f"{where} is a {type(thing).__qualname__}"
+
+
+_PLAIN = (torch.Tensor, nn.Parameter, int, float, complex, bool, str, bytes, type(None), torch.Size, torch.dtype, torch.device)
+
+
 def same_weights(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether two state dicts hold the same bits; what is no tensor is not looked at."""
     ours, theirs = ({name: value for name, value in side.items() if isinstance(value, torch.Tensor)} for side in (one, other))

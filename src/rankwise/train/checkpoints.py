@@ -11,13 +11,15 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.tensor import DTensor
 
 from rankwise.causes import load_cause
 from rankwise.errors import TrainError, UsageError
 from rankwise.findings import Finding
 from rankwise.train import committed, group
-from rankwise.train.captured import check_plain, find_misfit, on_cpu, restore_rng, rng_state, same_weights, seed_rng
+from rankwise.train.captured import check_plain, find_misfit, first_not_plain, on_cpu, restore_rng, rng_state, same_weights, seed_rng
 from rankwise.train.committed import STATE, Saved, not_written, unsafe
 from rankwise.train.distcp import asked_for
 from rankwise.train.group import rank_zero
@@ -54,6 +56,9 @@ class Checkpoints:
         if sharded and any(isinstance(thing, ZeroRedundancyOptimizer) for thing in things.values()):
             why = "ZeroRedundancyOptimizer can be saved only from one rank, which it sends everything to"
             raise UsageError("sharded checkpoints cannot hold a sharded_optimizer", why=why, next=("leave out sharded=True",))
+        if not sharded and group.world_size() > 1 and (parts := [name for name, thing in things.items() if _is_in_parts(thing)]):
+            why = "rank 0 would save its own part as if it were the whole: FSDP or tensor parallelism keeps the others on other ranks"
+            raise UsageError(f"{', '.join(parts)} is in parts on several ranks", why=why, next=("Checkpoints(…, sharded=True)",))
         self.folder, self.keep = Path(folder).absolute(), keep  # a program may change its working directory
         self.asynchronous, self.sharded = asynchronous, sharded
         self.findings: list[Finding] = []  # checkpoints that could not be written, or not be read
@@ -136,7 +141,7 @@ class Checkpoints:
         try:
             check_plain(state)
         except Exception as error:
-            why = str(error).splitlines()[0] if str(error) else type(error).__name__
+            why = first_not_plain(state) or (str(error).splitlines()[0] if str(error) else type(error).__name__)
             raise TrainError(
                 load_cause("RW710").finding("the state to be saved could not be loaded again", certain=True, why=why)
             ) from error
@@ -176,11 +181,7 @@ class Checkpoints:
     def _find_other_weights(self, step: int, weights: dict[str, Any]) -> Finding | None:
         """A checkpoint that is there is never replaced: that is told where it is not the one that was to be written."""
         there = _read(Saved(step, committed.path_of(self.folder, step)).state)
-        if same_weights(weights, there.get("model", {})):
-            return None
-        summary = f"the checkpoint of step {step} was not written: one with other weights has this number, and was kept"
-        step_to_take = ("give each save a number of its own: checkpoints.save(step.count)",)
-        return load_cause("RW707").finding(summary, certain=True, next=step_to_take)
+        return None if same_weights(weights, there.get("model", {})) else committed.other_weights(step)
 
     def _write_beside(self, step: int, state: dict[str, Any]) -> None:
         try:
@@ -243,6 +244,15 @@ class Checkpoints:
             restore_rng(generators[group.rank()])
         else:
             seed_rng(saved.step, group.rank(), group.world_size())
+
+
+def _is_in_parts(thing: Any) -> bool:
+    if not isinstance(thing, nn.Module):
+        return False
+    tensors = (tensor for tensor in thing.parameters() if isinstance(tensor, DTensor))
+    return any(isinstance(module, FullyShardedDataParallel) for module in thing.modules()) or any(
+        not placement.is_replicate() for tensor in tensors for placement in tensor.placements
+    )
 
 
 def _read(path: Path) -> dict[str, Any]:

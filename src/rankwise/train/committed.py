@@ -220,6 +220,11 @@ def _flush_folder(path: Path) -> None:
         os.close(fd)
 
 
+def other_weights(step: int) -> Finding:
+    summary = f"the checkpoint of step {step} was not written: one with other weights has this number, and was kept"
+    return load_cause("RW707").finding(summary, certain=True, next=("give each save a number of its own: checkpoints.save(step.count)",))
+
+
 def not_written(folder: Path, step: int, error: OSError) -> Finding:
     there = all_saved(folder)
     try:

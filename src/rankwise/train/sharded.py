@@ -12,11 +12,12 @@ import torch.distributed.checkpoint.state_dict_saver as dcp_saver
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.tensor import DTensor
 
 from rankwise.errors import TrainError
 from rankwise.findings import Finding
 from rankwise.train import committed, group
-from rankwise.train.captured import find_names_misfit, misfit
+from rankwise.train.captured import find_names_misfit, misfit, same_weights
 from rankwise.train.committed import STATE, damaged, not_written, unsafe
 from rankwise.train.distcp import METADATA, Planner, Reader, Refused, read_metadata
 from rankwise.train.group import rank_zero
@@ -27,6 +28,8 @@ SHARDS = "shards"
 def save_sharded(folder: Path, step: int, things: dict[str, Any], rest: dict[str, Any], keep: int) -> Finding | None:
     """All ranks write; rank 0 commits when everybody has."""
     partial = rank_zero(lambda: _begin(folder, step))
+    if partial is None:
+        return None if _has_same_weights(committed.path_of(folder, step), things) else committed.other_weights(step)
     if not isinstance(partial, Path):
         return partial
     state = _weights(things)  # what it raises is the caller's to hear; from dcp.save on, the ranks must fail together
@@ -61,6 +64,23 @@ def load_sharded(path: Path, things: dict[str, Any]) -> None:
         model_state_dict=state["model"],
         optim_state_dict=state.get("optimizer", {}),
     )
+
+
+def _has_same_weights(path: Path, things: dict[str, Any]) -> bool:
+    """Whether the checkpoint that is there holds what this one would; all ranks say the same."""
+    own = {name: value for name, value in _weights(things)["model"].items() if isinstance(value, torch.Tensor)}
+    there = {name: value.detach().clone() for name, value in own.items()}
+    try:
+        metadata = _read_alike(path / SHARDS, {"model": own})
+        dcp_loader.load({"model": there}, storage_reader=Reader(path / SHARDS, metadata), planner=Planner())
+    except (TrainError, CheckpointException):  # of another model, or not readable
+        return False
+    return all(group.gathered(same_weights(_locals(own), _locals(there))))
+
+
+def _locals(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """This rank's parts."""
+    return {name: (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach() for name, tensor in tensors.items()}
 
 
 def _read_alike(folder: Path, state: dict[str, Any]) -> Metadata:

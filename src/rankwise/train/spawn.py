@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import logging
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -23,7 +24,10 @@ from rankwise.causes import load_cause
 from rankwise.errors import RankwiseError, UsageError, WorkerError, headline
 from rankwise.findings import Finding, Place, ranks_text, signal_name
 
+log = logging.getLogger("rankwise.train")
+
 _END_GRACE_S = 5.0
+_LEAVE_S = 300.0
 _SETTLE_S = 1.0
 _NO_GUARD_CODE = 97
 _SPAWNED = "RANKWISE_SPAWNED"  # set in workers, so that a script without the guard is told from a worker that spawns on purpose
@@ -43,13 +47,17 @@ def spawn(fn: Callable[..., Any], nproc: int, *args: Any) -> list[Any]:
     work = pickled(fn, args)
     store = _open_store()
     workers: list[Worker] = []
+    families: list[psutil.Process] = []
     with _hearing_of_children():
         try:
             for rank in range(nproc):
                 workers.append(_start(work, rank, nproc, int(store.port)))
-            return _results(workers)
+            results = _results(workers)
+            families = _families(workers)
+            _let_leave(workers)
+            return results
         finally:
-            _end(workers)
+            _end(workers, families + _families(workers))
 
 
 @contextlib.contextmanager
@@ -224,9 +232,17 @@ def _failure(worker: Worker, text: str, finding: dict[str, Any] | None, returned
     )
 
 
-def _end(workers: list[Worker]) -> None:
+def _let_leave(workers: list[Worker]) -> None:
+    """All have returned: what their threads and exit handlers still write (a checkpoint, a log) is theirs to finish, as in any program."""
+    deadline = time.monotonic() + _LEAVE_S
+    for worker in workers:
+        worker.process.join(max(0.0, deadline - time.monotonic()))
+        if worker.process.is_alive():
+            log.warning("rank %d returned, but its threads or exit handlers did not end within %.0f s; it was ended", worker.rank, _LEAVE_S)
+
+
+def _end(workers: list[Worker], families: list[psutil.Process]) -> None:
     """Nothing stays: those still running are asked, then made to end, and what they started goes with them."""
-    families = [child for worker in workers if worker.process.pid for child in _family(worker.process.pid)]
     for worker in workers:
         if worker.process.is_alive():
             worker.process.terminate()
@@ -243,7 +259,10 @@ def _end(workers: list[Worker]) -> None:
         worker.process.close()
 
 
-def _family(pid: int) -> list[psutil.Process]:
-    with contextlib.suppress(psutil.Error):
-        return psutil.Process(pid).children(recursive=True)
-    return []
+def _families(workers: list[Worker]) -> list[psutil.Process]:
+    """What the workers that still run have started; the number of one that has ended may be another process's by now."""
+    found: list[psutil.Process] = []
+    for worker in [worker for worker in workers if worker.process.is_alive()]:
+        with contextlib.suppress(psutil.Error):
+            found += psutil.Process(worker.process.pid).children(recursive=True)
+    return found

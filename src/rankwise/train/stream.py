@@ -12,6 +12,7 @@ from itertools import chain, cycle, islice
 from typing import Any, NamedTuple
 
 from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data._utils import worker as worker_state
 
 from rankwise.train.plan import Plan, Uneven, num_padding
 
@@ -41,6 +42,7 @@ class StreamShard(IterableDataset[Portion]):
     def __iter__(self) -> Iterator[Portion]:
         worker = get_worker_info()
         num_workers, me = (worker.num_workers, worker.id) if worker else (1, 0)
+        worker_state._worker_info = None  # or a stream that shares its samples out among workers would be cut twice, and most of it lost
         for number, block in enumerate(self._blocks()):
             if number % num_workers == me:  # the DataLoader asks its workers in turn, so the order is kept
                 yield self._portion(block, self.done + number * self.global_batch)

@@ -203,6 +203,13 @@ def test_a_later_schema_is_not_read_as_if_it_were_ours(tmp_path: Path) -> None:
     assert specs_of_program(path) != ((), ()) and specs_of_program(tmp_path / "later.pt2") == ((), ())
 
 
+def test_a_checkpoint_is_no_example(tmp_path: Path) -> None:
+    torch.save({"weight": torch.zeros(2)}, tmp_path / "last.pt")
+
+    with pytest.raises(UnreadableInput, match="no array"):
+        read_example(tmp_path / "last.pt")
+
+
 def test_an_example_has_names_types_and_shapes(tmp_path: Path) -> None:
     np.savez(tmp_path / "e.npz", image=np.zeros((1, 3, 8, 8), np.uint8), mask=np.zeros((1, 8), bool))
     example = read_example(tmp_path / "e.npz")

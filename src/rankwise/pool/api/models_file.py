@@ -355,7 +355,10 @@ def read_example(path: Path) -> dict[str, Any]:
         if isinstance(loaded, np.ndarray):
             return {"input_0": loaded}
         with loaded:
-            return {name: loaded[name] for name in loaded.files}
+            arrays = {name: loaded[name] for name in loaded.files}
+        if other := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
+            raise ValueError(f"{other[0]} in it is no array")  # a checkpoint is a zip file, too
+        return arrays
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise UnreadableInput(
             f"the example {path} cannot be read", why=str(error)[:200], next=("write it with numpy.save or numpy.savez",)
