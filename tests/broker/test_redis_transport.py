@@ -153,6 +153,19 @@ def test_what_cannot_be_read_is_handed_over_all_the_same(broker: Any, item: byte
     release(reader.connection)
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"headers": [1]}, {"headers": "x"}, {"body": 5}, {"body": None}, {"body": "a", "properties": {"body_encoding": "base64"}}]
+)
+def test_who_sent_what_cannot_be_read_can_be_told(broker: Any, wrong: dict[str, Any]) -> None:
+    properties = {"reply_to": "x", "correlation_id": "1", **wrong.get("properties", {})}
+    reader = Reader(broker.url)
+    reader.channel.client.lpush(QUEUE, json.dumps({"body": "{}", "content-type": JSON, **wrong, "properties": properties}))
+    reader.read()
+    [message] = reader.messages
+    assert message.content_type != JSON and message.properties["reply_to"] == "x" and message.properties["correlation_id"] == "1"
+    release(reader.connection)
+
+
 def test_a_message_by_hand_needs_a_body_and_properties_only(broker: Any) -> None:
     reader = Reader(broker.url)
     reader.channel.client.lpush(QUEUE, json.dumps({"body": "{}", "content-type": JSON, "properties": {"reply_to": "x"}}))

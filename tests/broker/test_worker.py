@@ -146,6 +146,26 @@ def test_each_malformed_message_has_its_own_finding(running: Running) -> None:
     assert len(running.read(f"{running.queue}.dead")) == 2
 
 
+def test_a_malformed_message_without_a_correlation_id_is_answered_under_the_id_in_it(running: Running) -> None:
+    running.publish(Body(JSON, b'{"id": "mine", "model": "mlp"}'), "replies-by-id")
+    [message] = wait_for(lambda: running.read("replies-by-id"))
+    assert json.loads(message.body)["id"] == "mine" == message.properties["correlation_id"]
+
+
+def test_the_character_set_that_json_has_may_be_named(running: Running) -> None:
+    request = json.loads(write_request(Request("charset", "mlp", (np.ones((1, 2), np.float32),)), JSON, lambda raw: None).data)
+    running.publish(Body("application/json; charset=UTF-8", json.dumps(request).encode()), "replies-charset")
+    [message] = wait_for(lambda: running.read("replies-charset"))
+    assert "outputs" in json.loads(message.body)
+
+
+def test_what_comes_after_its_deadline_is_told_how_late_it_is(running: Running) -> None:
+    request = replace(Request("late", "mlp", (np.ones((1, 2), np.float32),)), deadline=time.time() - 3600)
+    running.publish(write_request(request, JSON, lambda raw: None), "replies-late")
+    [message] = wait_for(lambda: running.read("replies-late"))
+    assert "came 3,600" in json.loads(message.body)["error"]["finding"]["summary"]
+
+
 def test_an_id_whose_answer_was_stored_before_a_worker_died_is_not_run_again(running: Running) -> None:
     stored = write_reply(Reply("a", {"output": 7 * X}), JSON, lambda raw: None)
     running.store.put("a", pack_body(stored))

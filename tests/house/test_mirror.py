@@ -14,7 +14,7 @@ BEHAVIOURS = {
     "diagnose": {"simulation"},
     "evidence": {"explain_fuzz"},
     "launch": {"adversity", "exit_codes", "other_launchers", "signals", "torchrun", "verdict"},
-    "offline": {"failing", "kills", "memory", "s3", "wrong_inputs"},
+    "offline": {"failing", "kills", "memory", "object_stores", "wrong_inputs"},
     "pool": {"load"},
     "pool/api": {"arguments", "limits", "load_unload", "notebook", "reloading"},
     "pool/memory": {"containers", "sameness"},

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import fsspec
@@ -9,6 +12,7 @@ import numpy as np
 import pytest
 
 from rankwise.errors import UnreadableInput, UsageError
+from rankwise.offline import addresses
 from rankwise.offline.addresses import Address, RemoteBytes, path_or_address
 from rankwise.offline.batches import Selection
 from rankwise.offline.child import load_file
@@ -74,6 +78,43 @@ def test_what_is_behind_the_question_mark_is_not_shown() -> None:
 
     assert isinstance(address, Address) and str(address) == "s3://bucket/a/x.npy" and address.path == "bucket/a/x.npy"
     assert address.below("y z") == "s3://bucket/a/x.npy/y%20z?endpoint_override=localhost:1&scheme=http&region=us-east-1"
+
+
+def test_google_is_not_asked_for_a_quarter_of_an_hour() -> None:
+    limits = [Address(f"gs://anonymous@bucket/x.npy{more}").system for more in ("", "?scheme=http", "?retry_limit_seconds=5")]
+    assert [system.__reduce__()[1][0]["retry_time_limit"].seconds for system in limits] == [30, 30, 5]
+
+
+@pytest.mark.parametrize(
+    "variable, value",
+    [
+        ("AZURE_STORAGE_KEY", "aHVzaA=="),
+        ("AZURE_STORAGE_ACCOUNT_KEY", "aHVzaA=="),
+        ("AZURE_STORAGE_CONNECTION_STRING", "AccountName=a;AccountKey=aHVzaA==;EndpointSuffix=core.windows.net"),
+    ],
+)
+@pytest.mark.parametrize("before", ["abfs://a.blob.core.windows.net/jobs", "abfss://jobs@a.dfs.core.windows.net", "abfs://a@jobs"])
+def test_azure_takes_the_key_of_the_environment(monkeypatch: pytest.MonkeyPatch, before: str, variable: str, value: str) -> None:
+    monkeypatch.setenv(variable, value)
+    addresses._open_system.cache_clear()
+    address = Address(f"{before}/in/x.npy")
+    options = address.system.__reduce__()[1][0]
+    assert (options["account_name"], options["account_key"], address.path) == ("a", "aHVzaA==", "jobs/in/x.npy")
+    addresses._open_system.cache_clear()
+
+
+@pytest.mark.parametrize("role", ["input", "output"])
+def test_without_credentials_azure_is_a_finding(tmp_path: Path, role: str) -> None:
+    """Its client has ended the process where something was opened before anything was asked."""
+    path, _ = write(tmp_path, "npy", 4)
+    places = {"input": str(path), "output": str(tmp_path / "out.npy"), role: "abfs://account@127.0.0.1:1/jobs/x.npy?enable_tls=false"}
+    words = [word for name, place in places.items() for word in (f"--{name}", place)]
+    env = {name: value for name, value in os.environ.items() if not name.startswith("AZURE_")} | {"XDG_CACHE_HOME": str(tmp_path)}
+    command = [sys.executable, "-m", "rankwise", "predict", "--build", "torch.nn:Identity", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, env=env)
+
+    assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
+    assert f"jobs/x.npy cannot be {'read' if role == 'input' else 'written'}" in " ".join(done.stderr.split())
 
 
 def test_an_address_that_nothing_opens_says_what_was_tried() -> None:

@@ -22,6 +22,7 @@ from rankwise.broker.connecting import (
     HEARTBEAT_S,
     TASKS,
     body_of,
+    cannot_reach,
     connect,
     consumer_of,
     is_redis,
@@ -90,7 +91,11 @@ class Remote:
         self._waiting: dict[str, Waiting] = {}
         self._closed = threading.Event()
         self._connection: Any = None
-        self._connect()  # a broker that cannot be had is told here
+        try:
+            self._connect()
+        except Exception as error:  # of whichever client library
+            release(self._connection, is_broken=True)
+            raise cannot_reach(broker, error) from error
         self._reader = threading.Thread(target=self._read, name="rankwise-remote", daemon=True)
         self._reader.start()
 
@@ -106,7 +111,7 @@ class Remote:
         """As `Pool.submit`. A task that is submitted again under the same `id`, by anybody, is answered with the first answer."""
         if self._closed.is_set():
             raise pool_closed()
-        if not inputs or not 0 <= priority <= 9:
+        if not inputs or type(priority) is not int or not 0 <= priority <= 9:
             raise UsageError("a task needs at least one input, and a priority from 0 to 9")
         try:
             arrays = tuple([as_array(value) for value in inputs])
@@ -172,11 +177,11 @@ class Remote:
                         self._producer, waiting.body, self._queue, priority=waiting.priority, correlation_id=id, reply_to=self._reply_to
                     )
                     return
-                except Exception:  # of whichever client library; the broker may be restarting
+                except Exception as error:  # of whichever client library; the broker may be restarting
                     release(self._connection, is_broken=True)
                     self._connection = None
                     if not left or self._closed.wait(0.5):
-                        raise
+                        raise cannot_reach(self._broker, error) from error
 
     # ---- reading, in a thread of its own
 

@@ -6,6 +6,7 @@ import importlib
 import socket
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 from rankwise.broker.messages import BINARY, HEADER_LENGTH, JSON, Body, Malformed
 from rankwise.broker.redis_transport import HIGHEST, redis_transport
@@ -16,13 +17,14 @@ HEARTBEAT_S = 10  # of who waits for messages: RabbitMQ gives those of a silent 
 # Who sends or closes over a link that swallows everything is told so after ten seconds or twenty, not after a second or fifteen minutes.
 _CONFIRM_S = 20
 _SOCKET = {socket.TCP_USER_TIMEOUT: 10_000, socket.TCP_KEEPIDLE: 10, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3}
+_BROKERS = "give redis://HOST:6379/0 or amqp://USER:PASSWORD@HOST:5672//"
 
 
 def connect(address: str, heartbeat_s: float = 0) -> Any:
     """A kombu connection. Nothing is sent yet; with a heartbeat, `heartbeat_check` has to be called about once a second."""
     kombu = _kombu()
     if "://" not in address:
-        raise UsageError(f"{address!r} is no broker", next=("redis://HOST:6379/0", "amqp://USER:PASSWORD@HOST:5672//"))
+        raise UsageError(f"{address!r} is no broker", next=(_BROKERS,))
     options: dict[str, Any] = {}
     more: dict[str, Any] = {}
     if is_redis(address):
@@ -30,7 +32,20 @@ def connect(address: str, heartbeat_s: float = 0) -> Any:
         options, more = {"url": address}, {"transport": redis_transport()}
     elif is_amqp(address):
         options = {"confirm_publish": True, "socket_settings": _SOCKET}  # what was sent is with the broker, or an error tells
-    return kombu.Connection(address, transport_options=options, connect_timeout=5, heartbeat=heartbeat_s, **more)
+    try:
+        return kombu.Connection(address, transport_options=options, connect_timeout=5, heartbeat=heartbeat_s, **more)
+    except Exception as error:  # whatever kombu's own transports raise whose client is not installed
+        scheme = address.partition("://")[0]
+        why = f"kombu: {type(error).__name__}: {str(error)[:200]}"
+        raise UsageError(f"{scheme}:// is no broker that can be used here", why=why, next=(_BROKERS,)) from None
+
+
+def cannot_reach(address: str, error: Exception) -> UsageError:
+    """Without its password, and without what stands behind a question mark."""
+    parts = urlsplit(address)
+    where = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+    steps = ("see whether it runs there and lets this user in",)
+    return UsageError(f"the broker {where} cannot be reached", why=f"{type(error).__name__}: {str(error)[:300]}", next=steps)
 
 
 def _kombu() -> Any:
@@ -93,7 +108,13 @@ def body_of(message: Any) -> Body:
     length = message.headers.get(HEADER_LENGTH, 0)
     if isinstance(length, str) and length.isascii() and length.isdigit() and len(length) < 19:
         length = int(length)
-    return Body(message.content_type or JSON, data, length)
+    return Body(_kind(message.content_type or JSON), data, length)
+
+
+def _kind(content_type: Any) -> Any:
+    """Without the character set that other languages like to add, where that is what JSON has anyway."""
+    kind, _, more = content_type.partition(";") if isinstance(content_type, str) else (content_type, "", "")
+    return kind.strip().lower() if more.replace(" ", "").lower() == "charset=utf-8" else content_type
 
 
 def check_reply_to(name: Any) -> str:

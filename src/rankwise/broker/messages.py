@@ -18,6 +18,7 @@ from rankwise.pool.api.model import named_list, output_names
 from rankwise.protocol import Array, TensorSpec, bfloat16, datatype_of
 
 JSON, BINARY = "application/json", "application/octet-stream"
+UNREADABLE = "an unreadable envelope"  # the content type of what Redis' transport could not open
 HEADER_LENGTH = "inference-header-content-length"  # in the message's headers: where the JSON of a binary body ends
 _LONGEST_ID = 200
 
@@ -93,6 +94,14 @@ def read_id(said: Mapping[str, Any]) -> str:
     return found
 
 
+def find_id(body: Body) -> str:
+    """Of a message that says nothing else that could be read."""
+    try:
+        return read_id(_head(body)[0])
+    except Malformed:
+        return ""
+
+
 def write_reply(reply: Reply, content_type: str, keep: Keep) -> Body:
     head: dict[str, Any] = {"id": reply.id}
     if reply.error is not None:
@@ -149,6 +158,9 @@ def _head(body: Body) -> tuple[dict[str, Any], memoryview]:
         length = body.header_length
         if type(length) is not int or not 0 < length <= len(whole):
             raise Malformed(f"a body of {BINARY} needs the header {HEADER_LENGTH}: a number up to {len(whole)}")
+    elif body.content_type == UNREADABLE:
+        why = "it has to be a JSON object with a text as body, an object as properties, and an object as headers where there are any"
+        raise Malformed("its envelope cannot be read", why=why)
     elif body.content_type != JSON:
         raise Malformed(f"its content type is {str(body.content_type)[:60]!r}", why=f"it has to be {JSON} or {BINARY}")
     try:

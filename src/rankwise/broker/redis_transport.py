@@ -18,6 +18,8 @@ from functools import cache
 from queue import Empty
 from typing import Any
 
+from rankwise.broker.messages import UNREADABLE
+
 HIGHEST = 9
 REDELIVER_S = 30
 _SEPARATOR = "\x06\x16"  # as kombu names its lists of a priority
@@ -200,19 +202,11 @@ def redis_transport() -> Any:
             self._give_back(keys=_held(self._queue), args=tags)
 
         def _payload(self, item: bytes, queue: str, tag: str) -> dict[str, Any]:
-            """As kombu wants it, also of what cannot be read, which is for the dead letters."""
-            is_redelivered = item.startswith(b"!")
-            item = item.removeprefix(b"!")
-            try:
-                payload = json.loads(item)
-                properties, headers = dict(payload["properties"]), dict(payload.get("headers") or {})
-                body = payload["body"]
-                body = base64.b64decode(body) if properties.pop("body_encoding", None) == "base64" else body.encode()
-            except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-                payload, properties, headers, body = {"content-type": "an unreadable envelope"}, {}, {}, item
-            properties["delivery_tag"] = tag
-            properties["delivery_info"] = {"exchange": "", "routing_key": queue, "redelivered": is_redelivered}
-            return {**payload, "body": body, "properties": properties, "headers": headers}
+            """As kombu wants it."""
+            payload = _opened(item.removeprefix(b"!"))
+            payload["properties"]["delivery_tag"] = tag
+            payload["properties"]["delivery_info"] = {"exchange": "", "routing_key": queue, "redelivered": item.startswith(b"!")}
+            return payload
 
     Channel.QoS = QoS
 
@@ -243,6 +237,25 @@ def redis_transport() -> Any:
 
     Transport.Channel = Channel
     return Transport
+
+
+def _opened(item: bytes) -> dict[str, Any]:
+    """The envelope. Of one that cannot be read, its properties where these can, so that whoever they name hears of it; the rest is for
+    the dead letters."""
+    try:
+        said = json.loads(item)
+    except (ValueError, RecursionError):
+        said = None
+    said = said if isinstance(said, dict) else {}
+    properties, headers, body = said.get("properties"), said.get("headers") or {}, said.get("body")
+    if isinstance(properties, dict) and isinstance(headers, dict) and isinstance(body, str):
+        try:
+            data = base64.b64decode(body) if properties.pop("body_encoding", None) == "base64" else body.encode()
+            return {**said, "body": data, "properties": properties, "headers": headers}
+        except ValueError:
+            pass
+    properties = properties if isinstance(properties, dict) else {}
+    return {"content-type": UNREADABLE, "body": item, "properties": properties, "headers": {}}
 
 
 def _held(queue: str) -> list[str]:

@@ -33,12 +33,12 @@ from rankwise.broker.connecting import (
     release,
     task_queue,
 )
-from rankwise.broker.messages import Body, Gone, Malformed, Reply, Request, outputs_of, read_request, write_reply
+from rankwise.broker.messages import Body, Gone, Malformed, Reply, Request, find_id, outputs_of, read_request, write_reply
 from rankwise.broker.stores import Store
 from rankwise.broker.tensors import raw_of
 from rankwise.causes import load_cause
 from rankwise.errors import RankwiseError, UsageError
-from rankwise.pool.errors import deadline_exceeded
+from rankwise.pool.errors import DeadlineExceeded, Quarantined
 from rankwise.protocol import TensorSpec, datatype_of
 
 log = logging.getLogger("rankwise.worker")
@@ -101,6 +101,7 @@ class Worker:
         self._outbox: queue.SimpleQueue[Send | None] = queue.SimpleQueue()
         self._stopping, self._leaving = threading.Event(), threading.Event()
         self._number = 0  # of the connection
+        self._warned_of = ""  # why there is none
         self.answered = 0
 
     def stop(self) -> None:
@@ -136,7 +137,7 @@ class Worker:
                 self._consume(connection)
                 is_broken = False
             except Exception as error:  # of the broker, of the store, or of a message that kombu itself cannot read
-                log.warning("connecting again after %s: %s", type(error).__name__, error)
+                self._warn_once("connecting again after", error)
                 self._stopping.wait(_RETRY_S)
             finally:
                 release(connection, is_broken)
@@ -151,6 +152,7 @@ class Worker:
         consumer.qos(prefetch_count=self._options.prefetch)
         consumer.consume()
         log.info("reading from %s", self._options.queue)
+        self._warned_of = ""
         self._drain(connection, until=self._stopping.is_set)
         consumer.cancel()
         self._drain(connection, until=lambda: self._leaving.is_set() or not self._has_work())
@@ -173,6 +175,13 @@ class Worker:
     def _check_not_stopping(self, error: Exception, interval: float) -> None:
         if self._stopping.is_set():
             raise ConnectionError("stopped while the broker was away") from error
+        self._warn_once("the broker cannot be reached, trying again:", error)
+
+    def _warn_once(self, what: str, error: Exception) -> None:
+        """Once for each cause, however often it is tried."""
+        if (text := f"{what} {type(error).__name__}: {error}") != self._warned_of:
+            log.warning("%s", text)
+            self._warned_of = text
 
     def _on_message(self, message: Any) -> None:
         if self._stopping.is_set():
@@ -188,7 +197,7 @@ class Worker:
             self._begin(job, request, bool(message.delivery_info.get("redelivered")))
         except RankwiseError as error:
             if isinstance(error, Malformed):
-                job.id = str(message.properties.get("correlation_id") or "")
+                job.id = str(message.properties.get("correlation_id") or "") or find_id(body_of(message))
             if isinstance(error, Gone) and self._is_known(job):
                 return  # its large inputs were taken away with the first answer
             self._refuse(job, error)
@@ -249,7 +258,7 @@ class Worker:
         left = request.deadline - time.time() if request.deadline is not None else None
         try:
             if left is not None and left <= 0:
-                raise deadline_exceeded(request.model, left, was_running=False)
+                raise _too_late(request.model, -left)
             future = self._pool.submit(request.model, *request.inputs, deadline_s=left, priority=request.priority, seed=request.seed)
         except RankwiseError as error:
             self._outbox.put(partial(self._answer, job, None, error, ()))
@@ -272,6 +281,7 @@ class Worker:
     # ---- the thread that says that this worker lives
 
     def _sign(self) -> None:
+        warned_of = ""
         while True:
             is_leaving = self._leaving.wait(_LOOK_S)
             try:
@@ -280,8 +290,12 @@ class Worker:
                     if self._given_up[0] not in self._jobs:  # or it has come again
                         self._store.unclaim(self._given_up[0])
                     del self._given_up[0]
+                warned_of = ""
             except Exception as error:
-                log.warning("the store does not hear that this worker %s (%s)", "leaves" if is_leaving else "lives", error)
+                text = f"the store does not hear that this worker {'leaves' if is_leaving else 'lives'} ({error})"
+                if text != warned_of:  # once, and not every second
+                    log.warning("%s", text)
+                warned_of = text
             if is_leaving:
                 return
 
@@ -403,9 +417,13 @@ def _reply_of(job: Job, future: Future[Any] | None, error: BaseException | None,
     return Reply(job.id, error={"type": type(error).__name__, "finding": asdict(finding)})
 
 
-def _kills_us(request: Request) -> RankwiseError:
-    from rankwise.pool.errors import Quarantined
+def _too_late(model: str, late_s: float) -> DeadlineExceeded:
+    summary = f"a task of model {model!r} came {late_s:,.1f} s after its deadline and is not run"
+    why = "it waited too long in the queue, or the clocks of the machines do not agree: a deadline is in seconds since 1970"
+    return DeadlineExceeded(load_cause("RW803").finding(summary, certain=True, why=why))
 
+
+def _kills_us(request: Request) -> RankwiseError:
     summary = f"a message for model {request.model!r} came back {MAX_TRIES} times without an answer and is not tried again"
     why = "each worker that took it ended, or lost its connection, before it could answer"
     return Quarantined(load_cause("RW804").finding(summary, certain=False, why=why))

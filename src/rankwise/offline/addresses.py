@@ -18,6 +18,7 @@ from rankwise.offline.lazy import pa, pafs
 _ADDRESS = re.compile(r"[A-Za-z][\w+.-]+://")
 _SECRET = re.compile(r"secret|password|token|key|sig", re.IGNORECASE)  # in the name of a part behind the question mark
 _READ_BYTES = 1 << 20  # at once, where lines are read
+_RETRY_S = 30
 
 
 def is_address(given: Any) -> bool:
@@ -64,7 +65,11 @@ class Address:
         return f"{self._shown.rstrip('/')}/{quote(name)}{self.uri[len(self._shown) :]}"
 
     def info(self) -> Any:
-        return self.system.get_file_info(self.path)
+        """OSError where it cannot be reached, or lets nobody in."""
+        try:
+            return self.system.get_file_info(self.path)
+        except pa.ArrowException as error:  # Azure's, of one who has no credentials
+            raise OSError(str(error)) from error
 
     def exists(self) -> bool:
         return bool(self.info().type != pafs.FileType.NotFound)
@@ -109,7 +114,7 @@ def _check_no_secret(uri: str) -> None:
         raise UsageError(
             f"the address {parts.scheme}://…{parts.path} has a secret in it",
             why="a command line is seen by everybody on the machine, and stays in the shell's history",
-            next=("give it by the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY) or the provider's own files",),
+            next=("give it by the environment (AWS_SECRET_ACCESS_KEY, AZURE_STORAGE_KEY, …) or the provider's own files",),
         )
 
 
@@ -117,14 +122,16 @@ def _opened(uri: str) -> tuple[Any, str]:
     """The file system, and the path in it."""
     parts = urlsplit(uri)
     system, base, is_quoted = _open_system(f"{parts.scheme}://{parts.netloc}{'?' if parts.query else ''}{parts.query}")
-    return system, base.rstrip("/") + (unquote(parts.path) if is_quoted else parts.path)
+    path = base.rstrip("/") + (unquote(parts.path) if is_quoted else parts.path)
+    return system, path.lstrip("/") if system.type_name == "abfs" else path  # abfs://ACCOUNT.blob.core.windows.net/CONTAINER/…
 
 
 @lru_cache(maxsize=16)
 def _open_system(root: str) -> tuple[Any, str, bool]:
     """pyarrow's own for it, or fsspec's where pyarrow has none. A system has connections: one is kept for all its files."""
     try:
-        return (*pafs.FileSystem.from_uri(root), True)
+        system, base = pafs.FileSystem.from_uri(_with_patience(root))
+        return _with_azure_key(system), base, True
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         own = error
     try:
@@ -134,3 +141,26 @@ def _open_system(root: str) -> tuple[Any, str, bool]:
         steps = ("pip install fsspec, and what its message names",)
         raise UsageError(f"nothing here opens {root.partition('?')[0]}", why=f"pyarrow: {own}; fsspec: {error}"[:400], next=steps) from None
     return pafs.PyFileSystem(pafs.FSSpecHandler(system)), base, False
+
+
+def _with_patience(root: str) -> str:
+    """Google's client would try for a quarter of an hour to reach a server, or to find credentials."""
+    if not root.startswith(("gs://", "gcs://")) or "retry_limit_seconds=" in root:
+        return root
+    return f"{root}{'&' if '?' in root else '?'}retry_limit_seconds={_RETRY_S}"
+
+
+def _with_azure_key(system: Any) -> Any:
+    """The same account with the key from the environment, which pyarrow does not look for: there it knows only identities."""
+    key = _azure_key() if system.type_name == "abfs" else ""
+    if not key:
+        return system
+    _, (options,) = system.__reduce__()  # the account and its hosts, which an address can name in four ways
+    return pafs.AzureFileSystem(**{name: value for name, value in options.items() if value} | {"account_key": key})
+
+
+def _azure_key() -> str:
+    """As Azure's own tools are given it."""
+    parts = (part.partition("=") for part in os.environ.get("AZURE_STORAGE_CONNECTION_STRING", "").split(";"))
+    named = {name.strip(): value.strip() for name, _, value in parts}
+    return os.environ.get("AZURE_STORAGE_KEY") or os.environ.get("AZURE_STORAGE_ACCOUNT_KEY") or named.get("AccountKey", "")

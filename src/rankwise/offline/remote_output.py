@@ -18,11 +18,11 @@ from typing import Any
 from rankwise.errors import UsageError
 from rankwise.offline.addresses import Address
 from rankwise.offline.journal import InUse, Journal, read_records
-from rankwise.offline.lazy import pafs
+from rankwise.offline.lazy import pa, pafs
 from rankwise.offline.parts import is_whole
 from rankwise.offline.workspace import folder_of, in_use, is_same, marker_of, not_written
 
-_AT_ONCE = {"s3", "gcs", "abfs"}  # where a file is there when it is complete, and not before
+_AT_ONCE = {"s3", "gcs"}  # where a file is there when it is complete, and not before
 
 
 class RemoteOutput:
@@ -45,6 +45,8 @@ class RemoteOutput:
         except InUse:
             raise in_use(self.address) from None
         try:
+            with self._errors_as_findings("nothing was done"):
+                self.address.exists()  # before anything is opened: without credentials, Azure's client would end the process
             yield
         finally:
             lock.close()
@@ -67,14 +69,15 @@ class RemoteOutput:
         for path in (self.output, marker_of(self.output), self.errors):
             path.unlink(missing_ok=True)
         journal = self._space / "journal"
-        if anew or not self._copy_here(journal):
-            shutil.rmtree(self._space, ignore_errors=True)
-            return
-        for record in read_records(journal):
-            if "part" in record:
-                path = self._space / f"part-{record['part']:08}"
-                if not is_whole(path, record["bytes"], record["crc"]):
-                    self._copy_here(path)
+        with self._errors_as_findings():
+            if anew or not self._copy_here(journal):
+                shutil.rmtree(self._space, ignore_errors=True)
+                return
+            for record in read_records(journal):
+                if "part" in record:
+                    path = self._space / f"part-{record['part']:08}"
+                    if not is_whole(path, record["bytes"], record["crc"]):
+                        self._copy_here(path)
 
     def send(self, path: Path) -> None:
         """A file of the unfinished job that is new, or has changed."""
@@ -108,7 +111,8 @@ class RemoteOutput:
     def _remove_there(self) -> None:
         folder = self.address.beside(self._space.name)
         if self._exists(folder):
-            self.address.system.delete_dir(folder)
+            with suppress(FileNotFoundError):  # in GCS a folder is gone with its last file, and then not there to be removed
+                self.address.system.delete_dir(folder)
 
     def _marker(self) -> dict[str, Any]:
         try:
@@ -145,9 +149,13 @@ class RemoteOutput:
         if system.type_name in _AT_ONCE:
             pafs.copy_files(str(path), there, pafs.LocalFileSystem(), system)
             return
-        folder, _, name = there.rpartition("/")
+        folder = self.address.beside(self._space.name)
+        temporary = f"{folder}/unfinished"  # it goes with the folder
+        if system.type_name == "abfs":  # an upload begins with an empty file; a copy within the account appears whole
+            pafs.copy_files(str(path), temporary, pafs.LocalFileSystem(), system)
+            system.copy_file(temporary, there)
+            return
         system.create_dir(folder, recursive=True)
-        temporary = f"{folder}/.{name}.unfinished"
         pafs.copy_files(str(path), temporary, pafs.LocalFileSystem(), system)
         if self._exists(there):
             system.delete_file(there)
@@ -157,7 +165,7 @@ class RemoteOutput:
     def _errors_as_findings(self, why: str = "what is done so far is kept") -> Iterator[None]:
         try:
             yield
-        except OSError as error:
+        except (OSError, pa.ArrowException) as error:
             steps = ("see who may write there, and whether it can be reached; then give the same command again",)
             raise not_written(self.address, str(error)[:300], why, steps) from error
 

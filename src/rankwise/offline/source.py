@@ -11,6 +11,7 @@ from rankwise.offline.addresses import path_or_address
 from rankwise.offline.batches import Batch, Selection
 from rankwise.offline.dataset import DatasetSource
 from rankwise.offline.format import Source, format_to_read
+from rankwise.offline.lazy import pa
 
 
 def open_source(given: Any, selection: Selection) -> Source:
@@ -29,7 +30,7 @@ def open_source(given: Any, selection: Selection) -> Source:
         raise UsageError(f"{path} is {kind.without_columns} and has no columns", next=("leave out --columns and --keep",))
     try:
         return kind.read(path, selection)
-    except _UNREADABLE as error:
+    except (*_UNREADABLE, pa.ArrowException) as error:
         raise _unreadable(path, error) from error
 
 
@@ -40,13 +41,13 @@ def batches_of(source: Source, size: int, first_row: int = 0, position: int | No
         for batch in source.batches(size, first_row, position):
             yield batch
             row = batch.first_row + batch.length
-    except _UNREADABLE as error:
+    except (*_UNREADABLE, pa.ArrowException) as error:
         if "path" not in source.identity:
             raise
         raise _unreadable(source.identity["path"], error, f" from row {row:,} on") from error
 
 
-_UNREADABLE = (OSError, ValueError, KeyError, EOFError, NotImplementedError)  # pyarrow's and numpy's errors are among these
+_UNREADABLE = (OSError, ValueError, KeyError, EOFError, NotImplementedError)  # numpy's errors are among these, and most of pyarrow's
 
 
 def _unreadable(path: Any, error: BaseException, where: str = "") -> UnreadableInput:

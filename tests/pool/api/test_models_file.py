@@ -66,6 +66,7 @@ WRONG = {
     "a shape below -1": ('[models.mlp]\nbuild = "a:b"\ninputs = [{ name = "x", datatype = "FP32", shape = [-2] }]', "[-2]"),
     "the same input twice": (f'[models.mlp]\nbuild = "a:b"\ninputs = [{X}, {X}]', "two inputs"),
     "a pool argument that is none": ('[pool]\nworker = 1\n[models.mlp]\nbuild = "a:b"', "'workers'"),
+    "a split of nothing": ("[models.a]\nsplit = { x = 1 }", "there is none; a split"),
     "a name that is none": ('[models.""]\nbuild = "a:b"', "cannot be a name"),
 }  # fmt: skip
 

@@ -303,7 +303,8 @@ def check_targets(virtual: VirtualModel, real: set[str]) -> None:
     """`real` are the names of models, and NAME:VERSION of each."""
     for name in (*virtual.targets, *([virtual.shadow] if virtual.shadow else [])):
         if name not in real:
-            raise UsageError(f"model {virtual.name!r} names {name!r}, which is not a model", why=f"there are {', '.join(sorted(real))}")
+            there = f"there are {', '.join(sorted(real))}" if real else "there is none; a split or an ensemble is made of others"
+            raise UsageError(f"model {virtual.name!r} names {name!r}, which is not a model", why=there)
 
 
 # What a model takes and gives, as far as its `.pt2` program or an example input says so: files are read, nothing runs.
