@@ -158,7 +158,7 @@ def _first_error(path: str | None) -> str:
         with path_or_address(str(path)).open("rb") as file:
             error = json.loads(file.readline())
         return f"row {error['row']:,}: {error['error']}: {str(error['message'])[:200]}"
-    except (OSError, ValueError, KeyError):  # it was moved meanwhile, or is elsewhere
+    except (OSError, ValueError, KeyError):  # it was moved meanwhile, or is at an address
         return "it cannot be opened from here"
 
 
