@@ -92,8 +92,8 @@ def find_crash(job: JobEvidence, states: RankStates, book: SourceBook) -> Findin
     if not ends:
         return None
     root = ends[0]
-    if (told := _told_by_session(ends)) is not None:
-        return told
+    if (found_by_session := _found_by_session(ends)) is not None:
+        return found_by_session
     together = [end for end in ends if _same(root, end)]
     return _from_raise(job, states, book, root, together) if root.raised else _from_end(job, states, root)
 
@@ -178,9 +178,9 @@ def _from_raise(job: JobEvidence, states: RankStates, book: SourceBook, root: _E
         code, why = "RW408", f"the memory ran out on this rank{_memory_text(job.ranks[root.rank])}"
     elif (prefixed := _prefixed_side(raised.message)) is not None:
         code, why = "RW411", prefixed
-    elif (told := next(((code, words) for mark, code, words in _NCCL_SAYS if mark in text), None)) is not None:
-        code, why = told[0], f"NCCL's own words: {_last_error(raised.message)}"
-        failed = f"failed: {told[1]}"
+    elif (nccl := next(((code, words) for mark, code, words in _NCCL_SAYS if mark in text), None)) is not None:
+        code, why = nccl[0], f"NCCL's own words: {_last_error(raised.message)}"
+        failed = f"failed: {nccl[1]}"
     elif any(words in text for words in _CUDA_LATER):
         why = _SURFACED
     ranks = [end.rank for end in together]
@@ -200,12 +200,12 @@ def _last_error(message: str) -> str:
     return (after or lines[-1:] or [""])[0][:200]
 
 
-def _told_by_session(ends: list[_End]) -> Finding | None:
+def _found_by_session(ends: list[_End]) -> Finding | None:
     """`session()` found the cause itself, and each rank said so; who only missed a rank knows less than who knows what kept it away."""
     if ends[0].raised is None or _bare(ends[0].raised.type) != "StartError":
         return None
-    told = [end.raised.finding for end in ends if end.raised and _bare(end.raised.type) == "StartError"]
-    known = [finding for finding in told if finding is not None and is_cause(finding.code)]
+    findings = [end.raised.finding for end in ends if end.raised and _bare(end.raised.type) == "StartError"]
+    known = [finding for finding in findings if finding is not None and is_cause(finding.code)]
     if not known:
         return None
     best = min(known, key=lambda finding: finding.code in ("RW101", "RW111"))

@@ -159,11 +159,11 @@ def _unknown(job: JobEvidence, states: RankStates) -> list[Finding]:
         return []
     if job.exit_code is None and longest >= job.stall_after_s and (crossed := find_crossed_queues(job, states)) is not None:
         return [crossed]
-    told = "; ".join(f"rank {r} waits in {states[r].op_text}{at(states[r].frame)}" for r in waiting[:4])
+    doing = "; ".join(f"rank {r} waits in {states[r].op_text}{at(states[r].frame)}" for r in waiting[:4])
     if ended and not waiting:
         raised = first_raised(job.ranks[ended[0]])
         said = raised.message.splitlines()[0][:200] if raised and raised.message else ""
-        told = f"rank {ended[0]} ended" + (f" with {raised.type}: {said}" if raised else "")
+        doing = f"rank {ended[0]} ended" + (f" with {raised.type}: {said}" if raised else "")
     together = {(states[r].op, states[r].group, states[r].seq) for r in waiting}
     unseen = sorted(set(members_of(job, states[waiting[0]].group)) - set(job.ranks)) if waiting else []
     if job.exit_code is None and len(waiting) == len(job.ranks) and len(together) == 1 and not unseen:
@@ -180,10 +180,10 @@ def _unknown(job: JobEvidence, states: RankStates) -> list[Finding]:
         ]
     if unseen and waiting:
         where = f"on {', '.join(job.lost_hosts)}, which stopped answering" if job.lost_hosts else "on another node?"
-        told += f"; {verb(unseen, 'was', 'were')} not seen here ({where})"
+        doing += f"; {verb(unseen, 'was', 'were')} not seen here ({where})"
     return [
         load_cause("RW900").finding(
-            f"the cause is not one rankwise knows: {told or 'nothing moves'}",
+            f"the cause is not one rankwise knows: {doing or 'nothing moves'}",
             certain=False,
             culprits=tuple(place_at(job.ranks[r], states[r].frame) for r in ended[:8] if r not in waiting),
             waiting=tuple(wait_of(states[r]) for r in waiting),

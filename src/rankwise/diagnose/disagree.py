@@ -132,10 +132,10 @@ def find_paired(job: JobEvidence, guess: Finding) -> list[Finding]:
     conflict = find_conflict(job)
     if conflict is None or conflict.about != "op":
         return []
-    told = [f"{ranks_text(ranks)} {op}" for op, ranks in conflict.by_value().items()]
+    ops_text = [f"{ranks_text(ranks)} {op}" for op, ranks in conflict.by_value().items()]
     return [
         load_cause("RW202").finding(
-            f"different collectives were paired: {', '.join(told[:2])}",
+            f"different collectives were paired: {', '.join(ops_text[:2])}",
             certain=True,
             culprits=tuple(place_at(job.ranks[rank], user_frame(stack)) for rank, stack in conflict.stacks.items()),
             why=f"slot #{conflict.seq}{group_text(conflict.group)} of torch's own record holds both; the backend does not compare them, so their results are garbage. It may be that {guess.summary.split(';')[0]}: {guess.why}",

@@ -22,7 +22,7 @@ _PORT_TAKEN = ("eaddrinuse", "address already in use")
 
 
 def find_start_problem(job: JobEvidence, states: RankStates, book: SourceBook) -> Finding | None:
-    """Why the ranks in init_process_group (or those that failed there) are not together; None if nobody is stuck there."""
+    """Why ranks that are in init_process_group, or failed in it, did not come together; None if no rank is stuck there."""
     in_init = sorted(rank for rank, state in states.items() if state.kind == "init")
     failed = sorted(rank for rank, evidence in job.ranks.items() if not evidence.alive and evidence.inits and evidence.inits[-1].error)
     if not in_init and not failed:

@@ -99,7 +99,7 @@ def _num_steps(seen: list[tuple[StepSeen, StepSeen, Row, Row]]) -> int:
 
 
 def _averages(scene: Scene, story: Story) -> bool:
-    """Somebody averages the weights themselves now and then, or has told DDP how to reduce: local SGD, or the like."""
+    """Whether the script averages weights itself now and then, or has given DDP a communication hook: local SGD, or the like."""
     for rank in story.ranks:
         audit = scene.audits[rank]
         size = sum(w.bytes for w in audit.wrappers) // 4

@@ -43,13 +43,13 @@ def _local_loss(scene: Scene) -> Finding | None:
     highest, lowest = max(known.values()), min(known.values())
     if highest < _APART * lowest or lowest < 0:
         return None
-    told = ", ".join(f"rank {rank} {loss:.4g}" for rank, loss in list(known.items())[:8])
+    by_rank_text = ", ".join(f"rank {rank} {loss:.4g}" for rank, loss in list(known.items())[:8])
     return load_cause("RW780").finding(
         f"the loss in the log is that of rank 0 only, its local one: {known[0]:.4g} on average, over all ranks it is "
         f"{sum(known.values()) / len(known):.4g}",
         certain=False,
         culprits=_lines(scene, "loss"),
-        why=f"mean loss so far: {told}; rank 0 alone prints a loss, and no collective of the script ever combined the ranks' numbers: it is not reduced",
+        why=f"mean loss so far: {by_rank_text}; rank 0 alone prints a loss, and no collective of the script ever combined the ranks' numbers: it is not reduced",
     )
 
 
@@ -100,12 +100,12 @@ def _local_metric(scene: Scene) -> Finding | None:
     sizes = _evaluations(scene)
     if not sizes or _combines(scene) or not _speaks_alone(scene, _METRIC) or not _differ(scene):
         return None
-    told = ", ".join(f"rank {rank} {size}" for rank, size in list(sizes.items())[:8])
+    by_rank_text = ", ".join(f"rank {rank} {size}" for rank, size in list(sizes.items())[:8])
     return load_cause("RW780").finding(
         "the metric in the log is that of rank 0's shard only: each rank evaluates its own part, and nothing combines them",
         certain=False,
         culprits=_lines(scene, "acc"),
-        why=f"samples evaluated: {told}, and not the same ones; rank 0 alone prints a metric, and no collective of the script ever combined "
+        why=f"samples evaluated: {by_rank_text}, and not the same ones; rank 0 alone prints a metric, and no collective of the script ever combined "
         "the ranks' local numbers: it is not reduced",
     )
 
@@ -133,10 +133,10 @@ def _mean_of_means(scene: Scene) -> Finding | None:
     values = {rank: [value for one in found for value in one.values if value is not None] for rank, found in single.items()}
     if any(abs(value - size) < 0.5 for rank, size in sizes.items() for value in values[rank] if size > 1) or not all(values.values()):
         return None
-    told = ", ".join(f"rank {rank}: {values[rank][0]:.4g} over {size} samples" for rank, size in list(sizes.items())[:8])
+    by_rank_text = ", ".join(f"rank {rank}: {values[rank][0]:.4g} over {size} samples" for rank, size in list(sizes.items())[:8])
     return load_cause("RW781").finding(
         "a metric is averaged over ranks with different numbers of samples: a mean of means, not the mean over all samples",
         certain=False,
         culprits=tuple(scene.place(rank, found[0].site) for rank, found in single.items()),
-        why=f"{told}; only one number per rank is reduced, and no count: unequal shards get equal weight",
+        why=f"{by_rank_text}; only one number per rank is reduced, and no count: unequal shards get equal weight",
     )

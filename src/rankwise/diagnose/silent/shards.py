@@ -40,12 +40,12 @@ def _uneven(scene: Scene, passes: dict[int, DataPass]) -> Finding | None:
     if max(batches.values()) - min(batches.values()) < 2:
         return None
     most = max(batches, key=lambda rank: batches[rank])
-    told = ", ".join(f"rank {rank} {count}" for rank, count in list(batches.items())[:8])
+    by_rank_text = ", ".join(f"rank {rank} {count}" for rank, count in list(batches.items())[:8])
     return load_cause("RW752").finding(
         f"the ranks' shards are of very different length: rank {most} has {batches[most]} batches, another has {min(batches.values())}",
         certain=True,
         culprits=(scene.place(most, passes[most].begun.made),),
-        why=f"batches of one pass: {told}",
+        why=f"batches of one pass: {by_rank_text}",
     )
 
 

@@ -50,12 +50,12 @@ def _finding(scene: Scene, apart: list[dict[int, StepSeen]]) -> Finding:
         if rank not in fewer and (window := _without_reduction(scene, rank, first[rank])) is not None:
             return _not_reduced_once(scene, rank, window)
     syncs = next(iter(first.values())).syncs
-    told = ", ".join(f"rank {rank} {step.n}" for rank, step in list(first.items())[:8])
+    by_rank_text = ", ".join(f"rank {rank} {step.n}" for rank, step in list(first.items())[:8])
     return load_cause("RW770").finding(
         f"{ranks_text(fewer)} skipped optimizer steps that the others made, so the weights differ between ranks",
         certain=True,
         culprits=tuple(scene.place(rank, first[rank].site) for rank in fewer),
-        why=f"steps made when DDP had reduced {syncs} times: {told}; the weights before the next step are different, as at {len(apart)} steps "
+        why=f"steps made when DDP had reduced {syncs} times: {by_rank_text}; the weights before the next step are different, as at {len(apart)} steps "
         "looked at",
         instead=(
             "decide on one rank whether to step, and tell the others (broadcast), or decide from numbers that are the same on all ranks",

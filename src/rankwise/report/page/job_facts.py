@@ -35,11 +35,11 @@ def facts_section(scene: Scene) -> Html:
 
 def blind_section(scene: Scene) -> Html | None:
     """What could not be seen, for the job and for each set of ranks; None when all was seen."""
-    told: dict[str, list[int]] = {}
+    ranks_with: dict[str, list[int]] = {}
     for rank, evidence in sorted(scene.job.ranks.items()):
         for words in evidence.blind:
-            told.setdefault(words, []).append(rank)
-    lines = [*scene.job.blind, *(f"{short_ranks(ranks)}: {words}" for words, ranks in told.items())]
+            ranks_with.setdefault(words, []).append(rank)
+    lines = [*scene.job.blind, *(f"{short_ranks(ranks)}: {words}" for words, ranks in ranks_with.items())]
     if scene.job.lost_hosts:
         lines.insert(0, f"hosts that stopped answering: {', '.join(scene.job.lost_hosts[:_MAX_BLIND])}")
     left_out = tag("li", f"and {len(lines) - _MAX_BLIND:,} more") if len(lines) > _MAX_BLIND else None

@@ -116,9 +116,9 @@ class _Slots:
     """What the ranks of a group called, slot by slot: the majority of the ranks that are not to blame, or of all ranks if none is."""
 
     def __init__(self, tracks: list[_Track]) -> None:
-        told = [(seq, entry, len(track.ranks)) for track in tracks for seq, entry in track.entries.items()]
+        calls = [(seq, entry, len(track.ranks)) for track in tracks for seq, entry in track.entries.items()]
         # Roots and reduce operations are compared only if they were seen on all ranks.
-        self._vague = {seq for seq, entry, _ in told if entry.what.peer is None and not entry.what.reduce_op}
+        self._vague = {seq for seq, entry, _ in calls if entry.what.peer is None and not entry.what.reduce_op}
         guilty = self._votes([track for track in tracks if track.is_culprit])
         innocent = self._votes([track for track in tracks if not track.is_culprit])
         votes = {**guilty, **innocent}
@@ -127,7 +127,7 @@ class _Slots:
 
         self._num_ranks = sum(len(track.ranks) for track in tracks if not track.is_blind)
         self._num_there: Counter[int] = Counter()
-        for seq, _, count in told:
+        for seq, _, count in calls:
             self._num_there[seq] += count
 
     def _votes(self, tracks: list[_Track]) -> dict[int, Counter[Hashable]]:
@@ -254,12 +254,12 @@ def _entries(log: CollectiveLog, names: tuple[str, ...]) -> list[dict[int, Entry
 
 def _members(job: JobEvidence, seen: set[str]) -> dict[int, set[str]]:
     """Which groups each rank belongs to, where one name always means the same ranks; everyone belongs to the default group."""
-    told: dict[str, set[tuple[int, ...]]] = {}
+    ranks_of: dict[str, set[tuple[int, ...]]] = {}
     for evidence in job.ranks.values():
         for group in evidence.groups:
-            told.setdefault(group.name, set()).add(group.ranks)
+            ranks_of.setdefault(group.name, set()).add(group.ranks)
     members: dict[int, set[str]] = {rank: set(DEFAULT_GROUPS & seen) for rank in job.ranks}
-    for name, ranks in told.items():
+    for name, ranks in ranks_of.items():
         if len(ranks) == 1 and name in seen:
             for rank in members.keys() & set(*ranks):
                 members[rank].add(name)
