@@ -12,7 +12,7 @@ from typing import Literal
 
 from rankwise.evidence.collectives import CollectiveLog, Entry
 from rankwise.evidence.records import JobEvidence
-from rankwise.report.page.scene import Scene
+from rankwise.report.page.reported_job import ReportedJob
 from rankwise.report.places import DEFAULT_GROUPS
 
 COLUMNS = 40
@@ -176,11 +176,11 @@ class _Outline:
         return min(odd + short, default=None)
 
 
-def build_timeline(scene: Scene) -> Timeline:
+def build_timeline(reported: ReportedJob) -> Timeline:
     """Worth drawing is a group where ranks part or wait; where there is none, the largest group."""
-    tracks, left_out = _tracks(scene)
+    tracks, left_out = _tracks(reported)
     outlines = [_Outline(group, tracks[group]) for group in sorted(tracks, key=lambda group: (len(group), group))]
-    waited_in = {wait.group or "" for wait in scene.waiting.values()}
+    waited_in = {wait.group or "" for wait in reported.waiting.values()}
     outlines.sort(key=lambda one: (not _is_waited_in(one.group, waited_in), one.diverges_at is None, -one.num_ranks))
     telling = [one for one in outlines if one.diverges_at is not None or _is_waited_in(one.group, waited_in)] or outlines[:1]
     rest = outlines[min(len(telling), MAX_STRIPS) :]
@@ -192,15 +192,15 @@ def build_timeline(scene: Scene) -> Timeline:
     )
 
 
-def _tracks(scene: Scene) -> tuple[dict[str, list[_Track]], list[int]]:
+def _tracks(reported: ReportedJob) -> tuple[dict[str, list[_Track]], list[int]]:
     """The tracks of every group, and the ranks that were one kind too many."""
-    clusters, names, left_out = _clusters(scene)
-    members = _members(scene.job, {group for groups in names.values() for group in groups})
+    clusters, names, left_out = _clusters(reported)
+    members = _members(reported.job, {group for groups in names.values() for group in groups})
     tracks: dict[str, list[_Track]] = {}
     for cluster in clusters:
-        is_culprit = not scene.culprits.isdisjoint(cluster.ranks)
-        may_be_odd = is_culprit or not scene.culprits
-        is_blind = not len(cluster.log) and bool(scene.job.ranks[cluster.ranks[0]].blind)
+        is_culprit = not reported.culprits.isdisjoint(cluster.ranks)
+        may_be_odd = is_culprit or not reported.culprits
+        is_blind = not len(cluster.log) and bool(reported.job.ranks[cluster.ranks[0]].blind)
         inside: dict[tuple[str, int | None], list[int]] = {}
         for rank in cluster.ranks:
             for i, group in enumerate(names[rank]):
@@ -214,18 +214,18 @@ def _tracks(scene: Scene) -> tuple[dict[str, list[_Track]], list[int]]:
     return {group: some for group, some in tracks.items() if any(track.entries for track in some)}, left_out
 
 
-def _clusters(scene: Scene) -> tuple[list[_Cluster], dict[int, tuple[str, ...]], list[int]]:
+def _clusters(reported: ReportedJob) -> tuple[list[_Cluster], dict[int, tuple[str, ...]], list[int]]:
     """Clusters with the ranks the findings name first, every rank's group names in its cluster's order, and the ranks left out."""
     merged: dict[Hashable, list[int]] = {}
     names: dict[int, tuple[str, ...]] = {}
-    for rank, evidence in sorted(scene.job.ranks.items()):
+    for rank, evidence in sorted(reported.job.ranks.items()):
         names[rank], pattern = _pattern(evidence.collectives)
-        merged.setdefault((rank in scene.culprits, bool(evidence.blind), pattern), []).append(rank)
-    named = {*scene.culprits, *scene.waiting}
-    ordered = sorted(merged.values(), key=lambda ranks: (scene.culprits.isdisjoint(ranks), named.isdisjoint(ranks), -len(ranks)))
+        merged.setdefault((rank in reported.culprits, bool(evidence.blind), pattern), []).append(rank)
+    named = {*reported.culprits, *reported.waiting}
+    ordered = sorted(merged.values(), key=lambda ranks: (reported.culprits.isdisjoint(ranks), named.isdisjoint(ranks), -len(ranks)))
     clusters = []
     for ranks in ordered[:_MAX_CLUSTERS]:
-        log = scene.job.ranks[ranks[0]].collectives
+        log = reported.job.ranks[ranks[0]].collectives
         clusters.append(_Cluster(ranks, log, _entries(log, names[ranks[0]])))
     return clusters, names, [rank for ranks in ordered[_MAX_CLUSTERS:] for rank in ranks]
 
