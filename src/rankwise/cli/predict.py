@@ -9,7 +9,7 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from rankwise.cli.options import Parser, add_engine_options, print_finding
+from rankwise.cli.options import add_engine_options, parsed, print_finding
 from rankwise.errors import UsageError
 from rankwise.offline import formats
 
@@ -27,9 +27,7 @@ _TOO_MANY_FAIL = "RW833"
 
 
 def main(argv: list[str]) -> int:
-    parser = Parser(prog="rankwise predict")
-    add_options(parser)
-    options = parser.parse_args(argv)
+    options = parsed("predict", add_options, argv)
     from rankwise.offline.checking import Options
     from rankwise.offline.running import predict
     from rankwise.offline.workspace import PredictError
