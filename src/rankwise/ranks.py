@@ -62,9 +62,9 @@ class MeetingPlace:
 
 def read_meeting_place(environ: Mapping[str, str]) -> MeetingPlace | None:
     """MASTER_ADDR and MASTER_PORT; where Slurm or Open MPI set neither, what all ranks can work out alike; None where nothing is known."""
-    told = read_rank_env(environ)
-    address = told.master_addr or _first_slurm_host(environ) or ("127.0.0.1" if _is_mpi_on_one_host(environ) else None)
-    port = told.master_port if "MASTER_PORT" in environ else _port_of_job(environ)
+    env = read_rank_env(environ)
+    address = env.master_addr or _first_slurm_host(environ) or ("127.0.0.1" if _is_mpi_on_one_host(environ) else None)
+    port = env.master_port if "MASTER_PORT" in environ else _port_of_job(environ)
     if address is None or port is None or not 0 < port < 1 << 16:
         return None
     return MeetingPlace(address, port, environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True")

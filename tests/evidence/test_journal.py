@@ -18,7 +18,7 @@ from tests.evidence.strategies import FUZZ, deep, json_values
 FRAMES = [["train.py", 3, "main"]]
 # One good line of every kind; t is when.
 GOOD: list[dict[str, Any]] = [
-    {"k": "card", "pid": 7, "ppid": 1, "argv": ["python", "train.py"], "host": "node-a", "env": {"RANK": "1", "WORLD_SIZE": "2"}},
+    {"k": "process", "pid": 7, "ppid": 1, "argv": ["python", "train.py"], "host": "node-a", "env": {"RANK": "1", "WORLD_SIZE": "2"}},
     {"k": "torch", "version": "2.13.0"},
     {"k": "streams", "out": "/tmp/out.txt", "err": "/tmp/err.txt"},
     {"k": "server", "path": "/dev/shm/x/s-7"},
@@ -56,11 +56,11 @@ def good_lines() -> list[bytes]:
 
 def check_types(journal: Journal) -> None:
     """What the watcher relies on without looking."""
-    assert isinstance(journal.card, dict)
-    read_rank_env(journal.card.get("env", {}))
-    assert isinstance(journal.card.get("host") or "", str)
-    assert isinstance(journal.card.get("t") or 0, int)
-    assert isinstance(journal.card.get("ppid") or 0, int)
+    assert isinstance(journal.process, dict)
+    read_rank_env(journal.process.get("env", {}))
+    assert isinstance(journal.process.get("host") or "", str)
+    assert isinstance(journal.process.get("t") or 0, int)
+    assert isinstance(journal.process.get("ppid") or 0, int)
     assert journal.rank is None or (isinstance(journal.rank, int) and not isinstance(journal.rank, bool))
     assert journal.world_size is None or isinstance(journal.world_size, int)
     assert all(isinstance(text, str) for text in [journal.torch, journal.server, journal.out])
@@ -88,7 +88,7 @@ def test_every_kind_of_line_is_understood(tmp_path: Path) -> None:
 
     check_types(journal)
     assert (journal.rank, journal.world_size, journal.torch, journal.server) == (1, 2, "2.13.0", "/dev/shm/x/s-7")
-    assert journal.card["env"] == {"RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "29500"}
+    assert journal.process["env"] == {"RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "29500"}
     assert journal.inits == [Init(1, 2, "gloo", "env://", "node-a", 29500, 30.0, 1007, 1008, stack)]
     assert journal.groups == [NewGroup("1", (0, 1), 1010, 1011, stack)]
     assert journal.models == [Model(("w",), ((2, 3),), ("torch.half",), "n.py", stack, ("w",), (), ("v",))]

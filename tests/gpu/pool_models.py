@@ -38,7 +38,7 @@ class Finder(torch.nn.Module):
 
 
 class Hungry(torch.nn.Module):
-    """Needs more memory than any card has for more than eight rows."""
+    """Needs more memory than any GPU has for more than eight rows."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if len(x) > 8:

@@ -1,4 +1,4 @@
-"""The verdicts on NCCL, with real ranks on a real card."""
+"""The verdicts on NCCL, with real ranks on a real GPU."""
 
 from __future__ import annotations
 

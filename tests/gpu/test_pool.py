@@ -1,4 +1,4 @@
-"""The pool on a real card: several models at once, eviction by a budget of GPU memory, batching, recovery from out of memory."""
+"""The pool on a real GPU: several models at once, eviction by a budget of GPU memory, batching, recovery from out of memory."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def pool() -> Iterator[Pool]:
         yield pool
 
 
-def test_workers_see_their_card_only_and_models_run_on_it(pool: Pool) -> None:
+def test_workers_see_their_gpu_only_and_models_run_on_it(pool: Pool) -> None:
     facts = pool.submit("where", torch.ones(1)).result(120)
 
     assert facts["device"] == "cuda:0" and facts["visible"] == pool.plan.seats[0].device.split(":")[1] and facts["count"] == 1
@@ -56,7 +56,7 @@ def test_several_models_at_once_give_what_they_give_alone(pool: Pool) -> None:
         torch.testing.assert_close(y, expected[name], rtol=1e-2, atol=1e-2)
 
 
-def test_tensors_in_any_container_come_back_from_the_card(pool: Pool) -> None:
+def test_tensors_in_any_container_come_back_from_the_gpu(pool: Pool) -> None:
     found = pool.submit("found", {"a": torch.ones(70_000)}).result(120)
 
     assert type(found).__name__ == "Found" and found.kind == "cuda"
@@ -82,7 +82,7 @@ def test_out_of_memory_halves_the_batch_and_goes_on(pool: Pool) -> None:
     assert pool.stats()["models"]["hungry"]["max_batch"] < 64
 
 
-def test_models_are_evicted_by_the_budget_of_the_card() -> None:
+def test_models_are_evicted_by_the_budget_of_the_gpu() -> None:
     sizes = {"a": 400, "b": 400, "c": 400}
     models = {name: Model(f"{HERE}:weighty", args=(megabytes,)) for name, megabytes in sizes.items()}
     with Pool(models, workers=1, memory="1GB") as pool:
@@ -93,11 +93,11 @@ def test_models_are_evicted_by_the_budget_of_the_card() -> None:
         assert sum(worker["memory_bytes"] for worker in stats["workers"]) <= 1e9
 
 
-def test_a_model_on_the_cpu_runs_beside_one_on_the_card_and_a_card_that_is_not_there_is_refused() -> None:
-    models = {"card": Model(f"{HERE}:where"), "first": Model(f"{HERE}:where", device="cuda:0"), "cpu": Model(f"{HERE}:where", device="cpu")}
+def test_a_model_on_the_cpu_runs_beside_one_on_the_card_and_a_gpu_that_is_not_there_is_refused() -> None:
+    models = {"gpu": Model(f"{HERE}:where"), "first": Model(f"{HERE}:where", device="cuda:0"), "cpu": Model(f"{HERE}:where", device="cpu")}
     with Pool(models, workers=1) as pool:
         devices = {name: pool.submit(name, torch.ones(1)).result(120)["device"] for name in models}
-    assert devices == {"card": "cuda:0", "first": "cuda:0", "cpu": "cpu"}
+    assert devices == {"gpu": "cuda:0", "first": "cuda:0", "cpu": "cpu"}
     with pytest.raises(UsageError, match="wants cuda:97"):
         Pool({"far": Model(f"{HERE}:where", device="cuda:97")})
 
@@ -126,5 +126,5 @@ def test_a_task_that_hangs_on_the_card_ends_with_its_stack(how: str) -> None:
 
         assert isinstance(error, TaskHung)
         assert "could not be read" not in error.finding.why, error.finding.why
-        assert ("pool_models.py" if how != "leaves" else "the card was not done") in error.finding.why, error.finding.why
+        assert ("pool_models.py" if how != "leaves" else "the GPU was not done") in error.finding.why, error.finding.why
         assert pool.submit("hanging", "not at all", torch.ones(2)).result(240).tolist() == [2.0, 2.0]

@@ -1,4 +1,4 @@
-"""session() with NCCL, two ranks on a real card."""
+"""session() with NCCL, two ranks on a real GPU."""
 
 from __future__ import annotations
 

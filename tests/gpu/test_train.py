@@ -1,4 +1,4 @@
-"""Training on a real card: mixed precision, and NCCL with two ranks on one GPU."""
+"""Training on a real GPU: mixed precision, and NCCL with two ranks on one GPU."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not has_gpu(), reason="no NVID
 
 
 def ranks(world_size: int, folder: Path, **options: Any) -> list[dict[str, Any]]:
-    """What each rank came to; each has a host of its own as far as NCCL can see, so that they may share the card."""
+    """What each rank came to; each has a host of its own as far as NCCL can see, so that they may share the GPU."""
     folder.mkdir(exist_ok=True)
     common = {"NCCL_SOCKET_IFNAME": "lo", "NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "OMP_NUM_THREADS": "1"}
     port = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(29500 + os.getpid() % 1000), "WORLD_SIZE": str(world_size), "LOCAL_RANK": "0"}
@@ -40,7 +40,7 @@ def distance(one: list[float], other: list[float]) -> float:
     return max(abs(a - b) for a, b in zip(one, other, strict=True))
 
 
-# A reduction on the card adds up in another order for another batch shape; bf16 and fp16 round to 8 and 11 bits.
+# A reduction on the GPU adds up in another order for another batch shape; bf16 and fp16 round to 8 and 11 bits.
 @pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-5), ("bf16", 2**-7), ("fp16", 2**-9)])
 def test_two_ranks_on_nccl_end_where_one_process_ends(tmp_path: Path, precision: str, tolerance: float) -> None:
     alone = ranks(1, tmp_path / "alone", precision=precision)[0]

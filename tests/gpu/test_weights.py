@@ -1,4 +1,4 @@
-"""Weights onto a real card: wherever the model is, wherever they were saved."""
+"""Weights onto a real GPU: wherever the model is, wherever they were saved."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_half_precision_on_the_card_needs_no_more_memory_than_the_weights(tmp_pa
     assert torch.cuda.max_memory_allocated() - before < weights + 2 * 2048 * 2048 * 4
 
 
-def test_tied_weights_stay_tied_on_the_card(tmp_path: Path) -> None:
+def test_tied_weights_stay_tied_on_the_gpu(tmp_path: Path) -> None:
     torch.save(Tied().state_dict(), tmp_path / "last.pt")
     with torch.device("meta"):
         model = Tied()

@@ -499,29 +499,29 @@ def stopping() -> Any:
     return run
 
 
-_dead_card: list[Exception] = []
+_dead_gpu: list[Exception] = []
 
 
-def poisoning(how: str) -> Any:
-    """Twice its rows; one that asks for it leaves a card on which nothing runs any more, for no model of this process."""
+def breaking_gpu(how: str) -> Any:
+    """Twice its rows; one that asks for it leaves a GPU on which nothing runs any more, for no model of this process."""
     if how == "build":
-        _dead_card.append(RuntimeError("CUDA error: device-side assert triggered"))
-        raise _dead_card[0]
+        _dead_gpu.append(RuntimeError("CUDA error: device-side assert triggered"))
+        raise _dead_gpu[0]
 
     def run(x: torch.Tensor) -> torch.Tensor:
-        if _dead_card:
+        if _dead_gpu:
             raise RuntimeError("CUDA error: device-side assert triggered\nCUDA kernel errors might be asynchronously reported")
         if (x == RAISE).any():
             if how == "class":
-                _dead_card.append(torch.AcceleratorError("CUDA error: an illegal memory access was encountered"))
-                raise _dead_card[0]
+                _dead_gpu.append(torch.AcceleratorError("CUDA error: an illegal memory access was encountered"))
+                raise _dead_gpu[0]
             if how == "number":
-                _dead_card.append(torch.AcceleratorError("something in words of another day"))
-                _dead_card[0].error_code = 719  # type: ignore[attr-defined]
-                raise _dead_card[0]
-            _dead_card.append(RuntimeError("HIP error: unspecified launch failure"))
+                _dead_gpu.append(torch.AcceleratorError("something in words of another day"))
+                _dead_gpu[0].error_code = 719  # type: ignore[attr-defined]
+                raise _dead_gpu[0]
+            _dead_gpu.append(RuntimeError("HIP error: unspecified launch failure"))
             try:
-                raise _dead_card[0]
+                raise _dead_gpu[0]
             except RuntimeError:
                 raise ValueError("no luck with this one") from None
         return x * 2
@@ -530,7 +530,7 @@ def poisoning(how: str) -> Any:
 
 
 def healthy_beside() -> Any:
-    return poisoning("")
+    return breaking_gpu("")
 
 
 def forking(way: str, in_build: bool = False) -> Any:

@@ -94,7 +94,7 @@ def test_subprocesses_of_every_kind_ride_along(tmp_path: Path, live: Path) -> No
     with_probe, without = run_script(launcher, live), run_bare(launcher, live)
 
     assert (with_probe.code, with_probe.out, with_probe.err) == (without.code, without.out, without.err) == (0, without.out, "")
-    ranks = sorted(line["env"]["RANK"] for line in with_probe.lines("card"))
+    ranks = sorted(line["env"]["RANK"] for line in with_probe.lines("process"))
     assert ranks == ["0", "1", "2", "3", "4"]
     assert len(with_probe.lines("raise")) == 5
     assert sorted(line["code"] for line in with_probe.lines("child_exit")) == [1, 1, 1, 1, 5]  # and their parent saw them end
@@ -157,4 +157,4 @@ def test_pids_in_journals_are_the_writers_own(tmp_path: Path, live: Path) -> Non
 
     assert ended.code == 0
     for pid, lines in ended.journals().items():
-        assert all(line["pid"] == pid for line in lines if line["k"] == "card")
+        assert all(line["pid"] == pid for line in lines if line["k"] == "process")

@@ -87,14 +87,14 @@ def publish(
     producer: Any, body: Body, routing_key: str, *, priority: int | None = None, headers: dict[str, Any] | None = None, **more: Any
 ) -> None:
     """Persistent, as raw bytes. The highest priority goes first; None is for queues without priorities."""
-    told = {**(headers or {}), **({HEADER_LENGTH: body.header_length} if body.content_type == BINARY else {})}
+    all_headers = {**(headers or {}), **({HEADER_LENGTH: body.header_length} if body.content_type == BINARY else {})}
     producer.publish(
         body.data,
         exchange="",
         routing_key=routing_key,
         content_type=body.content_type,
         content_encoding="utf-8" if body.content_type == JSON else "binary",
-        headers=told,
+        headers=all_headers,
         delivery_mode=2,
         priority=priority,
         confirm_timeout=_CONFIRM_S,

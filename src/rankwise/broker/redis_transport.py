@@ -1,8 +1,9 @@
-"""A transport of kombu's for Redis in which a message always lies somewhere: in its queue, or with what some worker holds.
+"""A Redis transport for kombu in which every message is in its queue, or in the list of messages that workers hold.
 
-kombu's own takes a message with BRPOP and writes down that it is held a moment later: a worker that is killed between the two loses it,
-and so does a connection that breaks on the way. Here a script does both at once. What is held belongs to no connection, so a worker
-keeps it while Redis restarts; what nobody has renewed for `REDELIVER_S` goes back to its queue. All times are those of Redis' own clock.
+kombu's own transport takes a message with BRPOP and notes a moment later who holds it: a worker that is killed between the two loses the
+message, and so does a connection that breaks on the way. Here a script does both at once. A message belongs to a worker, not to a
+connection, so the worker keeps it while Redis restarts. A message that was not renewed for `REDELIVER_S` goes back to its queue. All times
+are those of Redis' own clock.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ for i = 3, #KEYS do
   while #found < tonumber(ARGV[2]) do
     local item = redis.call('RPOP', KEYS[i])
     if not item then break end
-    if item ~= '' then  -- that was a bell
+    if item ~= '' then  -- an empty item only wakes a waiting worker
       local tag = ARGV[1] .. #found
       redis.call('HSET', KEYS[1], tag, cmsgpack.pack({KEYS[i], item}))
       redis.call('ZADD', KEYS[2], now, tag)
@@ -65,8 +66,8 @@ local function give_back(tags)
   end
 end
 """
-# ARGV: how old is too old, then the tags that are renewed. Those that went to somebody else meanwhile are not ours any more.
-_TEND = (
+# ARGV: how old is too old, then the tags that are renewed. A tag that another worker has taken meanwhile is not renewed.
+_RENEW = (
     _GIVE_BACK
     + """
 local now = redis.call('TIME')[1]
@@ -107,13 +108,13 @@ def redis_transport() -> Any:
             super().__init__(connection, **options)
             self.acked: list[str] = []
             self._queue, self._is_only_reader = "", False
-            self._tag, self._takes, self._tend_at = uuid.uuid4().hex, 0, 0.0
+            self._tag, self._takes, self._renew_at = uuid.uuid4().hex, 0, 0.0
             retry = redis.retry.Retry(redis.backoff.NoBackoff(), 1)  # the caller tries again, and looks meanwhile whether it is to stop
             url = connection.client.transport_options["url"]
             self.client = redis.Redis.from_url(url, retry=retry, socket_timeout=10, socket_connect_timeout=5)
             self._take = self.client.register_script(_TAKE)
             self._give_back = self.client.register_script(_GIVE_BACK + "give_back(ARGV)")
-            self._tend = self.client.register_script(_TEND)
+            self._renew = self.client.register_script(_RENEW)
             self.client.ping()
 
         def basic_consume(self, queue: str, no_ack: bool, *args: Any, **options: Any) -> None:
@@ -127,7 +128,7 @@ def redis_transport() -> Any:
             pipe = self.client.pipeline(transaction=False)
             pipe.lpush(_list_of(queue, priority), json.dumps(message))
             if priority:
-                pipe.lpush(queue, "")  # a bell for those who wait, which they can do at one list only
+                pipe.lpush(queue, "")  # an empty item wakes waiting workers, which can wait at one list only
             if expiration := message["properties"].get("expiration"):
                 pipe.pexpire(queue, int(expiration))  # nobody else would tidy up after a reader that is gone
             pipe.execute()
@@ -192,11 +193,11 @@ def redis_transport() -> Any:
                 self.client.pipeline(transaction=False).hdel(held, *tags).zrem(since, *tags).execute()
                 self.acked = []
 
-        def tend(self) -> None:
-            """Renews what is held here, and gives back what others held who are gone."""
-            if self._queue and not self._is_only_reader and time.monotonic() >= self._tend_at:
-                self._tend(keys=_held(self._queue), args=[REDELIVER_S, *self.qos.held()])
-                self._tend_at = time.monotonic() + REDELIVER_S / 4
+        def renew(self) -> None:
+            """Renew the messages that this worker holds, and give back those whose worker has stopped renewing them."""
+            if self._queue and not self._is_only_reader and time.monotonic() >= self._renew_at:
+                self._renew(keys=_held(self._queue), args=[REDELIVER_S, *self.qos.held()])
+                self._renew_at = time.monotonic() + REDELIVER_S / 4
 
         def give_back(self, tags: list[str]) -> None:
             self._give_back(keys=_held(self._queue), args=tags)
@@ -222,7 +223,7 @@ def redis_transport() -> Any:
             try:
                 for channel in self.channels:
                     channel.flush()
-                    channel.tend()
+                    channel.renew()
                 super().drain_events(connection, timeout)
                 self._is_away = False
             except TimeoutError:

@@ -11,7 +11,7 @@ import threading
 import time
 from typing import Any
 
-from rankwise.cli.options import Parser
+from rankwise.cli.options import parsed
 from rankwise.errors import UnreadableInput
 from rankwise.launch.plan import TORCHRUN_FLAGS, TORCHRUN_VALUES
 from rankwise.preflight.plan import GROUPS, CheckPlan, plan_check
@@ -40,9 +40,7 @@ _GRACE_S = 15.0
 
 
 def main(argv: list[str]) -> int:
-    parser = Parser(prog="rankwise check")
-    add_options(parser)
-    given = vars(parser.parse_args(_with_dashes(argv)))
+    given = vars(parsed("check", add_options, _with_dashes(argv)))
     options = {name.replace("_", "-"): value for name, value in given.items() if isinstance(value, str)}
     if given["rest"] and not given["module"] and not given["no_python"]:
         options.setdefault("script", given["rest"][0])

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rankwise.cli import run
-from rankwise.cli.options import Parser
+from rankwise.cli.options import parsed
 
 _TOUR = Path(__file__).with_name("tour")  # kept as .py.txt: they are the user's kind of script, not modules of ours
 _TWO_RANKS = ("--standalone", "--nproc-per-node", "2")
@@ -28,9 +28,7 @@ class _OffCourse(Exception):
 
 
 def main(argv: list[str]) -> int:
-    parser = Parser(prog="rankwise demo")
-    add_options(parser)
-    parser.parse_args(argv)
+    parsed("demo", add_options, argv)
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # torchrun's own default, which it otherwise announces at length
     out = Path.cwd() / "rankwise-runs" / f"{time.strftime('%Y%m%d-%H%M%S')}-demo"
     _say("rankwise demo: two ranks on this CPU, no network, no GPU, about a minute.")

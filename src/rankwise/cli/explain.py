@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from rankwise.causes import all_causes, load_cause
-from rankwise.cli.options import Parser
+from rankwise.cli.options import parsed
 from rankwise.errors import UnreadableInput, UsageError
 from rankwise.report.verdict import Outcome, seconds_of, verdict_dict
 
@@ -22,9 +22,7 @@ _EXAMPLES = ("rankwise explain --list", "rankwise explain RW201", "rankwise expl
 
 
 def main(argv: list[str]) -> int:
-    parser = Parser(prog="rankwise explain")
-    add_options(parser)
-    options = parser.parse_args(argv)
+    options = parsed("explain", add_options, argv)
     if options.list:
         print("\n".join(f"{cause.code}  {cause.title}" for cause in all_causes()))
         return 0

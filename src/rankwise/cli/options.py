@@ -6,6 +6,7 @@ import argparse
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from typing import NoReturn
 
 from rankwise.errors import UsageError
@@ -17,6 +18,13 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{self.prog}: {message}", next=(f"{self.prog} --help",))
+
+
+def parsed(command: str, add_options: Callable[[argparse.ArgumentParser], None], argv: list[str]) -> argparse.Namespace:
+    """The options of one command; raises UsageError for wrong ones."""
+    parser = Parser(prog=f"rankwise {command}")
+    add_options(parser)
+    return parser.parse_args(argv)
 
 
 def add_engine_options(parser: argparse.ArgumentParser) -> None:

@@ -9,7 +9,7 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from rankwise.cli.options import Parser, add_engine_options, print_finding
+from rankwise.cli.options import add_engine_options, parsed, print_finding
 from rankwise.errors import UsageError
 from rankwise.offline import formats
 
@@ -27,9 +27,7 @@ _TOO_MANY_FAIL = "RW833"
 
 
 def main(argv: list[str]) -> int:
-    parser = Parser(prog="rankwise predict")
-    add_options(parser)
-    options = parser.parse_args(argv)
+    options = parsed("predict", add_options, argv)
     from rankwise.offline.checking import Options
     from rankwise.offline.running import predict
     from rankwise.offline.workspace import PredictError
@@ -158,7 +156,7 @@ def _first_error(path: str | None) -> str:
         with path_or_address(str(path)).open("rb") as file:
             error = json.loads(file.readline())
         return f"row {error['row']:,}: {error['error']}: {str(error['message'])[:200]}"
-    except (OSError, ValueError, KeyError):  # it was moved meanwhile, or is elsewhere
+    except (OSError, ValueError, KeyError):  # it was moved meanwhile, or is at an address
         return "it cannot be opened from here"
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rankwise.cli.options import Parser, add_engine_options
+from rankwise.cli.options import add_engine_options, parsed
 from rankwise.errors import UnreadableInput, UsageError
 
 if TYPE_CHECKING:
@@ -31,9 +31,7 @@ _NEEDED = ("httptools", "orjson", "ml_dtypes", "grpc", "google.protobuf")
 
 
 def main(argv: list[str]) -> int:
-    parser = Parser(prog="rankwise serve")
-    add_options(parser)
-    options = parser.parse_args(argv)
+    options = parsed("serve", add_options, argv)
     _check_installed()
     import asyncio
 

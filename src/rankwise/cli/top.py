@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Any
 
-from rankwise.cli.options import Parser
+from rankwise.cli.options import parsed
 from rankwise.errors import UsageError
 
 _EPILOG = """examples:
@@ -19,9 +19,7 @@ _COLUMNS = ("model", "queued", "running", "done", "failed", "batch", "p50 ms", "
 
 
 def main(argv: list[str]) -> int:
-    parser = Parser(prog="rankwise top")
-    add_options(parser)
-    options = parser.parse_args(argv)
+    options = parsed("top", add_options, argv)
     found = _looks(options.pid)
     if options.json:
         print(json.dumps(found, indent=2))

@@ -8,7 +8,7 @@ import os
 import signal
 from pathlib import Path
 
-from rankwise.cli.options import Parser, add_engine_options
+from rankwise.cli.options import add_engine_options, parsed
 
 _EPILOG = """examples:
   rankwise worker MODELS.toml --broker redis://localhost:6379/0
@@ -19,9 +19,7 @@ A message is acknowledged after its answer is stored and sent; what cannot be ru
 
 
 def main(argv: list[str]) -> int:
-    parser = Parser(prog="rankwise worker")
-    add_options(parser)
-    options = parser.parse_args(argv)
+    options = parsed("worker", add_options, argv)
     from rankwise.broker.connecting import connect, is_redis
     from rankwise.pool.api.models_file import read_models
 

@@ -87,10 +87,10 @@ def by_sync_off(job: JobEvidence, book: SourceBook, inner: Side, outer: Side) ->
     if forward is None:
         return None
     lines = book.lines_that_stop_sync()
-    told = f"; {os.path.basename(lines[0].file)}:{lines[0].line} decides it" if len(lines) == 1 else ""
+    decided_at = f"; {os.path.basename(lines[0].file)}:{lines[0].line} decides it" if len(lines) == 1 else ""
     why = (
         f"the gradient synchronisation was off (no_sync, require_backward_grad_sync) in its forward{at(top_of(user_frames(forward.stack)))}, "
-        f"and on for {ranks_text(inner.ranks)} in the same step, so it made one gradient all_reduce less{told}"
+        f"and on for {ranks_text(inner.ranks)} in the same step, so it made one gradient all_reduce less{decided_at}"
     )
     return Blame("RW220", outer.ranks, why, lines[0] if len(lines) == 1 else None)
 
@@ -110,7 +110,7 @@ def by_missing_gradients(job: JobEvidence, inner: Side, outer: Side) -> Blame | 
     return Blame("RW215", outer.ranks, why, top_of(user_frames(last.stack)))
 
 
-def by_majority(job: JobEvidence, sides: list[Side]) -> Blame | None:
+def by_majority(sides: list[Side]) -> Blame | None:
     largest, rest = sides[0], sides[1:]
     others = sorted(rank for side in rest for rank in side.ranks)
     if len(largest.ranks) <= len(others):
@@ -135,8 +135,8 @@ def by_branch(job: JobEvidence, book: SourceBook, a: Side, b: Side) -> Blame | N
 
 def undecided(sides: list[Side]) -> Blame:
     """Both sides are named, and no single reason or fix is given."""
-    told = " and ".join(f"{side.text}{at(top_of(side.stack))}" for side in sides)
-    why = f"{told} came in the same place; neither the code nor what the ranks did before tells who went another way: compare these lines"
+    sides_text = " and ".join(f"{side.text}{at(top_of(side.stack))}" for side in sides)
+    why = f"{sides_text} came in the same place; neither the code nor what the ranks did before tells who went another way: compare these lines"
     return Blame("RW202", sorted(rank for side in sides for rank in side.ranks), why, certain=False)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rankwise.causes import load_cause
 from rankwise.diagnose.at_exit import find_stuck_at_exit
 from rankwise.diagnose.crash import failed_in_collective, find_crash
-from rankwise.diagnose.disagree import find_disagreement, find_other_size, find_out_of_step, find_paired
+from rankwise.diagnose.disagree import find_disagreement, find_other_size, find_out_of_step, find_paired_collectives
 from rankwise.diagnose.health import find_notes
 from rankwise.diagnose.lost import with_lost_nodes
 from rankwise.diagnose.match import find_conflict, last_seq
@@ -54,7 +54,7 @@ def find_root(job: JobEvidence, states: RankStates, book: SourceBook) -> list[Fi
             return []
         if load_cause(silent.code).unnoticed or (silent.certain and find_conflict(job) is not None):
             return [silent]
-        return find_paired(job, silent) if not silent.certain else []
+        return find_paired_collectives(job, silent) if not silent.certain else []
     early = find_command_failure(job) or find_stale_store(job)
     if early is not None:
         return [early]
@@ -75,7 +75,7 @@ def find_root(job: JobEvidence, states: RankStates, book: SourceBook) -> list[Fi
         return [disagreement, crash] if _failed_on_its_result(job, crash) else [crash, disagreement]
     if disagreement is not None:
         return [disagreement]
-    if (at_exit := find_stuck_at_exit(job, states, book)) is not None:
+    if (at_exit := find_stuck_at_exit(job, book)) is not None:
         return [at_exit]
     stuck = find_stuck(job, states, book)
     timeout = _timed_out(job, states, list(job.suspected) or stuck)
@@ -159,11 +159,11 @@ def _unknown(job: JobEvidence, states: RankStates) -> list[Finding]:
         return []
     if job.exit_code is None and longest >= job.stall_after_s and (crossed := find_crossed_queues(job, states)) is not None:
         return [crossed]
-    told = "; ".join(f"rank {r} waits in {states[r].op_text}{at(states[r].frame)}" for r in waiting[:4])
+    doing = "; ".join(f"rank {r} waits in {states[r].op_text}{at(states[r].frame)}" for r in waiting[:4])
     if ended and not waiting:
         raised = first_raised(job.ranks[ended[0]])
         said = raised.message.splitlines()[0][:200] if raised and raised.message else ""
-        told = f"rank {ended[0]} ended" + (f" with {raised.type}: {said}" if raised else "")
+        doing = f"rank {ended[0]} ended" + (f" with {raised.type}: {said}" if raised else "")
     together = {(states[r].op, states[r].group, states[r].seq) for r in waiting}
     unseen = sorted(set(members_of(job, states[waiting[0]].group)) - set(job.ranks)) if waiting else []
     if job.exit_code is None and len(waiting) == len(job.ranks) and len(together) == 1 and not unseen:
@@ -180,10 +180,10 @@ def _unknown(job: JobEvidence, states: RankStates) -> list[Finding]:
         ]
     if unseen and waiting:
         where = f"on {', '.join(job.lost_hosts)}, which stopped answering" if job.lost_hosts else "on another node?"
-        told += f"; {verb(unseen, 'was', 'were')} not seen here ({where})"
+        doing += f"; {verb(unseen, 'was', 'were')} not seen here ({where})"
     return [
         load_cause("RW900").finding(
-            f"the cause is not one rankwise knows: {told or 'nothing moves'}",
+            f"the cause is not one rankwise knows: {doing or 'nothing moves'}",
             certain=False,
             culprits=tuple(place_at(job.ranks[r], states[r].frame) for r in ended[:8] if r not in waiting),
             waiting=tuple(wait_of(states[r]) for r in waiting),

@@ -127,11 +127,14 @@ def _by_own_condition(view: _View) -> Blame | None:
     there, before = view.divergence.next_other, view.divergence.before
     if there is None or any(reason.is_about_rank for reason in find_skips(view.book, _stack(before), _stack(view.divergence.next))):
         return None
-    told = [reason for reason in find_skips(view.book, _stack(before), _stack(there)) if reason.is_about_rank]
-    if not told:
+    about_rank = [reason for reason in find_skips(view.book, _stack(before), _stack(there)) if reason.is_about_rank]
+    if not about_rank:
         return None
-    line = next((frame for frame in _stack(there) if frame.file == told[0].frame.file and frame.function == told[0].frame.function), None)
-    why = f"{reasons_text(told)}: a condition on the rank, under which {ranks_text(view.mine)} did not call it"
+    line = next(
+        (frame for frame in _stack(there) if frame.file == about_rank[0].frame.file and frame.function == about_rank[0].frame.function),
+        None,
+    )
+    why = f"{reasons_text(about_rank)}: a condition on the rank, under which {ranks_text(view.mine)} did not call it"
     return Blame("RW209" if there.op == "forward" else "RW208", view.others, why, line)
 
 
@@ -162,15 +165,15 @@ def _by_data(view: _View) -> Blame | None:
             if long.is_over
             else f"{verb(view.mine, 'is', 'are')} at batch {long.batches} of"
         )
-        told = f"{short.batches} batches{at(top_of(user_frames(short.stack)))}, {got} the same pass"
+        ended_after = f"{short.batches} batches{at(top_of(user_frames(short.stack)))}, {got} the same pass"
     else:
         (ends, ends_other), (batches, batches_other) = view.counts("end_of_data"), view.counts("next_batch")
         if all(passes_of(view.job.ranks[ranks[0]]) for ranks in (view.mine, view.others)):
             return None  # both ranks' passes are known, and none is shorter: batches of other passes do not count
         if (ends_other or 0) <= (ends or 0) or (batches or 0) <= (batches_other or 0):
             return None
-        told = f"{batches_other} batches in all, {verb(view.mine, 'is', 'are')} at {batches}"
-    return Blame("RW213", view.others, f"its data ended after {told}: fewer batches than the others (uneven data)")
+        ended_after = f"{batches_other} batches in all, {verb(view.mine, 'is', 'are')} at {batches}"
+    return Blame("RW213", view.others, f"its data ended after {ended_after}: fewer batches than the others (uneven data)")
 
 
 def _by_jump(view: _View) -> Blame | None:
@@ -246,19 +249,19 @@ def _by_loop(view: _View) -> Blame | None:
         return Blame("RW201" if not ends else "RW219", view.others, why, certain=False, candidates=_frames([*skips, *exits]))
     if not exits:
         return _skipped(view, "")
-    if not ends and left.is_in_another and there is not None and (told := _conditions_on(view, there)):
-        why = f"{_call_text(there)} is made {reasons_text(told)}; or it went fewer rounds in {loop}: {reasons_text(exits)}"
-        return Blame("RW209" if there.op == "forward" else "RW208", view.others, why, None, False, _frames([*told, *exits]))
+    if not ends and left.is_in_another and there is not None and (reasons := _conditions_on(view, there)):
+        why = f"{_call_text(there)} is made {reasons_text(reasons)}; or it went fewer rounds in {loop}: {reasons_text(exits)}"
+        return Blame("RW209" if there.op == "forward" else "RW208", view.others, why, None, False, _frames([*reasons, *exits]))
     if not ends and (caught := find_catches(view.book, _stack(missed), _stack(there))):
         has_left = has_left_pass(view.job.ranks[view.others[0]], view.job.ranks[view.mine[0]])  # then its data did not end
-        told = caught if has_left else [*caught, *exits]
+        reasons = caught if has_left else [*caught, *exits]
         return Blame(
             "RW219",
             view.others,
-            f"it left {loop}: {reasons_text(told)}",
-            told[0].frame if len(told) == 1 else None,
+            f"it left {loop}: {reasons_text(reasons)}",
+            reasons[0].frame if len(reasons) == 1 else None,
             False,
-            _frames(told),
+            _frames(reasons),
         )
     if not ends and there is None:  # whichever count of rounds was meant, these wait for ranks that have gone
         why = f"it ended after fewer rounds than {ranks_text(view.mine)} in {loop}: {reasons_text(exits)}"
@@ -353,8 +356,8 @@ def _other_mode(view: _View) -> str:
     if mine is None or theirs.op != "forward" or mine.mode == theirs.mode:
         return ""
     words = {"eval": "in eval mode", "no_grad": "without gradients (no_grad)", "no_sync": "with gradient sync off (no_sync)"}
-    told = " and ".join(words[mode] for mode in theirs.mode if mode in words) or "in training mode"
-    return f"its forward{at(top_of(_stack(theirs)))} ran {told}, {ranks_text(view.mine)}'s did not"
+    mode_text = " and ".join(words[mode] for mode in theirs.mode if mode in words) or "in training mode"
+    return f"its forward{at(top_of(_stack(theirs)))} ran {mode_text}, {ranks_text(view.mine)}'s did not"
 
 
 def _by_novelty(view: _View) -> Blame | None:
@@ -385,11 +388,11 @@ def _by_condition(view: _View) -> Blame | None:
         return None
     if any(is_user_file(reason.frame.file) for reason in find_skips(view.book, before, _stack(view.divergence.next))):
         return None  # those of a library that these went through hold for all ranks alike, as a rule
-    told = _conditions_on(view, there)
-    if not told:
+    conditions = _conditions_on(view, there)
+    if not conditions:
         return None
-    why = f"the call at {_place(_stack(there)[0].file, _stack(there)[0].line)} is made {reasons_text(told)}; {ranks_text(view.mine)} did not come to it"
-    return Blame("RW209" if there.op == "forward" else "RW208", view.others, why, None, False, _frames(told))
+    why = f"the call at {_place(_stack(there)[0].file, _stack(there)[0].line)} is made {reasons_text(conditions)}; {ranks_text(view.mine)} did not come to it"
+    return Blame("RW209" if there.op == "forward" else "RW208", view.others, why, None, False, _frames(conditions))
 
 
 def _conditions_on(view: _View, call: Call) -> list[Reason]:

@@ -33,14 +33,14 @@ def find_unmatched_p2p(job: JobEvidence, states: RankStates, book: SourceBook) -
         tags = _tags(job, states, rank, state.peer)
         doing = "has ended" if peer.kind == "ended" else f"is in {peer.op_text}{at(peer.frame)}"
         sender, receiver = (rank, state.peer) if wanted == "recv" else (state.peer, rank)
-        guilty, told = _who_departed(job, states, book, rank, state.peer)
+        guilty, departure = _who_departed(job, states, book, rank, state.peer)
         return load_cause("RW212").finding(
             f"rank {rank} waits in {state.op} {'to' if wanted == 'recv' else 'from'} rank {state.peer}, "
             f"which makes no matching {'recv (receive)' if wanted == 'recv' else 'send'}",
             certain=len(guilty) == 1 or peer.op in P2P,  # two that wait for each other are both part of it
             culprits=tuple(place_at(job.ranks[r], states[r].frame) for r in guilty),
             waiting=tuple(wait_of(states[r]) for r in sorted((doomed | {rank}) - set(guilty)) if states[r].kind == "waiting"),
-            why=f"rank {rank} is{at(state.frame)}, rank {state.peer} {doing}{tags}{told}; every send needs its recv{_balance(job, sender, receiver)}",
+            why=f"rank {rank} is{at(state.frame)}, rank {state.peer} {doing}{tags}{departure}; every send needs its recv{_balance(job, sender, receiver)}",
             deadlock=True,
         )
     return None
@@ -118,14 +118,14 @@ def circle_finding(job: JobEvidence, states: RankStates, ring: list[int]) -> Fin
     """What is wrong with ranks that wait for each other in a circle: the order of their groups, or the device of their tensors."""
     if len({base_group(states[r].group) for r in ring}) == 1:
         return _different_backends(job, states, ring)
-    told = "; ".join(
+    calls = "; ".join(
         f"rank {r} is in {states[r].op_text}{group_text(states[r].group) or ' of the default group'}{at(states[r].frame)}" for r in ring
     )
     return load_cause("RW218").finding(
         f"{ranks_text(ring)} wait for each other in collectives of different groups",
         certain=True,
         culprits=tuple(place_at(job.ranks[r], states[r].frame) for r in ring),
-        why=f"ranks that share several groups must call the groups' collectives in the same order; {told}",
+        why=f"ranks that share several groups must call the groups' collectives in the same order; {calls}",
         deadlock=True,
     )
 
@@ -133,7 +133,7 @@ def circle_finding(job: JobEvidence, states: RankStates, ring: list[int]) -> Fin
 def _different_backends(job: JobEvidence, states: RankStates, ring: list[int]) -> Finding:
     """The same group, but one rank's tensor is on the CPU and another's on the GPU: the calls went to different backends."""
     on_cpu = {r: states[r].group.endswith(GLOO_MARK) for r in ring}
-    told = "; ".join(
+    calls = "; ".join(
         f"rank {r} is in {states[r].op_text} of a {'CPU tensor (gloo)' if on_cpu[r] else 'CUDA tensor (nccl)'}{at(states[r].frame)}"
         for r in ring
     )
@@ -141,7 +141,7 @@ def _different_backends(job: JobEvidence, states: RankStates, ring: list[int]) -
         f"{ranks_text(ring)} call {states[ring[0]].op} on different devices, CPU (gloo) and CUDA (nccl)",
         certain=True,
         culprits=tuple(place_at(job.ranks[r], states[r].frame) for r in ring),
-        why=f"with two backends a collective goes to the one of its tensor's device, and the two never meet: {told}",
+        why=f"with two backends a collective goes to the one of its tensor's device, and the two never meet: {calls}",
         deadlock=True,
         instead=("put the tensor on the same device on every rank",),
     )

@@ -48,10 +48,10 @@ def find_skips(book: SourceBook, before: Stack, missed: Stack) -> list[Reason]:
         start = shared[0].line if shared is not None and frame == shared[1] and shared[0].line < frame.line else 0
         skips = [skip for skip in book.skips_before(frame.file, frame.line) if skip.in_handler or start < skip.line < frame.line]
         found += [_of_skip(frame, skip) for skip in skips]
-        told = {skip.guard for skip in skips}
+        guards_known = {skip.guard for skip in skips}
         known = _met_by_both(book, shared, start) if shared is not None and frame == shared[1] else set()
         for guard in book.guards(frame.file, frame.line):
-            if guard.text not in told and guard.line not in known and guard.line > start:
+            if guard.text not in guards_known and guard.line not in known and guard.line > start:
                 place = Frame(frame.file, guard.line, frame.function)
                 found.append(Reason(place, "condition", f"only when `{guard.condition}`", mentions_rank(guard.test)))
     return list(dict.fromkeys(found))
@@ -112,8 +112,8 @@ def _of_skip(frame: Frame, skip: Skip) -> Reason:
 
 def reasons_text(reasons: list[Reason]) -> str:
     """`train.py:48 continues when `not finite``; of several, the first four."""
-    told = [f"{os.path.basename(reason.frame.file)}:{reason.frame.line} {reason.text}" for reason in reasons[:4]]
-    return " or ".join(told) + (" or …" if len(reasons) > 4 else "")
+    texts = [f"{os.path.basename(reason.frame.file)}:{reason.frame.line} {reason.text}" for reason in reasons[:4]]
+    return " or ".join(texts) + (" or …" if len(reasons) > 4 else "")
 
 
 def below(stack: Stack, frame: Frame) -> Stack:

@@ -42,16 +42,16 @@ def find_split_disagreement(job: JobEvidence, states: RankStates) -> Finding | N
     named = ranks or sorted({rank for pair in found.pairs for rank in pair[:2]})
     op = next(iter(found.calls.values())).op
     if sender == receiver:
-        told = f"rank {sender} sends {sent} numbers to itself and expects {expected}"
+        mismatch = f"rank {sender} sends {sent} numbers to itself and expects {expected}"
     else:
-        told = f"rank {sender} sends {sent} numbers to rank {receiver}, which expects {expected}"
+        mismatch = f"rank {sender} sends {sent} numbers to rank {receiver}, which expects {expected}"
     lines = {rank: top_of(user_frames(call.stack)) for rank, call in found.calls.items()}
     shown = "; ".join(
         f"rank {rank}: sends {list(call.sent)}, expects {list(call.expected)}{at(lines[rank])}" for rank, call in found.calls.items()
     )
     is_stuck = any(states[rank].kind == "waiting" and states[rank].group == found.group for rank in found.calls if rank in states)
     return load_cause("RW204").finding(
-        f"{op}{group_text(found.group)}: {told}",
+        f"{op}{group_text(found.group)}: {mismatch}",
         certain=certain,
         culprits=tuple(place_at(job.ranks[rank], lines.get(rank)) for rank in named),
         waiting=tuple(wait_of(states[rank]) for rank in found.calls if rank not in named and states[rank].kind == "waiting"),

@@ -67,9 +67,9 @@ def _settled(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if not str(entry.get("profiling_name", "")).endswith("coalesced") or entry.get("input_sizes"):
             found.append(entry)
             continue
-        place = _place_of(entry)
+        slot = _slot_of(entry)
         members = []
-        while found and _place_of(found[-1]) == place:
+        while found and _slot_of(found[-1]) == slot:
             members.append(found.pop())
         state: dict[str, Any] = {key: entry[key] for key in ("state", "retired") if key in entry}
         if members and (members[0].get("is_p2p") or len(members) == 1):
@@ -80,7 +80,7 @@ def _settled(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def _place_of(entry: dict[str, Any]) -> tuple[str, Any, Any]:
+def _slot_of(entry: dict[str, Any]) -> tuple[str, Any, Any]:
     return str(entry.get("process_group")), entry.get("collective_seq_id"), entry.get("p2p_seq_id")
 
 

@@ -28,7 +28,7 @@ def is_torch_file(file: str) -> bool:
 
 
 def user_frames(stack: Stack) -> Stack:
-    """The user's frames, innermost first. Where a job runs wholly from installed packages, those that are not torch's or Python's."""
+    """The user's frames, innermost first. Where a job runs wholly from installed packages, the frames outside torch and Python."""
     own = tuple(frame for frame in stack if is_user_file(frame.file))
     if own:
         return own

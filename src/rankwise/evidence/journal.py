@@ -19,7 +19,7 @@ class Journal:
     """What one process said about itself. Filled line by line while the process lives."""
 
     pid: int
-    card: dict[str, Any] = field(default_factory=dict)
+    process: dict[str, Any] = field(default_factory=dict)
     torch: str = ""
     rank: int | None = None
     world_size: int | None = None
@@ -65,8 +65,8 @@ class Journal:
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
             self.broken.append("an unreadable line in the journal")
 
-    def _on_card(self, facts: dict[str, Any]) -> None:
-        self.card = {
+    def _on_process(self, facts: dict[str, Any]) -> None:
+        self.process = {
             "t": _whole(facts["t"]),
             "pid": _whole(facts["pid"]),
             "ppid": _whole(facts["ppid"]),
@@ -114,7 +114,7 @@ class Journal:
             )
         )
         self.rank, self.world_size = rank, world_size
-        self.card.setdefault("env", {}).update(env)
+        self.process.setdefault("env", {}).update(env)
 
     def _on_inited(self, facts: dict[str, Any]) -> None:
         if self.inits:

@@ -197,13 +197,13 @@ class Observer:
         return ended is not None and any(self._started_ns(other) < ended.time_ns for other in others)
 
     def _started_ns(self, pid: int) -> int:
-        card = self.journals[pid].card if pid in self.journals else {}
-        return int(card.get("t") or self._born_ns.get(pid, 0))
+        process = self.journals[pid].process if pid in self.journals else {}
+        return int(process.get("t") or self._born_ns.get(pid, 0))
 
     def _env_of(self, pid: int) -> RankEnv:
         journal = self.journals.get(pid)
-        if journal is not None and journal.card:
-            return read_rank_env(journal.card.get("env", {}))
+        if journal is not None and journal.process:
+            return read_rank_env(journal.process.get("env", {}))
         if pid not in self._environs:
             given = self._started.get(pid)
             self._environs[pid] = read_rank_env(given if given else environment_of(pid, _RANK_VARIABLES))
@@ -211,7 +211,7 @@ class Observer:
 
     def _is_below_same_rank(self, pid: int, rank: int) -> bool:
         """A child of a rank inherits RANK; it is that rank's helper, not another rank."""
-        parent = self.parents.get(pid) or self._card_parent(pid)
+        parent = self.parents.get(pid) or self._told_parent(pid)
         while parent:
             if parent in self.journals and (self.journals[parent].inits or self._env_of(parent).rank == rank):
                 return not self._starts_ranks(parent)
@@ -228,9 +228,9 @@ class Observer:
             for child in children
         )
 
-    def _card_parent(self, pid: int) -> int:
-        card = self.journals[pid].card if pid in self.journals else {}
-        return int(card.get("ppid") or 0)
+    def _told_parent(self, pid: int) -> int:
+        process = self.journals[pid].process if pid in self.journals else {}
+        return int(process.get("ppid") or 0)
 
     # -- evidence -------------------------------------------------------------------------------------------------------------
 
@@ -342,8 +342,8 @@ class Observer:
         return RankEvidence(
             rank=rank,
             pid=pid,
-            host=str(journal.card.get("host") or self._host),
-            env=dict(journal.card.get("env") or {}),
+            host=str(journal.process.get("host") or self._host),
+            env=dict(journal.process.get("env") or {}),
             script=script_of(command, cwd),
             started_ns=self._started_ns(pid),
             alive=alive,
@@ -374,7 +374,7 @@ class Observer:
 
     def _randoms_below(self, pid: int) -> list[RandomUsed]:
         """The random numbers that the DataLoader workers of a rank used."""
-        children = {child for child, journal in self.journals.items() if journal.card.get("ppid") == pid}
+        children = {child for child, journal in self.journals.items() if journal.process.get("ppid") == pid}
         below = sorted({*self._below(pid), *children} & self.journals.keys())
         return [seen for child in below for seen in self.journals[child].audit.randoms[:64]]
 
@@ -415,6 +415,6 @@ def _read(path: Path) -> str:
 
 def _blind_spots(journal: Journal, pid: int) -> tuple[str, ...]:
     spots = [f"the probe failed at {what}" for what in journal.broken]
-    if not journal.card:
+    if not journal.process:
         spots.append(f"process {pid} runs without the probe (its environment was cleared, or it is not Python)")
     return tuple(dict.fromkeys(spots))

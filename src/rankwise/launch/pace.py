@@ -40,19 +40,17 @@ class Pace:
             if moved > self._moves.get(pid, 0):
                 before = self._moves.get(pid)
                 if before and pid in observer.journals and observer.journals[pid].inits:
-                    self._learn(min((moved - before) / 1e9, 600.0), is_starting=heads.get(pid, 0) < _STARTING_EVENTS)
+                    gap_s = min((moved - before) / 1e9, 600.0)
+                    if heads.get(pid, 0) < _STARTING_EVENTS:
+                        self._longest_start_gap_s = max(self._longest_start_gap_s, gap_s)
+                    else:
+                        self._longest_gap_s = max(self._longest_gap_s, gap_s)
                 self._moves[pid] = moved
                 self._last_move_ns = max(self._last_move_ns, moved)
         state = tuple(sorted((pid, observer.is_alive(pid)) for pid in watched))
         if state != self._state or self._last_move_ns > self._looked_ns:
             self._state = state
             self._next_look_s = _FIRST_LOOK_S
-
-    def _learn(self, gap_s: float, is_starting: bool) -> None:
-        if is_starting:
-            self._longest_start_gap_s = max(self._longest_start_gap_s, gap_s)
-        else:
-            self._longest_gap_s = max(self._longest_gap_s, gap_s)
 
     def quiet_s(self, now_ns: int) -> float:
         """Seconds since any process of the job made progress."""

@@ -5,19 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from rankwise.launch.observe import Observer
+from rankwise.launch.peers import Peer
 from rankwise.meet.roster import missing_numbers, waiting_text
 from rankwise.stages import BACKEND
-
-
-class OtherNode(Protocol):
-    """What is known of another node."""
-
-    host: str
-    ranks: dict[int, int]
-    joined: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -30,7 +22,7 @@ class StartProgress:
     waiting_since_ns: int | None = None  # None when nobody on this node waits
 
 
-def find_start_progress(observer: Observer, other_nodes: Iterable[OtherNode]) -> StartProgress:
+def find_start_progress(observer: Observer, other_nodes: Iterable[Peer]) -> StartProgress:
     journals = [journal for pid, journal in observer.journals.items() if journal.inits and observer.is_alive(pid)]
     waiting = [journal.inits[-1].started_ns for journal in journals if not journal.inits[-1].ended_ns]
     hosts = dict.fromkeys(observer.rank_pids(), os.uname().nodename)

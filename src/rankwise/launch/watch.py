@@ -72,7 +72,7 @@ class Watch:
         self._pace = Pace(plan.stall_after_s)
         self._nodes: OneNode = OneNode()
         self._has_joined = False
-        self._told: Report | None = None
+        self._reported: Report | None = None
         self._suspected: tuple[Finding, ...] = ()  # the last rank that kept others waiting: torch may give up on it later
         self._stopped: Report | None = None  # what is said when a hung job is stopped
         self._looked_ns, self._is_steady = 0, False
@@ -125,7 +125,7 @@ class Watch:
             self._show_status(now)
         with self._guard("hear the other nodes"):
             self._nodes.turn()
-        if self._job.asked:  # ranks that end because the user ended the job are no finding
+        if self._job.asked:  # a rank that ends because the user ended the job is not a finding
             return
         with self._guard("look closer at the ranks"):
             self._look_closer(now)
@@ -213,9 +213,9 @@ class Watch:
         self._silent = [relative_to(finding, job.cwd) for finding in find_silent(job)]
         self._audits_ns += time.thread_time_ns() - began_ns
         self._silent += self._look_at_pace(job, now)
-        told = self._told
-        others = [finding for finding in told.findings if not is_silent(finding)] if told else []
-        self._report(Report(told.outcome if told and others else "running", None, others, job, self._running_s(), None, False))
+        reported = self._reported
+        others = [finding for finding in reported.findings if not is_silent(finding)] if reported else []
+        self._report(Report(reported.outcome if reported and others else "running", None, others, job, self._running_s(), None, False))
 
     def _look_at_pace(self, job: JobEvidence, now: int) -> list[Finding]:
         """Where a rank seems to keep the others waiting: see where it is, and now and then ask the recorders who arrives last."""
@@ -232,23 +232,23 @@ class Watch:
 
     def _take_back(self) -> None:
         """What was suspected of ranks that have all moved since is no longer true; nobody looks closer at a job that moves."""
-        told = self._told
-        if told is None or not self._pace.have_all_moved_since(self._observer, told.job.now_ns):
+        reported = self._reported
+        if reported is None or not self._pace.have_all_moved_since(self._observer, reported.job.now_ns):
             return
-        kept = [finding for finding in told.findings if (finding.certain and finding.severity == "error") or is_silent(finding)]
-        if len(kept) < len(told.findings):
+        kept = [finding for finding in reported.findings if (finding.certain and finding.severity == "error") or is_silent(finding)]
+        if len(kept) < len(reported.findings):
             self._waiting = ""
-            self._report(Report("running", None, kept, told.job, self._running_s(), None, False))
+            self._report(Report("running", None, kept, reported.job, self._running_s(), None, False))
 
     def _report(self, report: Report) -> None:
         """Tell what is new; that telling fails keeps nobody from acting."""
         silent = [] if report.outcome == "hung" else self._silent
         report = replace(report, findings=[*(f for f in report.findings if not is_silent(f)), *silent])
-        if _essence(report.findings) == _essence(self._told.findings if self._told else []):
+        if _essence(report.findings) == _essence(self._reported.findings if self._reported else []):
             return
-        if not report.findings and self._told is not None and has_outlasted_timeout(self._told, time.time_ns()):
+        if not report.findings and self._reported is not None and has_outlasted_timeout(self._reported, time.time_ns()):
             return  # NCCL's watchdog has noticed by now, and ends the job in its own time: what was told is why
-        self._told = report
+        self._reported = report
         if report.findings and report.findings[0].code.startswith(("RW3", "RW502")):
             self._suspected = tuple(report.findings[:4])
         with self._guard("tell what was found"):
@@ -304,10 +304,10 @@ class Watch:
         return replace(verdict, findings=findings)
 
     def _verdict_so_far(self, verdict: Verdict) -> Verdict:
-        if self._told is None:
+        if self._reported is None:
             return verdict
-        is_stalled = any(f.severity != "info" and not is_silent(f) for f in self._told.findings)
-        return Verdict("stalled" if is_stalled else verdict.outcome, self._told.findings, self._told.job)
+        is_stalled = any(f.severity != "info" and not is_silent(f) for f in self._reported.findings)
+        return Verdict("stalled" if is_stalled else verdict.outcome, self._reported.findings, self._reported.job)
 
     def _end(self, report: Report) -> None:
         """End what is to be ended, and tell the verdict."""
@@ -347,9 +347,10 @@ def _progress_of_waiting(finding: Finding, job: JobEvidence) -> dict[int, int]:
     return {rank: job.ranks[rank].last_progress_ns for rank in ranks if rank in job.ranks}
 
 
-def has_outlasted_timeout(told: Report, now_ns: int) -> bool:
+def has_outlasted_timeout(reported: Report, now_ns: int) -> bool:
     """Whether a rank on NCCL has waited for longer than its process group allows; gloo raises by itself, and at once."""
-    waiting = [told.job.ranks[wait.rank] for finding in told.findings for wait in finding.waiting if wait.rank in told.job.ranks]
+    ranks = reported.job.ranks
+    waiting = [ranks[wait.rank] for finding in reported.findings for wait in finding.waiting if wait.rank in ranks]
     limits = [(rank, init.timeout_s) for rank in waiting for init in rank.inits[-1:] if init.timeout_s and "nccl" in init.backend]
     return any(now_ns - rank.last_progress_ns > limit_s * 1e9 for rank, limit_s in limits)
 

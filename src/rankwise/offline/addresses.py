@@ -1,4 +1,4 @@
-"""Files that are elsewhere: `s3://…`, and whatever else pyarrow or fsspec can open."""
+"""Files at an address: `s3://…`, and whatever else pyarrow or fsspec can open."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def is_address(given: Any) -> bool:
 
 
 def path_or_address(given: str | os.PathLike[str]) -> Place:
-    """A path of this machine, or a file elsewhere."""
+    """A path of this machine, or an address such as `s3://…`."""
     if not is_address(given):
         return Path(given)
     parts = urlsplit(str(given))
@@ -92,7 +92,7 @@ class Address:
 
 
 class RemoteBytes:
-    """The bytes of a file elsewhere, fetched as they are asked for: `len` and slices, as a mapped file has."""
+    """The bytes of a file at an address, fetched as they are asked for: `len` and slices, as a mapped file has."""
 
     def __init__(self, address: Address) -> None:
         self._file = address.open_arrow()

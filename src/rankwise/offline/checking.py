@@ -45,7 +45,7 @@ def check_options(options: Options, device: str) -> None:
 
 
 def check_is_path(**given: Any) -> None:
-    """Only the input and the output may be elsewhere."""
+    """Raises UsageError for an address: only the input and the output may be one."""
     for name, value in given.items():
         if is_address(value):
             raise UsageError(f"{name} is an address, where a path of this machine is wanted", next=("copy it here first",))
@@ -104,7 +104,7 @@ def check_replaceable(target: Path, options: Options, is_ours: bool) -> None:
 
 
 def _resolved(place: Place) -> PurePath:
-    """Something that no path of this machine can be, where it is elsewhere."""
+    """The path, resolved; for an address, something that no path of this machine can be."""
     return PurePosixPath(f"//{place.system.type_name}:/{place.path}") if isinstance(place, Address) else place.resolve()
 
 

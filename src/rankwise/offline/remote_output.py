@@ -1,4 +1,4 @@
-"""An output elsewhere: the job runs as always in a folder of this machine, and each step of it that lasts is copied to the address.
+"""An output at an address (`s3://…`): the job runs in a folder of this machine, and each part and journal entry is copied to the address.
 
 There it looks as on a disk: `.out.parquet.predict/` with the journal and the parts while the job is unfinished, then the output and
 `.out.parquet.predicted`. What stands there counts, so another machine can go on. The folder here only spares fetching it.

@@ -298,7 +298,7 @@ def memory_bytes() -> int:
 
 
 def gpus() -> tuple[str, ...]:
-    """The cards CUDA would show this process, without starting CUDA."""
+    """The GPUs CUDA would show this process, without starting CUDA."""
     shown = os.environ.get("CUDA_VISIBLE_DEVICES")
     if shown is not None:
         return tuple(name.strip() for name in shown.split(",") if name.strip() and name.strip() != "-1")

@@ -91,8 +91,8 @@ def build_failed(model: str, text: str, attempts: int, cause: BaseException) -> 
     """`text` is the worker's traceback. Where the build ended in a finding (weights that do not fit), that is what there is to say."""
     failed = f"model {model!r} could not be built{_times(attempts)}"
     if isinstance(cause, RankwiseError) and not isinstance(cause, ModelError):
-        told = cause.finding
-        return ModelUnavailable(replace(_found("RW807", f"{failed}: {told.code} {told.summary}", told.why), next=told.next))
+        finding = cause.finding
+        return ModelUnavailable(replace(_found("RW807", f"{failed}: {finding.code} {finding.summary}", finding.why), next=finding.next))
     return ModelUnavailable(_found("RW807", f"{failed}: {headline(text) or 'its worker died'}", text))
 
 
@@ -170,9 +170,10 @@ def _times(attempts: int) -> str:
     return f" ({attempts} times)" if attempts > 1 else ""
 
 
-MAX_STRIKES = 2  # workers an input may kill
-MAX_HITS = 3  # workers that may die under it by a signal anybody could have sent
-MAX_KILLS = 6  # the same for SIGKILL without a sign of memory running out
+# How many workers may die while they run an input before it is quarantined.
+MAX_PROVEN_DEATHS = 2  # the input is known to be the cause
+MAX_SIGNAL_DEATHS = 3  # by a signal that any process may have sent
+MAX_KILLS = 6  # by SIGKILL, without a sign that memory ran out
 MAX_BUILDS = 3  # failures of a build that might be passing: the worker died in it, or memory ran out
 _BACK_OFF_S = (0.0, 0.5, 2.0)
 
@@ -187,15 +188,15 @@ class Death:
     hung_s: float | None = None  # we ended it, because a task took too long
     stopped: bool = False  # we ended it, because it had been stopped
     own_doing: bool = False  # the model's code sent the signal itself, while it ran what it was given last
-    is_poisoned: bool = False  # it left, because nothing ran on its card any more
+    is_gpu_unusable: bool = False  # it left, because nothing ran on its GPU any more
     stack: str = ""
 
     @property
     def text(self) -> str:
         if self.hung_s is not None:
             return f"was ended because it ran for {self.hung_s:.1f} s"
-        if self.is_poisoned:
-            return "left after an error of its card, after which nothing runs there in the same process"
+        if self.is_gpu_unusable:
+            return "left after an error of its GPU, after which nothing runs there in the same process"
         if self.stopped:
             return "was ended because it stood stopped (SIGSTOP)"
         if self.exit_code is None:
@@ -220,14 +221,14 @@ class Death:
         return self.exit_code in (None, -signal.SIGKILL) and not self.stopped  # then the signal was ours
 
 
-def is_quarantined(strikes: int, hits: int, death: Death, others: int = 0) -> bool:
+def is_quarantined(proven_deaths: int, deaths: int, death: Death, others: int = 0) -> bool:
     """An input is quarantined after two proven deaths. Deaths that another process may have caused count less, because bad luck repeats.
     They count even less where workers lately died of signals without this input (`others`): then another process does send signals."""
-    if strikes >= MAX_STRIKES:
+    if proven_deaths >= MAX_PROVEN_DEATHS:
         return True
-    if death.is_kill or others >= MAX_STRIKES:
-        return hits >= MAX_KILLS
-    return hits >= MAX_HITS
+    if death.is_kill or others >= MAX_PROVEN_DEATHS:
+        return deaths >= MAX_KILLS
+    return deaths >= MAX_SIGNAL_DEATHS
 
 
 def back_off_s(failures: int) -> float:

@@ -23,7 +23,7 @@ import torch
 from rankwise.pool.api.model import Model
 from rankwise.pool.backend import PoolOptions, Requests, plan_workers, states_of, this_machine
 from rankwise.pool.errors import Unsendable, build_failed, deadline_exceeded, pool_closed
-from rankwise.pool.memory.encoding import CARRIED, Node, as_array, pack, stays_tensor, unpack, widened
+from rankwise.pool.memory.encoding import TORCH_ONLY, Node, as_array, pack, stays_tensor, unpack, widened
 from rankwise.pool.memory.requests import NOT_IN_A_LOOP, failure, not_sendable, raised, wants_tensors
 from rankwise.pool.memory.shared_memory import to_tensor
 from rankwise.pool.schedule.state import ModelState, Plan, derived, seed_of
@@ -215,7 +215,7 @@ class InProcess:
                 return as_array(bytearray(place), dtype, shape, is_tensor)
             if is_tensor:
                 return to_tensor(place, dtype)
-            return widened(place, dtype) if dtype in CARRIED else place
+            return widened(place, dtype) if dtype in TORCH_ONLY else place
 
         return unpack(output, get)
 

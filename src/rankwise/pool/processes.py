@@ -316,7 +316,7 @@ class Processes:
         now = time.monotonic()
         with self._lock:
             if message is None:
-                self.lifecycle.lost_touch(worker)
+                self.lifecycle.socket_closed(worker)
             elif message[0] == "one":
                 _, serial, nanoseconds, ok, node, flags = message
                 self._answers.take(worker, (serial, nanoseconds, ((ok, node),), flags), now)
@@ -327,8 +327,8 @@ class Processes:
                 worker.handle.add_segment(message[1])
             elif message[0] == "unbatchable":
                 self._answers.stop_batching(self._scheduler.models[message[1]], message[2])
-            elif message[0] == "poisoned":
-                self._answers.poisoned(worker, message, now)
+            elif message[0] == "gpu_unusable":
+                self._answers.gpu_unusable(worker, message, now)
             elif message[0] == "loaded":
                 self._answers.loaded(worker, message, now)
             elif message[0] == "failed":

@@ -213,13 +213,11 @@ def register(pool: HasStats, counters: Counters, registry: Any, name: str) -> No
     """All pools of a registry are shown by one collector, because a registry takes each name only once."""
     if registry is None:
         from prometheus_client import REGISTRY as registry
-    collector = _collectors.get(registry)
-    if collector is None:
-        collector = _collectors[registry] = PoolCollector()
-        collector.add(pool, counters, name)
+    is_new = registry not in _collectors
+    collector = _collectors.setdefault(registry, PoolCollector())
+    collector.add(pool, counters, name)
+    if is_new:
         registry.register(collector)
-    else:
-        collector.add(pool, counters, name)
 
 
 class PoolCollector:

@@ -25,8 +25,8 @@ Say = Callable[[str], None]
 class Meeting:
     """Led by the host at the rendezvous address."""
 
-    def __init__(self, agent: Agent, told: dict[str, Any], listener: MeetingListener, strangers: list[dict[str, str]], say: Say) -> None:
-        self._agent, self._told, self._listener, self._strangers, self._say_here = agent, told, listener, strangers, say
+    def __init__(self, agent: Agent, options: dict[str, Any], listener: MeetingListener, strangers: list[dict[str, str]], say: Say) -> None:
+        self._agent, self._options, self._listener, self._strangers, self._say_here = agent, options, listener, strangers, say
         self._plan = agent.here.plan
         self._hosts = Members([], agent.here.seconds_left, say)
         self._waited_s = 0.0
@@ -41,7 +41,7 @@ class Meeting:
             time.sleep(0.05)
         self._waited_s = time.monotonic() - began
         self._listener.close()
-        members = in_order(self._agent, self._told, self._listener.hosts(), began)
+        members = in_order(self._agent, self._options, self._listener.hosts(), began)
         self._hosts = Members(members, self._agent.here.seconds_left, self._say_here)
 
     def measure(self) -> Job:
@@ -72,7 +72,7 @@ class Meeting:
 
     def _waiting_text(self, others: list[RemoteHost], waited_s: float) -> str:
         """`2 of 4 hosts are here, waiting for node 1, 3, 14 s`."""
-        here = {self._told.get("node_rank"), *(remote.hello["told"].get("node_rank") for remote in others)}
+        here = {self._options.get("node_rank"), *(remote.hello["told"].get("node_rank") for remote in others)}
         lost = missing_numbers(here, self._plan.nodes_max)
         whom = f", waiting for node {', '.join(map(str, lost[:8]))}" if None not in here and lost else ""
         return f"{len(others) + 1} of {self._plan.nodes_max} hosts are here{whom}, {waited_s:.0f} s"
@@ -102,9 +102,9 @@ def admit_hosts(job_id: str, strangers: list[dict[str, str]]) -> Callable[[Messa
     return greet
 
 
-def _is_sound(told: object) -> bool:
+def _is_sound(options: object) -> bool:
     """What a host says it was told, as far as we rely on it."""
-    if not isinstance(told, dict):
+    if not isinstance(options, dict):
         return False
     kinds = {"nnodes": int, "node_rank": int | None, "master": str, "port": int, "nproc": str}
-    return all(isinstance(told.get(key), kind) for key, kind in kinds.items())
+    return all(isinstance(options.get(key), kind) for key, kind in kinds.items())

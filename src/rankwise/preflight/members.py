@@ -22,7 +22,7 @@ class Member:
     """One host: what it was told about the job, when it was started, and how to ask it."""
 
     name: str
-    told: dict[str, Any]
+    options: dict[str, Any]
     started_s: float
     ask: Callable[[Message, float], Message | None]
     remote: RemoteHost | None = None  # None for the meeting's own host
@@ -30,12 +30,12 @@ class Member:
     offer: dict[str, Any] = field(default_factory=dict)
 
     def as_host(self, node: int) -> Host:
-        return Host(self.name, node, self.facts, self.told, self.started_s, str(self.offer.get("address", "")))
+        return Host(self.name, node, self.facts, self.options, self.started_s, str(self.offer.get("address", "")))
 
 
-def in_order(agent: Agent, told: dict[str, Any], others: list[RemoteHost], began: float) -> list[Member]:
+def in_order(agent: Agent, options: dict[str, Any], others: list[RemoteHost], began: float) -> list[Member]:
     """The members: the meeting's host first, then by node rank, then by arrival; hosts of the same name get a number."""
-    members = [Member(agent.here.name, told, 0.0, lambda message, _: agent.do(message))]
+    members = [Member(agent.here.name, options, 0.0, lambda message, _: agent.do(message))]
     for remote in sorted(others, key=_place_in_order):
         tries = remote.hello.get("tries")
         its_plan = {**remote.hello["told"], "tries": tries if isinstance(tries, dict) else {}}

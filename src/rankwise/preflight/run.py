@@ -93,7 +93,8 @@ def _lead(meeting: Meeting, started: float) -> dict[str, Any]:
 
 def _attend(here: Here, agent: Agent, way: Way, say: Say, started: float) -> dict[str, Any]:
     """Go to the meeting; where there is none, tell what this host alone sees."""
-    told, meeting = _job_of(here), {"is_host": False, "why": f"{here.plan.master} does not resolve here", "refusal": "", "is_broken": False}
+    options, why = _job_of(here), f"{here.plan.master} does not resolve here"
+    meeting: Facts = {"is_host": False, "why": why, "refusal": "", "is_broken": False}
     if way.addresses:
         deadline = min(started + here.plan.wait_s, here.deadline - _QUICK_S)
         with _redirecting_others(here, agent, way):
@@ -107,9 +108,9 @@ def _attend(here: Here, agent: Agent, way: Way, say: Say, started: float) -> dic
             else:
                 nobody = f"nobody was met at {here.plan.master}:{here.plan.port} within {time.monotonic() - started:.0f} s"
                 meeting |= {"refusal": search.refusal, "why": search.refusal or nobody}
-        told["tries"] = search.tries
-    told["nproc"] = here.ranks
-    host = Host(here.name, here.plan.node_rank or 0, agent.facts(), told)
+        options["tries"] = search.tries
+    options["nproc"] = here.ranks
+    host = Host(here.name, here.plan.node_rank or 0, agent.facts(), options)
     job = Job(here.plan, (host,), meeting=meeting, collective={"blind": meeting["why"]})
     return _report(job, started, note=f"this host alone: {meeting['why']}")
 

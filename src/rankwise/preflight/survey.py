@@ -40,7 +40,7 @@ class Survey:
             facts, offer = answer.get("facts"), answer.get("offer")
             member.facts = {str(name): found for name, found in facts.items() if isinstance(found, dict)} if isinstance(facts, dict) else {}
             member.offer = {**offer, "mtu": member.facts.get("interface", {}).get("mtu")} if isinstance(offer, dict) and offer else {}
-            member.told["nproc"] = answer.get("ranks", member.told.get("nproc"))
+            member.options["nproc"] = answer.get("ranks", member.options.get("nproc"))
 
     def clocks(self) -> dict[str, tuple[float, float]]:
         """Each host's clock against ours, and the error of that."""

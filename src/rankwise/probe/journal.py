@@ -68,7 +68,7 @@ def write(what: str, /, **facts: Any) -> None:
 def write_process_info() -> None:
     """Who this process is: its command, its parent, and the part of its environment that decides about ranks."""
     write(
-        "card",
+        "process",
         pid=os.getpid(),
         ppid=os.getppid(),
         argv=[part[:500] for part in sys.orig_argv[:40]],

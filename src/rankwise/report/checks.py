@@ -34,11 +34,11 @@ def report_text(report: dict[str, Any], *, is_table: bool, colour: bool, width: 
 def summary_line(report: dict[str, Any]) -> str:
     """`fail · 2 failed, 1 warned, 19 passed, 2 not possible · 4 hosts · 31.0 s`."""
     counts, nodes = report["counts"], report["nodes"]
-    told = [f"{counts[status]} {word}" for status, word in _COUNT_WORDS if counts.get(status)]
+    counted = [f"{counts[status]} {word}" for status, word in _COUNT_WORDS if counts.get(status)]
     hosts = f"{nodes['present']} host{'s' * (nodes['present'] != 1)}"
     if nodes["present"] != nodes["expected"]:
         hosts += f" of {nodes['expected']}"
-    facts = [report["outcome"], ", ".join(told) or "nothing was checked", hosts, duration_text(report["seconds"])]
+    facts = [report["outcome"], ", ".join(counted) or "nothing was checked", hosts, duration_text(report["seconds"])]
     return " · ".join([*facts, *filter(None, [one_line(report["note"])])])
 
 
@@ -128,8 +128,8 @@ def _columns(result: dict[str, Any], hosts: list[str]) -> list[Text]:
         cells.append(Text(f"{'* ' * is_odd}{text}", style if is_odd else ""))
     if not any(cell.plain.strip("* ") for cell in cells):
         elsewhere = [f"{name}: {text}" for name, text in result["values"].items()]
-        told = "see below" if result["group"] == "links" and elsewhere else one_line("; ".join(elsewhere) or result["why"], _CELL)
-        cells[0] = Text(f"{cells[0].plain}{told}", "dim")
+        instead = "see below" if result["group"] == "links" and elsewhere else one_line("; ".join(elsewhere) or result["why"], _CELL)
+        cells[0] = Text(f"{cells[0].plain}{instead}", "dim")
     return cells
 
 

@@ -13,7 +13,7 @@ from rankwise.report.page.job_facts import blind_section, facts_section, output_
 from rankwise.report.page.markup import Html, joined, tag
 from rankwise.report.page.rank_rows import rank_section
 from rankwise.report.page.rank_state import rank_states
-from rankwise.report.page.scene import Scene, make_scene
+from rankwise.report.page.reported_job import ReportedJob, reported_job
 from rankwise.report.page.stacks import stack_section
 from rankwise.report.page.timeline_table import timeline_section
 from rankwise.report.verdict import findings_of, outcome_facts
@@ -24,26 +24,26 @@ _OUTCOME_TONES = {"completed": "good", "running": "calm", "stalled": "warn"}
 
 def report_html(verdict: dict[str, Any], job: JobEvidence) -> str:
     """The whole page; it stays under a megabyte or so at any world size, and can always be encoded as UTF-8."""
-    scene = make_scene(job, findings_of(verdict))
-    states = rank_states(scene)
+    reported = reported_job(job, findings_of(verdict))
+    states = rank_states(reported)
     body = joined(
         [
-            _masthead(verdict, scene),
-            _verdict(scene),
-            _part("Ranks", rank_section(scene, states)) if states else None,
-            _part("Timeline", timeline_section(scene), "the last collectives of every rank, aligned by sequence number"),
-            _part("Where the time goes", times, "milliseconds a step, on each rank") if (times := step_times_section(scene)) else None,
-            _part("Stacks", stack_section(scene, states), "ranks at the same line of your code together") if job.ranks else None,
-            _part("Last output", output, "of the culprits") if (output := output_section(scene)) else None,
-            _part("Not seen", blind, "the verdict was reached without this") if (blind := blind_section(scene)) else None,
-            _part("Job", facts_section(scene)),
+            _masthead(verdict),
+            _verdict(reported),
+            _part("Ranks", rank_section(reported, states)) if states else None,
+            _part("Timeline", timeline_section(reported), "the last collectives of every rank, aligned by sequence number"),
+            _part("Where the time goes", times, "milliseconds a step, on each rank") if (times := step_times_section(reported)) else None,
+            _part("Stacks", stack_section(reported, states), "ranks at the same line of your code together") if job.ranks else None,
+            _part("Last output", output, "of the culprits") if (output := output_section(reported)) else None,
+            _part("Not seen", blind, "the verdict was reached without this") if (blind := blind_section(reported)) else None,
+            _part("Job", facts_section(reported)),
         ]
     )
-    return "<!doctype html>\n" + tag("html", _head(verdict, scene), tag("body", tag("main", body)), lang="en") + "\n"
+    return "<!doctype html>\n" + tag("html", _head(verdict, reported), tag("body", tag("main", body)), lang="en") + "\n"
 
 
-def _head(verdict: dict[str, Any], scene: Scene) -> Html:
-    code = f"{scene.findings[0].code} " if scene.findings else ""
+def _head(verdict: dict[str, Any], reported: ReportedJob) -> Html:
+    code = f"{reported.findings[0].code} " if reported.findings else ""
     style = resources.files("rankwise.report.page").joinpath("style.css").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
@@ -59,7 +59,7 @@ def _head(verdict: dict[str, Any], scene: Scene) -> Html:
     )
 
 
-def _masthead(verdict: dict[str, Any], scene: Scene) -> Html:
+def _masthead(verdict: dict[str, Any]) -> Html:
     outcome = one_line(verdict.get("outcome", "unknown"), 40)
     pill = tag("span", outcome, class_=f"outcome {_OUTCOME_TONES.get(outcome, 'bad')}")
     return tag(
@@ -67,13 +67,13 @@ def _masthead(verdict: dict[str, Any], scene: Scene) -> Html:
     )
 
 
-def _verdict(scene: Scene) -> Html:
-    if not scene.findings:
+def _verdict(reported: ReportedJob) -> Html:
+    if not reported.findings:
         return tag("section", tag("article", tag("h1", "Nothing was found."), class_="root"), id="verdict")
-    root, *rest = scene.findings
-    others = tag("div", *(finding_card(scene, finding, is_root=False) for finding in rest), class_="others")
+    root, *rest = reported.findings
+    others = tag("div", *(finding_card(reported, finding, is_root=False) for finding in rest), class_="others")
     heading = tag("h2", "Also found") if rest else None
-    return tag("section", finding_card(scene, root, is_root=True), heading, others if rest else None, id="verdict")
+    return tag("section", finding_card(reported, root, is_root=True), heading, others if rest else None, id="verdict")
 
 
 def _part(title: str, content: Html, hint: str = "") -> Html:

@@ -52,7 +52,7 @@ def findings_of(verdict: dict[str, Any]) -> list[Finding]:
 
 
 def outcome_facts(verdict: dict[str, Any]) -> list[str]:
-    """`2 ranks`, `ran 31 s`, `stuck 8 s before the verdict`, `exit code 70`: those that the verdict has."""
+    """`2 ranks`, `ran 31 s`, `stuck 8 s before the verdict`, `exit code 70`, as far as the verdict says so."""
     running, stuck = seconds_of(verdict, "running"), seconds_of(verdict, "stuck_before_verdict")
     size, code = verdict.get("world_size"), verdict.get("exit_code")
     facts = [

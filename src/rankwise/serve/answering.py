@@ -64,11 +64,11 @@ class Answering:
             response = await self._answer(request)
             ok = True
         except Exception as error:
-            told = as_request_error(error, self.name)
-            told.model = self.name
-            if told.status >= 429 or isinstance(error, RankwiseError):
-                self._note(str(told), self.name)
-            raise told from error
+            request_error = as_request_error(error, self.name)
+            request_error.model = self.name
+            if request_error.status >= 429 or isinstance(error, RankwiseError):
+                self._note(str(request_error), self.name)
+            raise request_error from error
         finally:
             self.tally.add(ok, started_ns)
         if self.follow is not None:

@@ -20,11 +20,11 @@ def read_json(body: bytes | memoryview) -> Any:
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        told = str(error)
+        why = str(error)
     try:
         return json.loads(bytes(body).decode())
     except (ValueError, RecursionError):
-        raise RequestError(f"the request is not valid JSON: {told[:200]}") from None
+        raise RequestError(f"the request is not valid JSON: {why[:200]}") from None
 
 
 def read_infer(body: bytes | memoryview, header_length: str | None, model: Answering | None) -> tuple[InferRequest, Wanted]:

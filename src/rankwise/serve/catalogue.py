@@ -60,7 +60,7 @@ class Catalogue:
         return all(model.state == "READY" for model in self.all if model.preload and model.reason != "unloaded")
 
     async def load_all(self) -> None:
-        """Those that have to be there from the start."""
+        """Load the models that have to be there from the start."""
 
         async def load(model: Answering) -> None:
             try:

@@ -46,7 +46,7 @@ def named_outputs(result: Any, model: str, outputs: Specs) -> list[Output]:
 
 
 def chosen(outputs: list[Output], names: list[str] | None, model: str) -> list[Output]:
-    """Those that were asked for, in that order."""
+    """The outputs that the client asked for, in its order."""
     if names is None:
         return outputs
     by_name = {output[0]: output for output in outputs}

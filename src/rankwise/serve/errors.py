@@ -81,9 +81,9 @@ def as_request_error(error: BaseException, model: str) -> RequestError:
     if isinstance(error, RequestError):
         return error
     said = _sentence(error)
-    for kind, told in _OF_POOL.items():
+    for kind, request_error in _OF_POOL.items():
         if isinstance(error, kind):
-            return told(said)
+            return request_error(said)
     return ModelFailed(said if isinstance(error, RankwiseError) else f"model {model!r} raised {said}")
 
 

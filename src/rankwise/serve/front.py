@@ -39,20 +39,20 @@ class Front:
 
     async def _respond(self, request: HttpRequest, answer: Answer, started: float, said: dict[str, Any]) -> HttpResponse:
         given = request.headers.get("x-request-id", "")
-        ident, response, told = request_id(given), HttpResponse(499), ""  # which stays so where the client goes
+        ident, response, error_text = request_id(given), HttpResponse(499), ""  # which stays so where the client goes
         self._numbers.num_open += 1
         try:
             response = await answer()
         except RequestError as error:
-            response, told = as_error(error), str(error)
+            response, error_text = as_error(error), str(error)
         except Exception:  # a fault of ours: the client is told as little as can be, the log all of it
             log.exception("request %s failed", ident)
             response = as_error(ModelFailed(f"an error inside the server; its log has it under {ident}"))
         finally:
             self._numbers.num_open -= 1
-            said.update(path=request.path[:300], model=response.model, status=response.status, id=ident, error=told)
+            said.update(path=request.path[:300], model=response.model, status=response.status, id=ident, error=error_text)
             self._numbers.count("http", response.model, response.status, started)
-            log_request("http", ident, f"{request.method} {request.path[:300]}", response.status, started, response.model, told)
+            log_request("http", ident, f"{request.method} {request.path[:300]}", response.status, started, response.model, error_text)
         if given:
             response.headers.append(("X-Request-Id", ident))
         return response

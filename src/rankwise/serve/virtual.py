@@ -69,7 +69,7 @@ class Virtual(Answering):
         return found if is_kept or (self._said.combine == "mean" and {spec.datatype for spec in found} <= _MERGED_AS) else ()
 
     def _targets(self) -> list[Answering]:
-        """Those that can be chosen."""
+        """The models that may be asked: all with a weight above 0."""
         return [self._find(name) for name, weight in self._said.targets.items() if weight]
 
     async def _answer(self, request: InferRequest) -> InferResponse:

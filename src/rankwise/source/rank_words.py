@@ -90,8 +90,8 @@ def mentions_rank(test: ast.AST) -> bool:
     """True for a condition that speaks of the rank somewhere, understood or not."""
     for node in ast.walk(test):
         name = last_name(node) if isinstance(node, (ast.Name, ast.Attribute)) else ""
-        told = meaning_of_call(node) if isinstance(node, ast.Call) else meaning_of(name) if name else ""
-        if told in ("rank", "local_rank", "main", "local_main") and not is_other_rank(name):
+        meaning = meaning_of_call(node) if isinstance(node, ast.Call) else meaning_of(name) if name else ""
+        if meaning in ("rank", "local_rank", "main", "local_main") and not is_other_rank(name):
             return True
     return False
 

@@ -76,11 +76,11 @@ def rank_zero(work: Callable[[], Result]) -> Result:
         return _published(store, key)  # type: ignore[no-any-return]
     try:
         result = work()
-        told = pickle.dumps((True, result))
+        packed = pickle.dumps((True, result))
     except BaseException as error:
         store.set(key, pickle.dumps((False, f"{type(error).__name__}: {error}")))
         raise
-    store.set(key, told)
+    store.set(key, packed)
     return result
 
 
@@ -99,11 +99,11 @@ def _published(store: Any, key: str) -> Any:
     while not store.check([key]):
         time.sleep(pause_s)
         pause_s = min(pause_s * 1.5, longest_s)
-    succeeded, told = pickle.loads(store.get(key))
+    succeeded, result = pickle.loads(store.get(key))
     if store.add(f"{key}/read", 1) == group.world_size() - 1:
         store.delete_key(key)
         store.delete_key(f"{key}/read")
     if not succeeded:
-        finding = load_cause("RW711").finding(f"rank 0 failed in its own work: {told}", certain=True, culprits=(Place(rank=0),))
+        finding = load_cause("RW711").finding(f"rank 0 failed in its own work: {result}", certain=True, culprits=(Place(rank=0),))
         raise TrainError(finding)
-    return told
+    return result

@@ -76,9 +76,9 @@ class Mesh:
         if self._info.rank != 0:
             return None
         deadline = time.monotonic() + _PORT_S + _TRY_S + _BULK_S + 1.0
-        told = [self._assembly.read(f"{self._key}/paths/{first_rank.rank}", max(0.0, deadline - time.monotonic())) for first_rank in firsts]
-        paths = [Path(**path) for rows in told if rows for path in json.loads(rows)]
-        silent = [first_rank for first_rank, rows in zip(firsts, told) if not rows]
+        replies = [self._assembly.read(f"{self._key}/paths/{first.rank}", max(0.0, deadline - time.monotonic())) for first in firsts]
+        paths = [Path(**path) for rows in replies if rows for path in json.loads(rows)]
+        silent = [first for first, rows in zip(firsts, replies) if not rows]
         return self._concluded(find_broken_paths(paths, self._assembly.infos, self._stage) or find_silent(silent, self._stage))
 
     def _try_peers(self, firsts: list[RankInfo]) -> None:

@@ -70,13 +70,13 @@ def session(backend: str | None = None, timeout_s: float = 300.0, *, collective_
     if dist.is_initialized():
         raise UsageError("this process already has a process group", next=("remove init_process_group: session() makes the group",))
     began = time.monotonic()
-    told = read_rank_env(os.environ)
+    env = read_rank_env(os.environ)
     if problem := check_backend(backend):
         raise UsageError(problem)
-    if told.world_size in (None, 1) and not told.rank:
-        job, assembly = _start_alone(backend, told), None
+    if env.world_size in (None, 1) and not env.rank:
+        job, assembly = _start_alone(backend, env), None
     else:
-        job, assembly = _start_together(backend, told, timeout_s, collective_timeout_s)
+        job, assembly = _start_together(backend, env, timeout_s, collective_timeout_s)
     if job.is_main:
         logger.info("%d rank(s) with %s on %s, started in %.2f s", job.world_size, job.backend, job.device.type, time.monotonic() - began)
         for note in job.notes:
@@ -91,17 +91,17 @@ def session(backend: str | None = None, timeout_s: float = 300.0, *, collective_
         end(assembly, job.device)
 
 
-def _start_alone(backend: str | None, told: RankEnv) -> Job:
-    claim = claim_device(backend or ("gloo" if not torch.cuda.is_available() else None), told.local_rank or 0, _here(0), {})
+def _start_alone(backend: str | None, env: RankEnv) -> Job:
+    claim = claim_device(backend or ("gloo" if not torch.cuda.is_available() else None), env.local_rank or 0, _here(0), {})
     if claim.problem:
         raise StartError(claim.problem)
     start_alone()
-    return Job(0, 1, told.local_rank or 0, claim.device, "none")
+    return Job(0, 1, env.local_rank or 0, claim.device, "none")
 
 
-def _start_together(backend: str | None, told: RankEnv, timeout_s: float, collective_timeout_s: float | None) -> tuple[Job, Assembly]:
+def _start_together(backend: str | None, env: RankEnv, timeout_s: float, collective_timeout_s: float | None) -> tuple[Job, Assembly]:
     deadline = time.monotonic() + timeout_s
-    rank, world_size, place = read_place(told, os.environ)
+    rank, world_size, place = read_place(env, os.environ)
     me = _here(rank)
     try:
         opened = open_store(place, me, timeout_s if rank < world_size else min(timeout_s, _OUT_OF_RANGE_S))
@@ -109,9 +109,9 @@ def _start_together(backend: str | None, told: RankEnv, timeout_s: float, collec
         if rank < world_size:
             raise
         raise _out_of_range(rank, world_size) from None
-    claim = claim_device(backend, local_rank_of(told), me, os.environ)
+    claim = claim_device(backend, local_rank_of(env), me, os.environ)
     claim = replace(claim, problem=opened.problem or claim.problem)
-    info = own_info(rank, world_size, told.local_rank, claim, opened.address, os.environ)
+    info = own_info(rank, world_size, env.local_rank, claim, opened.address, os.environ)
     assembly = Assembly(opened, place, info)
     try:
         assembly.gather(max(1.0, deadline - time.monotonic()))
@@ -119,31 +119,31 @@ def _start_together(backend: str | None, told: RankEnv, timeout_s: float, collec
     except BaseException:
         end(None, claim.device)
         raise
-    local_rank = told.local_rank if told.local_rank is not None else _counted_local_rank(assembly, rank, me.host)
+    local_rank = env.local_rank if env.local_rank is not None else _counted_local_rank(assembly, rank, me.host)
     return Job(rank, world_size, local_rank, claim.device, claim.backend, tuple(assembly.notes), Agreement(assembly)), assembly
 
 
-def read_place(told: RankEnv, environ: Mapping[str, str]) -> tuple[int, int, MeetingPlace]:
+def read_place(env: RankEnv, environ: Mapping[str, str]) -> tuple[int, int, MeetingPlace]:
     """Rank, world size and meeting place, or the finding that says which of them the environment does not hold."""
     place = read_meeting_place(environ)
-    missing = [name for name, value in (("RANK", told.rank), ("WORLD_SIZE", told.world_size)) if value is None]
+    missing = [name for name, value in (("RANK", env.rank), ("WORLD_SIZE", env.world_size)) if value is None]
     if place is None:
         missing += [name for name in ("MASTER_ADDR", "MASTER_PORT") if not environ.get(name)] or ["a usable MASTER_PORT"]
-    if told.rank is None or told.world_size is None or place is None:
+    if env.rank is None or env.world_size is None or place is None:
         names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
         there = ", ".join(f"{name}={environ[name]}" for name in names if name in environ)
         raise StartError(
             load_cause("RW120").finding(
                 f"the environment lacks {' and '.join(missing)}",
                 certain=True,
-                culprits=(_here(told.rank),),
+                culprits=(_here(env.rank),),
                 why=f"it holds {there or 'none of the variables a launcher sets'}",
                 stage=ENVIRONMENT.name,
             )
         )
-    if told.world_size < 2:
-        raise _out_of_range(told.rank, told.world_size)
-    return told.rank, told.world_size, place
+    if env.world_size < 2:
+        raise _out_of_range(env.rank, env.world_size)
+    return env.rank, env.world_size, place
 
 
 def _out_of_range(rank: int, world_size: int) -> StartError:
@@ -152,9 +152,9 @@ def _out_of_range(rank: int, world_size: int) -> StartError:
     return StartError(load_cause("RW112").finding(summary, certain=True, culprits=(_here(rank),), stage=ENVIRONMENT.name))
 
 
-def local_rank_of(told: RankEnv) -> int:
+def local_rank_of(env: RankEnv) -> int:
     """What picks the device: without LOCAL_RANK there is one rank per container, as Kubernetes starts them."""
-    return told.local_rank or 0
+    return env.local_rank or 0
 
 
 def _counted_local_rank(assembly: Assembly, rank: int, host: str | None) -> int:

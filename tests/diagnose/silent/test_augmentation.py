@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from rankwise.diagnose.silent.audited_job import AuditedJob
 from rankwise.diagnose.silent.augmentation import find
-from rankwise.diagnose.silent.scene import Scene
 from rankwise.evidence.audit import Audit, Drawn, PassBegun, PassEnded, RandomUsed
 from tests.diagnose.jobs import job, rank, stack_of
 
-LOADER = PassBegun(1, 0, 1, 1, "RandomSampler", True, None, False, False, False, 64, False, 2, 4, None, 0)
+LOADER = PassBegun(1, 0, 1, 1, "RandomSampler", True, None, False, False, False, 64, False, 2, 4, 0)
 
 
 def audited(number: int, *epochs: int) -> Audit:
@@ -21,7 +21,7 @@ def audited(number: int, *epochs: int) -> Audit:
 
 
 def seen(*audits: Audit) -> list[str]:
-    return [finding.code for finding in find(Scene(job(*[replace(rank(r, []), audit=audit) for r, audit in enumerate(audits)])))]
+    return [finding.code for finding in find(AuditedJob(job(*[replace(rank(r, []), audit=audit) for r, audit in enumerate(audits)])))]
 
 
 def test_ranks_that_draw_the_same_random_numbers_are_found() -> None:

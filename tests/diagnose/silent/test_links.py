@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from rankwise.diagnose.silent import links
-from rankwise.diagnose.silent.scene import Scene
+from rankwise.diagnose.silent.audited_job import AuditedJob
 from rankwise.evidence.audit import Audit, LinksSeen
 from tests.diagnose.jobs import SECOND, START_NS, job, rank
 
@@ -16,7 +16,7 @@ HOSTS = "abc"
 FAST = {("a", "b"): 0.2, ("b", "c"): 0.2, ("c", "a"): 0.2}
 
 
-def scene(busy_s: dict[tuple[str, str], float], num_bytes: int = 100 * MB) -> Scene:
+def audited(busy_s: dict[tuple[str, str], float], num_bytes: int = 100 * MB) -> AuditedJob:
     """Three hosts, a rank each, looked at for 20 s: how long the same bytes were under way on each link."""
     ranks = []
     for i, host in enumerate(HOSTS):
@@ -24,7 +24,7 @@ def scene(busy_s: dict[tuple[str, str], float], num_bytes: int = 100 * MB) -> Sc
         first = LinksSeen(tuple((a, b, 0, 0) for a, b, *_ in own), t=START_NS)
         audit = Audit(links=(first, LinksSeen(tuple(own), t=START_NS + 20 * SECOND)))
         ranks.append(replace(rank(i), host=f"node-{host}", audit=audit))
-    return Scene(job(*ranks))
+    return AuditedJob(job(*ranks))
 
 
 def ip(host: str) -> str:
@@ -32,7 +32,7 @@ def ip(host: str) -> str:
 
 
 def test_one_slow_link_is_named_with_what_it_costs() -> None:
-    (found,) = links.find(scene({**FAST, ("b", "c"): 10.0}))
+    (found,) = links.find(audited({**FAST, ("b", "c"): 10.0}))
 
     assert found.code == "RW515" and found.severity == "info" and not found.certain
     assert "the link from node-b to node-c is slow: node-b sends 10 MB/s to node-c, elsewhere it is 500 MB/s" in found.summary
@@ -41,7 +41,7 @@ def test_one_slow_link_is_named_with_what_it_costs() -> None:
 
 
 def test_a_host_that_is_also_slow_to_confirm_what_it_gets_is_named_itself() -> None:
-    (found,) = links.find(scene({**FAST, ("b", "c"): 19.0, ("a", "b"): 9.0}))
+    (found,) = links.find(audited({**FAST, ("b", "c"): 19.0, ("a", "b"): 9.0}))
 
     assert "the network of node-b is slow" in found.summary
 
@@ -57,4 +57,4 @@ def test_a_host_that_is_also_slow_to_confirm_what_it_gets_is_named_itself() -> N
     ],
 )
 def test_what_is_no_reason_for_a_word(busy_s: dict[tuple[str, str], float], num_bytes: int) -> None:
-    assert links.find(scene(busy_s, num_bytes)) == []
+    assert links.find(audited(busy_s, num_bytes)) == []

@@ -1,4 +1,4 @@
-"""Several NCCL ranks on one card: each pretends to be on a host of its own, so that NCCL does not refuse the shared GPU."""
+"""Several NCCL ranks on one GPU: each pretends to be on a host of its own, so that NCCL does not refuse the shared GPU."""
 
 import os
 

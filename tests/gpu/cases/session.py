@@ -1,4 +1,4 @@
-"""Two ranks on one card through session(): healthy, with one GPU claimed twice, or with a GPU that is not there."""
+"""Two ranks on one GPU through session(): healthy, with one GPU claimed twice, or with a GPU that is not there."""
 
 import json
 import os
@@ -14,7 +14,7 @@ how = sys.argv[1]
 if how != "not_there":
     os.environ["LOCAL_RANK"] = "0"
 if how == "healthy":
-    os.environ["NCCL_HOSTID"] = f"host-{os.environ['RANK']}"  # NCCL refuses one card to two ranks of one host
+    os.environ["NCCL_HOSTID"] = f"host-{os.environ['RANK']}"  # NCCL refuses one GPU to two ranks of one host
 
 
 def main() -> dict:

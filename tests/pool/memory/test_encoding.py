@@ -16,10 +16,10 @@ from hypothesis import strategies as st  # noqa: E402
 
 from rankwise.errors import UsageError  # noqa: E402
 from rankwise.pool import Model, Pool, PoolClosed  # noqa: E402
-from rankwise.pool.memory.encoding import CARRIED, SHARED  # noqa: E402
+from rankwise.pool.memory.encoding import SHARED, TORCH_ONLY  # noqa: E402
 
 HERE = "tests.pool.models"
-TORCH_NAMES = [name for name in (*SHARED, *CARRIED) if hasattr(torch, name)]
+TORCH_NAMES = [name for name in (*SHARED, *TORCH_ONLY) if hasattr(torch, name)]
 BORDERS = [0, 1, 4095, 4096, 4097, 8191, 8192, 8193, 65535, 65536, 65537, 262143, 262144, 262145, 8 << 20, (8 << 20) + 1]
 usual = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 

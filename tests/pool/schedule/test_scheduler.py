@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rankwise.pool.backend import Machine, plan_workers
 from rankwise.pool.errors import Death, is_quarantined
 from rankwise.pool.memory.requests import cut, cut_value, join_nodes, rows_and_key
-from rankwise.pool.memory.shared_memory import PAGE, Extents, Segment, rounded
+from rankwise.pool.memory.shared_memory import PAGE, FreeRanges, Segment, rounded
 from rankwise.pool.schedule.scheduler import Forming, Resident, Scheduler, evictions, wait_until
 from rankwise.pool.schedule.state import CostModel, Deadlines, Drop, Load, ModelState, Run, Seat, TaskQueue, WorkerState
 from rankwise.pool.schedule.tasks import Task
@@ -23,7 +23,7 @@ from rankwise.pool.transport.connection import SIZE, StatusPage
 
 @given(st.lists(st.integers(1, 40), max_size=60), st.randoms())
 def test_extents_never_overlap_and_are_whole_again_in_the_end(sizes: list[int], rng: Any) -> None:
-    extents, taken = Extents(64 * PAGE), []
+    extents, taken = FreeRanges(64 * PAGE), []
     for pages in sizes:
         start = extents.take(pages * PAGE)
         if start is not None:
@@ -37,7 +37,7 @@ def test_extents_never_overlap_and_are_whole_again_in_the_end(sizes: list[int], 
 
 
 def test_giving_back_twice_is_noticed() -> None:
-    extents = Extents(4 * PAGE)
+    extents = FreeRanges(4 * PAGE)
     start = extents.take(PAGE)
     assert start == 0
     extents.give(0, PAGE)
@@ -80,7 +80,7 @@ def test_the_least_recently_used_leaves_but_never_one_in_use() -> None:
 
 
 @pytest.mark.parametrize(
-    ("strikes", "hits", "death", "expected"),
+    ("proven_deaths", "hits", "death", "expected"),
     [
         (1, 1, Death(3), False),
         (2, 2, Death(3), True),
@@ -91,8 +91,8 @@ def test_the_least_recently_used_leaves_but_never_one_in_use() -> None:
         (2, 2, Death(-signal.SIGKILL, out_of_memory=True), True),
     ],
 )
-def test_an_input_is_set_aside_when_it_is_to_blame(strikes: int, hits: int, death: Death, expected: bool) -> None:
-    assert is_quarantined(strikes, hits, death) is expected
+def test_an_input_is_set_aside_when_it_is_to_blame(proven_deaths: int, hits: int, death: Death, expected: bool) -> None:
+    assert is_quarantined(proven_deaths, hits, death) is expected
 
 
 def test_only_what_nobody_else_can_have_done_is_proof() -> None:

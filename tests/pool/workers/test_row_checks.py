@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 from rankwise.pool import Model, Pool  # noqa: E402
 from rankwise.pool.transport.connection import UNBATCHABLE  # noqa: E402
 from rankwise.pool.workers.loading import Loaded  # noqa: E402
-from rankwise.pool.workers.row_checks import RowChecker, gaps, largest  # noqa: E402
+from rankwise.pool.workers.row_checks import RowChecker, differences, largest  # noqa: E402
 from rankwise.pool.workers.runner import Runner  # noqa: E402
 from tests.pool.models import DEPENDENT, INDEPENDENT  # noqa: E402
 
@@ -26,7 +26,7 @@ LATER = [row + (1000 if i >= 150 else 0) for i, row in enumerate(ROWS)]
 
 
 def is_close(a: Any, b: Any, part: float) -> bool:
-    return all(gap <= part * max(1e-6, size) for gap, size in zip(gaps(a, b), largest(a)))
+    return all(gap <= part * max(1e-6, size) for gap, size in zip(differences(a, b), largest(a)))
 
 
 def same(a: Any, b: Any) -> bool:

@@ -1,4 +1,4 @@
-"""A card on which nothing runs any more after an error: the worker is replaced at once, the input blamed, and nobody else notices."""
+"""A GPU on which nothing runs any more after an error: the worker is replaced at once, the input blamed, and nobody else notices."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ torch = pytest.importorskip("torch")
 
 from rankwise.pool import Model, ModelUnavailable, Pool, TaskHung  # noqa: E402
 from rankwise.pool.workers import runner  # noqa: E402
-from rankwise.pool.workers.runner import Poisoned, check_poison  # noqa: E402
+from rankwise.pool.workers.runner import GpuUnusable, check_gpu_usable  # noqa: E402
 from rankwise.pyspy import NoStack  # noqa: E402
 from tests.pool.models import HANG, RAISE  # noqa: E402
 
-POISONING = "tests.pool.models:poisoning"
+BREAKING_GPU = "tests.pool.models:breaking_gpu"
 KINDS = {"class": torch.AcceleratorError, "number": torch.AcceleratorError, "hidden": ValueError}
 
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[Pool]:
-    models = {f"{how}, {rows}": Model(POISONING, args=(how,), max_batch=rows, max_delay_ms=10) for how in KINDS for rows in (1, 8)}
-    models |= {"beside": Model("tests.pool.models:healthy_beside"), "build": Model(POISONING, args=("build",))}
+    models = {f"{how}, {rows}": Model(BREAKING_GPU, args=(how,), max_batch=rows, max_delay_ms=10) for how in KINDS for rows in (1, 8)}
+    models |= {"beside": Model("tests.pool.models:healthy_beside"), "build": Model(BREAKING_GPU, args=("build",))}
     with Pool(models, workers=2) as pool:
         yield pool
 
@@ -79,10 +79,10 @@ def test_what_passes_is_no_poison(monkeypatch: pytest.MonkeyPatch) -> None:
         RuntimeError("mat1 and mat2 shapes cannot be multiplied"),
         KeyboardInterrupt(),
     ):
-        check_poison(error)
-    monkeypatch.setattr(runner, "_card_answers", lambda: False)  # whatever the model has made of the card's error
-    with pytest.raises(Poisoned):
-        check_poison(ValueError("no luck"))
+        check_gpu_usable(error)
+    monkeypatch.setattr(runner, "_gpu_answers", lambda: False)  # whatever the model has made of the GPU's error
+    with pytest.raises(GpuUnusable):
+        check_gpu_usable(ValueError("no luck"))
 
 
 @pytest.mark.parametrize("is_there", mostly_live([True, False]))

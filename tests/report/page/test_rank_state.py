@@ -10,14 +10,14 @@ from rankwise.evidence.collectives import CollectiveLog, Signature
 from rankwise.evidence.records import Call, Ended, Frame, Init, JobEvidence, Raised, RankEvidence, Sample, Thread
 from rankwise.findings import Finding, Place, Wait
 from rankwise.report.page.rank_state import RankState, rank_states
-from rankwise.report.page.scene import make_scene
+from rankwise.report.page.reported_job import reported_job
 
 NOW_NS = 100_000_000_000
 
 
 def state_of(**seen: Any) -> RankState:
     job = JobEvidence((), 0, NOW_NS, 1, 10.0, {0: RankEvidence(0, **seen)})
-    return rank_states(make_scene(job, []))[0]
+    return rank_states(reported_job(job, []))[0]
 
 
 def joined(**changes: Any) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def test_a_rank_the_finding_says_is_waiting_is_waiting() -> None:
     job = JobEvidence((), 0, NOW_NS, 1, 10.0, {0: RankEvidence(0, calls=(Call("recv", 1, 0),), last_progress_ns=NOW_NS - 3_000_000_000)})
     finding = Finding("RW212", "unmatched-send", "error", True, "what", waiting=(Wait(0, "recv"),))
 
-    (state,) = rank_states(make_scene(job, [finding]))
+    (state,) = rank_states(reported_job(job, [finding]))
 
     assert (state.state, state.since_s, state.last) == ("waiting", 3.0, "recv")
 
@@ -84,7 +84,7 @@ def test_a_culprit_waits_only_where_it_called_what_is_pending(line: int, state: 
     rank = RankEvidence(0, collectives=log, threads=(thread,), **joined())
     finding = Finding("RW202", "different-collectives", "error", True, "what", culprits=(Place(0),))
 
-    (found,) = rank_states(make_scene(JobEvidence((), 0, NOW_NS, 1, 10.0, {0: rank}), [finding]))
+    (found,) = rank_states(reported_job(JobEvidence((), 0, NOW_NS, 1, 10.0, {0: rank}), [finding]))
 
     assert found.state == state
 

@@ -9,7 +9,7 @@ import pytest
 from rankwise.evidence.collectives import CollectiveLog, Signature
 from rankwise.evidence.records import JobEvidence, NewGroup, RankEvidence
 from rankwise.findings import Finding, Place
-from rankwise.report.page.scene import Scene, make_scene
+from rankwise.report.page.reported_job import ReportedJob, reported_job
 from rankwise.report.page.timeline import COLUMNS, MAX_ROWS, Cell, Strip, Timeline, build_timeline
 
 LETTERS = {"done": "d", "pending": "p", "missing": "-", "unknown": "."}
@@ -24,17 +24,19 @@ def log_of(ops: Sequence[str], *, first: int = 1, group: str = "0", pending: int
     return log
 
 
-def scene_of(*logs: CollectiveLog, culprit: int | None = None, blind: tuple[int, ...] = (), groups: tuple[NewGroup, ...] = ()) -> Scene:
+def reported_of(
+    *logs: CollectiveLog, culprit: int | None = None, blind: tuple[int, ...] = (), groups: tuple[NewGroup, ...] = ()
+) -> ReportedJob:
     ranks = {
         rank: RankEvidence(rank, collectives=log, blind=("no record",) if rank in blind else (), groups=groups)
         for rank, log in enumerate(logs)
     }
     found = Finding("RW201", "skipped-collective", "error", True, "what", culprits=() if culprit is None else (Place(culprit),))
-    return make_scene(JobEvidence((), 0, 10_000, len(logs), 10.0, ranks), [found])
+    return reported_job(JobEvidence((), 0, 10_000, len(logs), 10.0, ranks), [found])
 
 
 def timeline_of(*logs: CollectiveLog) -> Timeline:
-    return build_timeline(scene_of(*logs))
+    return build_timeline(reported_of(*logs))
 
 
 def look(cells: tuple[Cell, ...]) -> str:
@@ -67,7 +69,7 @@ def test_a_rank_that_never_came() -> None:
 def test_of_two_ranks_that_contradict_each_other_the_verdict_says_which_is_odd(culprit: int | None, expected: object) -> None:
     logs = log_of(["all_reduce", "all_reduce"]), log_of(["all_reduce", "broadcast"])
 
-    (strip,) = build_timeline(scene_of(*logs, culprit=culprit)).shown
+    (strip,) = build_timeline(reported_of(*logs, culprit=culprit)).shown
 
     assert strip.diverges_at == 2
     assert looks(strip) == expected
@@ -82,7 +84,7 @@ def test_ranks_that_did_not_join_an_extra_collective_are_not_blamed(culprit: int
     """Rank 0 called one more than the others: whether it should not have, or they should, is the verdict's to say."""
     logs = log_of(["all_reduce", "broadcast"], pending=1), log_of(["all_reduce"]), log_of(["all_reduce"])
 
-    (strip,) = build_timeline(scene_of(*logs, culprit=culprit)).shown
+    (strip,) = build_timeline(reported_of(*logs, culprit=culprit)).shown
 
     assert looks(strip) == expected
 
@@ -120,9 +122,9 @@ def test_what_left_the_record_is_unknown_not_missing() -> None:
 
 
 def test_a_rank_that_could_not_be_seen_is_not_blamed() -> None:
-    scene = scene_of(log_of(["all_reduce"] * 2), CollectiveLog(), blind=(1,))
+    reported = reported_of(log_of(["all_reduce"] * 2), CollectiveLog(), blind=(1,))
 
-    (strip,) = build_timeline(scene).shown
+    (strip,) = build_timeline(reported).shown
 
     assert strip.diverges_at is None and looks(strip)[(1,)] == ".."
 
@@ -159,7 +161,7 @@ def test_a_member_that_never_used_its_group_is_missing() -> None:
     member = NewGroup("tp", (0, 1), 1, 2)
     used = log_of(["barrier"], group="tp", pending=1)
 
-    (strip,) = build_timeline(scene_of(used, CollectiveLog(), CollectiveLog(), groups=(member,))).shown
+    (strip,) = build_timeline(reported_of(used, CollectiveLog(), CollectiveLog(), groups=(member,))).shown
 
     assert looks(strip) == {(0,): "p", (1,): "-"}
 
@@ -171,7 +173,7 @@ def test_sends_and_receives_share_no_slots() -> None:
 def test_when_there_is_no_room_the_culprit_is_kept() -> None:
     logs = [log_of([f"op_{rank}"] * 3) for rank in range(MAX_ROWS + 20)]
 
-    (strip,) = build_timeline(scene_of(*logs, culprit=40)).shown
+    (strip,) = build_timeline(reported_of(*logs, culprit=40)).shown
 
     assert len(strip.rows) == MAX_ROWS and strip.rows[0].ranks == (40,)
     assert len(strip.hidden) == 20

@@ -23,7 +23,7 @@ from rankwise.diagnose.silent import (
     workers,
     wrong_tool,
 )
-from rankwise.diagnose.silent.scene import Scene
+from rankwise.diagnose.silent.audited_job import AuditedJob
 from rankwise.evidence.records import JobEvidence
 from rankwise.findings import Finding
 
@@ -39,8 +39,8 @@ def find_silent(job: JobEvidence) -> list[Finding]:
     """All that was found, what is worst first."""
     if not any(evidence.audit.sites for evidence in job.ranks.values()):
         return []
-    scene = Scene(job)
-    found = [finding for kind in _KINDS for finding in kind.find(scene)]
+    audited = AuditedJob(job)
+    found = [finding for kind in _KINDS for finding in kind.find(audited)]
     codes = {finding.code for finding in found}
     found = [finding for finding in found if not codes & set(load_cause(finding.code).echo_of)]
     return sorted(found, key=lambda finding: _WEIGHT[finding.severity])

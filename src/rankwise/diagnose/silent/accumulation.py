@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from rankwise.causes import load_cause
-from rankwise.diagnose.silent.scene import BACKWARDS, Scene, num_backwards
+from rankwise.diagnose.silent.audited_job import BACKWARDS, AuditedJob, num_backwards
 from rankwise.evidence.audit import Window
 from rankwise.findings import Finding, Place
 
@@ -25,17 +25,17 @@ class Habit:
     length: int  # backwards in a window
 
 
-def find(scene: Scene) -> list[Finding]:
-    habits = [habit for rank in scene.audits if (habit := _habit(scene, rank)) is not None]
+def find(audited: AuditedJob) -> list[Finding]:
+    habits = [habit for rank in audited.audits if (habit := _habit(audited, rank)) is not None]
     if not habits:
         return []
     looks = (_thrown_away, _short, _not_divided, _reduced_each_time)
-    return [finding for look in looks if (finding := look(scene, habits)) is not None]
+    return [finding for look in looks if (finding := look(audited, habits)) is not None]
 
 
-def _habit(scene: Scene, rank: int) -> Habit | None:
+def _habit(audited: AuditedJob, rank: int) -> Habit | None:
     """Of the optimizer that accumulates: several backwards, all from one line, before each step."""
-    for windows in scene.windows(rank).values():
+    for windows in audited.windows(rank).values():
         lengths: Counter[int] = Counter()
         for window in windows:
             lengths[num_backwards(window.pattern)] += window.count
@@ -49,9 +49,9 @@ def _habit(scene: Scene, rank: int) -> Habit | None:
     return None
 
 
-def _place(scene: Scene, habit: Habit, letters: str) -> Place:
+def _place(audited: AuditedJob, habit: Habit, letters: str) -> Place:
     site = next((habit.usual.places[letter] for letter in letters if letter in habit.usual.places), habit.usual.site)
-    return scene.place(habit.rank, site)
+    return audited.place(habit.rank, site)
 
 
 def _wasted(pattern: str) -> int:
@@ -60,7 +60,7 @@ def _wasted(pattern: str) -> int:
     return sum(letter in BACKWARDS for letter in kept[: kept.rfind("z") + 1]) if "z" in kept and "|" not in kept else 0
 
 
-def _thrown_away(scene: Scene, habits: list[Habit]) -> Finding | None:
+def _thrown_away(audited: AuditedJob, habits: list[Habit]) -> Finding | None:
     found = [habit for habit in habits if _wasted(habit.usual.pattern)]
     if not found:
         return None
@@ -70,13 +70,13 @@ def _thrown_away(scene: Scene, habits: list[Habit]) -> Finding | None:
         f"zero_grad inside the accumulation window throws gradients away: only {one.length - wasted} of {one.length} micro-steps reach the step",
         certain=not by_hand,
         severity="info" if by_hand else "warning",
-        culprits=tuple(_place(scene, habit, "z") for habit in found),
+        culprits=tuple(_place(audited, habit, "z") for habit in found),
         why=f"in {one.usual.count} windows in a row rank {one.rank} made {one.length} backwards before each step and zeroed the gradients "
         f"{one.usual.pattern.count('z')} times between them; no step had used them, and the weights had not changed",
     )
 
 
-def _not_divided(scene: Scene, habits: list[Habit]) -> Finding | None:
+def _not_divided(audited: AuditedJob, habits: list[Habit]) -> Finding | None:
     """Only the user can know whether the learning rate was chosen for the sum: a note."""
     found = [h for h in habits if not _wasted(h.usual.pattern) and "m" not in h.usual.pattern and h.usual.is_mean]
     found = [h for h in found if h.usual.divisor is None or (h.usual.divisor > 1 and abs(h.usual.divisor - h.length) > 0.01 * h.length)]
@@ -89,33 +89,33 @@ def _not_divided(scene: Scene, habits: list[Habit]) -> Finding | None:
         f"the loss is {by}, and {one.length} backwards are accumulated before each step: gradients are "
         f"{one.length / (one.usual.divisor or 1):g} times those of one batch",
         certain=False,
-        culprits=tuple(_place(scene, habit, BACKWARDS) for habit in found),
+        culprits=tuple(_place(audited, habit, BACKWARDS) for habit in found),
         why=f"{one.usual.count} windows of {one.length} micro-steps in a row; each loss is a mean ({one.usual.root})",
         next=(f"divide the loss by {one.length}",),
     )
 
 
-def _short(scene: Scene, habits: list[Habit]) -> Finding | None:
+def _short(audited: AuditedJob, habits: list[Habit]) -> Finding | None:
     for look in (_dropped, _carried, _wrongly_scaled):
-        found = [(habit, seen) for habit in habits if (seen := look(scene, habit)) is not None]
+        found = [(habit, seen) for habit in habits if (seen := look(audited, habit)) is not None]
         if found:
             _one, (what, why) = found[0]
             return load_cause("RW763").finding(
                 what,
                 certain=look is _dropped,
                 severity="warning" if look is _dropped else "info",
-                culprits=tuple(_place(scene, habit, BACKWARDS) for habit, _ in found),
+                culprits=tuple(_place(audited, habit, BACKWARDS) for habit, _ in found),
                 why=why,
             )
     return None
 
 
-def _dropped(scene: Scene, habit: Habit) -> tuple[str, str] | None:
+def _dropped(audited: AuditedJob, habit: Habit) -> tuple[str, str] | None:
     """The data ended, and the gradients that waited then were zeroed, or never used at all."""
     zeroed = [w for w in habit.windows if "z" in w.pattern.partition("|")[2] and "|" in w.pattern]
-    left = [one for one in scene.audits[habit.rank].left if "|" in one.pattern or (num_backwards(one.pattern) and zeroed)]
+    left = [one for one in audited.audits[habit.rank].left if "|" in one.pattern or (num_backwards(one.pattern) and zeroed)]
     rests = [num_backwards(w.pattern.partition("|")[0]) for w in zeroed] + [num_backwards(one.pattern) for one in left]
-    ended = scene.job.exit_code is not None
+    ended = audited.job.exit_code is not None
     if not zeroed and not (left and ended):
         return None
     return (
@@ -127,7 +127,7 @@ def _dropped(scene: Scene, habit: Habit) -> tuple[str, str] | None:
     )
 
 
-def _carried(scene: Scene, habit: Habit) -> tuple[str, str] | None:
+def _carried(audited: AuditedJob, habit: Habit) -> tuple[str, str] | None:
     mixed = [w for w in habit.windows if "|" in w.pattern and num_backwards(w.pattern.partition("|")[2])]
     if not mixed:
         return None
@@ -141,7 +141,7 @@ def _carried(scene: Scene, habit: Habit) -> tuple[str, str] | None:
     )
 
 
-def _wrongly_scaled(scene: Scene, habit: Habit) -> tuple[str, str] | None:
+def _wrongly_scaled(audited: AuditedJob, habit: Habit) -> tuple[str, str] | None:
     divisor = habit.usual.divisor
     if divisor is None or abs(divisor - habit.length) > 0.01 * habit.length:
         return None
@@ -158,19 +158,19 @@ def _wrongly_scaled(scene: Scene, habit: Habit) -> tuple[str, str] | None:
     )
 
 
-def _reduced_each_time(scene: Scene, habits: list[Habit]) -> Finding | None:
+def _reduced_each_time(audited: AuditedJob, habits: list[Habit]) -> Finding | None:
     found = [h for h in habits if not _wasted(h.usual.pattern) and {c for c in h.usual.pattern if c in BACKWARDS} == {"s"}]
     if not found:
         return None
     one = found[0]
-    size = sum(w.bytes for w in scene.audits[one.rank].wrappers)
-    times = [t for t in scene.audits[one.rank].times if t.steps]
+    size = sum(w.bytes for w in audited.audits[one.rank].wrappers)
+    times = [t for t in audited.audits[one.rank].times if t.steps]
     spent = sum(t.backward for t in times) / max(1, sum(t.steps for t in times))
     cost = f", and a step spends {spent:.0f} ms in backward, part of it waiting for that" if times else ""
     return load_cause("RW511").finding(
         f"every backward of the accumulation reduces all gradients: {one.length} times a step instead of once, without no_sync",
         certain=True,
-        culprits=tuple(_place(scene, habit, "s") for habit in found),
+        culprits=tuple(_place(audited, habit, "s") for habit in found),
         why=f"{one.usual.count} windows in a row have {one.length} micro-steps, each through a synchronising forward; "
         f"{(one.length - 1) * size / 1e6:.1f} MB a step go over the network for nothing{cost}",
     )

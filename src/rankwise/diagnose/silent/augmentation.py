@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from rankwise.causes import load_cause
-from rankwise.diagnose.silent.scene import Scene
+from rankwise.diagnose.silent.audited_job import AuditedJob
 from rankwise.evidence.audit import Seeded
 from rankwise.findings import Finding, ranks_text
 
@@ -14,23 +14,23 @@ Key = tuple[str, int, int, int]
 _NAMES = {"random": "random", "torch": "torch", "numpy": "numpy.random"}
 
 
-def find(scene: Scene) -> list[Finding]:
-    for ranks in scene.groups():
-        states = {rank: _states(scene, rank) for rank in ranks}
+def find(audited: AuditedJob) -> list[Finding]:
+    for ranks in audited.groups():
+        states = {rank: _states(audited, rank) for rank in ranks}
         common = set.intersection(*(set(found) for found in states.values()))
         same = {key for key in common if len({states[rank][key] for rank in ranks}) == 1}
         generators = sorted({key[0] for key in common})
         alike = [g for g in generators if sum(key[0] == g for key in same) >= _LEAST and _all_same(g, common, same)]
-        if alike and _trains_on_different_samples(scene, ranks):
-            return [_finding(scene, ranks, alike, len(same))]
+        if alike and _trains_on_different_samples(audited, ranks):
+            return [_finding(audited, ranks, alike, len(same))]
     return []
 
 
-def _states(scene: Scene, rank: int) -> dict[Key, int]:
+def _states(audited: AuditedJob, rank: int) -> dict[Key, int]:
     """The generators' states before each look at the dataset, by generator, worker, number and epoch: new workers begin to count anew."""
     times: Counter[tuple[str, int, int]] = Counter()
     found: dict[Key, int] = {}
-    for seen in scene.audits[rank].randoms:
+    for seen in audited.audits[rank].randoms:
         for name, state in zip(seen.used, seen.before):
             look = (name, seen.worker, seen.n)
             found[(*look, times[look])] = state
@@ -42,17 +42,17 @@ def _all_same(generator: str, common: set[Key], same: set[Key]) -> bool:
     return all(key in same for key in common if key[0] == generator)
 
 
-def _trains_on_different_samples(scene: Scene, ranks: list[int]) -> bool:
+def _trains_on_different_samples(audited: AuditedJob, ranks: list[int]) -> bool:
     """Where even the samples are the same, that is the finding."""
-    for loader in scene.shared_loaders(ranks):
+    for loader in audited.shared_loaders(ranks):
         passes = [loader[rank][0] for rank in ranks]
         if all(one.trains for one in passes) and not passes[0].begun.is_iterable:
             return len({one.drawn[0].sum for one in passes if 0 in one.drawn}) > 1
     return False
 
 
-def _finding(scene: Scene, ranks: list[int], generators: list[str], num_same: int) -> Finding:
-    seeds = {rank: _seed_of(scene, rank, generators) for rank in ranks}
+def _finding(audited: AuditedJob, ranks: list[int], generators: list[str], num_same: int) -> Finding:
+    seeds = {rank: _seed_of(audited, rank, generators) for rank in ranks}
     values = {seed.value for seed in seeds.values() if seed is not None}
     is_seeded = len(values) == 1 and all(seeds.values())
     names = " and ".join(_NAMES.get(g, g) for g in generators)
@@ -61,14 +61,14 @@ def _finding(scene: Scene, ranks: list[int], generators: list[str], num_same: in
         f"random augmentation is the same on {ranks_text(ranks)}: their datasets draw identical random numbers",
         certain=True,
         severity="warning" if is_seeded else "info",
-        culprits=tuple(scene.place(rank, seed.site if (seed := seeds[rank]) else None) for rank in ranks),
+        culprits=tuple(audited.place(rank, seed.site if (seed := seeds[rank]) else None) for rank in ranks),
         why=f"the samples differ, but before each of {num_same} looks at the dataset the state of {names} was the same on all ranks; {how}",
         instead=("seed with seed + rank once the model is built: random.seed(seed + rank), torch.manual_seed(seed + rank)",),
     )
 
 
-def _seed_of(scene: Scene, rank: int, generators: list[str]) -> Seeded | None:
+def _seed_of(audited: AuditedJob, rank: int, generators: list[str]) -> Seeded | None:
     """The last call that seeded one of these; DataLoader workers take their seeds from torch's."""
-    used = min((seen.t for seen in scene.audits[rank].randoms), default=0)
-    seeds = [seed for seed in scene.audits[rank].seeds if seed.t < used]
+    used = min((seen.t for seen in audited.audits[rank].randoms), default=0)
+    seeds = [seed for seed in audited.audits[rank].seeds if seed.t < used]
     return next((seed for g in (*generators, "torch") for seed in reversed(seeds) if seed.which == g), None)

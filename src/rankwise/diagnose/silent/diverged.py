@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from rankwise.causes import load_cause
-from rankwise.diagnose.silent.scene import BACKWARDS, Scene, num_backwards
+from rankwise.diagnose.silent.audited_job import BACKWARDS, AuditedJob, num_backwards
 from rankwise.evidence.audit import Loaded, Row, StepSeen
 from rankwise.evidence.records import Frame
 from rankwise.findings import Finding, Place, ranks_text
@@ -32,18 +32,18 @@ class Story:
     last: int = 0
 
 
-def find(scene: Scene) -> list[Finding]:
-    for ranks in scene.groups():
-        for story in _stories(scene, ranks):
-            finding = _judge(scene, story)
+def find(audited: AuditedJob) -> list[Finding]:
+    for ranks in audited.groups():
+        for story in _stories(audited, ranks):
+            finding = _judge(audited, story)
             if finding is not None:
                 return [finding]
     return []
 
 
-def _stories(scene: Scene, ranks: list[int]) -> list[Story]:
+def _stories(audited: AuditedJob, ranks: list[int]) -> list[Story]:
     found: dict[int, Story] = {}
-    for steps in scene.steps(ranks):
+    for steps in audited.steps(ranks):
         first = steps[ranks[0]]
         story = found.setdefault(first.i, Story(ranks, first.of_model))
         _take(story, steps)
@@ -77,31 +77,31 @@ def _take(story: Story, steps: dict[int, StepSeen]) -> None:
         story.last_equal = first.n
 
 
-def _judge(scene: Scene, story: Story) -> Finding | None:
+def _judge(audited: AuditedJob, story: Story) -> Finding | None:
     if story.of_model and _num_steps(story.late) >= min(_LEAST, story.num_seen) and story.weights:
-        return _late(scene, story)
+        return _late(audited, story)
     if not story.weights or _num_steps(story.weights) < 2:
         return None
-    averages = story.met_again or _averages(scene, story)
+    averages = story.met_again or _averages(audited, story)
     if not story.of_model:
-        return _unwrapped(scene, story, averages)
+        return _unwrapped(audited, story, averages)
     if averages:
-        return _info(scene, story)
-    if scene.job.exit_code is None and story.last < _PATIENCE:
+        return _info(audited, story)
+    if audited.job.exit_code is None and story.last < _PATIENCE:
         return None
     if _num_steps(story.grads) >= min(_LEAST, story.num_seen - 1):
-        return _not_reduced(scene, story)
-    return _loaded_by_some(scene, story) or _other_settings(scene, story) or _other_state(scene, story) or _differ(scene, story)
+        return _not_reduced(audited, story)
+    return _loaded_by_some(audited, story) or _other_settings(audited, story) or _other_state(audited, story) or _differ(audited, story)
 
 
 def _num_steps(seen: list[tuple[StepSeen, StepSeen, Row, Row]]) -> int:
     return len({a.n for a, *_ in seen})
 
 
-def _averages(scene: Scene, story: Story) -> bool:
-    """Somebody averages the weights themselves now and then, or has told DDP how to reduce: local SGD, or the like."""
+def _averages(audited: AuditedJob, story: Story) -> bool:
+    """Whether the script averages weights itself now and then, or has given DDP a communication hook: local SGD, or the like."""
     for rank in story.ranks:
-        audit = scene.audits[rank]
+        audit = audited.audits[rank]
         size = sum(w.bytes for w in audit.wrappers) // 4
         if any(s.hooked for s in audit.steps):
             return True
@@ -112,27 +112,27 @@ def _averages(scene: Scene, story: Story) -> bool:
     return False
 
 
-def _late(scene: Scene, story: Story) -> Finding:
+def _late(audited: AuditedJob, story: Story) -> Finding:
     a, _b, row_a, row_b = story.late[0]
     names = list(dict.fromkeys(row[0] for _, _, row, _ in story.late))
-    at = _line_of_change(scene, story)
+    at = _line_of_change(audited, story)
     return load_cause("RW771").finding(
         f"gradients of {_some(names)} are not reduced: DDP does not know these parameters, and they differ between ranks",
         certain=True,
-        culprits=tuple(scene.place_at(rank, at) if at else scene.place(rank, a.site) for rank in story.ranks),
+        culprits=tuple(audited.place_at(rank, at) if at else audited.place(rank, a.site) for rank in story.ranks),
         why=f"at step {a.n} the gradient of parameter {row_a[0]} has norm {_norm(row_a[3])} on rank {story.ranks[0]} and {_norm(row_b[3])} "
         f"on the other; when DDP wrapped the model it was frozen (requires_grad=False) or not there yet, and was unfrozen or added later, "
         f"so the ranks' weights diverge since then",
     )
 
 
-def _line_of_change(scene: Scene, story: Story) -> Frame | None:
+def _line_of_change(audited: AuditedJob, story: Story) -> Frame | None:
     """Where parameters are unfrozen: a line after the wrapping that sets requires_grad, or calls a function of the user's that does."""
     rank = story.ranks[0]
-    wrapped = scene.frame(rank, scene.audits[rank].wrappers[0].site) if scene.audits[rank].wrappers else None
+    wrapped = audited.frame(rank, audited.audits[rank].wrappers[0].site) if audited.audits[rank].wrappers else None
     if wrapped is None:
         return None
-    lines = scene.job.sources.get(wrapped.file, "").splitlines()
+    lines = audited.job.sources.get(wrapped.file, "").splitlines()
     setters = {wrapped.function: ""}
     function, found = "", []
     for text in lines:
@@ -150,16 +150,16 @@ def _line_of_change(scene: Scene, story: Story) -> Frame | None:
     return Frame(wrapped.file, found[0], wrapped.function) if found else None
 
 
-def _not_reduced(scene: Scene, story: Story) -> Finding:
+def _not_reduced(audited: AuditedJob, story: Story) -> Finding:
     a, b, row_a, row_b = story.grads[0]
     rank = story.ranks[0]
-    window = next((w for w in reversed(scene.audits[rank].windows) if w.i == a.i and num_backwards(w.pattern)), None)
+    window = next((w for w in reversed(audited.audits[rank].windows) if w.i == a.i and num_backwards(w.pattern)), None)
     letters = [letter for letter in (window.pattern if window else "") if letter in BACKWARDS]
     last = letters[-1] if letters else ""
     how, fix, letter = _reason(last, letters)
-    places = [scene.place(r, _same_letter(scene, r, a.i, letter, a.site)) for r in story.ranks]
+    places = [audited.place(r, _same_letter(audited, r, a.i, letter, a.site)) for r in story.ranks]
     if last == "-":
-        places = [_at_bypass(scene, place) for place in places]
+        places = [_at_bypass(audited, place) for place in places]
     return load_cause("RW760").finding(
         f"gradients are not reduced before the optimizer's step: they differ between {ranks_text(story.ranks)}, and so do the weights",
         certain=True,
@@ -214,20 +214,20 @@ def _reason(last: str, letters: list[str]) -> tuple[str, str, str]:
     )
 
 
-def _same_letter(scene: Scene, rank: int, i: int, letter: str, default: int) -> int:
-    window = next((w for w in reversed(scene.audits[rank].windows) if letter and w.i == i and letter in w.places), None)
+def _same_letter(audited: AuditedJob, rank: int, i: int, letter: str, default: int) -> int:
+    window = next((w for w in reversed(audited.audits[rank].windows) if letter and w.i == i and letter in w.places), None)
     return window.places[letter] if window else default
 
 
-def _at_bypass(scene: Scene, place: Place) -> Place:
+def _at_bypass(audited: AuditedJob, place: Place) -> Place:
     """The line that calls the inner module, where the source shows one near the backward."""
-    line = scene.line_with(place.file or "", (".module(",), place.line or 0)
-    return scene.place_at(place.rank or 0, Frame(place.file or "", line, place.function or "")) if line else place
+    line = audited.line_with(place.file or "", (".module(",), place.line or 0)
+    return audited.place_at(place.rank or 0, Frame(place.file or "", line, place.function or "")) if line else place
 
 
-def _loaded_by_some(scene: Scene, story: Story) -> Finding | None:
+def _loaded_by_some(audited: AuditedJob, story: Story) -> Finding | None:
     """A checkpoint that only some ranks loaded, after DDP had made the weights the same, or into the optimizer."""
-    loads = {rank: [one for one in scene.audits[rank].loads if one.what == "optimizer" or one.wrapped] for rank in story.ranks}
+    loads = {rank: [one for one in audited.audits[rank].loads if one.what == "optimizer" or one.wrapped] for rank in story.ranks}
     most = max(len(found) for found in loads.values())
     some = [rank for rank, found in loads.items() if len(found) == most]
     if not most or len(some) == len(story.ranks):
@@ -238,21 +238,21 @@ def _loaded_by_some(scene: Scene, story: Story) -> Finding | None:
     return load_cause("RW773").finding(
         f"only {ranks_text(some)} loaded the checkpoint's {one.what} state: weights differ between ranks",
         certain=True,
-        culprits=tuple(scene.place(rank, loads[rank][-1].site) for rank in some),
+        culprits=tuple(audited.place(rank, loads[rank][-1].site) for rank in some),
         why=f"{ranks_text(some)} called load_state_dict of the {one.what} after {one.steps} steps, {ranks_text(others)} did not; "
         f"at step {a.n} {row_a[0]} is different ({_norm(row_a[5])} against {_norm(row_b[5])}). DDP sends rank 0's weights to all once, when it wraps",
     )
 
 
-def _other_settings(scene: Scene, story: Story) -> Finding | None:
+def _other_settings(audited: AuditedJob, story: Story) -> Finding | None:
     if story.settings is None:
         return None
     a, b = story.settings
-    other = next(r for r in story.ranks[1:] if b in scene.audits[r].steps)
+    other = next(r for r in story.ranks[1:] if b in audited.audits[r].steps)
     return load_cause("RW775").finding(
         f"the optimizer has other settings on rank {other} than on rank {story.ranks[0]}, so the ranks' weights diverge",
         certain=True,
-        culprits=tuple(scene.place(rank, _built(scene, rank, a.i)) for rank in story.ranks),
+        culprits=tuple(audited.place(rank, _built(audited, rank, a.i)) for rank in story.ranks),
         why=f"at step {a.n}: {_difference(a.settings, b.settings)}; the gradients are the same, the steps are not",
     )
 
@@ -262,23 +262,23 @@ def _difference(a: str, b: str) -> str:
     return ", ".join(f"{x} against {y}" for x, y in pairs[:4]) or f"{a} against {b}"
 
 
-def _built(scene: Scene, rank: int, i: int) -> int | None:
-    return next((o.built or o.site for o in scene.audits[rank].optimizers if o.i == i), None)
+def _built(audited: AuditedJob, rank: int, i: int) -> int | None:
+    return next((o.built or o.site for o in audited.audits[rank].optimizers if o.i == i), None)
 
 
-def _other_state(scene: Scene, story: Story) -> Finding | None:
+def _other_state(audited: AuditedJob, story: Story) -> Finding | None:
     if story.states is None or not story.weights or story.states[0].n > story.weights[0][0].n:
         return None
     a, _ = story.states
     return load_cause("RW776").finding(
         "the optimizer's state differs between ranks, so they make different steps from the same gradients",
         certain=True,
-        culprits=tuple(scene.place(rank, a.site) for rank in story.ranks),
+        culprits=tuple(audited.place(rank, a.site) for rank in story.ranks),
         why=f"its momenta (or the like) were different before step {a.n}, when the gradients were still the same",
     )
 
 
-def _differ(scene: Scene, story: Story) -> Finding:
+def _differ(audited: AuditedJob, story: Story) -> Finding:
     a, _b, row_a, row_b = story.weights[0]
     since = (
         f"equal until step {story.last_equal}, different at step {a.n}" if story.last_equal is not None else f"different from step {a.n} on"
@@ -286,39 +286,39 @@ def _differ(scene: Scene, story: Story) -> Finding:
     return load_cause("RW770").finding(
         f"the weights differ between {ranks_text(story.ranks)}: {row_a[0]} is {since}",
         certain=True,
-        culprits=tuple(scene.place(rank, a.site) for rank in story.ranks),
+        culprits=tuple(audited.place(rank, a.site) for rank in story.ranks),
         why=f"norm {_norm(row_a[5])} on rank {story.ranks[0]}, {_norm(row_b[5])} on another; the gradients at these steps are the same on all ranks, "
         "so something else changed the weights, or a step was made on some ranks only",
     )
 
 
-def _unwrapped(scene: Scene, story: Story, averages: bool) -> Finding | None:
+def _unwrapped(audited: AuditedJob, story: Story, averages: bool) -> Finding | None:
     """No DDP: replicas that began equal and drift apart. Ensembles do so on purpose; ranks that share out one dataset do not."""
     if not story.began_equal:
         return None
     a, _b, row_a, row_b = story.weights[0]
-    shared = any(one.begun.is_distributed for rank in story.ranks for passes in scene.loaders(rank).values() for one in passes)
-    reduces = any(r.label.startswith("gradient") for rank in story.ranks for r in scene.audits[rank].reduces)
+    shared = any(one.begun.is_distributed for rank in story.ranks for passes in audited.loaders(rank).values() for one in passes)
+    reduces = any(r.label.startswith("gradient") for rank in story.ranks for r in audited.audits[rank].reduces)
     if averages:
-        return _info(scene, story)
+        return _info(audited, story)
     return load_cause("RW714").finding(
         f"the model is not wrapped in DDP: {ranks_text(story.ranks)} began with the same weights and train apart; "
         f"gradients {'still differ after being reduced by hand' if reduces else 'are not reduced'}",
         certain=False,
         severity="warning" if shared or reduces else "info",
-        culprits=tuple(scene.place(rank, a.site) for rank in story.ranks),
+        culprits=tuple(audited.place(rank, a.site) for rank in story.ranks),
         why=f"at step {a.n} {row_a[0]} has norm {_norm(row_a[5])} on rank {story.ranks[0]} and {_norm(row_b[5])} on another"
         + ("; the data is shared out with a DistributedSampler" if shared else ""),
     )
 
 
-def _info(scene: Scene, story: Story) -> Finding:
+def _info(audited: AuditedJob, story: Story) -> Finding:
     a, _b, row_a, _row_b = story.weights[0]
     return load_cause("RW770").finding(
         f"the weights differ between ranks at some steps and are averaged now and then: {row_a[0]} at step {a.n}",
         certain=False,
         severity="info",
-        culprits=tuple(scene.place(rank, a.site) for rank in story.ranks),
+        culprits=tuple(audited.place(rank, a.site) for rank in story.ranks),
         why="that is local SGD, if it is meant so",
     )
 

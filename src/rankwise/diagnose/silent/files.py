@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from rankwise.causes import load_cause
-from rankwise.diagnose.silent.scene import Scene
+from rankwise.diagnose.silent.audited_job import AuditedJob
 from rankwise.evidence.audit import Wrote
 from rankwise.findings import Finding, ranks_text
 
 _AT_ONCE_NS = 2_000_000_000
 
 
-def find(scene: Scene) -> list[Finding]:
+def find(audited: AuditedJob) -> list[Finding]:
     by_path: dict[tuple[str, str], dict[int, list[Wrote]]] = {}
-    for rank, audit in scene.audits.items():
+    for rank, audit in audited.audits.items():
         for one in audit.writes:
-            by_path.setdefault((scene.job.ranks[rank].host, one.path), {}).setdefault(rank, []).append(one)
+            by_path.setdefault((audited.job.ranks[rank].host, one.path), {}).setdefault(rank, []).append(one)
     shared = {path: ranks for (_, path), ranks in by_path.items() if len(ranks) > 1 and _at_once(ranks)}
     saved = [path for path, ranks in shared.items() if any(one.how == "torch.save" for found in ranks.values() for one in found)]
     path = next(iter(saved or shared), None)
-    return [_finding(scene, path, shared[path], bool(saved))] if path is not None else []
+    return [_finding(audited, path, shared[path], bool(saved))] if path is not None else []
 
 
 def _at_once(ranks: dict[int, list[Wrote]]) -> bool:
@@ -27,15 +27,15 @@ def _at_once(ranks: dict[int, list[Wrote]]) -> bool:
     return any(max(one.t for one in written) - min(one.t for one in written) < _AT_ONCE_NS for written in rounds)
 
 
-def _finding(scene: Scene, path: str, ranks: dict[int, list[Wrote]], is_saved: bool) -> Finding:
+def _finding(audited: AuditedJob, path: str, ranks: dict[int, list[Wrote]], is_saved: bool) -> Finding:
     one = next(iter(ranks.values()))[0]
     times = [found[0].t for found in ranks.values()]
-    name = path.removeprefix(scene.job.cwd.rstrip("/") + "/")
+    name = path.removeprefix(audited.job.cwd.rstrip("/") + "/")
     return load_cause("RW782").finding(
         f"{ranks_text(list(ranks))} write the same file {name}, {'with ' + one.how if is_saved else 'opened for writing'}, at the same time",
         certain=True,
         severity="warning" if is_saved else "info",
-        culprits=tuple(scene.place(rank, found[0].site) for rank, found in ranks.items()),
+        culprits=tuple(audited.place(rank, found[0].site) for rank, found in ranks.items()),
         why=f"the path is the same on every rank ({len(next(iter(ranks.values())))} times), and their writes are "
         f"{(max(times) - min(times)) / 1e6:.0f} ms apart: every rank overwrites the others' file",
     )

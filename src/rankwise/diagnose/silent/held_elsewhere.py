@@ -3,33 +3,33 @@
 from __future__ import annotations
 
 from rankwise.causes import load_cause
-from rankwise.diagnose.silent.scene import Scene
+from rankwise.diagnose.silent.audited_job import AuditedJob
 from rankwise.evidence.audit import OptimizerSeen
 from rankwise.findings import Finding
 
 _LOOKED_AT = 4  # a step by which a model has its final form; the probe tells it of the first few only
 
 
-def find(scene: Scene) -> list[Finding]:
-    found = {rank: one for rank in scene.audits if (one := _foreign(scene, rank)) is not None}
+def find(audited: AuditedJob) -> list[Finding]:
+    found = {rank: one for rank in audited.audits if (one := _foreign(audited, rank)) is not None}
     if not found:
-        return _some_elsewhere(scene)
+        return _some_elsewhere(audited)
     one = next(iter(found.values()))
     return [
         load_cause("RW702").finding(
             f"the optimizer updates parameters that the model does not hold: none of its {one.held} is a parameter of the wrapped model",
             certain=True,
             severity="warning",
-            culprits=tuple(scene.place(rank, seen.built or seen.site) for rank, seen in found.items()),
+            culprits=tuple(audited.place(rank, seen.built or seen.site) for rank, seen in found.items()),
             why=f"at its first step {one.model_with_grad} parameters of the wrapped model had gradients, and none of the optimizer's: "
             "it was built from another copy of the model (stale parameters), so the model that computes the loss never changes",
         )
     ]
 
 
-def _some_elsewhere(scene: Scene) -> list[Finding]:
+def _some_elsewhere(audited: AuditedJob) -> list[Finding]:
     """A layer was replaced: the optimizer still holds the old one, and nobody holds the new."""
-    for rank, audit in scene.audits.items():
+    for rank, audit in audited.audits.items():
         latest = {step.i: step for step in audit.steps if step.n == _LOOKED_AT}
         if not latest:
             continue
@@ -42,20 +42,20 @@ def _some_elsewhere(scene: Scene) -> list[Finding]:
                     f"the optimizer does not hold parameter {name} of the model, which gets gradients, and holds {stale.foreign} others that get none",
                     certain=True,
                     severity="warning",
-                    culprits=tuple(scene.place(r, _built(scene, r, stale.i)) for r in scene.audits),
+                    culprits=tuple(audited.place(r, _built(audited, r, stale.i)) for r in audited.audits),
                     why=f"seen at step {stale.n} of rank {rank}: the model was changed after the optimizer was built, so {name} is never updated",
                 )
             ]
     return []
 
 
-def _built(scene: Scene, rank: int, i: int) -> int | None:
-    return next((one.built or one.site for one in scene.audits[rank].optimizers if one.i == i), None)
+def _built(audited: AuditedJob, rank: int, i: int) -> int | None:
+    return next((one.built or one.site for one in audited.audits[rank].optimizers if one.i == i), None)
 
 
-def _foreign(scene: Scene, rank: int) -> OptimizerSeen | None:
+def _foreign(audited: AuditedJob, rank: int) -> OptimizerSeen | None:
     """Only where no optimizer of the rank holds any of the model's parameters."""
-    audit = scene.audits[rank]
+    audit = audited.audits[rank]
     if not audit.wrappers or not audit.optimizers or any(one.of_model for one in audit.optimizers):
         return None
     return next((one for one in audit.optimizers if one.held and not one.with_grad and one.model_with_grad), None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rankwise.causes import load_cause
-from rankwise.diagnose.silent.scene import Scene
+from rankwise.diagnose.silent.audited_job import AuditedJob
 from rankwise.findings import Finding
 
 _SLOWER = 3.0  # times, than the fastest link of this job
@@ -29,8 +29,10 @@ class _Link:
         return self.bytes / self.busy_s
 
 
-def find(scene: Scene) -> list[Finding]:
-    links = sorted((link for link in _links(scene).values() if link.bytes >= _LEAST_BYTES and link.busy_s > 0), key=lambda link: link.rate)
+def find(audited: AuditedJob) -> list[Finding]:
+    links = sorted(
+        (link for link in _links(audited).values() if link.bytes >= _LEAST_BYTES and link.busy_s > 0), key=lambda link: link.rate
+    )
     if len(links) < 3:
         return []  # two cannot tell which of them is the odd one
     best = links[-1].rate
@@ -46,7 +48,7 @@ def find(scene: Scene) -> list[Finding]:
         load_cause("RW515").finding(
             f"{what} is slow: {worst.sender} sends {_per_s(worst.rate)} to {worst.receiver}, elsewhere it is {_per_s(best)}",
             certain=False,
-            culprits=tuple(scene.place(rank, None) for rank in sorted({link.rank for link in slow if link.rate == worst.rate})),
+            culprits=tuple(audited.place(rank, None) for rank in sorted({link.rank for link in slow if link.rate == worst.rate})),
             why=f"data was under way on that link for {worst.busy_s:.1f} s of {worst.wall_s:.1f} s ({worst.bytes / 1e6:.0f} MB); at the pace of the "
             f"others it would be about {gain:.1f} s less, {100 * gain / worst.wall_s:.0f} % of the time. By the kernel's counters: "
             + "; ".join(f"{link.sender} → {link.receiver} {_per_s(link.rate)}" for link in links[:6]),
@@ -54,13 +56,13 @@ def find(scene: Scene) -> list[Finding]:
     ]
 
 
-def _links(scene: Scene) -> dict[tuple[str, str], _Link]:
+def _links(audited: AuditedJob) -> dict[tuple[str, str], _Link]:
     """By hosts, between the first and the last look: start-up has other traffic."""
     host_of = {
-        local: scene.job.ranks[rank].host for rank, audit in scene.audits.items() for seen in audit.links for local, *_ in seen.links
+        local: audited.job.ranks[rank].host for rank, audit in audited.audits.items() for seen in audit.links for local, *_ in seen.links
     }
     found: dict[tuple[str, str], _Link] = {}
-    for rank, audit in scene.audits.items():
+    for rank, audit in audited.audits.items():
         if len(audit.links) < 2:
             continue
         first, last = audit.links[0], audit.links[-1]

@@ -3,40 +3,40 @@
 from __future__ import annotations
 
 from rankwise.causes import load_cause
-from rankwise.diagnose.silent.scene import BACKWARDS, Scene
+from rankwise.diagnose.silent.audited_job import BACKWARDS, AuditedJob
 from rankwise.findings import Finding, ranks_text
 
 
-def find(scene: Scene) -> list[Finding]:
-    bad = {rank: audit.bad_losses[0] for rank, audit in scene.audits.items() if audit.bad_losses}
+def find(audited: AuditedJob) -> list[Finding]:
+    bad = {rank: audit.bad_losses[0] for rank, audit in audited.audits.items() if audit.bad_losses}
     if not bad:
         return []
     first = min(one.n for one in bad.values())
-    if (found := _in_backward(scene, first)) is not None:
+    if (found := _in_backward(audited, first)) is not None:
         return [found]
     ranks = sorted(rank for rank, one in bad.items() if one.n == first)
-    spoiled = _spoiled(scene, ranks)
-    some = len(ranks) < len(scene.audits)
+    spoiled = _spoiled(audited)
+    some = len(ranks) < len(audited.audits)
     what = f"{ranks_text(ranks)} alone" if some else "all ranks"
-    inputs = _bad_inputs(scene, ranks)
+    inputs = _bad_inputs(audited, ranks)
     after = f"; from step {spoiled[1]} on parameter {spoiled[0]} is not finite on {ranks_text(spoiled[2])}" if spoiled else ""
     return [
         load_cause("RW766").finding(
             f"the loss became {bad[ranks[0]].value} on {what} at step {first}{after}",
             certain=True,
             severity="warning" if some and spoiled else "info",
-            culprits=tuple(scene.place(rank, bad[rank].site) for rank in ranks),
+            culprits=tuple(audited.place(rank, bad[rank].site) for rank in ranks),
             why=(inputs or "the batch itself is finite, as far as was looked")
             + ("; the all-reduce carries the gradients (inf or nan) to every rank" if some else ""),
         )
     ]
 
 
-def _in_backward(scene: Scene, before: int) -> Finding | None:
+def _in_backward(audited: AuditedJob, before: int) -> Finding | None:
     """Some ranks' own gradients were not finite, before DDP carried that to all, when every loss still was."""
     seen = [
         (step.n, rank, step, name)
-        for rank, audit in scene.audits.items()
+        for rank, audit in audited.audits.items()
         for step in audit.steps
         for name, norm in step.local
         if norm is None
@@ -45,28 +45,28 @@ def _in_backward(scene: Scene, before: int) -> Finding | None:
         return None
     first, _, step, name = min(seen, key=lambda one: one[:2])
     ranks = sorted({rank for n, rank, _, _ in seen if n == first})
-    finite = [rank for rank, audit in scene.audits.items() if any(s.n == first and s.local for s in audit.steps) and rank not in ranks]
+    finite = [rank for rank, audit in audited.audits.items() if any(s.n == first and s.local for s in audit.steps) and rank not in ranks]
     if not finite:
         return None
     return load_cause("RW766").finding(
         f"the gradients became inf or nan on {ranks_text(ranks)} alone at step {first}, first seen in {name}; the losses were still finite",
         certain=True,
         severity="warning",
-        culprits=tuple(scene.place(rank, _backward_of(scene, rank, step.i)) for rank in ranks),
+        culprits=tuple(audited.place(rank, _backward_of(audited, rank, step.i)) for rank in ranks),
         why=f"before DDP reduced it, the gradient of {name} was not finite on {ranks_text(ranks)} and finite on {ranks_text(finite)}; the "
         f"all-reduce carried it to every rank, and from step {before} on a loss is not finite",
     )
 
 
-def _backward_of(scene: Scene, rank: int, i: int) -> int | None:
-    places = next((window.places for window in scene.audits[rank].windows if window.i == i), {})
+def _backward_of(audited: AuditedJob, rank: int, i: int) -> int | None:
+    places = next((window.places for window in audited.audits[rank].windows if window.i == i), {})
     return next((places[letter] for letter in BACKWARDS if letter in places), None)
 
 
-def _spoiled(scene: Scene, ranks: list[int]) -> tuple[str, int, list[int]] | None:
+def _spoiled(audited: AuditedJob) -> tuple[str, int, list[int]] | None:
     """The first parameter whose weights are no longer finite, the step, and on which ranks."""
     found: list[tuple[int, str, int]] = []
-    for rank, audit in scene.audits.items():
+    for rank, audit in audited.audits.items():
         seen = next(((s.n, row[0], rank) for s in audit.steps for row in s.rows if row[4] is not None and row[5] is None), None)
         found += [seen] if seen else []
     if not found:
@@ -75,9 +75,9 @@ def _spoiled(scene: Scene, ranks: list[int]) -> tuple[str, int, list[int]] | Non
     return name, step, sorted(rank for _, _, rank in found)
 
 
-def _bad_inputs(scene: Scene, ranks: list[int]) -> str:
+def _bad_inputs(audited: AuditedJob, ranks: list[int]) -> str:
     for rank in ranks:
-        for batch in scene.audits[rank].batches:
+        for batch in audited.audits[rank].batches:
             if batch.bad:
                 return f"batch {batch.n} of rank {rank}'s epoch {batch.p} already holds inf or nan"
     return ""

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import groupby
 
 from rankwise.causes import load_cause
-from rankwise.diagnose.silent.scene import Scene
+from rankwise.diagnose.silent.audited_job import AuditedJob
 from rankwise.evidence.audit import Reduced
 from rankwise.evidence.records import Frame
 from rankwise.findings import Finding, Place
@@ -14,13 +14,13 @@ from rankwise.findings import Finding, Place
 _LEAST = 2  # places in the order that have to differ
 
 
-def find(scene: Scene) -> list[Finding]:
-    ranks = sorted(scene.audits)
-    series = {rank: _by_kind(scene.audits[rank].reduces) for rank in ranks}
+def find(audited: AuditedJob) -> list[Finding]:
+    ranks = sorted(audited.audits)
+    series = {rank: _by_kind(audited.audits[rank].reduces) for rank in ranks}
     for first in ranks:
         for other in ranks:
             if first < other and (found := _swapped(series[first], series[other])) is not None:
-                return [_finding(scene, [first, other], found)]
+                return [_finding(audited, [first, other], found)]
     return []
 
 
@@ -68,7 +68,7 @@ def _is_shuffled(pairs: list[tuple[str, Reduced, str, Reduced]]) -> bool:
     return len(left) > 1 and left == right
 
 
-def _finding(scene: Scene, ranks: list[int], different: list[tuple[str, Reduced, str, Reduced]]) -> Finding:
+def _finding(audited: AuditedJob, ranks: list[int], different: list[tuple[str, Reduced, str, Reduced]]) -> Finding:
     label_a, a, label_b, b = different[0]
     shown = [text.partition("=")[2] or text for text in (label_a, label_b)]
     firsts = [key for key, _ in groupby(text.partition("=")[2] or text for text, *_ in different[:6])]
@@ -76,24 +76,24 @@ def _finding(scene: Scene, ranks: list[int], different: list[tuple[str, Reduced,
         f"the ranks reduce different tensors together: {a.op} is called in a different order, {shown[0]} on rank {ranks[0]} with {shown[1]} "
         f"on rank {ranks[1]}",
         certain=True,
-        culprits=tuple(place for rank, one in zip(ranks, (a, b)) for place in _places(scene, rank, one)),
+        culprits=tuple(place for rank, one in zip(ranks, (a, b)) for place in _places(audited, rank, one)),
         why=f"call {a.n} of {a.op} has {shown[0]} on rank {ranks[0]} and {shown[1]} on rank {ranks[1]}, and so on for {len(different)} calls "
         f"({', '.join(firsts[:4])}, …): sums of different things, a mismatch without an error",
     )
 
 
-def _places(scene: Scene, rank: int, one: Reduced) -> list[Place]:
+def _places(audited: AuditedJob, rank: int, one: Reduced) -> list[Place]:
     """The line that decides the order, where the source shows a loop or a sorting around the call, and the call itself."""
-    frame = scene.frame(rank, one.site)
+    frame = audited.frame(rank, one.site)
     if frame is None:
-        return [scene.place(rank, one.site)]
-    line = _line_of_order(scene, frame)
-    return [*([scene.place_at(rank, Frame(frame.file, line, frame.function))] if line else []), scene.place_at(rank, frame)]
+        return [audited.place(rank, one.site)]
+    line = _line_of_order(audited, frame)
+    return [*([audited.place_at(rank, Frame(frame.file, line, frame.function))] if line else []), audited.place_at(rank, frame)]
 
 
-def _line_of_order(scene: Scene, frame: Frame) -> int | None:
+def _line_of_order(audited: AuditedJob, frame: Frame) -> int | None:
     """Upwards from the call: a sort in the same function, else the nearest loop."""
-    lines = scene.job.sources.get(frame.file, "").splitlines()[: frame.line]
+    lines = audited.job.sources.get(frame.file, "").splitlines()[: frame.line]
     loop = None
     for n in range(len(lines), 0, -1):
         text = lines[n - 1].split("#")[0].strip()

@@ -5,18 +5,18 @@ from __future__ import annotations
 from itertools import pairwise
 
 from rankwise.causes import load_cause
-from rankwise.diagnose.silent.scene import DataPass, Scene
+from rankwise.diagnose.silent.audited_job import AuditedJob, DataPass
 from rankwise.findings import Finding, ranks_text
 
 _LEAST_SAMPLES = 8
 
 
-def find(scene: Scene) -> list[Finding]:
-    for ranks in scene.groups() or [[rank] for rank in scene.audits]:
-        for loader in scene.shared_loaders(ranks):
+def find(audited: AuditedJob) -> list[Finding]:
+    for ranks in audited.groups() or [[rank] for rank in audited.audits]:
+        for loader in audited.shared_loaders(ranks):
             repeated = {rank: pair for rank, passes in loader.items() if (pair := _repeated(passes)) is not None}
             if repeated:
-                return [_finding(scene, repeated, len(ranks))]
+                return [_finding(audited, repeated, len(ranks))]
     return []
 
 
@@ -42,7 +42,7 @@ def _is_same(a: DataPass, b: DataPass) -> bool:
     return whole and all(a.drawn[n].sum == b.drawn[n].sum for n in common) and ids != sorted(ids)
 
 
-def _finding(scene: Scene, repeated: dict[int, tuple[DataPass, DataPass]], num_ranks: int) -> Finding:
+def _finding(audited: AuditedJob, repeated: dict[int, tuple[DataPass, DataPass]], num_ranks: int) -> Finding:
     ranks = sorted(repeated)
     a, b = repeated[ranks[0]]
     ids = ", ".join(str(i) for i in a.drawn[min(a.drawn)].ids[:6])
@@ -56,7 +56,7 @@ def _finding(scene: Scene, repeated: dict[int, tuple[DataPass, DataPass]], num_r
     return load_cause("RW751").finding(
         f"every epoch has the same order of samples{some}: {'set_epoch is never called' if b.begun.has_epoch else 'the shuffling repeats itself'}",
         certain=True,
-        culprits=tuple(scene.place(rank, repeated[rank][1].begun.site) for rank in ranks),
+        culprits=tuple(audited.place(rank, repeated[rank][1].begun.site) for rank in ranks),
         why=f"epochs {a.begun.n} and {b.begun.n} both begin with samples {ids}, … on rank {ranks[0]}; {how}",
         instead=(fix,),
     )

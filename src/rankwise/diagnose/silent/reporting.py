@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from rankwise.causes import load_cause
-from rankwise.diagnose.silent.scene import Scene
+from rankwise.diagnose.silent.audited_job import AuditedJob
 from rankwise.evidence.records import Frame
 from rankwise.findings import Finding, Place
 
@@ -17,126 +17,127 @@ _COMBINING = ("all_reduce", "reduce", "all_gather", "all_gather_into_tensor", "g
 _RECORDS = re.compile(r"(loss|metric|log|history|train|result|score)[^/]*$|\.(csv|jsonl?|tsv)$", re.I)
 
 
-def find(scene: Scene) -> list[Finding]:
+def find(audited: AuditedJob) -> list[Finding]:
     for look in (_mean_of_means, _local_loss, _local_metric):
-        finding = look(scene)
+        finding = look(audited)
         if finding is not None:
             return [finding]
     return []
 
 
-def _speaks_alone(scene: Scene, pattern: re.Pattern[str]) -> bool:
+def _speaks_alone(audited: AuditedJob, pattern: re.Pattern[str]) -> bool:
     """Rank 0 prints such numbers, or writes a file for them, and nobody else does."""
-    tails = {rank: scene.job.log_tails.get(f"rank-{rank}", "") for rank in list(scene.audits)[:4]}
-    files = {rank: any(_RECORDS.search(one.path) for one in audit.writes if one.how == "open") for rank, audit in scene.audits.items()}
+    tails = {rank: audited.job.log_tails.get(f"rank-{rank}", "") for rank in list(audited.audits)[:4]}
+    files = {rank: any(_RECORDS.search(one.path) for one in audit.writes if one.how == "open") for rank, audit in audited.audits.items()}
     if files.get(0) and not any(is_writing for rank, is_writing in files.items() if rank):
         return not any(pattern.search(text) for rank, text in tails.items() if rank)
     return bool(pattern.search(tails.get(0, ""))) and not any(pattern.search(text) for rank, text in tails.items() if rank)
 
 
-def _local_loss(scene: Scene) -> Finding | None:
+def _local_loss(audited: AuditedJob) -> Finding | None:
     """The losses of the ranks differ, nobody ever reduced a number, and rank 0 alone prints one."""
-    losses = {rank: _mean_loss(scene, rank) for rank in scene.audits}
+    losses = {rank: _mean_loss(audited, rank) for rank in audited.audits}
     known = {rank: loss for rank, loss in losses.items() if loss is not None}
-    if len(known) < 2 or 0 not in known or _combines(scene) or not _speaks_alone(scene, _LOSS):
+    if len(known) < 2 or 0 not in known or _combines(audited) or not _speaks_alone(audited, _LOSS):
         return None
     highest, lowest = max(known.values()), min(known.values())
     if highest < _APART * lowest or lowest < 0:
         return None
-    told = ", ".join(f"rank {rank} {loss:.4g}" for rank, loss in list(known.items())[:8])
+    by_rank_text = ", ".join(f"rank {rank} {loss:.4g}" for rank, loss in list(known.items())[:8])
     return load_cause("RW780").finding(
         f"the loss in the log is that of rank 0 only, its local one: {known[0]:.4g} on average, over all ranks it is "
         f"{sum(known.values()) / len(known):.4g}",
         certain=False,
-        culprits=_lines(scene, "loss"),
-        why=f"mean loss so far: {told}; rank 0 alone prints a loss, and no collective of the script ever combined the ranks' numbers: it is not reduced",
+        culprits=_lines(audited, "loss"),
+        why=f"mean loss so far: {by_rank_text}; rank 0 alone prints a loss, and no collective of the script ever combined the ranks' numbers: it is not reduced",
     )
 
 
-def _mean_loss(scene: Scene, rank: int) -> float | None:
-    audit = scene.audits[rank]
+def _mean_loss(audited: AuditedJob, rank: int) -> float | None:
+    audit = audited.audits[rank]
     if audit.ends and audit.ends[-1].losses >= _LEAST:
         return audit.ends[-1].loss
     seen = [step.loss for step in audit.steps if step.loss is not None]
     return sum(seen) / len(seen) if len(seen) >= _LEAST else None
 
 
-def _combines(scene: Scene) -> bool:
+def _combines(audited: AuditedJob) -> bool:
     """Whether the script itself ever reduced or gathered anything but gradients and weights."""
     ops = ("all_reduce", "reduce", "all_gather", "gather", "all_gather_object", "gather_object", "all_gather_into_tensor")
-    by_label = any(not one.label for audit in scene.audits.values() for one in audit.reduces)
-    counted = any(e.counts.get(op, 0) for e in scene.job.ranks.values() for op in ops)
-    labelled = any(one.label for audit in scene.audits.values() for one in audit.reduces)
+    by_label = any(not one.label for audit in audited.audits.values() for one in audit.reduces)
+    counted = any(e.counts.get(op, 0) for e in audited.job.ranks.values() for op in ops)
+    labelled = any(one.label for audit in audited.audits.values() for one in audit.reduces)
     return by_label or (counted and not labelled)
 
 
-def _lines(scene: Scene, word: str) -> tuple[Place, ...]:
+def _lines(audited: AuditedJob, word: str) -> tuple[Place, ...]:
     """Where rank 0 reads the number, and where it prints it, as far as the source shows."""
     rank = 0
-    windows = scene.audits[rank].windows
-    site = windows[-1].site if windows else next((f.site for f in scene.audits[rank].forwards), 0)
-    frame = scene.frame(rank, site)
+    windows = audited.audits[rank].windows
+    site = windows[-1].site if windows else next((f.site for f in audited.audits[rank].forwards), 0)
+    frame = audited.frame(rank, site)
     if frame is None:
-        return (scene.place(rank, None),)
-    found = [scene.line_with(frame.file, words, frame.line) for words in ((word, ".item()"), ("print", word), ("log", word))]
-    places = [scene.place_at(rank, Frame(frame.file, line, frame.function)) for line in found if line]
-    return tuple(places[:2]) or (scene.place_at(rank, frame),)
+        return (audited.place(rank, None),)
+    found = [audited.line_with(frame.file, words, frame.line) for words in ((word, ".item()"), ("print", word), ("log", word))]
+    places = [audited.place_at(rank, Frame(frame.file, line, frame.function)) for line in found if line]
+    return tuple(places[:2]) or (audited.place_at(rank, frame),)
 
 
-def _evaluations(scene: Scene) -> dict[int, int]:
+def _evaluations(audited: AuditedJob) -> dict[int, int]:
     """How many samples each rank evaluated in its first whole pass without backwards; empty where not all did."""
     found: dict[int, int] = {}
-    for rank in scene.audits:
-        for passes in scene.loaders(rank).values():
+    for rank in audited.audits:
+        for passes in audited.loaders(rank).values():
             for one in passes:
                 if rank not in found and not one.trains and one.ended is not None and one.ended.whole and one.ended.batches:
                     rows = sum(b.rows for b in one.batches.values()) if one.begun.is_iterable else one.ended.samples
                     found[rank] = rows
-    return found if len(found) == len(scene.audits) > 1 else {}
+    return found if len(found) == len(audited.audits) > 1 else {}
 
 
-def _local_metric(scene: Scene) -> Finding | None:
+def _local_metric(audited: AuditedJob) -> Finding | None:
     """Each rank evaluates its own part, nothing is combined, and rank 0 alone prints a metric."""
-    sizes = _evaluations(scene)
-    if not sizes or _combines(scene) or not _speaks_alone(scene, _METRIC) or not _differ(scene):
+    sizes = _evaluations(audited)
+    if not sizes or _combines(audited) or not _speaks_alone(audited, _METRIC) or not _differ(audited):
         return None
-    told = ", ".join(f"rank {rank} {size}" for rank, size in list(sizes.items())[:8])
+    by_rank_text = ", ".join(f"rank {rank} {size}" for rank, size in list(sizes.items())[:8])
     return load_cause("RW780").finding(
         "the metric in the log is that of rank 0's shard only: each rank evaluates its own part, and nothing combines them",
         certain=False,
-        culprits=_lines(scene, "acc"),
-        why=f"samples evaluated: {told}, and not the same ones; rank 0 alone prints a metric, and no collective of the script ever combined "
+        culprits=_lines(audited, "acc"),
+        why=f"samples evaluated: {by_rank_text}, and not the same ones; rank 0 alone prints a metric, and no collective of the script ever combined "
         "the ranks' local numbers: it is not reduced",
     )
 
 
-def _differ(scene: Scene) -> bool:
+def _differ(audited: AuditedJob) -> bool:
     """Whether the ranks evaluated different samples."""
     firsts = {
         rank: next(
-            (one.batches[0].sums for passes in scene.loaders(rank).values() for one in passes if not one.trains and 0 in one.batches), None
+            (one.batches[0].sums for passes in audited.loaders(rank).values() for one in passes if not one.trains and 0 in one.batches),
+            None,
         )
-        for rank in scene.audits
+        for rank in audited.audits
     }
     return len(set(firsts.values())) > 1
 
 
-def _mean_of_means(scene: Scene) -> Finding | None:
+def _mean_of_means(audited: AuditedJob) -> Finding | None:
     """One number per rank is reduced after an evaluation of uneven parts, and neither a count nor a pair with one."""
-    sizes = _evaluations(scene)
+    sizes = _evaluations(audited)
     if not sizes or max(sizes.values()) == min(sizes.values()):
         return None
-    reduces = {rank: [one for one in scene.audits[rank].reduces if one.op in _COMBINING and not one.label] for rank in sizes}
+    reduces = {rank: [one for one in audited.audits[rank].reduces if one.op in _COMBINING and not one.label] for rank in sizes}
     single = {rank: [one for one in found if one.values] for rank, found in reduces.items()}
     if not all(single.values()) or any(not one.values for found in reduces.values() for one in found):
         return None
     values = {rank: [value for one in found for value in one.values if value is not None] for rank, found in single.items()}
     if any(abs(value - size) < 0.5 for rank, size in sizes.items() for value in values[rank] if size > 1) or not all(values.values()):
         return None
-    told = ", ".join(f"rank {rank}: {values[rank][0]:.4g} over {size} samples" for rank, size in list(sizes.items())[:8])
+    by_rank_text = ", ".join(f"rank {rank}: {values[rank][0]:.4g} over {size} samples" for rank, size in list(sizes.items())[:8])
     return load_cause("RW781").finding(
         "a metric is averaged over ranks with different numbers of samples: a mean of means, not the mean over all samples",
         certain=False,
-        culprits=tuple(scene.place(rank, found[0].site) for rank, found in single.items()),
-        why=f"{told}; only one number per rank is reduced, and no count: unequal shards get equal weight",
+        culprits=tuple(audited.place(rank, found[0].site) for rank, found in single.items()),
+        why=f"{by_rank_text}; only one number per rank is reduced, and no count: unequal shards get equal weight",
     )

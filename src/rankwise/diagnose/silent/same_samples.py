@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 from rankwise.causes import load_cause
-from rankwise.diagnose.silent.scene import DataPass, Scene
+from rankwise.diagnose.silent.audited_job import AuditedJob, DataPass
 from rankwise.findings import Finding, ranks_text
 
 _LEAST = 3  # batches that have to be the same
 _LEAST_FORWARDS = 6
 
 
-def find(scene: Scene) -> list[Finding]:
-    for ranks in scene.groups():
+def find(audited: AuditedJob) -> list[Finding]:
+    for ranks in audited.groups():
         trained = False
-        for loader in scene.shared_loaders(ranks):
+        for loader in audited.shared_loaders(ranks):
             for passes in zip(*(loader[rank] for rank in ranks)):
                 by_rank = dict(zip(ranks, passes))
                 trained = trained or any(one.trains for one in passes)
-                alike = _alike(scene, by_rank)
+                alike = _alike(audited, by_rank)
                 if alike and all(by_rank[rank].trains for rank in alike):
-                    found = _finding(scene, by_rank, alike)
-                    return [found if scene.are_together(ranks) else found.with_severity("info")]
-        if not trained and (seen := _from_forwards(scene, ranks)) is not None:
+                    found = _finding(audited, by_rank, alike)
+                    return [found if audited.are_together(ranks) else found.with_severity("info")]
+        if not trained and (seen := _from_forwards(audited, ranks)) is not None:
             return [seen]
     return []
 
 
-def _alike(scene: Scene, passes: dict[int, DataPass]) -> list[int]:
+def _alike(audited: AuditedJob, passes: dict[int, DataPass]) -> list[int]:
     """The ranks whose batches were all the same, if there are such.
 
     The same indices are not enough: each rank may have a dataset of its own. The tensors of the batches have to be the same as well; where
@@ -43,7 +43,7 @@ def _alike(scene: Scene, passes: dict[int, DataPass]) -> list[int]:
         best = max(best, *groups.values(), key=len) if groups else best
     if len(best) < 2 or not _is_proof(passes[best[0]], common):
         return []
-    is_augmented = any(scene.audits[rank].randoms for rank in best)
+    is_augmented = any(audited.audits[rank].randoms for rank in best)
     whole = {tuple(_contents(passes[rank], common, column) for column in range(4)) for rank in best}
     return best if is_augmented or len(whole) == 1 else []
 
@@ -65,7 +65,7 @@ def _is_proof(one: DataPass, common: set[int]) -> bool:
     return (len(common) >= _LEAST or is_short) and len(contents) > 1
 
 
-def _finding(scene: Scene, passes: dict[int, DataPass], alike: list[int]) -> Finding:
+def _finding(audited: AuditedJob, passes: dict[int, DataPass], alike: list[int]) -> Finding:
     one = passes[alike[0]]
     first, other = alike[0], alike[1]
     shown = next((n for n in sorted(one.drawn)), None)
@@ -81,15 +81,15 @@ def _finding(scene: Scene, passes: dict[int, DataPass], alike: list[int]) -> Fin
     return load_cause("RW750").finding(
         f"{ranks_text(alike)} train on the same data: every batch has the same, identical samples",
         certain=True,
-        culprits=tuple(scene.place(rank, passes[rank].begun.made) for rank in alike),
+        culprits=tuple(audited.place(rank, passes[rank].begun.made) for rank in alike),
         why=f"{proof}; {why}. The job does the work of one rank, {len(alike)} times",
         instead=(fix,),
     )
 
 
-def _from_forwards(scene: Scene, ranks: list[int]) -> Finding | None:
+def _from_forwards(audited: AuditedJob, ranks: list[int]) -> Finding | None:
     """Where there is no DataLoader: what goes into the wrapped model."""
-    seen = {rank: {f.n: f for f in scene.audits[rank].forwards if f.with_grad and f.training} for rank in ranks}
+    seen = {rank: {f.n: f for f in audited.audits[rank].forwards if f.with_grad and f.training} for rank in ranks}
     common = set.intersection(*(set(forwards) for forwards in seen.values()))
     sums = [{seen[rank][n].sums for rank in ranks} for n in common]
     values = {seen[ranks[0]][n].sums for n in common}
@@ -103,7 +103,7 @@ def _from_forwards(scene: Scene, ranks: list[int]) -> Finding | None:
     return load_cause("RW750").finding(
         f"{ranks_text(ranks)} train on the same data: what goes into the model is identical on all of them",
         certain=True,
-        culprits=tuple(scene.place(rank, next(iter(seen[rank].values())).site) for rank in ranks),
+        culprits=tuple(audited.place(rank, next(iter(seen[rank].values())).site) for rank in ranks),
         why=f"the inputs of {len(common)} forwards that were looked at have the same numbers on every rank, and others each time",
         instead=("give each rank its own part of the data, or its own seed for what is drawn at random",),
     )

@@ -5,22 +5,22 @@ from __future__ import annotations
 from statistics import mean
 
 from rankwise.causes import load_cause
-from rankwise.diagnose.silent.scene import DataPass, Scene
+from rankwise.diagnose.silent.audited_job import AuditedJob, DataPass
 from rankwise.findings import Finding
 
 _UNEVEN = 1.25
 _LARGER = 1.6
 
 
-def find(scene: Scene) -> list[Finding]:
+def find(audited: AuditedJob) -> list[Finding]:
     found: list[Finding] = []
-    for ranks in scene.groups():
-        for loader in scene.shared_loaders(ranks):
+    for ranks in audited.groups():
+        for loader in audited.shared_loaders(ranks):
             passes = {rank: loader[rank][0] for rank in ranks}  # the first pass of each
             for look in (_uneven, _larger, _whole_each, _padded):
-                finding = look(scene, passes)
+                finding = look(audited, passes)
                 if finding is not None and finding.code not in {one.code for one in found}:
-                    found.append(finding if scene.are_together(ranks) else finding.with_severity("info"))
+                    found.append(finding if audited.are_together(ranks) else finding.with_severity("info"))
     return found
 
 
@@ -28,7 +28,7 @@ def _ended(passes: dict[int, DataPass]) -> bool:
     return all(one.ended is not None and one.ended.whole for one in passes.values())
 
 
-def _uneven(scene: Scene, passes: dict[int, DataPass]) -> Finding | None:
+def _uneven(audited: AuditedJob, passes: dict[int, DataPass]) -> Finding | None:
     batches = {rank: one.ended.batches for rank, one in passes.items() if one.ended is not None}
     if (
         not _ended(passes)
@@ -40,16 +40,16 @@ def _uneven(scene: Scene, passes: dict[int, DataPass]) -> Finding | None:
     if max(batches.values()) - min(batches.values()) < 2:
         return None
     most = max(batches, key=lambda rank: batches[rank])
-    told = ", ".join(f"rank {rank} {count}" for rank, count in list(batches.items())[:8])
+    by_rank_text = ", ".join(f"rank {rank} {count}" for rank, count in list(batches.items())[:8])
     return load_cause("RW752").finding(
         f"the ranks' shards are of very different length: rank {most} has {batches[most]} batches, another has {min(batches.values())}",
         certain=True,
-        culprits=(scene.place(most, passes[most].begun.made),),
-        why=f"batches of one pass: {told}",
+        culprits=(audited.place(most, passes[most].begun.made),),
+        why=f"batches of one pass: {by_rank_text}",
     )
 
 
-def _larger(scene: Scene, passes: dict[int, DataPass]) -> Finding | None:
+def _larger(audited: AuditedJob, passes: dict[int, DataPass]) -> Finding | None:
     """Batches of the same number of rows, but with much more in them on one rank."""
     if not all(one.trains and len(one.batches) >= 6 for one in passes.values()):
         return None
@@ -61,13 +61,13 @@ def _larger(scene: Scene, passes: dict[int, DataPass]) -> Finding | None:
     return load_cause("RW752").finding(
         f"rank {most}'s batches are {sizes[most] / least:.1f} times as large as another rank's: its shard has larger samples",
         certain=True,
-        culprits=(scene.place(most, passes[most].begun.made),),
+        culprits=(audited.place(most, passes[most].begun.made),),
         why="numbers in a batch on average: " + ", ".join(f"rank {rank} {size:,.0f}" for rank, size in list(sizes.items())[:8]),
         instead=("balance batches by the size of their samples (tokens, pixels), not by their number",),
     )
 
 
-def _whole_each(scene: Scene, passes: dict[int, DataPass]) -> Finding | None:
+def _whole_each(audited: AuditedJob, passes: dict[int, DataPass]) -> Finding | None:
     """Every rank draws all samples of the same dataset, each in its own order."""
     ones = list(passes.values())
     sums = {one.begun.data_sum for one in ones}
@@ -80,12 +80,12 @@ def _whole_each(scene: Scene, passes: dict[int, DataPass]) -> Finding | None:
     return load_cause("RW756").finding(
         f"each rank draws all {size} samples of the dataset in one epoch, in its own order: no DistributedSampler shares them out",
         certain=True,
-        culprits=tuple(scene.place(rank, one.begun.made) for rank, one in passes.items()),
+        culprits=tuple(audited.place(rank, one.begun.made) for rank, one in passes.items()),
         why=f"the sampler is a {ones[0].begun.sampler}, and every rank drew {size} of {size} samples: duplicates across the ranks",
     )
 
 
-def _padded(scene: Scene, passes: dict[int, DataPass]) -> Finding | None:
+def _padded(audited: AuditedJob, passes: dict[int, DataPass]) -> Finding | None:
     ones = list(passes.values())
     size, world = ones[0].begun.size, len(ones)
     if not _ended(passes) or any(one.trains or not one.begun.is_distributed for one in ones) or not size or size % world == 0:
@@ -97,7 +97,7 @@ def _padded(scene: Scene, passes: dict[int, DataPass]) -> Finding | None:
     return load_cause("RW753").finding(
         f"evaluation {what}: DistributedSampler gives every rank the same number of samples",
         certain=True,
-        culprits=tuple(scene.place(rank, one.begun.made) for rank, one in passes.items()),
+        culprits=tuple(audited.place(rank, one.begun.made) for rank, one in passes.items()),
         why=f"the dataset has {size} samples, the {world} ranks drew {drawn} together (duplicate or dropped ones are "
         f"{'repeated from the beginning' if drawn > size else 'the last'}); metrics reduced over the ranks count them so",
     )

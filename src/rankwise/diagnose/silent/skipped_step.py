@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 from rankwise.causes import load_cause
-from rankwise.diagnose.silent.scene import BACKWARDS, Scene, num_backwards
+from rankwise.diagnose.silent.audited_job import BACKWARDS, AuditedJob, num_backwards
 from rankwise.evidence.audit import StepSeen, Window
 from rankwise.findings import Finding, ranks_text
 
 _LEAST = 2  # steps at which the weights have to be different
 
 
-def find(scene: Scene) -> list[Finding]:
-    for ranks in scene.groups():
-        if not all(scene.audits[rank].wrappers for rank in ranks) or any(
-            s.joined or s.hooked for r in ranks for s in scene.audits[r].steps
+def find(audited: AuditedJob) -> list[Finding]:
+    for ranks in audited.groups():
+        if not all(audited.audits[rank].wrappers for rank in ranks) or any(
+            s.joined or s.hooked for r in ranks for s in audited.audits[r].steps
         ):
             continue
-        for seen in _by_reductions(scene, ranks):
+        for seen in _by_reductions(audited, ranks):
             apart = [steps for steps in seen if len({step.n for step in steps.values()}) > 1 and _differ(steps)]
             if len(apart) >= _LEAST:
-                return [_finding(scene, apart)]
+                return [_finding(audited, apart)]
     return []
 
 
-def _by_reductions(scene: Scene, ranks: list[int]) -> list[list[dict[int, StepSeen]]]:
+def _by_reductions(audited: AuditedJob, ranks: list[int]) -> list[list[dict[int, StepSeen]]]:
     """Of each optimizer: the steps of all ranks that came after the same number of reductions, in order."""
     found = []
-    for i in sorted({step.i for step in scene.audits[ranks[0]].steps}):
-        by_rank = {rank: {s.syncs: s for s in scene.audits[rank].steps if s.i == i and s.of_model} for rank in ranks}
+    for i in sorted({step.i for step in audited.audits[ranks[0]].steps}):
+        by_rank = {rank: {s.syncs: s for s in audited.audits[rank].steps if s.i == i and s.of_model} for rank in ranks}
         common = sorted(set.intersection(*(set(steps) for steps in by_rank.values())))
         found.append([{rank: by_rank[rank][n] for rank in ranks} for n in common])
     return found
@@ -42,20 +42,20 @@ def _differ(steps: dict[int, StepSeen]) -> bool:
     return any(len(found) > 1 for found in sums.values())
 
 
-def _finding(scene: Scene, apart: list[dict[int, StepSeen]]) -> Finding:
+def _finding(audited: AuditedJob, apart: list[dict[int, StepSeen]]) -> Finding:
     first = apart[0]
     most = max(step.n for step in first.values())
     fewer = [rank for rank, step in first.items() if step.n < most]
     for rank in first:
-        if rank not in fewer and (window := _without_reduction(scene, rank, first[rank])) is not None:
-            return _not_reduced_once(scene, rank, window)
+        if rank not in fewer and (window := _without_reduction(audited, rank, first[rank])) is not None:
+            return _not_reduced_once(audited, rank, window)
     syncs = next(iter(first.values())).syncs
-    told = ", ".join(f"rank {rank} {step.n}" for rank, step in list(first.items())[:8])
+    by_rank_text = ", ".join(f"rank {rank} {step.n}" for rank, step in list(first.items())[:8])
     return load_cause("RW770").finding(
         f"{ranks_text(fewer)} skipped optimizer steps that the others made, so the weights differ between ranks",
         certain=True,
-        culprits=tuple(scene.place(rank, first[rank].site) for rank in fewer),
-        why=f"steps made when DDP had reduced {syncs} times: {told}; the weights before the next step are different, as at {len(apart)} steps "
+        culprits=tuple(audited.place(rank, first[rank].site) for rank in fewer),
+        why=f"steps made when DDP had reduced {syncs} times: {by_rank_text}; the weights before the next step are different, as at {len(apart)} steps "
         "looked at",
         instead=(
             "decide on one rank whether to step, and tell the others (broadcast), or decide from numbers that are the same on all ranks",
@@ -63,16 +63,16 @@ def _finding(scene: Scene, apart: list[dict[int, StepSeen]]) -> Finding:
     )
 
 
-def _without_reduction(scene: Scene, rank: int, step: StepSeen) -> Window | None:
+def _without_reduction(audited: AuditedJob, rank: int, step: StepSeen) -> Window | None:
     """The rank's window up to this step in which no backward reduced, though one does in all its others."""
-    windows = [w for w in scene.audits[rank].windows if w.i == step.i and num_backwards(w.pattern)]
+    windows = [w for w in audited.audits[rank].windows if w.i == step.i and num_backwards(w.pattern)]
     odd = [w for w in windows if "s" not in w.pattern]
     return odd[0] if len(odd) == 1 and odd[0].count == 1 and odd[0].first <= step.n and len(windows) > 1 else None
 
 
-def _not_reduced_once(scene: Scene, rank: int, window: Window) -> Finding:
+def _not_reduced_once(audited: AuditedJob, rank: int, window: Window) -> Finding:
     made = num_backwards(window.pattern)
-    usual = max(num_backwards(w.pattern) for w in scene.audits[rank].windows if w.i == window.i)
+    usual = max(num_backwards(w.pattern) for w in audited.audits[rank].windows if w.i == window.i)
     less = (
         f"its other windows have {usual}: the micro-step that reduces was left out" if made < usual else "no_sync() was on in all of them"
     )
@@ -80,7 +80,7 @@ def _not_reduced_once(scene: Scene, rank: int, window: Window) -> Finding:
     return load_cause("RW760").finding(
         f"rank {rank} made a step from gradients that were not reduced, so the weights differ between ranks",
         certain=True,
-        culprits=(scene.place(rank, window.places.get(letter, window.site)),),
+        culprits=(audited.place(rank, window.places.get(letter, window.site)),),
         why=f"before step {window.first} rank {rank} made {made} backwards, and DDP reduced none of them; {less}. Since then each of its reductions "
         "meets the others' of another step",
         instead=(

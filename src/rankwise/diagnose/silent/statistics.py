@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import sqrt
 
 from rankwise.causes import load_cause
-from rankwise.diagnose.silent.scene import Scene
+from rankwise.diagnose.silent.audited_job import AuditedJob
 from rankwise.evidence.audit import StepSeen
 from rankwise.findings import Finding, ranks_text
 
@@ -13,13 +13,13 @@ _FAR = 0.5  # of a standard deviation
 _MOMENTUM, _VERY_FAR = 0.1, 1.5  # what one batch moves the running mean by; how far the ranks' data has to be apart
 
 
-def find(scene: Scene) -> list[Finding]:
-    for ranks in scene.groups():
-        steps = [found for found in scene.steps(ranks) if all(step.buffers for step in found.values())]
+def find(audited: AuditedJob) -> list[Finding]:
+    for ranks in audited.groups():
+        steps = [found for found in audited.steps(ranks) if all(step.buffers for step in found.values())]
         if len(steps) < 2:
             continue
         names = _drifting(steps[-1])
-        if names and (found := _finding(scene, ranks, steps, names)) is not None:
+        if names and (found := _finding(audited, ranks, steps, names)) is not None:
             return [found]
     return []
 
@@ -33,11 +33,11 @@ def _drifting(steps: dict[int, StepSeen]) -> list[str]:
     return [name for name, found in sums.items() if len(found) > 1 and name.rsplit(".", 1)[-1] in ("running_mean", "running_var")]
 
 
-def _finding(scene: Scene, ranks: list[int], steps: list[dict[int, StepSeen]], names: list[str]) -> Finding | None:
+def _finding(audited: AuditedJob, ranks: list[int], steps: list[dict[int, StepSeen]], names: list[str]) -> Finding | None:
     """Where DDP sends rank 0's statistics around, they differ by one batch only, and rank 0's data alone decides: that is a note."""
     last = steps[-1]
     a, b = last[ranks[0]], last[ranks[1]]
-    is_sent = not any(not wrapper.broadcast_buffers for wrapper in scene.audits[ranks[0]].wrappers)
+    is_sent = not any(not wrapper.broadcast_buffers for wrapper in audited.audits[ranks[0]].wrappers)
     far, name, mean_a, mean_b = _farthest(a, b)
     if is_sent and far < _MOMENTUM * _VERY_FAR:
         return None
@@ -46,7 +46,7 @@ def _finding(scene: Scene, ranks: list[int], steps: list[dict[int, StepSeen]], n
         f"BatchNorm running statistics differ per rank: {names[0]} is not the same on {ranks_text(ranks)}",
         certain=True,
         severity="warning" if far >= _FAR and not is_sent else "info",
-        culprits=tuple(scene.place(rank, _site(scene, rank)) for rank in ranks),
+        culprits=tuple(audited.place(rank, _site(audited, rank)) for rank in ranks),
         why=f"at step {a.n} {name}[…] is {mean_a:.4g} on rank {ranks[0]} and {mean_b:.4g} on rank {ranks[1]}, "
         f"{far:.1f} standard deviations apart; {how}",
     )
@@ -65,6 +65,6 @@ def _farthest(a: StepSeen, b: StepSeen) -> tuple[float, str, float, float]:
     return best
 
 
-def _site(scene: Scene, rank: int) -> int | None:
-    wrappers = scene.audits[rank].wrappers
+def _site(audited: AuditedJob, rank: int) -> int | None:
+    wrappers = audited.audits[rank].wrappers
     return next((w.site for w in wrappers if not w.broadcast_buffers), wrappers[0].site if wrappers else None)

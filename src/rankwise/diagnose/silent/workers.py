@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 
 from rankwise.causes import load_cause
-from rankwise.diagnose.silent.scene import DataPass, Scene
+from rankwise.diagnose.silent.audited_job import AuditedJob, DataPass
 from rankwise.findings import Finding
 
 
-def find(scene: Scene) -> list[Finding]:
-    found = {rank: one for rank in scene.audits for passes in scene.loaders(rank).values() for one in passes if _repeats(one)}
+def find(audited: AuditedJob) -> list[Finding]:
+    found = {rank: one for rank in audited.audits for passes in audited.loaders(rank).values() for one in passes if _repeats(one)}
     if not found:
         return []
     ranks = sorted(found)
@@ -19,7 +19,7 @@ def find(scene: Scene) -> list[Finding]:
         load_cause("RW755").finding(
             f"every DataLoader worker yields the same data: the loop gets each batch {one.begun.workers} times (duplicate samples)",
             certain=True,
-            culprits=tuple(scene.place(rank, found[rank].begun.made) for rank in ranks),
+            culprits=tuple(audited.place(rank, found[rank].begun.made) for rank in ranks),
             why=f"of the first {len(one.batches)} batches of rank {ranks[0]} only {len(_kinds(one))} are different; the dataset is iterable, "
             f"is copied into {one.begun.workers} workers, and does not split its items between them",
         )

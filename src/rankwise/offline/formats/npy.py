@@ -42,7 +42,7 @@ class NpySource:
 
 
 class _RemoteArray:
-    """An array elsewhere, of which only the rows that are asked for are fetched."""
+    """An array at an address, of which only the rows that are asked for are fetched."""
 
     def __init__(self, address: Address) -> None:
         with address.open() as file:

@@ -347,7 +347,7 @@ def check_window(window: Any) -> None:
 
 
 def is_request(request: Any) -> bool:
-    """Raises for what is no request of `stream`."""
+    """True for a request of `stream`; raises UsageError for anything else."""
     if not isinstance(request, (tuple, list)) or not request:
         raise UsageError(
             f"a request is {shown(request)}; it must be a tuple of a model's name and its inputs", next=('pool.stream([("mlp", x)])',)

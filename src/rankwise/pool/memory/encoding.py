@@ -28,8 +28,8 @@ SHARED = (
     *("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"),
     *("float16", "float32", "float64", "complex64", "complex128"),
 )
-# Only torch knows these; numpy carries their bytes as integers of the same width.
-CARRIED: dict[str, np.dtype[Any]] = {
+# Only torch has these types; numpy holds their bytes as integers of the same width.
+TORCH_ONLY: dict[str, np.dtype[Any]] = {
     "bfloat16": np.dtype("int16"),
     "complex32": np.dtype("int32"),
     "float8_e4m3fn": np.dtype("int8"),
@@ -37,8 +37,8 @@ CARRIED: dict[str, np.dtype[Any]] = {
     "float8_e4m3fnuz": np.dtype("int8"),
     "float8_e5m2fnuz": np.dtype("int8"),
 }
-# "raw" is bytes that are no array.
-NUMPY: dict[str, np.dtype[Any]] = {name: np.dtype(name) for name in SHARED} | CARRIED | {"raw": np.dtype("uint8")}
+# "raw" is for bytes that are not an array.
+NUMPY: dict[str, np.dtype[Any]] = {name: np.dtype(name) for name in SHARED} | TORCH_ONLY | {"raw": np.dtype("uint8")}
 _NAME_OF_CHAR = {np.dtype(name).char: name for name in SHARED} | {"q": "int64", "Q": "uint64", "l": "int64", "L": "uint64"}
 
 
@@ -53,7 +53,7 @@ def torch_module() -> Any | None:
     return sys.modules.get("torch")
 
 
-imports_torch = False  # whether a tensor that comes may have torch imported: in a process that passes tensors on to one that has it
+imports_torch = False  # whether an arriving tensor makes this process import torch; set where tensors are passed on to others
 
 
 def torch_for_tensors() -> Any | None:
@@ -85,8 +85,8 @@ Put = Callable[[Any, Any], Any]
 Get = Callable[[Any, str, tuple[int, ...], bool], Any]
 
 
-def folded(node: Node, put: Put) -> tuple[Node, int]:
-    """A node that fits a message, and about how many bytes it takes there: where there are too many, they go where the arrays go."""
+def fitted(node: Node, put: Put) -> tuple[Node, int]:
+    """A node that fits into a message, and about how many bytes it takes there. A node that is too long is stored where arrays are."""
     items = node[1] if node[0] == "(" else (node,)
     if len(items) == 1 and items[0][0] in ("T", "N"):
         place = items[0][3]
@@ -108,7 +108,7 @@ def pack(value: Any, put: Put, depth: int = 0) -> Node:
         return ("=", value)
     if kind is np.ndarray:
         if value.dtype.name == "bfloat16":  # as ml_dtypes gives it to numpy
-            return ("N", "bfloat16", value.shape, put(value.view(CARRIED["bfloat16"]), value))
+            return ("N", "bfloat16", value.shape, put(value.view(TORCH_ONLY["bfloat16"]), value))
         name = name_of_numpy(value.dtype)
         return ("N", name, value.shape, put(value, value)) if name else _pickled(value, put)
     if depth > _DEEPEST:  # or it holds itself; marshal, and Python's own stack, end not far behind
@@ -142,7 +142,7 @@ def unpack(node: Node, get: Get) -> Any:
     if tag == "P":
         return pickle.loads(raw)
     inner = marshal.loads(raw)
-    return unpack(inner, get) if tag == "M" else _Filling(inner[0], [unpack(item, get) for item in inner[1]]).load()
+    return unpack(inner, get) if tag == "M" else _ShellUnpickler(inner[0], [unpack(item, get) for item in inner[1]]).load()
 
 
 def as_array(data: Any, dtype: str, shape: tuple[int, ...], as_tensor: bool) -> Any:
@@ -151,12 +151,12 @@ def as_array(data: Any, dtype: str, shape: tuple[int, ...], as_tensor: bool) -> 
     if as_tensor:
         torch = torch_for_tensors()
         if torch is not None:  # through numpy, because torch's own frombuffer and view take twice as long
-            return torch.from_numpy(array) if dtype not in CARRIED else carried(array, dtype, torch)
-    return widened(array, dtype) if dtype in CARRIED else array
+            return torch.from_numpy(array) if dtype not in TORCH_ONLY else from_carrier(array, dtype, torch)
+    return widened(array, dtype) if dtype in TORCH_ONLY else array
 
 
-def carried(array: np.ndarray[Any, Any], dtype: str, torch: Any) -> Any:
-    """A tensor of a type numpy has no name for, over the integers that carry it."""
+def from_carrier(array: np.ndarray[Any, Any], dtype: str, torch: Any) -> Any:
+    """A tensor of a type that numpy does not have, over the integers that hold its bytes."""
     return torch.from_numpy(array.reshape(-1)).view(torch_dtype(dtype)).view(array.shape)
 
 
@@ -189,9 +189,9 @@ def _pack_unusual(tensor: Any, put: Put, torch: Any) -> Node:
 
 def _numpy_view(tensor: Any, name: str) -> np.ndarray[Any, Any]:
     """The same memory as an array; types numpy does not know as integers of their width."""
-    if name not in CARRIED:
+    if name not in TORCH_ONLY:
         return tensor.numpy()  # type: ignore[no-any-return]
-    carrier = torch_dtype(CARRIED[name].name)
+    carrier = torch_dtype(TORCH_ONLY[name].name)
     if tensor.dim() == 0:  # view(dtype) to another class of type is fine for the same width, also for 0-d
         return tensor.reshape(1).view(carrier).reshape(()).numpy()  # type: ignore[no-any-return]
     return tensor.view(carrier).numpy()  # type: ignore[no-any-return]
@@ -205,15 +205,15 @@ def _pack_container(value: Any, put: Put, depth: int) -> Node:
         return _pickled(value, put)
     file = io.BytesIO()
     try:
-        _Hollowing(file, items).dump(value)
+        _ShellPickler(file, items).dump(value)
     except Exception as error:  # a class made inside a function, say
         raise Unsendable(f"{type(value).__name__}: {error}") from error
     array = np.frombuffer(marshal.dumps((file.getvalue(), [pack(item, put, depth + 1) for item in items]), 2), np.uint8)
     return ("S", len(array), put(array, array))
 
 
-class _Hollowing(pickle.Pickler):
-    """Pickles a container, with a number in the place of each of its items."""
+class _ShellPickler(pickle.Pickler):
+    """Pickles a container without its items: each is replaced by its number."""
 
     def __init__(self, file: io.BytesIO, items: list[Any]) -> None:
         super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
@@ -223,8 +223,8 @@ class _Hollowing(pickle.Pickler):
         return self._places.get(id(found))
 
 
-class _Filling(pickle.Unpickler):
-    """The same container, with these items in it."""
+class _ShellUnpickler(pickle.Unpickler):
+    """Unpickles such a container, with these items in it."""
 
     def __init__(self, hollow: bytes, items: list[Any]) -> None:
         super().__init__(io.BytesIO(hollow))
@@ -236,7 +236,7 @@ class _Filling(pickle.Unpickler):
 
 def stays_tensor(dtype: str, wants_tensors: bool) -> bool:
     """Whether a tensor in a result comes as one: most of the types that only torch knows have no array to come as."""
-    return wants_tensors or (dtype in CARRIED and dtype != "bfloat16")
+    return wants_tensors or (dtype in TORCH_ONLY and dtype != "bfloat16")
 
 
 def _pickled(value: Any, put: Put) -> Node:
@@ -275,25 +275,25 @@ def _first_bytes(node: tuple[Any, ...]) -> str:
 EVEN, UNEVEN = "E", "U"  # requests or results that are arrays of one shape and type, and any others
 
 
-def each_of(data: bytes, dtype: str, shape: tuple[int, ...], count: int) -> list[np.ndarray[Any, Any]]:
-    """Arrays that travelled as one, each in memory of its own: who keeps one does not keep all, and who writes to one changes no other."""
+def split_copies(data: bytes, dtype: str, shape: tuple[int, ...], count: int) -> list[np.ndarray[Any, Any]]:
+    """The arrays that were sent as one, each copied: keeping one does not keep all in memory, and writing to one changes no other."""
     whole: np.ndarray[Any, Any] = np.ndarray((count, *shape), NUMPY[dtype], data)
     return [whole[i, ...].copy() for i in range(count)] if not shape else [array.copy() for array in whole]
 
 
-def bits_of(value: Any) -> bytes:
-    """Of plain values in tuples, lists and dicts: the same bytes for the same values, in types and order as well."""
+def exact_bytes(value: Any) -> bytes:
+    """Plain values in tuples, lists and dicts as bytes: equal exactly where values, types and order are."""
     return marshal.dumps(value, 2)  # later versions write a string in two ways, by whether it is interned
 
 
 def is_same(a: Any, b: Any) -> bool:
-    """Of any two objects; where nothing can be said, False."""
+    """Whether two objects are equal to the bit; False where that cannot be decided."""
     if a is b:
         return True
     if type(a) is not type(b):
         return False
     if type(a) in PLAIN:
-        return bits_of(a) == bits_of(b)
+        return exact_bytes(a) == exact_bytes(b)
     try:
         return _is_alike(a, b)
     except Exception:  # whatever its comparison or its reduction does
@@ -318,14 +318,14 @@ def _is_alike(a: Any, b: Any) -> bool:
 
 
 def _has_same_state(a: Any, b: Any) -> bool:
-    """What a container of a class of its own knows besides its items."""
+    """Compares the attributes that a container has besides its items."""
     return is_same(getattr(a, "__dict__", None), getattr(b, "__dict__", None))
 
 
 def _has_same_items(a: Any, b: Any) -> bool:
-    """In no order, but each has its partner."""
+    """Whether each item of one set has an equal item in the other."""
     if all(type(item) in PLAIN for item in a) and all(type(item) in PLAIN for item in b):
-        return {bits_of(item) for item in a} == {bits_of(item) for item in b}
+        return {exact_bytes(item) for item in a} == {exact_bytes(item) for item in b}
     left = list(b)
     return all(_is_taken_out(item, left) for item in a)
 
@@ -339,7 +339,7 @@ def _is_taken_out(item: Any, left: list[Any]) -> bool:
 
 
 def _listed(item: Any) -> Any:
-    """A reduction may bring its items as iterators."""
+    """Iterators as lists: `__reduce_ex__` may return the items of a container that way."""
     return list(item) if hasattr(item, "__next__") else item
 
 

@@ -18,15 +18,15 @@ import numpy as np
 from rankwise.errors import RankwiseError, UsageError
 from rankwise.pool.errors import Unsendable, cannot_be_sent, lane_full, model_raised
 from rankwise.pool.memory.encoding import (
-    CARRIED,
     INLINE_BYTES,
     NUMPY,
+    TORCH_ONLY,
     EncodedInputs,
     Node,
     as_array,
-    bits_of,
     each_leaf,
-    folded,
+    exact_bytes,
+    fitted,
     joined,
     name_of_numpy,
     pack,
@@ -43,7 +43,7 @@ class InputEncoder:
     """One per pool; may be called from any thread."""
 
     def __init__(self, arena: Arena, waiting_bytes: Callable[[], int]) -> None:
-        self._arena, self._waiting_bytes = arena, waiting_bytes  # of inputs whose tasks are not over
+        self._arena, self._waiting_bytes = arena, waiting_bytes  # bytes of inputs whose tasks are not done
 
     def encode(self, model: str, inputs: Sequence[Any]) -> EncodedInputs:
         """The inputs as a node for the message, its size, what it holds of the lane, and whether tensors are wanted back."""
@@ -74,7 +74,7 @@ class InputEncoder:
             return (slot.segment, slot.offset, array.nbytes)
 
         try:
-            node, size = folded(pack(tuple(inputs), put), put)
+            node, size = fitted(pack(tuple(inputs), put), put)
         except BaseException as error:
             for slot in slots:
                 self._arena.drop(slot)
@@ -90,7 +90,7 @@ class InputEncoder:
         return slot
 
     def no_room(self, what: str, nbytes: int) -> RankwiseError:
-        """Why the lane did not take it: for the moment, or for good."""
+        """The error for memory that the lane does not have: now, or ever."""
         arena = self._arena
         if rounded(nbytes) > arena.limit_bytes:
             return UsageError(
@@ -124,7 +124,7 @@ class GatheredRows:
 
 
 def plain_array(value: Any) -> tuple[np.ndarray[Any, Any], str, str] | None:
-    """A tensor or an array as an array, with its tag and the name of its dtype; None for whatever needs a closer look."""
+    """A tensor or an array as an array, with its tag and the name of its dtype; None for anything that is not plain memory."""
     tag = "N"
     if type(value) is not np.ndarray:
         torch = torch_module()
@@ -174,7 +174,7 @@ def rows_and_key(node: Node) -> tuple[int, Any]:
     found = outline(node)
     if len(rows) != 1 or 0 in rows:
         return 0, None
-    return rows.pop(), bits_of(found)  # a dict of keys would take 2 for True
+    return rows.pop(), exact_bytes(found)  # a dict of keys would take 2 for True
 
 
 def cut(node: Node, start: int, stop: int) -> Node:
@@ -229,7 +229,7 @@ def _cat(arrays: list[Any]) -> Any:
 
 
 def wants_tensors(inputs: Sequence[Any]) -> bool:
-    """numpy in, numpy out; everything else gives tensors, where torch is there to make them."""
+    """Whether results come as tensors: not where all arrays among the inputs are numpy's."""
     if len(inputs) == 1 and not isinstance(inputs[0], (list, tuple, dict)):
         return type(inputs[0]) is not np.ndarray
     kinds = [type(item) for item in inputs]
@@ -251,11 +251,11 @@ def _has_arrays_only(value: Any) -> bool | None:
 
 
 _VIEW_BYTES = 64 << 10  # below, a copy is cheaper than keeping track
-_WORTH = 4  # a result may hold up to so many times its own size of the input it is a part of
+_WORTH = 4  # a result that is a part of its input may keep up to so many times its own size of it
 
 
 class Wanted(Protocol):
-    """What a result has to fit: the task it is of."""
+    """What the reader of a result needs to know of its task."""
 
     to_tensor: bool
     slots: Sequence[Any]
@@ -287,7 +287,7 @@ class Reader:
         array = self._of_input(place, dtype, shape) if place[0] == "i" else self._of_lane(place, dtype, shape)
         if is_tensor:
             return to_tensor(array, dtype)
-        return widened(array, dtype) if dtype in CARRIED else array
+        return widened(array, dtype) if dtype in TORCH_ONLY else array
 
     def _of_lane(self, place: tuple[Any, ...], dtype: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
         _, number, offset, nbytes, slot = place
@@ -312,7 +312,7 @@ class Reader:
         self._ended.append(slot[1])
 
     def _of_input(self, place: tuple[Any, ...], dtype: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-        """The model gave (part of) its input back: the result stands on the same memory, unless that is needed for inputs."""
+        """The model returned (part of) its input: the result uses the same memory, unless the arena needs that for other inputs."""
         assert self._task is not None
         _, number, offset, nbytes = place
         arena = self._arena
@@ -327,7 +327,7 @@ class Reader:
         raise LookupError("the worker named memory that is not the task's")
 
 
-# Raised where a caller waits for results, these would end its loop, or its task as if somebody had cancelled it.
+# Raised where a caller waits for results, these would end its loop, or look as if its task had been cancelled.
 NOT_IN_A_LOOP = (StopIteration, StopAsyncIteration, CancelledError)
 _LONGEST = 20_000  # bytes of an exception, or of its traceback
 
@@ -341,7 +341,7 @@ def failure(error: BaseException, longest: int = _LONGEST) -> tuple[bytes, str]:
 
 
 def shortened(packed: tuple[bytes, str], longest: int) -> tuple[bytes, str]:
-    """An exception that leaves room for others in the packet; its text goes on being there, from the end."""
+    """The exception in at most so many bytes, so that others fit into the packet; of its traceback the end is kept."""
     data, text = packed
     return (data if len(data) <= longest else pickled(pickle.loads(data), longest)), text[-longest:]
 
@@ -351,7 +351,7 @@ _LEAST = 2000  # bytes; with fewer, a message that is cut says less than the end
 
 
 def pickled(error: BaseException, longest: int) -> bytes:
-    """At most so many bytes; none where not even its class can travel."""
+    """The exception in at most so many bytes; empty where not even its class can be pickled."""
     text = _text(error)
     for form, is_exact in _forms(error, longest):
         try:
@@ -365,35 +365,36 @@ def pickled(error: BaseException, longest: int) -> bytes:
     return b""
 
 
-def revived(kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> BaseException:
-    """An exception without its __init__, which may want to be given something else than what it has made of it."""
+def made_without_init(kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> BaseException:
+    """An exception made without calling its __init__, which may take other arguments than those it keeps in `args`."""
     error = kind.__new__(kind, *args)
     error.args = args
     error.__dict__.update(state)
     return error
 
 
-class _Bare:
-    """Pickles as an exception that `revived` makes."""
+class _WithoutInit:
+    """Pickles as an exception that `made_without_init` makes."""
 
     def __init__(self, error: BaseException, args: tuple[Any, ...], state: dict[str, Any]) -> None:
         self._parts = type(error), args, state
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return revived, self._parts
+        return made_without_init, self._parts
 
 
 def _forms(error: BaseException, longest: int) -> Iterator[tuple[Any, bool]]:
-    """Whole, then without its __init__, then with what of it can travel; and whether it has to say the same."""
+    """Ways to pickle an exception, best first: whole, without its __init__, then only the parts that can be pickled. With each: whether its
+    text must stay the same."""
     yield error, True
-    yield _Bare(error, error.args, error.__dict__), True
+    yield _WithoutInit(error, error.args, error.__dict__), True
     if longest < _LEAST:
         return
     state = {key: value for key, value in error.__dict__.items() if _bytes_of(value) <= longest // 16}
     for room in (longest // 2, longest // 8):  # a character takes up to four bytes
-        yield _Bare(error, tuple([_cut(arg, room) for arg in error.args]), state), False
-        yield _Bare(error, (_cut(_text(error), room),), state), False
-        yield _Bare(error, (_cut(_text(error), room),), {}), False
+        yield _WithoutInit(error, tuple([_cut(arg, room) for arg in error.args]), state), False
+        yield _WithoutInit(error, (_cut(_text(error), room),), state), False
+        yield _WithoutInit(error, (_cut(_text(error), room),), {}), False
 
 
 def _bytes_of(value: Any) -> float:
@@ -406,7 +407,7 @@ def _bytes_of(value: Any) -> float:
 
 
 def _cut(value: Any, longest: int) -> Any:
-    """Of a long text its beginning and its end, where most say what they have to."""
+    """The beginning and the end of a long text: most messages say there what they are about."""
     return value[: longest // 2] + _ELLIPSIS + value[-longest // 2 :] if isinstance(value, str) and len(value) > longest else value
 
 

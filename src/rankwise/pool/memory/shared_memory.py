@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from rankwise.pool.errors import pool_closed
-from rankwise.pool.memory.encoding import CARRIED, NUMPY, carried, torch_for_tensors
+from rankwise.pool.memory.encoding import NUMPY, TORCH_ONLY, from_carrier, torch_for_tensors
 
 _POPULATE_WRITE, _DONTNEED, _REMOVE = 23, 4, 9
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -49,7 +49,7 @@ class Segment:
         _libc.madvise(self.address, min(size, self.size), _POPULATE_WRITE)
 
     def forget_own_writes(self, offset: int, nbytes: int) -> None:
-        """Let go of private pages, so that the next look shows what the file holds. Whole pages only."""
+        """Drop private pages, so that the next read sees what the file holds. Whole pages only."""
         _libc.madvise(self.address + offset, nbytes, _DONTNEED)
 
     def empty(self) -> None:
@@ -81,7 +81,7 @@ def rounded(nbytes: int) -> int:
     return max(PAGE, -(-nbytes // PAGE) * PAGE)
 
 
-class Extents:
+class FreeRanges:
     """Free ranges of [0, size), sorted, never touching each other. Sizes and offsets are multiples of the page."""
 
     def __init__(self, size: int) -> None:
@@ -133,34 +133,34 @@ GROWTH_BYTES = 64 << 20
 
 
 class Lane:
-    """A place is the number of a segment and an offset in it. Not safe for threads."""
+    """Segments that grow with demand. A place is the number of a segment and an offset in it. Not safe for threads."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self.segments: list[Segment] = []  # a segment that was given up keeps its number, and has no memory
-        self._extents: list[Extents] = []
+        self._free_ranges: list[FreeRanges] = []
 
     @property
     def total_bytes(self) -> int:
-        return sum([extents.size for extents in self._extents])
+        return sum([extents.size for extents in self._free_ranges])
 
     @property
     def used_bytes(self) -> int:
-        return sum([extents.size - extents.free_bytes for extents in self._extents])
+        return sum([extents.size - extents.free_bytes for extents in self._free_ranges])
 
     def take(self, room: int) -> tuple[int, int] | None:
-        for number, extents in enumerate(self._extents):
+        for number, extents in enumerate(self._free_ranges):
             offset = extents.take(room) if extents.free_bytes >= room else None
             if offset is not None:
                 return number, offset
         return None
 
     def give(self, number: int, offset: int, room: int) -> None:
-        self._extents[number].give(offset, room)
+        self._free_ranges[number].give(offset, room)
 
     def grow(self, room: int, limit_bytes: int) -> tuple[int, int] | None:
-        """A new segment and a place in it, or None where that would pass the limit. It has a little more than is asked for, so that what
-        grows bit by bit does not make a segment each time."""
+        """A new segment and a place in it, or None where that would pass the limit. The segment is a little larger than asked for, so that
+        requests that grow bit by bit do not each make a new one."""
         ample = rounded(max(room + room // 4, GROWTH_BYTES if self.segments else FIRST_BYTES))
         for free_first in (False, True):
             if free_first:
@@ -172,17 +172,17 @@ class Lane:
 
     def add(self, size: int, room: int) -> tuple[int, int]:
         self.segments.append(Segment.create(size, self._name))
-        self._extents.append(Extents(size))
-        offset = self._extents[-1].take(room)
+        self._free_ranges.append(FreeRanges(size))
+        offset = self._free_ranges[-1].take(room)
         assert offset is not None
         return len(self.segments) - 1, offset
 
     def _retire(self) -> None:
-        """Segments that are unused, and too small for what is asked now, give their memory back."""
-        for number, extents in enumerate(self._extents):
+        """Give the memory of unused segments, which are too small for what is asked now, back to the machine."""
+        for number, extents in enumerate(self._free_ranges):
             if extents.size and extents.is_empty:
                 self.segments[number].empty()
-                self._extents[number] = Extents(0)
+                self._free_ranges[number] = FreeRanges(0)
 
 
 class Slot:
@@ -195,7 +195,7 @@ class Slot:
 
 
 class Arena:
-    """Segments, and who holds which pages. Safe for threads; `drop` also for finalizers."""
+    """The shared memory for all inputs, with a count of who still uses each slot. Safe for threads; `drop` also for finalizers."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
@@ -224,7 +224,7 @@ class Arena:
             slot.refs += 1
 
     def drop(self, slot: Slot) -> None:
-        """One holder less. Takes effect at the next `take`."""
+        """Count one user less. The slot is freed at the next `take`."""
         self._dropped.append(slot)
 
     def write(self, array: np.ndarray[Any, Any]) -> Slot | None:
@@ -265,7 +265,7 @@ class Arena:
         return self._lane.total_bytes
 
     def close(self) -> None:
-        """Workers are gone; arrays the user still has keep their memory."""
+        """Called when all workers have ended. Arrays that the user still has keep their memory."""
         with self._lock:
             self.is_closed = True
             for segment in self.segments:
@@ -283,7 +283,7 @@ class Arena:
 
 
 class _Lease(weakref.ref[Any]):
-    """Watches the array that all views and tensors of this memory are based on."""
+    """Tells when the array that all views and tensors of this memory are based on is collected."""
 
     __slots__ = ("release", "slot")
     release: Callable[[Any], None]
@@ -315,13 +315,13 @@ def to_tensor(array: np.ndarray[Any, Any], dtype: str) -> Any:
     torch = torch_for_tensors()
     if torch is None:
         return array
-    return torch.from_numpy(array) if dtype not in CARRIED else carried(array, dtype, torch)
+    return torch.from_numpy(array) if dtype not in TORCH_ONLY else from_carrier(array, dtype, torch)
 
 
 def to_tensors(arrays: list[np.ndarray[Any, Any]], dtype: str) -> list[Any]:
-    """The same of many, which are small: a call for each would take half as long as making its tensor."""
+    """`to_tensor` for many small arrays: one call for each would add half of the time to it."""
     torch = torch_for_tensors()
-    return [to_tensor(array, dtype) for array in arrays] if torch is None or dtype in CARRIED else list(map(torch.from_numpy, arrays))
+    return [to_tensor(array, dtype) for array in arrays] if torch is None or dtype in TORCH_ONLY else list(map(torch.from_numpy, arrays))
 
 
 def _end(lease: _Lease) -> None:
@@ -329,5 +329,5 @@ def _end(lease: _Lease) -> None:
     lease.release(lease.slot)
 
 
-# A forked child has copies of the arrays, but the memory is the parent's: what ends there ends nothing here.
+# A forked child has copies of the arrays, but the memory belongs to the parent: collecting a copy must free nothing.
 os.register_at_fork(after_in_child=_held.clear)

@@ -314,11 +314,11 @@ class RayEngine:
         """Where its process died, each of these may have done it: from now on they run by themselves, until it is clear which one."""
         for task in reversed(orphans):
             if is_its_own:
-                task.hits += len(orphans) == 1
+                task.deaths += len(orphans) == 1
                 task.alone = True
-                if task.hits >= MAX_KILLS:
+                if task.deaths >= MAX_KILLS:
                     self.counters.of(task.model.name).quarantined += 1
-                    self.fail(task, killed_actors(task.model.name, described(task.node), task.hits, why))
+                    self.fail(task, killed_actors(task.model.name, described(task.node), task.deaths, why))
                     continue
             self.counters.of(task.model.name).rerun += 1
             if self.is_closing and not self.actors.all:

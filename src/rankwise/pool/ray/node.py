@@ -33,7 +33,7 @@ from rankwise.pool.memory.encoding import (
     EncodedInputs,
     Node,
     as_array,
-    folded,
+    fitted,
     pack,
     stays_tensor,
     torch_module,
@@ -149,7 +149,7 @@ class PoolActor:
             return (slot.segment, slot.offset, data.nbytes)
 
         try:
-            node, size = folded(with_arrays_moved(node, arrays, put), put)
+            node, size = fitted(with_arrays_moved(node, arrays, put), put)
         except BaseException:
             for slot in slots:
                 arena.drop(slot)

@@ -49,8 +49,8 @@ class Task:
     rows = 0  # 0: stands for itself; otherwise it may share a batch with others of the same key
     key: Any = None
     seed: int | None = None  # of its random numbers, whichever worker runs it; then it has no rows
-    strikes = 0  # workers that died by its doing, as far as can be told
-    hits = 0  # workers that died while it ran, for whatever reason
+    deaths = 0  # workers that died while they ran it, for whatever reason
+    proven_deaths = 0  # those of them for which it is known to be the cause
     alone = False  # it was in a batch that ended its worker, and runs by itself now
     is_over = False
     is_queued = False
@@ -242,8 +242,7 @@ class Chunk(TaskFuture):
         return value
 
     def tasks_from(self, first: int) -> list[Task]:
-        """Those of its requests from this place on that have no answer and are no tasks yet: as tasks of their own. The pool's
-        lock is held."""
+        """Make a task of each request from this place on that has no answer and is not a task yet. The pool's lock is held."""
         with self._settling:
             if self._has_answer is None:
                 self._cut()

@@ -10,7 +10,7 @@ from typing import Any
 
 from rankwise.errors import whole_text
 from rankwise.pool.errors import MAX_BUILDS, Death, back_off_s, build_failed, not_batched, too_large
-from rankwise.pool.memory.encoding import EVEN, UNEVEN, Uneven, each_of
+from rankwise.pool.memory.encoding import EVEN, UNEVEN, Uneven, split_copies
 from rankwise.pool.memory.requests import cut_value, raised
 from rankwise.pool.memory.shared_memory import to_tensors
 from rankwise.pool.schedule.pool_state import PoolState
@@ -77,7 +77,7 @@ class Answers:
     def _values(self, worker: WorkerState, chunk: Chunk, results: tuple[Any, ...]) -> tuple[list[Any], dict[int, BaseException]]:
         if results[0] == EVEN:
             _, dtype, shape, count, data = results
-            arrays = each_of(data, dtype, shape, count)
+            arrays = split_copies(data, dtype, shape, count)
             return (to_tensors(arrays, dtype) if chunk.to_tensor else arrays), {}
         values: list[Any] = []
         errors: dict[int, BaseException] = {}
@@ -124,12 +124,12 @@ class Answers:
             task.alone = True
         self._scheduler.add_again([task for task in tasks if not task.is_over])
 
-    def poisoned(self, worker: WorkerState, message: tuple[Any, ...], now: float) -> None:
-        """The worker leaves, because its card does nothing any more. A request that was alone has done that; of several it may be any."""
+    def gpu_unusable(self, worker: WorkerState, message: tuple[Any, ...], now: float) -> None:
+        """The worker leaves, because its GPU does nothing any more. A request that was alone has done that; of several it may be any."""
         _, serial, data, text = message
         worker.is_ready = False
         worker.handle.has_answered = True
-        worker.handle.verdict = Death(None, is_poisoned=True)
+        worker.handle.verdict = Death(None, is_gpu_unusable=True)
         worker.handle.kill()
         order = worker.inflight.pop(serial, None)
         if order is None:
@@ -143,7 +143,7 @@ class Answers:
             self._run_alone(tasks)
             return
         error = raised((data, text), order.model.name)
-        error.add_note("rankwise: after this error nothing runs on the card in the same process, so its worker was replaced")
+        error.add_note("rankwise: after this error nothing runs on the GPU in the same process, so its worker was replaced")
         for task in tasks:
             if not task.is_over:
                 self._state.fail(task, error)

@@ -83,7 +83,7 @@ class Receiver:
 
 
 SLOTS = 4096
-POSTED, ANSWERED, POSTED_FROM, RUNS_ON, _AWAITS_CARD, _ITEM = 4, 5, 6, 7, 8, 9  # words of eight bytes
+POSTED, ANSWERED, POSTED_FROM, RUNS_ON, _AWAITS_GPU, _ITEM = 4, 5, 6, 7, 8, 9  # words of eight bytes
 _CUTS, _NUM_CUTS = 256, 256  # words; more than the orders that are with a worker at once
 _FLAGS = 4096
 SIZE = _FLAGS + SLOTS
@@ -143,12 +143,12 @@ class StatusPage:
         self.words[_CUTS + serial % _NUM_CUTS] = serial
 
     def wait_for_gpu(self) -> None:
-        """Worker: the model has returned, and what it has asked of the card may not be done."""
-        self.words[_AWAITS_CARD] = self.words[1]
+        """Worker: the model has returned, and what it has asked of the GPU may not be done."""
+        self.words[_AWAITS_GPU] = self.words[1]
 
     @property
-    def awaits_card(self) -> bool:
-        return bool(self.words[1] and self.words[_AWAITS_CARD] == self.words[1])
+    def awaits_gpu(self) -> bool:
+        return bool(self.words[1] and self.words[_AWAITS_GPU] == self.words[1])
 
     def post(self, serial: int, cpu: int) -> None:
         """Parent, from this core: there is a packet for a worker that may be watching."""
@@ -335,7 +335,7 @@ class WorkerHandle:
 
 
 _OURS = ("rankwise/pool/workers/", "runpy")
-_TIMEOUT_S = 10.0  # for py-spy, which looks through all a process has mapped; a card's driver maps much
+_TIMEOUT_S = 10.0  # for py-spy, which looks through all a process has mapped; a GPU's driver maps much
 _ANSWER_S, _SETTLE_S = 2.0, 0.05
 
 
@@ -348,8 +348,8 @@ def stack_of(handle: WorkerHandle) -> str:
     if not frames:
         return f"(its stack could not be read: {why_not})"
     lines = [line for line in frames if not any(ours in line for ours in _OURS)] or frames
-    if handle.page.awaits_card:
-        lines.insert(0, "(the model had returned, and the card was not done with what it had been given)")
+    if handle.page.awaits_gpu:
+        lines.insert(0, "(the model had returned, and the GPU was not done with what it had been given)")
     return "\n".join(lines)
 
 

@@ -1,9 +1,8 @@
-"""The process that workers are forked from, both ends of it: it imports torch once and then only forks, so workers start in
-milliseconds and share its memory.
+"""The fork server: a process that imports torch once and then only forks workers, which start in milliseconds and share its memory.
 
-Forking after torch has run an operation with threads hangs the child. This process never runs one, and says how many threads it has. It may
-be killed at any time, by the kernel for want of memory or by a script of the user's. Then it is started again, with growing pauses, for as
-long as the pool lives; tasks wait meanwhile, or meet their deadline."""
+Both ends are here: `ForkServer` and `WorkerStarter` run in the pool's process, `main` and `Forker` in the fork server itself. A fork after
+torch has run an operation with threads hangs the child, so the fork server never runs one. It may be killed at any time, by the kernel for
+want of memory or by the user. Then the pool starts it again, with growing pauses; tasks wait meanwhile, or miss their deadline."""
 
 from __future__ import annotations
 
@@ -26,20 +25,20 @@ from rankwise.pool.transport.connection import Receiver, WorkerHandle, pair, sen
 
 log = logging.getLogger("rankwise.pool")
 _PAUSES_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
-_WELL_AFTER_S = 10.0  # a process that has been ready for so long was started well
-_PASSES = ("MemoryError", "Cannot allocate memory")  # in what it complains of: that may be otherwise the next time
+_WELL_AFTER_S = 10.0  # a fork server that has been ready for so long does not count as a failure
+_PASSES = ("MemoryError", "Cannot allocate memory")  # errors that another attempt may not meet
 # torch brings mimalloc on some machines, and there is no other way to tell it how long to keep memory (milliseconds, as `KEPT_S` in
 # loading.py); read when torch is loaded.
 ENVIRONMENT = {"MIMALLOC_PURGE_DELAY": "1000", "MIMALLOC_ARENA_PURGE_MULT": "1"}
 
 
 def pause_s(failures: int) -> float:
-    """Before it is tried again, after so many times in a row."""
+    """How long to wait before the next attempt, after so many failures in a row."""
     return _PAUSES_S[min(failures, len(_PAUSES_S)) - 1] if failures else 0.0
 
 
 class ForkServer:
-    """The pool's end of the process with torch in it."""
+    """The pool's end of the fork server: starts the process, and asks it for workers."""
 
     def __init__(self, threads: int) -> None:
         self.control, theirs = pair()
@@ -90,20 +89,20 @@ def _interpreter_flags() -> list[str]:
     return list(subprocess._args_from_interpreter_flags())  # type: ignore[attr-defined]
 
 
-class Starter:
-    """Keeps the process alive, and asks it for a worker for each vacant seat. The pool's lock is held in all of this."""
+class WorkerStarter:
+    """Keeps a fork server running, and asks it for a worker for each vacant seat. All methods are called with the pool's lock held."""
 
     def __init__(self, seats: list[Seat], on_fork_server: Callable[[ForkServer], None], start_worker: Callable[[Seat], None]) -> None:
         self._threads, self._on_fork_server, self._start_worker = seats[0].threads, on_fork_server, start_worker
-        self._vacant: list[tuple[float, Seat]] = [(0.0, seat) for seat in seats]  # and not before when they are taken
-        self._failures = 0  # of the process, in a row
+        self._vacant: list[tuple[float, Seat]] = [(0.0, seat) for seat in seats]  # each with the time before which it stays vacant
+        self._failures = 0  # of the fork server, in a row
         self._start_at = 0.0
         self._ready_since: float | None = None
         self._was_ever_ready = False
         self.fork_server: ForkServer | None = None
 
     def go_on(self, now: float) -> None:
-        """What is due."""
+        """Start what is due: the fork server, and a worker for each vacant seat."""
         if self.fork_server is None:
             if now < self._start_at:
                 return
@@ -118,13 +117,13 @@ class Starter:
                 self._start_worker(seat)
             except OSError as error:  # no more files, or no memory
                 log.warning("a worker could not be made (%s); it is tried again", error)
-                self.vacate(seat, now + _PAUSES_S[-3])
+                self.add_vacant_seat(seat, now + _PAUSES_S[-3])
 
     def _has_started(self, now: float) -> bool:
         try:
             self.fork_server = ForkServer(self._threads)
         except OSError as error:
-            if not self._failures:  # from the start: the caller is told
+            if not self._failures:  # the first attempt: whoever makes the pool gets the error
                 raise
             self._failures += 1
             self._start_at = now + pause_s(self._failures)
@@ -133,7 +132,7 @@ class Starter:
         self._on_fork_server(self.fork_server)
         return True
 
-    def vacate(self, seat: Seat, not_before: float = 0.0) -> None:
+    def add_vacant_seat(self, seat: Seat, not_before: float = 0.0) -> None:
         self._vacant.append((not_before, seat))
 
     def ready(self, now: float) -> None:
@@ -142,7 +141,7 @@ class Starter:
         self._ready_since = now
 
     def fork_server_died(self, now: float) -> str:
-        """It will be started again; or why not, where it is clear that this would end in the same way."""
+        """Empty where it will be started again; otherwise why not: another attempt would end in the same way."""
         fork_server, self.fork_server = self.fork_server, None
         assert fork_server is not None
         code = fork_server.process.wait()
@@ -177,7 +176,7 @@ _LONGEST = 20_000  # characters of a traceback
 
 
 def main() -> None:
-    """The process itself. Its one argument is the descriptor of its control socket: when that closes, everything below it ends."""
+    """The fork server itself. Its one argument is the descriptor of its control socket; when that closes, it ends all workers."""
     control = socket.socket(fileno=int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where the caller ignores it, the kernel would not say how a worker ended
@@ -196,7 +195,7 @@ def main() -> None:
 
 
 class Forker:
-    """Forks on request, reports the end of each worker, and ends all of them at its own end."""
+    """Forks a worker on request, reports the end of each worker, and ends all workers when it ends itself."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
@@ -261,7 +260,7 @@ class Forker:
 def become_worker(orders: dict[str, Any], fds: list[int]) -> None:
     from rankwise.pool.workers.worker import serve
 
-    hang_on_to(fds.pop())
+    die_with_parent(fds.pop())
     os.environ.update(orders["env"])
     if orders["cpus"]:
         os.sched_setaffinity(0, orders["cpus"])
@@ -273,13 +272,15 @@ def become_worker(orders: dict[str, Any], fds: list[int]) -> None:
     serve(orders, fds)
 
 
-def hang_on_to(life_line: int) -> None:
-    """The kernel ends this process when the pool's does, and also when it does not get to run any Python: the other end of a pipe, on
-    which nothing is ever written, is closed then. The process that this one was forked from may be gone by that time."""
-    fcntl.fcntl(life_line, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(life_line, fcntl.F_SETSIG, signal.SIGKILL)
-    fcntl.fcntl(life_line, fcntl.F_SETFL, fcntl.fcntl(life_line, fcntl.F_GETFL) | os.O_ASYNC)
-    if select.select([life_line], [], [], 0)[0]:  # it was closed before
+def die_with_parent(parent_pipe: int) -> None:
+    """Have the kernel kill this process when the pool's process ends, even while no Python code can run here.
+
+    The pool's process holds the other end of the pipe and never writes to it, so the pipe closes when that process ends. The fork server
+    may have ended before."""
+    fcntl.fcntl(parent_pipe, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(parent_pipe, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(parent_pipe, fcntl.F_SETFL, fcntl.fcntl(parent_pipe, fcntl.F_GETFL) | os.O_ASYNC)
+    if select.select([parent_pipe], [], [], 0)[0]:  # it was closed before
         os._exit(1)
 
 

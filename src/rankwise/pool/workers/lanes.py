@@ -21,10 +21,10 @@ from rankwise.pool.memory.encoding import (
     Get,
     Put,
     as_array,
-    each_of,
-    folded,
+    fitted,
     name_of_numpy,
     pack,
+    split_copies,
     unpack,
 )
 from rankwise.pool.memory.shared_memory import PAGE, Lane, Segment, copy_into, rounded, to_tensor, to_tensors
@@ -182,7 +182,7 @@ def requests_of(payload: tuple[Any, ...], get: Get) -> tuple[int, Callable[[int]
     """The number of requests in a payload, and a function that gives the arguments of each by its index."""
     if payload[0] == EVEN:
         _, dtype, shape, count, data = payload
-        each = list(zip(to_tensors(each_of(data, dtype, shape, count), dtype)))
+        each = list(zip(to_tensors(split_copies(data, dtype, shape, count), dtype)))
         return count, each.__getitem__
     nodes = payload[1]
     return len(nodes), lambda i: unpack(nodes[i], get)
@@ -204,7 +204,7 @@ class Results:
             if type(value) is torch.Tensor and self._added(value):
                 return
             self._separate()
-        node, size = folded(pack(value, self._put), self._put)
+        node, size = fitted(pack(value, self._put), self._put)
         self._append(True, node, size)
 
     def fail(self, packed: tuple[bytes, str]) -> None:

@@ -135,7 +135,7 @@ def return_unused_memory() -> None:
 
 
 def tensor_bytes(built: Any) -> int:
-    """The bytes of a module's own tensors, those that share memory counted once."""
+    """The bytes of a module's own tensors; tensors that share memory are counted once."""
     if not isinstance(built, torch.nn.Module):
         return 0
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in [*built.parameters(), *built.buffers()]}

@@ -20,14 +20,16 @@ Call = Callable[[tuple[Any, ...]], Any]
 
 
 class RowChecks(Protocol):
-    """Looks now and then whether the rows of a batch are independent; `row_checks.py` does."""
+    """Checks now and then whether the rows of a batch are independent; see `row_checks.py`."""
 
-    def spare(self, model: Loaded, inputs: tuple[Any, ...], rows: int) -> tuple[Any, ...] | None:
-        """Before a batch runs: a copy of its inputs, where it is to be looked at."""
+    def copy_inputs(self, model: Loaded, inputs: tuple[Any, ...], rows: int) -> tuple[Any, ...] | None:
+        """Before a batch runs: a copy of its inputs, if it will be checked."""
         ...
 
-    def check(self, model: Loaded, call: Call, inputs: tuple[Any, ...], spare: tuple[Any, ...] | None, output: Any, took_ns: int) -> Any:
-        """After it: the output that may be cut. Raises Unbatchable."""
+    def check(
+        self, model: Loaded, call: Call, inputs: tuple[Any, ...], inputs_copy: tuple[Any, ...] | None, output: Any, took_ns: int
+    ) -> Any:
+        """After it: the output to cut into requests. Raises Unbatchable."""
         ...
 
 
@@ -38,7 +40,7 @@ class Runner:
         self.flags = 0
         self.reason = ""  # why a model's rows are not to be batched
         self.on_call: Callable[[], None] = lambda: None
-        self.on_wait: Callable[[], None] = lambda: None  # for a card to be done with what it was given
+        self.on_wait: Callable[[], None] = lambda: None  # for a GPU to be done with what it was given
         self._again: Again = lambda place: ()
         self._staging = Staging()
         self._row_checks = row_checks
@@ -60,7 +62,7 @@ class Runner:
         try:
             return True, self.call(model, inputs)
         except BaseException as error:
-            check_poison(error)
+            check_gpu_usable(error)
             return False, failure(error)
 
     def _batch(self, model: Loaded, requests: list[tuple[Any, ...]], rows: list[int]) -> list[tuple[bool, Any]]:
@@ -73,7 +75,7 @@ class Runner:
             results[start:stop] = found if stop == len(requests) else own(found)
 
         def judge(error: BaseException, start: int, stop: int) -> int:
-            check_poison(error)
+            check_gpu_usable(error)
             if is_out_of_memory(error):
                 self.flags |= HALVED
                 release_memory()
@@ -91,16 +93,16 @@ class Runner:
 
     def _at_once(self, model: Loaded, requests: list[tuple[Any, ...]], rows: list[int]) -> list[tuple[bool, Any]]:
         whole = requests[0] if len(requests) == 1 else join(requests)
-        spare = self._row_checks.spare(model, whole, sum(rows))
+        inputs_copy = self._row_checks.copy_inputs(model, whole, sum(rows))
         started = time.monotonic_ns()
         output = self.call(model, whole)
         took_ns = time.monotonic_ns() - started
         try:
             parts = cut(output, rows)
-            if spare is not None:  # looked at, which runs the model again
+            if inputs_copy is not None:  # the check runs the model again
                 output = own(output)
                 parts = cut(output, rows)
-            checked = self._row_checks.check(model, lambda inputs: self.call(model, inputs), whole, spare, output, took_ns)
+            checked = self._row_checks.check(model, lambda inputs: self.call(model, inputs), whole, inputs_copy, output, took_ns)
             return [(True, part) for part in (parts if checked is output else cut(checked, rows))]
         except Unbatchable as error:
             self._not_batchable(str(error))
@@ -120,7 +122,7 @@ class Runner:
             outputs.append(own(output))
 
         def judge(raised: BaseException, start: int, stop: int) -> int:
-            check_poison(raised)
+            check_gpu_usable(raised)
             if stop - start < 2 or not is_out_of_memory(raised):
                 raise raised
             release_memory()
@@ -128,7 +130,7 @@ class Runner:
 
         try:
             run_divided(run, judge, 0, rows)
-        except Poisoned:
+        except GpuUnusable:
             raise
         except Unbatchable as unbatchable:  # the answers for parts of a request do not make one answer
             self._not_batchable(str(unbatchable))
@@ -244,7 +246,7 @@ def own(value: Any, rows: Any = slice(None)) -> Any:
 
 
 _NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")  # the allocator's words differ from one system to the next
-# After these a process can do nothing on the card any more: CUDA's numbers and words, and those of its kin.
+# After these a process can do nothing on the GPU any more: CUDA's numbers and words, and those of its kin.
 _STICKY_CODES = frozenset((214, 220, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 999))
 _STICKY = (
     *("device-side assert", "illegal memory access", "unspecified launch failure", "misaligned address", "illegal instruction"),
@@ -263,22 +265,22 @@ def is_out_of_memory(error: BaseException | None) -> bool:
     return isinstance(error, RuntimeError) and any(words in str(error) for words in _NO_MEMORY)
 
 
-class Poisoned(BaseException):
-    """After this error nothing runs on the card in this process any more, whatever it is asked."""
+class GpuUnusable(BaseException):
+    """After this error nothing runs on the GPU in this process any more, whatever it is asked."""
 
     def __init__(self, packed: tuple[bytes, str]) -> None:
         super().__init__(packed[1])
         self.packed = packed  # the error as it travels
 
 
-def check_poison(error: BaseException) -> None:
-    """Raises Poisoned where this error, or one it came from, is of that kind; or where the card says so when it is asked."""
-    if isinstance(error, Poisoned):
+def check_gpu_usable(error: BaseException) -> None:
+    """Raises GpuUnusable where this error, or one it came from, is of that kind; or where the GPU says so when it is asked."""
+    if isinstance(error, GpuUnusable):
         raise error
     if is_out_of_memory(error):
         return
-    if any(_is_sticky(found) for found in _chain(error)) or not _card_answers():
-        raise Poisoned(failure(error))
+    if any(_is_sticky(found) for found in _chain(error)) or not _gpu_answers():
+        raise GpuUnusable(failure(error))
 
 
 def _is_sticky(error: BaseException) -> bool:
@@ -296,8 +298,8 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _card_answers() -> bool:
-    """A model may have caught the card's error and raised another one."""
+def _gpu_answers() -> bool:
+    """A model may have caught the GPU's error and raised another one."""
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return True
     try:

@@ -1,4 +1,4 @@
-"""Starts workers, replaces those that died, ends those that hang or stand stopped, and decides what becomes of their tasks."""
+"""Starts workers, replaces dead ones, ends workers that hang or were stopped, and decides what becomes of their tasks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rankwise.pool.schedule.state import ModelState, Order, Seat, WorkerState, d
 from rankwise.pool.schedule.tasks import Chunk, Task
 from rankwise.pool.transport.connection import WorkerHandle, stack_of, wait_at_most
 from rankwise.pool.transport.listener import Events, Listener
-from rankwise.pool.workers.fork_server import ForkServer, Starter, pause_s
+from rankwise.pool.workers.fork_server import ForkServer, WorkerStarter, pause_s
 
 log = logging.getLogger("rankwise.pool")
 _MAX_EARLY_DEATHS = 3
@@ -29,12 +29,14 @@ _LOOK_UP_S = 0.1  # how often a thread that waits for a packet looks whether the
 
 
 class Lifecycle:
-    """All but `read_fork_server`, `remove_dead` and `close` are called with the pool's lock held."""
+    """Starts workers, removes dead ones, and decides whether their tasks run again or fail.
+
+    All methods but `read_fork_server`, `remove_dead` and `close` are called with the pool's lock held."""
 
     def __init__(self, state: PoolState, listener: Listener, events: Events) -> None:
         self._state, self._scheduler, self._listener, self._events = state, state.scheduler, listener, events
         self._numbers = itertools.count(1)
-        self._starter = Starter(state.settings.plan.seats, self._on_fork_server, self._start_worker)
+        self._starter = WorkerStarter(state.settings.plan.seats, self._on_fork_server, self._start_worker)
         self._early_deaths = self._left_early = 0
         self.oom = OomWatch(time.monotonic())
         self._signalled: deque[tuple[float, WeakSet[Task]]] = deque(maxlen=16)  # the last deaths by a signal: when, and under which tasks
@@ -49,7 +51,7 @@ class Lifecycle:
         return self._starter.fork_server
 
     def read_fork_server(self) -> None:
-        """What the process that workers are forked from has to say; by the listener's thread, without the lock."""
+        """Take one message of the fork server. Runs in the listener's thread, without the lock."""
         fork_server = self.fork_server
         if fork_server is None:
             return
@@ -73,20 +75,20 @@ class Lifecycle:
 
     def ready(self, worker: WorkerState, pid: int) -> None:
         worker.is_ready = True
-        worker.handle.born(pid)  # it may be quicker to say so than the one that made it
+        worker.handle.born(pid)  # the worker's own message may come before that of the fork server
         self._early_deaths = 0
         if worker.handle.is_orphan:
             self._listener.add_end(worker)
 
-    def lost_touch(self, worker: WorkerState) -> None:
-        """Its socket is closed: it is about to be reported dead, and gets nothing more until then. Who would report an orphan's end is
-        gone; the supervisor looks after that."""
+    def socket_closed(self, worker: WorkerState) -> None:
+        """The worker has closed its socket: it gets nothing more, and the fork server will report its death. Where the fork server is gone,
+        the supervisor removes the worker."""
         worker.is_ready = False
         worker.handle.is_lost = True
         self._listener.disarm(worker.handle)
 
     def close(self) -> None:
-        """End everybody. By the listener's thread, without the lock: a caller may still be reading."""
+        """End all workers. Runs in the listener's thread, without the lock, because a caller may still read an answer."""
         self._starter.close()
         for worker in self.workers.values():
             if worker.handle.is_orphan:
@@ -113,13 +115,13 @@ class Lifecycle:
         assert self.fork_server is not None
         try:
             self.fork_server.ask_for(handle, limit, derived(state.settings.seed, "worker", handle.number))
-        except OSError:  # it has just died, which will be noticed; its successor will be asked
+        except OSError:  # the fork server has just died: its successor will be asked
             handle.given_away()
         self._scheduler.workers[worker.number] = self.workers[worker.number] = worker
         self._listener.add(worker)
 
     def remove_dead(self, worker: WorkerState, exit_code: int | None) -> None:
-        """By the listener's thread, without the lock."""
+        """Remove a worker that has ended, and replace it. Runs in the listener's thread, without the lock."""
         handle: WorkerHandle = worker.handle
         handle.is_gone = True
         with handle.reading:
@@ -128,7 +130,7 @@ class Lifecycle:
                 is_early = not (worker.is_ready or handle.has_answered or worker.holds)
                 death = self._death(handle, exit_code)
                 self._remove(worker, death)
-                if handle.pid:  # otherwise it never was
+                if handle.pid:  # otherwise the process was never started
                     self._state.counters.restarts += 1
                     log.warning("worker %d (pid %d) %s; it is replaced", worker.number, handle.pid, death.text)
                 if not self._state.is_closed:
@@ -143,7 +145,7 @@ class Lifecycle:
             self._state.break_all(f"three workers in a row died before they were ready; the last one {death.text}")
             return
         now = time.monotonic()
-        self._starter.vacate(seat, now + pause_s(self._early_deaths))
+        self._starter.add_vacant_seat(seat, now + pause_s(self._early_deaths))
         self._starter.go_on(now)
 
     def _death(self, handle: WorkerHandle, exit_code: int | None) -> Death:
@@ -153,7 +155,7 @@ class Lifecycle:
         return handle.death(exit_code, out_of_memory=bool(ran_out), is_guess=ran_out == "perhaps")
 
     def _drain(self, worker: WorkerState) -> None:
-        """What it said before it died still counts."""
+        """Take the messages that the worker sent before it died."""
         while True:
             try:
                 message = worker.handle.receiver.receive(wait=False)
@@ -173,7 +175,7 @@ class Lifecycle:
         worker.handle.close()
 
     def _judge(self, orders: list[Order], running: int, item: int, death: Death) -> None:
-        """`item` is the place of the request that was running, of a chunk."""
+        """Run the tasks of a dead worker again, or fail them. `item` is the index of the request that ran, where a chunk did."""
         again: list[Task] = []
         for order in orders:
             chunk = order.tasks[0] if order.tasks else None
@@ -187,27 +189,27 @@ class Lifecycle:
             if order.is_load:
                 self._died_building(order.model, was_running, death)
             for task in order.tasks:
-                if not task.is_over and (not was_running or not self._is_its_end(task, death)):
+                if not task.is_over and (not was_running or not self._is_final_for(task, death)):
                     again.append(task)
         for task in again:
             self._state.counters.of(task.model.name).rerun += task.count
         self._scheduler.add_again(again)
 
-    def _is_its_end(self, task: Task, death: Death) -> bool:
-        """The worker died while it ran this task: whether that is the task's end as well."""
+    def _is_final_for(self, task: Task, death: Death) -> bool:
+        """Whether this task fails because the worker that ran it died; otherwise it runs again."""
         name, state = task.model.name, self._state
         if death.hung_s is not None:
             state.fail(task, task_hung(name, described(task.node), task.model.limit_s or death.hung_s, death))
             return True
-        task.hits += 1
-        task.strikes += death.is_proven
+        task.deaths += 1
+        task.proven_deaths += death.is_proven
         task.alone = True
         since = time.monotonic() - _LATELY_S
         others = sum(moment > since and task not in tasks for moment, tasks in self._signalled)
-        if not is_quarantined(task.strikes, task.hits, death, others):
+        if not is_quarantined(task.proven_deaths, task.deaths, death, others):
             return False
         state.counters.of(name).quarantined += 1
-        state.fail(task, quarantined(name, described(task.node), task.hits, death))
+        state.fail(task, quarantined(name, described(task.node), task.deaths, death))
         return True
 
     def _died_building(self, model: ModelState, was_running: bool, death: Death) -> None:
@@ -219,7 +221,7 @@ class Lifecycle:
             self._state.break_model(model, build_died(model.name, model.build_failures, death))
 
     def _fork_server_died(self) -> None:
-        """Its workers go on; only their exit codes are not reported any more."""
+        """Its workers go on, but their exit codes are no longer reported."""
         state = self._state
         self._listener.remove_fork_server()
         with state.lock:
@@ -241,12 +243,14 @@ RECALL_AFTER_S = 0.05  # a task that takes this long gives up what waits behind 
 
 
 class Supervisor:
+    """Ends workers that hang or were stopped, and gives what waits behind a slow task to idle workers."""
+
     def __init__(self, state: PoolState, lifecycle: Lifecycle) -> None:
         self._state, self._scheduler, self._lifecycle = state, state.scheduler, lifecycle
         self._stopped_since: dict[int, float] = {}
 
     def look(self, now: float) -> None:
-        """By the listener's thread, some times a second."""
+        """Look at all workers. The listener's thread calls this several times a second."""
         lifecycle = self._lifecycle
         lifecycle.oom.note(now)
         if lifecycle.fork_server is not None and self._is_stopped(_FORK_SERVER, lifecycle.fork_server.process.pid, now):
@@ -288,7 +292,7 @@ class Supervisor:
             self._scheduler.recall(worker, behind, time.monotonic())
 
     def _cut_chunk(self, worker: WorkerState, serial: int) -> None:
-        """The requests of a chunk that stand behind a slow one. As with orders, the next may have begun this very moment."""
+        """Give the requests of a chunk that wait behind a slow one to other workers. As with orders, the next one may have just begun."""
         order = worker.inflight.get(serial)
         chunk = order.tasks[0] if order is not None and order.tasks else None
         if not isinstance(chunk, Chunk) or chunk.is_over or chunk.is_cut:
@@ -329,7 +333,7 @@ _SOON_S = 1.0  # a kill that matches no worker within this time, or twice that, 
 
 
 class OomWatch:
-    """Each kill is taken for one worker's at most."""
+    """Tells whether the kernel killed a worker because memory ran out. Each kill it counts is blamed for one worker at most."""
 
     def __init__(self, now: float, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> None:
         self._proc, self._cgroups = proc, cgroups
@@ -338,7 +342,7 @@ class OomWatch:
         self._noted = now, count
 
     def note(self, now: float) -> None:
-        """To be called some times a second."""
+        """Remember how many kills there were so far; called several times a second."""
         noted, count = self._noted
         if now - noted >= _SOON_S:
             self._machines = max(self._machines, count)
@@ -359,7 +363,7 @@ class OomWatch:
         return ""
 
     def _count_of_group(self) -> int | None:
-        """Of version 2, then 1. Inside a container the group often is the root of what can be seen."""
+        """Kills in this process' control group (version 2, then 1). In a container the group often is the root of the visible tree."""
         for line in _read(self._proc / "self/cgroup").splitlines():
             _, controllers, path = [*line.split(":", 2), "", ""][:3]
             folder, name = (self._cgroups, "memory.events") if not controllers else (self._cgroups / "memory", "memory.oom_control")

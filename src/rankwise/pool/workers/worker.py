@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from rankwise.pool.memory.encoding import INLINE_BYTES, Node, Part, folded, pack, unpack
+from rankwise.pool.memory.encoding import INLINE_BYTES, Node, Part, fitted, pack, unpack
 from rankwise.pool.memory.requests import failure, shortened
 from rankwise.pool.memory.shared_memory import Segment
 from rankwise.pool.transport.connection import (
@@ -36,7 +36,7 @@ from rankwise.pool.transport.connection import (
 from rankwise.pool.workers.lanes import MOST_BYTES, Inputs, Outputs, Results, requests_of
 from rankwise.pool.workers.loading import KEPT_S, Loaded, free_memory, keep_freed_memory, load, return_unused_memory, seed_all, seeded
 from rankwise.pool.workers.row_checks import RowChecker
-from rankwise.pool.workers.runner import Poisoned, Runner, check_poison, is_out_of_memory
+from rankwise.pool.workers.runner import GpuUnusable, Runner, check_gpu_usable, is_out_of_memory
 
 _IDLE_S = 1.2 * KEPT_S
 _RESULTS_BYTES = 80_000  # of one order, in its answer
@@ -133,15 +133,15 @@ class Worker:
         ran_out = is_out_of_memory(error) or is_out_of_memory(error.__cause__)  # in a warm-up, which says of itself that it failed
         send(self._sock, ("failed", serial, number, *failure(error), ran_out), wait=True)
         try:
-            check_poison(error)
-        except Poisoned as poisoned:
-            self._leave(0, poisoned)
+            check_gpu_usable(error)
+        except GpuUnusable as unusable:
+            self._leave(0, unusable)
         free_memory()
 
-    def _leave(self, serial: int, poisoned: Poisoned) -> NoReturn:
+    def _leave(self, serial: int, unusable: GpuUnusable) -> NoReturn:
         """End, because nothing would run in this process any more. Earlier results are sent first; other workers run what waits."""
         self._answer()
-        send(self._sock, ("poisoned", serial, *poisoned.packed), wait=True)
+        send(self._sock, ("gpu_unusable", serial, *unusable.packed), wait=True)
         os._exit(1)
 
     def _on_drop(self, number: int) -> None:
@@ -164,7 +164,7 @@ class Worker:
         try:
             answer = pack(model.run(*unpack(node, self._inputs.get)), self._outputs.put)
             if answer[0] != "T":
-                answer = folded(answer, self._outputs.put)[0]
+                answer = fitted(answer, self._outputs.put)[0]
         except BaseException as error:
             self._number = number
             ok, answer = False, self._failure(serial, error)
@@ -235,14 +235,14 @@ class Worker:
     def _failure(self, serial: int, error: BaseException) -> tuple[bytes, str]:
         self._check_is_worker(self._number)
         try:
-            check_poison(error)
-        except Poisoned as poisoned:
-            self._leave(serial, poisoned)
+            check_gpu_usable(error)
+        except GpuUnusable as unusable:
+            self._leave(serial, unusable)
         return failure(error)
 
     def _plain_result(self, serial: int, run: Any, node: Node) -> tuple[list[tuple[bool, Any]], int]:
         try:
-            answer, size = folded(pack(run(*unpack(node, self._inputs.get)), self._outputs.put), self._outputs.put)
+            answer, size = fitted(pack(run(*unpack(node, self._inputs.get)), self._outputs.put), self._outputs.put)
         except BaseException as error:
             failed = self._failure(serial, error)
             return [(False, failed)], len(failed[0]) + len(failed[1])
@@ -311,7 +311,7 @@ class Worker:
     def _packed(self, ok: bool, value: Any, longest: int) -> tuple[bool, Any, int]:
         try:
             if ok:
-                return (True, *folded(pack(value, self._outputs.put), self._outputs.put))
+                return (True, *fitted(pack(value, self._outputs.put), self._outputs.put))
             error = shortened(value, longest)
         except BaseException as raised:  # an output that cannot be pickled
             error = failure(raised, longest)

@@ -47,8 +47,8 @@ def judge(job: Job) -> Seen:
 
 def _find_different_places(job: Job, seen: Seen) -> None:
     """What the hosts were told, then what they make of it."""
-    told = {host.name: f"{host.plan['master']}:{host.plan['port']}" for host in job.hosts if host.plan.get("master")}
-    if differs := find_difference(told):
+    places = {host.name: f"{host.plan['master']}:{host.plan['port']}" for host in job.hosts if host.plan.get("master")}
+    if differs := find_difference(places):
         resolved = {host.name: ",".join(sorted(host.of("address").get("addresses", []))) for host in job.hosts}
         ports = {host.plan.get("port") for host in job.hosts}
         if len(ports) == 1 and not find_difference(resolved):

@@ -3,7 +3,7 @@
 Who came to the meeting, when each was started, and what each was told about the job: its node rank, the number of nodes, ranks per node.
 
 Fails with RW101 where a host is missing, with RW102 where two claim the same node rank, with RW112 where they disagree about the
-number of nodes, with RW103 where somebody of another job (`--rdzv-id`) came. Warns with RW601 where one was started more than 5 s after
+number of nodes, with RW103 where a host of another job (`--rdzv-id`) came. Warns with RW601 where one was started more than 5 s after
 the first, and with RW112 where the number of ranks differs between hosts.
 """
 

@@ -27,7 +27,7 @@ class Wrapped:
         return [] if wrapper is None else list(wrapper.module.named_parameters())[:_MAX_NAMES]
 
     def buffers(self) -> list[tuple[str, Any]]:
-        """Those that DDP was not told to leave alone."""
+        """The parameters that DDP reduces: all but the ones it was told to ignore."""
         wrapper = self._wrapper()
         if wrapper is None:
             return []

@@ -23,7 +23,7 @@ _pending = 0  # backwards since gradients were last used or thrown away
 _versions: int | None = None  # of some parameters, at the last backward
 _grads: list[tuple[int, int]] = []  # of the same parameters: their gradients' state then
 _watched: list[weakref.ref[Any]] = []
-_places: dict[Any, int] = {}
+_sites: dict[Any, int] = {}
 is_scaled = False
 backwards = 0  # in all
 forwards = 0  # of DDP, in all
@@ -35,17 +35,17 @@ def note(letter: str, frame: Any = None) -> None:
     if len(_letters) < _LONGEST:
         _letters.append(letter)
     if frame is not None:
-        where[letter] = _place_of(frame)
+        where[letter] = _site_of(frame)
 
 
-def _place_of(frame: Any) -> int:
+def _site_of(frame: Any) -> int:
     """The number of the place, found again by the nearest lines alone: walking the whole stack at every step is too much."""
     key = tuple((id(f.f_code), f.f_lasti) for f in (frame, frame.f_back, frame.f_back and frame.f_back.f_back) if f is not None)
-    number = _places.get(key)
+    number = _sites.get(key)
     if number is None:
-        if len(_places) > _MOST_PLACES:
-            _places.clear()
-        number = _places[key] = sites.number_of_caller(frame)
+        if len(_sites) > _MOST_PLACES:
+            _sites.clear()
+        number = _sites[key] = sites.number_of_caller(frame)
     return number
 
 

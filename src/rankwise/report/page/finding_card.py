@@ -7,7 +7,7 @@ import textwrap
 from rankwise.causes import load_cause
 from rankwise.findings import Finding
 from rankwise.report.page.markup import Html, inline, joined, page_html, tag
-from rankwise.report.page.scene import Scene
+from rankwise.report.page.reported_job import ReportedJob
 from rankwise.report.places import WhereLine, where_lines
 
 _MAX_WHERE = 12
@@ -17,7 +17,7 @@ _AROUND = 4
 _MAX_COLUMNS = 240
 
 
-def finding_card(scene: Scene, finding: Finding, *, is_root: bool) -> Html:
+def finding_card(reported: ReportedJob, finding: Finding, *, is_root: bool) -> Html:
     certainty = "certain" if finding.certain else "suspected"
     chips = tag(
         "p",
@@ -40,7 +40,7 @@ def finding_card(scene: Scene, finding: Finding, *, is_root: bool) -> Html:
         chips,
         title,
         tag("dl", facts),
-        _snippets(scene, lines, is_folded=not is_root),
+        _snippets(reported, lines, is_folded=not is_root),
         _page(finding.code),
         class_="root" if is_root else None,
     )
@@ -66,11 +66,11 @@ def _step(step: str) -> Html:
     return tag("code", step) if step.startswith("rankwise ") else inline(step)
 
 
-def _snippets(scene: Scene, lines: list[WhereLine], *, is_folded: bool) -> Html | None:
+def _snippets(reported: ReportedJob, lines: list[WhereLine], *, is_folded: bool) -> Html | None:
     """Around each culprit, and around the place where most of the others wait."""
     culprits = [line for line in lines if line.is_culprit]
     waits = sorted((line for line in lines if not line.is_culprit), key=lambda line: -len(line.ranks))
-    shown = [piece for line in culprits[: _MAX_SNIPPETS - 1] + waits[:1] if (piece := snippet(scene, line))]
+    shown = [piece for line in culprits[: _MAX_SNIPPETS - 1] + waits[:1] if (piece := snippet(reported, line))]
     if not shown:
         return None
     drawn = tag("div", *shown, class_="snippets")
@@ -86,9 +86,9 @@ def _page(code: str) -> Html | None:
     return tag("details", title, tag("div", page_html(cause.page), class_="prose"), class_="page")
 
 
-def snippet(scene: Scene, line: WhereLine) -> Html | None:
+def snippet(reported: ReportedJob, line: WhereLine) -> Html | None:
     """None where the source was not kept."""
-    source = scene.source_of(line.file) if line.file else None
+    source = reported.source_of(line.file) if line.file else None
     lines = source.splitlines() if source else []
     if line.line is None or not 0 < line.line <= len(lines):
         return None
@@ -99,5 +99,5 @@ def snippet(scene: Scene, line: WhereLine) -> Html | None:
         for number, text in enumerate(shown, first)
     )
     doing = f"waiting in {line.op}" if line.op else "culprit" if line.is_culprit else "waiting"
-    caption = tag("figcaption", tag("b", scene.short(line.file or "")), tag("span", f"{line.who} · {doing}"))
+    caption = tag("figcaption", tag("b", reported.short(line.file or "")), tag("span", f"{line.who} · {doing}"))
     return tag("figure", caption, tag("ol", rows), class_="snippet bad" if line.is_culprit else "snippet")

@@ -10,7 +10,7 @@ from importlib import metadata
 
 from rankwise.evidence.audit import Times, total_times
 from rankwise.report.page.markup import Html, block, joined, tag
-from rankwise.report.page.scene import Scene
+from rankwise.report.page.reported_job import ReportedJob
 from rankwise.report.places import short_ranks
 from rankwise.report.wording import duration_text
 
@@ -28,34 +28,34 @@ _PARTS = {
 }
 
 
-def facts_section(scene: Scene) -> Html:
-    rows = joined(joined([tag("dt", label), tag("dd", value)]) for label, value in _facts(scene) if value)
+def facts_section(reported: ReportedJob) -> Html:
+    rows = joined(joined([tag("dt", label), tag("dd", value)]) for label, value in _facts(reported) if value)
     return tag("dl", rows, class_="facts")
 
 
-def blind_section(scene: Scene) -> Html | None:
+def blind_section(reported: ReportedJob) -> Html | None:
     """What could not be seen, for the job and for each set of ranks; None when all was seen."""
-    told: dict[str, list[int]] = {}
-    for rank, evidence in sorted(scene.job.ranks.items()):
+    ranks_with: dict[str, list[int]] = {}
+    for rank, evidence in sorted(reported.job.ranks.items()):
         for words in evidence.blind:
-            told.setdefault(words, []).append(rank)
-    lines = [*scene.job.blind, *(f"{short_ranks(ranks)}: {words}" for words, ranks in told.items())]
-    if scene.job.lost_hosts:
-        lines.insert(0, f"hosts that stopped answering: {', '.join(scene.job.lost_hosts[:_MAX_BLIND])}")
+            ranks_with.setdefault(words, []).append(rank)
+    lines = [*reported.job.blind, *(f"{short_ranks(ranks)}: {words}" for words, ranks in ranks_with.items())]
+    if reported.job.lost_hosts:
+        lines.insert(0, f"hosts that stopped answering: {', '.join(reported.job.lost_hosts[:_MAX_BLIND])}")
     left_out = tag("li", f"and {len(lines) - _MAX_BLIND:,} more") if len(lines) > _MAX_BLIND else None
     return tag("ul", *(tag("li", line) for line in lines[:_MAX_BLIND]), left_out, class_="blind") if lines else None
 
 
-def output_section(scene: Scene) -> Html | None:
+def output_section(reported: ReportedJob) -> Html | None:
     """The last lines that the culprits wrote."""
-    named = {f"rank-{rank}" for rank in sorted(scene.culprits)[:_MAX_TAILS]}
-    tails = [(name, text) for name, text in scene.job.log_tails.items() if name.removesuffix(".log") in named and text.strip()]
+    named = {f"rank-{rank}" for rank in sorted(reported.culprits)[:_MAX_TAILS]}
+    tails = [(name, text) for name, text in reported.job.log_tails.items() if name.removesuffix(".log") in named and text.strip()]
     drawn = (tag("figure", tag("figcaption", name), tag("pre", block(text, 6000), class_="code"), class_="tail") for name, text in tails)
     return joined(drawn) if tails else None
 
 
-def _facts(scene: Scene) -> Iterator[tuple[str, str | Html]]:
-    job = scene.job
+def _facts(reported: ReportedJob) -> Iterator[tuple[str, str | Html]]:
+    job = reported.job
     yield "command", tag("code", shlex.join(job.command))
     yield "started", _clock(job.started_ns)
     yield "evidence of", _clock(job.now_ns)
@@ -87,9 +87,9 @@ def _own_version() -> str:
         return ""
 
 
-def step_times_section(scene: Scene) -> Html | None:
+def step_times_section(reported: ReportedJob) -> Html | None:
     """A row for each rank, in milliseconds a step; None where no rank has made enough steps."""
-    totals = {rank: total for rank, e in sorted(scene.job.ranks.items()) if (total := total_times(e.audit.times)) is not None}
+    totals = {rank: total for rank, e in sorted(reported.job.ranks.items()) if (total := total_times(e.audit.times)) is not None}
     if not totals:
         return None
     heads = ["rank", "steps", "a step", *_PARTS.values(), "other", "the audit's own share"]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable
 
 from rankwise.report.page.markup import Html, classes, joined, tag
 from rankwise.report.page.rank_state import RankState, state_mark
-from rankwise.report.page.scene import Scene
+from rankwise.report.page.reported_job import ReportedJob
 from rankwise.report.places import short_ranks
 from rankwise.report.wording import duration_text
 from rankwise.sizes import bytes_text
@@ -17,14 +17,14 @@ _MAX_LISTED = 4096
 _NUMBERED_UP_TO = 256
 
 
-def rank_section(scene: Scene, states: list[RankState]) -> Html:
+def rank_section(reported: ReportedJob, states: list[RankState]) -> Html:
     rows = _merged(states) if len(states) > _MERGE_ABOVE else [[state] for state in states]
     shown, rest = rows[:_MAX_ROWS], rows[_MAX_ROWS:]
     head = tag("tr", *(tag("th", name, scope="col") for name in ("rank", "state", "where", "for", "last collective", "process", "memory")))
     return joined(
         [
             _rank_map(states) if len(states) > _MERGE_ABOVE else None,
-            tag("table", tag("thead", head), tag("tbody", *(_row(scene, row) for row in shown)), class_="ranks"),
+            tag("table", tag("thead", head), tag("tbody", *(_row(reported, row) for row in shown)), class_="ranks"),
             _rest_note(rest) if rest else None,
             _processes(states) if len(rows) < len(states) else None,
         ]
@@ -39,7 +39,7 @@ def _merged(states: list[RankState]) -> list[list[RankState]]:
     return sorted(groups.values(), key=lambda group: (not group[0].is_culprit, len(group), group[0].rank))
 
 
-def _row(scene: Scene, group: list[RankState]) -> Html:
+def _row(reported: ReportedJob, group: list[RankState]) -> Html:
     first = group[0]
     count = tag("small", f"{len(group):,} ranks, same") if len(group) > 1 else None
     label = short_ranks([state.rank for state in group]).split(" ", 1)[1]
@@ -53,7 +53,7 @@ def _row(scene: Scene, group: list[RankState]) -> Html:
             scope="row",
         ),
         tag("td", state_mark(first), data_label="state"),
-        tag("td", _where(scene, first), data_label="where"),
+        tag("td", _where(reported, first), data_label="where"),
         tag("td", _range([s.since_s for s in group], duration_text), class_="num", data_label="for"),
         tag("td", _last(first), data_label="last collective"),
         tag("td", _process(group), data_label="process"),
@@ -62,10 +62,10 @@ def _row(scene: Scene, group: list[RankState]) -> Html:
     )
 
 
-def _where(scene: Scene, state: RankState) -> Html:
+def _where(reported: ReportedJob, state: RankState) -> Html:
     if state.frame is None:
         return tag("span", "not seen", class_="faint")
-    spot = f"{scene.short(state.frame.file)}:{state.frame.line}"
+    spot = f"{reported.short(state.frame.file)}:{state.frame.line}"
     return joined([tag("code", spot, title=state.frame.file), " ", tag("span", _function(state.frame.function), class_="faint mono")])
 
 

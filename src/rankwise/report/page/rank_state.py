@@ -9,7 +9,7 @@ from rankwise.evidence.collectives import Entry
 from rankwise.evidence.records import Ended, Frame, RankEvidence
 from rankwise.findings import signal_name
 from rankwise.report.page.markup import Html, classes, tag
-from rankwise.report.page.scene import Scene, main_stack, user_stack
+from rankwise.report.page.reported_job import ReportedJob, main_stack, user_stack
 from rankwise.report.places import op_text
 
 _ORIGINS = {"forward": "DDP forward", "backward": "DDP backward", "ddp": "DDP", "fsdp_forward": "FSDP forward"}
@@ -34,10 +34,10 @@ class RankState:
     is_culprit: bool = False
 
 
-def rank_states(scene: Scene) -> list[RankState]:
+def rank_states(reported: ReportedJob) -> list[RankState]:
     """One per rank that was seen, then one per rank that the world size promises but nobody saw."""
-    seen = [_seen(scene, scene.job.ranks[rank]) for rank in sorted(scene.job.ranks)]
-    unseen = (RankState(rank, "never seen", "unseen", is_culprit=rank in scene.culprits) for rank in _missing(scene))
+    seen = [_seen(reported, reported.job.ranks[rank]) for rank in sorted(reported.job.ranks)]
+    unseen = (RankState(rank, "never seen", "unseen", is_culprit=rank in reported.culprits) for rank in _missing(reported))
     return sorted([*seen, *unseen], key=lambda state: state.rank)
 
 
@@ -46,26 +46,26 @@ def state_mark(state: RankState) -> Html:
     return tag("span", state.state, class_=classes("state", state.tone, "whole" if len(state.state) < 26 else ""))
 
 
-def _seen(scene: Scene, rank: RankEvidence) -> RankState:
+def _seen(reported: ReportedJob, rank: RankEvidence) -> RankState:
     pending, last = _pending_and_last(rank)
-    state, tone, since_ns = _state(scene, rank, pending)
+    state, tone, since_ns = _state(reported, rank, pending)
     stack = user_stack(main_stack(rank))
     return RankState(
         rank=rank.rank,
         state=state,
         tone=tone,
         frame=stack[0] if stack else None,
-        since_s=_age_s(scene.job.now_ns, since_ns, rank.last_progress_ns),
+        since_s=_age_s(reported.job.now_ns, since_ns, rank.last_progress_ns),
         last=_entry_text(last) if last else _call_text(rank),
         is_pending=last is not None and not last.done,
         pid=rank.pid,
         host=rank.host,
         rss=rank.samples[-1].rss if rank.samples else 0,
-        is_culprit=rank.rank in scene.culprits,
+        is_culprit=rank.rank in reported.culprits,
     )
 
 
-def _state(scene: Scene, rank: RankEvidence, pending: Entry | None) -> tuple[str, str, int]:
+def _state(reported: ReportedJob, rank: RankEvidence, pending: Entry | None) -> tuple[str, str, int]:
     """(state, tone, since_ns), from the surest sign to the weakest."""
     process = rank.samples[-1].state if rank.samples else ""
     moved_ns = rank.last_progress_ns
@@ -77,7 +77,7 @@ def _state(scene: Scene, rank: RankEvidence, pending: Entry | None) -> tuple[str
         return "stopped by a signal", "stopped", moved_ns
     if rank.inits and not rank.inits[-1].ended_ns and not rank.inits[-1].error:
         return "joining", "wait", rank.inits[-1].started_ns
-    if rank.rank in scene.waiting or (pending and process != "R" and (rank.rank not in scene.culprits or _is_at(rank, pending))):
+    if rank.rank in reported.waiting or (pending and process != "R" and (rank.rank not in reported.culprits or _is_at(rank, pending))):
         return "waiting", "wait", pending.created_ns if pending else moved_ns
     if not rank.inits and not len(rank.collectives) and not rank.calls:
         return "before init", "busy", rank.started_ns
@@ -129,6 +129,6 @@ def _call_text(rank: RankEvidence) -> str:
     return op_text(rank.calls[-1].op, None, rank.calls[-1].group) if rank.calls else ""
 
 
-def _missing(scene: Scene) -> Iterator[int]:
-    size = scene.job.world_size or 0
-    return (rank for rank in range(min(size, _MAX_UNSEEN)) if rank not in scene.job.ranks)
+def _missing(reported: ReportedJob) -> Iterator[int]:
+    size = reported.job.world_size or 0
+    return (rank for rank in range(min(size, _MAX_UNSEEN)) if rank not in reported.job.ranks)

@@ -10,7 +10,7 @@ from rankwise.evidence.frames import user_frames
 from rankwise.evidence.records import Frame, Helper, RankEvidence, Stack
 from rankwise.report.page.markup import Html, block, joined, tag
 from rankwise.report.page.rank_state import RankState, state_mark
-from rankwise.report.page.scene import Scene, main_stack, raised_last, user_stack
+from rankwise.report.page.reported_job import ReportedJob, main_stack, raised_last, user_stack
 from rankwise.report.places import short_ranks
 
 _MAX_GROUPS = 12
@@ -29,37 +29,37 @@ class StackGroup:
     is_outlier: bool
 
 
-def stack_section(scene: Scene, states: list[RankState]) -> Html:
-    groups = merge_stacks(scene)
+def stack_section(reported: ReportedJob, states: list[RankState]) -> Html:
+    groups = merge_stacks(reported)
     by_rank = {state.rank: state for state in states}
-    cards = joined(_card(scene, group, by_rank[group.ranks[0]]) for group in groups[:_MAX_GROUPS])
+    cards = joined(_card(reported, group, by_rank[group.ranks[0]]) for group in groups[:_MAX_GROUPS])
     rest = [rank for group in groups[_MAX_GROUPS:] for rank in group.ranks]
     note = tag("p", f"and {len(rest):,} more ranks at {len(groups) - _MAX_GROUPS:,} other places: {short_ranks(rest)}", class_="note")
     return joined([tag("div", cards, class_="stacks"), note if rest else None])
 
 
-def merge_stacks(scene: Scene) -> list[StackGroup]:
+def merge_stacks(reported: ReportedJob) -> list[StackGroup]:
     """Largest first; where the page has no room for all, groups with a culprit are among those it shows."""
     merged: dict[Hashable, list[int]] = {}
-    for rank, evidence in sorted(scene.job.ranks.items()):
+    for rank, evidence in sorted(reported.job.ranks.items()):
         raised = raised_last(evidence)
         merged.setdefault((user_stack(main_stack(evidence)), raised.type if raised else ""), []).append(rank)
     ordered = sorted(merged.values(), key=lambda ranks: (-len(ranks), ranks[0]))
-    groups = [_group(scene, ranks, len(ordered[0])) for ranks in ordered]
+    groups = [_group(reported, ranks, len(ordered[0])) for ranks in ordered]
     late = [group for group in groups[_MAX_GROUPS:] if group.culprits][:_MAX_GROUPS]
     first = groups[: _MAX_GROUPS - len(late)] + late
     drawn = {group.ranks for group in first}
     return first + [group for group in groups if group.ranks not in drawn]
 
 
-def _group(scene: Scene, ranks: list[int], largest: int) -> StackGroup:
-    example = scene.job.ranks[ranks[0]]
-    is_outlier = len(ranks) * 2 < len(scene.job.ranks) and len(ranks) < largest
-    return StackGroup(tuple(ranks), example, main_stack(example), tuple(sorted(scene.culprits.intersection(ranks))), is_outlier)
+def _group(reported: ReportedJob, ranks: list[int], largest: int) -> StackGroup:
+    example = reported.job.ranks[ranks[0]]
+    is_outlier = len(ranks) * 2 < len(reported.job.ranks) and len(ranks) < largest
+    return StackGroup(tuple(ranks), example, main_stack(example), tuple(sorted(reported.culprits.intersection(ranks))), is_outlier)
 
 
-def _card(scene: Scene, group: StackGroup, state: RankState) -> Html:
-    total = len(scene.job.ranks)
+def _card(reported: ReportedJob, group: StackGroup, state: RankState) -> Html:
+    total = len(reported.job.ranks)
     is_guilty = group.culprits == group.ranks
     mark = (
         "culprit"
@@ -77,11 +77,11 @@ def _card(scene: Scene, group: StackGroup, state: RankState) -> Html:
         state_mark(state),
         tag("small", f"{len(group.ranks):,} of {total:,}"),
     )
-    frames = joined(_frames(scene, group.stack)) if group.stack else tag("p", "no stack was seen", class_="faint")
-    return tag("article", head, frames, _raised(group), _helpers(scene, group), class_="culprit" if is_guilty else None)
+    frames = joined(_frames(reported, group.stack)) if group.stack else tag("p", "no stack was seen", class_="faint")
+    return tag("article", head, frames, _raised(group), _helpers(reported, group), class_="culprit" if is_guilty else None)
 
 
-def _frames(scene: Scene, stack: Stack) -> Iterator[Html]:
+def _frames(reported: ReportedJob, stack: Stack) -> Iterator[Html]:
     """Outermost first, as Python prints them; runs of library frames folded."""
     shown = tuple(reversed(stack[:_MAX_FRAMES]))
     if len(stack) > _MAX_FRAMES:
@@ -90,25 +90,27 @@ def _frames(scene: Scene, stack: Stack) -> Iterator[Html]:
     for is_own, run in groupby(shown, key=set(own).__contains__):
         frames = list(run)
         if is_own:
-            yield from (_user_frame(scene, frame, is_here=frame is own[0]) for frame in frames)
+            yield from (_user_frame(reported, frame, is_here=frame is own[0]) for frame in frames)
         else:
-            yield _library_frames(scene, frames)
+            yield _library_frames(reported, frames)
 
 
-def _user_frame(scene: Scene, frame: Frame, *, is_here: bool) -> Html:
-    code = scene.line_of(frame)
+def _user_frame(reported: ReportedJob, frame: Frame, *, is_here: bool) -> Html:
+    code = reported.line_of(frame)
     return tag(
         "div",
-        tag("code", scene.place(frame), title=frame.file),
+        tag("code", reported.place(frame), title=frame.file),
         tag("pre", code) if code else None,
         class_="frame here" if is_here else "frame",
     )
 
 
-def _library_frames(scene: Scene, frames: list[Frame]) -> Html:
-    package = scene.short(frames[0].file).lstrip("/").split("/")[0].removesuffix(".py")
+def _library_frames(reported: ReportedJob, frames: list[Frame]) -> Html:
+    package = reported.short(frames[0].file).lstrip("/").split("/")[0].removesuffix(".py")
     count = f"{len(frames)} frame{'s' * (len(frames) > 1)} inside {package}, down to {frames[-1].function}()"
-    return tag("details", tag("summary", count), *(tag("code", scene.place(frame), title=frame.file) for frame in frames), class_="library")
+    return tag(
+        "details", tag("summary", count), *(tag("code", reported.place(frame), title=frame.file) for frame in frames), class_="library"
+    )
 
 
 def _raised(group: StackGroup) -> Html | None:
@@ -120,15 +122,15 @@ def _raised(group: StackGroup) -> Html | None:
     return joined([said, traceback if raised.text else None])
 
 
-def _helpers(scene: Scene, group: StackGroup) -> Html | None:
+def _helpers(reported: ReportedJob, group: StackGroup) -> Html | None:
     """Processes of a culprit: where a DataLoader worker is often says why its rank does not move."""
     helpers = group.example.helpers[:_MAX_HELPERS] if group.culprits else ()
-    return tag("div", *(_helper(scene, helper) for helper in helpers), class_="helpers") if helpers else None
+    return tag("div", *(_helper(reported, helper) for helper in helpers), class_="helpers") if helpers else None
 
 
-def _helper(scene: Scene, helper: Helper) -> Html:
+def _helper(reported: ReportedJob, helper: Helper) -> Html:
     kind = "DataLoader worker" if helper.is_dataloader_worker else "child process"
     main = sorted(helper.threads, key=lambda thread: not thread.is_main)
     stack = main[0].frames if main else ()
-    place = tag("code", scene.place(user_stack(stack)[0])) if stack else tag("span", helper.command, class_="faint")
+    place = tag("code", reported.place(user_stack(stack)[0])) if stack else tag("span", helper.command, class_="faint")
     return tag("p", f"{kind} pid {helper.pid}: ", place)

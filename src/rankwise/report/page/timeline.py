@@ -12,7 +12,7 @@ from typing import Literal
 
 from rankwise.evidence.collectives import CollectiveLog, Entry
 from rankwise.evidence.records import JobEvidence
-from rankwise.report.page.scene import Scene
+from rankwise.report.page.reported_job import ReportedJob
 from rankwise.report.places import DEFAULT_GROUPS
 
 COLUMNS = 40
@@ -116,9 +116,9 @@ class _Slots:
     """What the ranks of a group called, slot by slot: the majority of the ranks that are not to blame, or of all ranks if none is."""
 
     def __init__(self, tracks: list[_Track]) -> None:
-        told = [(seq, entry, len(track.ranks)) for track in tracks for seq, entry in track.entries.items()]
+        calls = [(seq, entry, len(track.ranks)) for track in tracks for seq, entry in track.entries.items()]
         # Roots and reduce operations are compared only if they were seen on all ranks.
-        self._vague = {seq for seq, entry, _ in told if entry.what.peer is None and not entry.what.reduce_op}
+        self._vague = {seq for seq, entry, _ in calls if entry.what.peer is None and not entry.what.reduce_op}
         guilty = self._votes([track for track in tracks if track.is_culprit])
         innocent = self._votes([track for track in tracks if not track.is_culprit])
         votes = {**guilty, **innocent}
@@ -127,7 +127,7 @@ class _Slots:
 
         self._num_ranks = sum(len(track.ranks) for track in tracks if not track.is_blind)
         self._num_there: Counter[int] = Counter()
-        for seq, _, count in told:
+        for seq, _, count in calls:
             self._num_there[seq] += count
 
     def _votes(self, tracks: list[_Track]) -> dict[int, Counter[Hashable]]:
@@ -176,11 +176,11 @@ class _Outline:
         return min(odd + short, default=None)
 
 
-def build_timeline(scene: Scene) -> Timeline:
+def build_timeline(reported: ReportedJob) -> Timeline:
     """Worth drawing is a group where ranks part or wait; where there is none, the largest group."""
-    tracks, left_out = _tracks(scene)
+    tracks, left_out = _tracks(reported)
     outlines = [_Outline(group, tracks[group]) for group in sorted(tracks, key=lambda group: (len(group), group))]
-    waited_in = {wait.group or "" for wait in scene.waiting.values()}
+    waited_in = {wait.group or "" for wait in reported.waiting.values()}
     outlines.sort(key=lambda one: (not _is_waited_in(one.group, waited_in), one.diverges_at is None, -one.num_ranks))
     telling = [one for one in outlines if one.diverges_at is not None or _is_waited_in(one.group, waited_in)] or outlines[:1]
     rest = outlines[min(len(telling), MAX_STRIPS) :]
@@ -192,15 +192,15 @@ def build_timeline(scene: Scene) -> Timeline:
     )
 
 
-def _tracks(scene: Scene) -> tuple[dict[str, list[_Track]], list[int]]:
+def _tracks(reported: ReportedJob) -> tuple[dict[str, list[_Track]], list[int]]:
     """The tracks of every group, and the ranks that were one kind too many."""
-    clusters, names, left_out = _clusters(scene)
-    members = _members(scene.job, {group for groups in names.values() for group in groups})
+    clusters, names, left_out = _clusters(reported)
+    members = _members(reported.job, {group for groups in names.values() for group in groups})
     tracks: dict[str, list[_Track]] = {}
     for cluster in clusters:
-        is_culprit = not scene.culprits.isdisjoint(cluster.ranks)
-        may_be_odd = is_culprit or not scene.culprits
-        is_blind = not len(cluster.log) and bool(scene.job.ranks[cluster.ranks[0]].blind)
+        is_culprit = not reported.culprits.isdisjoint(cluster.ranks)
+        may_be_odd = is_culprit or not reported.culprits
+        is_blind = not len(cluster.log) and bool(reported.job.ranks[cluster.ranks[0]].blind)
         inside: dict[tuple[str, int | None], list[int]] = {}
         for rank in cluster.ranks:
             for i, group in enumerate(names[rank]):
@@ -214,18 +214,18 @@ def _tracks(scene: Scene) -> tuple[dict[str, list[_Track]], list[int]]:
     return {group: some for group, some in tracks.items() if any(track.entries for track in some)}, left_out
 
 
-def _clusters(scene: Scene) -> tuple[list[_Cluster], dict[int, tuple[str, ...]], list[int]]:
+def _clusters(reported: ReportedJob) -> tuple[list[_Cluster], dict[int, tuple[str, ...]], list[int]]:
     """Clusters with the ranks the findings name first, every rank's group names in its cluster's order, and the ranks left out."""
     merged: dict[Hashable, list[int]] = {}
     names: dict[int, tuple[str, ...]] = {}
-    for rank, evidence in sorted(scene.job.ranks.items()):
+    for rank, evidence in sorted(reported.job.ranks.items()):
         names[rank], pattern = _pattern(evidence.collectives)
-        merged.setdefault((rank in scene.culprits, bool(evidence.blind), pattern), []).append(rank)
-    named = {*scene.culprits, *scene.waiting}
-    ordered = sorted(merged.values(), key=lambda ranks: (scene.culprits.isdisjoint(ranks), named.isdisjoint(ranks), -len(ranks)))
+        merged.setdefault((rank in reported.culprits, bool(evidence.blind), pattern), []).append(rank)
+    named = {*reported.culprits, *reported.waiting}
+    ordered = sorted(merged.values(), key=lambda ranks: (reported.culprits.isdisjoint(ranks), named.isdisjoint(ranks), -len(ranks)))
     clusters = []
     for ranks in ordered[:_MAX_CLUSTERS]:
-        log = scene.job.ranks[ranks[0]].collectives
+        log = reported.job.ranks[ranks[0]].collectives
         clusters.append(_Cluster(ranks, log, _entries(log, names[ranks[0]])))
     return clusters, names, [rank for ranks in ordered[_MAX_CLUSTERS:] for rank in ranks]
 
@@ -254,12 +254,12 @@ def _entries(log: CollectiveLog, names: tuple[str, ...]) -> list[dict[int, Entry
 
 def _members(job: JobEvidence, seen: set[str]) -> dict[int, set[str]]:
     """Which groups each rank belongs to, where one name always means the same ranks; everyone belongs to the default group."""
-    told: dict[str, set[tuple[int, ...]]] = {}
+    ranks_of: dict[str, set[tuple[int, ...]]] = {}
     for evidence in job.ranks.values():
         for group in evidence.groups:
-            told.setdefault(group.name, set()).add(group.ranks)
+            ranks_of.setdefault(group.name, set()).add(group.ranks)
     members: dict[int, set[str]] = {rank: set(DEFAULT_GROUPS & seen) for rank in job.ranks}
-    for name, ranks in told.items():
+    for name, ranks in ranks_of.items():
         if len(ranks) == 1 and name in seen:
             for rank in members.keys() & set(*ranks):
                 members[rank].add(name)

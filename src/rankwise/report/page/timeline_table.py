@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from rankwise.evidence.records import Call, Frame
 from rankwise.report.page.markup import Html, classes, joined, tag
-from rankwise.report.page.scene import Scene, user_stack
+from rankwise.report.page.reported_job import ReportedJob, user_stack
 from rankwise.report.page.timeline import COLUMNS, MAX_ROWS, POINT_TO_POINT, Cell, Row, Said, Strip, Timeline, build_timeline
 from rankwise.report.places import DEFAULT_GROUPS, short_ranks
 
@@ -37,15 +37,15 @@ _OPS = {
 _OTHER = ("?", "k0")
 
 
-def timeline_section(scene: Scene) -> Html:
-    timeline = build_timeline(scene)
-    calls = _call_strip(scene, has_collectives=bool(timeline.shown))
+def timeline_section(reported: ReportedJob) -> Html:
+    timeline = build_timeline(reported)
+    calls = _call_strip(reported, has_collectives=bool(timeline.shown))
     if not timeline.shown and calls is None:
         return tag("p", "No collective was seen.", class_="faint")
-    return joined([_legend(timeline), *(_drawn(scene, strip) for strip in timeline.shown), _others_note(timeline), calls])
+    return joined([_legend(timeline), *(_drawn(reported, strip) for strip in timeline.shown), _others_note(timeline), calls])
 
 
-def _drawn(scene: Scene, strip: Strip) -> Html:
+def _drawn(reported: ReportedJob, strip: Strip) -> Html:
     title = tag("h3", f"process group {_group_name(strip.group)}", tag("small", f"{strip.num_ranks:,} rank{'s' * (strip.num_ranks > 1)}"))
     notes = [
         "numbered from the Python calls that were seen, since torch's own record was not to be had" if strip.is_partial else "",
@@ -54,7 +54,7 @@ def _drawn(scene: Scene, strip: Strip) -> Html:
     ]
     note = tag("p", "; ".join(filter(None, notes)), class_="note") if any(notes) else None
     table = tag("table", _head(strip), tag("tbody", *(_row(row, strip) for row in strip.rows)))
-    return tag("section", title, _story(scene, strip), tag("div", table, class_="scroll", tabindex="0"), note, class_="strip")
+    return tag("section", title, _story(reported, strip), tag("div", table, class_="scroll", tabindex="0"), note, class_="strip")
 
 
 def _others_note(timeline: Timeline) -> Html | None:
@@ -77,19 +77,19 @@ def _group_name(group: str) -> str:
     return "default" if group in DEFAULT_GROUPS else group
 
 
-def _story(scene: Scene, strip: Strip) -> Html:
+def _story(reported: ReportedJob, strip: Strip) -> Html:
     if strip.diverges_at is None:
         return tag("p", f"All ranks agree up to #{strip.columns[-1]}.", class_="faint")
-    lines = joined(tag("li", *_sentence(scene, said), class_="bad" if said.is_odd else None) for said in strip.said[:6])
+    lines = joined(tag("li", *_sentence(reported, said), class_="bad" if said.is_odd else None) for said in strip.said[:6])
     return joined([tag("p", "Ranks part at ", tag("b", f"#{strip.diverges_at}"), ":", class_="story"), tag("ul", lines, class_="story")])
 
 
-def _sentence(scene: Scene, said: Said) -> list[Html | str]:
+def _sentence(reported: ReportedJob, said: Said) -> list[Html | str]:
     who = tag("b", short_ranks(said.ranks))
     if said.state == "missing":
         return [who, " never got there; the last was " if said.what else " called none", tag("span", said.what, class_="mono")]
     stack = tuple(frame for frame in said.stack if isinstance(frame, Frame))
-    place: list[Html | str] = [" at ", tag("code", scene.place(user_stack(stack)[0]))] if stack else []
+    place: list[Html | str] = [" at ", tag("code", reported.place(user_stack(stack)[0]))] if stack else []
     return [who, " called ", tag("span", said.what, class_="mono"), *place, ", still pending" if said.state == "pending" else ", done"]
 
 
@@ -144,16 +144,16 @@ def _look(op: str) -> tuple[str, str]:
     return next((look for known, look in _OPS.items() if name.startswith(known)), _OTHER)
 
 
-def _call_strip(scene: Scene, *, has_collectives: bool) -> Html | None:
+def _call_strip(reported: ReportedJob, *, has_collectives: bool) -> Html | None:
     """What Python called, newest at the right: for `send`/`recv`, which share no slots, and where torch's own record is missing."""
     merged: dict[tuple[tuple[str, str, str], ...], list[int]] = {}
-    for rank, evidence in sorted(scene.job.ranks.items()):
+    for rank, evidence in sorted(reported.job.ranks.items()):
         calls = [call for call in evidence.calls[-4 * COLUMNS :] if not has_collectives or call.op in POINT_TO_POINT][-COLUMNS:]
         merged.setdefault(tuple(map(_call_cell, calls)), []).append(rank)
     merged.pop((), None)
     if not merged:
         return None
-    rows = sorted(merged.items(), key=lambda row: (scene.culprits.isdisjoint(row[1]), row[1]))
+    rows = sorted(merged.items(), key=lambda row: (reported.culprits.isdisjoint(row[1]), row[1]))
     width = max(len(cells) for cells, _ in rows)
     drawn = joined(
         tag(
@@ -161,7 +161,7 @@ def _call_strip(scene: Scene, *, has_collectives: bool) -> Html | None:
             tag("th", _label(ranks), scope="row"),
             *[tag("td")] * (width - len(cells)),
             *(tag("td", letter, class_=css, title=title) for letter, css, title in cells),
-            class_=None if scene.culprits.isdisjoint(ranks) else "culprit",
+            class_=None if reported.culprits.isdisjoint(ranks) else "culprit",
         )
         for cells, ranks in rows[:MAX_ROWS]
     )

@@ -68,10 +68,10 @@ class GrpcServer:
 
         async def answer(request: Any, context: Any) -> Any:
             with self._tracing.span("infer" if name == "ModelInfer" else name, _metadata(context)) as said:
-                return await told_answer(request, context, said)
+                return await counted_answer(request, context, said)
 
-        async def told_answer(request: Any, context: Any, said: dict[str, Any]) -> Any:
-            started, status, told = time.monotonic(), "CANCELLED", ""
+        async def counted_answer(request: Any, context: Any, said: dict[str, Any]) -> Any:
+            started, status, error_text = time.monotonic(), "CANCELLED", ""
             ident = request_id(str(_metadata(context).get("x-request-id", "")))
             model = getattr(request, "model_name", "") if name == "ModelInfer" else ""
             try:
@@ -81,15 +81,15 @@ class GrpcServer:
                 status = "OK"
                 return response
             except RequestError as error:
-                status, told = error.grpc, str(error)
+                status, error_text = error.grpc, str(error)
             except Exception:  # a fault of ours: the client is told as little as can be, the log all of it
                 log.exception("request %s failed", ident)
-                status, told = "INTERNAL", f"an error inside the server; its log has it under {ident}"
+                status, error_text = "INTERNAL", f"an error inside the server; its log has it under {ident}"
             finally:
                 self._numbers.count("grpc", model if status not in ("NOT_FOUND", "CANCELLED") else "", status, started)
-                log_request("grpc", ident, name, status, started, model, told)
-                said.update(method=name, model=model, status=status, id=ident, error=told)
-            await context.abort(getattr(grpc.StatusCode, status), _plain(told))
+                log_request("grpc", ident, name, status, started, model, error_text)
+                said.update(method=name, model=model, status=status, id=ident, error=error_text)
+            await context.abort(getattr(grpc.StatusCode, status), _plain(error_text))
             return None
 
         return answer

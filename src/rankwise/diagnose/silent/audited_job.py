@@ -31,7 +31,7 @@ class DataPass:
         return any(batch.backwards > self.begun.backwards for batch in self.batches.values())
 
 
-class Scene:
+class AuditedJob:
     """All ranks that were audited."""
 
     def __init__(self, job: JobEvidence) -> None:
@@ -104,8 +104,8 @@ def num_backwards(pattern: str) -> int:
     return sum(letter in BACKWARDS for letter in pattern)
 
 
-def _loaders_of(scene: Scene, rank: int) -> dict[tuple[Frame | None, int], list[DataPass]]:
-    audit = scene.audits[rank]
+def _loaders_of(audited: AuditedJob, rank: int) -> dict[tuple[Frame | None, int], list[DataPass]]:
+    audit = audited.audits[rank]
     drawn: dict[tuple[int, int], dict[int, Drawn]] = {}
     for one in audit.drawn:
         drawn.setdefault((one.loader, one.p), {})[one.n] = one
@@ -117,7 +117,7 @@ def _loaders_of(scene: Scene, rank: int) -> dict[tuple[Frame | None, int], list[
     found: dict[tuple[Frame | None, int], list[DataPass]] = {}
     for begun in audit.passes:
         if begun.loader not in keys:
-            made = scene.frame(rank, begun.made)
+            made = audited.frame(rank, begun.made)
             keys[begun.loader] = (made, sum(frame == made for frame, _ in keys.values()))
         at = (begun.loader, begun.n)
         found.setdefault(keys[begun.loader], []).append(DataPass(begun, drawn.get(at, {}), batches.get(at, {}), ended.get(at)))

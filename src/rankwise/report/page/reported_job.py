@@ -16,7 +16,7 @@ _LIBRARY_ROOT = re.compile(r"^.*(?:site-packages|dist-packages|/lib/python3[^/]*
 
 
 @dataclass(frozen=True)
-class Scene:
+class ReportedJob:
     """One job, seen through its verdict; only the root cause names culprits."""
 
     job: JobEvidence
@@ -47,11 +47,11 @@ class Scene:
         return lines[frame.line - 1].strip() if 0 < frame.line <= len(lines) else ""
 
 
-def make_scene(job: JobEvidence, findings: Iterable[Finding]) -> Scene:
+def reported_job(job: JobEvidence, findings: Iterable[Finding]) -> ReportedJob:
     found = tuple(findings)
     culprits = frozenset(place.rank for finding in found[:1] for place in finding.culprits if place.rank is not None)
     waiting = {wait.rank: wait for finding in reversed(found) for wait in finding.waiting if wait.rank is not None}
-    return Scene(
+    return ReportedJob(
         job,
         found,
         culprits,
