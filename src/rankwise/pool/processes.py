@@ -335,6 +335,9 @@ class Processes:
                 self._answers.not_built(worker, message, now)
             elif message[0] == "ready":
                 self.lifecycle.ready(worker, message[1])
+            if worker.handle.lacks_segment and message is not None and message[0] in ("one", "done"):
+                worker.is_ready = False  # it would go on putting results where nobody here can read them
+                worker.handle.kill()
             self._plan_waiting(now)
         self.state.settle()
 

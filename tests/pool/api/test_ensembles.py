@@ -93,7 +93,11 @@ def test_outputs_that_do_not_fit_each_other(merge: Any, outputs: list[Any]) -> N
 
 
 @pytest.mark.parametrize(
-    "output", [torch.ones(3, 0), np.ones((3, 0)), torch.ones(2, 3).to_sparse(), torch.ones(2, 3).to(torch.float8_e4m3fn), 0.5]
+    "output",
+    [
+        *(torch.ones(3, 0), np.ones((3, 0)), torch.ones(2, 3).to_sparse(), torch.ones(2, 3).to(torch.float8_e4m3fn), 0.5),
+        *(torch.tensor([[0.1, torch.nan]]), np.array([[0.1, np.nan]])),
+    ],
 )
 def test_outputs_that_cannot_be_voted_over(output: Any) -> None:
     with pytest.raises(UsageError, match="no vote"):

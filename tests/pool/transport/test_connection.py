@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from rankwise.pool.transport.connection import Receiver, pair, send
+import errno
+import os
+from typing import Any
+
+import pytest
+import torch
+
+from rankwise.pool import Model, Pool
+from rankwise.pool.memory.shared_memory import Segment
+from rankwise.pool.schedule.state import Seat
+from rankwise.pool.transport.connection import Receiver, WorkerHandle, pair, send
 
 
 def test_what_was_said_before_the_end_still_counts_and_the_end_is_no_error() -> None:
@@ -14,3 +24,60 @@ def test_what_was_said_before_the_end_still_counts_and_the_end_is_no_error() -> 
         receiver = Receiver(ours)
 
         assert [receiver.receive(wait=True), receiver.receive(wait=True)] == [("done", 2), None]
+
+
+def test_a_segment_that_cannot_be_had_keeps_its_number() -> None:
+    handle = WorkerHandle(1, Seat("cpu", 1))
+    segments = [Segment.create(4096, "test") for _ in range(2)]
+    for number, segment in enumerate(segments):
+        segment.map[:1] = bytes([number])
+
+    handle.receiver.fds = [os.dup(segments[0].fd)]
+    handle.add_segment(4096)
+    handle.add_segment(4096)  # the kernel had no number left for its descriptor
+    handle.receiver.fds = [os.dup(segments[1].fd)]
+    handle.add_segment(4096)
+
+    assert [handle.segments[0].map[0], handle.segments[2].map[0]] == [0, 1]
+    with pytest.raises(OSError, match="cannot be read in this process"):
+        _ = handle.segments[1].map
+    handle.close()
+    for segment in segments:
+        segment.close()
+
+
+def test_a_result_that_cannot_be_mapped_fails_and_the_next_ones_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Pool({"widening": Model("tests.pool.models:linear", kwargs={"outputs": 100_000})}, workers=1, seed=0) as pool:
+        before = pool.submit("widening", torch.ones(1, 10)).result().clone()
+        adopted, calls = Segment.adopted, []
+
+        def refused(fd: int, size: int) -> Any:
+            calls.append(fd)
+            if len(calls) > 1:
+                return adopted(fd, size)
+            os.close(fd)
+            raise OSError(errno.ENOMEM, "no room")
+
+        monkeypatch.setattr(Segment, "adopted", refused)
+        kept: list[torch.Tensor] = []
+        with pytest.raises(OSError, match="no room"):
+            while True:  # until the worker needs another segment
+                kept.append(pool.submit("widening", torch.ones(64, 10)).result())
+
+        after = pool.submit("widening", torch.ones(1, 10)).result()
+
+    assert torch.equal(before, after)
+    assert all(torch.equal(result, before.expand_as(result)) for result in kept)
+
+
+def test_a_worker_that_cannot_be_made_leaves_no_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+
+    def refused(flags: int) -> Any:
+        raise OSError(errno.EMFILE, "too many")
+
+    monkeypatch.setattr(os, "pipe2", refused)
+    with pytest.raises(OSError, match="too many"):
+        WorkerHandle(1, Seat("cpu", 1))
+
+    assert len(os.listdir("/proc/self/fd")) == before

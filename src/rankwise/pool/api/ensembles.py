@@ -287,6 +287,8 @@ def _labels(output: Any) -> np.ndarray[Any, Any]:
         "a vote is over labels (integers, booleans, words), or over scores, with one for each class in the last dimension",
     )
     try:
+        if hasattr(output, "shape") and bool((output != output).any()):
+            raise ValueError("some scores are not a number (NaN), which argmax would take for the largest")
         if torch is not None and isinstance(output, torch.Tensor):  # numpy does not know all of its types
             output = (output.argmax(-1) if output.is_floating_point() and output.dim() else output).detach().cpu().numpy()
         array = np.asarray(output)

@@ -35,7 +35,7 @@ from rankwise.pool.memory.encoding import (
     unpack,
     widened,
 )
-from rankwise.pool.memory.shared_memory import Arena, Segment, Slot, copy_into, leased, rounded, to_tensor
+from rankwise.pool.memory.shared_memory import Arena, LostSegment, Segment, Slot, copy_into, leased, rounded, to_tensor
 from rankwise.sizes import bytes_text
 
 
@@ -264,7 +264,7 @@ class Wanted(Protocol):
 class Reader:
     """Turns answers of one worker into values. Outlives the worker, where results of it stand on its lane."""
 
-    def __init__(self, segments: list[Segment], free: Callable[[int], None], arena: Arena, soft_limit: int) -> None:
+    def __init__(self, segments: Sequence[Segment | LostSegment], free: Callable[[int], None], arena: Arena, soft_limit: int) -> None:
         self._segments, self._free, self._arena, self._limit = segments, free, arena, soft_limit // 2
         self._leased_bytes = 0
         self._ended: deque[int] = deque()  # bytes of leases that are over; finalizers add to it, wherever they run

@@ -39,10 +39,19 @@ class Segment:
         fd = os.memfd_create(name, os.MFD_CLOEXEC)
         try:
             os.ftruncate(fd, size)
-            return cls(fd, size)
-        except OSError as error:  # RLIMIT_FSIZE, RLIMIT_AS
+        except OSError as error:  # RLIMIT_FSIZE
             os.close(fd)
-            raise OSError(error.errno, f"{size} bytes of shared memory cannot be had: {error.strerror}") from None
+            raise _cannot_be_had(size, error) from None
+        return cls.adopted(fd, size)
+
+    @classmethod
+    def adopted(cls, fd: int, size: int) -> Segment:
+        """Of a descriptor that is ours from now on."""
+        try:
+            return cls(fd, size)
+        except OSError as error:  # RLIMIT_AS
+            os.close(fd)
+            raise _cannot_be_had(size, error) from None
 
     def fault_in(self, size: int) -> None:
         """Touch the first bytes now rather than in the first request; a kernel before 5.14 refuses, which only costs time."""
@@ -60,6 +69,24 @@ class Segment:
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
+
+
+class LostSegment:
+    """In the place of a segment that could not be mapped in this process; whoever wants to read it is told why."""
+
+    def __init__(self, size: int, error: OSError) -> None:
+        self.size, self._error = size, error
+
+    @property
+    def map(self) -> Any:
+        raise OSError(self._error.errno, f"a result cannot be read in this process: {self._error.strerror}")
+
+    def close(self) -> None:
+        pass
+
+
+def _cannot_be_had(size: int, error: OSError) -> OSError:
+    return OSError(error.errno, f"{size} bytes of shared memory cannot be had: {error.strerror}")
 
 
 def copy_into(target: np.ndarray[Any, Any], source: np.ndarray[Any, Any]) -> None:
@@ -300,7 +327,7 @@ _held: set[_Lease] = set()
 
 
 def leased(
-    segment: Segment, offset: int, dtype: str, shape: tuple[int, ...], release: Callable[[Any], None], slot: Any
+    segment: Segment | LostSegment, offset: int, dtype: str, shape: tuple[int, ...], release: Callable[[Any], None], slot: Any
 ) -> np.ndarray[Any, Any]:
     """An array on lane memory; `release(slot)` is called at its end, in whatever thread that is, so it must not wait for a lock."""
     array: np.ndarray[Any, Any] = np.ndarray(shape, NUMPY[dtype], segment.map, offset)

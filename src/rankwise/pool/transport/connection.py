@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import ctypes
+import errno
 import marshal
 import os
 import select
@@ -13,11 +14,12 @@ import struct
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
 from rankwise.pool.errors import Death
-from rankwise.pool.memory.shared_memory import Segment
+from rankwise.pool.memory.shared_memory import LostSegment, Segment
 from rankwise.pool.schedule.state import Seat
 from rankwise.pyspy import NoStack, read_threads
 
@@ -251,13 +253,20 @@ class WorkerHandle:
         self.sock, self._theirs = pair()
         self.send = self.sock.send  # looked up once
         self.receiver = Receiver(self.sock)
-        self.page = StatusPage(Segment.create(SIZE, "rankwise-status"))
-        self.crash = os.memfd_create("rankwise-crash", os.MFD_CLOEXEC)
-        self._life_line, self._life = os.pipe2(os.O_CLOEXEC)  # when our end is closed, by whatever, the kernel ends the worker
+        with ExitStack() as undo:  # where descriptors run out, each try would leave some open for good
+            undo.callback(self.sock.close)
+            undo.callback(self._theirs.close)
+            self.page = StatusPage(Segment.create(SIZE, "rankwise-status"))
+            undo.callback(self.page.segment.close)
+            self.crash = os.memfd_create("rankwise-crash", os.MFD_CLOEXEC)
+            undo.callback(os.close, self.crash)
+            self._life_line, self._life = os.pipe2(os.O_CLOEXEC)  # when our end is closed, by whatever, the kernel ends the worker
+            undo.pop_all()
         self.pid: int | None = None  # None until it runs: a signal to 0 would reach our whole process group
         self.pidfd = -1
         self.known_segments = 0  # of the arena, that the worker has been given
-        self.segments: list[Segment] = []  # of its outputs
+        self.segments: list[Segment | LostSegment] = []  # of its outputs
+        self.lacks_segment = False
         self.is_closed = False
         self.is_gone = False  # its process has ended, or is about to
         self.is_orphan = False  # the process it was forked from is gone, so its exit code will not be reported
@@ -304,7 +313,14 @@ class WorkerHandle:
             select.select([self.pidfd], [], [], seconds)
 
     def add_segment(self, size: int) -> None:
-        self.segments.append(Segment(self.receiver.fds.pop(0), size))
+        """One that cannot be had here keeps its number, or results would be read from another in its place."""
+        try:
+            if not self.receiver.fds:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))  # the kernel drops what finds no free number
+            self.segments.append(Segment.adopted(self.receiver.fds.pop(0), size))
+        except OSError as error:
+            self.segments.append(LostSegment(size, error))
+            self.lacks_segment = True
 
     def death(self, exit_code: int | None, out_of_memory: bool = False, is_guess: bool = False) -> Death:
         if self.verdict is not None:
