@@ -126,8 +126,8 @@ def too_large(model: str, nbytes: int, device: str, limit: int) -> ModelUnavaila
     )
 
 
-def no_worker(why: str) -> PoolError:
-    return PoolError(_found("RW809", "the pool's workers cannot be started", why))
+def no_worker(why: str, instead: tuple[str, ...] = ()) -> PoolError:
+    return PoolError(_found("RW809", "the pool's workers cannot be started", why, instead=instead))
 
 
 def missing_main_guard() -> MissingMainGuard:

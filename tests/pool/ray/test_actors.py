@@ -6,8 +6,12 @@ import marshal
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from rankwise.pool.ray import actors
 from rankwise.pool.ray.actors import _TOGETHER, ActorHandle
 from rankwise.pool.ray.cluster import Placement, Share
+from rankwise.version import __version__
 
 
 class Method:
@@ -44,3 +48,20 @@ def test_large_inputs_travel_together_while_the_actor_has_enough_to_do() -> None
         actor.add(number, large_task())
     actor.flush(0.0)
     assert [len(call) for call in run.calls] == [1, 1, _TOGETHER, 1]
+
+
+def test_a_node_with_another_rankwise_is_not_used() -> None:
+    actors._check_version("here", __version__)
+    for version in ("0.0.1", None):
+        with pytest.raises(RuntimeError, match=rf"node there has rankwise .*, and this program has {__version__}"):
+            actors._check_version("there", version)
+
+
+def test_why_an_actor_could_not_be_started_is_told() -> None:
+    """As Ray 2.60 says it where rankwise is not installed on a node."""
+    first = "The actor died because of an error raised in its creation task, ray::PoolActor.__init__() (pid=1)"
+    text = f"{first}\n  File x\nModuleNotFoundError: No module named 'rankwise'"
+    assert actors._told(RuntimeError(text)) == "it could not be started: ModuleNotFoundError: No module named 'rankwise'"
+    assert (
+        actors._told(RuntimeError("The actor is dead because its node has died.\nmore")) == "The actor is dead because its node has died."
+    )

@@ -21,6 +21,7 @@ from rankwise.pool.schedule.state import ModelState, derived
 from rankwise.pool.schedule.tasks import Task, TaskFuture
 from rankwise.pool.stats import Counters
 from rankwise.pool.workers.fork_server import pause_s
+from rankwise.version import __version__
 
 log = logging.getLogger("rankwise.pool")
 _UNHEARD = 2  # messages on their way to an actor, where it has enough to do: what comes meanwhile travels together
@@ -181,7 +182,8 @@ class ActorSet:
         self._engine.counters.restarts += 1
         self._early_deaths = 0 if was_ready else self._early_deaths + 1
         self._not_before = time.monotonic() + pause_s(self._early_deaths)
-        log.warning("actor %d on node %s is gone (%s); it is replaced", actor.number, actor.host or "unknown", why)
+        where = actor.host or actor.node[:12] or "unknown"
+        log.warning("actor %d on node %s is gone (%s); it is replaced", actor.number, where, why)
         if self._early_deaths >= _MAX_EARLY and not self.ready:
             self._engine.break_all(f"{_MAX_EARLY} actors in a row died before they were ready; the last one: {why}")
 
@@ -208,6 +210,7 @@ class ActorSet:
         try:
             facts = self._ray.get(actor.handle.begin.remote())
             actor.node, actor.host, actor.pid = facts["node"], facts["host"], facts["pid"]
+            _check_version(actor.host, facts.get("rankwise"))
             self._engine.arrived(actor)
             calls = deque(actor.answers.remote() for _ in range(_LISTENING))
             while not self.stopped.is_set():
@@ -233,9 +236,17 @@ class ActorSet:
         self._engine.lost(actor, _told(error), is_its_own)
 
 
+def _check_version(host: str, version: str | None) -> None:
+    """Messages between two versions might be read as something else than was meant."""
+    if version != __version__:
+        raise RuntimeError(f"node {host} has rankwise {version or 'of another version'}, and this program has {__version__}")
+
+
 def _told(error: Exception) -> str:
-    """The lines of Ray's long text that say something."""
+    """The lines of Ray's long text that say something; of an exception at its start (rankwise may be missing there), the exception."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if any("creation task" in line for line in lines[:1]):
+        return f"it could not be started: {lines[-1]}"[:600]
     return " ".join([line for line in lines if "died" in line or "dead" in line][:2] or lines[:1])[:600]
 
 

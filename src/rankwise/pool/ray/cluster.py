@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import socket
 import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,9 +15,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from rankwise.errors import UsageError
-from rankwise.pool.errors import no_worker
+from rankwise.pool.errors import PoolError, no_worker
 from rankwise.sizes import bytes_text
 
+_LISTENS_S = 10.0
 _joined = threading.Lock()
 _pools = 0  # that are open and use a connection that one of them has made
 
@@ -152,12 +154,32 @@ def connect(address: str | None) -> bool:
             _pools += bool(_pools)
             return bool(_pools)
         try:
+            _check_listens(address)
             ray.init(address=address, logging_level=logging.WARNING)
-        except (ConnectionError, ValueError, RuntimeError, OSError) as error:
-            where = f"at {address}" if address else "here"
-            raise no_worker(f"there is no Ray cluster {where}: {str(error).splitlines()[0]}") from error
+        except (ConnectionError, ValueError, RuntimeError, OSError, ray.exceptions.RayError) as error:
+            raise _not_joined(address, error) from error
         _pools = 1
         return True
+
+
+def _check_listens(address: str | None) -> None:
+    """OSError at once where nobody listens; Ray itself would try for minutes."""
+    host, _, port = (address or "").rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), _LISTENS_S).close()
+
+
+def _not_joined(address: str | None, error: BaseException) -> PoolError:
+    """There may be one that lets nobody in without its token, or has other versions: Ray's own words say which, the first cause last."""
+    reasons = []
+    cause: BaseException | None = error
+    while cause is not None:
+        lines = str(cause).strip().splitlines()
+        reasons.append(" ".join(" ".join(lines[-1:] if "Traceback" in str(cause) else lines).split())[:300])
+        cause = cause.__cause__
+    where = f"at {address}" if address else "of this machine"
+    steps = ("see whether it runs: ray status", "see that Ray's and Python's versions are those of the cluster: python -V; ray --version")
+    return no_worker("\n".join([f"the Ray cluster {where} could not be joined", *dict.fromkeys(filter(None, reasons))]), instead=steps)
 
 
 def disconnect() -> None:

@@ -44,6 +44,7 @@ from rankwise.pool.memory.shared_memory import Slot, rounded
 from rankwise.pool.processes import Processes, staffed
 from rankwise.pool.ray.cluster import Placement
 from rankwise.pool.schedule.state import ModelState
+from rankwise.version import __version__
 
 LARGE_BYTES = 64 << 10  # from here on an array is worth an object of its own
 _LONGEST = 20_000  # bytes of an exception, or of its traceback
@@ -76,10 +77,11 @@ class PoolActor:
         self._calls, self._told, self._busy = 0, 0.0, [(0, 0.0)] * len(self._states)
 
     def begin(self) -> dict[str, Any]:
-        """Answered as soon as the actor is there: where that is."""
+        """Answered as soon as the actor is there: where that is, and what it understands."""
         import ray
 
-        return {"node": ray.get_runtime_context().get_node_id(), "host": socket.gethostname(), "pid": os.getpid()}
+        node = ray.get_runtime_context().get_node_id()
+        return {"node": node, "host": socket.gethostname(), "pid": os.getpid(), "rankwise": __version__}
 
     def run(self, message: bytes, has_torch: bool, *arrays: np.ndarray[Any, Any]) -> None:
         """Each task with the number of the first of the arrays that are its own. `has_torch`: the caller has imported it, so that
