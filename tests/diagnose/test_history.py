@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankwise.diagnose.history import find_divergence, has_unusual_step, history_of, times_followed
+from rankwise.evidence.flight import log_from_calls
 from rankwise.evidence.records import Call, JobEvidence
-from tests.diagnose.jobs import NOW_NS, SECOND, did, ended, job, log_of, rank, root, stack_of, waiting
+from tests.diagnose.jobs import NOW_NS, SECOND, did, ended, job, log_of, model, new_group, rank, root, stack_of, waiting
 from tests.diagnose.jobs import Slot as S
 from tests.diagnose.simulation import start
 
@@ -87,6 +88,31 @@ def with_evaluations(mine: str, other: str) -> JobEvidence:
         log.created_ns[:] = array("Q", [min(first, told[0].started_ns - 1), *rest])
         made.append(replace(rank(r, []), calls=told, collectives=log))
     return job(made[0], ended(made[1]))
+
+
+def test_evaluations_without_buffers_are_quiet_though_torchs_record_died_with_the_rank() -> None:
+    told = with_evaluations("abEEcd", "abcd")
+    dead = replace(told.ranks[0], collectives=log_from_calls(told.ranks[0].calls), models=(model(),))
+    again = replace(told, ranks={**told.ranks, 0: dead})
+    with_buffers = replace(dead, models=(replace(model(), has_buffers=True),))
+
+    assert find_divergence(again, 0, 1) is None
+    assert find_divergence(replace(again, ranks={**told.ranks, 0: with_buffers}), 0, 1) is not None
+
+
+def test_rows_of_a_mesh_are_in_step_in_groups_of_their_own() -> None:
+    """Ranks 0 and 1 of one tensor-parallel group, 2 and 3 of the other; 0 and 2 share the third group, of data parallelism."""
+    groups = (new_group(0, 1, name="1"), new_group(2, 3, name="2"), new_group(0, 2, name="3"))
+    mine, theirs = (["1", "1", "3"] * 3, ["2", "2", "3"] * 3)
+    steps = [
+        replace(rank(r, []), groups=groups, calls=tuple(replace(c, group=g) for c, g in zip(calls("ttg" * 3), names, strict=True)))
+        for r, names in ((0, mine), (2, theirs))
+    ]
+    extra = replace(steps[0], calls=(*steps[0].calls[:6], *[replace(c, group="3") for c in calls("x")], *steps[0].calls[6:]))
+
+    assert find_divergence(job(*steps), 0, 2, "3") is None
+    found = find_divergence(job(extra, ended(steps[1])), 0, 2, "3")
+    assert found is not None and found.next is not None and found.next.stack == calls("x")[0].stack
 
 
 def test_calls_that_left_the_ring_are_left_out_on_both_sides() -> None:

@@ -15,6 +15,7 @@ from tests.diagnose.jobs import (
     Slot,
     alarms,
     busy,
+    calls_of,
     did,
     elsewhere,
     expect,
@@ -23,6 +24,8 @@ from tests.diagnose.jobs import (
     job,
     main_thread,
     new_group,
+    numbered,
+    raised,
     rank,
     root,
     stack_of,
@@ -56,6 +59,44 @@ def test_rw212_everybody_receives_first(op: str, world_size: int) -> None:
 
     assert (found.code, found.certain, found.deadlock) == ("RW212", True, True)
     assert op in found.summary and "send" in found.summary
+
+
+STAGES = """
+def average(loss):
+    if stages.is_last:  # <- guard
+        dist.all_reduce(loss)  # <- reduce
+def step():
+    dist.send(x, 1)  # <- send
+for batch in data:
+    average(step())
+"""
+
+
+@pytest.mark.parametrize("earlier", [3, 0])
+def test_rw208_a_collective_of_the_peers_that_this_rank_never_came_to(earlier: int) -> None:
+    """The stages of a pipeline have exchanged batches before: the last one's all_reduce over all ranks is the call too many."""
+    source, lines = numbered(STAGES)
+    send, reduce = [f"train.py:{lines['send']} step", "train.py:8 main"], [f"train.py:{lines['reduce']} average", "train.py:8 main"]
+    first, last = in_call(0, "send", send, peer=1), waiting(1, "all_reduce", reduce)
+    sent = calls_of(did("send", times=earlier, at=send, peer=1), ended_ns=NOW_NS - 50 * SECOND)
+    taken = calls_of(did("recv", times=earlier, at="train.py:9 step", peer=0), ended_ns=NOW_NS - 50 * SECOND)
+    stages = replace(first, calls=(*sent, *first.calls)), replace(last, calls=(*taken, *last.calls))
+    evidence = job(*stages, sources={"train.py": source})
+
+    found = root(evidence)
+
+    if earlier:
+        expect(found, "RW208", [1], "only rank 1 called all_reduce", "stages.is_last", certain=False)
+        assert lines["guard"] in {place.line for place in found.culprits}
+    else:
+        expect(found, "RW212", [0, 1], certain=False)
+
+
+def test_rw212_a_connection_lost_in_the_wait_of_a_receive() -> None:
+    evidence = rank(1, [*FIVE, Slot("irecv", at="pipe.py:8 pull", peer=0)])
+    lost = raised(evidence, "RuntimeError", "Connection closed by peer [127.0.0.1]:44960", "pipe.py:9 pull", ago_s=9)
+
+    expect(root(job(finished(0), lost, exit_code=1)), "RW212", [0], "rank 1 waits in irecv from rank 0", "has ended")
 
 
 def test_rw212_the_peer_has_ended() -> None:

@@ -346,10 +346,12 @@ def _headline(blame: Blame, sides: list[Side], divergence: Divergence | None) ->
     }[blame.code]
 
 
-def find_out_of_step(job: JobEvidence, states: RankStates, book: SourceBook) -> Finding | None:
-    """Ranks that were not in step any more when a collective failed on one of them: what it failed with is only the echo."""
+def find_out_of_step(job: JobEvidence, states: RankStates, book: SourceBook, failed: list[int]) -> Finding | None:
+    """Ranks that were not in step any more when a collective failed on some of them: what it failed with is only the echo."""
     sides: dict[object, list[int]] = {}
     last = {rank: history.calls[-1] for rank, e in sorted(job.ranks.items()) if (history := history_of(e)).calls}
+    for rank in failed[:1]:  # of a group: what its other members did
+        last = {r: last[r] for r in members_of(job, last[rank].group, rank) if r in last} if rank in last else last
     for rank, call in last.items():
         sides.setdefault(key_of(call), []).append(rank)
     ordered = sorted(sides.values(), key=lambda ranks: -len(ranks))

@@ -89,18 +89,40 @@ def history_of(evidence: RankEvidence) -> History:
     first = evidence.num_forgotten
     numbered = [(first + i, call) for i, call in enumerate(evidence.calls) if call.op not in _NOT_TOGETHER and not is_beside(call)]
     kept = list(_outermost(numbered))
-    quiet = frozenset(number for number, call in kept if call.op in WRAPPER_CALLS and _made_none(evidence, call))
+    quiet = frozenset(number for number, call in kept if call.op in WRAPPER_CALLS and _made_none(evidence, number - first))
     return History(evidence.rank, tuple(call for _, call in kept), tuple(number for number, _ in kept), first, quiet)
 
 
-def _made_none(evidence: RankEvidence, call: Call) -> bool:
-    """True where torch's own record covers the call and has no collective in it: an evaluation without buffers, a step under no_sync."""
-    times = evidence.collectives.created_ns
+def _with_names_of(evidence: RankEvidence, other: RankEvidence) -> History:
+    """The other's history, with its own groups named as this rank names those in their place: two rows of a mesh do the same in their own groups."""
+    mine = [made for made in evidence.groups if evidence.rank in made.ranks and other.rank not in made.ranks]
+    theirs = [made for made in other.groups if other.rank in made.ranks and evidence.rank not in made.ranks]
+    history = history_of(other)
+    if [len(made.ranks) for made in mine] != [len(made.ranks) for made in theirs]:
+        return history
+    names = {made.name: own.name for made, own in zip(theirs, mine, strict=True)}
+    return replace(history, calls=tuple(replace(call, group=names[call.group]) if call.group in names else call for call in history.calls))
+
+
+def _made_none(evidence: RankEvidence, i: int) -> bool:
+    """True where a call is known to have called no collective: an evaluation without buffers, a step under no_sync."""
+    call, times = evidence.calls[i], evidence.collectives.created_ns
     if call.op == "forward" and not any(call.mode):
         return False  # one of training: its backward reduces gradients, whatever the forward itself did
-    if evidence.collectives.is_partial or call.is_open or not times or not times[0] <= call.started_ns <= call.ended_ns <= times[-1]:
+    if evidence.collectives.is_partial:  # torch's own record died with the process
+        following = evidence.calls[i + 1 : i + 2]
+        is_over = not call.is_open and all(one.started_ns >= call.ended_ns for one in following)
+        return call.op == "forward" and is_over and _broadcasts_nothing(evidence)
+    if call.is_open or not times or not times[0] <= call.started_ns <= call.ended_ns <= times[-1]:
         return False
     return bisect_left(times, call.started_ns) == bisect_right(times, call.ended_ns)
+
+
+def _broadcasts_nothing(evidence: RankEvidence) -> bool:
+    """Whether DDP has nothing to send in a forward: models without buffers, or told to leave them alone."""
+    has_buffers = any(model.has_buffers for model in evidence.models)
+    told_not_to = bool(evidence.audit.wrappers) and not any(one.broadcast_buffers for one in evidence.audit.wrappers)
+    return bool(evidence.models) and (not has_buffers or told_not_to)
 
 
 def is_beside(call: Call) -> bool:
@@ -122,7 +144,7 @@ def _outermost(numbered: list[tuple[int, Call]]) -> Iterator[tuple[int, Call]]:
 
 def find_divergence(job: JobEvidence, rank: int, other: int, group: str = "0") -> Divergence | None:
     """The place from which on two ranks were not in step any more; None where one is only further than the other."""
-    mine, theirs = _from_the_same_call(history_of(job.ranks[rank]), history_of(job.ranks[other]))
+    mine, theirs = _from_the_same_call(history_of(job.ranks[rank]), _with_names_of(job.ranks[rank], job.ranks[other]))
     mine, theirs = _without_quiet_of_its_own(mine, theirs), _without_quiet_of_its_own(theirs, mine)
     start = _common_prefix(mine, theirs)
     if start is None:
