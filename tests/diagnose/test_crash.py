@@ -312,6 +312,31 @@ def test_gloo_aborts_a_rank_in_a_group_whose_members_are_out_of_step() -> None:
     expect(root(evidence), "RW208", [0], "only rank 0 called all_reduce; rank 2 waits", certain=False, at="train.py:9")
 
 
+def test_rw401_says_what_the_exception_of_a_library_came_from() -> None:
+    message = """Caught RuntimeError in DataLoader worker process 0.
+Original Traceback (most recent call last):
+  File "/venv/lib/python3.11/site-packages/nibabel/loadsave.py", line 102, in load
+    raise ImageFileError(f"Empty file: '{filename}'")
+nibabel.filebasedimages.ImageFileError: Empty file: 'img5.nii.gz'
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "/venv/lib/python3.11/site-packages/monai/transforms/transform.py", line 185, in apply_transform
+    raise RuntimeError(f"applying transform {transform}") from e
+RuntimeError: applying transform LoadImaged
+"""
+    found = root(job(waiting(0), raised(busy(1), "RuntimeError", message), exit_code=1))
+
+    expect(
+        found,
+        "RW401",
+        [1],
+        "applying transform LoadImaged",
+        "it came from nibabel.filebasedimages.ImageFileError: Empty file: 'img5.nii.gz'",
+    )
+
+
 def test_rw405_shows_what_the_exception_said() -> None:
     crashed = killed(busy(1), signal.SIGABRT)
     assert crashed.ended is not None

@@ -157,6 +157,26 @@ def test_rw218_two_ranks_wait_for_each_other_in_two_groups(recorder: bool) -> No
     expect(root(evidence), "RW218", [0, 1], "different groups", "rank 0", "rank 1")
 
 
+@pytest.mark.parametrize("is_usual", [True, False])
+def test_a_call_that_was_never_made_before_is_no_matter_of_order(is_usual: bool) -> None:
+    """Ranks 0 and 1 save a checkpoint together with all ranks; 2 and 3 are in their next step, each in a group with one of the two."""
+    groups = tuple(new_group(*members, name=str(name)) for name, members in enumerate(((0, 2), (1, 3)), 1))
+    past = {r: did(times=9, at="train.py:7 step", group=str(1 + r % 2)) for r in range(4)}
+    if not is_usual:
+        past = {r: did("barrier", times=2, at="train.py:3 main") for r in range(4)}
+    evidence = job(
+        *[waiting(r, "gather_object", "train.py:9 save", after=past[r], groups=groups) for r in (0, 1)],
+        *[waiting(r, "all_reduce", "train.py:7 step", group=str(1 + r % 2), after=past[r], groups=groups) for r in (2, 3)],
+    )
+
+    found = root(evidence)
+
+    if is_usual:
+        expect(found, "RW208", [0, 1], "only ranks 0, 1 called gather_object", certain=False, at="train.py:9")
+    else:
+        assert found.code == "RW218"
+
+
 def test_rw218_a_circle_of_three() -> None:
     evidence = job(*[waiting(r, group=str(r + 1), at=f"grid.py:{r + 5} step", groups=ROWS) for r in range(3)])
 

@@ -45,6 +45,7 @@ _NCCL_SAYS = (
     ("invalid device ordinal", "RW122", "this host has fewer GPUs than the number that was asked for"),
     ("bootstrap : no socket interface", "RW108", "no network interface fits NCCL_SOCKET_IFNAME"),
 )
+_DIRECT_CAUSE = "The above exception was the direct cause of the following exception"
 _CUDA_LATER = ("device-side assert", "illegal memory access", "unspecified launch failure", "misaligned address", "cuda error: an illegal")
 _SURFACED = (
     "CUDA reports an error when the next call notices it: the named line is where it surfaced, the kernel that failed was started "
@@ -173,6 +174,8 @@ def _from_raise(job: JobEvidence, states: RankStates, book: SourceBook, root: _E
         failed = f"failed: {told[1]}"
     elif any(words in text for words in _CUDA_LATER):
         why = _SURFACED
+    if origin := _origin_of(raised):
+        why = f"it came from {origin}; {why}"
     ranks = [end.rank for end in together]
     return load_cause(code).finding(
         f"{ranks_text(ranks)} {failed}",
@@ -182,6 +185,16 @@ def _from_raise(job: JobEvidence, states: RankStates, book: SourceBook, root: _E
         why=why,
         deadlock=True,
     )
+
+
+def _origin_of(raised: Raised) -> str:
+    """Of an exception raised `from` another, as a library does that says which of its steps failed: the first one, which says why."""
+    for text in (raised.message, raised.text):
+        first, chained, _ = text.partition(_DIRECT_CAUSE)
+        lines = [line.strip() for line in first.splitlines() if line.strip() and not line.startswith(" ")]
+        if chained and lines:
+            return lines[-1][:200]
+    return ""
 
 
 def _last_error(message: str) -> str:
