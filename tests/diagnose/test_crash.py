@@ -22,6 +22,7 @@ from tests.diagnose.jobs import (
     before_init,
     busy,
     cast,
+    did,
     echo,
     elsewhere,
     ended,
@@ -31,6 +32,7 @@ from tests.diagnose.jobs import (
     job,
     killed,
     model,
+    new_group,
     numbered,
     others,
     raised,
@@ -291,6 +293,48 @@ def test_rw204_gloo_aborts_a_rank_that_is_sent_more_than_it_expects() -> None:
 
     expect(found, "RW204", [1], "all_to_all_single", "sizes", certain=False)
     assert "384 vs 256" in found.why
+
+
+def test_gloo_aborts_a_rank_in_a_group_whose_members_are_out_of_step() -> None:
+    """Ranks 1 and 3 are in groups of their own: what counts is what the members of the failed call's group did."""
+    said = "[enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 384 vs 4. Received data size doesn't match expected size."
+    groups = tuple(new_group(*members, name=str(name)) for name, members in enumerate(((0, 1), (2, 3), (0, 2), (1, 3)), 1))
+    past = [did(group="1", at="tp.py:4 f"), did(group="2", at="tp.py:4 f"), did(group="3", at="dp.py:7 sync")]
+    crashed = killed(waiting(0, "all_reduce", "train.py:9 log", group="3", after=[*past[0], *past[2]] * 3, groups=groups), signal.SIGABRT)
+    assert crashed.ended is not None
+    evidence = job(
+        replace(crashed, ended=replace(crashed.ended, said=said)),
+        waiting(1, "all_reduce", "tp.py:4 f", group="1", groups=groups),
+        waiting(2, "all_reduce", "dp.py:7 sync", group="3", after=[*[*past[1], *past[2]] * 3, *past[1]], groups=groups),
+        waiting(3, "all_reduce", "tp.py:4 f", group="2", groups=groups),
+    )
+
+    expect(root(evidence), "RW208", [0], "only rank 0 called all_reduce; rank 2 waits", certain=False, at="train.py:9")
+
+
+def test_rw401_says_what_the_exception_of_a_library_came_from() -> None:
+    message = """Caught RuntimeError in DataLoader worker process 0.
+Original Traceback (most recent call last):
+  File "/venv/lib/python3.11/site-packages/nibabel/loadsave.py", line 102, in load
+    raise ImageFileError(f"Empty file: '{filename}'")
+nibabel.filebasedimages.ImageFileError: Empty file: 'img5.nii.gz'
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "/venv/lib/python3.11/site-packages/monai/transforms/transform.py", line 185, in apply_transform
+    raise RuntimeError(f"applying transform {transform}") from e
+RuntimeError: applying transform LoadImaged
+"""
+    found = root(job(waiting(0), raised(busy(1), "RuntimeError", message), exit_code=1))
+
+    expect(
+        found,
+        "RW401",
+        [1],
+        "applying transform LoadImaged",
+        "it came from nibabel.filebasedimages.ImageFileError: Empty file: 'img5.nii.gz'",
+    )
 
 
 def test_rw405_shows_what_the_exception_said() -> None:

@@ -8,9 +8,12 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rankwise.diagnose.divergence import blame_for_divergence
 from rankwise.diagnose.history import find_divergence, has_unusual_step, history_of, times_followed
+from rankwise.evidence.flight import log_from_calls
 from rankwise.evidence.records import Call, JobEvidence
-from tests.diagnose.jobs import NOW_NS, SECOND, did, ended, job, log_of, rank, root, stack_of, waiting
+from rankwise.source.book import SourceBook
+from tests.diagnose.jobs import NOW_NS, SECOND, did, ended, job, log_of, model, new_group, rank, root, stack_of, waiting
 from tests.diagnose.jobs import Slot as S
 from tests.diagnose.simulation import start
 
@@ -46,6 +49,27 @@ def test_the_earliest_difference_counts_though_the_rest_is_alike() -> None:
 
 def test_the_same_call_from_another_line_is_a_twin() -> None:
     assert diverged("abTcabTcab", "abUcabUcab") is None
+
+
+def test_a_call_too_many_is_not_paired_with_the_next_one_that_both_make() -> None:
+    """Rank 0 computes a metric `m` (four collectives) that rank 1 does not, then both the metric `n`: rank 0 is a metric behind."""
+    assert diverged("abmmmmn", "abnnnncd") == ("m", "n")
+
+
+def test_a_player_and_its_trainer_are_told_by_no_condition_on_the_rank() -> None:
+    """Each has lines and a loop of its own, all under conditions on the rank. Rank 1 leaves out the call in which rank 0 waits for it."""
+    ops = {"a": "scatter", "b": "gather_object", "c": "broadcast", "n": "scatter", "o": "gather_object", "p": "broadcast", "x": "barrier"}
+    source = "\n".join(f"if rank == {int(chr(line) > 'm')}: call()" for line in range(1, 130))
+    made = [tuple(replace(c, op=ops[chr(c.stack[0].line)]) for c in calls(text, open_last=True)) for text in ("abcabcab", "nopxnopxnpxn")]
+    own = tuple(replace(call, group="1") if call.op == "barrier" else call for call in made[1])
+    ranks = [replace(rank(r, []), calls=told, groups=(new_group(1, 2, name="1"),)) for r, told in enumerate((made[0], own))]
+    evidence = job(*ranks, sources={"train.py": source})
+
+    found = find_divergence(evidence, 0, 1)
+
+    assert found is not None and found.is_of_roles
+    assert [chr(c.stack[0].line) for c in (found.next, found.next_other) if c is not None] == ["b", "p"]
+    assert blame_for_divergence(evidence, SourceBook.of_job(evidence), found, [0], [1]) is None
 
 
 def test_a_call_from_the_same_line_by_another_way_is_a_nearer_twin() -> None:
@@ -87,6 +111,31 @@ def with_evaluations(mine: str, other: str) -> JobEvidence:
         log.created_ns[:] = array("Q", [min(first, told[0].started_ns - 1), *rest])
         made.append(replace(rank(r, []), calls=told, collectives=log))
     return job(made[0], ended(made[1]))
+
+
+def test_evaluations_without_buffers_are_quiet_though_torchs_record_died_with_the_rank() -> None:
+    told = with_evaluations("abEEcd", "abcd")
+    dead = replace(told.ranks[0], collectives=log_from_calls(told.ranks[0].calls), models=(model(),))
+    again = replace(told, ranks={**told.ranks, 0: dead})
+    with_buffers = replace(dead, models=(replace(model(), has_buffers=True),))
+
+    assert find_divergence(again, 0, 1) is None
+    assert find_divergence(replace(again, ranks={**told.ranks, 0: with_buffers}), 0, 1) is not None
+
+
+def test_rows_of_a_mesh_are_in_step_in_groups_of_their_own() -> None:
+    """Ranks 0 and 1 of one tensor-parallel group, 2 and 3 of the other; 0 and 2 share the third group, of data parallelism."""
+    groups = (new_group(0, 1, name="1"), new_group(2, 3, name="2"), new_group(0, 2, name="3"))
+    mine, theirs = (["1", "1", "3"] * 3, ["2", "2", "3"] * 3)
+    steps = [
+        replace(rank(r, []), groups=groups, calls=tuple(replace(c, group=g) for c, g in zip(calls("ttg" * 3), names, strict=True)))
+        for r, names in ((0, mine), (2, theirs))
+    ]
+    extra = replace(steps[0], calls=(*steps[0].calls[:6], *[replace(c, group="3") for c in calls("x")], *steps[0].calls[6:]))
+
+    assert find_divergence(job(*steps), 0, 2, "3") is None
+    found = find_divergence(job(extra, ended(steps[1])), 0, 2, "3")
+    assert found is not None and found.next is not None and found.next.stack == calls("x")[0].stack
 
 
 def test_calls_that_left_the_ring_are_left_out_on_both_sides() -> None:

@@ -15,6 +15,7 @@ from tests.diagnose.jobs import (
     Slot,
     alarms,
     busy,
+    calls_of,
     did,
     elsewhere,
     expect,
@@ -23,6 +24,8 @@ from tests.diagnose.jobs import (
     job,
     main_thread,
     new_group,
+    numbered,
+    raised,
     rank,
     root,
     stack_of,
@@ -56,6 +59,44 @@ def test_rw212_everybody_receives_first(op: str, world_size: int) -> None:
 
     assert (found.code, found.certain, found.deadlock) == ("RW212", True, True)
     assert op in found.summary and "send" in found.summary
+
+
+STAGES = """
+def average(loss):
+    if stages.is_last:  # <- guard
+        dist.all_reduce(loss)  # <- reduce
+def step():
+    dist.send(x, 1)  # <- send
+for batch in data:
+    average(step())
+"""
+
+
+@pytest.mark.parametrize("earlier", [3, 0])
+def test_rw208_a_collective_of_the_peers_that_this_rank_never_came_to(earlier: int) -> None:
+    """The stages of a pipeline have exchanged batches before: the last one's all_reduce over all ranks is the call too many."""
+    source, lines = numbered(STAGES)
+    send, reduce = [f"train.py:{lines['send']} step", "train.py:8 main"], [f"train.py:{lines['reduce']} average", "train.py:8 main"]
+    first, last = in_call(0, "send", send, peer=1), waiting(1, "all_reduce", reduce)
+    sent = calls_of(did("send", times=earlier, at=send, peer=1), ended_ns=NOW_NS - 50 * SECOND)
+    taken = calls_of(did("recv", times=earlier, at="train.py:9 step", peer=0), ended_ns=NOW_NS - 50 * SECOND)
+    stages = replace(first, calls=(*sent, *first.calls)), replace(last, calls=(*taken, *last.calls))
+    evidence = job(*stages, sources={"train.py": source})
+
+    found = root(evidence)
+
+    if earlier:
+        expect(found, "RW208", [1], "only rank 1 called all_reduce", "stages.is_last", certain=False)
+        assert lines["guard"] in {place.line for place in found.culprits}
+    else:
+        expect(found, "RW212", [0, 1], certain=False)
+
+
+def test_rw212_a_connection_lost_in_the_wait_of_a_receive() -> None:
+    evidence = rank(1, [*FIVE, Slot("irecv", at="pipe.py:8 pull", peer=0)])
+    lost = raised(evidence, "RuntimeError", "Connection closed by peer [127.0.0.1]:44960", "pipe.py:9 pull", ago_s=9)
+
+    expect(root(job(finished(0), lost, exit_code=1)), "RW212", [0], "rank 1 waits in irecv from rank 0", "has ended")
 
 
 def test_rw212_the_peer_has_ended() -> None:
@@ -114,6 +155,26 @@ def test_rw218_two_ranks_wait_for_each_other_in_two_groups(recorder: bool) -> No
     )
 
     expect(root(evidence), "RW218", [0, 1], "different groups", "rank 0", "rank 1")
+
+
+@pytest.mark.parametrize("is_usual", [True, False])
+def test_a_call_that_was_never_made_before_is_no_matter_of_order(is_usual: bool) -> None:
+    """Ranks 0 and 1 save a checkpoint together with all ranks; 2 and 3 are in their next step, each in a group with one of the two."""
+    groups = tuple(new_group(*members, name=str(name)) for name, members in enumerate(((0, 2), (1, 3)), 1))
+    past = {r: did(times=9, at="train.py:7 step", group=str(1 + r % 2)) for r in range(4)}
+    if not is_usual:
+        past = {r: did("barrier", times=2, at="train.py:3 main") for r in range(4)}
+    evidence = job(
+        *[waiting(r, "gather_object", "train.py:9 save", after=past[r], groups=groups) for r in (0, 1)],
+        *[waiting(r, "all_reduce", "train.py:7 step", group=str(1 + r % 2), after=past[r], groups=groups) for r in (2, 3)],
+    )
+
+    found = root(evidence)
+
+    if is_usual:
+        expect(found, "RW208", [0, 1], "only ranks 0, 1 called gather_object", certain=False, at="train.py:9")
+    else:
+        assert found.code == "RW218"
 
 
 def test_rw218_a_circle_of_three() -> None:

@@ -19,6 +19,7 @@ from tests.diagnose.jobs import (
     Slot,
     before_init,
     busy,
+    calls_of,
     did,
     echo,
     elsewhere,
@@ -271,3 +272,26 @@ def test_an_ended_rank_is_where_it_left() -> None:
     state = rank_state_of(ended(rank(0, gradients(3)), "sys_exit", code=0, at=["train.py:44 stop", "train.py:60 main"]))
 
     assert (state.kind, state.frame.line, len(state.stack)) == ("ended", 44, 2)
+
+
+def test_a_lost_connection_in_the_wait_of_an_async_collective_is_a_wait_in_it() -> None:
+    evidence = returned(waiting(1, "reduce_scatter_tensor", "optim.py:16 reduce"))
+    lost = raised(evidence, "RuntimeError", "Connection closed by peer [127.0.0.1]:4", "optim.py:26 compute")
+
+    state = rank_states(job(finished(0), lost))[1]
+
+    assert (state.kind, state.op, state.is_echo) == ("waiting", "reduce_scatter_tensor", True)
+    assert state.frame is not None and state.frame.line == 26
+
+
+def test_a_record_of_before_does_not_say_where_a_rank_waits_now() -> None:
+    """Torch's record was read while the rank waited in a barrier, and the rank died before it was read again."""
+    barrier = waiting(0, "barrier", "train.py:3 main")
+    since = calls_of([Slot("barrier", at="train.py:3 main"), *did(times=2, at="train.py:9 train")], ended_ns=NOW_NS - SECOND)
+    now = in_call(0, "all_reduce", "train.py:9 train", after=[])
+    opened = replace(now.calls[-1], started_ns=NOW_NS - SECOND // 2)
+    evidence = replace(barrier, calls=(*barrier.calls[:-1], *since, opened))
+
+    state = rank_states(job(evidence, waiting(1)))[0]
+
+    assert (state.op, state.frame and state.frame.line) == ("all_reduce", 9)

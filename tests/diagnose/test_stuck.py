@@ -35,6 +35,7 @@ from tests.diagnose.jobs import (
     rank,
     root,
     samples,
+    stack_of,
     thread,
     unseen,
     waiting,
@@ -321,6 +322,17 @@ def test_rw307_a_worker_that_is_stuck(world_size: int, culprit: int) -> None:
     found = verdict(elsewhere(culprit, inside=LOADER, helpers=workers), world_size)
 
     expect(found, "RW307", [culprit], "DataLoader worker", "5000", "__getitem__", certain=False, deadlock=False, at="data.py:9")
+
+
+def test_a_forked_worker_that_waits_for_work_is_not_where_its_parent_was() -> None:
+    """Below a forked worker's loop lie the frames that its parent had when it forked; the worker after it is the one that is stuck."""
+    forked = "train.py:30 train"
+    idle = worker(5000, 4201, f"{PYTHON}/multiprocessing/queues.py:103 get")
+    idle = replace(idle, threads=(replace(idle.threads[0], frames=(*idle.threads[0].frames, *stack_of(forked))),))
+
+    found = verdict(elsewhere(1, inside=LOADER, helpers=(idle, worker(5001, 4201, "data.py:9 __getitem__"))))
+
+    expect(found, "RW307", [1], "5001", "__getitem__", certain=False, deadlock=False, at="data.py:9")
 
 
 def test_rw307_a_worker_that_is_stopped() -> None:

@@ -33,7 +33,7 @@ GOOD: list[dict[str, Any]] = [
     {"k": "rank", "rank": 1, "world_size": 2, "backend": "gloo"},
     {"k": "new_group", "ranks": [0, 1], "site": 1, "local": False},
     {"k": "new_group_made", "name": "1"},
-    {"k": "model", "site": 1, "names": ["w"], "shapes": [[2, 3]], "dtypes": ["torch.half"], "file": "n.py"},
+    {"k": "model", "site": 1, "names": ["w"], "shapes": [[2, 3]], "dtypes": ["torch.half"], "file": "n.py", "buffers": False},
     {"k": "unused", "names": ["w"], "replaced": [], "added": ["v"]},
     {"k": "raise", "type": "KeyError", "message": "'x'", "frames": FRAMES, "chain": ["OSError"], "thread": "main", "text": "T…"},
     {"k": "exit", "kind": "exception", "code": 1, "frames": FRAMES},

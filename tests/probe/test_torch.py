@@ -38,11 +38,11 @@ def train(rank, store):
     sums = [None, None]
     dist.all_gather_object(sums, [p.detach().sum().item().hex() for p in model.parameters()])
     if rank == 0:
-        dist.send(torch.tensor([1.0]), dst=1)
+        dist.send(torch.tensor([1.0]), dst=1, tag=0)
         print(loss.item().hex(), sums, flush=True)
         print(dist.all_reduce.__name__, dist.all_reduce.__module__, type(model).__mro__[0].__name__, flush=True)
     else:
-        dist.recv(torch.zeros(1), src=0)  # recv
+        dist.recv(torch.zeros(1), src=0, tag=0)  # recv
         os.write(2, b"a line of the user's own\\n")
     dist.barrier()
     if rank == 1:
@@ -121,8 +121,8 @@ def _check_what_was_seen(script: Path, live: Path, ranks: dict[int, int]) -> Non
         assert view.counts["next_batch"] == 4
         assert view.counts["end_of_data"] == 2
         assert view.counts["forward"] == view.counts["backward"] == 4
-        peers = [(call.op, call.peer) for call in view.calls if call.op in ("send", "recv")]
-        assert peers == [("send", 1) if rank == 0 else ("recv", 0)]
+        peers = [(call.op, call.peer, call.reduce_op, call.tag) for call in view.calls if call.op in ("send", "recv")]
+        assert peers == [("send", 1, "0", "") if rank == 0 else ("recv", 0, "0", "")]  # to torch, 0 == ReduceOp.SUM
         # The recorder's last word holds DDP's own traffic too, joined with the user's lines.
         log = read_flights([(live / f"x-{pid}.json").read_bytes()], view.calls)
         assert log is not None

@@ -55,6 +55,7 @@ _NCCL_SAYS = (
     ("invalid device ordinal", "RW122", "this host has fewer GPUs than the number that was asked for"),
     ("bootstrap : no socket interface", "RW108", "no network interface fits NCCL_SOCKET_IFNAME"),
 )
+_DIRECT_CAUSE = "The above exception was the direct cause of the following exception"
 _CUDA_ASYNC = ("device-side assert", "illegal memory access", "unspecified launch failure", "misaligned address", "cuda error: an illegal")
 _CUDA_ASYNC_WHY = (
     "CUDA reports an error when the next call notices it: the named line is where it surfaced, the kernel that failed was started "
@@ -183,6 +184,8 @@ def _finding_of_exception(job: JobEvidence, states: RankStates, book: SourceBook
         failed = f"failed: {nccl[1]}"
     elif any(words in text for words in _CUDA_ASYNC):
         why = _CUDA_ASYNC_WHY
+    if origin := _origin_of(raised):
+        why = f"it came from {origin}; {why}"
     ranks = [end.rank for end in together]
     return load_cause(code).finding(
         f"{ranks_text(ranks)} {failed}",
@@ -192,6 +195,16 @@ def _finding_of_exception(job: JobEvidence, states: RankStates, book: SourceBook
         why=why,
         deadlock=True,
     )
+
+
+def _origin_of(raised: Raised) -> str:
+    """Of an exception raised `from` another, as a library does that says which of its steps failed: the first one, which says why."""
+    for text in (raised.message, raised.text):
+        first, chained, _ = text.partition(_DIRECT_CAUSE)
+        lines = [line.strip() for line in first.splitlines() if line.strip() and not line.startswith(" ")]
+        if chained and lines:
+            return lines[-1][:200]
+    return ""
 
 
 def _last_error(message: str) -> str:

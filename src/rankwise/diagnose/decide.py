@@ -64,7 +64,8 @@ def find_root(job: JobEvidence, states: RankStates, book: SourceBook) -> list[Fi
     if start is not None and (crash is None or start.code in ("RW107", "RW108", "RW110", "RW105") or not start.certain):
         return [start] if crash is None or start.certain else [crash, start]
     if crash is not None:
-        if failed_in_collective(job, crash) and (diverged := find_out_of_step(job, states, book)) is not None:
+        failed = [place.rank for place in crash.culprits if place.rank is not None]
+        if failed_in_collective(job, crash) and (diverged := find_out_of_step(job, states, book, failed)) is not None:
             return [diverged]
         if disagreement is not None and _explains(disagreement, crash):
             return [disagreement]

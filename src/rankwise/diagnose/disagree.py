@@ -19,7 +19,7 @@ from rankwise.diagnose.blame import (
 )
 from rankwise.diagnose.divergence import blame_for_divergence, side_of
 from rankwise.diagnose.groups import find_group_disagreement
-from rankwise.diagnose.history import Divergence, find_divergence, find_other_sizes, history_of, is_beside, key_of
+from rankwise.diagnose.history import Divergence, find_divergence, find_other_sizes, history_of, is_beside, key_of, was_called
 from rankwise.diagnose.match import Conflict, find_conflict, value_of
 from rankwise.diagnose.p2p import circle_finding, find_circle, find_unmatched_p2p
 from rankwise.diagnose.rank_state import P2P, RankStates, end_of, last_call_frame, place_at, wait_of
@@ -342,10 +342,12 @@ def _headline(blame: Blame, sides: list[Side], divergence: Divergence | None) ->
     }[blame.code]
 
 
-def find_out_of_step(job: JobEvidence, states: RankStates, book: SourceBook) -> Finding | None:
-    """Ranks that were not in step any more when a collective failed on one of them: what it failed with is only the echo."""
+def find_out_of_step(job: JobEvidence, states: RankStates, book: SourceBook, failed: list[int]) -> Finding | None:
+    """Ranks that were not in step any more when a collective failed on some of them: what it failed with is only the echo."""
     sides: dict[object, list[int]] = {}
     last = {rank: history.calls[-1] for rank, e in sorted(job.ranks.items()) if (history := history_of(e)).calls}
+    for rank in failed[:1]:  # of a group: what its other members did
+        last = {r: last[r] for r in members_of(job, last[rank].group, rank) if r in last} if rank in last else last
     for rank, call in last.items():
         sides.setdefault(key_of(call), []).append(rank)
     ordered = sorted(sides.values(), key=lambda ranks: -len(ranks))
@@ -371,7 +373,7 @@ def _circular_wait(job: JobEvidence, states: RankStates, book: SourceBook) -> Fi
     for rank, state in sorted(states.items()):
         if state.kind == "waiting":
             by_group.setdefault(state.group, []).append(rank)
-    sides = [Side(ranks, states[ranks[0]].op, states[ranks[0]].stack, states[ranks[0]].inside) for ranks in by_group.values()]
+    sides = _merged([Side(ranks, states[ranks[0]].op, states[ranks[0]].stack, states[ranks[0]].inside) for ranks in by_group.values()])
     is_one_group = len({base_group(group) for group in by_group}) == 1  # of two backends
     if len(sides) == 2 and not is_one_group and (blame := _alone_in_a_group(job, book, sides, next(iter(by_group)))) is not None:
         there = next(side for side in sides if side.ranks == blame.ranks)
@@ -383,17 +385,27 @@ def _circular_wait(job: JobEvidence, states: RankStates, book: SourceBook) -> Fi
             waiting=tuple(wait_of(states[rank]) for rank in others.ranks),
             why=f"{blame.why}; {verb(others.ranks, 'is', 'are')} in {others.text}{at(top_of(others.stack))}",
             deadlock=True,
+            instead=() if blame.certain else _COMPARE,
         )
     return circle_finding(job, states, ring)
 
 
 def _alone_in_a_group(job: JobEvidence, book: SourceBook, sides: list[Side], group: str) -> Blame | None:
-    """The side whose call only these ranks make, because of a condition on the rank or an exception that they alone met."""
+    """The side whose call only these ranks make: for a condition on the rank, an exception that they alone met, or for the first time of all."""
     divergence = find_divergence(job, sides[0].ranks[0], sides[1].ranks[0], group)
     blame = blame_for_divergence(job, book, divergence, sides[0].ranks, sides[1].ranks) if divergence is not None else None
     blame = blame or by_rank_condition(job, book, sides)
-    proven = blame is not None and blame.code == "RW208" and blame.certain
-    return blame if blame is not None and proven and any(side.ranks == blame.ranks for side in sides) else None
+    if blame is None or blame.code != "RW208" or not any(side.ranks == blame.ranks for side in sides):
+        return None
+    return blame if blame.certain or (divergence is not None and _is_new(divergence, blame.ranks)) else None
+
+
+def _is_new(divergence: Divergence, ranks: list[int]) -> bool:
+    """Whether these ranks came to a call that was never made before, and the others to one that was: then it is no matter of order."""
+    seen = divergence if divergence.mine.rank in ranks else divergence.swapped()
+    if seen.next is None or seen.next_other is None:
+        return False
+    return not was_called(divergence, seen.next) and was_called(divergence, seen.next_other)
 
 
 # -- one side is missing ------------------------------------------------------------------------------------------------------

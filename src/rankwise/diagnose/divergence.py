@@ -23,6 +23,8 @@ _FEW = 4  # calls that a rank may have made a second time
 
 def blame_for_divergence(job: JobEvidence, book: SourceBook, divergence: Divergence, mine: list[int], others: list[int]) -> Blame | None:
     """Which ranks left the common path, and why; None where neither the code nor earlier calls show it."""
+    if divergence.is_of_roles:
+        return None  # there is none: their calls stand under conditions on the rank, in functions and loops of their own
     if divergence.mine.rank not in mine:
         mine, others = others, mine
     sides = [side_of(mine, divergence.next), side_of(others, divergence.instead)]

@@ -11,7 +11,7 @@ from math import prod
 from rankwise.diagnose.rank_state import end_of
 from rankwise.evidence.collectives import WRAPPER_CALLS
 from rankwise.evidence.frames import user_frame
-from rankwise.evidence.records import Call, JobEvidence, RankEvidence
+from rankwise.evidence.records import Call, JobEvidence, NewGroup, RankEvidence
 
 _NOT_TOGETHER = frozenset(
     {
@@ -21,10 +21,12 @@ _NOT_TOGETHER = frozenset(
 )  # fmt: skip
 _SAME_SIZE = frozenset({"all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor"})
 _GAP, _TWIN, _NEVER = 4, 2, 1 << 20  # a call that one rank left out costs more than the same call from another line
+_TURN = 5  # the same call from another line, to which both ranks come: more likely one of them is a call ahead
 _NEAR = 1  # from the same line of the user's, by another way through a library
 _BAND = 40  # how far two ranks may be apart
 _LONGEST = 1500  # calls after the first difference that are laid side by side
 _SOME_PAST = 8  # calls before which nothing is usual yet
+_SOME_CALLS = 4  # before a divergence that tell whether two ranks do the same at all
 _LOOK_AHEAD = 24  # how many calls a rank may leave out at once
 
 Key = tuple[object, ...]
@@ -74,6 +76,12 @@ class Divergence:
         """What the other did in place of my next call; None where it did nothing in its place."""
         return None if self.is_in_step_again else self.next_other
 
+    @property
+    def is_of_roles(self) -> bool:
+        """Both have made calls of late, and none from the same place: each runs a part of the program of its own."""
+        mine, other = (past[-_SOME_CALLS:] for past in self.past())
+        return min(len(mine), len(other)) > 1 and set(mine).isdisjoint(other)
+
     def past(self) -> Iterator[tuple[Key, ...]]:
         """The keys of both ranks' calls up to here."""
         yield tuple(self.mine.key(i) for i in range(self.at))
@@ -89,18 +97,61 @@ def history_of(evidence: RankEvidence) -> History:
     first = evidence.num_forgotten
     numbered = [(first + i, call) for i, call in enumerate(evidence.calls) if call.op not in _NOT_TOGETHER and not is_beside(call)]
     kept = list(_outermost(numbered))
-    quiet = frozenset(number for number, call in kept if call.op in WRAPPER_CALLS and _made_none(evidence, call))
+    quiet = frozenset(number for number, call in kept if call.op in WRAPPER_CALLS and _made_none(evidence, number - first))
     return History(evidence.rank, tuple(call for _, call in kept), tuple(number for number, _ in kept), first, quiet)
 
 
-def _made_none(evidence: RankEvidence, call: Call) -> bool:
-    """True where torch's own record covers the call and has no collective in it: an evaluation without buffers, a step under no_sync."""
-    times = evidence.collectives.created_ns
+def _together(evidence: RankEvidence, other: RankEvidence, group: str) -> tuple[History, History]:
+    """Both histories without what each did in groups the other is not in; unless these stand in each other's place.
+
+    Two rows of a mesh do the same in groups of their own, which get the same names here. A player and its trainers do not.
+    """
+    mine, theirs = history_of(evidence), history_of(other)
+    own, others = _own_groups(evidence, other.rank), _own_groups(other, evidence.rank)
+    if [len(made.ranks) for made in own] == [len(made.ranks) for made in others]:
+        names = {made.name: twin.name for made, twin in zip(others, own, strict=True)}
+        calls = tuple(replace(call, group=names[call.group]) if call.group in names else call for call in theirs.calls)
+        return mine, replace(theirs, calls=calls)
+    return _without(mine, evidence, other.rank, {made.name for made in own} - {group}), _without(
+        theirs, other, evidence.rank, {made.name for made in others} - {group}
+    )
+
+
+def _own_groups(evidence: RankEvidence, other: int) -> list[NewGroup]:
+    return [made for made in evidence.groups if evidence.rank in made.ranks and other not in made.ranks]
+
+
+def _without(history: History, evidence: RankEvidence, other: int, groups: set[str]) -> History:
+    """Without the calls of some groups, and of a model that DDP keeps in step among other ranks."""
+    wrapped = evidence.audit.wrappers
+    is_apart = bool(wrapped) and not any(other in one.ranks or not one.ranks for one in wrapped)
+    kept = [
+        (number, call)
+        for number, call in zip(history.numbers, history.calls, strict=True)
+        if not (is_apart if call.op in WRAPPER_CALLS else call.group in groups)
+    ]
+    return replace(history, calls=tuple(call for _, call in kept), numbers=tuple(number for number, _ in kept))
+
+
+def _made_none(evidence: RankEvidence, i: int) -> bool:
+    """True where a call is known to have called no collective: an evaluation without buffers, a step under no_sync."""
+    call, times = evidence.calls[i], evidence.collectives.created_ns
     if call.op == "forward" and not any(call.mode):
         return False  # one of training: its backward reduces gradients, whatever the forward itself did
-    if evidence.collectives.is_partial or call.is_open or not times or not times[0] <= call.started_ns <= call.ended_ns <= times[-1]:
+    if evidence.collectives.is_partial:  # torch's own record died with the process
+        following = evidence.calls[i + 1 : i + 2]
+        is_over = not call.is_open and all(one.started_ns >= call.ended_ns for one in following)
+        return call.op == "forward" and is_over and _broadcasts_nothing(evidence)
+    if call.is_open or not times or not times[0] <= call.started_ns <= call.ended_ns <= times[-1]:
         return False
     return bisect_left(times, call.started_ns) == bisect_right(times, call.ended_ns)
+
+
+def _broadcasts_nothing(evidence: RankEvidence) -> bool:
+    """Whether DDP has nothing to send in a forward: models without buffers, or told to leave them alone."""
+    has_buffers = any(model.has_buffers for model in evidence.models)
+    told_not_to = bool(evidence.audit.wrappers) and not any(one.broadcast_buffers for one in evidence.audit.wrappers)
+    return bool(evidence.models) and (not has_buffers or told_not_to)
 
 
 def is_beside(call: Call) -> bool:
@@ -122,7 +173,7 @@ def _outermost(numbered: list[tuple[int, Call]]) -> Iterator[tuple[int, Call]]:
 
 def find_divergence(job: JobEvidence, rank: int, other: int, group: str = "0") -> Divergence | None:
     """The place from which on two ranks were not in step any more; None where one is only further than the other."""
-    mine, theirs = _from_the_same_call(history_of(job.ranks[rank]), history_of(job.ranks[other]))
+    mine, theirs = _from_the_same_call(*_together(job.ranks[rank], job.ranks[other], group))
     mine, theirs = _without_quiet_of_its_own(mine, theirs), _without_quiet_of_its_own(theirs, mine)
     start = _common_prefix(mine, theirs)
     if start is None:
@@ -220,6 +271,8 @@ def _align(a: Sequence[Call], b: Sequence[Call], are_over: tuple[bool, bool]) ->
     Of several places for a gap that cost the same, as in rounds that are all alike, the last one: till then both were in step.
     """
     own_a, own_b = ([user_frame(call.stack) for call in calls] for calls in (a, b))
+    shared = {key_of(call) for call in a} & {key_of(call) for call in b}
+    both_a, both_b = ([key_of(call) in shared for call in calls] for calls in (a, b))
     costs: dict[tuple[int, int], int] = {(0, 0): 0}
     steps: dict[tuple[int, int], tuple[int, int]] = {}
     for i in range(len(a) + 1):
@@ -231,8 +284,11 @@ def _align(a: Sequence[Call], b: Sequence[Call], are_over: tuple[bool, bool]) ->
                 options.append((costs[i, j - 1] + _GAP, (i, j - 1)))
             if i and j and (i - 1, j - 1) in costs:
                 cost = _cost(a[i - 1], b[j - 1])
-                is_near = cost == _TWIN and own_a[i - 1] == own_b[j - 1]
-                options.append((costs[i - 1, j - 1] + (_NEAR if is_near else cost), (i - 1, j - 1)))
+                if cost == _TWIN and own_a[i - 1] == own_b[j - 1]:
+                    cost = _NEAR
+                elif cost == _TWIN and (both_a[i - 1] or both_b[j - 1]):
+                    cost = _TURN
+                options.append((costs[i - 1, j - 1] + cost, (i - 1, j - 1)))
             if options:
                 costs[i, j], steps[i, j] = min(options, key=lambda option: option[0])
     edge = [cell for cell in costs if cell[0] == len(a) or cell[1] == len(b)]

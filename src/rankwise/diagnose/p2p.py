@@ -6,9 +6,10 @@ from dataclasses import replace
 from math import prod
 
 from rankwise.causes import load_cause
-from rankwise.diagnose.history import has_unusual_step
+from rankwise.diagnose.blame import Blame, Side, by_rank_condition
+from rankwise.diagnose.history import has_unusual_step, key_of
 from rankwise.diagnose.rank_state import P2P, RankStates, lists_its_transfers, place_at, wait_of
-from rankwise.diagnose.reasons import LeftLoops, find_left_loops
+from rankwise.diagnose.reasons import LeftLoops, find_left_loops, find_skips, reasons_text
 from rankwise.diagnose.transfers import latest_transfer, num_transfers, unanswered_transfer
 from rankwise.diagnose.waiting import doomed_ranks, is_transfer, members_of, needed_by
 from rankwise.diagnose.wording import at, group_text
@@ -30,6 +31,8 @@ def find_unmatched_p2p(job: JobEvidence, states: RankStates, book: SourceBook) -
         wanted = "recv" if "send" in state.op else "send"
         if is_transfer(job, states, rank, state.peer):
             continue
+        if (found := _beside_a_collective(job, states, book, rank, state.peer)) is not None:
+            return found
         tags = _tags(job, states, rank, state.peer)
         doing = "has ended" if peer.kind == "ended" else f"is in {peer.op_text}{at(peer.frame)}"
         sender, receiver = (rank, state.peer) if wanted == "recv" else (state.peer, rank)
@@ -44,6 +47,36 @@ def find_unmatched_p2p(job: JobEvidence, states: RankStates, book: SourceBook) -
             deadlock=True,
         )
     return None
+
+
+def _beside_a_collective(job: JobEvidence, states: RankStates, book: SourceBook, rank: int, peer: int) -> Finding | None:
+    """The peer is in a collective that this rank never came to, and has answered such transfers before: that call is the one too many."""
+    state, other = states[rank], states[peer]
+    call = next((call for call in reversed(job.ranks[peer].calls) if call.is_open), None)
+    if call is None or other.op in P2P or rank not in needed_by(job, states, peer):
+        return None
+    latest = latest_transfer(job.ranks[rank], state.op, peer)
+    answers = num_transfers(job.ranks[peer], "recv" if "send" in state.op else "send", rank, latest.tag) if latest else 0
+    if not answers or any(key_of(one) == key_of(call) for one in job.ranks[rank].calls):
+        return None
+    here, there = (Side([one.rank], one.op, one.stack, one.inside) for one in (state, other))
+    blame = by_rank_condition(job, book, [there, here])
+    if blame is None or blame.code != "RW208" or blame.ranks != [peer]:
+        told = [reason for reason in find_skips(book, here.stack, there.stack) if reason.kind == "condition"]
+        if not told:
+            return None
+        why = f"{there.text}{at(other.frame)} is made {reasons_text(told)}; rank {rank} never came to it"
+        blame = Blame("RW208", [peer], why, None, False, tuple(reason.frame for reason in told[:4]))
+    lines = [frame for frame in (blame.line, *blame.candidates, other.frame) if frame is not None]
+    return load_cause("RW208").finding(
+        f"only rank {peer} called {there.short_text}; rank {rank} waits in {here.op}",
+        certain=blame.certain,
+        culprits=tuple(place_at(job.ranks[peer], frame) for frame in dict.fromkeys(lines)),
+        waiting=tuple(wait_of(states[r]) for r in sorted(doomed_ranks(job, states) - {peer}) if states[r].kind == "waiting"),
+        why=f"{blame.why}; rank {rank} is in {here.op}{at(state.frame)}, rank {peer} in {there.text}{at(other.frame)}",
+        deadlock=True,
+        instead=() if blame.certain else ("compare the lines named above: each of these ranks does what the other does not",),
+    )
 
 
 def _who_departed(job: JobEvidence, states: RankStates, book: SourceBook, rank: int, peer: int) -> tuple[list[int], str]:

@@ -21,6 +21,8 @@ _ECHOES = (
     "gloo/transport", "transport/tcp", "application timeout caused pair closure", "was aborted", "process group has been destroyed",
     "signalexception", "store has been closed", "nccl communicator was aborted", "heartbeat monitor", "remote process exited",
 )  # fmt: skip
+_NEVER_ASYNC = frozenset({*WRAPPER_CALLS, "send", "recv", "monitored_barrier", "new_group", "init_process_group", "destroy_process_group"})
+_RECORDED = frozenset({"all_reduce", "broadcast", "all_gather", "barrier"})  # by torch, on every backend
 _WATCHDOG = ("watchdog caught collective operation timeout", "watchdog got stuck", "heartbeat monitor", "heartbeatmonitor")
 _TIMEOUTS = ("timed out", "timeout", "monitoredbarrier")
 _ECHO_TYPES = frozenset({"RuntimeError", "DistBackendError", "DistNetworkError", "DistStoreError", "DistError", "SignalException"})
@@ -221,7 +223,7 @@ def _waiting(rank: RankEvidence) -> RankState | None:
         return _from_pending(rank, pending, innermost)
     if innermost is not None and (innermost.op not in WRAPPER_CALLS or _is_comparing_models(rank, innermost)):
         return _from_call(rank, innermost)
-    if innermost is not None and rank.collectives.is_partial and _looks_idle(rank):
+    if innermost is not None and (rank.collectives.is_partial or _is_of_before(rank)) and _looks_idle(rank):
         return _from_call(rank, innermost)
     return _in_p2p_wait(rank)
 
@@ -258,12 +260,19 @@ def _pending_of(rank: RankEvidence) -> Entry | None:
     """The first entry that is not done; older ones that were overtaken do not count. Works on the arrays: most logs are all done."""
     log = rank.collectives
     first = log.done.find(0)
-    if first < 0:
+    if first < 0 or _is_of_before(rank):
         return None
     pending = [i for i in range(first, len(log)) if not log.done[i]]
     newest_done = max((log.created_ns[i] for i in range(first, len(log)) if log.done[i]), default=0)
     current = [i for i in pending if log.created_ns[i] >= newest_done] or pending[-1:]
     return log[current[0]]
+
+
+def _is_of_before(rank: RankEvidence) -> bool:
+    """Whether torch's record was read at an earlier look, and could not be read again: the rank has ended a collective since that is not in it."""
+    log, own = rank.collectives, {"0", *(made.name for made in rank.groups if rank.rank in made.ranks)}
+    last = next((call for call in reversed(rank.calls) if call.op in _RECORDED and call.group in own and not call.is_open), None)
+    return last is not None and len(log) > 0 and not log.is_partial and not last.failed and log.created_ns[-1] < last.started_ns
 
 
 def _from_call(rank: RankEvidence, call: Call, echo: bool = False) -> RankState:
@@ -280,11 +289,15 @@ def _in_p2p_wait(rank: RankEvidence) -> RankState | None:
     if last is None or last.op not in ASYNC_P2P or not _looks_idle(rank):
         return None
     thread = main_thread(rank)
-    here = user_frame(thread.frames) if thread else None
-    if here is None or not thread or thread.frames[0] != here:  # a C function called from the user's own line: wait()
+    if thread is None or not _is_own_line(thread.frames):
         return None
     state = _from_call(rank, last)
     return RankState(rank.rank, "waiting", last.op, last.group, None, last.peer, main_stack(rank) or state.stack, last.started_ns)
+
+
+def _is_own_line(stack: Stack) -> bool:
+    """In a C function that the user's own line called, as wait() is."""
+    return bool(stack) and stack[0] == user_frame(stack)
 
 
 def _looks_idle(rank: RankEvidence) -> bool:
@@ -320,6 +333,9 @@ def _at_the_end(rank: RankEvidence) -> RankState:
         if rank.inits and rank.inits[-1].error:
             init = rank.inits[-1]
             return RankState(rank.rank, "init", "init_process_group", stack=user_frames(init.stack), since_ns=init.started_ns, is_echo=True)
+        last = rank.calls[-1] if rank.calls else None
+        if last is not None and last.op not in _NEVER_ASYNC and _is_own_line(raised.stack):  # wait() of what a call with async_op returned
+            return replace(_from_call(rank, last, echo=True), stack=user_frames(raised.stack))
         return RankState(rank.rank, "waiting", "unknown", stack=user_frames(raised.stack), since_ns=raised.time_ns, is_echo=True)
     stack = user_frames(ended.stack) or (user_frames(raised.stack) if raised else ())
     return RankState(rank.rank, "ended", stack=stack, since_ns=ended.time_ns)

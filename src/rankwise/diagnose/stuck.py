@@ -468,8 +468,12 @@ def _main_thread_of(helper: Helper) -> Thread | None:
 
 
 def _worker_frame(helper: Helper) -> Frame | None:
+    """The line a DataLoader worker is at while it reads a sample; below its loop lie the frames of the process that forked it."""
     thread = _main_thread_of(helper)
-    return user_frame(thread.frames) if thread else None
+    frames = thread.frames if thread else ()
+    loop = next((i for i, frame in enumerate(frames) if frame.function == "_worker_loop"), len(frames))
+    is_reading = any(frame.file.endswith("_utils/fetch.py") for frame in frames[:loop])
+    return user_frame(frames[:loop]) or (frames[0] if is_reading else None)
 
 
 def _is_starting(helper: Helper) -> bool:

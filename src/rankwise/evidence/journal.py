@@ -146,6 +146,7 @@ class Journal:
                 dtypes=tuple(map(str, facts["dtypes"])),
                 class_file=str(facts["file"]),
                 stack=self.sites.get(facts["site"], ()),
+                has_buffers=bool(facts["buffers"]),
             )
         )
 

@@ -157,6 +157,7 @@ class Model:
     unused: tuple[str, ...] = ()  # names DDP said got no gradient
     replaced: tuple[str, ...] = ()  # names whose parameter is no longer the one DDP wrapped
     added: tuple[str, ...] = ()  # names that were not there when DDP wrapped
+    has_buffers: bool = False
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ def attach(module: ModuleType) -> None:
 def _recorded(original: Callable[..., Any], name: str, *shape: tuple[int, str] | None) -> Callable[..., Any]:
     number, is_audited, splits_of = ring.NUMBER[name], record.is_on(), _SPLITS.get(name)
     (tensor_at, tensor_key), (group_at, group_key), (peer_at, peer_key), (op_at, op_key) = (at or _ABSENT for at in shape)
-    group_peer_key = f"group_{peer_key}"
+    group_peer_key, has_tag = f"group_{peer_key}", op_key == "tag"
 
     def begin(args: Any, kwargs: Any) -> calls.Opened:
         try:
@@ -87,7 +87,7 @@ def _recorded(original: Callable[..., Any], name: str, *shape: tuple[int, str] |
                 tensor if hasattr(tensor, "dtype") else None,
                 name_of_group,
                 peer if isinstance(peer, int) else -1,
-                getattr(op, "op", op),  # a ReduceOp with a factor says nothing about itself
+                str(op or 0) if has_tag else getattr(op, "op", op),  # to torch 0 == SUM; a ReduceOp with a factor says nothing about itself
             )
             if splits_of is not None:
                 calls.note_splits(place, n, splits_of, args, kwargs)

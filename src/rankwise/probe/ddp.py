@@ -99,6 +99,7 @@ def _begin(number: int, model: Any) -> calls.Opened:
         shapes=[list(p.shape) for _, p in named],
         dtypes=[str(p.dtype) for _, p in named],
         file=_source_file(type(model)),
+        buffers=any(True for _ in model.buffers()),
     )
     return calls.begin(number, frame)
 

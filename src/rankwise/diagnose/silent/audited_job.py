@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rankwise.diagnose.rank_state import place_at
+from rankwise.diagnose.waiting import members_of
 from rankwise.evidence.audit import Audit, BatchSeen, Drawn, PassBegun, PassEnded, StepSeen, Window
 from rankwise.evidence.frames import user_frame
 from rankwise.evidence.records import Frame, JobEvidence
@@ -54,7 +55,14 @@ class AuditedJob:
 
         Others may have the same data, or shares of any size, on purpose: tensor parallelism, a search for a learning rate, an ensemble.
         """
-        return any(self.audits[rank].wrappers or any(one.label for one in self.audits[rank].reduces) for rank in ranks)
+        return any(
+            self.audits[rank].wrappers or any(one.label and self._share(ranks, rank, one.group) for one in self.audits[rank].reduces)
+            for rank in ranks
+        )
+
+    def _share(self, ranks: list[int], rank: int, group: str) -> bool:
+        """Whether a rank's group has another one of these ranks in it: with tensor parallelism, gradients are reduced across its groups."""
+        return len(set(members_of(self.job, group, rank)) & set(ranks)) > 1
 
     def frame(self, rank: int, site: int) -> Frame | None:
         return user_frame(self.audits[rank].sites.get(site, ()))

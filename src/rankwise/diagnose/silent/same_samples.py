@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rankwise.causes import load_cause
 from rankwise.diagnose.silent.audited_job import AuditedJob, DataPass
 from rankwise.findings import Finding, ranks_text
@@ -18,12 +20,17 @@ def find(audited: AuditedJob) -> list[Finding]:
                 by_rank = dict(zip(ranks, passes))
                 trained = trained or any(one.trains for one in passes)
                 alike = _alike(audited, by_rank)
-                if alike and all(by_rank[rank].trains for rank in alike):
+                if alike and all(by_rank[rank].trains for rank in alike) and _matters(audited, by_rank, alike):
                     found = _finding(audited, by_rank, alike)
-                    return [found if audited.are_together(ranks) else found.with_severity("info")]
+                    return [found if audited.are_together(alike) else replace(found.with_severity("info"), certain=False)]
         if not trained and (seen := _from_forwards(audited, ranks)) is not None:
             return [seen]
     return []
+
+
+def _matters(audited: AuditedJob, passes: dict[int, DataPass], alike: list[int]) -> bool:
+    """Not where these ranks are not seen to average gradients and were given the same part: stages and tensor-parallel ranks share their data."""
+    return audited.are_together(alike) or not all(passes[rank].begun.is_distributed for rank in alike)
 
 
 def _alike(audited: AuditedJob, passes: dict[int, DataPass]) -> list[int]:

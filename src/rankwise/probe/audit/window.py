@@ -15,6 +15,7 @@ from . import record
 
 _LONGEST = 120
 _MOST_PLACES = 500
+_LEAST_FRAMES, _MOST_FRAMES = 3, 16  # of a trainer that makes the backward for the user, its own as well
 
 _letters: list[str] = []
 _lines: set[int] = set()  # the places of this window's backwards: one in a loop, several where there are several losses
@@ -39,8 +40,13 @@ def note(letter: str, frame: Any = None) -> None:
 
 
 def _site_of(frame: Any) -> int:
-    """The number of the place, found again by the nearest lines alone: walking the whole stack at every step is too much."""
-    key = tuple((id(f.f_code), f.f_lasti) for f in (frame, frame.f_back, frame.f_back and frame.f_back.f_back) if f is not None)
+    """The number of the place, found again by the lines up to the user's own: walking the whole stack at every step is too much."""
+    nearest: list[tuple[int, int]] = []
+    outer = frame
+    while outer is not None and len(nearest) < _MOST_FRAMES:
+        nearest.append((id(outer.f_code), outer.f_lasti))
+        outer = None if sites.is_users(outer) and len(nearest) >= _LEAST_FRAMES else outer.f_back
+    key = tuple(nearest)
     number = _sites.get(key)
     if number is None:
         if len(_sites) > _MOST_PLACES:
