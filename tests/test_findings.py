@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankwise.findings import Finding, Place, Wait, ranks_text, where
+from rankwise.findings import Finding, Place, Wait, ranks_text, signal_name, where
 
 WHOLE = Finding(
     "RW201",
@@ -126,3 +126,8 @@ def test_no_rank_is_lost_between_the_dashes(ranks: set[int]) -> None:
     spans = [part.split("-") for part in text.split(", ")]
 
     assert {n for span in spans for n in range(int(span[0]), int(span[-1]) + 1)} == ranks
+
+
+@pytest.mark.parametrize(("number", "name"), [(9, "SIGKILL"), (15, "SIGTERM"), (40, "signal 40"), (0, "signal 0")])
+def test_signals_without_a_name_are_numbered(number: int, name: str) -> None:
+    assert signal_name(number) == name

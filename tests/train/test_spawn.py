@@ -6,12 +6,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import rankwise
 from rankwise.errors import UsageError
+from rankwise.train.spawn import Worker, _failure
 
 ROOT = Path(__file__).parents[2]
 
@@ -224,3 +226,11 @@ if __name__ == "__main__":
 
     assert done.returncode == 1
     assert "ended with exit code 5" in done.stderr
+
+
+def test_a_worker_that_a_real_time_signal_ended_is_told() -> None:
+    process: Any = SimpleNamespace(exitcode=-40, pid=7)
+    pipe: Any = None
+    finding = _failure(Worker(0, process, pipe), "", None, [])
+
+    assert (finding.code, finding.summary) == ("RW403", "rank 0 (pid 7) ended by signal 40 without saying why")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rankwise.causes import load_cause
-from rankwise.diagnose.rank_state import RankStates, end_of, place_at
+from rankwise.diagnose.rank_state import end_of, place_at
 from rankwise.diagnose.stuck import activity_of
 from rankwise.diagnose.wording import at, seconds_text, verb
 from rankwise.evidence.frames import user_frame
@@ -12,7 +12,7 @@ from rankwise.findings import Finding, ranks_text
 from rankwise.source.book import SourceBook
 
 
-def find_stuck_at_exit(job: JobEvidence, states: RankStates, book: SourceBook) -> Finding | None:
+def find_stuck_at_exit(job: JobEvidence, book: SourceBook) -> Finding | None:
     """All ranks have come to the end of their script, some are still there, and have not moved for long."""
     living = [rank for rank, evidence in sorted(job.ranks.items()) if evidence.alive]
     ends = {rank: end for rank in living if (end := end_of(job.ranks[rank])) is not None}

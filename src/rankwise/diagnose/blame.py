@@ -110,7 +110,7 @@ def by_missing_gradients(job: JobEvidence, inner: Side, outer: Side) -> Blame | 
     return Blame("RW215", outer.ranks, why, top_of(user_frames(last.stack)))
 
 
-def by_majority(job: JobEvidence, sides: list[Side]) -> Blame | None:
+def by_majority(sides: list[Side]) -> Blame | None:
     largest, rest = sides[0], sides[1:]
     others = sorted(rank for side in rest for rank in side.ranks)
     if len(largest.ranks) <= len(others):

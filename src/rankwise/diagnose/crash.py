@@ -1,4 +1,4 @@
-"""A rank that crashed, was killed or left: the first one by time that is not an echo, and why."""
+"""A rank that crashed, was killed or left: the first one that did not fail because of another rank, and why."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ _NCCL_SAYS = (
     ("invalid device ordinal", "RW122", "this host has fewer GPUs than the number that was asked for"),
     ("bootstrap : no socket interface", "RW108", "no network interface fits NCCL_SOCKET_IFNAME"),
 )
-_CUDA_LATER = ("device-side assert", "illegal memory access", "unspecified launch failure", "misaligned address", "cuda error: an illegal")
-_SURFACED = (
+_CUDA_ASYNC = ("device-side assert", "illegal memory access", "unspecified launch failure", "misaligned address", "cuda error: an illegal")
+_CUDA_ASYNC_WHY = (
     "CUDA reports an error when the next call notices it: the named line is where it surfaced, the kernel that failed was started "
     "earlier. CUDA_LAUNCH_BLOCKING=1 shows the line that started it, compute-sanitizer the access itself"
 )
@@ -75,8 +75,8 @@ _MODELS = ("expects same model across all ranks", "appears not to match", "incon
 
 
 @dataclass(frozen=True)
-class _End:
-    """One rank's own end, not an echo of another rank's."""
+class _RankEnd:
+    """The end of a rank that failed by itself, not because another rank was gone."""
 
     rank: int
     time_ns: int
@@ -94,8 +94,8 @@ def find_crash(job: JobEvidence, states: RankStates, book: SourceBook) -> Findin
     root = ends[0]
     if (found_by_session := _found_by_session(ends)) is not None:
         return found_by_session
-    together = [end for end in ends if _same(root, end)]
-    return _from_raise(job, states, book, root, together) if root.raised else _from_end(job, states, root)
+    together = [end for end in ends if _is_same_mistake(root, end)]
+    return _finding_of_exception(job, states, book, root, together) if root.raised else _finding_of_end(job, states, root)
 
 
 def failed_in_collective(job: JobEvidence, crash: Finding) -> bool:
@@ -112,7 +112,7 @@ def _failed_inside(evidence: RankEvidence) -> bool:
     return ended is not None and _SIZE_MISMATCH in ended.said
 
 
-def _own_ends(job: JobEvidence) -> list[_End]:
+def _own_ends(job: JobEvidence) -> list[_RankEnd]:
     found = []
     for rank, evidence in job.ranks.items():
         ended = evidence.ended
@@ -120,9 +120,9 @@ def _own_ends(job: JobEvidence) -> list[_End]:
             continue
         raised = first_raised(evidence)
         if raised is not None and not is_echo(raised):
-            found.append(_End(rank, raised.time_ns, ended, raised))
+            found.append(_RankEnd(rank, raised.time_ns, ended, raised))
         elif raised is None and _is_bad_end(job, ended) and not gave_up(evidence):
-            found.append(_End(rank, ended.time_ns, ended, None))
+            found.append(_RankEnd(rank, ended.time_ns, ended, None))
     return found
 
 
@@ -140,7 +140,7 @@ def _others_failed_before(job: JobEvidence, ended: Ended) -> bool:
     return any(other.ended.time_ns <= ended.time_ns for other in others if other.ended and has_failed(job, other))
 
 
-def _same(a: _End, b: _End) -> bool:
+def _is_same_mistake(a: _RankEnd, b: _RankEnd) -> bool:
     """The same mistake on several ranks: same exception, same line."""
     if a.rank == b.rank:
         return True
@@ -152,7 +152,7 @@ def _same(a: _End, b: _End) -> bool:
 # -- exceptions ---------------------------------------------------------------------------------------------------------------
 
 
-def _from_raise(job: JobEvidence, states: RankStates, book: SourceBook, root: _End, together: list[_End]) -> Finding:
+def _finding_of_exception(job: JobEvidence, states: RankStates, book: SourceBook, root: _RankEnd, together: list[_RankEnd]) -> Finding:
     raised = root.raised
     assert raised is not None
     text = f"{raised.type}: {raised.message}".lower()
@@ -181,8 +181,8 @@ def _from_raise(job: JobEvidence, states: RankStates, book: SourceBook, root: _E
     elif (nccl := next(((code, words) for mark, code, words in _NCCL_SAYS if mark in text), None)) is not None:
         code, why = nccl[0], f"NCCL's own words: {_last_error(raised.message)}"
         failed = f"failed: {nccl[1]}"
-    elif any(words in text for words in _CUDA_LATER):
-        why = _SURFACED
+    elif any(words in text for words in _CUDA_ASYNC):
+        why = _CUDA_ASYNC_WHY
     ranks = [end.rank for end in together]
     return load_cause(code).finding(
         f"{ranks_text(ranks)} {failed}",
@@ -200,11 +200,11 @@ def _last_error(message: str) -> str:
     return (after or lines[-1:] or [""])[0][:200]
 
 
-def _found_by_session(ends: list[_End]) -> Finding | None:
-    """`session()` found the cause itself, and each rank said so; who only missed a rank knows less than who knows what kept it away."""
-    if ends[0].raised is None or _bare(ends[0].raised.type) != "StartError":
+def _found_by_session(ends: list[_RankEnd]) -> Finding | None:
+    """The finding of `session()`, which every rank raised. A finding about a missing rank says less than one about why it is missing."""
+    if ends[0].raised is None or _class_name(ends[0].raised.type) != "StartError":
         return None
-    findings = [end.raised.finding for end in ends if end.raised and _bare(end.raised.type) == "StartError"]
+    findings = [end.raised.finding for end in ends if end.raised and _class_name(end.raised.type) == "StartError"]
     known = [finding for finding in findings if finding is not None and is_cause(finding.code)]
     if not known:
         return None
@@ -212,7 +212,7 @@ def _found_by_session(ends: list[_End]) -> Finding | None:
     return replace(best, deadlock=True)
 
 
-def _interrupted(job: JobEvidence, together: list[_End]) -> Finding:
+def _interrupted(job: JobEvidence, together: list[_RankEnd]) -> Finding:
     return load_cause("RW409").finding(
         f"{ranks_text([end.rank for end in together])} was interrupted from outside (Ctrl-C, SIGINT)",
         certain=True,
@@ -235,7 +235,7 @@ def _prefixed_side(message: str) -> str | None:
     return None
 
 
-def _unused_parameters(job: JobEvidence, states: RankStates, book: SourceBook, root: _End, together: list[_End]) -> Finding | None:
+def _unused_parameters(job: JobEvidence, states: RankStates, book: SourceBook, root: _RankEnd, together: list[_RankEnd]) -> Finding | None:
     raised = root.raised
     if raised is None or _UNUSED not in raised.message:
         return None
@@ -261,7 +261,7 @@ def _unused_parameters(job: JobEvidence, states: RankStates, book: SourceBook, r
     line = _attribute_place(book, names[0], ("define",) if everyone else ("guarded", "use", "define")) if names else None
     others = "" if everyone else ", unlike on the other ranks"
     return load_cause(code).finding(
-        f"{ranks_text(ranks)}: {_few(names)} got no gradient (unused parameters){others}",
+        f"{ranks_text(ranks)}: {_names_text(names)} got no gradient (unused parameters){others}",
         certain=True,
         culprits=tuple(place_at(job.ranks[rank], line or frame) for rank in ranks),
         waiting=waits_except(states, ranks),
@@ -270,14 +270,14 @@ def _unused_parameters(job: JobEvidence, states: RankStates, book: SourceBook, r
     )
 
 
-def _few(names: list[str]) -> str:
+def _names_text(names: list[str]) -> str:
     """`head.weight and 3 more`: as much as fits a line."""
     if not names:
         return "some parameters"
     return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
 
 
-def _different_models(job: JobEvidence, states: RankStates, book: SourceBook, root: _End, together: list[_End]) -> Finding | None:
+def _different_models(job: JobEvidence, states: RankStates, book: SourceBook, root: _RankEnd, together: list[_RankEnd]) -> Finding | None:
     models = {rank: e.models[-1] for rank, e in job.ranks.items() if e.models}
     if len({(m.names, m.shapes, m.dtypes) for m in models.values()}) < 2:
         return None
@@ -298,7 +298,7 @@ def _lost_worker(evidence: RankEvidence, raised: Raised) -> int | None:
     return next((helper.pid for helper in dead), 0)  # 0: gone before it was seen
 
 
-def _worker_killed(job: JobEvidence, states: RankStates, root: _End, pid: int, how_it_ended: str) -> Finding:
+def _worker_killed(job: JobEvidence, states: RankStates, root: _RankEnd, pid: int, how_it_ended: str) -> Finding:
     raised = root.raised
     assert raised is not None
     evidence = job.ranks[root.rank]
@@ -326,7 +326,7 @@ def _worker_killed(job: JobEvidence, states: RankStates, root: _End, pid: int, h
 # -- ends without an exception ------------------------------------------------------------------------------------------------
 
 
-def _from_end(job: JobEvidence, states: RankStates, root: _End) -> Finding:
+def _finding_of_end(job: JobEvidence, states: RankStates, root: _RankEnd) -> Finding:
     evidence, ended = job.ranks[root.rank], root.ended
     frame = user_frame(ended.stack) or _signal_frame(evidence, ended) or last_call_frame(evidence)
     details = {"culprits": (place_at(evidence, frame),), "waiting": waits_except(states, [root.rank]), "deadlock": True}
@@ -381,7 +381,7 @@ def _from_end(job: JobEvidence, states: RankStates, root: _End) -> Finding:
     return load_cause("RW403").finding(f"rank {root.rank} {words}{before}{at(frame)}", certain=certain, why=why, **details)
 
 
-def _native_crash(job: JobEvidence, root: _End, number: int | None, frame: Frame | None, details: dict[str, object]) -> Finding:
+def _native_crash(job: JobEvidence, root: _RankEnd, number: int | None, frame: Frame | None, details: dict[str, object]) -> Finding:
     assert number is not None
     name = signal_name(number)
     low = [host for host in job.hosts if host.shm_free is not None and host.shm_free < (8 << 20)]
@@ -401,10 +401,10 @@ def _native_crash(job: JobEvidence, root: _End, number: int | None, frame: Frame
             certain=False, why=f"the sizes (counts, splits, shapes) of its call{at(frame)} do not fit those of another rank; gloo ended the process: {said}",
             instead=("compare what each rank called last, and with which sizes",), **{**details, "culprits": (place_at(job.ranks[root.rank], frame),)},
         )  # fmt: skip
-    if any(words in said.lower() for words in _CUDA_LATER):  # torch's watchdog thread noticed it before the main thread did
+    if any(words in said.lower() for words in _CUDA_ASYNC):  # torch's watchdog thread noticed it before the main thread did
         return load_cause("RW401").finding(
             f"rank {root.rank} failed with {said[said.find('CUDA error') :] if 'CUDA error' in said else said}{at(frame)}",
-            certain=True, why=f"{_SURFACED}. Here NCCL's watchdog noticed it and ended the process with {name}",
+            certain=True, why=f"{_CUDA_ASYNC_WHY}. Here NCCL's watchdog noticed it and ended the process with {name}",
             instead=("run once with CUDA_LAUNCH_BLOCKING=1 to see the line that started the kernel",), **details,
         )  # fmt: skip
     if "nccl error" in said.lower():
@@ -483,9 +483,9 @@ def _first_line(message: str, length: int = 200) -> str:
 
 def _error_text(raised: Raised) -> str:
     said = _first_line(raised.message)
-    name = _bare(raised.type)
+    name = _class_name(raised.type)
     return said if said.startswith(f"{name}:") else f"{name}: {said}" if said else name
 
 
-def _bare(name: str) -> str:
+def _class_name(name: str) -> str:
     return name.rsplit(".", 1)[-1]

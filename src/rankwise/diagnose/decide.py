@@ -5,7 +5,7 @@ from __future__ import annotations
 from rankwise.causes import load_cause
 from rankwise.diagnose.at_exit import find_stuck_at_exit
 from rankwise.diagnose.crash import failed_in_collective, find_crash
-from rankwise.diagnose.disagree import find_disagreement, find_other_size, find_out_of_step, find_paired
+from rankwise.diagnose.disagree import find_disagreement, find_other_size, find_out_of_step, find_paired_collectives
 from rankwise.diagnose.health import find_notes
 from rankwise.diagnose.lost import with_lost_nodes
 from rankwise.diagnose.match import find_conflict, last_seq
@@ -54,7 +54,7 @@ def find_root(job: JobEvidence, states: RankStates, book: SourceBook) -> list[Fi
             return []
         if load_cause(silent.code).unnoticed or (silent.certain and find_conflict(job) is not None):
             return [silent]
-        return find_paired(job, silent) if not silent.certain else []
+        return find_paired_collectives(job, silent) if not silent.certain else []
     early = find_command_failure(job) or find_stale_store(job)
     if early is not None:
         return [early]
@@ -75,7 +75,7 @@ def find_root(job: JobEvidence, states: RankStates, book: SourceBook) -> list[Fi
         return [disagreement, crash] if _failed_on_its_result(job, crash) else [crash, disagreement]
     if disagreement is not None:
         return [disagreement]
-    if (at_exit := find_stuck_at_exit(job, states, book)) is not None:
+    if (at_exit := find_stuck_at_exit(job, book)) is not None:
         return [at_exit]
     stuck = find_stuck(job, states, book)
     timeout = _timed_out(job, states, list(job.suspected) or stuck)

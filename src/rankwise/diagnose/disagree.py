@@ -52,7 +52,7 @@ def find_disagreement(job: JobEvidence, states: RankStates, book: SourceBook) ->
         or find_split_disagreement(job, states)
         or _missing_in_slot(job, states, book)
         or find_unmatched_p2p(job, states, book)
-        or _circle(job, states, book)
+        or _circular_wait(job, states, book)
     )
 
 
@@ -99,22 +99,22 @@ def _same_slot(job: JobEvidence, states: RankStates, book: SourceBook, conflict:
     order = (
         conflict.about == "size"
         and certain
-        and (_varies(job, conflict) or not _is_ragged(conflict) or _goes_over_tensors(job, book, conflict))
+        and (_size_varies_at_line(job, conflict) or not _differ_in_one_dimension(conflict) or _goes_over_tensors(job, book, conflict))
     )
-    proven = minority(values) or _unusual(job, conflict)
-    guessed = [] if proven else _converted(job, conflict)  # that the ranks differ is certain, who of them is wrong is not
+    proven = minority(values) or _ranks_unlike_before(job, conflict)
+    guessed = [] if proven else _ranks_with_named_dtype(job, conflict)  # that the ranks differ is certain, who of them is wrong is not
     culprits = proven or guessed or sorted(conflict.entries)
     op = next(iter(conflict.entries.values())).what.op
-    sides = "; ".join(f"{verb(ranks, 'has', 'have')} {_shown(conflict, ranks[0])}" for ranks in values.values())
+    sides = "; ".join(f"{verb(ranks, 'has', 'have')} {_argument_text(conflict, ranks[0])}" for ranks in values.values())
     frames = {rank: user_frames(conflict.stacks[rank]) for rank in conflict.entries}
     return load_cause(code).finding(
-        f"{op}{group_text(conflict.group)} gets {words}: {', '.join(f'{ranks_text(ranks)} {_shown(conflict, ranks[0])}' for ranks in list(values.values())[:2])}",
+        f"{op}{group_text(conflict.group)} gets {words}: {', '.join(f'{ranks_text(ranks)} {_argument_text(conflict, ranks[0])}' for ranks in list(values.values())[:2])}",
         certain=certain and not order and not guessed,
         culprits=tuple(place_at(job.ranks[rank], top_of(frames[rank])) for rank in culprits),
         waiting=tuple(
             wait_of(states[rank]) for rank in sorted(conflict.entries) if rank not in culprits and states[rank].kind == "waiting"
         ),
-        why=f"{sides}; every rank must call {op}{f' #{conflict.seq}' if conflict.seq else ''} with the same {argument};{_both_places(frames)}"
+        why=f"{sides}; every rank must call {op}{f' #{conflict.seq}' if conflict.seq else ''} with the same {argument};{_call_places_text(frames)}"
         + (
             ". These may be different tensors: the ranks may go over them in a different order (a set, a dict), or one left one out"
             if order
@@ -127,8 +127,8 @@ def _same_slot(job: JobEvidence, states: RankStates, book: SourceBook, conflict:
     )
 
 
-def find_paired(job: JobEvidence, guess: Finding) -> list[Finding]:
-    """Different operations that went through all the same: NCCL pairs what stands in a slot, and a job may end well with garbage."""
+def find_paired_collectives(job: JobEvidence, guess: Finding) -> list[Finding]:
+    """Different operations that NCCL paired in one slot without an error, so that a job may end well with wrong results."""
     conflict = find_conflict(job)
     if conflict is None or conflict.about != "op":
         return []
@@ -179,13 +179,13 @@ def _goes_over_tensors(job: JobEvidence, book: SourceBook, conflict: Conflict) -
     return False
 
 
-def _is_ragged(conflict: Conflict) -> bool:
+def _differ_in_one_dimension(conflict: Conflict) -> bool:
     """Tensors that differ in one dimension only, as a longer and a shorter batch do."""
     shapes = [entry.what.sizes for entry in conflict.entries.values()]
     return len({len(shape) for shape in shapes}) == 1 and sum(len(set(sizes)) > 1 for sizes in zip(*shapes, strict=True)) == 1
 
 
-def _varies(job: JobEvidence, conflict: Conflict) -> bool:
+def _size_varies_at_line(job: JobEvidence, conflict: Conflict) -> bool:
     """The same line was called with other sizes before: then the ranks may go over their tensors in another order."""
     for rank in conflict.entries:
         log, calls = job.ranks[rank].collectives, job.ranks[rank].calls
@@ -196,8 +196,8 @@ def _varies(job: JobEvidence, conflict: Conflict) -> bool:
     return False
 
 
-def _unusual(job: JobEvidence, conflict: Conflict) -> list[int]:
-    """The ranks whose call differs from all that were made before at the same place, where those all were alike."""
+def _ranks_unlike_before(job: JobEvidence, conflict: Conflict) -> list[int]:
+    """The ranks whose call differs from every earlier call of the same line, if all those calls were the same."""
     before: set[str] = set()
     for rank in conflict.entries:
         log = job.ranks[rank].collectives
@@ -206,7 +206,7 @@ def _unusual(job: JobEvidence, conflict: Conflict) -> list[int]:
     return odd if len(before) == 1 and 0 < len(odd) < len(conflict.entries) else []
 
 
-_SPELLED = {
+_DTYPE_SPELLINGS = {
     "int32": ("torch.int32", "torch.int)", ".int()", "torch.IntTensor"),
     "int64": ("torch.int64", "torch.long", ".long()", "torch.LongTensor"),
     "float64": ("torch.float64", "torch.double", ".double()"),
@@ -216,20 +216,20 @@ _SPELLED = {
 }
 
 
-def _converted(job: JobEvidence, conflict: Conflict) -> list[int]:
-    """Of two dtypes, the one that the user's code asks for by name, where the other is only what torch takes by itself."""
+def _ranks_with_named_dtype(job: JobEvidence, conflict: Conflict) -> list[int]:
+    """The ranks with the dtype that the user's code names, if the other dtype is torch's default."""
     if conflict.about != "dtype":
         return []
     files = {frame.file for stack in conflict.stacks.values() for frame in user_frames(stack)}
     text = "".join(job.sources.get(file, "") for file in files)
     dtypes = {rank: entry.what.dtype for rank, entry in conflict.entries.items()}
-    named = {dtype for dtype in dtypes.values() if any(word in text for word in _SPELLED.get(dtype, (f"torch.{dtype}",)))}
+    named = {dtype for dtype in dtypes.values() if any(word in text for word in _DTYPE_SPELLINGS.get(dtype, (f"torch.{dtype}",)))}
     if len(named) != 1 or set(dtypes.values()) - named - {"float32"}:
         return []
     return [rank for rank, dtype in dtypes.items() if dtype in named]
 
 
-def _shown(conflict: Conflict, rank: int) -> str:
+def _argument_text(conflict: Conflict, rank: int) -> str:
     what = conflict.entries[rank].what
     if conflict.about == "size":
         return str(list(what.sizes))
@@ -297,7 +297,7 @@ def _blame(job: JobEvidence, book: SourceBook, sides: list[Side], divergences: l
     agreed = found[0] if found and len(found) == len(sides) - 1 and len({(one.code, one.certain) for one in found}) == 1 else None
     if agreed is not None:
         agreed = replace(agreed, ranks=sorted({rank for one in found for rank in one.ranks}))
-    most = by_majority(job, sides)
+    most = by_majority(sides)
     branch = by_branch(job, book, sides[0], sides[1]) if agreed is None or not agreed.certain else None
     if branch is not None:
         return branch
@@ -362,7 +362,7 @@ def find_out_of_step(job: JobEvidence, states: RankStates, book: SourceBook) -> 
 # -- a circle of groups -------------------------------------------------------------------------------------------------------
 
 
-def _circle(job: JobEvidence, states: RankStates, book: SourceBook) -> Finding | None:
+def _circular_wait(job: JobEvidence, states: RankStates, book: SourceBook) -> Finding | None:
     """Ranks that wait for each other in different groups: one of them in a call that the others never make, or all in their own order."""
     ring = find_circle(job, states)
     if not ring:
@@ -488,7 +488,7 @@ def _left_while_waited_for(job: JobEvidence, states: RankStates, book: SourceBoo
 
 
 def _odd_ones_out(job: JobEvidence, waiting: list[int], gone: list[int]) -> Blame | None:
-    """Where most ranks did one thing, the few did the other."""
+    """Blame the minority: the ranks that wait, or the ranks that left."""
     if len(gone) > len(job.ranks) / 2:
         return Blame("RW208", waiting, f"{verb(gone, 'ended', 'ended')} without this call")
     return (
@@ -511,7 +511,7 @@ def _merged(sides: list[Side]) -> list[Side]:
 
 
 def _is_stuck(states: RankStates, conflict: Conflict) -> bool:
-    """Nobody comes past a conflict that ranks are waiting in; a conflict they all got past is only wrong, not a deadlock."""
+    """Whether ranks wait in the slot of the conflict. If all ranks have passed it, their results are wrong, but it is not a deadlock."""
     return any(
         states[rank].kind == "waiting" and states[rank].group == conflict.group and (states[rank].seq or 0) >= conflict.seq
         for rank in conflict.entries
@@ -519,6 +519,6 @@ def _is_stuck(states: RankStates, conflict: Conflict) -> bool:
     ) and not any(states[rank].kind == "busy" for rank in conflict.entries if rank in states)
 
 
-def _both_places(frames: dict[int, Stack]) -> str:
+def _call_places_text(frames: dict[int, Stack]) -> str:
     tops = {top_of(stack) for stack in frames.values()}
     return f" called{' and'.join(at(frame) for frame in sorted(tops, key=str) if frame)}" if len(tops) < 4 else ""

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from rankwise.causes import load_cause
 from rankwise.diagnose.rank_state import RankStates, ended_well, first_raised, main_stack, place_at, wait_of, waits_except
-from rankwise.diagnose.stuck import activity_of, going_on
+from rankwise.diagnose.stuck import activity_of, loop_places
 from rankwise.diagnose.wording import at, seconds_text, verb
 from rankwise.evidence.frames import user_frame
 from rankwise.evidence.records import Frame, Helper, HostFacts, Init, JobEvidence, PortHolder, RankEvidence
@@ -26,10 +26,10 @@ def find_start_problem(job: JobEvidence, states: RankStates, book: SourceBook) -
     in_init = sorted(rank for rank, state in states.items() if state.kind == "init")
     failed = sorted(rank for rank, evidence in job.ranks.items() if not evidence.alive and evidence.inits and evidence.inits[-1].error)
     if not in_init and not failed:
-        return _met_in_different_worlds(job, states, book)
+        return _joined_with_different_world_sizes(job, states, book)
     for explain in (
         _port_taken, _interface_missing, _unresolvable, _duplicates, _different_world_sizes, _different_methods, _different_ports,
-        _different_backends, _stale_store, _died_before, _slow_before, _died_nameless, _missing, _different_names, _unreachable,
+        _different_backends, _stale_store, _died_before, _late_before_init, _died_before_naming_rank, _missing, _different_names, _unreachable,
     ):  # fmt: skip
         finding = explain(job, states, book, in_init or failed)
         if finding is not None:
@@ -37,7 +37,7 @@ def find_start_problem(job: JobEvidence, states: RankStates, book: SourceBook) -
     return None
 
 
-def _met_in_different_worlds(job: JobEvidence, states: RankStates, book: SourceBook) -> Finding | None:
+def _joined_with_different_world_sizes(job: JobEvidence, states: RankStates, book: SourceBook) -> Finding | None:
     """A smaller world fits into a larger one's store: all ranks pass their init, and stand still in the first collective."""
     living = [rank for rank, evidence in sorted(job.ranks.items()) if evidence.alive]
     if not living or any(states[rank].kind != "waiting" for rank in living):
@@ -266,7 +266,7 @@ def _end_text(evidence: RankEvidence) -> str:
     return {"sys_exit": f"sys.exit({code})", "os_exit": f"os._exit({code})"}.get(ended.kind, f"exit code {code}")
 
 
-def _slow_before(job: JobEvidence, states: RankStates, book: SourceBook, waiting: list[int]) -> Finding | None:
+def _late_before_init(job: JobEvidence, states: RankStates, book: SourceBook, waiting: list[int]) -> Finding | None:
     late = sorted(r for r, s in states.items() if s.kind == "before_init" or (s.kind == "ended" and not job.ranks[r].inits))
     if not late:
         return None
@@ -281,13 +281,13 @@ def _slow_before(job: JobEvidence, states: RankStates, book: SourceBook, waiting
         f"{verb(late, 'has', 'have')} not reached init_process_group after {seconds_text(since)}: it {activity.doing}{moves}{at(frame)} (loading before init); {ranks_text(waiting)} {others}",
         certain=timed_out,
         severity="error" if timed_out else "warning",
-        culprits=(*(place_at(job.ranks[r], frame if r == late[0] else states[r].frame) for r in late), *going_on(evidence, book)),
+        culprits=(*(place_at(job.ranks[r], frame if r == late[0] else states[r].frame) for r in late), *loop_places(evidence, book)),
         waiting=waits_except(states, late),
         why=activity.why or "the others wait in init_process_group and fail when its timeout is over",
     )
 
 
-def _died_nameless(job: JobEvidence, states: RankStates, book: SourceBook, waiting: list[int]) -> Finding | None:
+def _died_before_naming_rank(job: JobEvidence, states: RankStates, book: SourceBook, waiting: list[int]) -> Finding | None:
     """As many processes failed before they said which rank they are as ranks are missing: then it is those."""
     missing = _missing_ranks(job)
     failed = [helper for helper in job.launchers if helper.raised is not None and helper.ended is not None and not ended_well(helper.ended)]

@@ -62,7 +62,7 @@ def find_straggler(job: JobEvidence) -> Finding | None:
         certain=True,
         culprits=(place_at(job.ranks[lag.rank], frame),),
         why=f"the others wait for it in every collective{doing}. Without it a step would be up to {late} shorter"
-        + (": " + _compared(job, lag.rank, part) if part else ""),
+        + (": " + _compared(job, part) if part else ""),
     )
 
 
@@ -143,7 +143,7 @@ def _slow_part(job: JobEvidence, rank: int, late_s: float) -> str:
     return "backward" if _per_step(totals[rank], "backward") >= 0.4 * late_s * 1e3 else ""  # on a GPU a call is over before its work is
 
 
-def _compared(job: JobEvidence, rank: int, part: str) -> str:
+def _compared(job: JobEvidence, part: str) -> str:
     totals = {r: total for r, e in job.ranks.items() if (total := total_times(e.audit.times)) is not None}
     return ", ".join(f"rank {r} {_per_step(total, part):.0f} ms" for r, total in list(totals.items())[:8]) + f" a step {_WORDS[part]}"
 

@@ -64,8 +64,8 @@ def find_stuck(job: JobEvidence, states: RankStates, book: SourceBook) -> list[F
     return [_finding(job, states, book, activity, ranks, sorted(waiters - set(ranks))) for activity, ranks, waiters in ordered]
 
 
-def going_on(rank: RankEvidence, book: SourceBook) -> list[Place]:
-    """The line in the innermost loop that a rank goes round in, where that is not the line it is at: what repeats there is what takes long."""
+def loop_places(rank: RankEvidence, book: SourceBook) -> list[Place]:
+    """The innermost line of the stack that is inside a loop, unless it is the current line: the loop is what takes long."""
     stack = main_stack(rank)
     looping = next((frame for frame in stack if book.loops_at(frame.file, frame.line)), None)
     return [place_at(rank, looping)] if looping is not None and looping != stack[0] else []
@@ -80,7 +80,7 @@ def _finding(job: JobEvidence, states: RankStates, book: SourceBook, activity: A
     where += f"{verb(waiters, 'waits', 'wait')} in {state.op_text}{at(state.frame)}, for {seconds_text(since)}"
     culprits = [place_at(job.ranks[rank], activity.frame) for rank in ranks]
     culprits += [place_at(job.ranks[r], states[r].frame) for r in activity.with_ranks]
-    culprits += going_on(job.ranks[ranks[0]], book) if activity.moves else []
+    culprits += loop_places(job.ranks[ranks[0]], book) if activity.moves else []
     is_circle = bool(activity.with_ranks) and all(set(ranks) & needed_by(job, states, r) for r in activity.with_ranks)
     finding = cause.finding(
         f"{ranks_text(ranks)} {activity.doing}; {verb(waiters, 'waits', 'wait')} for it",
@@ -96,7 +96,7 @@ def _finding(job: JobEvidence, states: RankStates, book: SourceBook, activity: A
 def find_all_idle(job: JobEvidence, states: RankStates, book: SourceBook) -> Finding | None:
     """No rank waits for another, all have stood at the same line for long, and none computes: what they wait for is outside the job."""
     living = [rank for rank, evidence in sorted(job.ranks.items()) if evidence.alive]
-    if not living or any(states[rank].kind != "busy" or _computes(job.ranks[rank]) for rank in living):
+    if not living or any(states[rank].kind != "busy" or _is_computing(job.ranks[rank]) for rank in living):
         return None
     quiet_s = (job.now_ns - max(job.ranks[rank].last_progress_ns for rank in living)) / 1e9
     activities = [activity_of(job, job.ranks[rank], book) for rank in living]
@@ -120,23 +120,23 @@ def activity_of(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activ
         _stopped,
         _retried,
         _file_lock,
-        _polled_lock,
+        _library_lock,
         _dataloader,
         _dead_thread,
-        _pool,
+        _process_pool,
         _lock,
         _child,
         _pipe,
         _socket,
         _sleep,
         _busy,
-        _starved,
+        _held_up_by_machine,
         _in_kernel,
     ):
         activity = explain(job, rank, book)
         if activity is not None:
             return activity
-    return Activity("RW314", "is stuck", _here(rank))
+    return Activity("RW314", "is stuck", _current_line(rank))
 
 
 # -- one explanation each -----------------------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ def _stopped(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity
     sender = next((s for s in reversed(rank.signals) if s.target == rank.pid and s.signal in (signals.SIGSTOP, signals.SIGTSTP)), None)
     by = f"; process {sender.by} sent it" if sender else ""
     why = f"the process is in state T (stopped, paused): SIGSTOP or a debugger holds it{by}; kill -CONT {rank.pid} lets it go on"
-    return Activity("RW311", "is stopped by a signal (SIGSTOP, state T)", _here(rank), why, certain=True)
+    return Activity("RW311", "is stopped by a signal (SIGSTOP, state T)", _current_line(rank), why, certain=True)
 
 
 def _retried(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity | None:
@@ -157,9 +157,12 @@ def _retried(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity
     if not again:
         return None
     last = max(again, key=lambda caught: caught.time_ns)
-    why = f"{_short(last.message)}; {last.times} times since its last call, and it goes on trying: the exception is caught{at(_here(rank))} and swallowed"
+    why = f"{_short(last.message)}; {last.times} times since its last call, and it goes on trying: the exception is caught{at(_current_line(rank))} and swallowed"
     return Activity(
-        "RW316", f"raises {last.type} again and again in its DataLoader worker, and retries", user_frame(last.stack) or _here(rank), why
+        "RW316",
+        f"raises {last.type} again and again in its DataLoader worker, and retries",
+        user_frame(last.stack) or _current_line(rank),
+        why,
     )
 
 
@@ -171,21 +174,21 @@ def _file_lock(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activi
     name = os.path.basename(lock.path) or "a file"
     if holder is None:
         by = f"process {lock.holder}" if lock.holder else "another process"
-        return Activity("RW304", f"waits for the file lock on {name} (flock), held by {by}", _here(rank))
+        return Activity("RW304", f"waits for the file lock on {name} (flock), held by {by}", _current_line(rank))
     if not any(call.is_open for call in job.ranks[holder].calls):
-        return Activity("RW304", f"waits for the file lock on {name} (flock) that rank {holder} holds", _here(rank))
+        return Activity("RW304", f"waits for the file lock on {name} (flock) that rank {holder} holds", _current_line(rank))
     why = f"rank {holder} holds the lock and waits itself: it took the lock and then entered a collective (barrier) that needs rank {rank.rank}"
     return Activity(
-        "RW304", f"waits for the file lock on {name} (flock) that rank {holder} holds", _here(rank), why,
+        "RW304", f"waits for the file lock on {name} (flock) that rank {holder} holds", _current_line(rank), why,
         with_ranks=(holder,), certain=True, deadlock=True,
     )  # fmt: skip
 
 
-def _polled_lock(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity | None:
-    """Libraries that try a lock again and again (filelock, portalocker, fasteners) never stand in the kernel's list of waiters."""
+def _library_lock(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity | None:
+    """Libraries that try a lock again and again (filelock, portalocker, fasteners) are not in the kernel's list of waiters."""
     thread = main_thread(rank)
     library = next((name for f in (thread.frames if thread else ()) for name in _LOCK_LIBRARIES if f"/{name}/" in f.file), "")
-    here = _here(rank)
+    here = _current_line(rank)
     if not library or here is None:
         return None
     why = f"the line: {book.line_text(here.file, here.line)}; whoever holds the lock does not let go of it"
@@ -219,7 +222,7 @@ def _dataloader(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activ
         if own is None:
             continue
         line = book.line_text(own.file, own.line)
-        top = _main(worker)
+        top = _main_thread_of(worker)
         if _LOCK_LINE.search(line) or (top and top.frames and os.path.basename(top.frames[0].file) == "threading.py"):
             why = "the worker was forked while another thread held the lock; in the child nobody is left to release the copy"
             return Activity("RW309", f"waits for its DataLoader worker (process {worker.pid}), which waits for a lock", own, why)
@@ -240,24 +243,24 @@ def _dead_thread(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Acti
     last = died[-1]
     where = user_frame(last.stack)
     why = f"thread {last.thread} died of {last.type}: {_short(last.message)}{at(where)}; nobody is left to wake the main thread"
-    return Activity("RW312", f"waits for its helper thread {last.thread}, which is dead", _here(rank), why)
+    return Activity("RW312", f"waits for its helper thread {last.thread}, which is dead", _current_line(rank), why)
 
 
-def _pool(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity | None:
-    """A result of a pool of processes; one of which may be gone, with the task it had."""
+def _process_pool(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity | None:
+    """The rank waits for the result of a process pool. One of its processes may have died with its task."""
     thread = main_thread(rank)
     if thread is None or not any(f.file.endswith(("multiprocessing/pool.py", "futures/process.py")) for f in thread.frames[:8]):
         return None
     dead = [helper for helper in rank.helpers if helper.ended is not None and not ended_well(helper.ended)]
     if not dead:
-        return Activity("RW315", "waits for the worker processes of its pool", _here(rank))
+        return Activity("RW315", "waits for the worker processes of its pool", _current_line(rank))
     how = f"was killed by {signal_name(dead[0].ended.signal)}" if dead[0].ended and dead[0].ended.signal else "is gone"
     why = f"process {dead[0].pid} of the pool {how}; multiprocessing.Pool starts another one, but never gives it the lost task"
-    return Activity("RW315", f"waits for a result that a worker process of its pool ({dead[0].pid}) took with it", _here(rank), why)
+    return Activity("RW315", f"waits for a result that a worker process of its pool ({dead[0].pid}) took with it", _current_line(rank), why)
 
 
 def _lock(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity | None:
-    here = _here(rank)
+    here = _current_line(rank)
     text = book.line_text(here.file, here.line) if here else ""
     thread = main_thread(rank)
     top = _top_file(rank)
@@ -278,7 +281,7 @@ def _lock(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity | 
 
 def _child(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity | None:
     thread = main_thread(rank)
-    here = _here(rank)
+    here = _current_line(rank)
     if thread is None or here is None:
         return None
     in_wait = any(
@@ -294,7 +297,7 @@ def _child(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity |
     if not children:
         return None if not in_wait else Activity("RW315", "waits for a child process", here)
     child = children[-1]
-    frame = user_frame(_main(child).frames) if _main(child) else None  # type: ignore[union-attr]
+    frame = user_frame(_main_thread_of(child).frames) if _main_thread_of(child) else None  # type: ignore[union-attr]
     return Activity(
         "RW315", f"waits for its child process {child.pid} ({_short(child.command, 36)})", here, f"the child is{at(frame)}" if frame else ""
     )
@@ -302,7 +305,7 @@ def _child(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity |
 
 def _pipe(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity | None:
     thread = main_thread(rank)
-    here = _here(rank)
+    here = _current_line(rank)
     if thread is None or here is None or _cpu_rate(rank) > 0.2:
         return None
     in_connection = any(f.file.endswith(("multiprocessing/connection.py", "multiprocessing/queues.py")) for f in thread.frames[:6])
@@ -314,7 +317,7 @@ def _pipe(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity | 
 
 def _socket(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity | None:
     thread = main_thread(rank)
-    here = _here(rank)
+    here = _current_line(rank)
     if thread is None or _cpu_rate(rank) > 0.2:
         return None
     text = book.line_text(here.file, here.line) if here else ""
@@ -336,7 +339,7 @@ def _socket(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity 
 
 
 def _sleep(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity | None:
-    here = _here(rank)
+    here = _current_line(rank)
     if here is None or "sleep(" not in book.line_text(here.file, here.line) or _cpu_rate(rank) > 0.5:
         return None
     wakes = _switch_rate(rank) > 0.5
@@ -347,7 +350,7 @@ def _busy(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity | 
     if _cpu_rate(rank) < 0.5 and not _always_running(rank):
         return None
     thread = main_thread(rank)
-    here = _here(rank)
+    here = _current_line(rank)
     before, now = user_frames(_frames(rank.earlier_threads)), main_stack(rank)
     if before and now and [f.function for f in before] != [f.function for f in now]:
         return Activity("RW301", "is busy", here, moves=True)
@@ -380,14 +383,16 @@ def _waits_for_gpu(rank: RankEvidence) -> bool:
     return bool(rank.inits) and "nccl" in rank.inits[-1].backend
 
 
-def _starved(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity | None:
+def _held_up_by_machine(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity | None:
     if not rank.samples:
         return None
     last = rank.samples[-1]
     if last.state not in ("T", "t") and _bytes_moved(rank) > (1 << 20):
-        return Activity("RW314", "reads or writes files", _here(rank), moves=True)
+        return Activity("RW314", "reads or writes files", _current_line(rank), moves=True)
     if last.state == "D" or last.swap > (256 << 20):
-        return Activity("RW313", f"is held up by the machine (state {last.state}, {bytes_text(last.swap)} swapped out)", _here(rank))
+        return Activity(
+            "RW313", f"is held up by the machine (state {last.state}, {bytes_text(last.swap)} swapped out)", _current_line(rank)
+        )
     return None
 
 
@@ -396,13 +401,13 @@ def _in_kernel(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activi
     if found is None or _cpu_rate(rank) > 0.2:
         return None
     code, doing = found
-    return Activity(code, doing, _here(rank), f"the kernel has it in {rank.samples[-1].wchan}")
+    return Activity(code, doing, _current_line(rank), f"the kernel has it in {rank.samples[-1].wchan}")
 
 
 # -- measures -----------------------------------------------------------------------------------------------------------------
 
 
-def _here(rank: RankEvidence) -> Frame | None:
+def _current_line(rank: RankEvidence) -> Frame | None:
     stack = main_stack(rank)
     return stack[0] if stack else None
 
@@ -422,7 +427,7 @@ def _cpu_rate(rank: RankEvidence) -> float:
 
 
 def _switch_rate(rank: RankEvidence) -> float:
-    """How often per second the main thread was put to sleep or woken: a thread blocked for good has none."""
+    """Context switches of the main thread per second; a thread that is blocked for good has none."""
     return _per_second(rank.samples[-16:], lambda sample: sample.switches)
 
 
@@ -431,8 +436,8 @@ def _per_second(samples: tuple[Sample, ...], count: Callable[[Sample], float]) -
     return (count(samples[-1]) - count(samples[0])) / seconds if seconds > 0 else 0.0
 
 
-def _computes(rank: RankEvidence) -> bool:
-    """It is at work itself, or has it done by processes that are just starting."""
+def _is_computing(rank: RankEvidence) -> bool:
+    """Whether the rank uses the CPU, or waits for helper processes that are just starting."""
     return _cpu_rate(rank) > 0.2 or _always_running(rank) or any(_is_starting(h) and h.state in _AT_WORK for h in rank.helpers)
 
 
@@ -458,12 +463,12 @@ def _movement(rank: RankEvidence) -> str:
     return f"{moved}, {_cpu_rate(rank):.0%} CPU"
 
 
-def _main(helper: Helper) -> Thread | None:
+def _main_thread_of(helper: Helper) -> Thread | None:
     return next((t for t in helper.threads if t.is_main), helper.threads[0] if helper.threads else None)
 
 
 def _worker_frame(helper: Helper) -> Frame | None:
-    thread = _main(helper)
+    thread = _main_thread_of(helper)
     return user_frame(thread.frames) if thread else None
 
 

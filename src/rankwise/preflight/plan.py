@@ -61,7 +61,7 @@ def plan_check(options: Mapping[str, str | None], environ: Mapping[str, str], *,
         job_id=options.get("rdzv-id") or "none",
         is_standalone=standalone,
         local_addr=options.get("local-addr") or "",
-        script=_file("script", options.get("script")),
+        script=_script(options.get("script")),
         fit=_target(options.get("fit") or ""),
         checkpoints=Path(options.get("checkpoints") or "."),
         only=_groups(options.get("only") or "", bool(options.get("fit"))),
@@ -118,11 +118,11 @@ def _seconds(option: str, text: str) -> float:
     return seconds
 
 
-def _file(option: str, text: str | None) -> Path | None:
+def _script(text: str | None) -> Path | None:
     if not text:
         return None
     if "\0" in text or not Path(text).is_file():
-        raise UsageError(f"--{option}: there is no file {text!r}", why=f"looked in {Path.cwd()}", next=("check the path",))
+        raise UsageError(f"--script: there is no file {text!r}", why=f"looked in {Path.cwd()}", next=("check the path",))
     return Path(text)
 
 

@@ -28,7 +28,7 @@ def report_html(verdict: dict[str, Any], job: JobEvidence) -> str:
     states = rank_states(reported)
     body = joined(
         [
-            _masthead(verdict, reported),
+            _masthead(verdict),
             _verdict(reported),
             _part("Ranks", rank_section(reported, states)) if states else None,
             _part("Timeline", timeline_section(reported), "the last collectives of every rank, aligned by sequence number"),
@@ -59,7 +59,7 @@ def _head(verdict: dict[str, Any], reported: ReportedJob) -> Html:
     )
 
 
-def _masthead(verdict: dict[str, Any], reported: ReportedJob) -> Html:
+def _masthead(verdict: dict[str, Any]) -> Html:
     outcome = one_line(verdict.get("outcome", "unknown"), 40)
     pill = tag("span", outcome, class_=f"outcome {_OUTCOME_TONES.get(outcome, 'bad')}")
     return tag(

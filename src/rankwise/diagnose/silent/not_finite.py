@@ -15,7 +15,7 @@ def find(audited: AuditedJob) -> list[Finding]:
     if (found := _in_backward(audited, first)) is not None:
         return [found]
     ranks = sorted(rank for rank, one in bad.items() if one.n == first)
-    spoiled = _spoiled(audited, ranks)
+    spoiled = _spoiled(audited)
     some = len(ranks) < len(audited.audits)
     what = f"{ranks_text(ranks)} alone" if some else "all ranks"
     inputs = _bad_inputs(audited, ranks)
@@ -63,7 +63,7 @@ def _backward_of(audited: AuditedJob, rank: int, i: int) -> int | None:
     return next((places[letter] for letter in BACKWARDS if letter in places), None)
 
 
-def _spoiled(audited: AuditedJob, ranks: list[int]) -> tuple[str, int, list[int]] | None:
+def _spoiled(audited: AuditedJob) -> tuple[str, int, list[int]] | None:
     """The first parameter whose weights are no longer finite, the step, and on which ranks."""
     found: list[tuple[int, str, int]] = []
     for rank, audit in audited.audits.items():

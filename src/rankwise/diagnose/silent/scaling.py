@@ -19,13 +19,11 @@ def find(audited: AuditedJob) -> list[Finding]:
     direct = {rank: found for rank in audited.audits if (found := _windows(audited, rank, _steps_scaled)) is not None}
     if direct:
         return [
-            _misused(
-                audited, direct, "the loss is scaled by the GradScaler, but the optimizer steps by itself with the scaled gradients", "g"
-            )
+            _misused(audited, direct, "the loss is scaled by the GradScaler, but the optimizer steps by itself with the scaled gradients")
         ]
     unscaled = {rank: found for rank in audited.audits if (found := _windows(audited, rank, _divides_unscaled)) is not None}
     if unscaled:
-        return [_misused(audited, unscaled, "the GradScaler steps and divides gradients of a loss that it never scaled", "")]
+        return [_misused(audited, unscaled, "the GradScaler steps and divides gradients of a loss that it never scaled")]
     return []
 
 
@@ -57,7 +55,7 @@ def _clipped(audited: AuditedJob, found: dict[int, Window]) -> Finding:
     )
 
 
-def _misused(audited: AuditedJob, found: dict[int, Window], what: str, letter: str) -> Finding:
+def _misused(audited: AuditedJob, found: dict[int, Window], what: str) -> Finding:
     one = next(iter(found.values()))
     return load_cause("RW765").finding(
         what,
