@@ -65,7 +65,7 @@ def test_what_was_taken_over_a_connection_that_broke_comes_back(broker: Any, mon
             lost.read()
     end = time.monotonic() + 20
     while not (found := reader.read()):
-        reader.channel._tend_at = 0
+        reader.channel._renew_at = 0
         assert time.monotonic() < end
     assert found == ["a"] and reader.messages[0].delivery_info["redelivered"]
     release(lost.connection)
@@ -96,7 +96,7 @@ def test_what_is_held_is_renewed_and_acknowledged_over_a_restart(broker: Any) ->
     broker.start()
     first.ack()
     time.sleep(1.1)  # Redis' clock is read in whole seconds
-    reader.channel._tend_at = 0
+    reader.channel._renew_at = 0
     reader.read()
     [(_, renewed)] = reader.channel.client.zrange("rankwise:q:held-since", 0, -1, withscores=True)
     assert renewed > since[0][1]

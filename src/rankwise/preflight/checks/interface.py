@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rankwise.causes import load_cause
-from rankwise.findings import Finding
 from rankwise.meet.network import (
     gloo_interface,
     interface_of,
@@ -56,8 +54,12 @@ def judge(job: Job) -> Seen:
     for host, facts in seeing_hosts(job, "interface", seen):
         route = f"{facts['route']} ({facts['source']})" if facts["route"] else "no route"
         seen.values[host.name] = f"{route}, gloo {facts['gloo']['name'] or 'none'}, NCCL {facts['nccl']['name'] or 'none'}"
-        missing = list(_missing(host, facts))
-        seen.findings += missing or _wrong(job, host, facts)
+        if missing := list(_missing(host, facts)):
+            for summary in missing:
+                why = f"its interfaces are {', '.join(facts['known'])}"
+                seen.add("RW108", summary, host, why=why, next=tuple(exports(host)))
+        else:
+            _find_wrong(job, host, facts, seen)
     return seen
 
 
@@ -70,44 +72,39 @@ def exports(host: Host) -> list[str]:
     return [f"export GLOO_SOCKET_IFNAME={name}", f"export NCCL_SOCKET_IFNAME=={name}"]
 
 
-def _missing(host: Host, facts: Facts) -> Iterator[Finding]:
+def _missing(host: Host, facts: Facts) -> Iterator[str]:
     names = list(facts["known"])
     if facts["is_lost"]:
-        yield _no_such(host, f"--local-addr {facts['source']} is not an address of {host.name}", facts)
+        yield f"--local-addr {facts['source']} is not an address of {host.name}"
     gloo, nccl = facts["variables"]["GLOO_SOCKET_IFNAME"], facts["variables"]["NCCL_SOCKET_IFNAME"]
     if lost := missing_interface("GLOO_SOCKET_IFNAME", gloo, names):
         syntax = " (^ and = are NCCL's syntax: gloo takes whole names only)" if lost[0] in "^=" else ""
-        yield _no_such(host, f"GLOO_SOCKET_IFNAME={gloo} names {lost!r}, which {host.name} does not have{syntax}", facts)
+        yield f"GLOO_SOCKET_IFNAME={gloo} names {lost!r}, which {host.name} does not have{syntax}"
     if missing_interface("NCCL_SOCKET_IFNAME", nccl, names):
-        yield _no_such(host, f"NCCL_SOCKET_IFNAME={nccl} fits no interface of {host.name}", facts)
+        yield f"NCCL_SOCKET_IFNAME={nccl} fits no interface of {host.name}"
 
 
-def _no_such(host: Host, summary: str, facts: Facts) -> Finding:
-    return load_cause("RW108").finding(
-        summary, certain=True, culprits=(host.place,), why=f"its interfaces are {', '.join(facts['known'])}", next=tuple(exports(host))
-    )
-
-
-def _wrong(job: Job, host: Host, facts: Facts) -> Iterator[Finding]:
+def _find_wrong(job: Job, host: Host, facts: Facts, seen: Seen) -> None:
     """An offered address nobody can reach is proven by trying; one on another interface is only suspicious."""
     for backend in ("gloo", "nccl"):
         chosen = facts[backend]
         unheard = [other.name for other in job.hosts if other is not host and _is_closed(job, other, host)]
         if backend == "gloo" and unheard:
-            yield load_cause("RW114").finding(
+            seen.add(
+                "RW114",
                 f"gloo on {host.name} offers {chosen['address']} ({chosen['name']}), which {', '.join(unheard)} cannot reach",
-                certain=True,
-                culprits=(host.place,),
+                host,
                 why=f"{chosen['why']}; {facts['route'] or 'no interface'} ({facts['source']}) leads to the rendezvous address",
                 next=tuple(exports(host)),
             )
         elif not job.is_alone and facts["route"] and chosen["name"] != facts["route"] and not is_loopback(facts["source"]):
             label = {"gloo": "gloo", "nccl": "NCCL"}[backend]
-            yield load_cause("RW114").finding(
+            seen.add(
+                "RW114",
                 f"{label} on {host.name} would use {chosen['name'] or 'no interface'}, but {facts['route']} leads to the rendezvous address",
+                host,
                 certain=False,
                 severity="warning",
-                culprits=(host.place,),
                 why=f"{chosen['why']}; {facts['route']} has {facts['source']}",
                 next=tuple(exports(host)),
             )

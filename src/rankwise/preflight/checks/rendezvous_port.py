@@ -11,10 +11,8 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from collections.abc import Iterator
 
-from rankwise.causes import load_cause
-from rankwise.findings import Finding, Place
+from rankwise.findings import Place
 from rankwise.meet.differences import hosts_text
 from rankwise.meet.network import interfaces, own_addresses, resolve
 from rankwise.meet.ports import Listener, find_listeners, try_port
@@ -54,10 +52,11 @@ def judge(job: Job) -> Seen:
             state = "torchrun picks one" if not facts["port"] else facts["reached"] or ("free" if facts["free"] else facts["error"])
             seen.values[host.name] = f"{facts['port'] or ''} {state}".strip()
         if facts["reached"] and facts["reached"] not in _ANSWERED:
-            seen.findings.append(_blocked(facts["reached"], [host]))
+            _add_blocked(facts["reached"], [host], seen)
         if facts["opens"] and not facts["free"]:
-            seen.findings += _not_free(host, facts)
-    return _with_doors(job, seen)
+            _add_not_free(host, facts, seen)
+    _find_unreachable(job, seen)
+    return seen
 
 
 def _why_not_open(address: str, port: int) -> int | None:
@@ -72,27 +71,19 @@ def _why_not_open(address: str, port: int) -> int | None:
     return None
 
 
-def _not_free(host: Host, facts: Facts) -> Iterator[Finding]:
+def _add_not_free(host: Host, facts: Facts, seen: Seen) -> None:
     port = facts["port"]
     if facts["error"] == "EADDRINUSE":
         who = [str(Listener(**holder)) for holder in facts["holders"]] or ["a process this user may not look at"]
         pid = next((holder["pid"] for holder in facts["holders"] if holder["pid"]), None)
-        yield load_cause("RW107").finding(
-            f"port {port} on {host.name} is held by {' and '.join(who)}",
-            certain=True,
-            culprits=(Place(host=host.name, pid=pid),),
-            why="the rendezvous store has to open this port itself",
-        )
+        held, why = (Place(host=host.name, pid=pid),), "the rendezvous store has to open this port itself"
+        seen.add("RW107", f"port {port} on {host.name} is held by {' and '.join(who)}", host, culprits=held, why=why)
     else:
-        yield load_cause("RW602").finding(
-            f"{host.name} may not open port {port}: {facts['error']}",
-            certain=True,
-            culprits=(host.place,),
-            why="ports below 1024 are for root" if port < 1024 else "",
-        )
+        why = "ports below 1024 are for root" if port < 1024 else ""
+        seen.add("RW602", f"{host.name} may not open port {port}: {facts['error']}", host, why=why)
 
 
-def _with_doors(job: Job, seen: Seen) -> Seen:
+def _find_unreachable(job: Job, seen: Seen) -> None:
     """What the other nodes saw when they tried it."""
     is_held = any(host.of("rendezvous-port").get("opens") and not host.of("rendezvous-port").get("free", True) for host in job.hosts)
     blocked: dict[str, list[Host]] = {}
@@ -102,28 +93,22 @@ def _with_doors(job: Job, seen: Seen) -> Seen:
             continue
         seen.values[host.name] = _STATES.get(state, state)
         if state == "foreign" and not is_held:
-            seen.findings.append(_foreign(host))
+            place = f"{host.plan.get('master')}:{host.plan.get('port')}"
+            summary = f"a program other than rankwise check answers {host.name} at the rendezvous port {place}"
+            seen.add("RW107", summary, host, certain=False, why="another job's store, or another program, holds it")
         elif state not in _STATES and not is_held:
             blocked.setdefault(state, []).append(host)
-    seen.findings += [_blocked(state, hosts) for state, hosts in blocked.items()]
-    return seen
+    for state, hosts in blocked.items():
+        _add_blocked(state, hosts, seen)
 
 
-def _foreign(host: Host) -> Finding:
-    return load_cause("RW107").finding(
-        f"a program other than rankwise check answers {host.name} at the rendezvous port {host.plan.get('master')}:{host.plan.get('port')}",
-        certain=False,
-        culprits=(host.place,),
-        why="another job's store, or another program, holds it",
-    )
-
-
-def _blocked(state: str, hosts: list[Host]) -> Finding:
+def _add_blocked(state: str, hosts: list[Host], seen: Seen) -> None:
     port = hosts[0].plan.get("port")
     beside = next((port for host in hosts for port, how in (host.plan.get("tries") or {}).items() if how == "met"), "")
-    return load_cause("RW111").finding(
+    seen.add(
+        "RW111",
         f"{hosts_text([host.name for host in hosts])} cannot reach the rendezvous port {hosts[0].plan.get('master')}:{port}: {state}",
+        hosts,
         certain=bool(beside),
-        culprits=tuple(host.place for host in hosts),
         why=f"port {beside} of the same host answers, so a firewall between them holds back port {port}" if beside else "",
     )

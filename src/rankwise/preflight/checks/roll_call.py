@@ -9,10 +9,6 @@ the first, and with RW112 where the number of ranks differs between hosts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from rankwise.causes import load_cause
-from rankwise.findings import Finding, Place
 from rankwise.meet.differences import find_difference, hosts_text
 from rankwise.meet.roster import claimed_twice, missing_numbers
 from rankwise.preflight.job import Host, Job, Seen
@@ -35,36 +31,32 @@ def judge(job: Job) -> Seen:
         )
     if not job.meeting.get("is_host", True):
         seen.blind[""] = str(job.meeting.get("why") or "the others could not be met")
-        seen.findings += _unmet(job, job.hosts[0])
+        _find_unmet(job, job.hosts[0], seen)
         return seen
-    seen.findings += [*_duplicates(job), *_sizes(job), *_strangers(job), *_missing(job), *_gone(job), *_late(job)]
+    for find in (_find_duplicates, _find_sizes, _find_strangers, _find_missing, _find_gone, _find_late):
+        find(job, seen)
     return seen
 
 
-def _unmet(job: Job, host: Host) -> Iterator[Finding]:
+def _find_unmet(job: Job, host: Host, seen: Seen) -> None:
     """This host could not take part; said here where no other check says why."""
     place = f"{job.plan.master}:{job.plan.port}"
     if job.meeting.get("refusal"):
-        yield load_cause("RW103").finding(
-            f"the host at {place} belongs to another job",
-            certain=True,
-            culprits=(host.place,),
-            why=str(job.meeting["refusal"]),
-            next=("give every node the same --rdzv-id",),
-        )
+        why, steps = str(job.meeting["refusal"]), ("give every node the same --rdzv-id",)
+        seen.add("RW103", f"the host at {place} belongs to another job", host, why=why, next=steps)
     elif job.meeting.get("is_broken"):
-        yield load_cause("RW101").finding(f"the host of the meeting at {place} fell silent during the check", certain=True)
+        seen.add("RW101", f"the host of the meeting at {place} fell silent during the check", ())
     elif not {"names", "ports"} <= set(job.plan.only):
-        yield load_cause("RW101").finding(f"{host.name} met nobody", certain=True, why=str(job.meeting.get("why", "")))
+        seen.add("RW101", f"{host.name} met nobody", (), why=str(job.meeting.get("why", "")))
 
 
-def _duplicates(job: Job) -> Iterator[Finding]:
+def _find_duplicates(job: Job, seen: Seen) -> None:
     for rank, hosts in claimed_twice((host.plan.get("node_rank"), host) for host in job.hosts).items():
         names, all_of_them = hosts_text([host.name for host in hosts]), "all" if len(hosts) > 2 else "both"
-        yield load_cause("RW102").finding(
+        seen.add(
+            "RW102",
             f"{names} {all_of_them} say that they are node {rank}",
-            certain=True,
-            culprits=tuple(host.place for host in hosts),
+            hosts,
             why=f"their ranks would begin at {rank} × ranks per node on each of them; nobody is node {_free_ranks(job)}".rstrip(),
             next=("give each node its own --node-rank, from 0 on",),
         )
@@ -74,31 +66,31 @@ def _free_ranks(job: Job) -> str:
     return ", ".join(map(str, missing_numbers({host.plan.get("node_rank") for host in job.hosts}, job.plan.nodes_max)))
 
 
-def _sizes(job: Job) -> Iterator[Finding]:
+def _find_sizes(job: Job, seen: Seen) -> None:
     for key, title, severity in (("nnodes", "number of nodes (--nnodes)", "error"), ("nproc", "number of ranks per node", "warning")):
         if differs := find_difference({host.name: str(host.plan.get(key)) for host in job.hosts}):
-            yield load_cause("RW112").finding(
+            seen.add(
+                "RW112",
                 f"the hosts disagree about the {title}: {differs.text()}",
-                certain=True,
+                job.named(differs.odd),
                 severity=severity,
-                culprits=tuple(host.place for host in job.hosts if host.name in differs.odd),
                 why="the world size is the sum of all nodes' ranks" if key == "nproc" else "",
                 next=(f"give every node the same --{'nnodes' if key == 'nnodes' else 'nproc-per-node'}",),
             )
 
 
-def _strangers(job: Job) -> Iterator[Finding]:
+def _find_strangers(job: Job, seen: Seen) -> None:
     for stranger in job.meeting.get("strangers", ()):
-        yield load_cause("RW103").finding(
+        seen.add(
+            "RW103",
             f"{stranger['name']} ({stranger['address']}) came with another --rdzv-id",
-            certain=True,
-            culprits=(Place(host=stranger["name"]),),
+            Host(stranger["name"], -1),
             why="torchrun keeps jobs with different ids apart",
             next=("give every node the same --rdzv-id",),
         )
 
 
-def _missing(job: Job) -> Iterator[Finding]:
+def _find_missing(job: Job, seen: Seen) -> None:
     expected, present = job.plan.nodes_max, len(job.hosts)
     if present >= expected:
         return
@@ -106,32 +98,25 @@ def _missing(job: Job) -> Iterator[Finding]:
     lost = _free_ranks(job)
     who = f"node {lost}" if is_static and lost else f"{expected - present} host{'s' * (expected - present != 1)}"
     waited = seconds_text(float(job.meeting.get("waited_s", 0.0)))
-    is_enough = present >= job.plan.nodes_min
-    yield load_cause("RW101").finding(
+    options = f"--master-addr {job.plan.master} --master-port {job.plan.port}"
+    seen.add(
+        "RW101",
         f"{who} did not come within {waited}: {present} of {expected} hosts are here",
-        certain=True,
-        severity="warning" if is_enough else "error",
+        (),
+        severity="warning" if present >= job.plan.nodes_min else "error",
         why=f"here are {hosts_text([host.name for host in job.hosts])}",
-        next=(
-            f"start the check there too, with --master-addr {job.plan.master} --master-port {job.plan.port}; its own report says what it sees",
-        ),
+        next=(f"start the check there too, with {options}; its own report says what it sees",),
     )
 
 
-def _gone(job: Job) -> Iterator[Finding]:
+def _find_gone(job: Job, seen: Seen) -> None:
     for name in job.meeting.get("gone", ()):
-        yield load_cause("RW101").finding(
-            f"{name} came, but fell silent during the check",
-            certain=True,
-            culprits=(Place(host=name),),
-            why="it was ended there, or its connection to the meeting broke off",
-        )
+        why = "it was ended there, or its connection to the meeting broke off"
+        seen.add("RW101", f"{name} came, but fell silent during the check", Host(name, -1), why=why)
 
 
-def _late(job: Job) -> Iterator[Finding]:
+def _find_late(job: Job, seen: Seen) -> None:
     first = min(host.started_s for host in job.hosts)
     for host in job.hosts:
         if host.started_s - first > _LATE_S:
-            yield load_cause("RW601").finding(
-                f"{host.name} was started {seconds_text(host.started_s - first)} after the first host", certain=True, culprits=(host.place,)
-            )
+            seen.add("RW601", f"{host.name} was started {seconds_text(host.started_s - first)} after the first host", host)
