@@ -159,6 +159,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "not there": (["weights", "inspect", "nowhere.pt"], "RW002"),
     "not a checkpoint": (["weights", "inspect", "my_nets.py"], "RW733"),
     "other suffix": (["weights", "convert", "ddp.pt", "out.onnx"], "RW001"),
+    "no name": (["weights", "convert", "ddp.pt", "."], "RW001"),
     "program without build": (["weights", "convert", "ddp.pt", "out.pt2"], "RW001"),
     "no such module": (["weights", "convert", "ddp.pt", "out.pt2", "--build", "nowhere:build", "--example", "float32[5,4]"], "RW001"),
     "no such callable": (["weights", "convert", "ddp.pt", "out.pt2", "--build", "my_nets:nothing", "--example", "float32[5,4]"], "RW001"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+import rankwise
 from rankwise.cli.main import main
-from tests.offline.inputs import WIDTH, rows
+from tests.offline.inputs import KINDS, WIDTH, rows, write
 
 COUNT, BAD = 50, 7
 LETTERS = "abcdef"
@@ -178,3 +180,16 @@ def test_a_file_nobody_may_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 
     assert predict(tmp_path, "x.csv", "out.npy") == 2
     assert "RW002" in (told := capsys.readouterr().err) and "Permission denied" in told and "ls -l" in told
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_names_that_are_not_utf8_are_names_like_others(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "plain").mkdir()
+    path, named = write(tmp_path / "plain", kind, 3)
+    folder = (tmp_path / "plain").rename(tmp_path / os.fsdecode(b"caf\xe9"))
+
+    output = folder / ("out.jsonl" if kind == "files" else f"out{path.suffix}")
+    done = rankwise.predict("tests.offline.nets:build", folder / path.name, output, columns=named.get("columns", ()), workers=0, batch=2)
+
+    assert (done.rows, done.failed) == (3, 0)
+    assert output.exists()

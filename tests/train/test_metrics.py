@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 
 import pytest
+import torch
 
+from rankwise.errors import UsageError
+from rankwise.train import Means
 from tests.train.farm import Farm
 
 JOBS = "tests.train.jobs_metrics"
@@ -90,3 +93,15 @@ def test_predictions_in_memory_that_the_model_uses_again_stay_what_they_were() -
         predictions.add(buffer.copy_(x * 2))
 
     assert predictions.gather().tolist() == [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
+
+
+def test_a_mean_is_one_number_and_any_number_of_samples_will_do() -> None:
+    means = Means()
+    means.add(torch.tensor(2), loss=torch.tensor(1.0))  # as a mask's sum gives it
+    means.add(6, loss=2.0)
+    with pytest.raises(UsageError, match=r"loss has shape \(2,\)"):
+        means.add(2, loss=torch.ones(2))
+
+    assert means.compute() == {"loss": 1.75}
+    means.add(torch.tensor(4), loss=0.5)
+    assert type(means.compute()["loss"]) is float

@@ -84,7 +84,8 @@ def _convert(options: argparse.Namespace) -> int:
 
     path, output = Path(options.path), Path(options.output)
     if output.suffix not in (".safetensors", ".pt2"):
-        raise UsageError(f"{output} ends neither in .safetensors nor in .pt2", next=(f"{output.with_suffix('.safetensors')}",))
+        better = output.with_suffix(".safetensors") if output.name else "plain.safetensors"  # "." has no name
+        raise UsageError(f"{output} ends neither in .safetensors nor in .pt2", next=(f"{better}",))
     if output.exists() and not options.overwrite:
         raise UsageError(f"{output} is already there", next=("give another name, or --overwrite",))
     if options.dtype is not None and not (options.dtype in ITEM_SIZES and options.dtype.startswith(("float", "bfloat"))):

@@ -7,6 +7,7 @@ Batches that are alike are stored together, with the places where one ends and t
 from __future__ import annotations
 
 import json
+import os
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -116,7 +117,7 @@ def is_whole(path: Path, nbytes: int, crc: int) -> bool:
 
 def read_part(path: Path) -> Iterator[Results]:
     """Some batches at a time. Arrays are views of the mapped file: what nobody looks at is not read."""
-    with pa.memory_map(str(path)) as file:
+    with pa.memory_map(os.fsencode(path)) as file:
         size = file.size()
         while file.tell() < size:
             with pa.ipc.open_stream(file) as stream:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
+
+from rankwise.errors import UsageError
 
 
 def moved(batch: Any, device: torch.device) -> Any:
@@ -15,25 +18,50 @@ def moved(batch: Any, device: torch.device) -> Any:
 
 def emptied(batch: Any) -> Any:
     """The batch with no sample left in it, shapes and types kept."""
-    return _mapped(batch, lambda tensor: tensor[:0])
+    return _mapped(batch, lambda tensor: tensor[:0], lambda words: words[:0])
 
 
 def num_samples_in(batch: Any) -> int:
-    """The length of the first tensor in the batch, as PyTorch's own collation lays it out."""
-    found: list[int] = []
-    _mapped(batch, lambda tensor: found.append(len(tensor)) or tensor)  # type: ignore[func-returns-value]
-    if found:
-        return found[0]
-    return len(batch)
+    """What all tensors in the batch have as their length, as PyTorch's own collation lays it out, and lists of words or numbers too."""
+    lengths = set(_lengths(batch))
+    if len(lengths) == 1:
+        return lengths.pop()
+    if not lengths and isinstance(batch, (list, tuple)):
+        return len(batch)
+    found = f"what is in it has the lengths {sorted(lengths)}" if lengths else f"it is a {type(batch).__name__} without tensors and lists"
+    step = "step.over(batches, count=lambda batch: len(batch[0])), or what counts in your batches"
+    raise UsageError("nobody knows how many samples a batch has", why=found, next=(step,))
 
 
-def _mapped(batch: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+def _lengths(batch: Any) -> Iterator[int]:
+    if isinstance(batch, torch.Tensor):
+        yield from [len(batch)] if batch.dim() else []
+    elif _is_per_sample(batch):
+        yield len(batch)
+    elif isinstance(batch, (Mapping, list, tuple)):
+        for value in batch.values() if isinstance(batch, Mapping) else batch:
+            yield from _lengths(value)
+
+
+def _is_per_sample(batch: Any) -> bool:
+    """What collation makes of one word or number per sample."""
+    return isinstance(batch, (list, tuple)) and bool(batch) and all(isinstance(item, (str, bytes, int, float)) for item in batch)
+
+
+def _mapped(batch: Any, change: Callable[[torch.Tensor], torch.Tensor], change_words: Callable[[Any], Any] = lambda words: words) -> Any:
     if isinstance(batch, torch.Tensor):
         return change(batch) if batch.dim() else batch
-    if isinstance(batch, dict):
-        return {key: _mapped(value, change) for key, value in batch.items()}
+    if isinstance(batch, Mapping):
+        values = {key: _mapped(value, change, change_words) for key, value in batch.items()}
+        if isinstance(batch, dict) or not hasattr(batch, "update"):
+            return values
+        other = copy.copy(batch)  # what tokenizers return is no dict, and knows more than its items
+        other.update(values)
+        return other
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(_mapped(value, change) for value in batch))
+        return type(batch)(*(_mapped(value, change, change_words) for value in batch))
+    if _is_per_sample(batch):
+        return change_words(batch)
     if isinstance(batch, (list, tuple)):
-        return type(batch)(_mapped(value, change) for value in batch)
+        return type(batch)(_mapped(value, change, change_words) for value in batch)
     return batch

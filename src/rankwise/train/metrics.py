@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from rankwise.causes import load_cause
-from rankwise.errors import TrainError
+from rankwise.errors import TrainError, UsageError
 from rankwise.findings import Place
 from rankwise.train import group
 from rankwise.train.loader import Loader
@@ -34,6 +34,9 @@ class Means:
     def add(self, num_samples: int, **means: torch.Tensor | float) -> None:
         """Add means over so many samples; they stay on their device until `compute`."""
         for name, mean in means.items():
+            if isinstance(mean, torch.Tensor) and mean.numel() != 1:  # here, on every rank: in `compute` the others would wait for this one
+                summary = f"{name} has shape {tuple(mean.shape)}, where one number is wanted"
+                raise UsageError(summary, next=("take its mean over the batch",))
             value = mean.detach().double() if isinstance(mean, torch.Tensor) else mean
             if num_samples:  # the mean over no samples is not a number
                 self._sums[name] = self._sums.get(name, 0.0) + value * num_samples
@@ -41,7 +44,7 @@ class Means:
 
     def compute(self) -> dict[str, float]:
         """The means over all samples of all ranks since the last time; not a number where there were none. All ranks must call this."""
-        mine = {name: (float(self._sums.get(name, 0.0)), count) for name, count in self._num_samples.items()}
+        mine = {name: (float(self._sums.get(name, 0.0)), float(count)) for name, count in self._num_samples.items()}
         everyone = group.gathered(mine)
         self._sums, self._num_samples = {}, {}
         means = {}

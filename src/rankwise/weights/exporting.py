@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +43,7 @@ def export_program(
 ) -> Exported:
     """Write `output` if the program computes what the model does, also with another batch size where that is dynamic."""
     model.eval()
-    handle, temporary = tempfile.mkstemp(dir=output.parent, prefix=f".{output.stem}.", suffix=".pt2")
-    os.close(handle)
+    temporary = _begun(output, model)
     try:
         with torch.no_grad():
             check_example(model, inputs)
@@ -64,6 +65,28 @@ def export_program(
     finally:
         Path(temporary).unlink(missing_ok=True)
     return Exported(str(output), output.stat().st_size, apart, model_ms, program_ms)
+
+
+_BESIDE = 1 << 20  # bytes for the program's graph
+_IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def _begun(output: Path, model: torch.nn.Module) -> str:
+    """A new file beside the output, on a disk that has room for it: torch ends the whole process where it finds none while it writes."""
+    try:
+        handle, temporary = tempfile.mkstemp(dir=output.parent, prefix=f".{output.stem}.", suffix=".pt2")
+    except OSError as error:
+        raise not_written(output, error) from error
+    try:
+        os.posix_fallocate(handle, 0, sum(tensor.nbytes for tensor in chain(model.parameters(), model.buffers())) + _BESIDE)
+        os.ftruncate(handle, 0)
+    except OSError as error:
+        if error.errno in _IS_FULL:  # not every file system can reserve room
+            Path(temporary).unlink(missing_ok=True)
+            raise not_written(output, error) from error
+    finally:
+        os.close(handle)
+    return temporary
 
 
 def check_example(model: torch.nn.Module, inputs: tuple[Any, ...]) -> None:

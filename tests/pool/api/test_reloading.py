@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -59,6 +61,22 @@ def test_a_model_comes_and_goes(pool: Pool, tmp_path: Path) -> None:
     while any("second" in worker["holds"] for worker in pool.stats()["workers"]):
         assert time.monotonic() < end
         time.sleep(0.01)
+
+
+def test_replicas_that_read_different_weights_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    save(tmp_path / "w.pt", 1.0)
+    with Pool({"first": constant(tmp_path / "w.pt", replicas=2)}, workers=2) as pool:
+        pool.load("first").result(LONG_S)
+        save(tmp_path / "w.pt", 2.0)
+        os.kill(pool.stats()["workers"][0]["pid"], signal.SIGKILL)
+        end = time.monotonic() + LONG_S
+        while "has other weights in worker 3" not in caplog.text:
+            assert time.monotonic() < end
+            list(pool.map("first", [X] * 300))  # more than one worker does at once: the missing replica is made
+
+        caplog.clear()
+        pool.reload("first").result(LONG_S)
+        assert answer(pool) == 2.0 and "other weights" not in caplog.text
 
 
 def test_a_reload_takes_what_is_new_and_keeps_the_numbers(pool: Pool, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ class ArrowSource:
 
 def _open(path: Place) -> Any:
     """All columns, for to choose some here would have the rest read as well, not mapped."""
-    mapped = path.open_arrow() if isinstance(path, Address) else pa.memory_map(str(path))
+    mapped = path.open_arrow() if isinstance(path, Address) else pa.memory_map(os.fsencode(path))
     try:
         return pa.ipc.open_file(mapped)
     except pa.ArrowInvalid:
@@ -49,7 +50,7 @@ def _open(path: Place) -> Any:
 
 def write_arrow(parts: Parts, total: int, path: Path) -> None:
     schema, tables = tables_of(parts)
-    with arrow_errors_as_findings(), pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as writer:
+    with arrow_errors_as_findings(), pa.OSFile(os.fsencode(path), "wb") as file, pa.ipc.new_file(file, schema) as writer:
         for table in tables:
             writer.write_table(table)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from itertools import chain, islice
 from pathlib import Path
@@ -52,7 +53,9 @@ class ParquetSource:
 
 
 def _open(path: Place) -> Any:
-    return pq.ParquetFile(path.open_arrow() if isinstance(path, Address) else path, buffer_size=_READ_BYTES, pre_buffer=False)
+    return pq.ParquetFile(
+        path.open_arrow() if isinstance(path, Address) else pa.OSFile(os.fsencode(path)), buffer_size=_READ_BYTES, pre_buffer=False
+    )
 
 
 def _wanted_share(group: Any, names: list[str]) -> float:
@@ -75,7 +78,7 @@ def write_parquet(parts: Parts, total: int, path: Path) -> None:
     with arrow_errors_as_findings():
         first = list(islice(tables, 1))
         repeating = [name for table in first for field in schema for name in _repeating(field.name, field.type, table.column(field.name))]
-        with pq.ParquetWriter(path, schema, use_dictionary=repeating or False) as writer:
+        with pa.OSFile(os.fsencode(path), "wb") as file, pq.ParquetWriter(file, schema, use_dictionary=repeating or False) as writer:
             for table in chain(first, tables):
                 writer.write_table(table, row_group_size=len(table))
 

@@ -204,8 +204,9 @@ class Answers:
                     pass
 
     def loaded(self, worker: WorkerState, message: tuple[Any, ...], now: float) -> None:
-        _, serial, number, nbytes, seconds = message
+        _, serial, number, nbytes, seconds, stamp = message
         model = self._scheduler.models[number]
+        self._compare_weights(worker, model, stamp)
         self._scheduler.take_back(worker, worker.inflight.pop(serial), now)
         self._counters.of(model.name).loads += 1
         log.info("model %r loaded in worker %d: %.1f MB in %.2f s", model.name, worker.number, nbytes / 1e6, seconds)
@@ -215,6 +216,14 @@ class Answers:
         if limit is not None and nbytes > limit:
             self._state.break_model(model, too_large(model.name, nbytes, place, limit))
         self._state.tell_loaded(model)
+
+    def _compare_weights(self, worker: WorkerState, model: ModelState, stamp: tuple[int, int] | None) -> None:
+        """A worker that is replaced, or one replica more, reads the file as it is by then."""
+        others = [other for other in self._scheduler.workers.values() if other is not worker and model.number in other.holds]
+        if model.stamp not in (None, stamp) and any(not other.holds[model.number].is_leaving for other in others):
+            said = "model %r has other weights in worker %d than in others: their file was changed; pool.reload(%r) reads it for all"
+            log.warning(said, model.name, worker.number, model.name)
+        model.stamp = stamp
 
     def not_built(self, worker: WorkerState, message: tuple[Any, ...], now: float) -> None:
         """The build raised: it would do so again, so all its tasks get to know, once. Unless memory ran out, which may pass: then it is

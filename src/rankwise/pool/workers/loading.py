@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from rankwise.errors import UsageError
+from rankwise.files import stamp_of
 from rankwise.pool.api.model import become_like_the_caller
 from rankwise.pool.memory.encoding import each_where_possible, pack, shape_of, unpack
 from rankwise.pool.workers.defaults import WithOwnDefaults, own_defaults
@@ -83,6 +84,7 @@ class Loaded:
     keeps_inputs: bool = False  # it was seen to hold on to an input; from then on it gets copies
     is_plain: bool = True  # takes its inputs as they lie on the lane
     is_checked: bool = True  # whether its batches are checked for rows that depend on each other
+    stamp: tuple[int, int] | None = None  # of the file its weights are from
 
 
 def load(spec: dict[str, Any], is_worker: bool = True) -> Loaded:
@@ -100,6 +102,7 @@ def _loaded(spec: dict[str, Any]) -> Loaded:
     device = torch.device(spec["device"])
     before = _footprint(device)
     args, kwargs, warmup = _unpickled(spec, "given")
+    stamp = stamp_of(spec["weights"]) if spec["weights"] and os.path.exists(spec["weights"]) else None
     built = _build(spec, args, kwargs)
     if isinstance(built, torch.nn.Module):
         if spec["weights"]:
@@ -114,7 +117,9 @@ def _loaded(spec: dict[str, Any]) -> Loaded:
     if warmup is not None:
         _warm_up(built, warmup, device)
     nbytes = max(tensor_bytes(built), _footprint(device) - before)
-    return Loaded(spec["name"], WithOwnDefaults(built), device, nbytes, is_plain=device.type == "cpu", is_checked=spec["check_rows"])
+    return Loaded(
+        spec["name"], WithOwnDefaults(built), device, nbytes, is_plain=device.type == "cpu", is_checked=spec["check_rows"], stamp=stamp
+    )
 
 
 def free_memory() -> None:

@@ -125,7 +125,7 @@ class Worker:
             self._not_built(serial, number, error)
         else:
             self._check_is_worker(number)
-            send(self._sock, ("loaded", serial, number, model.nbytes, time.perf_counter() - started), wait=True)
+            send(self._sock, ("loaded", serial, number, model.nbytes, time.perf_counter() - started, model.stamp), wait=True)
         self._inference.__enter__()
         self._page.run(0, 0)
 

@@ -1,0 +1,50 @@
+"""Batches of all kinds: moved, cut short, counted."""
+
+from __future__ import annotations
+
+from collections import UserDict
+from typing import Any
+
+import pytest
+import torch
+
+from rankwise.errors import UsageError
+from rankwise.train.batches import emptied, moved, num_samples_in
+
+X = torch.ones(8, 3)
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        X,
+        (X, torch.zeros(8)),
+        {"text": ["a"] * 8, "label": [0] * 8},
+        UserDict(ids=X, mask=X),
+        [X, ("a",) * 8, torch.tensor(0.5)],
+        [{"image": torch.tensor(0)} for _ in range(8)],
+    ],
+)
+def test_samples_are_counted(batch: Any) -> None:
+    assert num_samples_in(batch) == 8
+
+
+@pytest.mark.parametrize("batch", [([torch.ones(3, 5, 5)] * 8, [{"boxes": torch.ones(2, 4)}] * 8), {"what": object()}, UserDict()])
+def test_what_cannot_be_counted_is_asked_for(batch: Any) -> None:
+    with pytest.raises(UsageError, match="how many samples"):
+        num_samples_in(batch)
+
+
+def test_nothing_is_left_in_an_empty_batch() -> None:
+    x, words, named = emptied((X, ("a",) * 8, UserDict(ids=X, names=["b"] * 8)))
+
+    assert (x.shape, words, named["ids"].shape, named["names"]) == ((0, 3), (), (0, 3), [])
+
+
+def test_a_batch_of_a_class_of_its_own_is_moved_and_stays_one() -> None:
+    batch = UserDict(ids=X)
+
+    there = moved(batch, torch.device("meta"))
+
+    assert type(there) is UserDict
+    assert there["ids"].device.type == "meta" and batch["ids"].device.type == "cpu"
