@@ -40,7 +40,7 @@ def killed_in_the_middle(process: subprocess.Popen[str], store: Store, output: s
     while done < 3:
         assert process.poll() is None and time.monotonic() < deadline, process.communicate()
         sizes = store.sizes()
-        assert all(size for name, size in sizes.items() if name.rpartition("/")[2] != "unfinished"), "a file appears before it is complete"
+        assert all(size for name, size in sizes.items() if "/unfinished-" not in name), "a file appears before it is complete"
         done = sum(name.startswith(f".{output}.predict/part-") for name in sizes)
     process.kill()
     process.communicate()

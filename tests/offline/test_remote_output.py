@@ -13,6 +13,7 @@ import pytest
 import rankwise
 from rankwise.errors import RankwiseError, UsageError
 from rankwise.offline import running
+from rankwise.offline.addresses import Address
 from rankwise.offline.remote_output import RemoteOutput
 from tests.offline.inputs import write
 
@@ -122,6 +123,24 @@ def test_killed_while_it_is_put_there_the_next_run_knows_it(
     assert run(folder, OUT).rows == COUNT
     run(folder, folder / "out.parquet")
     assert memory.cat("/data/out.parquet") == (folder / "out.parquet").read_bytes()
+
+
+def test_two_machines_do_not_mix_what_they_put_there(
+    folder: Path, memory: fsspec.AbstractFileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = RemoteOutput(Address(OUT)), RemoteOutput(Address(OUT))
+    for name in ("one", "two"):
+        (folder / name).write_text(name)
+    look = one._exists
+
+    def meanwhile(path: str) -> bool:
+        two._copy_there(folder / "two", two.address.beside("two"))
+        return look(path)
+
+    monkeypatch.setattr(one, "_exists", meanwhile)  # between the upload and its final name
+    one._copy_there(folder / "one", one.address.beside("one"))
+
+    assert (memory.cat("/data/one"), memory.cat("/data/two")) == (b"one", b"two")
 
 
 def test_what_is_there_is_replaced_only_when_asked(folder: Path, memory: fsspec.AbstractFileSystem) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -155,3 +157,14 @@ def test_the_numbers_have_the_same_names(pools: tuple[Pool, Pool]) -> None:
     there, here = [pool.stats() for pool in pools]
     assert here.keys() == there.keys() and here["lanes"].keys() == there["lanes"].keys()
     assert here["models"]["echo"].keys() == there["models"]["echo"].keys()
+
+
+def test_a_build_is_found_where_workers_find_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands are not started as `python -m`, so the folder they are started in is not among those that Python looks in."""
+    (tmp_path / "only_in_this_folder.py").write_text("def build():\n    return lambda x: x + 1\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", str(tmp_path))])
+    with Pool({"m": Model("only_in_this_folder:build")}, workers=0) as pool:
+        assert pool.submit("m", 1).result() == 2
+    assert sys.path[-1] == str(tmp_path)
+    monkeypatch.delitem(sys.modules, "only_in_this_folder")

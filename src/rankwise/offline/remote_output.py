@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import shutil
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -34,6 +35,7 @@ class RemoteOutput:
         self.output = self._home / address.name
         self.errors = self._home / f"{address.name}.errors.jsonl"
         self._space = folder_of(self.output)
+        self._unfinished = f"unfinished-{uuid.uuid4().hex}"  # another machine at the same job has another
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -150,7 +152,7 @@ class RemoteOutput:
             pafs.copy_files(str(path), there, pafs.LocalFileSystem(), system)
             return
         folder = self.address.beside(self._space.name)
-        temporary = f"{folder}/unfinished"  # it goes with the folder
+        temporary = f"{folder}/{self._unfinished}"  # it goes with the folder
         if system.type_name == "abfs":  # an upload begins with an empty file; a copy within the account appears whole
             pafs.copy_files(str(path), temporary, pafs.LocalFileSystem(), system)
             system.copy_file(temporary, there)

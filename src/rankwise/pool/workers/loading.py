@@ -8,6 +8,7 @@ import importlib
 import os
 import pickle
 import random
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -91,6 +92,8 @@ def load(spec: dict[str, Any], is_worker: bool = True) -> Loaded:
     """Build the model. Whatever fails here is the user's own code: its exception passes through untouched."""
     if is_worker:
         become_like_the_caller(spec)
+    elif spec["build"] and spec["cwd"] not in sys.path:
+        sys.path.append(spec["cwd"])  # where workers look, too; behind all others, so that nothing is found elsewhere than before
     seeds = seeded(spec["seed"]) if spec["seed"] is not None else nullcontext()
     with own_defaults() as defaults, seeds:  # all replicas are one model, and what a build seeds ends with it
         loaded = _loaded(spec)
