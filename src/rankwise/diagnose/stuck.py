@@ -135,6 +135,8 @@ def activity_of(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activ
         activity = explain(job, rank, book)
         if activity is not None:
             return activity
+    if _has_moved(rank):
+        return Activity("RW314", "is elsewhere, and moves", _here(rank), moves=True)
     return Activity("RW314", "is stuck", _here(rank))
 
 
@@ -457,11 +459,15 @@ def _switch_rate(rank: RankEvidence) -> float:
     return (samples[-1].switches - samples[0].switches) / seconds if seconds > 0 else 0.0
 
 
-def _movement(rank: RankEvidence) -> str:
+def _has_moved(rank: RankEvidence) -> bool:
     before, now = _user_stack(rank.earlier_threads), main_stack(rank)
-    if not now:
+    return bool(before and now) and before != now
+
+
+def _movement(rank: RankEvidence) -> str:
+    if not main_stack(rank):
         return "its stack could not be read"
-    moved = "its stack changed between two looks" if before and before != now else "its stack did not change between two looks"
+    moved = "its stack changed between two looks" if _has_moved(rank) else "its stack did not change between two looks"
     return f"{moved}, {_cpu_rate(rank):.0%} CPU"
 
 
