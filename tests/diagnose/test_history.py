@@ -62,6 +62,7 @@ def test_a_player_and_its_trainer_are_told_by_no_condition_on_the_rank() -> None
     source = "\n".join(f"if rank == {int(chr(line) > 'm')}: call()" for line in range(1, 130))
     made = [tuple(replace(c, op=ops[chr(c.stack[0].line)]) for c in calls(text, open_last=True)) for text in ("abcabcab", "nopxnopxnpxn")]
     own = tuple(replace(call, group="1") if call.op == "barrier" else call for call in made[1])
+    own = tuple(replace(call, stack=stack_of(f"train.py:{call.stack[0].line} trainer")) for call in own)
     ranks = [replace(rank(r, []), calls=told, groups=(new_group(1, 2, name="1"),)) for r, told in enumerate((made[0], own))]
     evidence = job(*ranks, sources={"train.py": source})
 

@@ -99,6 +99,16 @@ def test_rw212_a_connection_lost_in_the_wait_of_a_receive() -> None:
     expect(root(job(finished(0), lost, exit_code=1)), "RW212", [0], "rank 1 waits in irecv from rank 0", "has ended")
 
 
+def test_rw212_the_peer_has_ended_well_after_many_transfers() -> None:
+    """Stages of a pipeline that count their batches differently: which of the two counts wrong cannot be told."""
+    first, last = finished(0), in_call(1, "recv", "pipe.py:8 pull", peer=0)
+    sent = calls_of(did("send", times=3, at="pipe.py:3 push", peer=1), ended_ns=NOW_NS - 50 * SECOND)
+    taken = calls_of(did("recv", times=3, at="pipe.py:8 pull", peer=0), ended_ns=NOW_NS - 50 * SECOND)
+    evidence = job(replace(first, calls=(*sent, *first.calls)), replace(last, calls=(*taken, *last.calls)))
+
+    expect(root(evidence), "RW212", [0, 1], "has ended well, after 3 such transfers", certain=False)
+
+
 def test_rw212_the_peer_has_ended() -> None:
     evidence = job(in_call(0, "recv", "train.py:8 pull", peer=2), busy(1), finished(2))
 

@@ -454,6 +454,13 @@ def test_rw314_whatever_else_it_does_its_line_is_shown(world_size: int, culprit:
     assert "did not change" in found.why
 
 
+def test_a_rank_whose_stack_changed_between_two_looks_is_not_stuck() -> None:
+    """An evaluation on one rank, with long pauses: it may be slow, but it moves."""
+    found = verdict(elsewhere(1, "train.py:8 save", earlier_threads=main_thread("train.py:20 evaluate")))
+
+    expect(found, "RW502", [1], "moves", "changed between two looks", certain=False, deadlock=False)
+
+
 def test_rw314_without_a_stack_it_says_so() -> None:
     found = verdict(elsewhere(1, threads=(), earlier_threads=(), samples=()))
 

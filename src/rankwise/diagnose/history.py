@@ -78,14 +78,18 @@ class Divergence:
 
     @property
     def is_of_roles(self) -> bool:
-        """Both have made calls of late, and none from the same place: each runs a part of the program of its own."""
-        mine, other = (past[-_SOME_CALLS:] for past in self.past())
-        return min(len(mine), len(other)) > 1 and set(mine).isdisjoint(other)
+        """Both have made calls of late, and none in the same function: each runs a part of the program of its own."""
+        mine, other = self.mine.calls[: self.at][-_SOME_CALLS:], self.other.calls[: self.at_other][-_SOME_CALLS:]
+        return min(len(mine), len(other)) > 1 and _functions(mine).isdisjoint(_functions(other))
 
     def past(self) -> Iterator[tuple[Key, ...]]:
         """The keys of both ranks' calls up to here."""
         yield tuple(self.mine.key(i) for i in range(self.at))
         yield tuple(self.other.key(i) for i in range(self.at_other))
+
+
+def _functions(calls: Sequence[Call]) -> set[tuple[str, str]]:
+    return {(frame.file, frame.function) for call in calls if (frame := user_frame(call.stack)) is not None}
 
 
 def key_of(call: Call) -> Key:

@@ -8,7 +8,7 @@ from math import prod
 from rankwise.causes import load_cause
 from rankwise.diagnose.blame import Blame, Side, by_rank_condition
 from rankwise.diagnose.history import has_unusual_step, key_of
-from rankwise.diagnose.rank_state import P2P, RankStates, lists_its_transfers, place_at, wait_of
+from rankwise.diagnose.rank_state import P2P, RankStates, ended_well, lists_its_transfers, place_at, wait_of
 from rankwise.diagnose.reasons import LeftLoops, find_left_loops, find_skips, reasons_text
 from rankwise.diagnose.transfers import latest_transfer, num_transfers, unanswered_transfer
 from rankwise.diagnose.waiting import doomed_ranks, is_transfer, members_of, needed_by
@@ -82,6 +82,10 @@ def _beside_a_collective(job: JobEvidence, states: RankStates, book: SourceBook,
 def _who_departed(job: JobEvidence, states: RankStates, book: SourceBook, rank: int, peer: int) -> tuple[list[int], str]:
     """Of two ranks whose transfers do not fit: the one that left a loop the other is in, or did what it never did before; else both."""
     if states[peer].kind == "ended":
+        latest = latest_transfer(job.ranks[rank], states[rank].op, peer)
+        answers = num_transfers(job.ranks[peer], "recv" if "send" in states[rank].op else "send", rank, latest.tag) if latest else 0
+        if answers and ended_well(job.ranks[peer].ended):
+            return [rank, peer], f" well, after {answers} such transfers: it went fewer rounds, or rank {rank} goes too many"
         return [peer], ""
     for inside, outside in ((rank, peer), (peer, rank)):
         left = find_left_loops(book, states[inside].stack, states[outside].stack)

@@ -136,6 +136,8 @@ def activity_of(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activ
         activity = explain(job, rank, book)
         if activity is not None:
             return activity
+    if _has_moved(rank):
+        return Activity("RW314", "is elsewhere, and moves", _current_line(rank), moves=True)
     return Activity("RW314", "is stuck", _current_line(rank))
 
 
@@ -455,11 +457,15 @@ def _always_running(rank: RankEvidence) -> bool:
     return len(states) >= 3 and states.count("R") / len(states) > 0.7
 
 
-def _movement(rank: RankEvidence) -> str:
+def _has_moved(rank: RankEvidence) -> bool:
     before, now = user_frames(_frames(rank.earlier_threads)), main_stack(rank)
-    if not now:
+    return bool(before and now) and before != now
+
+
+def _movement(rank: RankEvidence) -> str:
+    if not main_stack(rank):
         return "its stack could not be read"
-    moved = "its stack changed between two looks" if before and before != now else "its stack did not change between two looks"
+    moved = "its stack changed between two looks" if _has_moved(rank) else "its stack did not change between two looks"
     return f"{moved}, {_cpu_rate(rank):.0%} CPU"
 
 
