@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from torch import nn
+from torch.nn.functional import mse_loss
+from torch.utils.data import TensorDataset
 
+from rankwise.train import Loader, Step
 from tests.train.farm import Farm
 
 
@@ -100,3 +105,29 @@ def test_a_last_step_with_too_few_samples_for_any_rank_is_told_before_the_epoch(
     assert any("has 3 samples, where the model's layers want 4" in line for line in told)
     assert all("Expected more than 1 value per channel" in rank.error for rank in ranks)
     assert farm.run("train_with_batch_norm", 2, length=25, global_batch=12, uneven="drop")
+
+
+class Words(nn.Module):
+    def __init__(self, sparse: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.words, self.head = nn.Embedding(10, 4, sparse=sparse), nn.Linear(4, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.words(x).mean(1)).squeeze(1)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("clip_norm", [None, 0.1])
+def test_sparse_gradients_are_measured_and_clipped_like_dense_ones(clip_norm: float | None) -> None:
+    data = TensorDataset(torch.arange(36).reshape(12, 3) % 7, torch.linspace(-3, 3, 12))
+    ends = []
+    for sparse in (False, True):
+        model = Words(sparse)
+        step = Step(model, torch.optim.SGD(model.parameters(), lr=0.1), accumulate=2, clip_norm=clip_norm)
+        for x, y in step.over(Loader(data, batch_size=4)):
+            with step:
+                loss = mse_loss(model(x), y)
+            step.backward(loss)
+        ends.append(torch.cat([torch.tensor([step.grad_norm]), *(p.detach().flatten() for p in model.parameters())]))
+
+    torch.testing.assert_close(*ends)

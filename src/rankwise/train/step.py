@@ -161,12 +161,17 @@ class Step:
         if self.scaler:
             self.scaler.unscale_(self.optimizer)
         parameters = [p for parameters in self.optimizer.param_groups for p in parameters["params"] if p.grad is not None]
-        norm = get_total_norm([p.grad for p in parameters])
+        sparse = [p for p in parameters if p.grad.is_sparse]
+        for p in sparse:
+            p.grad = p.grad.coalesce()  # a row that came twice is one number of the norm
+        norm = get_total_norm([p.grad._values() if p.grad.is_sparse else p.grad for p in parameters])
         self.grad_norm = norm.item()
         if math.isfinite(self.grad_norm):
             self._skips_in_a_row = 0
             if self.clip_norm is not None:
-                clip_grads_with_norm_(parameters, self.clip_norm, norm)
+                clip_grads_with_norm_([p for p in parameters if not p.grad.is_sparse], self.clip_norm, norm)
+                for p in sparse:
+                    p.grad._values().mul_(torch.clamp(self.clip_norm / (norm + 1e-6), max=1.0))
             self._step_optimizer()
         else:
             self._skip()
