@@ -37,13 +37,16 @@ def ended(process: subprocess.Popen[str], store: Store) -> dict[str, Any]:
 def killed_in_the_middle(process: subprocess.Popen[str], store: Store, output: str) -> None:
     deadline = time.monotonic() + 120
     done = 0
-    while done < 3:
-        assert process.poll() is None and time.monotonic() < deadline, process.communicate()
-        sizes = store.sizes()
-        assert all(size for name, size in sizes.items() if "/unfinished-" not in name), "a file appears before it is complete"
-        done = sum(name.startswith(f".{output}.predict/part-") for name in sizes)
-    process.kill()
-    process.communicate()
+    try:
+        while done < 3:
+            assert process.poll() is None and time.monotonic() < deadline
+            sizes = store.sizes()
+            assert all(size for name, size in sizes.items() if "/unfinished-" not in name), "a file appears before it is complete"
+            done = sum(name.startswith(f".{output}.predict/part-") for name in sizes)
+    finally:
+        process.kill()
+        told = process.communicate()
+    assert done >= 3, told
 
 
 TABLE = ("--columns", "x", "--keep", "id")
