@@ -80,7 +80,9 @@ class Divergence:
     def is_of_roles(self) -> bool:
         """Both have made calls of late, and none in the same function: each runs a part of the program of its own."""
         mine, other = self.mine.calls[: self.at][-_SOME_CALLS:], self.other.calls[: self.at_other][-_SOME_CALLS:]
-        return min(len(mine), len(other)) > 1 and _functions(mine).isdisjoint(_functions(other))
+        functions, others = _functions(mine), _functions(other)
+        are_apart = min(len(mine), len(other)) > 1 and bool(functions and others) and functions.isdisjoint(others)
+        return are_apart and {key_of(call) for call in mine}.isdisjoint(key_of(call) for call in other)
 
     def past(self) -> Iterator[tuple[Key, ...]]:
         """The keys of both ranks' calls up to here."""
