@@ -20,6 +20,14 @@ from typing import Any
 import psutil
 import pytest
 
+try:
+    import hypothesis
+except ImportError:  # a machine with a GPU may have only what tests/gpu needs
+    pass
+else:  # a loaded machine is slow, which says nothing about the code
+    hypothesis.settings.register_profile("rankwise", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+    hypothesis.settings.load_profile("rankwise")
+
 # Every process a test starts inherits this variable, so it is found again even after its parents are gone.
 MARK = "PYTEST_LEFTOVER_MARK"
 RUN_MARK = "PYTEST_RUN_MARK"  # the same for one run of the tool

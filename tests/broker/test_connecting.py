@@ -32,14 +32,14 @@ def test_what_is_no_broker_says_what_would_be(address: str) -> None:
         connect(address)
 
 
-def test_a_worker_says_once_that_its_broker_is_away(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_worker_says_once_why_its_broker_is_away(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening, caplog.at_level(logging.WARNING, "rankwise.worker"):
         listening.settimeout(20)
         options = WorkerOptions(f"amqp://user:hush@127.0.0.1:{listening.getsockname()[1]}//", "q")
         worker = Worker(Nobody(), FolderStore(tmp_path, "q", 60), Blobs(), options)
         thread = threading.Thread(target=worker.run)
         thread.start()
-        for _ in range(4):  # each try is hung up upon
+        for _ in range(6):  # each try is hung up upon, which may come as two kinds of errors in turn
             listening.accept()[0].close()
         told = [record.getMessage() for record in caplog.records]
         worker.stop()
@@ -49,7 +49,8 @@ def test_a_worker_says_once_that_its_broker_is_away(tmp_path: Path, caplog: pyte
                 listening.accept()[0].close()
             except TimeoutError:
                 pass
-    assert len(told) == 1 and told[0].startswith("the broker cannot be reached, trying again: ") and "hush" not in told[0]
+    assert told and len(told) == len(set(told))
+    assert all(text.startswith("the broker cannot be reached, trying again: ") and "hush" not in text for text in told)
 
 
 class Nobody:

@@ -89,7 +89,7 @@ def test_all_threads(tmp_path: Path, sleeper: Sleep, num_threads: int) -> None:
 def test_where_py_spy_takes_too_long_faulthandler_answers(
     tmp_path: Path, sleeper: Sleep, slow_py_spy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody waits for py-spy, and it is not asked again about a process that it was too slow for."""
+    """Nobody waits for py-spy, and it is not asked again about a process that it was too slow for, as long as faulthandler answers."""
     monkeypatch.setattr(stacks, "_PATIENCE_S", 0.1)
     reader, pid = StackReader(tmp_path), sleeper(3)
 
@@ -97,6 +97,7 @@ def test_where_py_spy_takes_too_long_faulthandler_answers(
     eventually("late stacks", lambda: reader.has_news)
     assert reader.read([])[pid][0].frames[0].function == "rest"
     assert not reader.has_news
+    eventually("the process is back from the signal", lambda: stacks._stands_still(pid))
     read_until_found(reader, pid)
 
     (asked,) = slow_py_spy.read_text().split()

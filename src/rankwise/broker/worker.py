@@ -101,7 +101,7 @@ class Worker:
         self._outbox: queue.SimpleQueue[Send | None] = queue.SimpleQueue()
         self._stopping, self._leaving = threading.Event(), threading.Event()
         self._number = 0  # of the connection
-        self._warned_of = ""  # why there is none
+        self._warned_of: set[str] = set()  # why there is none
         self.answered = 0
 
     def stop(self) -> None:
@@ -152,7 +152,7 @@ class Worker:
         consumer.qos(prefetch_count=self._options.prefetch)
         consumer.consume()
         log.info("reading from %s", self._options.queue)
-        self._warned_of = ""
+        self._warned_of.clear()
         self._drain(connection, until=self._stopping.is_set)
         consumer.cancel()
         self._drain(connection, until=lambda: self._leaving.is_set() or not self._has_work())
@@ -178,10 +178,10 @@ class Worker:
         self._warn_once("the broker cannot be reached, trying again:", error)
 
     def _warn_once(self, what: str, error: Exception) -> None:
-        """Once for each cause, however often it is tried."""
-        if (text := f"{what} {type(error).__name__}: {error}") != self._warned_of:
+        """Once for each cause until the broker is back, however often it is tried."""
+        if (text := f"{what} {type(error).__name__}: {error}") not in self._warned_of:
             log.warning("%s", text)
-            self._warned_of = text
+            self._warned_of.add(text)
 
     def _on_message(self, message: Any) -> None:
         if self._stopping.is_set():
