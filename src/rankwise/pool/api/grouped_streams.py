@@ -25,7 +25,9 @@ from rankwise.pool.schedule.tasks import Chunk
 _MOST, _MOST_FUTURES = 8192, 512  # requests under way, and futures for them, where the caller did not say
 _FIRST, _LARGEST = 8, 256  # requests of a bunch: few at first, so that the workers have something to do soon
 _GATHERED_FROM, _GATHERED_BYTES = 512, 8 << 20  # bytes of a request, and of a bunch, that is put together on the lane
-_CHUNK_S, _CHUNK_BYTES = 0.01, 40_000  # that the requests of a chunk take at most, or their results, as far as is known
+# The seconds that the requests of a chunk take at most, and the bytes of their results, as far as is known. On a busy machine it takes some
+# hundredths of a second until this process gets a core again: until then the workers have enough.
+_CHUNK_S, _CHUNK_BYTES = 0.05, 40_000
 
 
 class Bunch:
