@@ -23,7 +23,8 @@ from rankwise.pool.schedule.state import ModelState, seed_of
 from rankwise.pool.schedule.tasks import Chunk
 
 _MOST, _MOST_FUTURES = 8192, 512  # requests under way, and futures for them, where the caller did not say
-_FIRST, _LARGEST = 8, 256  # requests of a bunch: few at first, so that the workers have something to do soon
+_FIRST, _LARGEST = 8, 256  # requests of a bunch or chunk: few at first, so that the workers have something to do soon
+_UNSENT = 1024  # requests of all chunks that are being filled: where many models take turns, no worker waits for them all
 _GATHERED_FROM, _GATHERED_BYTES = 512, 8 << 20  # bytes of a request, and of a bunch, that is put together on the lane
 # The seconds that the requests of a chunk take at most, and the bytes of their results, as far as is known. On a busy machine it takes some
 # hundredths of a second until this process gets a core again: until then the workers have enough.
@@ -40,6 +41,7 @@ class Bunch:
         self.edges = [0]  # rows before each request, and after the last
         self.size = 0
         self.future: Future[Any] | None = None
+        self.fetched = 0  # requests whose results the caller has
         self.is_here = False
         self._value: Any = None
         self._arrays: Sequence[Any] | None = None  # of each request, where the result is one tensor or array
@@ -88,24 +90,13 @@ class Bunch:
         """Each of its requests has to run by itself; also where its model has turned out to know no rows since."""
         return self._has_failed or self.model.unbatched is not None
 
-    def is_last(self, place: int) -> bool:
-        return place == self.count - 1
-
     def value(self, i: int) -> Any:
         """Of its i-th request."""
         return self._arrays[i] if self._arrays is not None else cut_value(self._value, self.edges[i], self.edges[i + 1])
 
 
+_GROUPS = (Bunch, Chunk)
 Filling = tuple[Chunk, np.dtype[Any], tuple[int, ...], int, int]  # type and shape of its arrays, the bytes of each, and how many it takes
-
-
-class Run:
-    """Results that are to be fetched one after the other, from a bunch or a chunk: those from `place` to `stop`."""
-
-    __slots__ = ("group", "place", "stop")
-
-    def __init__(self, group: Bunch | Chunk, place: int) -> None:
-        self.group, self.place, self.stop = group, place, place + 1
 
 
 @dataclass(frozen=True)
@@ -167,7 +158,7 @@ class GroupedStream(Stream):
         if len(inputs) != 1 or type(array) is not np.ndarray or array.dtype is not dtype or array.shape != shape:
             return False
         self._taken += 1
-        self._follow(chunk, chunk.count)
+        self._waiting.append(chunk)
         chunk.add(array.tobytes(), size)
         if chunk.count >= most:
             self._send_full(chunk)
@@ -223,20 +214,12 @@ class GroupedStream(Stream):
             bunch = self._bunches[kind] = Bunch(model, kind, gathered)
             self._num_futures += 1
         edges, end = bunch.edges, gathered.count + shape[0]
-        self._follow(bunch, len(edges) - 1)
+        self._waiting.append(bunch)
         gathered.add(array, end)
         edges.append(end)
         if len(edges) > self._limit:
             self._send_full(bunch)
         return True
-
-    def _follow(self, group: Bunch | Chunk, place: int) -> None:
-        """The next result is this one's."""
-        last = self._waiting[-1] if self._waiting else None
-        if type(last) is Run and last.group is group and last.stop == place:
-            last.stop += 1
-        else:
-            self._waiting.append(Run(group, place))
 
     def _chunk_size(self, model: ModelState) -> int:
         """As many as are done in a moment, but not so many that near the end one worker has all that is left."""
@@ -244,7 +227,7 @@ class GroupedStream(Stream):
             return 1
         most = min(self._limit, int(_CHUNK_S / max(model.order_s, 1e-6)), int(_CHUNK_BYTES / max(model.result_bytes or 0.0, 1.0)))
         left = min(self._most, self._length - self._taken if self._length else self._most)
-        most = min(most, left // (2 * self._calls.workers))
+        most = min(most, left // (2 * self._calls.workers), _UNSENT // max(len(self._chunks), 1))
         if most > 1:
             self._chunk_sizes[model.number] = most
         return most
@@ -266,7 +249,7 @@ class GroupedStream(Stream):
         if chunk is None:
             chunk = self._chunks[kind] = self._calls.new_chunk(model, kind)
             self._num_futures += 1
-        self._follow(chunk, chunk.count)
+        self._waiting.append(chunk)
         chunk.add(data, size, slots)
         if chunk.count >= most:
             self._send_full(chunk)
@@ -284,7 +267,7 @@ class GroupedStream(Stream):
         if bunch is None:
             bunch = self._bunches[kind] = Bunch(model, kind)
             self._num_futures += 1
-        self._follow(bunch, bunch.count)
+        self._waiting.append(bunch)
         bunch.add(rows, data)
         if bunch.count >= self._limit:
             self._send_full(bunch)
@@ -314,33 +297,32 @@ class GroupedStream(Stream):
             chunk.fail_all(sent.exception())
 
     def _next(self) -> Iterator[Any]:
-        if type(self._waiting[0]) is Run:
-            return self._of_run(self._waiting[0])
+        if type(self._waiting[0]) in _GROUPS:
+            return self._of_groups()
         self._num_futures -= 1
         return super()._next()
 
-    def _of_run(self, run: Run) -> Iterator[Any]:
-        waiting = self._waiting
+    def _of_groups(self) -> Iterator[Any]:
+        """Results up to the first that is not here: each entry in line stands for the next result of its group."""
+        waiting, group = self._waiting, self._waiting[0]
+        if not group.is_here:
+            self._wait_for(group)
         while True:
-            group = run.group
-            if not group.is_here:
-                self._wait_for(group)
-            value = group.value
-            while run.place < run.stop:
-                place = run.place
-                run.place = place + 1
-                self._requests -= 1
-                if run.place == run.stop:
-                    waiting.popleft()
-                    self._num_futures -= group.is_last(place)
-                if group.is_spoilt:
-                    assert type(group) is Bunch
-                    yield self._patiently(partial(self._send_one, group, place)).result()
-                else:
-                    yield value(place)
-            if not waiting or type(waiting[0]) is not Run or not waiting[0].group.is_here:
+            waiting.popleft()
+            place = group.fetched
+            group.fetched = place + 1
+            self._requests -= 1
+            if group.fetched == group.count:
+                self._num_futures -= 1
+            if group.is_spoilt:
+                yield self._patiently(partial(self._send_one, group, place)).result()
+            else:
+                yield group.value(place)
+            if not waiting:
                 return
-            run = waiting[0]  # requests of several models in turns: the results of all of them are here
+            group = waiting[0]
+            if type(group) not in _GROUPS or not group.is_here:
+                return
 
     def _send_one(self, bunch: Bunch, place: int) -> Future[Any]:
         return self._calls.submit(bunch.model, bunch.encoded(place, place + 1))
@@ -356,11 +338,11 @@ class GroupedStream(Stream):
 
     def _is_first_done(self) -> bool:
         head = self._waiting[0]
-        return self._is_group_done(head.group) if type(head) is Run else super()._is_first_done()
+        return self._is_group_done(head) if type(head) in _GROUPS else super()._is_first_done()
 
     def _futures(self) -> list[Future[Any]]:
-        heads = [head for head in self._waiting if type(head) is not Postponed]
-        futures = [(h.group if type(h.group) is Chunk else h.group.future) if type(h) is Run else h for h in heads]  # type: ignore[union-attr]
+        heads = [head for head in dict.fromkeys(self._waiting) if type(head) is not Postponed]
+        futures = [head.future if type(head) is Bunch else head for head in heads]
         return [future for future in futures if future is not None and not self._is_unsent(future)]
 
     def _is_unsent(self, future: Future[Any]) -> bool:

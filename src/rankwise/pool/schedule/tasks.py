@@ -170,7 +170,7 @@ class Chunk(TaskFuture):
         super().__init__(model, (None, 0, (), kind[-1]), 0.0, owner)
         self.kind = kind  # what they have in common: model, tag, dtype and shape (or nothing of these), whether tensors come back
         self.is_lazy = True
-        self.count = 0
+        self.count = self.fetched = 0  # requests, and those whose results the caller has
         self._data: list[Any] = []  # the bytes of each request, or its node
         self._slots: list[Any] = []  # of each request
         self._values: list[Any] = []
@@ -230,9 +230,6 @@ class Chunk(TaskFuture):
     def fail_all(self, error: BaseException | None) -> None:
         self.is_here = True
         self._errors = dict.fromkeys(range(self.count), error or RuntimeError("the request failed"))
-
-    def is_last(self, place: int) -> bool:
-        return place == self.count - 1
 
     def value(self, i: int) -> Any:
         """What its i-th request gave, once; raises what it raised."""
