@@ -21,6 +21,7 @@ from rankwise.pool.workers.fork_server import pause_s
 from tests.families import mostly_live
 from tests.pool.models import EXIT
 
+STARTS_COLD = True  # as users start it: see tests/warm.py
 SCRIPT = """
 import sys, time
 import numpy as np
