@@ -104,7 +104,8 @@ for batch in DataLoader(Slow(), num_workers=2):
 """
 
 
-@pytest.mark.parametrize("number", mostly_live([signal.SIGTERM, signal.SIGKILL]), ids=lambda number: number.name)
+@pytest.mark.live
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
 def test_no_dataloader_worker_stays_behind(tmp_path: Path, start: Start, number: signal.Signals) -> None:
     """torchrun puts each rank into a session of its own, so that killing its group leaves them alive."""
     script = write_script(tmp_path, LOADERS)

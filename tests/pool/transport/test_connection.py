@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 from typing import Any
@@ -14,6 +13,7 @@ from rankwise.pool import Model, Pool
 from rankwise.pool.memory.shared_memory import Segment
 from rankwise.pool.schedule.state import Seat
 from rankwise.pool.transport.connection import Receiver, WorkerHandle, pair, send
+from tests.pool.open_files import open_files
 
 
 def test_what_was_said_before_the_end_still_counts_and_the_end_is_no_error() -> None:
@@ -69,16 +69,6 @@ def test_a_result_that_cannot_be_mapped_fails_and_the_next_ones_are_right(monkey
 
     assert torch.equal(before, after)
     assert all(torch.equal(result, before.expand_as(result)) for result in kept)
-
-
-def open_files() -> set[tuple[int, int]]:
-    """Each by its number on its device, which no other has: what earlier tests had open may be closed meanwhile."""
-    found = set()
-    for fd in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # the one that listed them
-            status = os.fstat(int(fd))
-            found.add((status.st_dev, status.st_ino))
-    return found
 
 
 def test_a_worker_that_cannot_be_made_leaves_no_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
