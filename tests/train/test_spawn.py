@@ -17,6 +17,7 @@ from rankwise.errors import UsageError
 from rankwise.train.spawn import Worker, _failure
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.timeout(600)  # whichever test comes first waits for a program that imports torch five times
 
 
 def run(script: str, folder: Path, timeout_s: float = 600) -> subprocess.CompletedProcess[str]:
