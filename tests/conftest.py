@@ -97,7 +97,7 @@ def leaves_nothing_behind() -> Iterator[str]:
     with environment_with(MARK, mark):
         yield mark
     leftovers = settled(lambda: _leftovers(mark, before))
-    kill(marked_processes(mark))
+    kill([*marked_processes(mark), *warm_processes()])
     if leftovers:
         pytest.fail("this file's tests left behind:\n  " + "\n  ".join(leftovers), pytrace=False)
 
@@ -146,7 +146,7 @@ class Before:
 
 
 def _leftovers(mark: str, before: Before) -> list[str]:
-    found = [f"process {describe(process)}" for process in marked_processes(mark)]
+    found = [f"process {describe(process)}" for process in [*marked_processes(mark), *warm_processes()]]
     found += [f"listening port {port}" for port in sorted(own_listening_ports() - before.ports)]
     # Other tests, and other people, run jobs at the same time: what a living process still refers to is theirs.
     found += [f"file {path}" for path in sorted(shared_files() - before.files) if not is_in_use(path)]
@@ -173,6 +173,13 @@ def marked_processes(mark: str, name: str = MARK) -> list[psutil.Process]:
             except psutil.NoSuchProcess:
                 pass
     return found
+
+
+def warm_processes() -> list[psutil.Process]:
+    """The living processes of pools that were forked from one of ours, and not started."""
+    warm = sys.modules.get("tests.warm")
+    nests = warm.nests() if warm else {}
+    return [process for mark, nest in nests.items() for process in marked_processes(mark, warm.MARK) if process.pid != nest]
 
 
 def is_in_use(path: Path) -> bool:

@@ -53,6 +53,12 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.fixture(autouse=True)
+def memory_is_looked_at_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """kombu's broker in memory, which only tests use, looks for messages once a second."""
+    monkeypatch.setattr("kombu.transport.memory.Transport.polling_interval", 0.01)
+
+
 @pytest.fixture(params=[Redis, RabbitMQ], ids=["redis", "rabbitmq"])
 def kind(request: pytest.FixtureRequest) -> Any:
     return request.param

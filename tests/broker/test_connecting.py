@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import threading
+import time
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,10 @@ def test_what_is_no_broker_says_what_would_be(address: str) -> None:
         connect(address)
 
 
-def test_a_worker_says_once_why_its_broker_is_away(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_worker_says_once_why_its_broker_is_away(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kombu.utils.functional.sleep", lambda seconds: time.sleep(min(seconds, 0.01)))  # between two tries
     with socket.create_server(("127.0.0.1", 0)) as listening, caplog.at_level(logging.WARNING, "rankwise.worker"):
         listening.settimeout(20)
         options = WorkerOptions(f"amqp://user:hush@127.0.0.1:{listening.getsockname()[1]}//", "q")

@@ -77,6 +77,12 @@ class Running:
             return found
 
 
+@pytest.fixture(autouse=True)
+def idle_workers_look_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test ends its worker, which sees that it is to leave once it has waited for a message."""
+    monkeypatch.setattr("rankwise.broker.worker._IDLE_S", 0.02)
+
+
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[Running]:
     started = Running(tmp_path)
@@ -326,7 +332,8 @@ def test_what_runs_is_finished_before_a_worker_leaves(tmp_path: Path) -> None:
         assert not running.thread.is_alive()
 
 
-def test_a_deadline_passes_also_where_there_is_no_worker() -> None:
+def test_a_deadline_passes_also_where_there_is_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rankwise.broker.client._GRACE_S", 0.2)
     with remote(BROKER, queue=f"q{uuid.uuid4().hex}") as client:
         with pytest.raises(DeadlineExceeded):
             client.submit("m", X, deadline_s=0.1).result(30)
@@ -352,12 +359,16 @@ def test_an_answer_that_cannot_be_sent_does_not_hold_its_id(running: Running, mo
 
 def test_without_a_worker_the_queue_does_not_fill_with_copies() -> None:
     queue = f"q{uuid.uuid4().hex}"
-    with remote(BROKER, queue=queue, resend_s=0.25) as client:
+    with remote(BROKER, queue=queue, resend_s=1000) as client:
         client.submit("m", X)
-        wait_for(lambda: [it for it in client._waiting.values() if it.sends == 3])
         [waiting] = client._waiting.values()
+        waiting.sent -= 1500
+        wait_for(lambda: waiting.sends == 2)
+        waiting.sent -= 1500
         client._resend()
-        assert waiting.sends == 3  # the next one is due in a second, not in a quarter
+        assert waiting.sends == 2  # the next one is due after twice the time
+        waiting.sent -= 1500
+        wait_for(lambda: waiting.sends == 3)
     with connect(BROKER) as connection:
         task = task_queue(queue)(connection.channel())
         assert len(list(iter(lambda: task.get(no_ack=True), None))) == 3

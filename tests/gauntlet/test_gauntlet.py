@@ -12,20 +12,21 @@ from tests.gauntlet.arena import Case, all_cases, find_problems, run_case, why_n
 RUN_ALL = os.environ.get("RANKWISE_GAUNTLET") == "all"
 # Every kind of fault, both ways to launch, healthy jobs of all sorts; as many as CI has time for. RANKWISE_GAUNTLET=all runs all.
 USUAL = frozenset((Path(__file__).parent / "usual.txt").read_text().split())
-# The others of them are for `make test-live`.
+# A dozen that start quickly: two ranks where two will do, and few that import what torch's optimizers need. The others of them are for
+# `make test-live`, and their recordings for `test_replay.py`.
 FEW = frozenset(
     {
         "crash_abort",
         "crash_dataloader_worker_exception",
         "init_port_held_by_old_job",
         "mismatch_barrier_under_if",
-        "mismatch_continue_on_empty_batch",
+        "mismatch_dtype",
         "mismatch_except_skips_reduce",
+        "mismatch_recv_tag",
         "mismatch_shorter_loop",
-        "mismatch_early_return",
         "ok_accumulation_no_sync",
+        "ok_caught_exceptions",
         "ok_elastic_restart",
-        "ok_join_uneven",
         "stuck_lock_never_released",
     }
 )

@@ -13,6 +13,9 @@ from tests.house.imports import ROOT
 LEAVES = """
 import subprocess, sys, tempfile
 from pathlib import Path
+import tests.conftest
+
+tests.conftest.SETTLE_S = 0.5  # they stay for good
 
 def test_leaves_a_process():
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"], start_new_session=True)

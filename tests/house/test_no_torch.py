@@ -47,6 +47,7 @@ def test_importing_every_room_that_may_not_use_torch_loads_none() -> None:
         "pool",
         "pool.processes",
         "serve.serving",
+        "train.spawn",
     ]
     code = "import sys\n" + "".join(f"import rankwise.{room}\n" for room in rooms) + "print('torch' in sys.modules)"
 

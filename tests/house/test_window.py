@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
 
 import pytest
@@ -36,3 +37,5 @@ def test_rooms_keep_their_word() -> None:
         assert (module.__doc__ or "").strip(), f"{package} does not say what lives in it"
         for name in getattr(module, "__all__", []):
             assert hasattr(module, name), f"{package}.__all__ names {name}, which is not there"
+            # What is looked up late would be hidden by a module of its name, once that is imported.
+            assert not inspect.ismodule(getattr(module, name)), f"{package}.{name} is a module"

@@ -64,11 +64,21 @@ def line_of(script: Path, comment: str) -> int:
     return marked[0]
 
 
-def start(*args: str | Path, cwd: Path | None = None, **more: Any) -> subprocess.Popen[bytes]:
+# `rankwise`, with less patience for processes that do not end when they are asked to.
+IMPATIENT = """
+import sys
+import rankwise.launch.job
+rankwise.launch.job.END_GRACE_S = 0.5
+from rankwise.cli.main import main
+sys.exit(main())
+"""
+
+
+def start(*args: str | Path, cwd: Path | None = None, is_impatient: bool = False, **more: Any) -> subprocess.Popen[bytes]:
     """`rankwise run ARGS…`, running; its output goes to files beside the test, so that no pipe can fill."""
     out, err = ((Path(cwd or ".") / name).open("wb") for name in ("run.out", "run.err"))
     with out, err:
-        command = [sys.executable, "-m", "rankwise", "run", *map(str, args)]
+        command = [sys.executable, *(["-c", IMPATIENT] if is_impatient else ["-m", "rankwise"]), "run", *map(str, args)]
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, cwd=cwd, **more)
 
 

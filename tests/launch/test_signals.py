@@ -64,7 +64,7 @@ POLITE = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 @pytest.mark.parametrize("number", mostly_live([*POLITE, signal.SIGKILL], 2), ids=lambda number: number.name)
 def test_nothing_stays_behind(tmp_path: Path, start: Start, number: signal.Signals) -> None:
     script = write_script(tmp_path, STUBBORN)
-    run = start("--out", tmp_path / "out", "--", sys.executable, script, "stay", cwd=tmp_path)
+    run = start("--out", tmp_path / "out", "--", sys.executable, script, "stay", cwd=tmp_path, is_impatient=True)
     pids = read_pids(tmp_path, NUM_STUBBORN)
     family = [process.pid for process in psutil.Process(run.pid).children(recursive=True)]  # the guardian among them
 
@@ -104,7 +104,8 @@ for batch in DataLoader(Slow(), num_workers=2):
 """
 
 
-@pytest.mark.parametrize("number", mostly_live([signal.SIGTERM, signal.SIGKILL]), ids=lambda number: number.name)
+@pytest.mark.live
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
 def test_no_dataloader_worker_stays_behind(tmp_path: Path, start: Start, number: signal.Signals) -> None:
     """torchrun puts each rank into a session of its own, so that killing its group leaves them alive."""
     script = write_script(tmp_path, LOADERS)
@@ -232,7 +233,7 @@ def _ignore_sigint() -> None:
 def test_what_a_job_leaves_running_when_it_ends_is_ended(tmp_path: Path, start: Start) -> None:
     """A command that returns while its helpers still run."""
     script = write_script(tmp_path, STUBBORN)
-    run = start("--out", tmp_path / "out", "--", sys.executable, script, "leave", cwd=tmp_path)
+    run = start("--out", tmp_path / "out", "--", sys.executable, script, "leave", cwd=tmp_path, is_impatient=True)
 
     code = run.wait(timeout=90)
 

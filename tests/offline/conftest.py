@@ -16,6 +16,10 @@ import fsspec
 import pyarrow.fs as pafs
 import pytest
 
+from tests.warm import warm_pools
+
+__all__ = ["warm_pools"]
+
 
 @pytest.fixture
 def memory() -> Iterator[fsspec.AbstractFileSystem]:

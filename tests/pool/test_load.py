@@ -22,6 +22,7 @@ from rankwise.pool.workers.runner import is_out_of_memory  # noqa: E402
 from tests.pool.cgroup_memory import Group, memory_group, squeeze  # noqa: E402
 from tests.pool.models import FLOOD, TOO_MUCH  # noqa: E402
 
+STARTS_COLD = True  # all of a pool as users have it
 HERE = "tests.pool.models"
 MODELS = {  # with what each makes of a number
     "double": (Model(f"{HERE}:moody"), lambda x: 2 * x),

@@ -14,8 +14,8 @@ STEPS = """
 import os, signal
 import torch
 
-def megabytes(batch_size):  # a MiB per sample, written to, so that it is really there
-    torch.ones(batch_size << 18)
+def megabytes(batch_size):  # 16 MiB per sample, written to, so that it is really there
+    torch.ones(batch_size << 22)
 
 def wrong(batch_size):
     raise ValueError("no such column")
@@ -44,6 +44,32 @@ def text_of(report: dict[str, Any]) -> str:
     return str(next(iter(report["results"][0]["values"].values())))
 
 
+def too_much_from(failing: int, sizes: list[int]) -> Any:
+    def step(size: int) -> None:
+        sizes.append(size)
+        if size >= failing:
+            raise MemoryError
+
+    return step
+
+
+@pytest.mark.parametrize("failing", [1, 2, 3, 38, 64, 1000])
+def test_sizes_are_doubled_and_then_the_gap_is_halved(monkeypatch: pytest.MonkeyPatch, failing: int) -> None:
+    torch_fit = pytest.importorskip("rankwise.preflight.torch_fit")
+    sizes: list[int] = []
+    monkeypatch.setattr(torch_fit, "_load", lambda target: too_much_from(failing, sizes))
+    monkeypatch.setattr(torch_fit, "_limit_memory", lambda memory: None)  # that would be this process's
+    monkeypatch.setattr(torch_fit, "_forget_peak", lambda device: None)
+    monkeypatch.setattr(torch_fit.gc, "collect", lambda: 0)  # of all that the tests have made
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+
+    *_, last = torch_fit.find_fit("steps:step", 60.0, 1 << 40)
+
+    assert last == {"largest": failing - 1, "first_failing": failing, "why": "", "done": True}
+    assert len(set(sizes)) <= 2 * failing.bit_length() + 1  # and not one by one
+
+
+@pytest.mark.live
 def test_the_largest_batch_under_a_limit_is_found(tmp_path: Path) -> None:
     code, report = fit(tmp_path, "megabytes", limit_kib=1 << 20)
     text = text_of(report)
@@ -51,7 +77,7 @@ def test_the_largest_batch_under_a_limit_is_found(tmp_path: Path) -> None:
     assert code == 0, report["findings"]
     size = int(text.split()[0])
     assert f"{size} on cpu, first failing {size + 1}" in text
-    assert 400 < size < 1024  # a GiB, less what torch needs and what is kept free
+    assert 400 < 16 * size < 1024  # a GiB, less what torch needs and what is kept free
 
 
 def test_an_error_that_is_not_about_memory_is_told(tmp_path: Path) -> None:

@@ -172,7 +172,9 @@ def test_stays_small_and_quick(world_size: int, most_bytes: int, most_s: float) 
     assert f"ranks {'0-2' if world_size == 4 else f'0-30, 32-{world_size - 1}'}" in page
 
 
-@pytest.mark.parametrize(("world_size", "most_bytes"), [(64, 1_000_000), (4096, 3_000_000)])
+@pytest.mark.parametrize(
+    ("world_size", "most_bytes"), [(64, 1_000_000), (512, 3_000_000), pytest.param(4096, 3_000_000, marks=pytest.mark.live)]
+)
 def test_stays_small_and_quick_when_every_rank_is_different(world_size: int, most_bytes: int) -> None:
     verdict, job = unlike(world_size)
     started = time.process_time()

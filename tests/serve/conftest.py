@@ -17,6 +17,9 @@ from rankwise.protocol import DATATYPES, TensorSpec
 from rankwise.serve.http import Limits
 from rankwise.serve.serving import Serving, serve
 from tests.serve.http_client import Client
+from tests.warm import warm_pools
+
+__all__ = ["warm_pools"]
 
 HERE = "tests.serve.models"
 LIMITS = Limits(body_bytes=8 << 20, head_s=1.5, body_s=1.5, write_s=5)

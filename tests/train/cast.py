@@ -17,6 +17,7 @@ import sys
 import time
 import traceback
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -130,6 +131,10 @@ def act(role: dict[str, Any]) -> int:
     if versions := args.pop("versions", None):  # the lowest level at which another version can be pretended
         original = rank_info.own_versions
         rank_info.own_versions = lambda backend: {**original(backend), **versions}
+    for name, seconds in args.pop("limits", {}).items():  # "module.CONSTANT" of rankwise.train: what a rank waits for, in less time
+        module, _, constant = name.rpartition(".")
+        assert hasattr(import_module(f"rankwise.train.{module}"), constant), name
+        setattr(import_module(f"rankwise.train.{module}"), constant, seconds)
     if patience_s := args.pop("patience_s", None):
         agreement.PARAMETERS = replace(agreement.PARAMETERS, limit_s=patience_s)
     time.sleep(args.pop("late_s", 0.0))

@@ -12,6 +12,8 @@ import pytest
 
 from tests.train.stage import Part, Stage, free_port, rank_env, stage
 
+TELL_SOON = {"registration._TELL_AFTER_S": 0.3, "registration._TELL_EVERY_S": 0.3}  # who is waited for
+
 
 @pytest.fixture(scope="module")
 def cast(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
@@ -55,7 +57,9 @@ def test_a_missing_rank_is_named_by_every_rank(cast: Stage) -> None:
 
 def test_a_late_rank_is_waited_for(cast: Stage) -> None:
     port = free_port()
-    parts = [cast.play("sum", rank_env(0, 2, port)), cast.play("sum", rank_env(1, 2, port), late_s=4.0)]
+    first = cast.play("sum", rank_env(0, 2, port), limits=TELL_SOON)
+    cast.until(first, "waiting for rank 1")
+    parts = [first, cast.play("sum", rank_env(1, 2, port))]
 
     assert [part.code for part in cast.end(parts)] == [0, 0]
     assert "1 of 2 ranks registered, waiting for rank 1" in parts[0].text
@@ -78,12 +82,12 @@ def test_a_different_world_size_is_told_at_once(cast: Stage, sizes: tuple[int, .
 
     finding = same_finding(parts)
     assert (finding["code"], [culprit["rank"] for culprit in finding["culprits"]]) == ("RW112", [sizes.index(4)])
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 35  # not the five minutes that a late rank is waited for
 
 
 def test_a_rank_that_is_interrupted_says_so_to_the_others(cast: Stage) -> None:
-    parts = cast.play_all("sum", 3, skip=(2,))
-    cast.until(parts[0], "waiting for rank 2")
+    parts = cast.play_all("sum", 3, skip=(2,), limits=TELL_SOON)
+    cast.until(parts[0], "2 of 3 ranks registered, waiting for rank 2")
     cast.kill(parts[1], signal.SIGINT)
     cast.end(parts)
 
@@ -119,7 +123,7 @@ def test_ctrl_c_in_the_body_ends_the_rank_at_once(cast: Stage) -> None:
     cast.end(parts)
 
     assert all("KeyboardInterrupt" in part.text for part in parts)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 9  # destroying the group may take 10 s where others do not answer
 
 
 def test_models_that_differ_are_told_with_both_sides(cast: Stage) -> None:
@@ -224,7 +228,8 @@ def test_a_rank_outside_its_world_is_told(cast: Stage) -> None:
 
 @pytest.mark.parametrize(("rank", "world_size", "said"), [(2, 2, "has ranks 0 to 1"), (0, 0, "has no rank"), (3, 1, "has rank 0 alone")])
 def test_a_rank_out_of_range_says_so_also_where_nobody_listens(cast: Stage, rank: int, world_size: int, said: str) -> None:
-    (part,) = cast.end([cast.play("sum", rank_env(rank, world_size, free_port()), timeout_s=60.0)])
+    env, limits = rank_env(rank, world_size, free_port()), {"session._OUT_OF_RANGE_S": 1.0}
+    (part,) = cast.end([cast.play("sum", env, timeout_s=60.0, limits=limits)])
 
     assert part.finding["code"] == "RW112"
     assert f"rank {rank} is out of range: WORLD_SIZE={world_size} {said}" in part.finding["summary"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from rankwise.errors import UsageError
 from rankwise.train.spawn import Worker, _failure
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.timeout(600)  # whichever test comes first waits for a program that imports torch five times
 
 
 def run(script: str, folder: Path, timeout_s: float = 600) -> subprocess.CompletedProcess[str]:
@@ -24,15 +26,13 @@ def run(script: str, folder: Path, timeout_s: float = 600) -> subprocess.Complet
     return subprocess.run([sys.executable, "job.py"], cwd=folder, env=env, capture_output=True, text=True, timeout=timeout_s)
 
 
-def test_results_come_back_in_the_order_of_the_ranks_and_the_first_failure_is_told(tmp_path: Path) -> None:
-    done = run(
-        """\
-import os
-import sys
+JOBS = """\
+import atexit, ctypes, json, os, signal, threading, time
+from pathlib import Path
 
 import rankwise
 
-def work(factor):
+def add(factor):
     import torch
     import torch.distributed as dist
     with rankwise.session() as job:
@@ -48,38 +48,116 @@ def fail():
         dist.all_reduce(torch.zeros(1))
 
 def leave():
+    if os.environ["RANK"] == "0":
+        atexit.register(Path("left").touch)
+        return
+    while not Path("left").exists():
+        time.sleep(0.01)
+    raise ValueError("nobody answers")
+
+def fork():
+    if os.fork() == 0:
+        return "child"
+    os.wait()
+    return "worker"
+
+def crash():
+    if os.environ["RANK"] == "1":
+        ctypes.string_at(0)
+    time.sleep(60)
+
+def exit_with(code):
+    if code:
+        os._exit(code)
+    return os.environ["RANK"]
+
+def write(name):
+    time.sleep(0.3)  # a checkpoint takes its time
+    Path(name).write_text("all of it")
+
+def write_late():
+    atexit.register(write, "at exit")
+    threading.Thread(target=write, args=("in a thread",)).start()
+    return "done"
+
+def outcome(*args):
+    try:
+        return {"results": rankwise.spawn(*args)}
+    except rankwise.RankwiseError as error:
+        return {"code": error.finding.code, "summary": error.finding.summary, "why": error.finding.why, "text": str(error)}
+
+if __name__ == "__main__":
+    outcomes = {
+        "add": outcome(add, 2, 10),
+        "fail": outcome(fail, 2),
+        "leave": outcome(leave, 2),
+        "lambda": outcome(lambda: None, 2),
+        "fork": outcome(fork, 2),
+        "crash": outcome(crash, 2),
+        "write": {**outcome(write_late, 1), "files": {name: Path(name).read_text() for name in ("at exit", "in a thread")}},
+        "rank after all of them": os.environ.get("RANK"),
+    }
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    outcomes["ignored, well"] = outcome(exit_with, 1, 0)
+    outcomes["ignored, code 5"] = outcome(exit_with, 1, 5)
+    outcomes["is ignored"] = signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
+    print(json.dumps(outcomes))
+"""
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Of one program that spawns again and again: importing torch for each test would take longer than all that they show."""
+    done = run(JOBS, tmp_path_factory.mktemp("jobs"))
+
+    assert done.returncode == 0, done.stderr
+    return {**json.loads(done.stdout), "stderr": done.stderr}
+
+
+def test_results_come_back_in_the_order_of_the_ranks(outcomes: dict[str, Any]) -> None:
+    assert outcomes["add"]["results"] == [[0, 10], [1, 10]]
+    assert outcomes["rank after all of them"] is None
+
+
+def test_the_first_failure_is_told_with_its_traceback(outcomes: dict[str, Any]) -> None:
+    failed = outcomes["fail"]
+
+    assert (failed["code"], failed["summary"]) == ("RW401", "rank 1 raised ValueError: bad sample")
+    assert 'raise ValueError("bad sample")' in failed["text"]
+
+
+def test_a_rank_that_had_left_is_named_beside_the_failure(outcomes: dict[str, Any]) -> None:
+    assert outcomes["leave"]["code"] == "RW401" and "nobody answers" in outcomes["leave"]["summary"]
+    assert "rank 0 returned without an error" in outcomes["leave"]["why"]
+
+
+def test_what_cannot_travel_is_refused(outcomes: dict[str, Any]) -> None:
+    assert outcomes["lambda"]["code"] == "RW001" and "cannot be given to a new process" in outcomes["lambda"]["text"]
+
+
+@pytest.mark.live
+def test_a_rank_that_leaves_others_in_a_collective_is_named(tmp_path: Path) -> None:
+    done = run(
+        """\
+import rankwise
+
+def leave():
     with rankwise.session() as job:
         if job.rank == 1:
             import torch, torch.distributed as dist
             dist.all_reduce(torch.zeros(1))
 
 if __name__ == "__main__":
-    print(rankwise.spawn(work, 2, 10))
     try:
         rankwise.spawn(leave, 2)
     except rankwise.WorkerError as error:
         print(error.finding.why)
-    try:
-        rankwise.spawn(fail, 2)
-    except rankwise.WorkerError as error:
-        print(error.finding.code, error.finding.summary)
-        print(error)
-    try:
-        rankwise.spawn(lambda: None, 2)
-    except rankwise.RankwiseError as error:
-        print(error.finding.code, error)
-    print("RANK" in os.environ)
 """,
         tmp_path,
     )
 
     assert done.returncode == 0, done.stderr
-    assert "[(0, 10), (1, 10)]" in done.stdout
-    assert "RW401 rank 1 raised ValueError: bad sample" in done.stdout
     assert "rank 0 returned without an error" in done.stdout
-    assert 'raise ValueError("bad sample")' in done.stdout
-    assert "RW001" in done.stdout and "cannot be given to a new process" in done.stdout
-    assert done.stdout.rstrip().endswith("False")
 
 
 @pytest.mark.live
@@ -113,37 +191,15 @@ if __name__ == "__main__":
     assert "ended by signal SIGKILL" in done.stderr and "rank 1" in done.stderr
 
 
-def test_a_rank_that_forks_has_the_result_of_its_worker_and_a_crash_is_called_one(tmp_path: Path) -> None:
-    done = run(
-        """\
-import ctypes, os, time
-import rankwise
+def test_a_rank_that_forks_has_the_result_of_its_worker(outcomes: dict[str, Any]) -> None:
+    assert outcomes["fork"]["results"] == ["worker", "worker"]
+    assert "a process that rank 0 had forked came back from its function, and was ended" in outcomes["stderr"]
 
-def fork():
-    if os.fork() == 0:
-        return "child"
-    os.wait()
-    return "worker"
 
-def crash():
-    if os.environ["RANK"] == "1":
-        ctypes.string_at(0)
-    time.sleep(60)
+def test_a_crash_is_called_one(outcomes: dict[str, Any]) -> None:
+    crashed = outcomes["crash"]
 
-if __name__ == "__main__":
-    print(rankwise.spawn(fork, 2))
-    try:
-        rankwise.spawn(crash, 2)
-    except rankwise.WorkerError as error:
-        print(error.finding.code, error.finding.summary)
-""",
-        tmp_path,
-    )
-
-    assert done.returncode == 0, done.stderr
-    assert "['worker', 'worker']" in done.stdout
-    assert "a process that rank 0 had forked came back from its function, and was ended" in done.stderr
-    assert "RW405 rank 1" in done.stdout and "ended by signal SIGSEGV" in done.stdout
+    assert crashed["code"] == "RW405" and "rank 1" in crashed["summary"] and "ended by signal SIGSEGV" in crashed["summary"]
 
 
 @pytest.mark.live
@@ -203,55 +259,15 @@ def test_a_number_of_processes_that_is_none_is_refused(nproc: Any) -> None:
         rankwise.spawn(print, nproc)
 
 
-def test_a_process_that_ignores_its_childrens_ends_hears_of_them_all_the_same(tmp_path: Path) -> None:
-    done = run(
-        """\
-import os, signal
-import rankwise
-
-signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-
-def work(code):
-    if code:
-        os._exit(code)
-    return os.environ["RANK"]
-
-if __name__ == "__main__":
-    assert rankwise.spawn(work, 1, 0) == ["0"]
-    assert signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
-    rankwise.spawn(work, 1, 5)
-""",
-        tmp_path,
-    )
-
-    assert done.returncode == 1
-    assert "ended with exit code 5" in done.stderr
+def test_a_process_that_ignores_its_childrens_ends_hears_of_them_all_the_same(outcomes: dict[str, Any]) -> None:
+    assert outcomes["ignored, well"]["results"] == ["0"]
+    assert "ended with exit code 5" in outcomes["ignored, code 5"]["summary"]
+    assert outcomes["is ignored"]
 
 
-def test_what_threads_and_exit_handlers_of_a_worker_write_is_there_when_spawn_returns(tmp_path: Path) -> None:
-    done = run(
-        """\
-import atexit, threading, time
-from pathlib import Path
-import rankwise
-
-def write(name):
-    time.sleep(0.3)  # a checkpoint takes its time
-    Path(name).write_text("all of it")
-
-def work():
-    atexit.register(write, "at exit")
-    threading.Thread(target=write, args=("in a thread",)).start()
-    return "done"
-
-if __name__ == "__main__":
-    assert rankwise.spawn(work, 1) == ["done"]
-    assert Path("in a thread").read_text() == Path("at exit").read_text() == "all of it"
-""",
-        tmp_path,
-    )
-
-    assert done.returncode == 0, done.stderr
+def test_what_threads_and_exit_handlers_of_a_worker_write_is_there_when_spawn_returns(outcomes: dict[str, Any]) -> None:
+    assert outcomes["write"]["results"] == ["done"]
+    assert set(outcomes["write"]["files"].values()) == {"all of it"}
 
 
 def test_a_worker_that_a_real_time_signal_ended_is_told() -> None:

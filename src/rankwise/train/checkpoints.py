@@ -24,7 +24,7 @@ from rankwise.train.committed import STATE, Saved, not_written, unsafe
 from rankwise.train.distcp import asked_for
 from rankwise.train.group import rank_zero
 from rankwise.train.sharded import load_sharded, save_sharded
-from rankwise.train.wrap import unwrap
+from rankwise.train.wrapping import unwrap
 
 log = logging.getLogger("rankwise.train")
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from rankwise.pool.memory.shared_memory import Arena, Segment
+from tests.pool.open_files import open_files
 
 MB = 1 << 20
 
@@ -58,8 +59,8 @@ def test_memory_that_cannot_be_had_is_told_with_its_size_and_leaves_no_file(monk
         raise OSError(errno.EFBIG, "File too large")
 
     monkeypatch.setattr(os, "ftruncate", refuse)
-    before = os.listdir("/proc/self/fd")
+    before = open_files()
     with pytest.raises(OSError, match="4096 bytes of shared memory cannot be had: File too large"):
         Segment.create(4096, "test")
 
-    assert os.listdir("/proc/self/fd") == before
+    assert not open_files() - before

@@ -13,6 +13,7 @@ from rankwise.pool import Model, Pool
 from rankwise.pool.memory.shared_memory import Segment
 from rankwise.pool.schedule.state import Seat
 from rankwise.pool.transport.connection import Receiver, WorkerHandle, pair, send
+from tests.pool.open_files import open_files
 
 
 def test_what_was_said_before_the_end_still_counts_and_the_end_is_no_error() -> None:
@@ -71,7 +72,7 @@ def test_a_result_that_cannot_be_mapped_fails_and_the_next_ones_are_right(monkey
 
 
 def test_a_worker_that_cannot_be_made_leaves_no_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_files()
 
     def refused(flags: int) -> Any:
         raise OSError(errno.EMFILE, "too many")
@@ -80,4 +81,4 @@ def test_a_worker_that_cannot_be_made_leaves_no_descriptors(monkeypatch: pytest.
     with pytest.raises(OSError, match="too many"):
         WorkerHandle(1, Seat("cpu", 1))
 
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert not open_files() - before

@@ -163,8 +163,9 @@ def test_looking_takes_a_small_part_of_the_time() -> None:
 
 def test_the_limit_is_for_each_call_of_the_model_not_for_all_looks_at_it() -> None:
     with Pool(
-        {"m": Model("tests.pool.models:slow_rows", args=(0.3,), max_batch=4, limit_s=0.8, warmup=torch.zeros(1, 2))}, workers=1
+        {"m": Model("tests.pool.models:slow_rows", args=(0.3,), max_batch=4, limit_s=1.6, warmup=torch.zeros(1, 2))}, workers=1
     ) as pool:
+        # Eight calls, of all rows and of some, which take longer than the limit.
         assert torch.equal(pool.submit("m", torch.arange(8.0).view(4, 2)).result(60), 2 * torch.arange(8.0).view(4, 2))
 
 

@@ -51,13 +51,7 @@ class ForkServer:
         self.is_ready = False
         self.complaint = ""  # why it could not get ready
         env = {**ENVIRONMENT, **os.environ, **{name: str(threads) for name in THREAD_VARIABLES}}
-        self.process = subprocess.Popen(
-            [sys.executable, *_interpreter_flags(), "-m", "rankwise.pool.workers.fork_server", str(theirs.fileno())],
-            pass_fds=(theirs.fileno(),),
-            env=env,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is for the user's program, which then closes the pool
-        )
+        self.process = start_process(theirs, env)
         theirs.close()
 
     def ask_for(self, handle: WorkerHandle, soft_limit: int, seed: int) -> None:
@@ -90,8 +84,15 @@ class ForkServer:
             self.process.wait()
 
 
-def _interpreter_flags() -> list[str]:
-    return list(subprocess._args_from_interpreter_flags())  # type: ignore[attr-defined]
+def start_process(control: socket.socket, env: dict[str, str]) -> subprocess.Popen[bytes]:
+    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    return subprocess.Popen(
+        [sys.executable, *flags, "-m", "rankwise.pool.workers.fork_server", str(control.fileno())],
+        pass_fds=(control.fileno(),),
+        env=env,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C is for the user's program, which then closes the pool
+    )
 
 
 class WorkerStarter:
