@@ -64,7 +64,7 @@ def read_deepspeed(folder: Path) -> Content:
 
 def _state_files(folder: Path) -> dict[tuple[str, int, int], Path]:
     """Kind, rank and model-parallel rank of each file."""
-    found = {}
+    found: dict[tuple[str, int, int], Path] = {}
     for path in sorted(folder.glob("*_states.pt")):
         if match := _STATES.fullmatch(path.name):
             whose = match[3], int(match[1] or 0), int(match[2])
