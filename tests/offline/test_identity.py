@@ -18,7 +18,7 @@ from rankwise.offline import running
 from rankwise.offline.journal import Gone, Journal
 from rankwise.offline.parts import Part, Results
 from rankwise.offline.workspace import PredictError, Workspace, folder_of
-from tests.offline.inputs import rows, write
+from tests.offline.inputs import WIDTH, rows, write
 from tests.offline.nets import build
 
 JOB: dict[str, Any] = {"workers": 0, "batch": 16}
@@ -275,3 +275,32 @@ def test_an_input_that_is_written_anew_while_it_is_read_is_told(tmp_path: Path, 
         assert not (tmp_path / "out.jsonl").exists()
     else:
         assert job().rows >= 64
+
+
+@pytest.mark.parametrize("what", ["input", "weights", "folder"])
+def test_another_file_of_the_same_size_and_time_is_another_job(tmp_path: Path, what: str) -> None:
+    """As archives and images leave them: all of one time, and two checkpoints of a model are of one size."""
+    folder = tmp_path / "weights"
+    folder.mkdir()
+
+    def write_all(value: float) -> None:
+        np.save(tmp_path / "x.npy", np.full((40, WIDTH), value if what == "input" else 1.0, np.float32))
+        model = build()
+        with torch.no_grad():
+            model[2].bias.fill_(value)
+        torch.save(model.state_dict(), folder / "model.pt")
+        for path in (tmp_path / "x.npy", folder / "model.pt"):
+            os.utime(path, (1, 1))
+
+    def run() -> Any:
+        weights = {"input": None, "weights": folder / "model.pt", "folder": folder}[what]
+        rankwise.predict(build, tmp_path / "x.npy", tmp_path / "out.npy", weights=weights, **JOB)
+        return np.load(tmp_path / "out.npy")
+
+    write_all(2.0)
+    first = run()
+    assert np.array_equal(run(), first)
+    write_all(3.0)
+
+    with pytest.raises(UsageError, match="already there"):
+        run()

@@ -16,6 +16,7 @@ import torch
 
 import rankwise
 from rankwise.cli.main import main
+from rankwise.offline.workspace import PredictError
 from tests.offline.inputs import KINDS, WIDTH, rows, write
 
 COUNT, BAD = 50, 7
@@ -193,3 +194,12 @@ def test_names_that_are_not_utf8_are_names_like_others(tmp_path: Path, kind: str
 
     assert (done.rows, done.failed) == (3, 0)
     assert output.exists()
+
+
+def test_a_place_where_no_folder_can_be_made_is_told(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.ones((2, 3), np.float32))
+
+    with pytest.raises(PredictError) as raised:
+        rankwise.predict(lambda: lambda x: x, tmp_path / "x.npy", "/proc/out.npy", workers=0)
+
+    assert raised.value.finding.code == "RW741"

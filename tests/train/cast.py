@@ -172,7 +172,11 @@ def scene_sum(job: Job) -> dict[str, Any]:
     return {"sum": total.item()}
 
 
-def scene_agree(job: Job, layers: dict[str, list[int]] | None = None, skip_on: tuple[int, ...] = ()) -> dict[str, Any]:
+def scene_agree(
+    job: Job, layers: dict[str, list[int]] | None = None, skip_on: tuple[int, ...] = (), leave_on: tuple[int, ...] = ()
+) -> dict[str, Any]:
+    if job.rank in leave_on:
+        return {}
     if job.rank in skip_on:
         time.sleep(4)
     torch.manual_seed(job.rank)

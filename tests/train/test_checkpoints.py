@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
 import sys
 from collections import namedtuple
@@ -350,3 +352,35 @@ def test_what_the_asynchronous_writer_raises_is_raised_by_wait(tmp_path: Path, m
 
     with pytest.raises(MemoryError):
         checkpoints.wait()
+
+
+@pytest.mark.parametrize("how", ["renamed", "emptied"])
+def test_a_folder_under_another_step_or_without_its_files_is_damaged(tmp_path: Path, how: str) -> None:
+    model = nn.Linear(2, 2)
+    with train.Checkpoints(tmp_path, model=model) as checkpoints:
+        for step in (1, 2):
+            nn.init.constant_(model.weight, float(step))
+            checkpoints.save(step)
+    if how == "renamed":
+        shutil.copytree(tmp_path / "step-00000001", tmp_path / "step-00000009")
+    else:
+        manifest = json.loads((tmp_path / "step-00000002/manifest.json").read_text())
+        (tmp_path / "step-00000002/manifest.json").write_text(json.dumps({**manifest, "files": {}}))
+
+    again = train.Checkpoints(tmp_path, model=model)
+
+    assert again.resume() == (2 if how == "renamed" else 1)
+    assert model.weight[0, 0] == (2 if how == "renamed" else 1)
+    assert [finding.code for finding in again.findings] == ["RW708"]
+
+
+def test_what_does_not_fit_changes_nothing(tmp_path: Path) -> None:
+    with train.Checkpoints(tmp_path, model=nn.Linear(2, 2)) as checkpoints:
+        checkpoints.save(1)
+    model = nn.Linear(2, 2)
+    before = model.weight.detach().clone()
+
+    with pytest.raises(TrainError, match="holds no optimizer"):
+        train.Checkpoints(tmp_path, model=model, optimizer=torch.optim.SGD(model.parameters(), 0.1)).resume()
+
+    assert torch.equal(model.weight, before)

@@ -171,6 +171,14 @@ def test_a_rank_that_does_not_make_the_call_is_named(cast: Stage) -> None:
     assert [culprit["rank"] for culprit in parts[0].finding["culprits"]] == [1]
 
 
+def test_a_rank_that_has_left_is_not_waited_for(cast: Stage) -> None:
+    parts = cast.end(cast.play_all("agree", 3, leave_on=[1], patience_s=300.0))
+
+    finding = same_finding([parts[0], parts[2]])
+    assert (finding["code"], finding["stage"], [culprit["rank"] for culprit in finding["culprits"]]) == ("RW126", "parameters", [1])
+    assert "rank 1 left the session" in finding["summary"]
+
+
 @pytest.mark.skipif(not os.environ.get("RANKWISE_LONG"), reason="64 processes; RANKWISE_LONG=1 runs it")
 @pytest.mark.parametrize("missing", [(), (37,)])
 def test_64_ranks_start_and_each_of_them_names_the_one_that_is_missing(cast: Stage, missing: tuple[int, ...]) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
+import pickle
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +17,7 @@ import pytest
 
 import rankwise
 from rankwise.errors import UsageError
-from rankwise.train.spawn import Worker, _failure
+from rankwise.train.spawn import Worker, _failure, _results
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.timeout(600)  # whichever test comes first waits for a program that imports torch five times
@@ -189,6 +192,53 @@ if __name__ == "__main__":
 
     assert done.returncode == 1
     assert "ended by signal SIGKILL" in done.stderr and "rank 1" in done.stderr
+
+
+def test_threads_that_spawn_at_once_have_ranks_of_their_own(tmp_path: Path) -> None:
+    done = run(
+        """\
+import os, threading
+import rankwise
+
+def work(number):
+    return number, os.environ["RANK"], os.environ["WORLD_SIZE"]
+
+if __name__ == "__main__":
+    results = {}
+    def start(number):
+        results[number] = rankwise.spawn(work, 2, number)
+    threads = [threading.Thread(target=start, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    print([results.get(number) for number in range(3)], "RANK" in os.environ)
+""",
+        tmp_path,
+    )
+
+    assert done.stdout.strip() == str([[(number, str(rank), "2") for rank in range(2)] for number in range(3)]) + " False", done.stderr
+
+
+def pipe_that_says(result: tuple[Any, ...] | None) -> Worker:
+    """A worker whose process has told this, or ended without a word."""
+    ours, theirs = multiprocessing.Pipe(duplex=False)
+    if result is not None:
+        theirs.send_bytes(pickle.dumps(result))
+    theirs.close()
+    return Worker(0, SimpleNamespace(pid=1, exitcode=-9, join=lambda timeout: None), ours)  # type: ignore[arg-type]
+
+
+def test_whoever_lost_a_connection_is_not_blamed_for_it() -> None:
+    """The kernel closes the sockets of a process that is killed before its parent hears of its end."""
+    reset = "RuntimeError: [gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:1: Connection reset by peer"
+    survivor, killed = pipe_that_says(("raised", reset, None, 0.0)), replace(pipe_that_says(None), rank=1)
+
+    with pytest.raises(rankwise.WorkerError) as raised:
+        _results([survivor, killed])
+
+    assert raised.value.finding.code == "RW403"
+    assert "rank 1" in raised.value.finding.summary
 
 
 def test_a_rank_that_forks_has_the_result_of_its_worker(outcomes: dict[str, Any]) -> None:

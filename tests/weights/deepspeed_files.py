@@ -28,14 +28,19 @@ def write_zero(folder: Path, state: dict[str, torch.Tensor], stage: int, ranks: 
         if stage == 3 or rank == 0:
             name = f"zero_pp_rank_{rank}_mp_rank_00_model_states.pt" if stage == 3 else "mp_rank_00_model_states.pt"
             torch.save(model, step / name)
-        _save(step / f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt", _pieces(state, groups, stage, rank, ranks))
+        _save(step / f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt", _pieces(state, groups, stage, rank, ranks, facts.get("step", 3)))
     return folder
 
 
-def _pieces(state: dict[str, torch.Tensor], groups: list[list[str]], stage: int, rank: int, ranks: int) -> dict[str, Any]:
+def _pieces(state: dict[str, torch.Tensor], groups: list[list[str]], stage: int, rank: int, ranks: int, step: Any) -> dict[str, Any]:
     if stage == 3:
         flat = [torch.cat([_share(state[name], rank, ranks) for name in group]) for group in groups]
-        return {"zero_stage": stage, "partition_count": ranks, "fp32_flat_groups": flat}
+        return {
+            "zero_stage": stage,
+            "partition_count": ranks,
+            "fp32_flat_groups": flat,
+            "optimizer_state_dict": {"state": {0: {"step": step}}},
+        }
     mine, slices = [], []
     for group in groups:
         row = torch.cat([state[name].reshape(-1) for name in group])
@@ -45,7 +50,7 @@ def _pieces(state: dict[str, torch.Tensor], groups: list[list[str]], stage: int,
     return {
         "zero_stage": stage, "partition_count": [ranks] * len(groups), "single_partition_of_fp32_groups": mine,
         "param_alignment_paddings": [[0] * len(group) for group in groups], "param_slice_mappings": slices,
-        "base_optimizer_state": {"state": {0: {"exp_avg": mine[0] * 0}}, "param_groups": []},
+        "base_optimizer_state": {"state": {0: {"step": step, "exp_avg": mine[0] * 0}}, "param_groups": []},
     }  # fmt: skip
 
 

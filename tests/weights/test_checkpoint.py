@@ -54,6 +54,14 @@ def test_two_models_of_one_accelerate_folder_are_not_chosen_between(tmp_path: Pa
     assert loaded(tmp_path, key=name.split("{")[0] + "_1") == 2
 
 
+def test_a_model_with_an_adapter_beside_it_is_not_taken_for_both(tmp_path: Path) -> None:
+    save_file(values(1), tmp_path / "model.safetensors")
+    save_file({"base_model.model.lora_A.weight": torch.zeros(1, 3)}, tmp_path / "adapter_model.safetensors")
+
+    assert "an adapter that changes it, adapter_model.safetensors" in refused(tmp_path, "RW733")
+    assert loaded(tmp_path / "model.safetensors") == 1
+
+
 def test_of_two_models_the_only_one_that_fits_is_taken(tmp_path: Path) -> None:
     save_file(values(1), tmp_path / "model.safetensors")
     save_file({"other": torch.zeros(5)}, tmp_path / "model_1.safetensors")

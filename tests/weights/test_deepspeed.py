@@ -14,6 +14,7 @@ from tests.weights.checkpoints import refused
 from tests.weights.deepspeed_files import write_zero
 
 GROUPS = [["scale", "embedding.weight", "norm.weight"], ["norm.bias", "mix.weight", "nothing", "mix.bias"]]
+SHARED = {"head.weight": "embedding.weight"}
 BUFFERS = ["norm.running_mean", "norm.running_var", "norm.num_batches_tracked"]
 
 
@@ -33,8 +34,7 @@ class Net(nn.Module):
 
 def written(folder: Path, stage: int, ranks: int) -> tuple[Path, Net]:
     model = Net()
-    shared = {"head.weight": "embedding.weight"}
-    return write_zero(folder / "run", model.state_dict(), stage, ranks, groups=GROUPS, buffers=BUFFERS, shared=shared), model
+    return write_zero(folder / "run", model.state_dict(), stage, ranks, groups=GROUPS, buffers=BUFFERS, shared=SHARED), model
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
@@ -122,11 +122,58 @@ def test_tensor_parallel_parts_are_told(tmp_path: Path) -> None:
 def test_parameters_that_lie_elsewhere_in_their_group_are_not_mixed_up(tmp_path: Path) -> None:
     """As with round_robin_gradients: the shapes are listed in another order than the numbers lie."""
     model = Net()
-    folder = write_zero(
-        tmp_path / "run", model.state_dict(), 2, 2, groups=GROUPS, buffers=BUFFERS, shared={"head.weight": "embedding.weight"}
-    )
+    folder = write_zero(tmp_path / "run", model.state_dict(), 2, 2, groups=GROUPS, buffers=BUFFERS, shared=SHARED)
     other = write_zero(tmp_path / "other", model.state_dict(), 2, 2, groups=[group[::-1] for group in GROUPS], buffers=BUFFERS, shared={})
     for path in other.glob("*/*optim_states.pt"):
         (folder / "global_step3" / path.name).write_bytes(path.read_bytes())
 
     assert refused(Net(), folder).code == "RW732"
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_two_files_of_one_rank_are_not_chosen_between(tmp_path: Path, stage: int) -> None:
+    folder, _ = written(tmp_path, stage, 2)
+    other, _ = written(tmp_path / "other", stage, 2)
+    name = "zero_pp_rank_1_mp_rank_00_optim_states.pt"
+    (folder / "global_step3" / f"bf16_{name}").write_bytes((other / "global_step3" / name).read_bytes())
+
+    found = refused(Net(), folder)
+
+    assert found.code == "RW736" and f"bf16_{name} and {name}" in found.summary
+
+
+def test_a_ranks_file_in_the_place_of_another_ranks_is_noticed(tmp_path: Path) -> None:
+    folder, _ = written(tmp_path, 2, 2)
+    first, second = sorted((folder / "global_step3").glob("*optim_states.pt"))
+    second.write_bytes(first.read_bytes())
+
+    assert refused(Net(), folder).code == "RW732"
+
+
+@pytest.mark.parametrize("as_tensor", [False, True])
+@pytest.mark.parametrize("stage", [2, 3])
+def test_files_of_two_steps_are_not_joined(tmp_path: Path, stage: int, as_tensor: bool) -> None:
+    """What is left where a save was killed that went over an older one."""
+    saved = Net()
+    older, newer = (
+        write_zero(tmp_path / str(step), saved.state_dict(), stage, 2, groups=GROUPS, buffers=BUFFERS, shared=SHARED, step=count)
+        for step, count in ((3, torch.tensor(3.0) if as_tensor else 3), (4, torch.tensor(4.0) if as_tensor else 4))
+    )
+    rankwise.load_weights(Net(), newer)
+    name = "zero_pp_rank_1_mp_rank_00_optim_states.pt"
+    (newer / "global_step3" / name).write_bytes((older / "global_step3" / name).read_bytes())
+
+    found = refused(Net(), newer)
+
+    assert found.code == "RW736" and "different steps" in found.summary
+
+
+def test_a_link_called_latest_does_not_show_what_it_leads_to(tmp_path: Path) -> None:
+    folder, _ = written(tmp_path, 2, 2)
+    (tmp_path / "key").write_text("-----BEGIN\nsecret\n-----END\n")
+    (folder / "latest").unlink()
+    (folder / "latest").symlink_to(tmp_path / "key")
+
+    found = refused(Net(), folder)
+
+    assert found.code == "RW732" and "secret" not in str(found)

@@ -11,6 +11,7 @@ from torch import nn
 import rankwise
 from rankwise.weights.converting import Wanted, convert_to_safetensors
 from rankwise.weights.records import CheckpointError
+from rankwise.weights.tensors import check_range
 from tests.weights.checkpoints import refused, save
 
 
@@ -41,6 +42,38 @@ def test_what_was_not_finite_before_and_what_is_only_rounded_is_taken(tmp_path: 
     rankwise.load_weights(model, save(tmp_path / "last.pt", linear(value, torch.float64)))
 
     assert torch.equal(model.bias, torch.tensor([1.0, value])) or value != value
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"),
+    [
+        (torch.tensor([1.0, 1e6]), torch.float8_e4m3fn),
+        (torch.tensor([1.0, torch.inf]), torch.float8_e4m3fn),
+        (torch.tensor([1.0, 57344.0]).to(torch.float8_e5m2), torch.float8_e4m3fn),
+        (torch.tensor([1.0, 1e6]), torch.float8_e5m2fnuz),
+        (torch.tensor([1.0, -1.0]), torch.float8_e8m0fnu),
+    ],
+)
+def test_a_number_that_a_small_dtype_would_turn_into_another(tmp_path: Path, value: torch.Tensor, wanted: torch.dtype) -> None:
+    model = nn.Module()
+    model.register_buffer("scale", torch.ones(2).to(wanted))
+
+    assert "cannot hold" in refused(model, save(tmp_path / "last.pt", {"scale": value})).summary
+
+
+def test_the_imaginary_part_counts_too() -> None:
+    with pytest.raises(CheckpointError, match="cannot hold"):
+        check_range("waves", torch.tensor([1.0, 1e6j]), torch.complex32)
+
+
+@pytest.mark.parametrize("wanted", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_what_float8_only_rounds_is_taken(tmp_path: Path, wanted: torch.dtype) -> None:
+    model, value = nn.Module(), torch.tensor([0.0, 1.03, -460.0, 1e-9, torch.nan])
+    model.register_buffer("scale", torch.ones(5).to(wanted))
+
+    rankwise.load_weights(model, save(tmp_path / "last.pt", {"scale": value}))
+
+    assert model.scale.view(torch.uint8).equal(value.to(wanted).view(torch.uint8))
 
 
 def test_a_whole_number_that_would_become_another(tmp_path: Path) -> None:

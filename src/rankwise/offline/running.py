@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,7 @@ from rankwise.offline.lazy import check_arrow
 from rankwise.offline.output import check_fits, write_errors, write_output
 from rankwise.offline.parts import Part, Results
 from rankwise.offline.remote_output import RemoteOutput
+from rankwise.offline.row_checks import VARIES, find_dependence
 from rankwise.offline.sizing import UNTRIED, Choice, Trials, find_size
 from rankwise.offline.source import batches_of, open_source
 from rankwise.offline.workspace import (
@@ -36,6 +38,8 @@ from rankwise.offline.workspace import (
     read_marker,
     write_marker,
 )
+
+log = logging.getLogger("rankwise.predict")
 
 _PART_S = 2.0  # what a crash may cost, in seconds of work
 _PART_BYTES = 16 << 20
@@ -202,9 +206,17 @@ class _Job:
         elif getattr(self._source, "is_one_shot", False):
             choice = Choice(UNTRIED, "nothing was tried: this input can be read only once")
         else:
-            choice = find_size(Trials(self._source, executor).measure)
+            choice = self._with_rows_apart(executor, find_size(Trials(self._source, executor).measure))
         self._space.decide({"batch": choice.size, "why": choice.why, "first_rows": self._first_rows()})
         return choice.size
+
+    def _with_rows_apart(self, executor: Executor, choice: Choice) -> Choice:
+        """Where rows depend on each other, how many of them run together must not hang on how fast that was in a trial."""
+        reason = find_dependence(self._source, executor, choice.size)
+        if not reason or reason == VARIES:
+            return replace(choice, why=f"{choice.why}; {reason}") if reason else choice
+        log.warning("RW811 rows depend on each other, so they run one by one: %s; rankwise explain RW811", reason)
+        return Choice(1, f"rows depend on each other: {reason}")
 
     def _first_rows(self) -> str | None:
         """Of an input that has no path, size and time to be known by."""

@@ -40,12 +40,13 @@ class Workspace:
         self._folder = folder_of(output)
         try:
             self._folder.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise cannot_write(output, error) from error
+        try:
             self._journal = Journal(self._folder / "journal")
         except InUse:
             raise in_use(output) from None
-        except FileNotFoundError as error:
-            if not output.parent.is_dir():
-                raise cannot_write(output, error) from error
+        except FileNotFoundError:
             raise Gone from None
         except OSError as error:
             raise cannot_write(output, error) from error

@@ -81,7 +81,12 @@ class Processes:
         self.lifecycle = Lifecycle(state, self._listener, self)
         self.read_fork_server, self.worker_ended = self.lifecycle.read_fork_server, self.lifecycle.remove_dead
         self._supervisor = Supervisor(state, self.lifecycle)
-        self.lifecycle.go_on(time.monotonic())
+        try:
+            self.lifecycle.go_on(time.monotonic())
+        except BaseException:
+            self.lifecycle.close()
+            self._listener.close_own()
+            raise
         self._listener.start()
 
     @property

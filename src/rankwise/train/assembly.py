@@ -46,7 +46,7 @@ class Assembly:
         self.notes: list[Finding] = []  # what differs without being in the way
         self._stage: Stage = REGISTRATION
         self._is_over = False
-        self._looked_at, self._gone = 0.0, set[int]()
+        self._looked_at, self._asked_at, self._gone = 0.0, 0.0, set[int]()
         self._num_present = 1  # ranks that can be reached, this one included
 
     def gather(self, timeout_s: float) -> None:
@@ -81,7 +81,7 @@ class Assembly:
         with self._told_if_interrupted(lambda problem: self._publish(base, problem, self._num_present - 1)):
             pauses = pauses_s()
             while True:
-                problem = problem or self._find_ended()
+                problem = problem or self._find_left(stage, base) or self._find_ended()
                 try:
                     is_through = problem is None and is_done()
                 except StartError as error:
@@ -128,6 +128,27 @@ class Assembly:
             culprits=tuple(info.place for info in ended),
             why="its process is gone and has told the others nothing: killed, out of memory, or crashed in native code",
             stage=self._stage.name,
+        )
+
+    def _find_left(self, stage: Stage, base: str) -> Finding | None:
+        """Ranks that have closed their session: what the others wait for, they will never do."""
+        now = time.monotonic()
+        if now - self._asked_at < _LOOK_EVERY_S:
+            return None
+        self._asked_at = now
+        key = f"rankwise/{self._name}/left"
+        if not self._store.add(key, 0):
+            return None
+        left = [info for info in self.infos if self._store.look(f"{key}/{info.rank}") is not None]
+        if not left or self._store.look(base) is not None:  # they left when all were through
+            return None
+        self._num_present = self._info.world_size - len(left)
+        return load_cause("RW126").finding(
+            f"{ranks_text([info.rank for info in left])} left the session and did not pass the stage {stage.done!r}",
+            certain=True,
+            culprits=tuple(info.place for info in left[:64]),
+            why="the others made the call, and wait for it",
+            stage=stage.name,
         )
 
     def _late(self, stage: Stage, base: str, timeout_s: float) -> Finding:
@@ -183,6 +204,7 @@ class Assembly:
         others = self._num_present - 1
         try:
             if not self._opened.is_ours:
+                self._store.put(f"{key}/{self._info.rank}", "yes")
                 self._store.add(key, 1)
                 return
             deadline, pauses = time.monotonic() + _LEAVE_S, pauses_s()

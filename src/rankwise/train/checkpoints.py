@@ -230,14 +230,14 @@ class Checkpoints:
 
     def _load(self, saved: Saved, state: dict[str, Any]) -> None:
         is_sharded = (saved.path / "shards").is_dir()
-        if is_sharded:
-            load_sharded(saved.path, self._things)
-        for name, thing in self._things.items():
-            if is_sharded and name in ("model", "optimizer"):
-                continue
-            target = unwrap(thing) if isinstance(thing, nn.Module) else thing
+        things = {name: thing for name, thing in self._things.items() if not (is_sharded and name in ("model", "optimizer"))}
+        targets = {name: unwrap(thing) if isinstance(thing, nn.Module) else thing for name, thing in things.items()}
+        for name, target in targets.items():  # all of them first: nobody shall go on with half of a checkpoint
             if finding := find_misfit(name, target, state, saved.path):
                 raise TrainError(finding)
+        if is_sharded:
+            load_sharded(saved.path, self._things)
+        for name, target in targets.items():
             target.load_state_dict(on_cpu(state[name], copy=True))
         generators = state["rng"]
         if len(generators) == group.world_size():

@@ -157,6 +157,10 @@ def find_damage(saved: Saved) -> str | None:
     """What is wrong with the checkpoint's bytes; None if they are what was written."""
     try:
         manifest = json.loads((saved.path / MANIFEST).read_bytes())
+        if manifest["step"] != saved.step:
+            return f"it is of step {manifest['step']}, its folder was renamed or copied"
+        if STATE not in manifest["files"]:
+            return f"{MANIFEST} does not list {STATE}"
         for name, wanted in manifest["files"].items():
             there = hash_file(saved.path / name)
             if there["bytes"] != wanted["bytes"]:

@@ -12,6 +12,7 @@ import pickle
 import signal
 import socket
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -29,9 +30,19 @@ log = logging.getLogger("rankwise.train")
 _END_GRACE_S = 5.0
 _LEAVE_S = 300.0
 _SETTLE_S = 1.0
+_ECHO_SETTLE_S = 5.0  # where all that is known so far is that a connection to somebody broke
+_ECHOES = (
+    "connection closed by peer",
+    "connection reset by peer",
+    "broken pipe",
+    "gloo/transport",
+    "ncclremoteerror",
+    "nccl error: remote",
+)
 _NO_GUARD_CODE = 97
 _SPAWNED = "RANKWISE_SPAWNED"  # set in workers, so that a script without the guard is told from a worker that spawns on purpose
 _PR_SET_PDEATHSIG = 1
+_starting = threading.Lock()  # a worker inherits the environment of this process, which is one for all threads
 _CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 
 
@@ -114,7 +125,7 @@ def _start(work: bytes, rank: int, nproc: int, port: int) -> Worker:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(work, theirs, os.getpid()), name=f"rank-{rank}")
-    with _environment(rank, nproc, port):
+    with _starting, _environment(rank, nproc, port):
         process.start()
     theirs.close()
     return Worker(rank, process, ours)
@@ -173,11 +184,12 @@ def _work(work: bytes, pipe: Any, parent: int) -> None:
 
 
 def _results(workers: list[Worker]) -> list[Any]:
-    """Wait for all; the one that failed first decides, which need not be the one that is heard first."""
+    """Wait for all; the one that failed first decides, which need not be the one that is heard first. One to whom a connection broke
+    is never the first: whoever was at the other end is, and the end of a process is seen by its peers before it is seen here."""
     results: dict[int, Any] = {}
     failures: list[tuple[float, Worker, str, Any]] = []
     waiting = {worker.pipe: worker for worker in workers}
-    while waiting and (ready := multiprocessing.connection.wait(list(waiting), _SETTLE_S if failures else None)):
+    while waiting and (ready := multiprocessing.connection.wait(list(waiting), _patience_s([text for _, _, text, _ in failures]))):
         for pipe in ready:
             worker = waiting.pop(pipe)  # type: ignore[call-overload]
             kind, value, *rest = _message_of(worker)
@@ -186,15 +198,25 @@ def _results(workers: list[Worker]) -> list[Any]:
             else:
                 results[worker.rank] = value
     if failures:
-        _, worker, text, finding = min(failures, key=lambda failure: failure[0])
+        _, worker, text, finding = min(failures, key=lambda failure: (_is_echo(failure[2]), failure[0]))
         raise WorkerError(_failure(worker, text, finding, sorted(results)), text)
     return [results[worker.rank] for worker in workers]
+
+
+def _patience_s(failures: list[str]) -> float | None:
+    """How long to wait for what others may still say."""
+    return None if not failures else _ECHO_SETTLE_S if all(map(_is_echo, failures)) else _SETTLE_S
+
+
+def _is_echo(text: str) -> bool:
+    return any(word in headline(text).lower() for word in _ECHOES) if text else False
 
 
 def _message_of(worker: Worker) -> tuple[Any, ...]:
     try:
         data = worker.pipe.recv_bytes()
     except (EOFError, OSError):
+        ended_at = time.monotonic()
         worker.process.join(_END_GRACE_S)
         if worker.process.exitcode == _NO_GUARD_CODE:
             raise UsageError(
@@ -202,7 +224,7 @@ def _message_of(worker: Worker) -> tuple[Any, ...]:
                 why="each worker is a new Python that imports the main script; a call that is not under the guard runs there too",
                 next=('put the call under: if __name__ == "__main__":',),
             ) from None
-        return "raised", "", None, time.monotonic()
+        return "raised", "", None, ended_at
     try:
         return tuple(pickle.loads(data))
     except Exception as error:  # whatever the classes of the user's result raise here

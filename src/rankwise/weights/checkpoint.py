@@ -21,6 +21,7 @@ from rankwise.weights.zipped import open_archive
 
 # In a folder, the first of these that is there is the model, as one file or as the index of several; others may be it in another format.
 _IN_FOLDER = ("model.safetensors", "pytorch_model.bin", "diffusion_pytorch_model.safetensors", "adapter_model.safetensors", "model.pt")
+_ADAPTERS = ("adapter_model.safetensors", "adapter_model.bin")
 _INDEX = ".index.json"
 _SUFFIXES = (".safetensors", ".pt", ".pth", ".ckpt", ".bin")
 _MAX_RANKS = 4096
@@ -109,6 +110,7 @@ def _read_folder(folder: Path) -> Content:
     for name in _IN_FOLDER:
         if found := [each for each in (name, name + _INDEX) if (folder / each).is_file()]:
             _check_only(folder, found)
+            _check_no_adapter(folder, found[0])
             return _unless_hollow(_with_numbered(folder, found[0], names), folder)
     if is_deepspeed(folder):
         return read_deepspeed(folder)
@@ -140,6 +142,13 @@ def _weights_among(names: list[str], suffixes: Sequence[str]) -> list[str]:
 def _check_only(folder: Path, names: list[str]) -> None:
     if len(names) > 1:
         raise _foreign(folder, f"a folder with {len(names)} checkpoints: {', '.join(names[:6])}", "give one of them")
+
+
+def _check_no_adapter(folder: Path, name: str) -> None:
+    """HuggingFace loads an adapter that lies beside the model into it: the model's file alone computes something else."""
+    if name not in _ADAPTERS and (adapter := next((each for each in _ADAPTERS if (folder / each).is_file()), None)):
+        steps = (f"for the model without it: {folder / name}", "for both: load them with peft, merge_and_unload(), save that")
+        raise _foreign(folder, f"a folder with a model, {name}, and an adapter that changes it, {adapter}", *steps)
 
 
 def _with_numbered(folder: Path, name: str, names: list[str]) -> Content:

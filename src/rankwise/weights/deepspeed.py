@@ -38,6 +38,8 @@ def read_deepspeed(folder: Path) -> Content:
     files = _state_files(folder)
     if not files and (folder / LATEST).is_file():
         tag = read_small(folder / LATEST, _MAX_NAME).decode(errors="replace").strip()
+        if not tag.isprintable():  # a link to some other file, whose content is nobody's business
+            raise Damaged(f"{LATEST} does not hold the name of a step")
         folder = beside_folder(folder, tag, LATEST)
         files = _state_files(folder)
     _check_parallel(folder, files)
@@ -47,6 +49,7 @@ def read_deepspeed(folder: Path) -> Content:
     module = models[0].tree.get("module")
     if not isinstance(module, dict):
         raise Damaged(f"{models[0].files[0].name} has no weights under 'module'")
+    _check_one_step(models, optimizers)
     try:
         weights = _consolidated(models, optimizers, module) if optimizers else module
     except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
@@ -61,10 +64,14 @@ def read_deepspeed(folder: Path) -> Content:
 
 def _state_files(folder: Path) -> dict[tuple[str, int, int], Path]:
     """Kind, rank and model-parallel rank of each file."""
-    found = {}
-    for path in folder.glob("*_states.pt"):
+    found: dict[tuple[str, int, int], Path] = {}
+    for path in sorted(folder.glob("*_states.pt")):
         if match := _STATES.fullmatch(path.name):
-            found[match[3], int(match[1] or 0), int(match[2])] = path
+            whose = match[3], int(match[1] or 0), int(match[2])
+            if whose in found:
+                why = "one of them is left from another training"
+                raise CheckpointError("RW736", f"{found[whose].name} and {path.name} are of the same rank", why=why)
+            found[whose] = path
     return found
 
 
@@ -91,6 +98,34 @@ def _read(files: dict[tuple[str, int, int], Path], kind: str) -> list[Content]:
         except Damaged as error:
             raise Damaged(f"{path.name}: {error}") from error
     return contents
+
+
+def _check_one_step(models: list[Content], optimizers: list[Content]) -> None:
+    """A save that ended half-way over an older one of the same name leaves files of two steps beside each other."""
+    steps: dict[Any, tuple[Any, str]] = {}
+    for content in (*models, *optimizers):
+        name = content.files[0].name
+        for counter, step in _steps_in(content.tree):
+            known, where = steps.setdefault(counter, (step, name))
+            if known != step:
+                why = f"{counter}: {known} and {step}"
+                raise CheckpointError("RW736", f"{where} and {name} are of different steps", why=why, next=("use an earlier checkpoint",))
+
+
+def _steps_in(tree: dict[Any, Any]) -> Iterator[tuple[str, Any]]:
+    """Name and value of each counter that all ranks have alike; of one that is a tensor, its checksum."""
+    if isinstance(count := tree.get("global_steps"), int):
+        yield "global_steps", count
+    state = tree.get("optimizer_state_dict")
+    for key in ("base_optimizer_state", "optimizer_state_dict"):
+        inner = state.get(key) if isinstance(state, dict) else None
+        groups = inner.get("state") if isinstance(inner, dict) else None
+        for group, facts in groups.items() if isinstance(groups, dict) else ():
+            step = facts.get("step") if isinstance(facts, dict) else None
+            if isinstance(step, TensorRecord) and step.storage is not None and step.storage.nbytes == step.nbytes:
+                step = f"checksum {step.storage.crc}"
+            if isinstance(step, (int, str)):
+                yield f"the optimizer's step of group {group}", step
 
 
 def _stage(optimizers: list[Content]) -> int:
@@ -131,7 +166,7 @@ def _of_stage_2(groups: Any, pieces: list[list[TensorRecord]], states: list[Any]
         between = paddings[index] if isinstance(paddings, (list, tuple)) else [0] * len(shapes)
         at = 0
         for (name, shape), padding in zip(shapes.items(), between, strict=True):
-            _check_place(name, states, index, at, row)
+            _check_place(name, states, index, at, math.prod(shape), row)
             yield name, _cut(name, row, at, shape)
             at += math.prod(shape) + padding
         left = sum(piece.numel for piece in row) - at
@@ -160,16 +195,16 @@ def _frozen(models: list[Content], is_stage_3: bool) -> Iterator[tuple[str, Tens
         yield name, _flat(tuple(shape), _trimmed([_as_row(part) for part in parts], math.prod(shape)))
 
 
-def _check_place(name: str, states: list[Any], group: int, at: int, row: list[TensorRecord]) -> None:
-    """Newer files say where each parameter begins; where that is elsewhere (round-robin), its numbers would be another's."""
+def _check_place(name: str, states: list[Any], group: int, at: int, numel: int, row: list[TensorRecord]) -> None:
+    """Newer files say where each parameter lies: elsewhere (round-robin, another rank's file), its numbers would be another's."""
     begin = 0
     for state, piece in zip(states, row):
         slices = state.get("param_slice_mappings")
         place = slices[group].get(name) if isinstance(slices, (list, tuple)) else None
         if isinstance(place, Unbuilt) and isinstance(place.state, dict):
-            if begin + place.state["start"] != max(at, begin):
+            first, last = max(at, begin), min(at + numel, begin + piece.numel)
+            if (begin + place.state["start"], place.state.get("numel", last - first)) != (first, last - first):
                 raise Damaged(f"{name} does not lie where its group says, at {at:,}, but at {begin + place.state['start']:,}")
-            return
         begin += piece.numel
 
 

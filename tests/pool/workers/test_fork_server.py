@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -17,7 +18,9 @@ import pytest
 
 from rankwise.cli.top import _text
 from rankwise.pool import DeadlineExceeded, Model, Pool
+from rankwise.pool.errors import PoolError
 from rankwise.pool.workers.fork_server import pause_s
+from rankwise.pool.workers.supervisor import Lifecycle
 from tests.families import mostly_live
 from tests.pool.models import EXIT
 
@@ -228,3 +231,17 @@ def test_a_caller_that_ignores_its_childrens_ends_loses_only_the_worker_that_end
 
     assert "exit code 3" in str(error) and doubled.tolist() == [2.0, 2.0]
     assert ended == 2
+
+
+def test_a_pool_that_cannot_make_a_single_worker_says_so_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_more_files(*_: Any) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    before = {child.pid for child in psutil.Process().children()}
+    monkeypatch.setattr(Lifecycle, "_start_worker", no_more_files)
+
+    with pytest.raises(PoolError, match="Too many open files") as raised:
+        Pool({"echo": Model("tests.pool.models:echo")}, workers=2)
+
+    assert raised.value.finding.code == "RW809"
+    assert {child.pid for child in psutil.Process().children()} <= before

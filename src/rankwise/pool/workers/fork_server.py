@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from rankwise.pool.errors import no_worker
 from rankwise.pool.schedule.state import THREAD_VARIABLES, Seat
 from rankwise.pool.transport.connection import Receiver, WorkerHandle, pair, send
 
@@ -104,7 +105,7 @@ class WorkerStarter:
         self._failures = 0  # of the fork server, in a row
         self._start_at = 0.0
         self._ready_since: float | None = None
-        self._was_ever_ready = False
+        self._was_ever_ready = self._has_made_one = False
         self.fork_server: ForkServer | None = None
 
     def go_on(self, now: float) -> None:
@@ -121,7 +122,11 @@ class WorkerStarter:
         for seat in due:
             try:
                 self._start_worker(seat)
+                self._has_made_one = True
             except OSError as error:  # no more files, or no memory
+                if not self._has_made_one and seat is due[-1]:  # the first attempt: whoever makes the pool gets the error
+                    steps = ("ulimit -n says how many files a process may open, ulimit -v how much memory it may take", "or fewer workers")
+                    raise no_worker(f"not one of {len(due)} could be made: {error}", steps) from error
                 log.warning("a worker could not be made (%s); it is tried again", error)
                 self.add_vacant_seat(seat, now + _PAUSES_S[-3])
 
