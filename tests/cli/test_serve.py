@@ -52,6 +52,16 @@ def test_it_answers_logs_and_finishes_what_is_under_way(tmp_path: Path) -> None:
 
 
 @pytest.mark.live
+def test_a_log_that_nobody_reads_stops_nothing(tmp_path: Path) -> None:
+    (tmp_path / "MODELS.toml").write_text(MODELS)
+    with started(tmp_path / "MODELS.toml", is_log_read=False) as (_, address), Client(address) as client:
+        client.wait_until_ready()
+        for _ in range(1000):
+            assert client.get("/v2/health/live").status == 200
+        assert client.infer("moody", {"inputs": [ROW]}).status == 200
+
+
+@pytest.mark.live
 def test_one_model_without_a_file_and_over_tls(tmp_path: Path) -> None:
     files = make_certificate(tmp_path)
     model = ["--build", "tests.serve.models:linear", "--name", "linear", "--input", "x:FP32:-1,4", "--workers", "0", "--quiet"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,15 +20,20 @@ inputs = [{ name = "x", datatype = "FP32", shape = [-1, 4] }]
 
 
 @contextmanager
-def started(*args: str | Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The process, and where it listens; ended with SIGTERM, which has to work."""
+def started(*args: str | Path, is_log_read: bool = True) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The process, and where it listens; ended with SIGTERM, which has to work. `process.stderr` is its log, or a pipe that fills up."""
     command = [sys.executable, "-m", "rankwise", "serve", *map(str, args), "--http", "127.0.0.1:0", "--grpc", ""]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with (
+        tempfile.NamedTemporaryFile("a") as log,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log if is_log_read else subprocess.PIPE, text=True) as process,
+    ):
+        if is_log_read:
+            process.stderr = open(log.name)  # noqa: SIM115  # closed with the process
+        assert process.stdout is not None and process.stderr is not None
         try:
-            assert process.stdout is not None
             line = process.stdout.readline()
             found = re.search(r"http on (\S+)", line)
-            assert found, line + process.communicate(timeout=30)[1]
+            assert found, line + process.stderr.read()
             yield process, found[1]
         finally:
             process.terminate()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import gc
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -154,9 +153,10 @@ def _check_installed() -> None:
 def _log_json(is_quiet: bool) -> None:
     import logging
 
+    from rankwise.cli.logs import LogOutput
     from rankwise.serve.access import JsonLines
 
-    handler = logging.StreamHandler(sys.stderr)
+    handler = LogOutput()
     handler.setFormatter(JsonLines())
     log = logging.getLogger("rankwise")
     log.addHandler(handler)

@@ -8,6 +8,7 @@ import os
 import signal
 from pathlib import Path
 
+from rankwise.cli.logs import LogOutput
 from rankwise.cli.options import add_engine_options, parsed
 
 _EPILOG = """examples:
@@ -32,7 +33,7 @@ def main(argv: list[str]) -> int:
     from rankwise.broker.worker import Worker, WorkerOptions
     from rankwise.pool import Pool
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    logging.basicConfig(level=logging.INFO, handlers=[LogOutput()], format="%(asctime)s %(name)s %(message)s")
     store = open_store(results, options.queue, options.keep)
     blobs = Blobs(store.redis if isinstance(store, RedisStore) else None, options.files)
     outputs = {entry.key: entry.outputs for entry in models.entries}
