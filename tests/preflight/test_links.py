@@ -16,7 +16,7 @@ def test_a_healthy_link_is_measured_in_all_respects(probes: Probes) -> None:
 
     assert facts["connected"] and facts["echoes"] == facts["sent"] == 100
     assert (facts["lost_out"], facts["lost_back"]) == (0.0, 0.0)
-    assert 0 < facts["rtt_s"] < 0.1
+    assert 0 < facts["rtt_s"] < 1
     assert facts["largest"] == facts["wanted"] == 1472
     assert facts["up"] > 1e6 and facts["down"] > 1e6
 

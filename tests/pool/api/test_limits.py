@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
@@ -41,27 +40,25 @@ def code_of(error: BaseException | None) -> str:
 
 
 def test_a_full_queue_refuses_at_once_and_keeps_what_it_has(pool: Pool) -> None:
-    futures = [pool.submit("sleeper", 0.2)]
-    began = time.monotonic()
+    futures = [pool.submit("sleeper", 1.5)]
     with pytest.raises(PoolFull) as refusal:
         for _ in range(20):
             futures.append(pool.submit("sleeper", 0.001))
 
-    assert time.monotonic() - began < 0.15
+    assert not futures[0].done()
     assert code_of(refusal.value) == "RW801"
     assert len([future.result(20) for future in futures]) >= 8
 
 
 def test_a_task_past_its_deadline_never_starts(pool: Pool) -> None:
-    first = pool.submit("sleeper", 0.3)
+    first = pool.submit("sleeper", 1.5)
     late = pool.submit("sleeper", 0.0, "late", deadline_s=0.1)
-    began = time.monotonic()
 
     error = late.exception(10)
 
     assert isinstance(error, DeadlineExceeded) and code_of(error) == "RW803" and isinstance(error, TimeoutError)
     assert "had not started" in str(error)
-    assert time.monotonic() - began < 0.25  # told when it passed, not when it would have been its turn
+    assert not first.done()  # told when it passed, not when it would have been its turn
     assert first.result(10)[2] is None
 
 
