@@ -18,9 +18,9 @@ pytestmark = [pytest.mark.netns, pytest.mark.timeout(180)]
 HOUR_S = 3600
 # code: the host that must be named, a word of the summary
 FAULTS = {
-    "another torch": ("RW123", "node-b", "torch differs between hosts: 2.12.0 on node-b"),
-    "another NCCL variable": ("RW125", "node-b", "NCCL_PROTO differs between hosts: LL on node-b, not set on node-a and node-c"),
-    "another GLOO variable": ("RW125", "node-c", "GLOO_SOCKET_IFNAME differs between hosts: eth0,lo on node-c, eth0 on node-a and node-b"),
+    "another torch": ("RW123", "node-b", ", 2.12.0 on node-b"),
+    "another NCCL variable": ("RW125", "node-b", "NCCL_PROTO differs between hosts: not set on node-a and node-c, LL on node-b"),
+    "another GLOO variable": ("RW125", "node-c", "GLOO_SOCKET_IFNAME differs between hosts: eth0 on node-a and node-b, eth0,lo on node-c"),
     "other code": ("RW622", "node-b", "model.py differs between hosts"),
     "a clock that is an hour ahead": ("RW616", "node-c", "the clock of node-c is"),
     "a memory limit": ("RW611", "node-c", "of memory for each of its 2 ranks"),
