@@ -28,14 +28,9 @@ log = logging.getLogger("rankwise.pool")
 _PAUSES_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 _WELL_AFTER_S = 10.0  # a fork server that has been ready for so long does not count as a failure
 _PASSES = ("MemoryError", "Cannot allocate memory")  # errors that another attempt may not meet
-# Read when a process starts, so there is no later moment to say it. mimalloc, which torch brings on some machines, keeps memory for so many
-# milliseconds (as `KEPT_S` in loading.py). glibc asks for huge pages: reading the weights of wide layers for one row takes a seventh less
-# time, and a worker some megabytes more.
-ENVIRONMENT = {
-    "MIMALLOC_PURGE_DELAY": "1000",
-    "MIMALLOC_ARENA_PURGE_MULT": "1",
-    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
-}
+# torch brings mimalloc on some machines, and there is no other way to tell it how long to keep memory (milliseconds, as `KEPT_S` in
+# loading.py); read when torch is loaded.
+ENVIRONMENT = {"MIMALLOC_PURGE_DELAY": "1000", "MIMALLOC_ARENA_PURGE_MULT": "1"}
 
 
 def pause_s(failures: int) -> float:
