@@ -38,7 +38,8 @@ SIZES = {
 WORKERS = 2
 REQUESTS = {"mlp": (128, 80), "cnn": (16, 60), "transformer": (32, 80)}  # rows of one request, and how many requests
 CHUNK = 32  # requests that the peers' map sends at once
-CHUNKED = {("mlp", 1): 300, ("mlp", 64): 64, ("cnn", 1): 300, ("transformer", 1): 300}  # model and rows: how many requests
+# Model and rows: how many requests. Half a second of work, so that neither the first moment nor the last one decides.
+CHUNKED = {("mlp", 1): 1200, ("mlp", 64): 160, ("cnn", 1): 600, ("transformer", 1): 1200}
 
 
 def main() -> int:
@@ -146,7 +147,7 @@ def tiny_tasks(groups: Groups) -> list[Line]:
 def chunks(groups: Groups) -> list[Line]:
     """Models that are not batched, against the `map` of the peers with a chunksize."""
     names = [f"tiny{i}" for i in range(10)]
-    jobs = {"tiny tasks, 10 models": [(names[i % 10], np.random.rand(1, 10).astype(np.float32)) for i in range(3000)]}
+    jobs = {"tiny tasks, 10 models": [(names[i % 10], np.random.rand(1, 10).astype(np.float32)) for i in range(12_000)]}
     for (name, rows), count in CHUNKED.items():
         what = f"{name}, {'one row' if rows == 1 else f'{rows} rows'} a request"
         jobs[what] = [(name, np.random.rand(rows, *pool_models.ROW[name]).astype(np.float32)) for _ in range(count)]
@@ -160,7 +161,7 @@ def chunks(groups: Groups) -> list[Line]:
                 "ProcessPool": lambda x=inputs: list(ppe.map(pool_models.peer_numpy_pair, x, chunksize=CHUNK)),
                 "loky": lambda x=inputs: list(other.map(pool_models.peer_numpy_pair, x, chunksize=CHUNK)),
             }
-            seconds = interleaved_calls(ways, 7) if what.startswith("tiny") else in_turns(ways, 7)
+            seconds = in_turns(ways, 11)
             rates = {way: len(inputs) / took for way, took in seconds.items()}
             best = max(("ProcessPool", "loky"), key=lambda peer: rates[peer])
             title = f"{what}, not batched: against {best} with chunksize={CHUNK}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ torch = pytest.importorskip("torch")
 
 import rankwise  # noqa: E402
 from rankwise.pool import Model, Pool  # noqa: E402
+from rankwise.pool.workers.defaults import WithOwnDefaults  # noqa: E402
 
 HERE = "tests.pool.models"
 
@@ -45,3 +47,44 @@ def test_a_stream_of_a_model_that_sets_defaults_leaves_them_to_it() -> None:
         seen = [y.dtype for y in pool.stream([(name, torch.ones(1)) for _ in range(200) for name in ("wide", "plain")])]
 
     assert seen == [torch.float64, torch.float32] * 200
+
+
+def _doubles(module: torch.nn.Module) -> None:
+    module.register_forward_hook(lambda _, inputs, output: 2 * output)
+
+
+def _compiles(module: torch.nn.Module) -> None:
+    module._compiled_call_impl = lambda x: 2 * x
+
+
+class _CalledInItsOwnWay(torch.nn.Identity):
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * x
+
+
+@pytest.mark.parametrize("change", [_doubles, _compiles, None], ids=["hook", "compiled", "own call"])
+def test_calls_in_a_row_do_what_a_call_does(change: Callable[[torch.nn.Module], None] | None) -> None:
+    module = torch.nn.Identity() if change is not None else _CalledInItsOwnWay()
+    model = WithOwnDefaults(module)
+    if change is not None:
+        with model.several() as run:
+            assert run(torch.ones(1)) == 1
+        change(module)
+
+    with model.several() as run:
+        assert run(torch.ones(1)) == model(torch.ones(1)) == 2
+
+
+def test_calls_in_a_row_see_the_hooks_of_all_modules() -> None:
+    model = WithOwnDefaults(torch.nn.Identity())
+    hook = torch.nn.modules.module.register_module_forward_hook(lambda module, inputs, output: 2 * output)
+    try:
+        with model.several() as run:
+            assert run(torch.ones(1)) == 2
+    finally:
+        hook.remove()
+
+
+def test_calls_in_a_row_run_scripted_models() -> None:
+    with WithOwnDefaults(torch.jit.script(torch.nn.Linear(2, 1))).several() as run:
+        assert run(torch.ones(1, 2)).shape == (1, 1)

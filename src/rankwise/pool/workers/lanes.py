@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,10 +24,9 @@ from rankwise.pool.memory.encoding import (
     fitted,
     name_of_numpy,
     pack,
-    split_copies,
     unpack,
 )
-from rankwise.pool.memory.shared_memory import PAGE, Lane, Segment, copy_into, rounded, to_tensor, to_tensors
+from rankwise.pool.memory.shared_memory import PAGE, Lane, Segment, copy_into, rounded, to_tensor
 from rankwise.pool.transport.connection import SLOTS, StatusPage, send
 
 
@@ -175,6 +174,7 @@ class Outputs:
 
 
 MOST_BYTES = 48_000  # of results, in one message: where there are more, the other requests run elsewhere, or later
+_ALIGNED = 64  # bytes, as torch's allocator
 _ROOM = 100  # bytes that a result takes besides its data
 
 
@@ -182,10 +182,21 @@ def requests_of(payload: tuple[Any, ...], get: Get) -> tuple[int, Callable[[int]
     """The number of requests in a payload, and a function that gives the arguments of each by its index."""
     if payload[0] == EVEN:
         _, dtype, shape, count, data = payload
-        each = list(zip(to_tensors(split_copies(data, dtype, shape, count), dtype)))
+        each = list(zip(_split(data, dtype, shape, count)))
         return count, each.__getitem__
     nodes = payload[1]
     return len(nodes), lambda i: unpack(nodes[i], get)
+
+
+def _split(data: bytes, dtype: str, shape: tuple[int, ...], count: int) -> Sequence[torch.Tensor]:
+    """The arrays that were sent as one. Each begins where torch would let a tensor begin, so that it computes the same to the last bit;
+    they share their memory, which for small ones halves the time that this takes."""
+    nbytes, kind = len(data) // count, getattr(torch, dtype)
+    if not nbytes:
+        return [torch.empty(shape, dtype=kind, device="cpu") for _ in range(count)]
+    room = torch.empty((count, -(-nbytes // _ALIGNED) * _ALIGNED), dtype=torch.uint8, device="cpu")
+    room.numpy()[:, :nbytes] = np.frombuffer(data, np.uint8).reshape(count, nbytes)
+    return room[:, :nbytes].view(kind).view(count, *shape).unbind()
 
 
 class Results:
