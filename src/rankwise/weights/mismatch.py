@@ -31,19 +31,11 @@ def _rows(one: Fit, state: StateDict, slots: Mapping[str, Slot], under: str) -> 
     shown = one.missing[:_SHOWN]
     near = nearest_names(one, slots, state.tensors, shown)
     table = [("model", f"checkpoint{under}")]
-    table += [
-        (
-            f"{name} {_slot_text(slots[name])}",
-            f"missing; nearest: {near[name]} {_text(state.tensors[near[name]])}" if name in near else "missing",
-        )
-        for name in shown
-    ]
-    table += [
-        (f"{ours} {_slot_text(slots[ours])}", f"{theirs} {_text(state.tensors[theirs])}")
-        for ours, theirs in list(one.wrong.items())[:_SHOWN]
-    ]
+    for name in shown:
+        table.append((_text(name, slots), f"missing; nearest: {_text(near[name], state.tensors)}" if name in near else "missing"))
+    table += [(_text(ours, slots), _text(theirs, state.tensors)) for ours, theirs in list(one.wrong.items())[:_SHOWN]]
     others = [name for name in one.unexpected if name not in near.values()][:_SHOWN]
-    table += [("unknown", f"{name} {_text(state.tensors[name])}") for name in others]
+    table += [("unknown", _text(name, state.tensors)) for name in others]
     left_out = len(one.missing) + len(one.wrong) + len(one.unexpected) - len(table) + 1 - len(set(near.values()))
     width = min(max(len(left) for left, _ in table), 60)
     rows = [f"{_cut(left):<{width}}  {_cut(right)}" for left, right in table]
@@ -61,12 +53,8 @@ def _steps(one: Fit) -> tuple[str, ...]:
     return ()
 
 
-def _slot_text(slot: Slot) -> str:
-    return f"{slot.dtype}{list(slot.shape)}"
-
-
-def _text(record: TensorRecord) -> str:
-    return f"{record.dtype}{list(record.shape)}"
+def _text(name: str, side: Mapping[str, Slot | TensorRecord]) -> str:
+    return f"{name} {side[name].dtype}{list(side[name].shape)}"
 
 
 def _cut(text: str) -> str:

@@ -160,8 +160,12 @@ class _Walk:
             elif (branch := self._branch(name, value)) is not None and (is_training or not self._is_training(name, branch, node)):
                 yield from self._leaves(branch, is_training, f"{prefix}{name}.")
 
-    def _is_training(self, name: Any, value: dict[Any, Any], node: dict[Any, Any]) -> bool:
-        return is_training_state(name, value, node, self._own)
+    def _is_training(self, name: Any, value: dict[Any, Any], siblings: dict[Any, Any]) -> bool:
+        """By its key, what is in it, and what is beside it. What is called like a part of the model is that part, whatever the word means
+        elsewhere."""
+        is_optimizer = "param_groups" in value and "state" in value
+        is_lightnings = str(name) in _LIGHTNING and "pytorch-lightning_version" in siblings
+        return is_optimizer or is_lightnings or (is_training_key(name) and str(name) not in self._own)
 
     def _branch(self, name: Any, value: Any) -> dict[Any, Any] | None:
         """The value as a dictionary with tensors below it, if it is one; a list is by its indices. Extra state is its module's affair."""
@@ -208,13 +212,3 @@ def is_training_key(key: Any) -> bool:
     while words and (words[-1] in _FILLERS or len(words[-1]) == 1):  # adam_m, momentum_state_dict
         words = words[:-1]
     return any(words[-len(ending) :] == ending for ending in (*_MOMENTS, *_ABOUT_WEIGHTS))
-
-
-def is_training_state(key: Any, value: Any, siblings: Any, own: Collection[str]) -> bool:
-    """The same of a dictionary in a checkpoint, by what is in it and beside it too.
-
-    A dictionary called like a part of the model (`own`) is that part, whatever the word means elsewhere.
-    """
-    is_optimizer = isinstance(value, dict) and "param_groups" in value and "state" in value
-    is_lightnings = str(key) in _LIGHTNING and "pytorch-lightning_version" in siblings
-    return is_optimizer or is_lightnings or (is_training_key(key) and str(key) not in own)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,13 +17,9 @@ from rankwise.offline.identity import file_identity
 from rankwise.offline.lazy import ml_dtypes
 from rankwise.offline.workspace import PredictError
 from rankwise.weights.records import Damaged, TensorRecord
-from rankwise.weights.safetensors_file import read_safetensors
+from rankwise.weights.safetensors_file import NAMES, header_of, read_safetensors
 
 Array = np.ndarray[Any, Any]
-_NAMES = {
-    "float64": "F64", "float32": "F32", "float16": "F16", "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8",
-    "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8", "bool": "BOOL", "complex64": "C64",
-}  # fmt: skip
 
 
 class SafetensorsSource:
@@ -72,19 +67,12 @@ def _numbers(data: bytes, dtype: str) -> Array:
 def write_safetensors(parts: Parts, total: int, path: Path) -> None:
     """One tensor per output; each is written in a pass of its own."""
     outputs = dict(sorted(first_rows(parts).items(), key=lambda item: (-item[1].dtype.itemsize, item[0])))
-    header: dict[str, Any] = {}
-    at = 0
     for name, like in outputs.items():
-        if like.dtype.name not in _NAMES or name == "__metadata__":
-            why = "the name has a meaning of its own there" if like.dtype.name in _NAMES else f"it is {like.dtype}"
+        if like.dtype.name not in NAMES or name == "__metadata__":
+            why = "the name has a meaning of its own there" if like.dtype.name in NAMES else f"it is {like.dtype}"
             raise PredictError("RW834", f"safetensors cannot hold the output {name!r}", why=why, next=("write .npy or .jsonl",))
-        nbytes = total * like.nbytes
-        header[name] = {"dtype": _NAMES[like.dtype.name], "shape": [total, *like.shape], "data_offsets": [at, at + nbytes]}
-        at += nbytes
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
     with path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
+        file.write(header_of({name: (like.dtype.name, (total, *like.shape)) for name, like in outputs.items()}))
         for name, like in outputs.items():
             write_column(file, parts(), name, like)
 
