@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -55,9 +55,19 @@ class Selection:
             raise UsageError(f"all columns of {where} are kept, and none is left for the model", next=("name its columns: --columns",))
         return wanted, list(self.keep)
 
-    def of_loose(self, first: list[str], seen: list[str], where: str) -> Chosen:
-        """The same for rows that need not all have the same names: if none are named, the model gets those of the first row."""
-        columns, keep = self.of(seen, where)
+    def of_first(self, rows: Iterable[Row], where: str) -> Chosen | None:
+        """The same for rows that need not all have the same names, of which as many are looked at as it takes to see what is wanted. If
+        nothing is named, the model gets what the first row has. Where no row can be read: what is named, or None."""
+        first: list[str] = []
+        seen: dict[str, None] = {}
+        for row in rows:
+            first = first or list(row.values)
+            seen.update(dict.fromkeys(row.values))
+            if seen and all(name in seen for name in (*self.columns, *self.keep)):
+                break
+        if not seen:
+            return (list(self.columns), list(self.keep)) if self.columns else None
+        columns, keep = self.of(list(seen), where)
         return (columns if self.columns else [name for name in columns if name in first] or columns), keep
 
 

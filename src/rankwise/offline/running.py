@@ -203,7 +203,7 @@ class _Job:
         asked = self._options.batch
         if isinstance(asked, int):
             choice = Choice(asked, "")
-        elif getattr(self._source, "is_one_shot", False):
+        elif self._source.is_one_shot:
             choice = Choice(UNTRIED, "nothing was tried: this input can be read only once")
         else:
             choice = self._with_rows_apart(executor, find_size(Trials(self._source, executor).measure))
@@ -220,7 +220,7 @@ class _Job:
 
     def _first_rows(self) -> str | None:
         """Of an input that has no path, size and time to be known by."""
-        if self._source.is_recognisable or getattr(self._source, "is_one_shot", False):
+        if self._source.is_recognisable or self._source.is_one_shot:
             return None
         return first_rows_digest(self._source)
 

@@ -14,11 +14,11 @@ import numpy as np
 
 from rankwise.errors import UnreadableInput
 from rankwise.offline.addresses import Place
-from rankwise.offline.batches import Batch, Column, Row, Selection
+from rankwise.offline.batches import Column, Row, Selection
 from rankwise.offline.format import Format, Parts
 from rankwise.offline.identity import file_identity
 from rankwise.offline.parts import column_names
-from rankwise.offline.text_lines import MAX_LINE, TOO_LONG, entries, gathered, json_text, lines_of, plain_rows
+from rankwise.offline.text_lines import MAX_LINE, TOO_LONG, LinesSource, entries, json_text, lines_of, plain_rows
 from rankwise.offline.values import is_utf8
 from rankwise.offline.workspace import PredictError
 
@@ -28,10 +28,8 @@ _BARE_CR = "\ud800"  # stands for a \r within a line, which the csv module refus
 Fields = list[str] | Row  # of one record, or the row it has to be
 
 
-class CsvSource:
+class CsvSource(LinesSource):
     """Rows under a header line; `.tsv` has tabs. Only the columns that are wanted are looked at, and what is kept stays text."""
-
-    is_recognisable = True
 
     def __init__(self, path: Place, selection: Selection) -> None:
         self._path = path
@@ -50,12 +48,7 @@ class CsvSource:
         places = {name: at for at, name in enumerate(header)}
         self._at = {name: places[name] for part in self._chosen for name in part}
         self._kinds = self._find_kinds()
-        self.total: int | None = None
         self.identity = file_identity(path)
-
-    def batches(self, size: int, first_row: int = 0, position: int | None = None) -> Iterator[Batch]:
-        rows = self._rows(position) if position is not None else islice(self._rows(self._start), first_row, None)
-        return gathered(rows, size, first_row, self._chosen)
 
     def _rows(self, position: int) -> Iterator[tuple[Row, int]]:
         for fields, end in self._records(position):

@@ -13,7 +13,7 @@ from rankwise.errors import UnreadableInput
 from rankwise.offline.addresses import Address, Place, RemoteBytes
 from rankwise.offline.array_writing import first_rows, write_column
 from rankwise.offline.batches import Batch, Column, Selection
-from rankwise.offline.format import Format, Parts
+from rankwise.offline.format import Format, Parts, Source
 from rankwise.offline.identity import file_identity
 from rankwise.offline.values import NUMBERS
 from rankwise.offline.workspace import PredictError
@@ -21,10 +21,8 @@ from rankwise.offline.workspace import PredictError
 Array = np.ndarray[Any, Any]
 
 
-class NpySource:
+class NpySource(Source):
     """The file is mapped, so a batch is read when it is used."""
-
-    is_recognisable = True
 
     def __init__(self, path: Place, selection: Selection) -> None:
         self._array = _RemoteArray(path) if isinstance(path, Address) else np.load(path, mmap_mode="r", allow_pickle=False)
@@ -32,7 +30,7 @@ class NpySource:
             raise UnreadableInput(f"{path} holds a single number, not rows")
         if self._array.dtype.kind not in f"{NUMBERS}US":
             raise UnreadableInput(f"{path} holds {self._array.dtype}, where numbers or texts are wanted")
-        self.total: int | None = len(self._array)
+        self.total = len(self._array)
         self.identity = file_identity(path)
 
     def batches(self, size: int, first_row: int = 0, position: int | None = None) -> Iterator[Batch]:

@@ -12,7 +12,7 @@ from rankwise.errors import UnreadableInput
 from rankwise.offline.addresses import Address, Place, RemoteBytes
 from rankwise.offline.array_writing import first_rows, write_column
 from rankwise.offline.batches import Batch, Selection, split
-from rankwise.offline.format import Format, Parts
+from rankwise.offline.format import Format, Parts, Source
 from rankwise.offline.identity import file_identity
 from rankwise.offline.lazy import ml_dtypes
 from rankwise.offline.workspace import PredictError
@@ -22,10 +22,8 @@ from rankwise.weights.safetensors_file import NAMES, header_of, read_safetensors
 Array = np.ndarray[Any, Any]
 
 
-class SafetensorsSource:
+class SafetensorsSource(Source):
     """A batch is read when it is used."""
-
-    is_recognisable = True
 
     def __init__(self, path: Place, selection: Selection) -> None:
         try:
@@ -37,7 +35,7 @@ class SafetensorsSource:
         lengths = {name: record.shape[0] if record.shape else -1 for name, record in self._records.items()}
         if len(set(lengths.values())) != 1 or -1 in lengths.values():
             raise UnreadableInput(f"the tensors of {path} have different numbers of rows", why=str(lengths)[:300])
-        self.total: int | None = next(iter(lengths.values()))
+        self.total = next(iter(lengths.values()))
         self._path = path
         self.identity = file_identity(path)
 
