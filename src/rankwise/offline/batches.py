@@ -87,10 +87,6 @@ def _taken(column: Column, rows: Sequence[int]) -> Column:
     return column.take(np.asarray(rows, np.int64)) if is_arrow(column) else [column[row] for row in rows]
 
 
-def split(piece: dict[str, Column], chosen: Chosen) -> tuple[dict[str, Column], dict[str, Column]]:
-    return {name: piece[name] for name in chosen[0]}, {name: piece[name] for name in chosen[1]}
-
-
 def join_columns(pieces: list[tuple[dict[str, Column], int]]) -> dict[str, Column]:
     """Columns and numbers of rows, as one. A column that some pieces do not have is None there: a model may have optional outputs."""
     names = dict.fromkeys(name for columns, _ in pieces for name in columns)

@@ -12,9 +12,8 @@ import numpy as np
 
 from rankwise.offline.batches import Column, is_arrow
 from rankwise.offline.lazy import pa
-from rankwise.offline.values import is_utf8
+from rankwise.offline.values import Array, is_utf8
 
-Array = np.ndarray[Any, Any]
 Facts = dict[str, Any]  # what the Arrow array itself cannot say; it can be written as JSON
 
 

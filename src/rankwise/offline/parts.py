@@ -121,16 +121,8 @@ def read_part(path: Path) -> Iterator[Results]:
         size = file.size()
         while file.tell() < size:
             with pa.ipc.open_stream(file) as stream:
-                while (read := _next_batch(stream)) is not None:
-                    yield _results(*read)
-
-
-def _next_batch(stream: Any) -> tuple[Any, dict[str, Any]] | None:
-    try:
-        batch, metadata = stream.read_next_batch_with_custom_metadata()
-    except StopIteration:
-        return None
-    return batch, json.loads(metadata["head"])
+                for batch, metadata in stream.iter_batches_with_custom_metadata():
+                    yield _results(batch, json.loads(metadata["head"]))
 
 
 def _results(batch: Any, head: dict[str, Any]) -> Results:

@@ -6,6 +6,7 @@ import codecs
 import csv
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -179,43 +180,30 @@ class _TooLong(Exception):
 def _kind_of(texts: list[str]) -> Callable[[str], object]:
     """Numbers, if most of the fields that are filled are; the others are bad rows then."""
     filled = [text for text in texts if text]
-    whole, numbers = (sum(_is_a(kind, text) for text in filled) for kind in (_whole, _float))
-    if 2 * numbers <= len(filled):
+    numbers: list[int | float] = []
+    for text in filled:
+        with suppress(ValueError):
+            numbers.append(_number(text))
+    if 2 * len(numbers) <= len(filled):
         return str
-    return _whole_if_it_can if whole == numbers else _float
+    return _number if all(isinstance(number, int) for number in numbers) else _float
 
 
-def _whole_if_it_can(text: str) -> int | float:
+def _number(text: str) -> int | float:
+    """An integer where it can be one of 64 bits."""
+    number = _float(text)
     try:
-        return _whole(text)
+        whole = int(text)
     except ValueError:
-        return _float(text)
-
-
-def _whole(text: str) -> int:
-    number = int(_checked(text))
-    if not -(1 << 63) <= number < 1 << 63:
-        raise ValueError("more than 64 bits")
-    return number
+        return number
+    return whole if -(1 << 63) <= whole < 1 << 63 else number
 
 
 def _float(text: str) -> float:
-    return float(_checked(text))
-
-
-def _checked(text: str) -> str:
     """Python takes 2024_01 and digits of all scripts for numbers."""
     if "_" in text or not text.isascii():
         raise ValueError("not a number as files have them")
-    return text
-
-
-def _is_a(kind: Callable[[str], object], text: str) -> bool:
-    try:
-        kind(text)
-    except ValueError:
-        return False
-    return True
+    return float(text)
 
 
 def write_csv(parts: Parts, total: int, path: Path) -> None:

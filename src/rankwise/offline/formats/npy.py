@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -15,10 +14,8 @@ from rankwise.offline.array_writing import first_rows, write_column
 from rankwise.offline.batches import Batch, Column, Selection
 from rankwise.offline.format import Format, Parts, Source
 from rankwise.offline.identity import file_identity
-from rankwise.offline.values import NUMBERS
+from rankwise.offline.values import NUMBERS, Array
 from rankwise.offline.workspace import PredictError
-
-Array = np.ndarray[Any, Any]
 
 
 class NpySource(Source):

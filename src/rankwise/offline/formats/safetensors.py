@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from rankwise.errors import UnreadableInput
 from rankwise.offline.addresses import Address, Place, RemoteBytes
 from rankwise.offline.array_writing import first_rows, write_column
-from rankwise.offline.batches import Batch, Selection, split
+from rankwise.offline.batches import Batch, Selection
 from rankwise.offline.format import Format, Parts, Source
 from rankwise.offline.identity import file_identity
 from rankwise.offline.lazy import ml_dtypes
+from rankwise.offline.values import Array
 from rankwise.offline.workspace import PredictError
 from rankwise.weights.records import Damaged, TensorRecord
 from rankwise.weights.safetensors_file import NAMES, header_of, read_safetensors
-
-Array = np.ndarray[Any, Any]
 
 
 class SafetensorsSource(Source):
@@ -42,7 +40,7 @@ class SafetensorsSource(Source):
     def batches(self, size: int, first_row: int = 0, position: int | None = None) -> Iterator[Batch]:
         for start in range(first_row, self.total or 0, size):
             piece = {name: self._rows(record, start, min(start + size, self.total or 0)) for name, record in self._records.items()}
-            columns, kept = split(piece, self._chosen)
+            columns, kept = ({name: piece[name] for name in names} for names in self._chosen)
             yield Batch(start, columns, len(next(iter(piece.values()))), kept=kept)
 
     def _rows(self, record: TensorRecord, start: int, stop: int) -> Array:
