@@ -90,10 +90,10 @@ def _taken(column: Column, rows: Sequence[int]) -> Column:
 def join_columns(pieces: list[tuple[dict[str, Column], int]]) -> dict[str, Column]:
     """Columns and numbers of rows, as one. A column that some pieces do not have is None there: a model may have optional outputs."""
     names = dict.fromkeys(name for columns, _ in pieces for name in columns)
-    return {name: _joined([columns[name] if name in columns else [None] * length for columns, length in pieces]) for name in names}
+    return {name: joined([columns[name] if name in columns else [None] * length for columns, length in pieces]) for name in names}
 
 
-def _joined(columns: list[Column]) -> Column:
+def joined(columns: list[Column]) -> Column:
     """One column out of several pieces of it."""
     if len(columns) == 1:
         return columns[0]

@@ -16,7 +16,7 @@ from rankwise.files import stamp_of
 from rankwise.findings import Finding
 from rankwise.offline.batches import FILE_COLUMN, Batch, is_arrow, join_columns, taken
 from rankwise.offline.parts import Results
-from rankwise.offline.values import as_array, is_numbers, plain
+from rankwise.offline.values import copied, is_numbers, storable
 from rankwise.pool.errors import build_failed
 
 Rows = Sequence[int]  # of a batch, those that the model gets
@@ -34,7 +34,7 @@ class Recipe:
     stack: bool = True
     device: str = "auto"
     workers: int | str = "auto"
-    limit_s: float | None = None
+
     engine: str = "processes"
     address: str | None = None
 
@@ -120,7 +120,7 @@ class InPool(Executor):
         options: dict[str, Any] = {"build": recipe.build, "weights": recipe.weights, "load": recipe.load, "stack": recipe.stack}
         if recipe.engine == "processes" and (file := recipe.weights or program_of(recipe.build)):
             options["stamp"] = (file, stamp_of(file))  # a worker may start hours after the first one
-        model = Model("rankwise.offline.child:build_in_worker", kwargs=options, device=recipe.device, limit_s=recipe.limit_s)
+        model = Model("rankwise.offline.child:build_in_worker", kwargs=options, device=recipe.device)
         self._pool = Pool({"model": model}, workers=recipe.workers, engine=recipe.engine, address=recipe.address)
         self.workers = len(self._pool.plan.seats)
         self._ended: list[dict[str, Any]] = []  # rows that ended their worker while none has worked
@@ -205,7 +205,7 @@ def _results(batch: Batch, rows: Rows, outcome: dict[str, Any]) -> Results:
     is_whole = len(rows) == batch.length and outcome["spans"] == [[0, batch.length]]
     worked = range(batch.length) if is_whole else [row for begin, end in outcome["spans"] for row in rows[begin:end]]
     pieces = [(piece, len(next(iter(piece.values())))) for piece in outcome["pieces"]]
-    outputs = {name: _own(column) for name, column in join_columns(pieces).items()}
+    outputs = {name: copied(column) for name, column in join_columns(pieces).items()}  # a lane should not be held as long as results wait
     check_names([*batch.kept, *outputs])
     carried = (batch.kept if is_whole else taken(batch.kept, worked)) if worked else {}
     kept = {name: _plain(name, column) for name, column in carried.items()}
@@ -231,18 +231,11 @@ def check_names(names: Sequence[str]) -> None:
         raise UsageError(f"two columns of the output would be called {twice[0]!r}", why=why, next=("give one of them another name",))
 
 
-def _own(column: Any) -> Any:
-    """A copy, where the column still stands on a worker's lane: results wait here longer than a lane should be held."""
-    if isinstance(column, list):
-        return [np.array(value) if isinstance(value, np.ndarray) else value for value in column]
-    return np.array(column)
-
-
 def _plain(name: str, column: Any) -> Any:
     """A kept column as it can be stored."""
     if is_arrow(column) or is_numbers(column):
         return column
     try:
-        return [as_array(value)[()] if is_numbers(value) else plain(value) for value in column]
+        return [storable(value) for value in column]
     except TypeError as error:
         raise UsageError(f"the column {name!r} cannot be kept", why=str(error)) from error

@@ -122,13 +122,9 @@ def read_part(path: Path) -> Iterator[Results]:
         while file.tell() < size:
             with pa.ipc.open_stream(file) as stream:
                 for batch, metadata in stream.iter_batches_with_custom_metadata():
-                    yield _results(batch, json.loads(metadata["head"]))
-
-
-def _results(batch: Any, head: dict[str, Any]) -> Results:
-    rows, *arrays = batch.columns
-    columns = {name: decode(array, facts) for array, (name, facts) in zip(arrays, head.pop("columns"))}
-    return Results(rows.to_numpy(), columns, **head)
+                    (rows, *arrays), head = batch.columns, json.loads(metadata["head"])
+                    columns = {name: decode(array, facts) for array, (name, facts) in zip(arrays, head.pop("columns"))}
+                    yield Results(rows.to_numpy(), columns, **head)
 
 
 def column_names(parts: Iterable[Results]) -> list[str]:

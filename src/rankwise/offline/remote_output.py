@@ -30,7 +30,8 @@ class RemoteOutput:
 
     def __init__(self, address: Address) -> None:
         self.address = address
-        self._home = _cache() / hashlib.sha256(f"{address.uri} {os.getuid()}".encode()).hexdigest()[:24]
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rankwise" / "predict"
+        self._home = cache / hashlib.sha256(f"{address.uri} {os.getuid()}".encode()).hexdigest()[:24]
         self.output = self._home / address.name
         self.errors = self._home / f"{address.name}.errors.jsonl"
         self._space = folder_of(self.output)
@@ -167,7 +168,3 @@ class RemoteOutput:
         except (OSError, pa.ArrowException) as error:
             steps = ("see who may write there, and whether it can be reached; then give the same command again",)
             raise not_written(self.address, str(error)[:300], why, steps) from error
-
-
-def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rankwise" / "predict"

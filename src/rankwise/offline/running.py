@@ -175,7 +175,8 @@ class _Job:
         resumed = self._space.done_rows
         self._check_errors(self._space.failed_rows)
         batch = int(self._space.plan.get("batch", 0))
-        self._check_input()
+        if resumed and self._space.plan.get("first_rows") not in (None, self._first_rows()):
+            raise another_job(self._space.output, "the first rows of the input are not those of the earlier run")
         if not self._space.is_complete:
             executor = start(self._work.recipe)
             try:
@@ -223,10 +224,6 @@ class _Job:
             return None
         return first_rows_digest(self._source)
 
-    def _check_input(self) -> None:
-        if self._space.done_rows and self._space.plan.get("first_rows") not in (None, self._first_rows()):
-            raise another_job(self._space.output, "the first rows of the input are not those of the earlier run")
-
     def _compute(self, executor: Executor, batch: int) -> None:
         """From the first row that is not done to the last, a part every few seconds."""
         part = Part()
@@ -240,8 +237,9 @@ class _Job:
                 with writing(self._space.output):  # what the output cannot hold is told now rather than when everything has run
                     check_fits(self._space.output, results)
             elif not has_worked and patience:
-                first_errors += results.errors
-                _check_first_rows(of_model(first_errors), patience)
+                first_errors = of_model(first_errors + results.errors)
+                if len(first_errors) >= patience and len({error["error"] for error in first_errors}) == 1:
+                    raise FirstRowsFail(first_errors)
             done, failed = done + results.length, failed + len(results.errors)
             if self._work.on_progress is not None:
                 self._work.on_progress(done, failed, self._total(done))
@@ -307,12 +305,6 @@ class _Job:
             return output.with_name(self._space.errors_name)
         usual = output.with_name("errors.jsonl")
         return output.with_name(f"{output.name}.errors.jsonl") if usual.exists() and not _is_list_of(output, usual) else usual
-
-
-def _check_first_rows(errors: list[dict[str, Any]], patience: int) -> None:
-    """Over as many batches as it takes."""
-    if len(errors) >= patience and len({error["error"] for error in errors}) == 1:
-        raise FirstRowsFail(errors)
 
 
 def _first_rows_fail(errors: list[dict[str, Any]]) -> PredictError:

@@ -39,7 +39,7 @@ def read_dcp(folder: Path) -> Content:
         paths = metadata.get("planner_data") or {}
         tree: dict[Any, Any] = {}
         for name, entry in metadata["state_dict_metadata"].items():
-            is_tensor = _kind(entry) == "TensorStorageMetadata"
+            is_tensor = isinstance(entry, Call) and str(entry.target) == f"{FORMAT}.metadata.TensorStorageMetadata"
             value = _record(name, entry.state, stored) if is_tensor else _bytes(name, stored)
             _plant(tree, paths.get(name) or (name,), value)
 
@@ -93,10 +93,6 @@ def _plant(tree: dict[Any, Any], path: Any, value: Any) -> None:
     for step in way:
         tree = tree.setdefault(step, {})
     tree[last] = value
-
-
-def _kind(entry: Any) -> str:
-    return entry.target.name if isinstance(entry, Call) and isinstance(entry.target, Global) else ""
 
 
 def _dtype(properties: Call) -> str:

@@ -12,6 +12,7 @@ import torch
 from rankwise.files import whole_file
 from rankwise.weights.records import ITEM_SIZES, CheckpointError
 from rankwise.weights.safetensors_file import CRC_KEY, NAMES, header_of
+from rankwise.weights.sharing import bytes_of
 
 
 def write_safetensors(
@@ -36,7 +37,7 @@ def write_safetensors(
         with whole_file(path, is_synced=True) as file:
             file.write(header())
             for name in order:
-                data = _bytes_of(read(name).to(getattr(torch, plan[name][0])))
+                data = bytes_of(read(name).to(getattr(torch, plan[name][0]))).numpy().data
                 crcs[name] = zlib.crc32(data)
                 file.write(data)
             file.seek(0)
@@ -47,8 +48,3 @@ def write_safetensors(
 
 def not_written(path: Path, error: OSError) -> CheckpointError:
     return CheckpointError("RW741", f"{path} could not be written", why=error.strerror or str(error))
-
-
-def _bytes_of(tensor: torch.Tensor) -> memoryview:
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return memoryview(flat.view(torch.uint8).numpy()) if flat.numel() else memoryview(b"")  # type: ignore[arg-type]

@@ -11,10 +11,10 @@ import numpy as np
 from rankwise.errors import UnreadableInput
 from rankwise.offline.addresses import Address, Place, RemoteBytes
 from rankwise.offline.array_writing import first_rows, write_column
-from rankwise.offline.batches import Batch, Column, Selection
+from rankwise.offline.batches import Batch, Selection
 from rankwise.offline.format import Format, Parts, Source
 from rankwise.offline.identity import file_identity
-from rankwise.offline.values import NUMBERS, Array
+from rankwise.offline.values import NUMBERS, Array, as_array
 from rankwise.offline.workspace import PredictError
 
 
@@ -33,7 +33,7 @@ class NpySource(Source):
     def batches(self, size: int, first_row: int = 0, position: int | None = None) -> Iterator[Batch]:
         for start in range(first_row, len(self._array), size):
             rows = np.array(self._array[start : start + size])
-            yield Batch(start, {"input": _native(rows)}, len(rows))
+            yield Batch(start, {"input": rows.tolist() if rows.dtype.kind in "US" else as_array(rows)}, len(rows))
 
 
 class _RemoteArray:
@@ -61,11 +61,6 @@ class _RemoteArray:
         each = self.dtype.itemsize * math.prod(self.shape[1:])
         data = self._bytes[self._start + start * each : self._start + stop * each]
         return np.frombuffer(data, self.dtype).reshape(stop - start, *self.shape[1:])
-
-
-def _native(rows: Array) -> Column:
-    """In this machine's order of bytes, the only one torch knows; texts as a list."""
-    return rows.tolist() if rows.dtype.kind in "US" else rows.astype(rows.dtype.newbyteorder("="), copy=False)
 
 
 def write_npy(parts: Parts, total: int, path: Path) -> None:

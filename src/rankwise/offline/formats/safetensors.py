@@ -14,7 +14,7 @@ from rankwise.offline.batches import Batch, Selection
 from rankwise.offline.format import Format, Parts, Source
 from rankwise.offline.identity import file_identity
 from rankwise.offline.lazy import ml_dtypes
-from rankwise.offline.values import Array
+from rankwise.offline.values import Array, as_array
 from rankwise.offline.workspace import PredictError
 from rankwise.weights.records import Damaged, TensorRecord
 from rankwise.weights.safetensors_file import NAMES, header_of, read_safetensors
@@ -56,8 +56,7 @@ def _numbers(data: bytes, dtype: str) -> Array:
     """bfloat16 and the kinds of float8, which numpy and files do not know, as float32, which holds each of their values exactly."""
     if dtype == "bfloat16" or dtype.startswith("float8"):
         return np.frombuffer(data, getattr(ml_dtypes, dtype)).astype(np.float32)
-    rows = np.frombuffer(data, np.dtype(dtype).newbyteorder("<"))
-    return rows.astype(rows.dtype.newbyteorder("="), copy=False)
+    return as_array(np.frombuffer(data, np.dtype(dtype).newbyteorder("<")))
 
 
 def write_safetensors(parts: Parts, total: int, path: Path) -> None:
