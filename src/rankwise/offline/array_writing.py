@@ -14,9 +14,8 @@ from rankwise.offline.lazy import pa
 from rankwise.offline.parts import Results
 from rankwise.offline.table_reading import as_numpy
 from rankwise.offline.text_lines import entries
+from rankwise.offline.values import Array
 from rankwise.offline.workspace import PredictError
-
-Array = np.ndarray[Any, Any]
 
 
 def first_rows(parts: Parts) -> dict[str, Array]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -55,9 +55,19 @@ class Selection:
             raise UsageError(f"all columns of {where} are kept, and none is left for the model", next=("name its columns: --columns",))
         return wanted, list(self.keep)
 
-    def of_loose(self, first: list[str], seen: list[str], where: str) -> Chosen:
-        """The same for rows that need not all have the same names: if none are named, the model gets those of the first row."""
-        columns, keep = self.of(seen, where)
+    def of_first(self, rows: Iterable[Row], where: str) -> Chosen | None:
+        """The same for rows that need not all have the same names, of which as many are looked at as it takes to see what is wanted. If
+        nothing is named, the model gets what the first row has. Where no row can be read: what is named, or None."""
+        first: list[str] = []
+        seen: dict[str, None] = {}
+        for row in rows:
+            first = first or list(row.values)
+            seen.update(dict.fromkeys(row.values))
+            if seen and all(name in seen for name in (*self.columns, *self.keep)):
+                break
+        if not seen:
+            return (list(self.columns), list(self.keep)) if self.columns else None
+        columns, keep = self.of(list(seen), where)
         return (columns if self.columns else [name for name in columns if name in first] or columns), keep
 
 
@@ -77,17 +87,13 @@ def _taken(column: Column, rows: Sequence[int]) -> Column:
     return column.take(np.asarray(rows, np.int64)) if is_arrow(column) else [column[row] for row in rows]
 
 
-def split(piece: dict[str, Column], chosen: Chosen) -> tuple[dict[str, Column], dict[str, Column]]:
-    return {name: piece[name] for name in chosen[0]}, {name: piece[name] for name in chosen[1]}
-
-
 def join_columns(pieces: list[tuple[dict[str, Column], int]]) -> dict[str, Column]:
     """Columns and numbers of rows, as one. A column that some pieces do not have is None there: a model may have optional outputs."""
     names = dict.fromkeys(name for columns, _ in pieces for name in columns)
-    return {name: _joined([columns[name] if name in columns else [None] * length for columns, length in pieces]) for name in names}
+    return {name: joined([columns[name] if name in columns else [None] * length for columns, length in pieces]) for name in names}
 
 
-def _joined(columns: list[Column]) -> Column:
+def joined(columns: list[Column]) -> Column:
     """One column out of several pieces of it."""
     if len(columns) == 1:
         return columns[0]

@@ -20,7 +20,7 @@ from rankwise.errors import RankwiseError, UnreadableInput, UsageError
 from rankwise.files import stamp_of
 from rankwise.offline.addresses import is_address, path_or_address
 from rankwise.offline.batches import FILE_COLUMN, as_column
-from rankwise.offline.values import as_array, by_text, is_numbers, named_parts, own, plain
+from rankwise.offline.values import as_array, by_text, copied, is_numbers, named_parts, own, storable
 from rankwise.offline.workspace import PredictError
 from rankwise.pool.api.model import named_list, output_names
 from rankwise.pool.workers.runner import is_out_of_memory, run_divided
@@ -94,7 +94,8 @@ class Runner(torch.nn.Module):
             if not done.gives_up:
                 piece = as_columns(self._outputs({name: column[start:stop] for name, column in columns.items()}, tightly), stop - start)
                 done.spans.append([start, stop])
-                done.pieces.append({name: _copied(column) for name, column in piece.items()} if stop - start < done.length else piece)
+                is_part = stop - start < done.length  # the model may use the memory of its outputs again for the next
+                done.pieces.append({name: copied(column) for name, column in piece.items()} if is_part else piece)
 
         def judge(error: BaseException, start: int, stop: int) -> int:
             if isinstance(error, Unusable):  # of fewer rows it would be the same, or look as if it fitted
@@ -219,7 +220,7 @@ def _as_column(name: str, value: Any, length: int) -> Any:
         what = f"a {type(value).__name__} as {name!r}"
         raise Unusable(f"the model returned {what}, where a tensor, an array or a list with one entry per row is wanted")
     try:
-        entries = [_entry(item) for item in value]
+        entries = [storable(item) for item in value]
     except TypeError as error:
         raise ValueError(f"the model returned something as {name!r} that cannot be written: {error}") from error
     shapes = {(item.dtype, item.shape) if isinstance(item, (np.ndarray, np.generic)) else None for item in entries}
@@ -228,19 +229,9 @@ def _as_column(name: str, value: Any, length: int) -> Any:
     return np.stack(entries) if len(shapes) == 1 and None not in shapes else entries
 
 
-def _entry(value: Any) -> Any:
-    """One row of a list: numbers keep their dtype, anything else is made plain."""
-    return as_array(value)[()] if is_numbers(value) else plain(value)
-
-
 def _row_error(row: int, error: BaseException) -> list[Any]:
     text = "; ".join([str(error), *getattr(error, "__notes__", ())])
     return [row, type(error).__name__, text[:2000]]
-
-
-def _copied(column: Any) -> Any:
-    """Of a part of a batch: the model may use the memory of its outputs again for the next."""
-    return np.array(column) if isinstance(column, np.ndarray) else [_copied(v) if isinstance(v, np.ndarray) else v for v in column]
 
 
 def _takes_indices(model: Any) -> bool:

@@ -12,9 +12,8 @@ import numpy as np
 
 from rankwise.offline.batches import Column, is_arrow
 from rankwise.offline.lazy import pa
-from rankwise.offline.values import is_utf8
+from rankwise.offline.values import Array, is_utf8
 
-Array = np.ndarray[Any, Any]
 Facts = dict[str, Any]  # what the Arrow array itself cannot say; it can be written as JSON
 
 
@@ -26,7 +25,9 @@ def encode(column: Column) -> tuple[Any, Facts]:
         return _of_numbers(column), {"dtype": column.dtype.str, "shape": column.shape[1:]}
     if all(value is None or (type(value) is str and is_utf8(value)) for value in column):
         return pa.array(column, pa.string()), {"holds": "texts"}
-    return pa.array([_stored(value) for value in column], _any_value()), {"holds": "anything"}
+    texts, sizes = pa.string(), pa.list_(pa.int64())
+    either = pa.struct([("json", texts), ("dtype", texts), ("shape", sizes), ("data", pa.large_binary())])  # the first, or the other three
+    return pa.array([_stored(value) for value in column], either), {"holds": "anything"}
 
 
 def decode(array: Any, facts: Facts) -> Column:
@@ -48,11 +49,6 @@ def _of_numbers(column: Array) -> Any:
         return numbers
     width = math.prod(column.shape[1:]) * (2 if is_complex else 1)
     return pa.Array.from_buffers(pa.list_(numbers.type, width), len(column), [None], children=[numbers])
-
-
-def _any_value() -> Any:
-    """Of one entry, either `json` or the other three."""
-    return pa.struct([("json", pa.string()), ("dtype", pa.string()), ("shape", pa.list_(pa.int64())), ("data", pa.large_binary())])
 
 
 def _stored(value: Any) -> dict[str, Any]:

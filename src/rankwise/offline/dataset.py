@@ -5,19 +5,20 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import chain, islice
+from itertools import islice, tee
 from typing import Any
 
 import numpy as np
 
 from rankwise.errors import UnreadableInput, UsageError
-from rankwise.offline.batches import Batch, Chosen, Column, Row, Selection, as_column, of_rows
+from rankwise.offline.batches import Batch, Column, Row, Selection, as_column, of_rows
+from rankwise.offline.format import Source
 from rankwise.offline.values import NUMBERS, as_array, by_text, is_tensor, own
 
 _SAMPLE = 16  # samples to look at before saying that none has a column
 
 
-class DatasetSource:
+class DatasetSource(Source):
     """Samples of a dataset. An unfinished job of it is resumed by type, length and first rows; whether others changed, nothing can tell."""
 
     is_recognisable = False
@@ -28,47 +29,20 @@ class DatasetSource:
         self._is_map = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__") and not _is_of_torch(dataset, "IterableDataset")
         if not self._is_map and not isinstance(dataset, Iterable):
             raise UsageError(f"a {type(dataset).__name__} is neither a path nor a dataset")
-        self.total: int | None = _length(dataset) if self._is_map else None
+        self.total = _length(dataset) if self._is_map else None
         self.identity = {"dataset": type(dataset).__qualname__, "length": self.total}
-
-    @property
-    def is_one_shot(self) -> bool:
-        """A generator: it can be read once, so nothing can be tried on it first."""
-        return not self._is_map and iter(self._dataset) is self._dataset
+        self.is_one_shot = not self._is_map and iter(dataset) is dataset  # a generator
 
     def batches(self, size: int, first_row: int = 0, position: int | None = None) -> Iterator[Batch]:
-        rows = self._rows(0)
-        looked_at, chosen = self._choose(rows)
-        rows = self._rows(first_row) if self._is_map and first_row else islice(chain(looked_at, rows), first_row, None)
+        rows, looked_at = tee(self._rows(0))
+        chosen = self._selection.of_first(islice(looked_at, _SAMPLE), "the dataset")
+        del looked_at  # or all that is read would be kept for it
+        rows = self._rows(first_row) if self._is_map and first_row else islice(rows, first_row, None)
         while held := list(islice(rows, size)):
-            chosen = chosen or self._chosen_from(held)
+            chosen = chosen or self._selection.of_first(held, "the dataset")
             batch = of_rows(held, first_row, chosen or ([], []))
             yield replace(batch, kept={name: _as_kept(values) for name, values in batch.kept.items()})
             first_row += len(held)
-
-    def _choose(self, rows: Iterator[Row]) -> tuple[list[Row], Chosen | None]:
-        """As many of the first rows as it takes to see all names that are wanted, and the columns; None where no sample could be had."""
-        looked_at: list[Row] = []
-        for row in islice(rows, _SAMPLE):
-            looked_at.append(row)
-            if row.values and all(any(name in one.values for one in looked_at) for name in self._named):
-                break
-        return looked_at, self._chosen_from(looked_at) or self._chosen_by_name
-
-    def _chosen_from(self, rows: list[Row]) -> Chosen | None:
-        seen = dict.fromkeys(name for row in rows for name in row.values)
-        if not seen:
-            return None
-        first = next(row.values for row in rows if row.values)
-        return self._selection.of_loose(list(first), list(seen), "the dataset")
-
-    @property
-    def _chosen_by_name(self) -> Chosen | None:
-        return (list(self._selection.columns), list(self._selection.keep)) if self._selection.columns else None
-
-    @property
-    def _named(self) -> tuple[str, ...]:
-        return (*self._selection.columns, *self._selection.keep)
 
     def _rows(self, first_row: int) -> Iterator[Row]:
         return self._of_map(first_row) if self._is_map else self._of_iterable()

@@ -7,7 +7,7 @@ import traceback
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from rankwise.files import stamp_of
 from rankwise.findings import Finding
 from rankwise.offline.batches import FILE_COLUMN, Batch, is_arrow, join_columns, taken
 from rankwise.offline.parts import Results
-from rankwise.offline.values import as_array, is_numbers, plain
+from rankwise.offline.values import copied, is_numbers, storable
 from rankwise.pool.errors import build_failed
 
 Rows = Sequence[int]  # of a batch, those that the model gets
@@ -34,7 +34,7 @@ class Recipe:
     stack: bool = True
     device: str = "auto"
     workers: int | str = "auto"
-    limit_s: float | None = None
+
     engine: str = "processes"
     address: str | None = None
 
@@ -55,16 +55,24 @@ def of_model(errors: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [error for error in errors if error["error"] != _UNREADABLE] or errors
 
 
-class Executor(Protocol):
+class Executor:
     """Something that runs batches."""
 
-    workers: int
-    patience: int  # rows that may fail alike before one has worked; 0: any number. Then FirstRowsFail is raised
-    ran_out: bool  # turns true when a batch was too large for the memory and was halved
-    peak_bytes: int  # the most memory that a process running the model has been seen to take
+    workers = 1
+    patience = 0  # rows that may fail alike before one has worked; 0: any number. Then FirstRowsFail is raised
+    ran_out = False  # turns true when a batch was too large for the memory and was halved
+    peak_bytes = 0  # the most memory that a process running the model has been seen to take
 
-    def run(self, batches: Iterable[Batch]) -> Iterator[Results]: ...
-    def close(self) -> None: ...
+    def run(self, batches: Iterable[Batch]) -> Iterator[Results]:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        pass
+
+    def _note(self, outcome: dict[str, Any]) -> None:
+        self.patience = 0 if outcome["spans"] else self.patience
+        self.ran_out |= outcome["halved"]
+        self.peak_bytes = max(self.peak_bytes, outcome["peak_bytes"])
 
 
 def program_of(build: Any) -> str:
@@ -76,14 +84,13 @@ def start(recipe: Recipe) -> Executor:
     return InProcess(recipe) if recipe.workers == 0 else InPool(recipe)
 
 
-class InProcess:
+class InProcess(Executor):
     """The model in this process: no start-up beyond torch's, nothing is copied, a crash of the model is ours."""
 
     def __init__(self, recipe: Recipe) -> None:
         from rankwise.offline.child import best_device, build_runner
         from rankwise.pool.workers.defaults import WithOwnDefaults, own_defaults
 
-        self.workers, self.patience, self.ran_out, self.peak_bytes = 1, 0, False, 0
         try:
             with own_defaults() as defaults:
                 self._runner = build_runner(recipe.build, recipe.weights, recipe.load, recipe.stack)
@@ -100,16 +107,11 @@ class InProcess:
             outcome = self._run(good, len(rows), self.patience) if rows else _NOTHING
             if outcome["gave_up"]:
                 raise FirstRowsFail(_results(batch, rows, outcome).errors)
-            self.patience = 0 if outcome["spans"] else self.patience
-            self.ran_out |= outcome["halved"]
-            self.peak_bytes = max(self.peak_bytes, outcome["peak_bytes"])
+            self._note(outcome)
             yield _results(batch, rows, outcome)
 
-    def close(self) -> None:
-        pass
 
-
-class InPool:
+class InPool(Executor):
     """The model in worker processes. A batch that ends its worker is halved until the row that does it stands alone."""
 
     def __init__(self, recipe: Recipe) -> None:
@@ -118,9 +120,9 @@ class InPool:
         options: dict[str, Any] = {"build": recipe.build, "weights": recipe.weights, "load": recipe.load, "stack": recipe.stack}
         if recipe.engine == "processes" and (file := recipe.weights or program_of(recipe.build)):
             options["stamp"] = (file, stamp_of(file))  # a worker may start hours after the first one
-        model = Model("rankwise.offline.child:build_in_worker", kwargs=options, device=recipe.device, limit_s=recipe.limit_s)
+        model = Model("rankwise.offline.child:build_in_worker", kwargs=options, device=recipe.device)
         self._pool = Pool({"model": model}, workers=recipe.workers, engine=recipe.engine, address=recipe.address)
-        self.workers, self.patience, self.ran_out, self.peak_bytes = len(self._pool.plan.seats), 0, False, 0
+        self.workers = len(self._pool.plan.seats)
         self._ended: list[dict[str, Any]] = []  # rows that ended their worker while none has worked
         self._ahead = _AHEAD * self.workers
 
@@ -158,11 +160,8 @@ class InPool:
         if outcome["gave_up"]:
             if self.patience:
                 raise FirstRowsFail(_results(batch, rows, outcome).errors)
-            good, _ = _readable(batch)  # rows before these have worked meanwhile, so each of these is looked at
-            return self._outcome(batch, rows, self._pool.submit("model", good, len(rows), 0))
-        self.patience = 0 if outcome["spans"] else self.patience
-        self.ran_out |= outcome["halved"]
-        self.peak_bytes = max(self.peak_bytes, outcome["peak_bytes"])
+            return self._outcome(*self._submit(batch))  # rows before these have worked meanwhile, so each of these is looked at
+        self._note(outcome)
         return outcome
 
     def _by_halves(self, batch: Batch, rows: Rows, error: RankwiseError) -> dict[str, Any]:
@@ -177,8 +176,7 @@ class InPool:
         good, _ = _readable(batch)
         for start, stop in ((0, len(rows) // 2), (len(rows) // 2, len(rows))):
             columns = {name: column[start:stop] for name, column in good.items()}
-            part = Batch(batch.first_row + rows[start], columns, stop - start)
-            outcome = self._outcome(part, range(stop - start), self._pool.submit("model", columns, stop - start, self.patience))
+            outcome = self._outcome(*self._submit(Batch(batch.first_row + rows[start], columns, stop - start)))
             whole["spans"] += [[begin + start, end + start] for begin, end in outcome["spans"]]
             whole["pieces"] += outcome["pieces"]
             whole["errors"] += [[row + start, *rest] for row, *rest in outcome["errors"]]
@@ -207,7 +205,7 @@ def _results(batch: Batch, rows: Rows, outcome: dict[str, Any]) -> Results:
     is_whole = len(rows) == batch.length and outcome["spans"] == [[0, batch.length]]
     worked = range(batch.length) if is_whole else [row for begin, end in outcome["spans"] for row in rows[begin:end]]
     pieces = [(piece, len(next(iter(piece.values())))) for piece in outcome["pieces"]]
-    outputs = {name: _own(column) for name, column in join_columns(pieces).items()}
+    outputs = {name: copied(column) for name, column in join_columns(pieces).items()}  # a lane should not be held as long as results wait
     check_names([*batch.kept, *outputs])
     carried = (batch.kept if is_whole else taken(batch.kept, worked)) if worked else {}
     kept = {name: _plain(name, column) for name, column in carried.items()}
@@ -233,18 +231,11 @@ def check_names(names: Sequence[str]) -> None:
         raise UsageError(f"two columns of the output would be called {twice[0]!r}", why=why, next=("give one of them another name",))
 
 
-def _own(column: Any) -> Any:
-    """A copy, where the column still stands on a worker's lane: results wait here longer than a lane should be held."""
-    if isinstance(column, list):
-        return [np.array(value) if isinstance(value, np.ndarray) else value for value in column]
-    return np.array(column)
-
-
 def _plain(name: str, column: Any) -> Any:
     """A kept column as it can be stored."""
     if is_arrow(column) or is_numbers(column):
         return column
     try:
-        return [as_array(value)[()] if is_numbers(value) else plain(value) for value in column]
+        return [storable(value) for value in column]
     except TypeError as error:
         raise UsageError(f"the column {name!r} cannot be kept", why=str(error)) from error

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from rankwise.errors import UsageError
 from rankwise.offline import formats
@@ -16,16 +16,17 @@ from rankwise.offline.batches import Batch, Selection
 from rankwise.offline.parts import Results
 
 
-class Source(Protocol):
-    """Rows of an input. `total` is None where counting would mean reading everything."""
+class Source:
+    """Rows of an input."""
 
-    total: int | None
+    total: int | None = None  # where counting would not mean reading everything
     identity: dict[str, Any]  # what tells this input from another one
-    is_recognisable: bool  # whether it also tells it from itself after a change; if not, equal identities prove nothing
+    is_recognisable = True  # whether it also tells it from itself after a change; if not, equal identities prove nothing
+    is_one_shot = False  # it can be read once, so nothing can be tried on it first
 
     def batches(self, size: int, first_row: int = 0, position: int | None = None) -> Iterator[Batch]:
         """Batches of `size` rows from `first_row` on; `position` is what an earlier batch said, where the reader gave one."""
-        ...
+        raise NotImplementedError
 
 
 Parts = Callable[[], Iterable[Results]]  # the results of all batches, in order, as often as they are wanted

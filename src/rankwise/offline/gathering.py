@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
 from rankwise.offline.workspace import PredictError
-
-_DTYPES = sorted({value for value in vars(torch).values() if isinstance(value, torch.dtype)}, key=str)  # the same on all ranks
-_MOST_DIMS = 12
 
 
 def gather_predictions(
@@ -45,17 +42,13 @@ class _Kind(NamedTuple):
 
     rows: int
     indices: int
-    dtype: int
+    dtype: torch.dtype
     shape: tuple[int, ...]
 
 
 def _check_names(outputs: dict[str, torch.Tensor], group: Any, world_size: int) -> None:
     """All ranks have the same ones, or all are told: each name is a collective of its own."""
-    if world_size == 1:
-        return
-    device = next((tensor.device for tensor in outputs.values()), torch.device("cuda" if dist.get_backend(group) == "nccl" else "cpu"))
-    names = zlib.crc32("\0".join(sorted(outputs)).encode())
-    found = _exchanged([len(outputs), names], device, group, world_size)
+    found = _told_by_all(sorted(outputs), next(iter(outputs.values()), None), group, world_size)
     if differing := [rank for rank, theirs in enumerate(found) if theirs != found[0]]:
         summary = f"rank {differing[0]} has other outputs than rank 0; here they are {', '.join(sorted(outputs)) or 'none'}"
         raise PredictError("RW841", summary, next=("return the same names on every rank, with no rows where there are none",))
@@ -63,13 +56,8 @@ def _check_names(outputs: dict[str, torch.Tensor], group: Any, world_size: int) 
 
 def _kinds(outputs: torch.Tensor, own: torch.Tensor | None, group: Any, world_size: int) -> list[_Kind]:
     """All ranks know all of them before the first row travels: one that raised on its own would leave the others waiting."""
-    row = outputs.shape[1:]
-    is_rows = outputs.dim() > 0 and len(row) <= _MOST_DIMS
-    mine = [len(outputs), -1 if own is None else len(own), _DTYPES.index(outputs.dtype), len(row), *row] if is_rows else [-1, -1, 0, 0]
-    found = [
-        _Kind(rows, indices, dtype, tuple(sizes[:dims]))
-        for rows, indices, dtype, dims, *sizes in _exchanged(mine + [0] * (4 + _MOST_DIMS - len(mine)), outputs.device, group, world_size)
-    ]
+    rows, indices = len(outputs) if outputs.dim() else -1, -1 if own is None else len(own)
+    found = _told_by_all(_Kind(rows, indices, outputs.dtype, tuple(outputs.shape[1:])), outputs, group, world_size)
     for rank, kind in enumerate(found):
         if kind.rows < 0:
             raise PredictError("RW841", f"the outputs of rank {rank} are not rows: a first dimension with one entry per row is wanted")
@@ -78,14 +66,13 @@ def _kinds(outputs: torch.Tensor, own: torch.Tensor | None, group: Any, world_si
     return found
 
 
-def _exchanged(numbers: list[int], device: torch.device, group: Any, world_size: int) -> list[list[int]]:
-    """Every rank's numbers."""
-    mine = torch.tensor(numbers, dtype=torch.int64, device=device)
-    found = [mine]
+def _told_by_all(mine: Any, outputs: torch.Tensor | None, group: Any, world_size: int) -> list[Any]:
+    """What every rank says of itself. NCCL sends it through the current GPU, which need not be the one that the outputs are on."""
+    found = [mine] * world_size
     if world_size > 1:
-        found = [torch.empty_like(mine) for _ in range(world_size)]
-        dist.all_gather(found, mine, group=group)
-    return [each.tolist() for each in found]
+        with torch.cuda.device(outputs.device) if outputs is not None and outputs.is_cuda else nullcontext():
+            dist.all_gather_object(found, mine, group=group)
+    return found
 
 
 def _check_sizes(kinds: list[_Kind], length: int) -> None:
@@ -100,10 +87,10 @@ def _check_sizes(kinds: list[_Kind], length: int) -> None:
 
 def _common_row(kinds: list[_Kind]) -> tuple[tuple[int, ...], torch.dtype]:
     """Shape and dtype of one row. A rank without rows cannot know them."""
-    known = dict.fromkeys((kind.shape, _DTYPES[kind.dtype]) for kind in kinds if kind.rows)
+    known = dict.fromkeys((kind.shape, kind.dtype) for kind in kinds if kind.rows)
     if len(known) > 1:
         raise PredictError("RW841", f"the ranks' outputs differ: {', '.join(f'{dtype}{list(shape)}' for shape, dtype in known)}")
-    return next(iter(known), (kinds[0].shape, _DTYPES[kinds[0].dtype]))
+    return next(iter(known), (kinds[0].shape, kinds[0].dtype))
 
 
 def _all_rows(

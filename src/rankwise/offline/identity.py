@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import pickle
 import stat
-from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from rankwise.offline.addresses import Address, Place
 from rankwise.offline.batches import Selection
 from rankwise.offline.executing import Recipe
 from rankwise.offline.format import Source
-from rankwise.offline.values import Array, as_array, is_numbers
+from rankwise.offline.values import as_array, is_numbers
 
 _FIRST_ROWS = 4
 _UNKNOWN = "a callable that cannot be pickled"
@@ -60,34 +59,22 @@ def of_path(path: Path) -> dict[str, Any]:
 
 def first_rows_digest(source: Source) -> str:
     """A dataset with the same type and length, and these first rows, is taken for the same."""
-    digest = hashlib.sha256()
     first = next(iter(source.batches(_FIRST_ROWS)), None)
-    for name, column in (*first.columns.items(), *first.kept.items()) if first is not None else ():
-        for said in chain([repr(name).encode()], _said(column)):
-            digest.update(said + b"\0")
-    return digest.hexdigest()
+    said = json.dumps([first.columns, first.kept] if first is not None else [], default=_said, skipkeys=True)
+    return hashlib.sha256(said.encode()).hexdigest()
 
 
-def _said(value: Any) -> Iterator[bytes]:
-    """What is the same for the same value in every process; of an object that is neither number nor text, its type."""
-    if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
-        yield repr(value).encode()
-    elif isinstance(value, (list, tuple, dict)):
-        yield f"{type(value).__name__} of {len(value)}".encode()
-        for item in chain.from_iterable(value.items()) if isinstance(value, dict) else value:
-            yield from _said(item)
-    elif isinstance(value, np.ndarray) and value.dtype.hasobject:
-        yield from _said(value.tolist())
-    else:
-        array = _array(value)
-        yield f"{type(value).__qualname__}".encode() if array is None else f"{array.dtype}{array.shape}".encode() + array.tobytes()
-
-
-def _array(value: Any) -> Array | None:
+def _said(value: Any) -> Any:
+    """Of what JSON has no word for, what is the same for the same value in every process; of an object that is no number, its type."""
+    if isinstance(value, (bytes, complex)):
+        return repr(value)
+    if isinstance(value, np.ndarray) and value.dtype.hasobject:
+        return value.tolist()
     try:
-        return as_array(value) if is_numbers(value) or isinstance(value, np.ndarray) else None
+        array = as_array(value) if is_numbers(value) or isinstance(value, np.ndarray) else None
     except (TypeError, ValueError, RuntimeError):  # a tensor that numpy has no word for
-        return None
+        array = None
+    return type(value).__qualname__ if array is None else [str(array.dtype), array.shape, hashlib.sha256(array.tobytes()).hexdigest()]
 
 
 def file_identity(path: Place) -> dict[str, Any]:
@@ -133,13 +120,12 @@ def was_rewritten(known: dict[str, Any]) -> bool:
 
 def folder_identity(folder: Place, names: list[str]) -> dict[str, Any]:
     """The same over these files in it."""
-    digest = hashlib.sha256()
-    known = dict(folder.files()) if isinstance(folder, Address) else {}
-    for name in names:
-        facts = known.get(name, "gone") if isinstance(folder, Address) else _facts(folder / name, len(names) <= _MAX_SAMPLED)
-        digest.update(f"{name}\0{facts}\0".encode(errors="surrogateescape"))
-    path = str(folder) if isinstance(folder, Address) else str(folder.resolve())
-    return {"path": path, "files": len(names), "digest": digest.hexdigest()}
+    if isinstance(folder, Address):
+        path, known = str(folder), dict(folder.files())
+    else:
+        path, known = str(folder.resolve()), {name: _facts(folder / name, len(names) <= _MAX_SAMPLED) for name in names}
+    said = "".join(f"{name}\0{known.get(name, 'gone')}\0" for name in names)
+    return {"path": path, "files": len(names), "digest": hashlib.sha256(said.encode(errors="surrogateescape")).hexdigest()}
 
 
 def _facts(path: Path, is_sampled: bool) -> str:

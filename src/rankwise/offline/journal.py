@@ -96,16 +96,10 @@ def _read(file: int) -> tuple[list[dict[str, Any]], int]:
     while True:
         head = os.pread(file, _HEAD, end)
         length = int.from_bytes(head[:4], "little")
-        if len(head) < _HEAD or length > _MAX_RECORD:
+        if len(head) < _HEAD or not 0 < length <= _MAX_RECORD:  # zeros, as a crash may leave them, are a head of nothing
             return records, end
         text = os.pread(file, length, end + _HEAD)
         if len(text) < length or zlib.crc32(text) != int.from_bytes(head[4:], "little"):
             return records, end
-        try:
-            record = json.loads(text)
-        except ValueError:
-            return records, end
-        if not isinstance(record, dict):
-            return records, end
-        records.append(record)
+        records.append(json.loads(text))
         end += _HEAD + length

@@ -121,22 +121,10 @@ def read_part(path: Path) -> Iterator[Results]:
         size = file.size()
         while file.tell() < size:
             with pa.ipc.open_stream(file) as stream:
-                while (read := _next_batch(stream)) is not None:
-                    yield _results(*read)
-
-
-def _next_batch(stream: Any) -> tuple[Any, dict[str, Any]] | None:
-    try:
-        batch, metadata = stream.read_next_batch_with_custom_metadata()
-    except StopIteration:
-        return None
-    return batch, json.loads(metadata["head"])
-
-
-def _results(batch: Any, head: dict[str, Any]) -> Results:
-    rows, *arrays = batch.columns
-    columns = {name: decode(array, facts) for array, (name, facts) in zip(arrays, head.pop("columns"))}
-    return Results(rows.to_numpy(), columns, **head)
+                for batch, metadata in stream.iter_batches_with_custom_metadata():
+                    (rows, *arrays), head = batch.columns, json.loads(metadata["head"])
+                    columns = {name: decode(array, facts) for array, (name, facts) in zip(arrays, head.pop("columns"))}
+                    yield Results(rows.to_numpy(), columns, **head)
 
 
 def column_names(parts: Iterable[Results]) -> list[str]:

@@ -7,7 +7,6 @@ There it looks as on a disk: `.out.parquet.predict/` with the journal and the pa
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 import uuid
@@ -21,7 +20,7 @@ from rankwise.offline.addresses import Address
 from rankwise.offline.journal import InUse, Journal, read_records
 from rankwise.offline.lazy import pa, pafs
 from rankwise.offline.parts import is_whole
-from rankwise.offline.workspace import folder_of, in_use, is_same, marker_of, not_written
+from rankwise.offline.workspace import folder_of, in_use, is_same, marker_of, not_written, read_marker, write_marker
 
 _AT_ONCE = {"s3", "gcs"}  # where a file is there when it is complete, and not before
 
@@ -31,7 +30,8 @@ class RemoteOutput:
 
     def __init__(self, address: Address) -> None:
         self.address = address
-        self._home = _cache() / hashlib.sha256(f"{address.uri} {os.getuid()}".encode()).hexdigest()[:24]
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rankwise" / "predict"
+        self._home = cache / hashlib.sha256(f"{address.uri} {os.getuid()}".encode()).hexdigest()[:24]
         self.output = self._home / address.name
         self.errors = self._home / f"{address.name}.errors.jsonl"
         self._space = folder_of(self.output)
@@ -117,17 +117,14 @@ class RemoteOutput:
                 self.address.system.delete_dir(folder)
 
     def _marker(self) -> dict[str, Any]:
-        try:
-            with self.address.system.open_input_stream(self.address.beside(marker_of(self.output).name)) as file:
-                facts = json.loads(file.read())
-        except (OSError, ValueError):
-            return {}
-        return facts if isinstance(facts, dict) else {}
+        with suppress(OSError):
+            if self._copy_here(marker_of(self.output)):
+                return read_marker(self.output)
+        return {}
 
     def _write_marker(self, facts: dict[str, Any]) -> None:
-        path = marker_of(self.output)
-        path.write_text(json.dumps(facts, indent=2) + "\n")
-        self._copy_there(path, self._there(path))
+        write_marker(self.output, facts)
+        self._copy_there(marker_of(self.output), self._there(marker_of(self.output)))
 
     def _is_of(self, marker: dict[str, Any], identity: dict[str, Any]) -> bool:
         return is_same(marker.get("job"), identity) and marker.get("bytes") == self.address.info().size
@@ -153,12 +150,13 @@ class RemoteOutput:
             return
         folder = self.address.beside(self._space.name)
         temporary = f"{folder}/{self._unfinished}"  # it goes with the folder
-        if system.type_name == "abfs":  # an upload begins with an empty file; a copy within the account appears whole
-            pafs.copy_files(str(path), temporary, pafs.LocalFileSystem(), system)
+        is_azure = system.type_name == "abfs"  # an upload begins with an empty file; a copy within the account appears whole
+        if not is_azure:
+            system.create_dir(folder, recursive=True)
+        pafs.copy_files(str(path), temporary, pafs.LocalFileSystem(), system)
+        if is_azure:
             system.copy_file(temporary, there)
             return
-        system.create_dir(folder, recursive=True)
-        pafs.copy_files(str(path), temporary, pafs.LocalFileSystem(), system)
         if self._exists(there):
             system.delete_file(there)
         system.move(temporary, there)
@@ -170,7 +168,3 @@ class RemoteOutput:
         except (OSError, pa.ArrowException) as error:
             steps = ("see who may write there, and whether it can be reached; then give the same command again",)
             raise not_written(self.address, str(error)[:300], why, steps) from error
-
-
-def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rankwise" / "predict"

@@ -21,7 +21,7 @@ from rankwise.offline.identity import first_rows_digest, identity_of, is_certain
 from rankwise.offline.journal import Gone
 from rankwise.offline.lazy import check_arrow
 from rankwise.offline.output import check_fits, write_errors, write_output
-from rankwise.offline.parts import Part, Results
+from rankwise.offline.parts import Part
 from rankwise.offline.remote_output import RemoteOutput
 from rankwise.offline.row_checks import VARIES, find_dependence
 from rankwise.offline.sizing import UNTRIED, Choice, Trials, find_size
@@ -30,13 +30,13 @@ from rankwise.offline.workspace import (
     PredictError,
     Workspace,
     another_job,
-    cannot_write,
     folder_of,
     is_placed,
     is_same,
     names_in,
     read_marker,
     write_marker,
+    writing,
 )
 
 log = logging.getLogger("rankwise.predict")
@@ -138,7 +138,7 @@ def _run_to_address(work: _Work, remote: RemoteOutput) -> Predicted:
 
 
 def _run(work: _Work, target: Path, remote: RemoteOutput | None = None) -> Predicted:
-    source, identity, options = work.source, work.identity, work.options
+    identity, options = work.identity, work.options
     marker = read_marker(target)
     is_ours = target.exists() and is_same(marker.get("job"), identity) and marker.get("bytes") == target.stat().st_size
     if is_ours and work.may_be_done:
@@ -154,7 +154,7 @@ def _run(work: _Work, target: Path, remote: RemoteOutput | None = None) -> Predi
     try:
         if not is_same(read_marker(target), marker):  # written while we waited for the one who did
             raise Gone
-        return _Job(source, work.recipe, options, workspace, work.on_progress).run(identity)
+        return _Job(work, workspace).run()
     except BaseException:
         if not workspace.done_rows:
             workspace.remove()
@@ -166,19 +166,19 @@ def _run(work: _Work, target: Path, remote: RemoteOutput | None = None) -> Predi
 class _Job:
     """One run of a job, the first or a later one."""
 
-    def __init__(self, source: Source, recipe: Recipe, options: Options, workspace: Workspace, on_progress: OnProgress | None) -> None:
-        self._source, self._recipe, self._options, self._space = source, recipe, options, workspace
-        self._on_progress = on_progress or (lambda done, failed, total: None)
+    def __init__(self, work: _Work, workspace: Workspace) -> None:
+        self._work, self._source, self._options, self._space = work, work.source, work.options, workspace
         self._positions: dict[int, int | None] = {}
 
-    def run(self, identity: dict[str, Any]) -> Predicted:
+    def run(self) -> Predicted:
         started = time.monotonic()
         resumed = self._space.done_rows
         self._check_errors(self._space.failed_rows)
-        batch = int((self._space.plan or {}).get("batch", 0))
-        self._check_input()
+        batch = int(self._space.plan.get("batch", 0))
+        if resumed and self._space.plan.get("first_rows") not in (None, self._first_rows()):
+            raise another_job(self._space.output, "the first rows of the input are not those of the earlier run")
         if not self._space.is_complete:
-            executor = start(self._recipe)
+            executor = start(self._work.recipe)
             try:
                 batch = batch or self._find_batch(executor)
                 executor.patience = 0 if resumed or self._options.max_errors is not None else _ALIKE
@@ -190,11 +190,11 @@ class _Job:
             self._space.finish()
         errors = self._write()
         seconds = round(time.monotonic() - started, 3)
-        why = str((self._space.plan or {}).get("why", ""))
-        done = Predicted(str(self._space.output), self._space.done_rows, self._space.failed_rows, resumed, batch, seconds, errors, why)
-        size = self._space.output.stat().st_size
-        names = names_in(self._space.output)
-        write_marker(self._space.output, {"job": identity, "bytes": size, "names": names, "predicted": {**vars(done)}})
+        why = str(self._space.plan.get("why", ""))
+        output = self._space.output
+        done = Predicted(str(output), self._space.done_rows, self._space.failed_rows, resumed, batch, seconds, errors, why)
+        facts = {"job": self._work.identity, "bytes": output.stat().st_size, "names": names_in(output), "predicted": {**vars(done)}}
+        write_marker(output, facts)
         self._space.remove()
         return done
 
@@ -203,7 +203,7 @@ class _Job:
         asked = self._options.batch
         if isinstance(asked, int):
             choice = Choice(asked, "")
-        elif getattr(self._source, "is_one_shot", False):
+        elif self._source.is_one_shot:
             choice = Choice(UNTRIED, "nothing was tried: this input can be read only once")
         else:
             choice = self._with_rows_apart(executor, find_size(Trials(self._source, executor).measure))
@@ -220,28 +220,29 @@ class _Job:
 
     def _first_rows(self) -> str | None:
         """Of an input that has no path, size and time to be known by."""
-        if self._source.is_recognisable or getattr(self._source, "is_one_shot", False):
+        if self._source.is_recognisable or self._source.is_one_shot:
             return None
         return first_rows_digest(self._source)
-
-    def _check_input(self) -> None:
-        plan = self._space.plan or {}
-        if self._space.done_rows and plan.get("first_rows") not in (None, self._first_rows()):
-            raise another_job(self._space.output, "the first rows of the input are not those of the earlier run")
 
     def _compute(self, executor: Executor, batch: int) -> None:
         """From the first row that is not done to the last, a part every few seconds."""
         part = Part()
-        first = _FirstRows(executor.patience)
-        is_checked = False
+        patience, has_worked = executor.patience, False
+        first_errors: list[dict[str, Any]] = []
         flushed, done, failed = time.monotonic(), self._space.done_rows, self._space.failed_rows
         for results in executor.run(self._noted(batches_of(self._source, batch, done, self._space.position))):
             part.add(results)
-            first.look_at(results)
-            if not is_checked and len(results.rows):
-                is_checked = self._check_fits(results)
+            if not has_worked and len(results.rows):
+                has_worked = True
+                with writing(self._space.output):  # what the output cannot hold is told now rather than when everything has run
+                    check_fits(self._space.output, results)
+            elif not has_worked and patience:
+                first_errors = of_model(first_errors + results.errors)
+                if len(first_errors) >= patience and len({error["error"] for error in first_errors}) == 1:
+                    raise FirstRowsFail(first_errors)
             done, failed = done + results.length, failed + len(results.errors)
-            self._on_progress(done, failed, self._total(done))
+            if self._work.on_progress is not None:
+                self._work.on_progress(done, failed, self._total(done))
             too_many = self._are_too_many(failed)
             if too_many or part.nbytes > _PART_BYTES or time.monotonic() - flushed > _PART_S:
                 self._flush(part)
@@ -257,14 +258,6 @@ class _Job:
         end = part.first_row + part.length
         self._space.add(part, self._positions.get(end))
         self._positions = {row: position for row, position in self._positions.items() if row > end}
-
-    def _check_fits(self, first: Results) -> bool:
-        """What the output cannot hold is told now rather than when everything has run."""
-        try:
-            check_fits(self._space.output, first)
-        except OSError as error:
-            raise cannot_write(self._space.output, error) from error
-        return True
 
     def _total(self, done: int) -> int | None:
         """Where nobody has counted the rows of a file: as many as there would be if all were as long as those so far."""
@@ -295,14 +288,12 @@ class _Job:
     def _write(self) -> str | None:
         output = self._space.output
         path = self._errors_path()
-        try:
+        with writing(output, "what is done so far is kept"):
             self._space.begin_writing(path.name)
             failed = write_errors(path, self._space.results()) if self._space.failed_rows else 0
             write_output(output, self._space.results, self._space.done_rows, self._space.begin_placing)
             if not failed and _is_list_of(output, path):
                 path.unlink(missing_ok=True)  # of the output that has just been replaced
-        except OSError as error:
-            raise cannot_write(output, error, "what is done so far is kept") from error
         return str(path) if failed else None
 
     def _errors_path(self) -> Path:
@@ -314,23 +305,6 @@ class _Job:
             return output.with_name(self._space.errors_name)
         usual = output.with_name("errors.jsonl")
         return output.with_name(f"{output.name}.errors.jsonl") if usual.exists() and not _is_list_of(output, usual) else usual
-
-
-class _FirstRows:
-    """Watches the first rows of a job, over as many batches as it takes."""
-
-    def __init__(self, patience: int) -> None:
-        self._patience = patience
-        self._errors: list[dict[str, Any]] = []
-
-    def look_at(self, results: Results) -> None:
-        if len(results.rows):
-            self._patience = 0
-        if self._patience:
-            self._errors += results.errors
-            errors = of_model(self._errors)
-            if len(errors) >= self._patience and len({error["error"] for error in errors}) == 1:
-                raise FirstRowsFail(errors)
 
 
 def _first_rows_fail(errors: list[dict[str, Any]]) -> PredictError:

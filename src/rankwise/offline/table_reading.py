@@ -10,7 +10,7 @@ import numpy as np
 
 from rankwise.errors import UsageError
 from rankwise.offline.addresses import Place
-from rankwise.offline.batches import Batch, Chosen, Column, Selection
+from rankwise.offline.batches import Batch, Chosen, Column, Selection, joined
 from rankwise.offline.columns import has_type, is_lists, is_number, is_tensors, tensors, with_inner
 from rankwise.offline.lazy import pa, pc
 
@@ -39,7 +39,7 @@ def rows_from(first_row: int, tables: Iterator[Any]) -> Iterator[Any]:
 def batches_of_tables(tables: Iterator[Any], chosen: Chosen, size: int, first_row: int) -> Iterator[Batch]:
     """Converted last, so that what a batch is made of depends on its own rows, and no more of a file is held."""
     for pieces in _rebatched(tables, size):
-        arrays = {name: plain(_joined([piece.column(name) for piece in pieces])) for name in names_of(chosen)}
+        arrays = {name: plain(joined([piece.column(name) for piece in pieces])) for name in names_of(chosen)}
         length = sum(piece.num_rows for piece in pieces)
         broken: dict[int, str] = {}
         for name, array in arrays.items():
@@ -64,10 +64,6 @@ def _rebatched(tables: Iterator[Any], size: int) -> Iterator[list[Any]]:
             missing -= rest.num_rows
     if held:
         yield held
-
-
-def _joined(arrays: list[Any]) -> Any:
-    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
 
 def _own(column: Any) -> Any:

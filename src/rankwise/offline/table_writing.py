@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,13 +11,13 @@ import numpy as np
 
 from rankwise.offline.batches import Column, is_arrow
 from rankwise.offline.columns import has_type, with_inner
+from rankwise.offline.format import Parts
 from rankwise.offline.lazy import pa
 from rankwise.offline.parts import Results
 from rankwise.offline.text_lines import entries, json_text
 from rankwise.offline.values import is_utf8
 from rankwise.offline.workspace import PredictError
 
-Parts = Callable[[], Iterable[Results]]
 Types = dict[str, Any]  # of Arrow; None: values of no common type, which are written as JSON text
 
 _GROUP_ROWS, _GROUP_BYTES = 65536, 16 << 20

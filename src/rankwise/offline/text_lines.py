@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from rankwise.offline.addresses import Place
 from rankwise.offline.batches import Batch, Chosen, Column, Row, is_arrow, of_rows
 from rankwise.offline.columns import is_lists, is_tensors, tensors
+from rankwise.offline.format import Source
 from rankwise.offline.lazy import pa
 from rankwise.offline.parts import Results
 from rankwise.offline.values import is_utf8, plain
@@ -36,17 +38,21 @@ def lines_of(path: Place, position: int) -> Iterator[tuple[bytes | None, int]]:
             yield None, position
 
 
-def gathered(rows: Iterator[tuple[Row, int]], size: int, first_row: int, chosen: Chosen) -> Iterator[Batch]:
-    """Rows with the bytes they end at, as batches."""
-    held: list[Row] = []
-    end = 0
-    for row, end in rows:
-        held.append(row)
-        if len(held) == size:
-            yield of_rows(held, first_row, chosen, end)
-            first_row, held = first_row + size, []
-    if held:
-        yield of_rows(held, first_row, chosen, end)
+class LinesSource(Source):
+    """The position behind each batch is a byte offset, so resuming does not read from the start."""
+
+    _start = 0  # the byte where the first row begins
+    _chosen: Chosen = ([], [])
+
+    def _rows(self, position: int) -> Iterator[tuple[Row, int]]:
+        """From this byte on, each row and the byte behind it."""
+        raise NotImplementedError
+
+    def batches(self, size: int, first_row: int = 0, position: int | None = None) -> Iterator[Batch]:
+        rows = self._rows(position) if position is not None else islice(self._rows(self._start), first_row, None)
+        while held := list(islice(rows, size)):
+            yield of_rows([row for row, _ in held], first_row, self._chosen, held[-1][1])
+            first_row += len(held)
 
 
 def plain_rows(parts: Iterable[Results], names: list[str]) -> Iterator[tuple[int, tuple[Any, ...]]]:

@@ -56,11 +56,21 @@ def own(value: Any) -> Any:
     return copy.deepcopy(value) if isinstance(value, (np.ndarray, list, tuple, dict, bytearray)) else value
 
 
+def copied(column: Any) -> Any:
+    """A column that stands in its own memory, not in what a model or a worker uses again."""
+    return np.array(column) if isinstance(column, np.ndarray) else [copied(v) if isinstance(v, np.ndarray) else v for v in column]
+
+
 def nbytes_of(value: Any) -> int:
     """Of a column, or an entry of one; of what is neither array nor text, about."""
     if isinstance(value, (list, tuple, dict)):
         return 8 + sum(map(nbytes_of, value.values() if isinstance(value, dict) else value))
     return len(value) if isinstance(value, (str, bytes)) else int(getattr(value, "nbytes", 8))
+
+
+def storable(value: Any) -> Any:
+    """One entry of a column: numbers keep their dtype, anything else is made plain."""
+    return as_array(value)[()] if is_numbers(value) else plain(value)
 
 
 def plain(value: Any) -> Any:

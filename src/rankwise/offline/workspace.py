@@ -7,6 +7,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -38,18 +39,14 @@ class Workspace:
     ) -> None:
         self.output, self._shown, self._send = output, shown or output, send or (lambda path: None)
         self._folder = folder_of(output)
-        try:
+        with writing(output):
             self._folder.mkdir(mode=0o700, exist_ok=True)
-        except OSError as error:
-            raise cannot_write(output, error) from error
-        try:
-            self._journal = Journal(self._folder / "journal")
-        except InUse:
-            raise in_use(output) from None
-        except FileNotFoundError:
-            raise Gone from None
-        except OSError as error:
-            raise cannot_write(output, error) from error
+            try:
+                self._journal = Journal(self._folder / "journal")
+            except InUse:
+                raise in_use(output) from None
+            except FileNotFoundError:
+                raise Gone from None
         try:
             self._begin({"format": _FORMAT, **identity}, restart)
         except BaseException:
@@ -66,9 +63,9 @@ class Workspace:
         self._drop_unfinished()
 
     @property
-    def plan(self) -> dict[str, Any] | None:
-        """What was found by trying, and holds for the whole job: the batch size."""
-        return next((record["plan"] for record in self._journal.records if "plan" in record), None)
+    def plan(self) -> dict[str, Any]:
+        """What was found by trying, and holds for the whole job: the batch size. Empty until then."""
+        return self._noted("plan") or {}
 
     def decide(self, plan: dict[str, Any]) -> None:
         self._append({"plan": plan})
@@ -88,15 +85,13 @@ class Workspace:
 
     @property
     def is_complete(self) -> bool:
-        return any("end" in record for record in self._journal.records)
+        return self._noted("end") is not None
 
     def add(self, part: Part, position: int | None) -> None:
         """Make these results last; the next rows follow them."""
         number = len(self._parts)
-        try:
+        with writing(self.output, self._kept):
             written = write_part(self._part(number), part)
-        except OSError as error:
-            raise cannot_write(self.output, error, self._kept) from error
         self._send(self._part(number))
         facts = {"length": part.length, "failed": part.failed, "position": position}
         self._append({"part": number, "first_row": part.first_row, **facts, **written})
@@ -109,7 +104,8 @@ class Workspace:
     @property
     def errors_name(self) -> str | None:
         """What the list of failed rows is called, once that was decided."""
-        return next((record["errors"] for record in self._journal.records if "errors" in record), None)
+        name: str | None = self._noted("errors")
+        return name
 
     def begin_writing(self, errors_name: str) -> None:
         if self.errors_name is None:
@@ -138,14 +134,15 @@ class Workspace:
     def _parts(self) -> list[dict[str, Any]]:
         return [record for record in self._journal.records if "part" in record]
 
+    def _noted(self, name: str) -> Any:
+        return next((record[name] for record in self._journal.records if name in record), None)
+
     def _part(self, number: int) -> Path:
         return self._folder / f"part-{number:08}"
 
     def _append(self, record: dict[str, Any]) -> None:
-        try:
+        with writing(self.output, self._kept):
             self._journal.append(record)
-        except OSError as error:
-            raise cannot_write(self.output, error, self._kept) from error
         self._send(self._folder / "journal")
 
     def _drop_unfinished(self) -> None:
@@ -210,11 +207,16 @@ def read_marker(output: Path) -> dict[str, Any]:
     return facts if isinstance(facts, dict) else {}
 
 
-def cannot_write(output: Path, error: OSError, why: str = "") -> PredictError:
-    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    what = "the disk is full" if is_full else error.strerror or str(error)
-    steps = ("make room and give the same command again",) if is_full else ("see who may write there, and give the same command again",)
-    return not_written(output, what, why, steps)
+@contextmanager
+def writing(output: Path, why: str = "") -> Iterator[None]:
+    """What a disk refuses, as a finding."""
+    try:
+        yield
+    except OSError as error:
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        what = "the disk is full" if is_full else error.strerror or str(error)
+        step = "make room and give the same command again" if is_full else "see who may write there, and give the same command again"
+        raise not_written(output, what, why, (step,)) from error
 
 
 def not_written(output: Any, what: str, why: str, steps: tuple[str, ...]) -> PredictError:

@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rankwise.weights.danger import what_would_run
 from rankwise.weights.dcp import METADATA, read_dcp
 from rankwise.weights.deepspeed import is_deepspeed, read_deepspeed
 from rankwise.weights.dtensor import has_rank_parts, join_ranks
 from rankwise.weights.exported import read_exported
 from rankwise.weights.files import check_path, map_file, unreadable
-from rankwise.weights.records import CheckpointError, Content, Damaged, TensorRecord
+from rankwise.weights.opcodes import Stream, read_pickle
+from rankwise.weights.records import CheckpointError, Content, Damaged, TensorRecord, joined_content
 from rankwise.weights.safetensors_file import read_index, read_safetensors
 from rankwise.weights.state_dicts import is_training_key
 from rankwise.weights.torch_file import LEGACY_MAGIC, read_legacy, read_torch_zip
@@ -43,13 +45,9 @@ def open_checkpoint(path: str | os.PathLike[str]) -> Content:
     try:
         return _read_folder(place) if place.is_dir() else _read_file(place)
     except Damaged as error:
-        raise damaged(place, error) from error
+        raise CheckpointError("RW732", f"{place} is damaged", why=str(error)) from error
     except OSError as error:  # where even to look at a file is refused
         raise unreadable(error.filename or place, error) from error
-
-
-def damaged(path: Path, error: Damaged) -> CheckpointError:
-    return CheckpointError("RW732", f"{path} is damaged", why=str(error))
 
 
 def _read_file(path: Path) -> Content:
@@ -66,7 +64,7 @@ def _read_file(path: Path) -> Content:
         return read_legacy(path, data)
     if head[8:9] == b"{":
         return read_safetensors(path, data)
-    if path.name.endswith(".index.json"):
+    if path.name.endswith(_INDEX):
         return read_index(path)
     for magic, (what, next_step) in _FOREIGN.items():
         if head.startswith(magic):
@@ -80,8 +78,7 @@ def _read_file(path: Path) -> Content:
 
 def _read_zip(path: Path, data: Any) -> Content:
     archive = open_archive(path, data)
-    if "constants.pkl" in archive.entries and any(name.startswith("code/") for name in archive.entries):
-        raise _foreign(path, "a TorchScript program, which keeps its weights inside its code", "torch.jit.load(path).state_dict() has them")
+
     if "archive_format" in archive.entries or "models/model.json" in archive.entries:
         return read_exported(path, archive)
     if "data.pkl" not in archive.entries:
@@ -91,8 +88,6 @@ def _read_zip(path: Path, data: Any) -> Content:
 
 def _read_bare_pickle(path: Path, data: Any) -> Content:
     """pickle.dump of a state dict: tensors inside it are bytes that only torch.load can open, by being called."""
-    from rankwise.weights.danger import what_would_run
-    from rankwise.weights.opcodes import Stream, read_pickle
 
     would_run = what_would_run(read_pickle(Stream(data)))
     if would_run:
@@ -158,11 +153,9 @@ def _with_numbered(folder: Path, name: str, names: list[str]) -> Content:
     first = _read_file(folder / name)
     if not others:
         return first
-    contents = {os.path.splitext(each)[0]: _read_file(folder / each) for each in others}
-    tree = {stem: first.tree} | {each: content.tree for each, content in contents.items()}
-    files = (*first.files, *(file for content in contents.values() for file in content.files))
-    would_run = (*first.would_run, *(line for content in contents.values() for line in content.would_run))
-    return Content(first.format, tree, files, first.aliases, would_run=tuple(dict.fromkeys(would_run)))
+    contents = {stem: first} | {os.path.splitext(each)[0]: _read_file(folder / each) for each in others}
+    tree = {each: content.tree for each, content in contents.items()}
+    return joined_content(first.format, tree, list(contents.values()), aliases=first.aliases)
 
 
 def _unless_hollow(content: Content, folder: Path) -> Content:

@@ -1,4 +1,4 @@
-"""Chooses, of all state dicts in a checkpoint, the one the model wants."""
+"""Chooses, of all state dicts in a checkpoint, the one the model wants; where none fits, says how both sides disagree."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rankwise.errors import UsageError
-from rankwise.weights.matching import Fit, Rules, Slot, fit
-from rankwise.weights.mismatch import mismatch
-from rankwise.weights.records import CheckpointError
+from rankwise.weights.matching import Fit, Rules, Slot, fit, nearest_names
+from rankwise.weights.names import as_old_weight_norm
+from rankwise.weights.records import CheckpointError, TensorRecord
 from rankwise.weights.state_dicts import MAIN_KEYS, USUAL_KEYS, StateDict
 
 _MAX_OWN = 16  # state dicts a model is asked about; each is loaded once for it
+_SHOWN = 6  # rows of each kind in a finding
 _MAX_PREFIXES = 60  # tried for a hint; a model has few parts that are whole models
 
 
@@ -48,7 +49,7 @@ def choose(path: Path, states: list[StateDict], wish: Wish) -> Choice:
         names = ", ".join(f"key={state.label!r}" for state, _ in trained)
         raise CheckpointError("RW735", f"{path} holds several sets of weights that fit", next=(f"give one of {names}",))
     if trained and key is None and (blocking := _usual_that_does_not_fit(trained[0][0], fits)):
-        raise mismatch(path, *blocking, wish.slots, _key_steps([trained[0][0]]))
+        raise _mismatch(path, *blocking, wish.slots, _key_steps([trained[0][0]]))
     if not trained:
         state, one = min(fits, key=lambda pair: (len(pair[1].missing) + len(pair[1].wrong), pair[1].faults))
         raise _none_fits(path, state, one, wish.slots, wish.rules)
@@ -102,7 +103,7 @@ def _none_fits(path: Path, state: StateDict, one: Fit, slots: Mapping[str, Slot]
     steps = tuple(f"prefix={prefix!r} takes what is below it, which fits" for prefix in prefixes)
     if len(prefixes) > 1:
         return CheckpointError("RW735", f"{path} holds several sets of weights that fit, side by side", next=steps)
-    return mismatch(path, state, one, slots, steps)
+    return _mismatch(path, state, one, slots, steps)
 
 
 def _prefixes_that_fit(state: StateDict, slots: Mapping[str, Slot], rules: Rules) -> list[str]:
@@ -127,3 +128,51 @@ def _found_text(states: list[StateDict]) -> str:
 def _key_steps(states: list[StateDict]) -> tuple[str, ...]:
     outer = [state for state in states if state.key and not any(other.key and other.is_around(state) for other in states)]
     return (f"if they are the weights: {', '.join(f'key={state.label!r}' for state in outer[:4])}",) if outer else ()
+
+
+def _mismatch(path: Path, state: StateDict, one: Fit, slots: Mapping[str, Slot], steps: tuple[str, ...] = ()) -> CheckpointError:
+    """Both sides of every disagreement, and the nearest name of each that is missing."""
+    if one.ambiguous:
+        names = ", ".join(one.ambiguous[:_SHOWN])
+        summary = f"several names in {path} are the same once they are joined and wrappers are taken off"
+        return CheckpointError("RW734", summary, why=f"among them {names}; rename one of the modules", next=steps)
+    facts = [f"{len(one.missing)} of {len(slots)} names of the model are missing"] if one.missing else []
+    facts += [f"{len(one.wrong)} have another shape or kind of number"] if one.wrong else []
+    facts += [f"{len(one.unexpected)} names of the checkpoint are unknown to the model"] if one.unexpected else []
+    under = f" under {state.label!r}" if state.key else ""
+    summary = f"{path} does not fit the model: {', '.join(facts)}"
+    return CheckpointError("RW734", summary, why="\n".join(_rows(one, state, slots, under)), next=(*steps, *_steps(one)))
+
+
+def _rows(one: Fit, state: StateDict, slots: Mapping[str, Slot], under: str) -> list[str]:
+    shown = one.missing[:_SHOWN]
+    near = nearest_names(one, slots, state.tensors, shown)
+    table = [("model", f"checkpoint{under}")]
+    for name in shown:
+        table.append((_text(name, slots), f"missing; nearest: {_text(near[name], state.tensors)}" if name in near else "missing"))
+    table += [(_text(ours, slots), _text(theirs, state.tensors)) for ours, theirs in list(one.wrong.items())[:_SHOWN]]
+    others = [name for name in one.unexpected if name not in near.values()][:_SHOWN]
+    table += [("unknown", _text(name, state.tensors)) for name in others]
+    left_out = len(one.missing) + len(one.wrong) + len(one.unexpected) - len(table) + 1 - len(set(near.values()))
+    width = min(max(len(left) for left, _ in table), 60)
+    rows = [f"{_cut(left):<{width}}  {_cut(right)}" for left, right in table]
+    return rows + ([f"and {left_out:,} more"] if left_out > 0 else [])
+
+
+def _steps(one: Fit) -> tuple[str, ...]:
+    normed = {as_old_weight_norm(name)[-2:] for name in one.unexpected}
+    if one.missing and {"_g", "_v"} <= normed:
+        return ("its weights are normed: apply torch.nn.utils.parametrizations.weight_norm to the model, load, and remove it again",)
+    if not one.missing and not one.wrong:
+        return ("if those names may be left out: allow_unexpected=('pattern*',)",)
+    if one.missing and not one.unexpected and not one.wrong:
+        return ("if those parameters are to keep their initial values: allow_missing=('pattern*',)",)
+    return ()
+
+
+def _text(name: str, side: Mapping[str, Slot | TensorRecord]) -> str:
+    return f"{name} {side[name].dtype}{list(side[name].shape)}"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 100 else f"{text[:50]}…{text[-49:]}"

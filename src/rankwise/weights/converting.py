@@ -69,7 +69,7 @@ def convert_to_safetensors(path: Path, output: Path, wanted: Wanted) -> Converte
     is_noted = any(about != {"version": 1} for about in notes.values())  # 1 is what every module has that says nothing
     write_safetensors(output, plan, read, same | ({NOTES_KEY: json.dumps(notes)} if is_noted else {}))
     read_s, written_read_s = _compare(output, kept, state.tensors)
-    nbytes = sum(record.nbytes for record in (state.tensors[theirs] for theirs in kept.values()))
+    nbytes = sum(state.tensors[theirs].nbytes for theirs in kept.values())
     return Converted(str(output), len(plan), nbytes, tuple(wrappers_in(kept.values())), same, read_s, written_read_s)
 
 
@@ -118,12 +118,10 @@ def _each_once(names: Mapping[str, str], tensors: Mapping[str, TensorRecord]) ->
     same: dict[str, str] = {}
     first: dict[object, str] = {}
     for ours, theirs in names.items():
-        record = tensors[theirs]
-        mark = (record.storage, record.first, record.strides, record.shape, record.dtype) if record.storage and record.numel else theirs
-        if first.setdefault(mark, ours) == ours:
+        if (written := first.setdefault(tensors[theirs].place or theirs, ours)) == ours:
             kept[ours] = theirs
         else:
-            same[ours] = first[mark]
+            same[ours] = written
     return kept, same
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rankwise.weights.opcodes import Call, Global, Persistent, Pickled
+from rankwise.weights.rebuilding import STORAGE_DTYPES
 from rankwise.weights.records import ITEM_SIZES, CheckpointError, Content
 from rankwise.weights.state_dicts import find_state_dicts
 
@@ -18,10 +19,7 @@ _REBUILD = {
     "_rebuild_sparse_tensor", "_rebuild_qtensor", "_rebuild_nested_tensor", "_rebuild_wrapper_subclass",
     "_rebuild_meta_tensor_no_storage", "_rebuild_device_tensor_from_numpy", "_rebuild_device_tensor_from_cpu_tensor",
 }  # fmt: skip
-_STORAGES = {
-    f"{kind}Storage"
-    for kind in ("Double", "Float", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool", "ComplexDouble", "ComplexFloat")
-}
+_STORAGES = STORAGE_DTYPES.keys() - {"UntypedStorage"}
 # What torch.load(weights_only=True) would accept too (a test compares the two); none of it can be made to run anything.
 HARMLESS = (
     {"collections.OrderedDict", "collections.Counter", "builtins.set", "builtins.bytearray", "builtins.complex", "_codecs.encode"}

@@ -9,19 +9,18 @@ from typing import Any
 from rankwise.weights.danger import HARMLESS, what_would_run
 from rankwise.weights.files import beside, map_file, read_small
 from rankwise.weights.opcodes import Call, Global, Stream, read_pickle
-from rankwise.weights.records import EXTRA_STATE, ITEM_SIZES, Chunk, Content, Damaged, Extent, TensorRecord, Unbuilt, check_cover
+from rankwise.weights.records import EXTRA_STATE, ITEM_SIZES, Chunk, Content, Damaged, Extent, TensorRecord, Unbuilt, as_damage, check_cover
 from rankwise.weights.torch_file import read_embedded_value
 from rankwise.weights.zipped import MAX_SMALL_ENTRY
 
 METADATA = ".metadata"
-FORMAT = "torch.distributed.checkpoint"
-_MODULE = FORMAT
+FORMAT = "torch.distributed.checkpoint"  # and the module that all its classes are of
 # torch reads this file with a plain pickle.load, which would run whatever it says
 _HARMLESS = HARMLESS | {
-    *(f"{_MODULE}.metadata.{name}" for name in (
+    *(f"{FORMAT}.metadata.{name}" for name in (
         "Metadata", "MetadataIndex", "TensorStorageMetadata", "BytesStorageMetadata", "ChunkStorageMetadata", "TensorProperties",
         "StorageMeta", "_MEM_FORMAT_ENCODING")),
-    f"{_MODULE}.filesystem._StorageInfo", f"{_MODULE}._fsspec_filesystem._StorageInfo",
+    f"{FORMAT}.filesystem._StorageInfo", f"{FORMAT}._fsspec_filesystem._StorageInfo",
     "pathlib.PosixPath", "pathlib.WindowsPath", "pathlib.Path", "pathlib._local.PosixPath",
     "torch.distributed._shard.sharded_tensor.metadata.TensorProperties",
     "torch.distributed._shard.sharded_tensor.metadata.MEM_FORMAT_ENCODING",
@@ -34,19 +33,16 @@ def read_dcp(folder: Path) -> Content:
     would_run = what_would_run(pickled, _HARMLESS)
     if would_run:
         return Content(FORMAT, {}, (folder / METADATA,), would_run=would_run)
-    try:
+    with as_damage(f"{METADATA} is not what torch.distributed.checkpoint writes"):
         metadata = pickled.value.state
         stored = _stored(folder, metadata["storage_data"])
         paths = metadata.get("planner_data") or {}
         tree: dict[Any, Any] = {}
         for name, entry in metadata["state_dict_metadata"].items():
-            is_tensor = _kind(entry) == "TensorStorageMetadata"
+            is_tensor = isinstance(entry, Call) and str(entry.target) == f"{FORMAT}.metadata.TensorStorageMetadata"
             value = _record(name, entry.state, stored) if is_tensor else _bytes(name, stored)
             _plant(tree, paths.get(name) or (name,), value)
-    except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
-        if isinstance(error, Damaged):
-            raise
-        raise Damaged(f"{METADATA} is not what torch.distributed.checkpoint writes ({type(error).__name__}: {error})") from error
+
     files = dict.fromkeys(extent.path for extent in stored.values())
     return Content(FORMAT, tree, (folder / METADATA, *files))
 
@@ -97,10 +93,6 @@ def _plant(tree: dict[Any, Any], path: Any, value: Any) -> None:
     for step in way:
         tree = tree.setdefault(step, {})
     tree[last] = value
-
-
-def _kind(entry: Any) -> str:
-    return entry.target.name if isinstance(entry, Call) and isinstance(entry.target, Global) else ""
 
 
 def _dtype(properties: Call) -> str:

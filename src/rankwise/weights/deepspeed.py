@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from rankwise.weights.danger import DTENSOR, HARMLESS
-from rankwise.weights.files import beside_folder, map_file, read_small
-from rankwise.weights.records import CheckpointError, Content, Damaged, TensorRecord, Unbuilt, contiguous
+from rankwise.weights.files import beside, map_file, read_small
+from rankwise.weights.records import CheckpointError, Content, Damaged, TensorRecord, Unbuilt, as_damage, contiguous, joined_content
 from rankwise.weights.torch_file import read_torch_zip
 from rankwise.weights.zipped import open_archive
 
@@ -40,7 +40,7 @@ def read_deepspeed(folder: Path) -> Content:
         tag = read_small(folder / LATEST, _MAX_NAME).decode(errors="replace").strip()
         if not tag.isprintable():  # a link to some other file, whose content is nobody's business
             raise Damaged(f"{LATEST} does not hold the name of a step")
-        folder = beside_folder(folder, tag, LATEST)
+        folder = beside(folder, tag, LATEST, is_folder=True)
         files = _state_files(folder)
     _check_parallel(folder, files)
     models, optimizers = _read(files, "model"), _read(files, "optim")
@@ -50,16 +50,10 @@ def read_deepspeed(folder: Path) -> Content:
     if not isinstance(module, dict):
         raise Damaged(f"{models[0].files[0].name} has no weights under 'module'")
     _check_one_step(models, optimizers)
-    try:
+    with as_damage("its states are not what DeepSpeed writes"):
         weights = _consolidated(models, optimizers, module) if optimizers else module
-    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
-        if isinstance(error, Damaged):
-            raise
-        raise Damaged(f"its states are not what DeepSpeed writes ({type(error).__name__}: {error})") from error
     stage = _stage(optimizers)
-    would_run = tuple(dict.fromkeys(line for content in (*models, *optimizers) for line in content.would_run))
-    paths = tuple(path for content in (*models, *optimizers) for path in content.files)
-    return Content(f"DeepSpeed{f' ZeRO-{stage}' if stage else ''}", {"module": weights}, paths, would_run=would_run)
+    return joined_content(f"DeepSpeed{f' ZeRO-{stage}' if stage else ''}", {"module": weights}, [*models, *optimizers])
 
 
 def _state_files(folder: Path) -> dict[tuple[str, int, int], Path]:
@@ -178,10 +172,9 @@ def _of_stage_3(groups: Any, pieces: list[list[TensorRecord]]) -> Iterator[tuple
     """Each parameter is cut into equal pieces, the last one filled up; a rank's groups are one row."""
     ranks, at = len(pieces), 0
     for name, shape in ((name, shape) for shapes in groups for name, shape in shapes.items()):
-        numel = math.prod(shape)
-        share = -(-numel // ranks)
+        share = -(-math.prod(shape) // ranks)
         cuts = [_cut(name, row, at, (share,)) for row in pieces]
-        yield name, _flat(tuple(shape), _trimmed([piece for cut in cuts for piece in (cut.pieces or (cut,))], numel))
+        yield name, _cut(name, [piece for cut in cuts for piece in (cut.pieces or (cut,))], 0, shape)
         at += share
     if any(sum(piece.numel for piece in row) != at for row in pieces):
         raise Damaged("the pieces of a rank have more or fewer numbers than its parts of the parameters")
@@ -192,7 +185,7 @@ def _frozen(models: list[Content], is_stage_3: bool) -> Iterator[tuple[str, Tens
     shapes = models[0].tree.get("frozen_param_shapes") or {}
     for name, shape in shapes.items():
         parts = [content.tree["frozen_param_fragments"][name] for content in (models if is_stage_3 else models[:1])]
-        yield name, _flat(tuple(shape), _trimmed([_as_row(part) for part in parts], math.prod(shape)))
+        yield name, _cut(name, [_as_row(part) for part in parts], 0, shape)
 
 
 def _check_place(name: str, states: list[Any], group: int, at: int, numel: int, row: list[TensorRecord]) -> None:
@@ -218,27 +211,9 @@ def _cut(name: str, row: list[TensorRecord], at: int, shape: Any) -> TensorRecor
         begin += piece.numel
     if sum(piece.numel for piece in found) != numel:
         raise Damaged(f"the pieces end before {name} does")
-    return _flat(tuple(shape), found)
-
-
-def _flat(shape: tuple[int, ...], pieces: list[TensorRecord]) -> TensorRecord:
-    if not pieces:
-        return TensorRecord("float32", shape)
-    if len(pieces) == 1:
-        return replace(pieces[0], shape=shape, strides=contiguous(shape))
-    return TensorRecord(pieces[0].dtype, shape, pieces=tuple(pieces))
-
-
-def _trimmed(pieces: list[TensorRecord], numel: int) -> list[TensorRecord]:
-    """The first so many numbers; what comes behind only filled the last piece up."""
-    if sum(piece.numel for piece in pieces) < numel:
-        raise Damaged("the pieces of a parameter are too short")
-    found, left = [], numel
-    for piece in pieces:
-        if left > 0:
-            found.append(replace(piece, shape=(min(left, piece.numel),)))
-            left -= piece.numel
-    return found
+    if len(found) == 1:
+        return replace(found[0], shape=tuple(shape), strides=contiguous(tuple(shape)))
+    return TensorRecord(found[0].dtype if found else "float32", tuple(shape), pieces=tuple(found))
 
 
 def _flat_pieces(pieces: Any) -> list[TensorRecord]:

@@ -5,22 +5,27 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from rankwise.weights.opcodes import Call, Global
-from rankwise.weights.records import Chunk, Content, Damaged, RankPart, StateDictNode, TensorRecord, check_cover
-
-_MODULES = ("torch.distributed.tensor.DTensor", "torch.distributed._tensor.api.DTensor", "torch.distributed._tensor.DTensor")
+from rankwise.weights.records import Chunk, Content, Damaged, StateDictNode, TensorRecord, check_cover, joined_content
 
 
 def is_dtensor(kind: Any) -> bool:
-    return isinstance(kind, Global) and (str(kind) in _MODULES or (kind.name == "DTensor" and kind.module.startswith("torch.distributed.")))
+    return isinstance(kind, Global) and kind.name == "DTensor" and kind.module.startswith("torch.distributed.")
 
 
-def dtensor_record(shape: tuple[int, ...], state: Any, local: TensorRecord) -> TensorRecord:
+def attributes_of(state: Any) -> Mapping[str, Any]:
+    """What a DTensor was given when it was unpickled: its local tensor among it, and how that was placed."""
+    found = next((part for part in (state if isinstance(state, tuple) else (state,)) if isinstance(part, dict)), None)
+    if found is None:
+        raise Damaged("a DTensor has no attributes")
+    return found
+
+
+def dtensor_record(shape: tuple[int, ...], attributes: Mapping[str, Any], local: TensorRecord) -> TensorRecord:
     """The local tensor, where that is all of it; otherwise a record that knows which part of the whole it is."""
-    spec = _state_of(_attributes(state)["_spec"])
+    spec = _state_of(attributes["_spec"])
     kinds = [(placement.target.name, _state_of(placement).get("dim")) for placement in spec["placements"]]
     if other := [name for name, _ in kinds if name not in ("Replicate", "Shard")]:
         return TensorRecord(local.dtype, shape, unreadable=f"it is a DTensor placed by {other[0]}, whose parts only its ranks can join")
@@ -33,16 +38,13 @@ def dtensor_record(shape: tuple[int, ...], state: Any, local: TensorRecord) -> T
     rank = mesh.get("_rank") if isinstance(mesh.get("_rank"), int) else None
     who = f"rank {rank}'s part" if rank is not None else "one rank's part"
     why = f"it is {who}, {list(local.shape)} of {list(shape)}; give the folder with the files of all ranks"
-    return TensorRecord(local.dtype, shape, unreadable=why, part=RankPart(offsets, local))
+    return TensorRecord(local.dtype, shape, unreadable=why, part=Chunk(offsets, sizes, part=local))
 
 
 def join_ranks(contents: Sequence[Content]) -> Content:
     """One content out of one per rank; Damaged where these are not the files of all ranks of one job."""
     tree = _joined([content.tree for content in contents], "")
-    files: tuple[Path, ...] = tuple(file for content in contents for file in content.files)
-    would_run = tuple(dict.fromkeys(line for content in contents for line in content.would_run))
-    notes = ("plain tensors are those of the first file",)
-    return Content(f"DTensors of {len(contents)} ranks", tree, files, would_run=would_run, notes=notes)
+    return joined_content(f"DTensors of {len(contents)} ranks", tree, contents, notes=("plain tensors are those of the first file",))
 
 
 def has_rank_parts(tree: Any) -> bool:
@@ -67,12 +69,11 @@ def _joined(values: Sequence[Any], name: str) -> Any:
 
 def _whole(name: str, records: list[TensorRecord]) -> TensorRecord:
     """All parts together; a part that several ranks had is taken once."""
-    parts = {record.part.offsets: record.part.record for record in records if record.part is not None}
+    parts = {record.part.offsets: record.part for record in records if record.part is not None}
     if len({(record.dtype, record.shape) for record in records}) > 1 or any(record.part is None for record in records):
         raise Damaged(f"the files of the ranks disagree about {name}")
-    check_cover(name, records[0].shape, [(offsets, part.shape) for offsets, part in parts.items()])
-    chunks = tuple(Chunk(offsets, part.shape, part=part) for offsets, part in parts.items() if part.numel)
-    return replace(records[0], unreadable="", part=None, chunks=chunks)
+    check_cover(name, records[0].shape, [(part.offsets, part.sizes) for part in parts.values()])
+    return replace(records[0], unreadable="", part=None, chunks=tuple(part for part in parts.values() if math.prod(part.sizes)))
 
 
 def _box(
@@ -100,13 +101,6 @@ def _mesh_shape(mesh: Mapping[str, Any]) -> tuple[int, ...]:
         return tuple(math.prod(_state_of(axis)["shape"]) if isinstance(axis, Call) else math.prod(axis) for axis in axes)
     tensor = mesh.get("mesh", mesh.get("_mesh"))
     return tuple(tensor.args[2]) if isinstance(tensor, Call) else ()
-
-
-def _attributes(state: Any) -> Mapping[str, Any]:
-    found = next((part for part in (state if isinstance(state, tuple) else (state,)) if isinstance(part, dict)), None)
-    if found is None:
-        raise Damaged("a DTensor has no attributes")
-    return found
 
 
 def _state_of(value: Any) -> Mapping[str, Any]:

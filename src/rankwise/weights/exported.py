@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rankwise.weights.rebuilding import check_bounds
-from rankwise.weights.records import Content, Damaged, TensorRecord
+from rankwise.weights.records import Content, Damaged, TensorRecord, as_damage
 from rankwise.weights.safetensors_file import parse_json
 from rankwise.weights.zipped import Archive
 
@@ -26,10 +26,8 @@ def read_exported(path: Path, archive: Archive) -> Content:
     entries = parse_json(archive.read(CONFIG), CONFIG).get("config")
     if not isinstance(entries, dict):
         raise Damaged(f"{CONFIG} has no config")
-    try:
+    with as_damage(f"{CONFIG} describes a tensor wrongly"):
         tree: dict[Any, Any] = {name: _record(archive, entry) for name, entry in entries.items()}
-    except (KeyError, TypeError, AttributeError) as error:
-        raise Damaged(f"{CONFIG} describes a tensor wrongly ({type(error).__name__}: {error})") from error
     return Content("torch.export program", tree, (path,), notes=notes)
 
 

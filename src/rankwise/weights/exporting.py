@@ -50,7 +50,9 @@ def export_program(
             program = torch.export.export(model, inputs, dynamic_shapes=_dynamic(inputs) if dynamic_batch else None)
             torch.export.save(program, temporary)
             run = torch.export.load(temporary).module()
-            trials = [inputs, *([_with_one_more_row(inputs)] if dynamic_batch else [])]
+            trials = [inputs]
+            if dynamic_batch:  # with one row more
+                trials.append(tuple(torch.cat([tensor, tensor[:1]]) for tensor in inputs))
             apart = max(largest_difference(model(*trial), run(*trial), tolerance) for trial in trials)
             model_ms, program_ms = _timed(lambda: model(*inputs), lambda: run(*inputs))
         os.chmod(temporary, 0o644)
@@ -109,10 +111,6 @@ def _dynamic(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
                 "--dynamic-batch wants tensors whose first dimension is at least 2", why="torch.export takes 0 and 1 as constants"
             )
     return tuple({0: batch} for _ in inputs)
-
-
-def _with_one_more_row(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(torch.cat([tensor, tensor[:1]]) for tensor in inputs)
 
 
 def largest_difference(expected: Any, got: Any, tolerance: float | None) -> float:

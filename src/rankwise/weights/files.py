@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import mmap
 import os
 import stat
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from rankwise.errors import UnreadableInput
 from rankwise.weights.records import CheckpointError, Damaged
@@ -52,36 +53,19 @@ def unreadable(path: Path | str, error: OSError) -> UnreadableInput:
     return UnreadableInput(f"{path} cannot be read", why=error.strerror or str(error), next=_NEXT)
 
 
-def beside(folder: Path, name: Any, named_by: str) -> Path:
-    """The file `name` in `folder`. A name that leads anywhere else is refused: who wrote the index does not choose what we open."""
-    path = _below(folder, name, named_by)
-    if not path.is_file():
-        raise CheckpointError(
-            "RW736", f"{named_by} names {name}, which is not there", why=f"looked in {folder}", next=("copy all files of the checkpoint",)
-        )
-    return path
-
-
-def beside_folder(folder: Path, name: str, named_by: str) -> Path:
-    """The same for a folder in it."""
-    path = _below(folder, name, named_by)
-    if not path.is_dir():
-        summary = f"{named_by} names {name}, which is not there"
-        raise CheckpointError("RW736", summary, why=f"looked in {folder}", next=("copy all of the checkpoint",))
-    return path
-
-
-def _below(folder: Path, name: Any, named_by: str) -> Path:
+def beside(folder: Path, name: Any, named_by: str, is_folder: bool = False) -> Path:
+    """What is called `name` in `folder`. A name that leads anywhere else is refused: who wrote the index does not choose what we open."""
     if not isinstance(name, str) or not name or name in (".", "..") or "\0" in name or "/" in name or "\\" in name:
-        raise CheckpointError(
-            "RW736",
-            f"{named_by} names {str(name)[:200]!r}, which is not beside it",
-            why="the parts of a checkpoint lie in its own folder",
-        )
-    return folder / name
+        summary = f"{named_by} names {str(name)[:200]!r}, which is not beside it"
+        raise CheckpointError("RW736", summary, why="the parts of a checkpoint lie in its own folder")
+    path = folder / name
+    if not (path.is_dir() if is_folder else path.is_file()):
+        summary = f"{named_by} names {name}, which is not there"
+        raise CheckpointError("RW736", summary, why=f"looked in {folder}", next=("copy all files of the checkpoint",))
+    return path
 
 
-class Window:
+class Window(io.RawIOBase):
     """A part of a mapped file that reads like a file of its own, for zipfile: DCP keeps whole archives inside its files."""
 
     def __init__(self, data: Any, start: int, length: int) -> None:
@@ -89,12 +73,12 @@ class Window:
             raise Damaged(f"bytes {start:,} to {start + length:,} are declared, the file has {len(data):,}")
         self._data, self._start, self._length, self._at = data, start, length, 0
 
-    def read(self, count: int = -1) -> bytes:
-        left = max(self._length - self._at, 0)
-        count = left if count is None or count < 0 else min(count, left)
+    def readinto(self, buffer: Any) -> int:
+        count = max(0, min(len(buffer), self._length - self._at))
         begin = self._start + self._at
+        buffer[:count] = self._data[begin : begin + count]
         self._at += count
-        return bytes(self._data[begin : begin + count])
+        return count
 
     def seek(self, offset: int, whence: int = 0) -> int:
         self._at = (0, self._at, self._length)[whence] + offset
@@ -102,12 +86,5 @@ class Window:
             raise OSError("before the start")
         return self._at
 
-    def tell(self) -> int:
-        return self._at
-
     def seekable(self) -> bool:
         return True
-
-
-def as_binary(window: Window) -> BinaryIO:
-    return window  # type: ignore[return-value]  # what zipfile uses of one is all there

@@ -178,7 +178,8 @@ class Target:
         if choice.fit.handed is not None:
             return  # the model's own loading says what it left
         kept = {**dict(self._model.named_parameters(remove_duplicate=False)), **dict(self._model.named_buffers(remove_duplicate=False))}
-        left = [name for name, tensor in kept.items() if tensor.is_meta and name not in choice.fit.pairs and not _is_counter(name, choice)]
+        counters = {name for name in choice.fit.left_alone if name.endswith("num_batches_tracked")}
+        left = [name for name, tensor in kept.items() if tensor.is_meta and name not in choice.fit.pairs and name not in counters]
         if left:
             raise _left_on_meta(left)
 
@@ -195,10 +196,6 @@ def _is_finite(tensor: Any) -> bool:
         return True
     wide = tensor.float() if tensor.itemsize == 1 else tensor  # float8 knows no isfinite
     return bool(wide.isfinite().all())
-
-
-def _is_counter(name: str, choice: Choice) -> bool:
-    return name in choice.fit.left_alone and name.endswith("num_batches_tracked")
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:

@@ -7,19 +7,17 @@ from typing import Any
 
 from rankwise.weights.checkpoint import open_checkpoint
 from rankwise.weights.names import wrappers_in
-from rankwise.weights.records import Content, TensorRecord
+from rankwise.weights.records import TensorRecord
 from rankwise.weights.state_dicts import StateDict, find_state_dicts, looks_like
 
 
 def inspect_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Names, shapes, dtypes, sizes, prefixes, and what it looks like."""
-    return describe(path, open_checkpoint(path))
-
-
-def describe(path: str | os.PathLike[str], content: Content) -> dict[str, Any]:
+    content = open_checkpoint(path)
     states = find_state_dicts(content)
-    leaves = [state for state in states if not any(_is_below(other, state) for other in states) and not state.is_for_training]
-    training = [state for state in states if state.is_for_training and not any(_is_inside(state, other) for other in states)]
+    leaves = [state for state in states if not state.is_for_training and not _is_only_around_others(state, states)]
+    training = [state for state in states if state.is_for_training]
+    whole = [state for state in training if not any(other.is_around(state) for other in training)]
     return {
         "path": os.fspath(path),
         "format": content.format,
@@ -28,7 +26,7 @@ def describe(path: str | os.PathLike[str], content: Content) -> dict[str, Any]:
         "top_level": {
             str(key): _value_text(value) for key, value in list(content.tree.items())[:200] if not isinstance(value, TensorRecord)
         },
-        "weights": [_describe_state(state) for state in (*leaves, *training)],
+        "weights": [_describe_state(state) for state in (*leaves, *whole)],
         "would_run": list(content.would_run),
         "notes": list(content.notes),
     }
@@ -48,25 +46,16 @@ def _describe_state(state: StateDict) -> dict[str, Any]:
 
 def _describe_tensor(name: str, record: TensorRecord, first: dict[Any, str]) -> dict[str, Any]:
     entry: dict[str, Any] = {"name": name, "dtype": record.dtype, "shape": list(record.shape), "bytes": record.nbytes}
-    if record.storage is not None and record.numel:
-        same = first.setdefault((record.storage, record.first, record.strides, record.shape, record.dtype), name)
-        if same != name:
-            entry["same_as"] = same
+    if record.place is not None and (same := first.setdefault(record.place, name)) != name:
+        entry["same_as"] = same
     if record.unreadable:
         entry["unreadable"] = record.unreadable
     return entry
 
 
-def _is_below(inner: StateDict, outer: StateDict) -> bool:
-    """Whether `outer` is only the dictionary around `inner` and has no tensor of its own."""
-    depth = len(outer.key)
-    return len(inner.key) > depth and inner.key[:depth] == outer.key and not any("." not in name for name in outer.tensors)
-
-
-def _is_inside(inner: StateDict, outer: StateDict) -> bool:
-    """Whether `inner` is one of the many small dictionaries an optimizer's state is made of."""
-    depth = len(outer.key)
-    return outer.is_for_training and len(inner.key) > depth and inner.key[:depth] == outer.key
+def _is_only_around_others(state: StateDict, states: list[StateDict]) -> bool:
+    """Whether it is the dictionary around another, and has no tensor of its own."""
+    return all("." in name for name in state.tensors) and any(state.is_around(other) for other in states)
 
 
 def _value_text(value: Any) -> str:

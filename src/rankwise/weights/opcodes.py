@@ -55,8 +55,8 @@ class Pickled:
 class Stream:
     """Bytes as pickletools wants them; a string longer than MAX_READ, or than what is left, is damage and not an allocation."""
 
-    def __init__(self, data: Any, start: int = 0, end: int | None = None) -> None:
-        self._data, self._at, self._end = data, start, len(data) if end is None else end
+    def __init__(self, data: Any) -> None:
+        self._data, self._at, self._end = data, 0, len(data)
 
     def tell(self) -> int:
         return self._at
@@ -146,7 +146,7 @@ class _Machine:
     def set_items(self, pairs: list[Any]) -> None:
         target = self.stack[-1]
         if isinstance(target, dict):
-            target.update(zip(pairs[::2], pairs[1::2], strict=True))
+            target.update(_dict_of(pairs))
         elif isinstance(target, Call):
             target.items += pairs
         else:
@@ -195,6 +195,14 @@ def _memoize(machine: _Machine, argument: Any) -> None:
     machine.memo[len(machine.memo) if argument is None else int(argument)] = machine.stack[-1]
 
 
+def _recall(machine: _Machine, argument: Any) -> None:
+    machine.stack.append(machine.memo[int(argument)])
+
+
+def _extension(machine: _Machine, code: Any) -> None:
+    machine.stack.append(machine.ask_import("copyreg extension", code))
+
+
 _PUSH_ARGUMENT = {
     "INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT",
     "STRING", "BINSTRING", "SHORT_BINSTRING", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8",
@@ -209,13 +217,9 @@ _STEPS: dict[str, Callable[[_Machine, Any], None]] = {
     "POP": lambda m, _: m.pop(1).clear(),
     "POP_MARK": lambda m, _: m.since_mark().clear(),
     "DUP": lambda m, _: m.stack.append(m.stack[-1]),
-    "PUT": _memoize,
-    "BINPUT": _memoize,
-    "LONG_BINPUT": _memoize,
-    "MEMOIZE": lambda m, _: _memoize(m, None),
-    "GET": lambda m, key: m.stack.append(m.memo[int(key)]),
-    "BINGET": lambda m, key: m.stack.append(m.memo[int(key)]),
-    "LONG_BINGET": lambda m, key: m.stack.append(m.memo[int(key)]),
+    **dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"), _memoize),
+    **dict.fromkeys(("GET", "BINGET", "LONG_BINGET"), _recall),
+    **dict.fromkeys(("EXT1", "EXT2", "EXT4"), _extension),
     "DICT": lambda m, _: m.stack.append(_dict_of(m.since_mark())),
     "LIST": lambda m, _: m.stack.append(m.since_mark()),
     "TUPLE": lambda m, _: m.stack.append(tuple(m.since_mark())),
@@ -230,9 +234,6 @@ _STEPS: dict[str, Callable[[_Machine, Any], None]] = {
     "ADDITEMS": lambda m, _: m.extend(m.since_mark()),
     "GLOBAL": lambda m, text: m.stack.append(m.ask_import(*text.split(" ", 1))),
     "STACK_GLOBAL": lambda m, _: m.stack.append(m.ask_import(*m.pop(2))),
-    "EXT1": lambda m, code: m.stack.append(m.ask_import("copyreg extension", code)),
-    "EXT2": lambda m, code: m.stack.append(m.ask_import("copyreg extension", code)),
-    "EXT4": lambda m, code: m.stack.append(m.ask_import("copyreg extension", code)),
     "REDUCE": _reduce,
     "NEWOBJ": _reduce,
     "NEWOBJ_EX": _newobj_ex,

@@ -138,14 +138,10 @@ class Snapshot:
         if isinstance(value, torch.Tensor):
             self._tensors.setdefault(id(value), (value, value.data, value.requires_grad))
         elif isinstance(value, (dict, list, set, deque)) and id(value) not in self._containers:
-            self._containers[id(value)] = (value, type(value)(value) if type(value) in (list, set, deque) else _plain_copy(value))
-            for inside in list(value.values() if isinstance(value, dict) else value):
+            content = dict(value) if isinstance(value, dict) else list(value)  # plain ones: another class may want other arguments
+            self._containers[id(value)] = (value, content)
+            for inside in content.values() if isinstance(content, dict) else content:
                 self._keep(inside)
         elif isinstance(value, tuple):
             for inside in value:
                 self._keep(inside)
-
-
-def _plain_copy(value: Any) -> Any:
-    """The content of a container of any class, as a plain one: its class may want other arguments."""
-    return dict(value) if isinstance(value, dict) else list(value)

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from rankwise.weights.dtensor import dtensor_record, is_dtensor
+from rankwise.weights.dtensor import attributes_of, dtensor_record, is_dtensor
 from rankwise.weights.opcodes import Call, Global, Persistent
-from rankwise.weights.records import ITEM_SIZES, Damaged, Extent, StateDictNode, TensorRecord, Unbuilt
+from rankwise.weights.records import ITEM_SIZES, Damaged, Extent, StateDictNode, TensorRecord, Unbuilt, as_damage
 
 STORAGE_DTYPES = {
     "DoubleStorage": "float64", "FloatStorage": "float32", "HalfStorage": "float16", "BFloat16Storage": "bfloat16",
@@ -79,7 +79,7 @@ class _Rebuilder:
         """The record of a tensor; Unbuilt for a call that makes none."""
         name = str(call.target)
         args = call.args
-        try:
+        with as_damage(f"a tensor is described wrongly: {name[:80]}"):
             if name in ("torch._utils._rebuild_parameter", "torch._utils._rebuild_parameter_with_state"):
                 return self.tensor(args[0])
             if name == "torch._tensor._rebuild_from_type_v2" and is_dtensor(args[1]):
@@ -93,17 +93,12 @@ class _Rebuilder:
             if name.startswith("torch._utils._rebuild_"):
                 kind = name.removeprefix("torch._utils._rebuild_").replace("_", " ")
                 return TensorRecord("unknown", (), unreadable=f"it is a {kind}, which has no plain storage")
-        except Damaged:
-            raise
-        except (LookupError, TypeError, AttributeError, ValueError, StopIteration) as error:
-            raise Damaged(f"a tensor is described wrongly ({name}: {error})") from error
         return Unbuilt(name[:80])
 
     def _dtensor(self, args: tuple[Any, ...], state: Any) -> Any:
-        _, _, shape, *_ = args
-        local = next(part["_local_tensor"] for part in (state if isinstance(state, tuple) else (state,)) if isinstance(part, dict))
-        record = self.tensor(local)
-        return dtensor_record(_sizes(shape), state, record) if isinstance(record, TensorRecord) and not record.unreadable else record
+        attributes = attributes_of(state)
+        local = self.tensor(attributes["_local_tensor"])
+        return dtensor_record(_sizes(args[2]), attributes, local) if isinstance(local, TensorRecord) and not local.unreadable else local
 
     def _strided(self, args: tuple[Any, ...], dtype_name: Any, flags: Any) -> TensorRecord:
         reference, first, shape, strides = args[:4]

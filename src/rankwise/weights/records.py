@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,17 @@ _MAX_BOXES = 100_000
 
 class Damaged(ValueError):
     """The bytes contradict themselves or each other; the text says how."""
+
+
+@contextmanager
+def as_damage(what: str) -> Iterator[None]:
+    """Whatever a wrong description raises while it is read, as Damaged: `what` it is, and the error."""
+    try:
+        yield
+    except Damaged:
+        raise
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        raise Damaged(f"{what} ({type(error).__name__}: {error})") from error
 
 
 class CheckpointError(RankwiseError):
@@ -66,7 +78,7 @@ class TensorRecord:
     strides: tuple[int, ...] = ()  # in elements, like torch's
     chunks: tuple[Chunk, ...] = ()
     pieces: tuple[TensorRecord, ...] = ()  # flat ones, whose elements follow each other
-    part: RankPart | None = None  # what one rank had of it; the whole is in no single file
+    part: Chunk | None = None  # what one rank had of it; the whole is in no single file
     unreadable: str = ""  # why its elements cannot be had, for kinds that have no plain storage
 
     @property
@@ -77,22 +89,14 @@ class TensorRecord:
     def nbytes(self) -> int:
         return self.numel * ITEM_SIZES.get(self.dtype, 0)
 
+    @property
+    def place(self) -> tuple[Any, ...] | None:
+        """The same for two names of one tensor; None without a storage of its own."""
+        return (self.storage, self.first, self.strides, self.shape, self.dtype) if self.storage and self.numel else None
+
     def shares_all_with(self, other: TensorRecord) -> bool:
         """The very same elements: two names of one tensor."""
-        return (
-            self.storage is not None
-            and self.numel > 0
-            and (self.storage, self.first, self.strides, self.shape, self.dtype)
-            == (other.storage, other.first, other.strides, other.shape, other.dtype)
-        )
-
-
-@dataclass(frozen=True)
-class RankPart:
-    """A box of a tensor, and where in the whole it begins."""
-
-    offsets: tuple[int, ...]
-    record: TensorRecord
+        return self.place is not None and self.place == other.place
 
 
 class StateDictNode(dict[Any, Any]):
@@ -129,6 +133,13 @@ class Content:
     aliases: dict[str, str] = field(default_factory=dict)  # names left out because another name is the same tensor
     notes: tuple[str, ...] = ()
     would_run: tuple[str, ...] = ()  # what an unpickler would have executed
+
+
+def joined_content(format: str, tree: dict[Any, Any], contents: Sequence[Content], **more: Any) -> Content:
+    """One content that was made of several."""
+    files = tuple(file for content in contents for file in content.files)
+    would_run = tuple(dict.fromkeys(line for content in contents for line in content.would_run))
+    return Content(format, tree, files, would_run=would_run, **more)
 
 
 def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:

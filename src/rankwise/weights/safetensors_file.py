@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rankwise.weights.files import beside, map_file, read_small
-from rankwise.weights.records import ITEM_SIZES, Content, Damaged, Extent, StateDictNode, TensorRecord, contiguous
+from rankwise.weights.records import (
+    ITEM_SIZES,
+    Content,
+    Damaged,
+    Extent,
+    StateDictNode,
+    TensorRecord,
+    as_damage,
+    contiguous,
+    joined_content,
+)
 
 MAX_HEADER = 100_000_000  # the format's own limit
 CRC_KEY = "rankwise.crc32"  # in the header's __metadata__: {name: CRC-32 in hexadecimal}, because the format itself has no checksum
@@ -19,6 +30,20 @@ DTYPES = {
     "I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8", "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8",
     "BOOL": "bool", "C64": "complex64",
 }  # fmt: skip
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+def header_of(tensors: Mapping[str, tuple[str, tuple[int, ...]]], metadata: Mapping[str, str] | None = None) -> bytes:
+    """What stands in front of the tensors (dtype and shape by name), which follow in this order."""
+    entries: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
+    at = 0
+    for name, (dtype, shape) in tensors.items():
+        end = at + math.prod(shape) * ITEM_SIZES[dtype]
+        entries[name] = {"dtype": NAMES[dtype], "shape": list(shape), "data_offsets": [at, end]}
+        at = end
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
 
 
 def read_safetensors(path: Path, data: Any | None = None) -> Content:
@@ -43,8 +68,7 @@ def read_safetensors(path: Path, data: Any | None = None) -> Content:
 
 def read_index(path: Path) -> Content:
     """Several files, by the index that says which tensor is in which: HuggingFace's model.safetensors.index.json."""
-    index = parse_json(read_small(path, MAX_HEADER), path.name)
-    weight_map = index.get("weight_map")
+    weight_map = parse_json(read_small(path, MAX_HEADER), path.name).get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
         raise Damaged(f"{path.name} has no weight_map from names to files")
     contents = {shard: _read_shard(beside(path.parent, shard, path.name)) for shard in dict.fromkeys(weight_map.values())}
@@ -56,9 +80,8 @@ def read_index(path: Path) -> Content:
         records[name] = record
     aliases = {name: kept for content in contents.values() for name, kept in content.aliases.items() if name not in records}
     kinds = {content.format for content in contents.values()}
-    would_run = tuple(line for content in contents.values() for line in content.would_run)
-    files = (path, *(file for content in contents.values() for file in content.files))
-    return Content(f"sharded {' and '.join(sorted(kinds)) or 'safetensors'}", records, files, aliases, would_run=would_run)
+    index = Content("index", {}, (path,))
+    return joined_content(f"sharded {' and '.join(sorted(kinds)) or 'safetensors'}", records, [index, *contents.values()], aliases=aliases)
 
 
 def _read_shard(path: Path) -> Content:
@@ -76,13 +99,11 @@ def _read_shard(path: Path) -> Content:
 
 
 def _record(path: Path, name: str, entry: Any, start: int, size: int, crc: int | None) -> TensorRecord:
-    try:
+    with as_damage(f"its header describes {name[:100]!r} wrongly"):
         dtype = DTYPES[entry["dtype"]]
         shape = tuple(entry["shape"])
         begin, end = entry["data_offsets"]
         is_valid = all(type(number) is int and number >= 0 for number in (*shape, begin, end)) and begin <= end
-    except (KeyError, TypeError, ValueError) as error:
-        raise Damaged(f"its header describes {name[:100]!r} wrongly ({type(error).__name__}: {error})") from error
     if not is_valid or math.prod(shape) * ITEM_SIZES[dtype] != end - begin:
         raise Damaged(f"{name[:100]!r} is declared as {dtype}{list(shape)[:16]} in bytes {begin} to {end}, which is not its size")
     if start + end > size:

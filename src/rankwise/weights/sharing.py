@@ -33,8 +33,11 @@ def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether both have the same shape, dtype and bits; NaN is equal to the same NaN, and 0.0 is not -0.0."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
-    flat = [tensor.detach().cpu().contiguous().reshape(-1) for tensor in (one, other)]
-    return one.numel() == 0 or torch.equal(flat[0].view(torch.uint8), flat[1].view(torch.uint8))
+    return torch.equal(bytes_of(one), bytes_of(other))
+
+
+def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
 
 
 def check_overlaps(tensors: Mapping[str, torch.Tensor], read: Read, path: str) -> None:

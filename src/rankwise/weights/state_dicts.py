@@ -135,33 +135,33 @@ class _Walk:
     def state_dict(self, key: tuple[str, ...], node: dict[Any, Any], is_training: bool) -> StateDict:
         tensors: dict[str, TensorRecord] = {}
         extra: dict[str, Any] = {}
+        notes: dict[str, dict[str, Any]] = {}
         doubled = []
-        for name, value in self._leaves(node, is_training):
+        for name, value in self._leaves(node, is_training, notes):
             if not isinstance(value, TensorRecord):
                 extra[name] = value
             elif tensors.setdefault(name, value) is not value and not value.shares_all_with(tensors[name]):
                 doubled.append(name)  # {"a": {"w": …}, "a.w": …}
-        return StateDict(key, tensors, extra, is_training, tuple(doubled), dict(self._notes(node, is_training)))
+        return StateDict(key, tensors, extra, is_training, tuple(doubled), notes)
 
-    def _notes(self, node: dict[Any, Any], is_training: bool, prefix: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-        """What was noted about the modules below, by their names from here."""
-        if isinstance(node, StateDictNode):
-            yield from ((f"{prefix}{name}".rstrip("."), about) for name, about in node.notes.items())
-        for name, value in node.items():
-            if (branch := self._branch(name, value)) is not None and (is_training or not self._is_training(name, branch, node)):
-                yield from self._notes(branch, is_training, f"{prefix}{name}.")
-
-    def _leaves(self, node: dict[Any, Any], is_training: bool, prefix: str = "") -> Iterator[tuple[str, Any]]:
-        """Tensors and extra state below, without the training state where it is not that itself."""
+    def _leaves(self, node: dict[Any, Any], is_training: bool, notes: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+        """Tensors and extra state below, without the training state where it is not that itself; what was noted about modules is added
+        to `notes`, by their names from here."""
         self._count()
+        if isinstance(node, StateDictNode):
+            notes |= {f"{prefix}{name}".rstrip("."): about for name, about in node.notes.items()}
         for name, value in node.items():
             if isinstance(value, TensorRecord) or str(name).endswith(EXTRA_STATE):
                 yield f"{prefix}{name}", value
             elif (branch := self._branch(name, value)) is not None and (is_training or not self._is_training(name, branch, node)):
-                yield from self._leaves(branch, is_training, f"{prefix}{name}.")
+                yield from self._leaves(branch, is_training, notes, f"{prefix}{name}.")
 
-    def _is_training(self, name: Any, value: dict[Any, Any], node: dict[Any, Any]) -> bool:
-        return is_training_state(name, value, node, self._own)
+    def _is_training(self, name: Any, value: dict[Any, Any], siblings: dict[Any, Any]) -> bool:
+        """By its key, what is in it, and what is beside it. What is called like a part of the model is that part, whatever the word means
+        elsewhere."""
+        is_optimizer = "param_groups" in value and "state" in value
+        is_lightnings = str(name) in _LIGHTNING and "pytorch-lightning_version" in siblings
+        return is_optimizer or is_lightnings or (is_training_key(name) and str(name) not in self._own)
 
     def _branch(self, name: Any, value: Any) -> dict[Any, Any] | None:
         """The value as a dictionary with tensors below it, if it is one; a list is by its indices. Extra state is its module's affair."""
@@ -208,13 +208,3 @@ def is_training_key(key: Any) -> bool:
     while words and (words[-1] in _FILLERS or len(words[-1]) == 1):  # adam_m, momentum_state_dict
         words = words[:-1]
     return any(words[-len(ending) :] == ending for ending in (*_MOMENTS, *_ABOUT_WEIGHTS))
-
-
-def is_training_state(key: Any, value: Any, siblings: Any, own: Collection[str]) -> bool:
-    """The same of a dictionary in a checkpoint, by what is in it and beside it too.
-
-    A dictionary called like a part of the model (`own`) is that part, whatever the word means elsewhere.
-    """
-    is_optimizer = isinstance(value, dict) and "param_groups" in value and "state" in value
-    is_lightnings = str(key) in _LIGHTNING and "pytorch-lightning_version" in siblings
-    return is_optimizer or is_lightnings or (is_training_key(key) and str(key) not in own)

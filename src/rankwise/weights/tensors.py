@@ -158,9 +158,8 @@ def _lost(part: torch.Tensor, narrow: torch.Tensor) -> torch.Tensor:
         return narrow.isfinite() != part.isfinite()
     kind = torch.finfo(narrow.dtype)
     before, after = part.to(torch.float64), narrow.to(torch.float64)  # float8 knows neither isfinite nor a difference
-    is_other = (before.abs() > kind.smallest_normal) & (
-        (after - before).abs() > kind.eps * before.abs()
-    )  # 1e6 becomes 448, or -1 becomes 1
+    is_off = (after - before).abs() > kind.eps * before.abs()  # 1e6 becomes 448, or -1 becomes 1
+    is_other = is_off & (before.abs() > kind.smallest_normal)
     return (after.isfinite() != before.isfinite()) | is_other
 
 

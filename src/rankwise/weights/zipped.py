@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rankwise.weights.files import Window, as_binary
+from rankwise.weights.files import Window
 from rankwise.weights.records import CheckpointError, Damaged, Extent
 
 MAX_SMALL_ENTRY = 256 << 20  # of the entries that are read whole: pickles and JSON
@@ -29,13 +29,9 @@ class Archive:
         if extent.nbytes > MAX_SMALL_ENTRY:
             raise Damaged(f"{name} has {extent.nbytes:,} bytes, where at most {MAX_SMALL_ENTRY:,} are sensible")
         content = bytes(self.data[extent.offset : extent.offset + extent.nbytes])
-        check_crc(content, extent.crc, name)
+        if extent.crc is not None and zlib.crc32(content) != extent.crc:
+            raise Damaged(f"the bytes of {name} are not what was written: their CRC-32 differs")
         return content
-
-
-def check_crc(content: Any, crc: int | None, name: str) -> None:
-    if crc is not None and zlib.crc32(content) != crc:
-        raise Damaged(f"the bytes of {name} are not what was written: their CRC-32 differs")
 
 
 def open_archive(path: Path, data: Any, start: int = 0, length: int | None = None) -> Archive:
@@ -43,7 +39,7 @@ def open_archive(path: Path, data: Any, start: int = 0, length: int | None = Non
     length = len(data) - start if length is None else length
     window = Window(data, start, length)
     try:
-        with zipfile.ZipFile(as_binary(window)) as archive:
+        with zipfile.ZipFile(window) as archive:
             infos = archive.infolist()
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, EOFError, IndexError, OverflowError) as error:
         raise Damaged(f"its directory of entries cannot be read ({error})") from error
@@ -57,7 +53,7 @@ def open_archive(path: Path, data: Any, start: int = 0, length: int | None = Non
         name = info.filename.partition("/")[2] or info.filename
         if name in entries:
             raise Damaged(f"two entries are called {name}")
-        entries[name] = _extent(path, data, start, length, info)
+        entries[name] = _extent(path, window, start, length, info)
     return Archive(data, entries)
 
 
@@ -70,12 +66,11 @@ def _check_is_no_program(path: Path, names: set[str]) -> None:
         )
 
 
-def _extent(path: Path, data: Any, start: int, length: int, info: zipfile.ZipInfo) -> Extent:
+def _extent(path: Path, window: Window, start: int, length: int, info: zipfile.ZipInfo) -> Extent:
     if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size:
         raise Damaged(f"{info.filename} is compressed to {info.compress_size:,} of {info.file_size:,} bytes; torch.save never compresses")
-    header = Window(data, start, length)
-    header.seek(info.header_offset)
-    fixed = header.read(_LOCAL_HEADER)
+    window.seek(info.header_offset)
+    fixed = window.read(_LOCAL_HEADER) or b""
     if len(fixed) < _LOCAL_HEADER or fixed[:4] != b"PK\x03\x04":
         raise Damaged(f"{info.filename} is not where the directory says")
     begin = info.header_offset + _LOCAL_HEADER + int.from_bytes(fixed[26:28], "little") + int.from_bytes(fixed[28:30], "little")

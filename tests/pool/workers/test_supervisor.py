@@ -25,7 +25,7 @@ from rankwise.pool.schedule.state import Holding, WorkerState  # noqa: E402
 from rankwise.pool.schedule.tasks import Task  # noqa: E402
 from rankwise.pool.workers.runner import is_out_of_memory  # noqa: E402
 from rankwise.pool.workers.supervisor import OomWatch, Supervisor  # noqa: E402
-from rankwise.weights import load_weights  # noqa: E402
+from rankwise.weights.loading import load_weights  # noqa: E402
 from tests.pool.models import CRASH, EXIT, HANG, KILL, RAISE, TOO_MUCH, Carrying, Odd, linear  # noqa: E402
 from tests.pool.schedule.test_scheduler import state  # noqa: E402
 

@@ -9,24 +9,22 @@ from typing import Any
 
 from rankwise.offline.addresses import Address, Place
 from rankwise.offline.batches import Batch, Selection
-from rankwise.offline.format import Format, Parts
+from rankwise.offline.format import Format, Parts, Source
 from rankwise.offline.identity import file_identity
 from rankwise.offline.lazy import pa
 from rankwise.offline.table_reading import batches_of_tables, chosen_of, rows_from
 from rankwise.offline.table_writing import arrow_errors_as_findings, tables_of
 
 
-class ArrowSource:
+class ArrowSource(Source):
     """The file is mapped, so a batch is read when it is used."""
-
-    is_recognisable = True
 
     def __init__(self, path: Place, selection: Selection) -> None:
         self._path = path
         with _open(path) as reader:
             self._chosen = chosen_of(reader.schema, selection, path)
             # from the headers of the record batches; a stream would have to be read, and old versions of pyarrow cannot tell
-            self.total: int | None = int(reader.count_rows()) if hasattr(reader, "count_rows") else None
+            self.total = int(reader.count_rows()) if hasattr(reader, "count_rows") else None
         self.identity = file_identity(path)
 
     def batches(self, size: int, first_row: int = 0, position: int | None = None) -> Iterator[Batch]:

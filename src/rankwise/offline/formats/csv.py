@@ -6,6 +6,7 @@ import codecs
 import csv
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,11 @@ import numpy as np
 
 from rankwise.errors import UnreadableInput
 from rankwise.offline.addresses import Place
-from rankwise.offline.batches import Batch, Column, Row, Selection
+from rankwise.offline.batches import Column, Row, Selection
 from rankwise.offline.format import Format, Parts
 from rankwise.offline.identity import file_identity
 from rankwise.offline.parts import column_names
-from rankwise.offline.text_lines import MAX_LINE, TOO_LONG, entries, gathered, json_text, lines_of, plain_rows
+from rankwise.offline.text_lines import MAX_LINE, TOO_LONG, LinesSource, entries, json_text, lines_of, plain_rows
 from rankwise.offline.values import is_utf8
 from rankwise.offline.workspace import PredictError
 
@@ -28,10 +29,8 @@ _BARE_CR = "\ud800"  # stands for a \r within a line, which the csv module refus
 Fields = list[str] | Row  # of one record, or the row it has to be
 
 
-class CsvSource:
+class CsvSource(LinesSource):
     """Rows under a header line; `.tsv` has tabs. Only the columns that are wanted are looked at, and what is kept stays text."""
-
-    is_recognisable = True
 
     def __init__(self, path: Place, selection: Selection) -> None:
         self._path = path
@@ -50,12 +49,7 @@ class CsvSource:
         places = {name: at for at, name in enumerate(header)}
         self._at = {name: places[name] for part in self._chosen for name in part}
         self._kinds = self._find_kinds()
-        self.total: int | None = None
         self.identity = file_identity(path)
-
-    def batches(self, size: int, first_row: int = 0, position: int | None = None) -> Iterator[Batch]:
-        rows = self._rows(position) if position is not None else islice(self._rows(self._start), first_row, None)
-        return gathered(rows, size, first_row, self._chosen)
 
     def _rows(self, position: int) -> Iterator[tuple[Row, int]]:
         for fields, end in self._records(position):
@@ -186,43 +180,30 @@ class _TooLong(Exception):
 def _kind_of(texts: list[str]) -> Callable[[str], object]:
     """Numbers, if most of the fields that are filled are; the others are bad rows then."""
     filled = [text for text in texts if text]
-    whole, numbers = (sum(_is_a(kind, text) for text in filled) for kind in (_whole, _float))
-    if 2 * numbers <= len(filled):
+    numbers: list[int | float] = []
+    for text in filled:
+        with suppress(ValueError):
+            numbers.append(_number(text))
+    if 2 * len(numbers) <= len(filled):
         return str
-    return _whole_if_it_can if whole == numbers else _float
+    return _number if all(isinstance(number, int) for number in numbers) else _float
 
 
-def _whole_if_it_can(text: str) -> int | float:
+def _number(text: str) -> int | float:
+    """An integer where it can be one of 64 bits."""
+    number = _float(text)
     try:
-        return _whole(text)
+        whole = int(text)
     except ValueError:
-        return _float(text)
-
-
-def _whole(text: str) -> int:
-    number = int(_checked(text))
-    if not -(1 << 63) <= number < 1 << 63:
-        raise ValueError("more than 64 bits")
-    return number
+        return number
+    return whole if -(1 << 63) <= whole < 1 << 63 else number
 
 
 def _float(text: str) -> float:
-    return float(_checked(text))
-
-
-def _checked(text: str) -> str:
     """Python takes 2024_01 and digits of all scripts for numbers."""
     if "_" in text or not text.isascii():
         raise ValueError("not a number as files have them")
-    return text
-
-
-def _is_a(kind: Callable[[str], object], text: str) -> bool:
-    try:
-        kind(text)
-    except ValueError:
-        return False
-    return True
+    return float(text)
 
 
 def write_csv(parts: Parts, total: int, path: Path) -> None:

@@ -13,7 +13,7 @@ from rankwise.errors import UnreadableInput
 from rankwise.offline.addresses import Address, Place
 from rankwise.offline.batches import FILE_COLUMN, Batch, Column, Selection, is_arrow
 from rankwise.offline.columns import is_number, is_tensors, tensors
-from rankwise.offline.format import Format, Parts
+from rankwise.offline.format import Format, Parts, Source
 from rankwise.offline.identity import folder_identity
 from rankwise.offline.lazy import pa
 from rankwise.offline.parts import column_names
@@ -22,17 +22,15 @@ from rankwise.offline.values import is_utf8
 from rankwise.offline.workspace import PredictError
 
 
-class FolderSource:
+class FolderSource(Source):
     """All files below the folder; those whose name begins with a dot are left out."""
-
-    is_recognisable = True
 
     def __init__(self, path: Place, selection: Selection) -> None:
         self._path = path if isinstance(path, Address) else path.resolve()
         self._names = sorted(_files_below(self._path))
         if not self._names:
             raise UnreadableInput(f"there is no file in {path}")
-        self.total: int | None = len(self._names)
+        self.total = len(self._names)
         self.identity = folder_identity(self._path, self._names)
 
     def batches(self, size: int, first_row: int = 0, position: int | None = None) -> Iterator[Batch]:

@@ -6,56 +6,34 @@ import codecs
 import json
 import re
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from rankwise.offline.addresses import Place
-from rankwise.offline.batches import Batch, Chosen, Row, Selection
+from rankwise.offline.batches import Row, Selection
 from rankwise.offline.format import Format, Parts
 from rankwise.offline.identity import file_identity
 from rankwise.offline.parts import column_names
-from rankwise.offline.text_lines import TOO_LONG, gathered, json_text, lines_of, plain_rows
+from rankwise.offline.text_lines import TOO_LONG, LinesSource, json_text, lines_of, plain_rows
 from rankwise.offline.values import is_utf8
 
 _SAMPLE, _SAMPLE_BYTES = 1000, 64 << 20  # how far to look for a column before saying that there is none
 _HALF_PAIR = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")  # may be half of a surrogate pair, which no file of text can hold
 
 
-class JsonLinesSource:
-    """The position behind each batch is a byte offset, so resuming does not read from the start."""
-
-    is_recognisable = True
-
+class JsonLinesSource(LinesSource):
     def __init__(self, path: Place, selection: Selection) -> None:
         self._path = path
-        self._chosen: Chosen = ([], [])
-        self._chosen = self._choose(selection)
-        self.total: int | None = None
+        self._chosen = selection.of_first(self._first_rows(), path.name) or ([], list(selection.keep))
         self.identity = file_identity(path)
 
-    def batches(self, size: int, first_row: int = 0, position: int | None = None) -> Iterator[Batch]:
-        rows = self._rows(position) if position is not None else islice(self._rows(0), first_row, None)
-        return gathered(rows, size, first_row, self._chosen)
-
-    def _choose(self, selection: Selection) -> Chosen:
-        """The first row has what the model gets if nothing is named; a name may be missing there, and in others, but not in all."""
-        named = [*selection.columns, *selection.keep]
-        first, seen = self._names(named)
-        if not seen:
-            return list(selection.columns), list(selection.keep)
-        return selection.of_loose(first, seen, self._path.name)
-
-    def _names(self, wanted: list[str]) -> tuple[list[str], list[str]]:
-        """The names in the first row that can be read, and those in as many as it takes to see what is wanted."""
-        first: list[str] = []
-        seen: dict[str, None] = {}
+    def _first_rows(self) -> Iterator[Row]:
+        is_any_read = False
         for number, (row, position) in enumerate(self._rows(0)):
-            first = first or list(row.values)
-            seen.update(dict.fromkeys(row.values))
-            if seen and (all(name in seen for name in wanted) or number >= _SAMPLE or position > _SAMPLE_BYTES):
-                break
-        return first, list(seen)
+            yield row
+            is_any_read = is_any_read or bool(row.values)
+            if is_any_read and (number >= _SAMPLE or position > _SAMPLE_BYTES):
+                return
 
     def _rows(self, position: int) -> Iterator[tuple[Row, int]]:
         for line, end in lines_of(self._path, position):

@@ -5,26 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from rankwise.errors import UnreadableInput
 from rankwise.offline.addresses import Address, Place, RemoteBytes
 from rankwise.offline.array_writing import first_rows, write_column
-from rankwise.offline.batches import Batch, Column, Selection
-from rankwise.offline.format import Format, Parts
+from rankwise.offline.batches import Batch, Selection
+from rankwise.offline.format import Format, Parts, Source
 from rankwise.offline.identity import file_identity
-from rankwise.offline.values import NUMBERS
+from rankwise.offline.values import NUMBERS, Array, as_array
 from rankwise.offline.workspace import PredictError
 
-Array = np.ndarray[Any, Any]
 
-
-class NpySource:
+class NpySource(Source):
     """The file is mapped, so a batch is read when it is used."""
-
-    is_recognisable = True
 
     def __init__(self, path: Place, selection: Selection) -> None:
         self._array = _RemoteArray(path) if isinstance(path, Address) else np.load(path, mmap_mode="r", allow_pickle=False)
@@ -32,13 +27,13 @@ class NpySource:
             raise UnreadableInput(f"{path} holds a single number, not rows")
         if self._array.dtype.kind not in f"{NUMBERS}US":
             raise UnreadableInput(f"{path} holds {self._array.dtype}, where numbers or texts are wanted")
-        self.total: int | None = len(self._array)
+        self.total = len(self._array)
         self.identity = file_identity(path)
 
     def batches(self, size: int, first_row: int = 0, position: int | None = None) -> Iterator[Batch]:
         for start in range(first_row, len(self._array), size):
             rows = np.array(self._array[start : start + size])
-            yield Batch(start, {"input": _native(rows)}, len(rows))
+            yield Batch(start, {"input": rows.tolist() if rows.dtype.kind in "US" else as_array(rows)}, len(rows))
 
 
 class _RemoteArray:
@@ -66,11 +61,6 @@ class _RemoteArray:
         each = self.dtype.itemsize * math.prod(self.shape[1:])
         data = self._bytes[self._start + start * each : self._start + stop * each]
         return np.frombuffer(data, self.dtype).reshape(stop - start, *self.shape[1:])
-
-
-def _native(rows: Array) -> Column:
-    """In this machine's order of bytes, the only one torch knows; texts as a list."""
-    return rows.tolist() if rows.dtype.kind in "US" else rows.astype(rows.dtype.newbyteorder("="), copy=False)
 
 
 def write_npy(parts: Parts, total: int, path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from rankwise.offline.addresses import Address, Place
 from rankwise.offline.batches import Batch, Selection
 from rankwise.offline.columns import is_lists, is_number
-from rankwise.offline.format import Format, Parts
+from rankwise.offline.format import Format, Parts, Source
 from rankwise.offline.identity import file_identity
 from rankwise.offline.lazy import pa, pq
 from rankwise.offline.table_reading import batches_of_tables, chosen_of, names_of, rows_from
@@ -22,10 +22,8 @@ _PIECE_BYTES = 16 << 20
 _READ_BYTES = 1 << 20  # at once from a column; without this it would be the whole column of a row group
 
 
-class ParquetSource:
+class ParquetSource(Source):
     """One Parquet file; only the row groups and columns that are wanted are read."""
-
-    is_recognisable = True
 
     def __init__(self, path: Place, selection: Selection) -> None:
         self._path = path
@@ -35,7 +33,7 @@ class ParquetSource:
             share = _wanted_share(groups[0], names_of(self._chosen)) if groups else 1.0
             self._piece_rows = [_piece_rows(share * group.total_byte_size, group.num_rows) for group in groups]
             self._group_rows = [group.num_rows for group in groups]
-            self.total: int | None = file.metadata.num_rows
+            self.total = file.metadata.num_rows
         self.identity = file_identity(path)
 
     def batches(self, size: int, first_row: int = 0, position: int | None = None) -> Iterator[Batch]:

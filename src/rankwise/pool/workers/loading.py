@@ -109,7 +109,7 @@ def _loaded(spec: dict[str, Any]) -> Loaded:
     built = _build(spec, args, kwargs)
     if isinstance(built, torch.nn.Module):
         if spec["weights"]:
-            from rankwise.weights import load_weights  # knows every wrapper a checkpoint may carry
+            from rankwise.weights.loading import load_weights  # knows every wrapper a checkpoint may carry
 
             load_weights(built, spec["weights"])
         built = built.to(device) if spec["program"] else built.eval().to(device)  # a program is what it was exported as
