@@ -70,10 +70,10 @@ def _lines(audited: AuditedJob, word: str) -> tuple[Place, ...]:
     """Where rank 0 reads the number, and where it prints it, as far as the source shows."""
     audit = audited.audits[0]
     frame = audited.frame(0, audit.windows[-1].site if audit.windows else next((f.site for f in audit.forwards), 0))
-    lines: list[Frame] = []
-    for words in ((word, ".item()"), ("print", word), ("log", word)) if frame is not None else ():
-        if (line := audited.line_with(frame.file, words, frame.line)) is not None:
-            lines.append(Frame(frame.file, line, frame.function))
+    if frame is None:
+        return (audited.place(0, None),)
+    found = [audited.line_with(frame.file, words, frame.line) for words in ((word, ".item()"), ("print", word), ("log", word))]
+    lines = [Frame(frame.file, line, frame.function) for line in found if line]
     return tuple(audited.place(0, line) for line in lines[:2] or [frame])
 
 
