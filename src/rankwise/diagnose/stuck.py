@@ -6,7 +6,7 @@ import os
 import re
 import signal as signals
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rankwise.causes import load_cause
 from rankwise.diagnose.kernel_wait import kernel_wait
@@ -23,6 +23,7 @@ _LOCK_LINE = re.compile(r"\.acquire\(|^with .*(lock|mutex|sem|cond)|\block\b", r
 _PIPE_LINE = re.compile(r"os\.read\(|\.readline\(|\binput\(|\.recv\(\)|\.read\(\)|stdin|fifo|pipe", re.IGNORECASE)
 _LONG_S = 60.0  # before that, ranks that all wait for something are more likely loading data than stuck
 _KERNEL_S = 30.0  # a decomposition or a compiler may keep a GPU, and the line that waits for it, for that long
+_SOME_BYTES = 1 << 20  # read or written over the last looks: less is what a log or a look at a file takes
 _AT_WORK = ("R", "D")  # a process that runs, or reads a disk
 _LOCK_LIBRARIES = ("filelock", "portalocker", "fasteners")
 _CHILD_LINE = re.compile(r"\.wait\(\)|\.communicate\(|subprocess\.|check_call|check_output|os\.wait|os\.system")
@@ -37,6 +38,7 @@ class Activity:
     frame: Frame | None
     why: str = ""
     moves: bool = False
+    polls: str = ""  # the condition about a file that it looks at again and again, asleep in between
     with_ranks: tuple[int, ...] = ()  # ranks that share the blame (the holder of a lock)
     certain: bool = False
     deadlock: bool = False
@@ -57,11 +59,23 @@ def find_stuck(job: JobEvidence, states: RankStates, book: SourceBook) -> list[F
     found: dict[tuple[str, Frame | None], tuple[Activity, list[int], set[int]]] = {}
     for rank, waiters in sorted(blockers.items(), key=lambda item: (-len(item[1]), item[0])):
         activity = activity_of(job, job.ranks[rank], book)
+        if activity.polls and _is_nobody_at_work(job, rank, waiters):
+            why = f"it looks for a file again and again (`{activity.polls}`), and nobody in the job is at work who could make it come: whoever should may wait for this rank"
+            activity = replace(activity, doing="sleeps and polls for a file", why=why, moves=False)
         _, ranks, waiting_for = found.setdefault((activity.code, activity.frame), (activity, [], set()))
         ranks.append(rank)
         waiting_for.update(waiters)
     ordered = sorted(found.values(), key=lambda entry: (-len(entry[2]), min(entry[1])))
     return [_finding(job, states, book, activity, ranks, sorted(waiters - set(ranks))) for activity, ranks, waiters in ordered]
+
+
+def _is_nobody_at_work(job: JobEvidence, rank: int, waiters: list[int]) -> bool:
+    """All other ranks have waited long for this one, and no process of the job computes, reads or writes."""
+    living = {r: e for r, e in job.ranks.items() if e.alive}
+    has_been_quiet = all(job.now_ns - e.last_progress_ns >= job.stall_after_s * 1e9 for e in living.values())
+    helpers = [helper for e in living.values() for helper in e.helpers]
+    is_idle = not any(_is_computing(e) or _bytes_moved(e) > _SOME_BYTES for e in living.values())
+    return set(living) == {rank, *waiters} and has_been_quiet and is_idle and not any(helper.state in _AT_WORK for helper in helpers)
 
 
 def loop_places(rank: RankEvidence, book: SourceBook) -> list[Place]:
@@ -345,7 +359,8 @@ def _sleep(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity |
     if here is None or "sleep(" not in book.line_text(here.file, here.line) or _cpu_rate(rank) > 0.5:
         return None
     wakes = _switch_rate(rank) > 0.5
-    return Activity("RW302", "sleeps (time.sleep)" if not wakes else "sleeps and wakes again and again", here, moves=wakes)
+    doing = "sleeps and wakes again and again" if wakes else "sleeps (time.sleep)"
+    return Activity("RW302", doing, here, moves=wakes, polls=book.file_polled_at(here.file, here.line) if wakes else "")
 
 
 def _busy(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity | None:
@@ -389,7 +404,7 @@ def _held_up_by_machine(job: JobEvidence, rank: RankEvidence, book: SourceBook) 
     if not rank.samples:
         return None
     last = rank.samples[-1]
-    if last.state not in ("T", "t") and _bytes_moved(rank) > (1 << 20):
+    if last.state not in ("T", "t") and _bytes_moved(rank) > _SOME_BYTES:
         return Activity("RW314", "reads or writes files", _current_line(rank), moves=True)
     if last.state == "D" or last.swap > (256 << 20):
         return Activity(

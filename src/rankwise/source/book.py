@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from rankwise.evidence.records import Frame, JobEvidence, Stack
 from rankwise.ranks import read_rank_env
-from rankwise.source.guards import Guard, Loop, Skip, caught_by, find_skips, guards_at, leaves, loop_of
+from rankwise.source.guards import Guard, Loop, Skip, caught_by, find_skips, guards_at, leaves, loop_of, polled_condition
 from rankwise.source.names import Names
 from rankwise.source.rank_conditions import Position, RankConditions, find_misnamed
 from rankwise.source.rank_words import meaning_of, zero_only_mark
@@ -186,6 +186,11 @@ class SourceBook:
                 found.append(above)
             below = above
         return found
+
+    def file_polled_at(self, file: str, line: int) -> str:
+        """The condition of the loop around a line, if the loop does nothing but sleep and look whether a file is there; else empty."""
+        loop = next(iter(self._loops_at(file, line)), None)
+        return polled_condition(loop) if isinstance(loop, ast.While) else ""
 
     def handlers_around(self, stack: Stack) -> list[Frame]:
         """The except blocks that a stack stands in, innermost first."""
