@@ -376,7 +376,7 @@ def _busy(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity | 
     calls_out = (
         re.search(r"[\w\])]\(|\*\*", text) is not None
     )  # plain arithmetic on one line is a loop of the user's, not C code that does not return
-    loop = book.loop_around(here.file, here.line) if here else None
+    loop = next(iter(book.loops_at(here.file, here.line)), None) if here else None
     # Within a loop every look may catch the same line although the loop moves: only a line that is run once shows that its call does not return.
     native = calls_out and same_place and loop is None and thread is not None and thread.owns_gil
     if native:
@@ -386,7 +386,7 @@ def _busy(job: JobEvidence, rank: RankEvidence, book: SourceBook) -> Activity | 
         quiet_s = (job.now_ns - rank.last_progress_ns) / 1e9
         why = f"{_cpu_rate(rank):.0%} CPU, always at `{_short(text, 80)}` without the GIL: it waits for its GPU, or computes in native code"
         return Activity("RW301", "is busy", here, why, moves=quiet_s < _KERNEL_S)
-    where = f" in the loop of line {loop[0]}" if loop else ""
+    where = f" in the loop of line {loop.start}" if loop else ""
     seen = (
         f"; at every look it was at `{_short(text, 80)}`: a loop that goes on, or a call in it that does not return"
         if same_place and text
