@@ -24,7 +24,7 @@ def once(method: Callable[Concatenate[Any, _P], _R]) -> Callable[Concatenate[Any
     """A method that works each answer out once per object: files do not change while a verdict is found."""
 
     @wraps(method)
-    def ask(self: Any, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+    def ask(self: Any, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         known, key = vars(self).setdefault("_known", {}), (method.__name__, *args, *kwargs.items())
         if key not in known:
             known[key] = method(self, *args, **kwargs)
