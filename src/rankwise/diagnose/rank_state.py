@@ -40,7 +40,6 @@ class RankState:
     peer: int | None = None
     stack: Stack = ()  # user frames, innermost first
     since_ns: int = 0
-    entry: Entry | None = None
     inside: str = ""  # forward, backward or ddp: what DDP was doing
     is_echo: bool = False  # the rank is gone, but only because the one it waited for was
 
@@ -237,7 +236,7 @@ def _from_pending(rank: RankEvidence, pending: Entry, call: Call | None) -> Rank
     stack = user_frames(rank.collectives.stack_of(pending)) or (user_frames(call.stack) if call else main_stack(rank))
     what = pending.what
     group = what.group.removesuffix(P2P_MARK)
-    return RankState(rank.rank, "waiting", what.op, group, pending.seq, what.peer, stack, pending.created_ns, pending, inside)
+    return RankState(rank.rank, "waiting", what.op, group, pending.seq, what.peer, stack, pending.created_ns, inside)
 
 
 def _on_nccl(rank: RankEvidence) -> bool:
@@ -277,7 +276,7 @@ def _from_call(rank: RankEvidence, call: Call, echo: bool = False) -> RankState:
     inside = call.op if call.op in WRAPPER_CALLS else ""
     op = WRAPPER_CALLS.get(call.op, call.op)
     stack = user_frames(call.stack)
-    return RankState(rank.rank, "waiting", op, call.group, None, call.peer, stack, call.started_ns, None, inside, is_echo=echo)
+    return RankState(rank.rank, "waiting", op, call.group, None, call.peer, stack, call.started_ns, inside, is_echo=echo)
 
 
 def _in_p2p_wait(rank: RankEvidence) -> RankState | None:
@@ -319,7 +318,7 @@ def _at_the_end(rank: RankEvidence) -> RankState:
             pending = _pending_of(rank)
             if pending is not None and failed.op in WRAPPER_CALLS:
                 echo = replace(echo, op=pending.what.op, group=pending.what.group, peer=None)
-            return replace(echo, seq=pending.seq, entry=pending) if pending is not None else echo
+            return replace(echo, seq=pending.seq) if pending is not None else echo
         if rank.inits and rank.inits[-1].error:
             init = rank.inits[-1]
             return RankState(rank.rank, "init", "init_process_group", stack=user_frames(init.stack), since_ns=init.started_ns, is_echo=True)
