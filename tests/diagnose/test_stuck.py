@@ -140,6 +140,40 @@ def test_rw302_a_long_sleep(line: str, world_size: int, culprit: int) -> None:
     expect(found, "RW302", [culprit], "sleep", certain=False, deadlock=False, at="train.py:8")
 
 
+WAITS_FOR_FILE = "def wait_for(path):\n    while not os.path.exists(path):\n        time.sleep(0.5)\n"
+ASKS_WITHIN = "def wait_for(path):\n    while True:\n        time.sleep(0.5)\n        if path.is_file():\n            break\n"
+FETCHES = "def wait_for(path):\n    while not os.path.exists(path):\n        time.sleep(0.5)\n        fetch(path)\n"
+
+
+def polling(number: int) -> RankEvidence:
+    return elsewhere(number, "train.py:3 wait_for", samples=samples(wakes=2))
+
+
+@pytest.mark.parametrize(("source", "asked"), [(WAITS_FOR_FILE, "not os.path.exists(path)"), (ASKS_WITHIN, "path.is_file()")])
+def test_rw302_a_rank_that_polls_for_a_file_while_all_others_wait_for_it(source: str, asked: str) -> None:
+    found = verdict(polling(1), source=source)
+
+    expect(found, "RW302", [1], "polls for a file", asked, certain=False, deadlock=False, at="train.py:3")
+    assert found.severity == "warning"
+
+
+@pytest.mark.parametrize(
+    ("others", "source", "facts"),
+    [
+        ([waiting(0), busy(2, "data.py:9 load")], WAITS_FOR_FILE, {}),
+        ([waiting(0), waiting(2, samples=samples(cpu=0.6))], WAITS_FOR_FILE, {}),
+        ([waiting(0), waiting(2, helpers=(helper(77, 12, state="R", command="aws s3 cp"),))], WAITS_FOR_FILE, {}),
+        ([waiting(0), waiting(2)], WAITS_FOR_FILE, {"stall_after_s": 60.0}),
+        ([waiting(0), waiting(2)], FETCHES, {}),
+    ],
+    ids=["another rank works", "a thread of a waiting rank works", "a child process works", "not for long", "the loop itself works"],
+)
+def test_rw502_a_rank_that_polls_for_a_file_may_get_it(others: list[RankEvidence], source: str, facts: dict[str, float]) -> None:
+    found = [f for f in diagnose(job(polling(1), *others, sources={"train.py": source}, **facts)) if 1 in {p.rank for p in f.culprits}]
+
+    assert [f.code for f in found] == ["RW502"]
+
+
 def test_rw502_a_rank_that_sleeps_and_wakes_again_is_polling() -> None:
     found = verdict(elsewhere(1, samples=samples(wakes=10)), source=at_line("time.sleep(0.1)"))
 

@@ -48,10 +48,12 @@ def test_finds_the_call_that_the_other_ranks_have_for_the_same_collective() -> N
 def test_finds_the_loops_around_a_line() -> None:
     book = book_of(LOOP)
 
-    assert book.loops_around(FILE, line_of(book, "loss.backward()")) == [(5, 14), (4, 15)]
-    assert book.loop_around(FILE, line_of(book)) == (4, 15)
-    assert book.loop_around(FILE, line_of(book, "finish()")) is None
-    assert book.loop_around(FILE, line_of(book, "import torch")) is None
+    def lines(*text: str) -> list[tuple[int, int]]:
+        return [(loop.start, loop.end) for loop in book.loops_at(FILE, line_of(book, *text))]
+
+    assert lines("loss.backward()") == [(5, 14), (4, 15)]
+    assert lines() == [(4, 15)]
+    assert lines("finish()") == lines("import torch") == []
 
 
 # -- settings and attributes --------------------------------------------------------------------------------------------------
@@ -174,7 +176,7 @@ def test_any_source_is_survived_quickly(kind: str) -> None:
 
     ranks, _ = book.ranks_reaching((frame,), ALL, WORLD)
     book.skips_before(FILE, line)
-    book.loops_around(FILE, line)
+    book.loops_at(FILE, line)
     book.branch_taken_by(frame, ALL, WORLD)
     book.has_twin_call(frame, "barrier", [1], [0], WORLD)
     book.line_setting(FILE, "RANK")
@@ -194,5 +196,5 @@ def test_files_and_lines_that_are_not_there_tell_nothing() -> None:
         None,
     )
     assert book.line_text("/gone.py", 7) == book.line_text(FILE, 999) == book.line_text(FILE, -1) == ""
-    assert book.guards("/gone.py", 1) == book.loops_around("/gone.py", 1) == book.skips_before("/gone.py", 1) == []
+    assert book.guards("/gone.py", 1) == book.loops_at("/gone.py", 1) == book.skips_before("/gone.py", 1) == []
     assert book.line_setting("/gone.py", "RANK") is None

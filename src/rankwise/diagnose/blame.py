@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rankwise.diagnose.history import different_modes
 from rankwise.diagnose.wording import at, op_text, short_op_text, verb
 from rankwise.evidence.collectives import WRAPPER_CALLS
-from rankwise.evidence.frames import user_frames
+from rankwise.evidence.frames import user_frame
 from rankwise.evidence.records import Frame, JobEvidence, Stack
 from rankwise.findings import ranks_text
 from rankwise.source.book import SourceBook, common_frames
@@ -22,6 +22,10 @@ class Side:
     op: str
     stack: Stack
     inside: str = ""
+
+    @property
+    def frame(self) -> Frame | None:
+        return self.stack[0] if self.stack else None
 
     @property
     def text(self) -> str:
@@ -89,7 +93,7 @@ def by_sync_off(job: JobEvidence, book: SourceBook, inner: Side, outer: Side) ->
     lines = book.lines_that_stop_sync()
     decided_at = f"; {os.path.basename(lines[0].file)}:{lines[0].line} decides it" if len(lines) == 1 else ""
     why = (
-        f"the gradient synchronisation was off (no_sync, require_backward_grad_sync) in its forward{at(top_of(user_frames(forward.stack)))}, "
+        f"the gradient synchronisation was off (no_sync, require_backward_grad_sync) in its forward{at(user_frame(forward.stack))}, "
         f"and on for {ranks_text(inner.ranks)} in the same step, so it made one gradient all_reduce less{decided_at}"
     )
     return Blame("RW220", outer.ranks, why, lines[0] if len(lines) == 1 else None)
@@ -107,7 +111,7 @@ def by_missing_gradients(job: JobEvidence, inner: Side, outer: Side) -> Blame | 
         "it went through its backward as often as the others, but reduced fewer gradients in the last one: "
         "some parameters took no part in its loss, or that backward ran under no_sync()"
     )
-    return Blame("RW215", outer.ranks, why, top_of(user_frames(last.stack)))
+    return Blame("RW215", outer.ranks, why, user_frame(last.stack))
 
 
 def by_majority(sides: list[Side]) -> Blame | None:
@@ -135,7 +139,7 @@ def by_branch(job: JobEvidence, book: SourceBook, a: Side, b: Side) -> Blame | N
 
 def undecided(sides: list[Side]) -> Blame:
     """Both sides are named, and no single reason or fix is given."""
-    sides_text = " and ".join(f"{side.text}{at(top_of(side.stack))}" for side in sides)
+    sides_text = " and ".join(f"{side.text}{at(side.frame)}" for side in sides)
     why = f"{sides_text} came in the same place; neither the code nor what the ranks did before tells who went another way: compare these lines"
     return Blame("RW202", sorted(rank for side in sides for rank in side.ranks), why, certain=False)
 
@@ -144,7 +148,3 @@ def minority(values: dict[str, list[int]]) -> list[int]:
     groups = list(values.values())
     total = sum(map(len, groups))
     return sorted(rank for ranks in groups[1:] for rank in ranks) if len(groups[0]) > total / 2 else []
-
-
-def top_of(stack: Stack) -> Frame | None:
-    return stack[0] if stack else None

@@ -21,7 +21,7 @@ from rankwise.diagnose.rank_state import (
 )
 from rankwise.diagnose.wording import at
 from rankwise.evidence.frames import is_user_file, user_frame
-from rankwise.evidence.records import Call, Ended, Frame, JobEvidence, Raised, RankEvidence
+from rankwise.evidence.records import Ended, Frame, JobEvidence, Raised, RankEvidence
 from rankwise.findings import Finding, ranks_text, signal_name
 from rankwise.sizes import bytes_text
 from rankwise.source.book import SourceBook
@@ -71,6 +71,7 @@ _ADVICE: dict[int | None, tuple[str, ...]] = {
     signals.SIGSEGV: ("look at the named line, or run with num_workers=0 to find the sample that crashes the library it calls",),
     signals.SIGABRT: ("look at the worker's last words in the rank's log: a library aborted it",),
 }
+_NATIVE = (signals.SIGSEGV, signals.SIGABRT, signals.SIGBUS, signals.SIGFPE, signals.SIGILL)
 _POLITE = (signals.SIGTERM, signals.SIGINT, signals.SIGHUP)
 _MODELS = ("expects same model across all ranks", "appears not to match", "inconsistent", "params in ddp")
 
@@ -342,98 +343,87 @@ def _worker_killed(job: JobEvidence, states: RankStates, root: _RankEnd, pid: in
 def _finding_of_end(job: JobEvidence, states: RankStates, root: _RankEnd) -> Finding:
     evidence, ended = job.ranks[root.rank], root.ended
     frame = user_frame(ended.stack) or _signal_frame(evidence, ended) or last_call_frame(evidence)
-    details = {"culprits": (place_at(evidence, frame),), "waiting": waits_except(states, [root.rank]), "deadlock": True}
     before = " before init_process_group" if not evidence.inits else ""
+    number = None if ended.kind in ("sys_exit", "os_exit") or (ended.kind == "vanished" and ended.code) else ended.signal
+    if number in _NATIVE:
+        told = _native_crash(job, root, number, frame)
+    elif number in _POLITE:
+        told = _End(
+            "RW409", f"was ended from outside by {signal_name(number)}{at(frame)}", "somebody (a scheduler, a user) asked it to end"
+        )
+    else:
+        told = _exit_or_kill(job, evidence, ended, frame, before)
+    return load_cause(told.code).finding(
+        told.summary or f"rank {root.rank} {told.what}",
+        certain=told.certain,
+        culprits=(place_at(evidence, told.frame or frame),),
+        waiting=waits_except(states, [root.rank]),
+        why=told.why,
+        deadlock=told.deadlock,
+        instead=told.instead,
+    )
+
+
+@dataclass(frozen=True)
+class _End:
+    """What is told of a rank that ended without an exception."""
+
+    code: str
+    what: str  # follows the rank
+    why: str
+    instead: tuple[str, ...] = ()
+    certain: bool = True
+    deadlock: bool = True
+    frame: Frame | None = None
+    summary: str = ""  # in place of the rank and `what`
+
+
+def _exit_or_kill(job: JobEvidence, evidence: RankEvidence, ended: Ended, frame: Frame | None, before: str) -> _End:
+    memory = _memory_text(evidence)
     if ended.kind in ("sys_exit", "os_exit"):
         call = "os._exit" if ended.kind == "os_exit" else "sys.exit"
-        return load_cause("RW402").finding(
-            f"rank {root.rank} left{before}: it called {call}({ended.code}){at(frame)}", certain=True,
-            why="a rank that exits alone leaves the others waiting", **details,
-        )  # fmt: skip
+        return _End(
+            "RW402", f"left{before}: it called {call}({ended.code}){at(frame)}", "a rank that exits alone leaves the others waiting"
+        )
     if ended.kind == "vanished" and ended.code:
-        return load_cause("RW402").finding(
-            f"rank {root.rank} exited{before} with code {ended.code}{at(frame)}",
-            certain=True,
-            why="the process said nothing about why; its log may",
-            **details,
-        )
-    number = ended.signal
-    if number in (signals.SIGSEGV, signals.SIGABRT, signals.SIGBUS, signals.SIGFPE, signals.SIGILL):
-        return _native_crash(job, root, number, frame, details)
-    if number in _POLITE:
-        return load_cause("RW409").finding(
-            f"rank {root.rank} was ended from outside by {signal_name(number)}{at(frame)}",
-            certain=True,
-            why="somebody (a scheduler, a user) asked it to end",
-            **details,
-        )
-    killed = _oom_proof(job, evidence)
-    if killed:
-        return load_cause("RW404").finding(
-            f"rank {root.rank} was killed by the kernel: out of memory (SIGKILL){at(frame)}",
-            certain=True,
-            why=f"{killed}{_memory_text(evidence)}",
-            **details,
-        )
-    name = signal_name(number) if number else "SIGKILL"
+        return _End("RW402", f"exited{before} with code {ended.code}{at(frame)}", "the process said nothing about why; its log may")
+    if proof := _oom_proof(job, evidence):
+        return _End("RW404", f"was killed by the kernel: out of memory (SIGKILL){at(frame)}", f"{proof}{memory}")
+    name = signal_name(ended.signal) if ended.signal else "SIGKILL"
     if ended.by == "itself":
-        return load_cause("RW403").finding(
-            f"rank {root.rank} killed itself with {name}{before}", certain=True, why=f"its own code sent the signal{at(frame)}{_memory_text(evidence)}",
-            instead=("look at the named line: what makes the process kill itself",), **details,
-        )  # fmt: skip
+        why = f"its own code sent the signal{at(frame)}{memory}"
+        return _End("RW403", f"killed itself with {name}{before}", why, ("look at the named line: what makes the process kill itself",))
     by = f" by {ended.by}" if ended.by else ""
-    certain = number is not None
-    words = (
-        f"was killed by {name}{by}"
-        if certain
-        else "is gone without a trace, as after SIGKILL (killed)" + (f", exit code {ended.code}" if ended.code else "")
-    )
     unknown = "nothing proves that memory ran out; somebody killed it" if name == "SIGKILL" else f"nobody in the job handles {name}"
-    why = f"{unknown}{_memory_text(evidence)}" if not ended.by else f"the signal came{by}{_memory_text(evidence)}"
-    details["deadlock"] = certain
-    return load_cause("RW403").finding(f"rank {root.rank} {words}{before}{at(frame)}", certain=certain, why=why, **details)
+    why = f"{f'the signal came{by}' if by else unknown}{memory}"
+    if ended.signal is not None:
+        return _End("RW403", f"was killed by {name}{by}{before}{at(frame)}", why)
+    code = f", exit code {ended.code}" if ended.code else ""
+    what = f"is gone without a trace, as after SIGKILL (killed){code}{before}{at(frame)}"
+    return _End("RW403", what, why, certain=False, deadlock=False)
 
 
-def _native_crash(job: JobEvidence, root: _RankEnd, number: int | None, frame: Frame | None, details: dict[str, object]) -> Finding:
-    assert number is not None
-    name = signal_name(number)
-    low = [host for host in job.hosts if host.shm_free is not None and host.shm_free < (8 << 20)]
-    if number == signals.SIGBUS and low:
-        return load_cause("RW406").finding(
-            f"rank {root.rank} crashed with SIGBUS{at(frame)}: /dev/shm is full",
-            certain=True,
-            why=f"shared memory is used up{_shm_left(job)}",
-            **details,
-        )
-    said = root.ended.said
+def _native_crash(job: JobEvidence, root: _RankEnd, number: int, frame: Frame | None) -> _End:
+    name, said = signal_name(number), root.ended.said
+    call = next((call for call in reversed(job.ranks[root.rank].calls) if call.is_open or call.failed), None)
+    op = call.op if call is not None else "a collective"
+    if number == signals.SIGBUS and any(host.shm_free is not None and host.shm_free < (8 << 20) for host in job.hosts):
+        return _End("RW406", f"crashed with SIGBUS{at(frame)}: /dev/shm is full", f"shared memory is used up{_shm_left(job)}")
     if _SIZE_MISMATCH in said:  # gloo checks every message it gets against the buffer it was given
-        call = _last_unfinished(job.ranks[root.rank])
         frame = user_frame(call.stack) if call is not None else frame  # the crash itself may show any thread
-        return load_cause("RW204").finding(
-            f"rank {root.rank} was sent more than it expects in {call.op if call is not None else 'a collective'}",
-            certain=False, why=f"the sizes (counts, splits, shapes) of its call{at(frame)} do not fit those of another rank; gloo ended the process: {said}",
-            instead=("compare what each rank called last, and with which sizes",), **{**details, "culprits": (place_at(job.ranks[root.rank], frame),)},
-        )  # fmt: skip
+        why = f"the sizes (counts, splits, shapes) of its call{at(frame)} do not fit those of another rank; gloo ended the process: {said}"
+        instead = ("compare what each rank called last, and with which sizes",)
+        return _End("RW204", f"was sent more than it expects in {op}", why, instead, certain=False, frame=frame)
     if any(words in said.lower() for words in _CUDA_ASYNC):  # torch's watchdog thread noticed it before the main thread did
-        return load_cause("RW401").finding(
-            f"rank {root.rank} failed with {said[said.find('CUDA error') :] if 'CUDA error' in said else said}{at(frame)}",
-            certain=True, why=f"{_CUDA_ASYNC_WHY}. Here NCCL's watchdog noticed it and ended the process with {name}",
-            instead=("run once with CUDA_LAUNCH_BLOCKING=1 to see the line that started the kernel",), **details,
-        )  # fmt: skip
+        why = f"{_CUDA_ASYNC_WHY}. Here NCCL's watchdog noticed it and ended the process with {name}"
+        instead = ("run once with CUDA_LAUNCH_BLOCKING=1 to see the line that started the kernel",)
+        return _End("RW401", f"failed with {said[max(said.find('CUDA error'), 0) :]}{at(frame)}", why, instead)
     if "nccl error" in said.lower():
-        call = _last_unfinished(job.ranks[root.rank])
-        return load_cause("RW204").finding(
-            f"NCCL refused {call.op if call is not None else 'a collective'} on rank {root.rank}: its sizes or splits may not fit those of another rank",
-            certain=False, why=f"NCCL's watchdog ended the process: {said}", instead=("compare the sizes and splits of the ranks' last calls",), **details,
-        )  # fmt: skip
+        summary = f"NCCL refused {op} on rank {root.rank}: its sizes or splits may not fit those of another rank"
+        instead = ("compare the sizes and splits of the ranks' last calls",)
+        return _End("RW204", "", f"NCCL's watchdog ended the process: {said}", instead, certain=False, summary=summary)
     why = f"the C++ exception was: {said}" if said else "the Python line is where the crash happened; the fault is in the C code it called"
-    return load_cause("RW405").finding(
-        f"rank {root.rank} crashed in native code with {name} (signal {number}){at(frame)}", certain=True, why=why, **details,
-    )  # fmt: skip
-
-
-def _last_unfinished(evidence: RankEvidence) -> Call | None:
-    return next((call for call in reversed(evidence.calls) if call.is_open or call.failed), None)
+    return _End("RW405", f"crashed in native code with {name} (signal {number}){at(frame)}", why)
 
 
 # -- small helpers ------------------------------------------------------------------------------------------------------------

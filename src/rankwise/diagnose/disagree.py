@@ -14,7 +14,6 @@ from rankwise.diagnose.blame import (
     by_rank_condition,
     by_sync_off,
     minority,
-    top_of,
     undecided,
 )
 from rankwise.diagnose.divergence import blame_for_divergence, side_of
@@ -29,7 +28,7 @@ from rankwise.diagnose.wording import at, group_text, verb
 from rankwise.evidence.collectives import Entry, Signature
 from rankwise.evidence.flight import base_group
 from rankwise.evidence.frames import user_frame, user_frames
-from rankwise.evidence.records import Frame, JobEvidence, Stack
+from rankwise.evidence.records import Frame, JobEvidence
 from rankwise.findings import Finding, Place, ranks_text
 from rankwise.source.book import SourceBook
 
@@ -106,11 +105,11 @@ def _same_slot(job: JobEvidence, states: RankStates, book: SourceBook, conflict:
     culprits = proven or guessed or sorted(conflict.entries)
     op = next(iter(conflict.entries.values())).what.op
     sides = "; ".join(f"{verb(ranks, 'has', 'have')} {_argument_text(conflict, ranks[0])}" for ranks in values.values())
-    frames = {rank: user_frames(conflict.stacks[rank]) for rank in conflict.entries}
+    frames = {rank: user_frame(conflict.stacks[rank]) for rank in conflict.entries}
     return load_cause(code).finding(
         f"{op}{group_text(conflict.group)} gets {words}: {', '.join(f'{ranks_text(ranks)} {_argument_text(conflict, ranks[0])}' for ranks in list(values.values())[:2])}",
         certain=certain and not order and not guessed,
-        culprits=tuple(place_at(job.ranks[rank], top_of(frames[rank])) for rank in culprits),
+        culprits=tuple(place_at(job.ranks[rank], frames[rank]) for rank in culprits),
         waiting=tuple(
             wait_of(states[rank]) for rank in sorted(conflict.entries) if rank not in culprits and states[rank].kind == "waiting"
         ),
@@ -255,12 +254,12 @@ def _finding_for(job: JobEvidence, states: RankStates, book: SourceBook, sides: 
     group = states[sides[0].ranks[0]].group
     divergences = [find_divergence(job, sides[0].ranks[0], other.ranks[0], group) for other in sides[1:]]
     blame = _blame(job, book, sides, divergences)
-    now = "; ".join(f"{verb(side.ranks, 'is', 'are')} in {side.text}{at(top_of(side.stack))}" for side in sides)
+    now = "; ".join(f"{verb(side.ranks, 'is', 'are')} in {side.text}{at(side.frame)}" for side in sides)
     culprits = []
     for side in sides:
         for rank in side.ranks:
             if rank in blame.ranks:
-                culprits += _places(job, rank, blame, top_of(side.stack))
+                culprits += _places(job, rank, blame, side.frame)
     innocent = [rank for side in sides for rank in side.ranks if rank not in blame.ranks]
     return load_cause(blame.code).finding(
         _headline(blame, sides, divergences[0]),
@@ -381,9 +380,9 @@ def _circular_wait(job: JobEvidence, states: RankStates, book: SourceBook) -> Fi
         return load_cause(blame.code).finding(
             f"only {ranks_text(there.ranks)} called {there.short_text}; {verb(others.ranks, 'waits', 'wait')} in {others.short_text}",
             certain=blame.certain,
-            culprits=tuple(place for rank in there.ranks for place in _places(job, rank, blame, top_of(there.stack))),
+            culprits=tuple(place for rank in there.ranks for place in _places(job, rank, blame, there.frame)),
             waiting=tuple(wait_of(states[rank]) for rank in others.ranks),
-            why=f"{blame.why}; {verb(others.ranks, 'is', 'are')} in {others.text}{at(top_of(others.stack))}",
+            why=f"{blame.why}; {verb(others.ranks, 'is', 'are')} in {others.text}{at(others.frame)}",
             deadlock=True,
             instead=() if blame.certain else _COMPARE,
         )
@@ -435,7 +434,7 @@ def _missing_in_slot(job: JobEvidence, states: RankStates, book: SourceBook) -> 
             for other in elsewhere:
                 s = states[other]
                 sides.append(Side([other], s.op, s.stack, s.inside))
-            if len({side.op for side in sides}) > 1 or len({top_of(side.stack) for side in sides}) > 1:
+            if len({side.op for side in sides}) > 1 or len({side.frame for side in sides}) > 1:
                 return _finding_for(job, states, book, _merged(sides), "as their calls show", True)
     return None
 
@@ -513,7 +512,7 @@ def _odd_ones_out(job: JobEvidence, waiting: list[int], gone: list[int]) -> Blam
 def _merged(sides: list[Side]) -> list[Side]:
     found: dict[tuple[str, Frame | None], Side] = {}
     for side in sides:
-        key = (side.op, top_of(side.stack))
+        key = (side.op, side.frame)
         earlier = found.get(key)
         found[key] = Side(sorted({*side.ranks, *(earlier.ranks if earlier else [])}), side.op, side.stack, side.inside)
     return sorted(found.values(), key=lambda side: -len(side.ranks))
@@ -531,6 +530,6 @@ def _is_stuck(states: RankStates, conflict: Conflict) -> bool:
     ) and not any(states[rank].kind == "busy" for rank in conflict.entries if rank in states)
 
 
-def _call_places_text(frames: dict[int, Stack]) -> str:
-    tops = {top_of(stack) for stack in frames.values()}
+def _call_places_text(frames: dict[int, Frame | None]) -> str:
+    tops = set(frames.values())
     return f" called{' and'.join(at(frame) for frame in sorted(tops, key=str) if frame)}" if len(tops) < 4 else ""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from rankwise.diagnose.blame import Blame, Side, by_rank_condition, top_of
+from rankwise.diagnose.blame import Blame, Side, by_rank_condition
 from rankwise.diagnose.history import Divergence, History, Key, key_of, leads_to, times_between, times_followed, was_called
 from rankwise.diagnose.passes import has_left_pass, passes_of, shorter_pass
 from rankwise.diagnose.reasons import LeftLoops, Reason, find_catches, find_left_loops, find_skips, reasons_text
 from rankwise.diagnose.wording import at, event_text, verb
 from rankwise.evidence.collectives import WRAPPER_CALLS
-from rankwise.evidence.frames import is_user_file, user_frames
+from rankwise.evidence.frames import is_user_file, user_frame, user_frames
 from rankwise.evidence.records import Call, Frame, JobEvidence, Stack
 from rankwise.findings import ranks_text
 from rankwise.source.book import SourceBook
@@ -167,7 +167,7 @@ def _by_data(view: _View) -> Blame | None:
             if long.is_over
             else f"{verb(view.mine, 'is', 'are')} at batch {long.batches} of"
         )
-        ended_after = f"{short.batches} batches{at(top_of(user_frames(short.stack)))}, {got} the same pass"
+        ended_after = f"{short.batches} batches{at(user_frame(short.stack))}, {got} the same pass"
     else:
         (ends, ends_other), (batches, batches_other) = view.counts("end_of_data"), view.counts("next_batch")
         if all(passes_of(view.job.ranks[ranks[0]]) for ranks in (view.mine, view.others)):
@@ -190,7 +190,7 @@ def _by_jump(view: _View) -> Blame | None:
     is_known = found.line is not None or bool(found.candidates) or missed.op == "backward" or bool(_other_mode(view))
     if is_known or not _is_again(divergence, there):
         return found
-    again = f"it called {side_of(view.others, there).text}{at(top_of(_stack(there)))} again, or left out what comes before it: {found.why}"
+    again = f"it called {side_of(view.others, there).text}{at(_line(there))} again, or left out what comes before it: {found.why}"
     return replace(found, why=again, certain=False)
 
 
@@ -282,7 +282,7 @@ def _by_exit(view: _View) -> Blame | None:
     usual = times_followed(view.divergence, view.divergence.before, view.divergence.next)
     if view.divergence.next_other is not None or not usual:
         return None
-    next_one = f"{side_of(view.mine, view.divergence.next).text}{at(top_of(_stack(view.divergence.next)))}"
+    next_one = f"{side_of(view.mine, view.divergence.next).text}{at(_line(view.divergence.next))}"
     return Blame(
         "RW402",
         view.others,
@@ -344,8 +344,8 @@ def _skipped(view: _View, usual: str) -> Blame:
     leaving = [reason for reason in reasons if reason.kind != "condition"]
     what = event_text(missed.op) if missed.op in WRAPPER_CALLS else side_of(view.mine, missed).text
     if before is not None and before.op == "forward" and (mode := _other_mode(view)):
-        return Blame("RW201", view.others, f"{mode}, so it made no {what}{at(top_of(_stack(missed)))}")
-    why = f"after {_call_text(before)} it did not go on to {what}{at(top_of(_stack(missed)))}{usual}"
+        return Blame("RW201", view.others, f"{mode}, so it made no {what}{at(_line(missed))}")
+    why = f"after {_call_text(before)} it did not go on to {what}{at(_line(missed))}{usual}"
     if reasons:
         why += f": {reasons_text(reasons)}"
     line = reasons[0].frame if len(reasons) == 1 else leaving[0].frame if len(leaving) == 1 else None
@@ -359,7 +359,7 @@ def _other_mode(view: _View) -> str:
         return ""
     words = {"eval": "in eval mode", "no_grad": "without gradients (no_grad)", "no_sync": "with gradient sync off (no_sync)"}
     mode_text = " and ".join(words[mode] for mode in theirs.mode if mode in words) or "in training mode"
-    return f"its forward{at(top_of(_stack(theirs)))} ran {mode_text}, {ranks_text(view.mine)}'s did not"
+    return f"its forward{at(_line(theirs))} ran {mode_text}, {ranks_text(view.mine)}'s did not"
 
 
 def _by_novelty(view: _View) -> Blame | None:
@@ -372,12 +372,12 @@ def _by_novelty(view: _View) -> Blame | None:
         return None
     what, rest = side_of(view.others, there).text, ranks_text(view.mine)
     why = (
-        f"after {_call_text(divergence.before)} it called {what}{at(top_of(_stack(there)))}, which no rank had called before; {rest} went on "
-        f"to {side_of(view.mine, call).text}{at(top_of(_stack(call)))}, as all did {usual} times. "
+        f"after {_call_text(divergence.before)} it called {what}{at(_line(there))}, which no rank had called before; {rest} went on "
+        f"to {side_of(view.mine, call).text}{at(_line(call))}, as all did {usual} times. "
         f"Either the call is one rank's alone, or {rest} left it out: compare the two lines"
     )
     ways = view.book.shared_frames(_stack(there), _stack(call))
-    line = ways[0] if ways is not None else top_of(_stack(there))
+    line = ways[0] if ways is not None else _line(there)
     if there.op == "forward":
         return Blame("RW209", view.others, why, line, certain=False)
     return Blame("RW208", view.others, why, line, certain=False)
@@ -406,7 +406,11 @@ def _frames(reasons: list[Reason]) -> tuple[Frame, ...]:
 
 
 def _call_text(call: Call | None) -> str:
-    return f"{event_text(call.op)}{at(top_of(_stack(call)))}" if call is not None else "the start"
+    return f"{event_text(call.op)}{at(_line(call))}" if call is not None else "the start"
+
+
+def _line(call: Call | None) -> Frame | None:
+    return user_frame(call.stack) if call is not None else None
 
 
 def _stack(call: Call | None) -> Stack:

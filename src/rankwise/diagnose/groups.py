@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from rankwise.causes import load_cause
-from rankwise.diagnose.blame import top_of
 from rankwise.diagnose.rank_state import RankStates, place_at, wait_of
 from rankwise.diagnose.waiting import doomed_ranks
 from rankwise.diagnose.wording import at, verb
-from rankwise.evidence.frames import user_frames
+from rankwise.evidence.frames import user_frame
 from rankwise.evidence.records import JobEvidence, NewGroup
 from rankwise.findings import Finding, ranks_text
 
@@ -51,8 +50,8 @@ def _group_finding(
     )
     code = "RW211" if swapped else "RW210"
     mine = made[odd[0]]
-    frame = top_of(user_frames(mine[i].stack)) if i < len(mine) else states[odd[0]].frame
-    theirs = top_of(user_frames(made[agreeing[0]][i].stack))
+    frame = user_frame(mine[i].stack) if i < len(mine) else states[odd[0]].frame
+    theirs = user_frame(made[agreeing[0]][i].stack)
     instead = f"called new_group({list(other)}){at(frame)} instead" if other is not None else f"is{at(frame)}" if frame else "is elsewhere"
     return load_cause(code).finding(
         f"{verb(agreeing, 'called', 'called')} new_group({list(wanted or ())}){at(theirs)}, but {ranks_text(odd)} {instead}",

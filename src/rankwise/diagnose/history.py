@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
@@ -44,6 +44,11 @@ class History:
 
     def key(self, i: int) -> Key:
         return key_of(self.calls[i])
+
+    def only(self, is_kept: Callable[[int, Call], bool]) -> History:
+        """With only some of its calls, chosen by number and call."""
+        kept = [(number, call) for number, call in zip(self.numbers, self.calls, strict=True) if is_kept(number, call)]
+        return replace(self, calls=tuple(call for _, call in kept), numbers=tuple(number for number, _ in kept))
 
 
 @dataclass(frozen=True)
@@ -118,9 +123,8 @@ def _together(evidence: RankEvidence, other: RankEvidence, group: str) -> tuple[
         names = {made.name: twin.name for made, twin in zip(others, own, strict=True)}
         calls = tuple(replace(call, group=names[call.group]) if call.group in names else call for call in theirs.calls)
         return mine, replace(theirs, calls=calls)
-    return _without(mine, evidence, other.rank, {made.name for made in own} - {group}), _without(
-        theirs, other, evidence.rank, {made.name for made in others} - {group}
-    )
+    mine = _without(mine, evidence, other.rank, {made.name for made in own} - {group})
+    return mine, _without(theirs, other, evidence.rank, {made.name for made in others} - {group})
 
 
 def _own_groups(evidence: RankEvidence, other: int) -> list[NewGroup]:
@@ -131,12 +135,7 @@ def _without(history: History, evidence: RankEvidence, other: int, groups: set[s
     """Without the calls of some groups, and of a model that DDP keeps in step among other ranks."""
     wrapped = evidence.audit.wrappers
     is_apart = bool(wrapped) and not any(other in one.ranks or not one.ranks for one in wrapped)
-    kept = [
-        (number, call)
-        for number, call in zip(history.numbers, history.calls, strict=True)
-        if not (is_apart if call.op in WRAPPER_CALLS else call.group in groups)
-    ]
-    return replace(history, calls=tuple(call for _, call in kept), numbers=tuple(number for number, _ in kept))
+    return history.only(lambda _, call: not (is_apart if call.op in WRAPPER_CALLS else call.group in groups))
 
 
 def _made_none(evidence: RankEvidence, i: int) -> bool:
@@ -195,11 +194,8 @@ def find_divergence(job: JobEvidence, rank: int, other: int, group: str = "0") -
     if found is None:
         return None
     i, j, i_end, j_end = found
-    is_only_behind = (i == len(mine.calls) and not _has_left(job.ranks[rank], mine)) or (
-        j == len(theirs.calls) and not _has_left(job.ranks[other], theirs)
-    )
-    if is_only_behind:
-        return None
+    if (i == len(mine.calls) and not are_over[0]) or (j == len(theirs.calls) and not are_over[1]):
+        return None  # it is only behind
     if i == i_end and j_end < len(theirs.calls):  # only the other made calls here: seen from its side
         return Divergence(theirs, mine, j, i, is_in_step_again=True)
     return Divergence(mine, theirs, i, j, is_in_step_again=j == j_end and i_end < len(mine.calls))
@@ -232,23 +228,14 @@ def _num_in(history: History, start: int, end: int, group: str) -> int:
 def _from_the_same_call(a: History, b: History) -> tuple[History, History]:
     """Cut off what only one ring still holds: rings forget their oldest calls, and ranks in step number theirs alike."""
     first = max(a.first, b.first)
-    return _since(a, first), _since(b, first)
-
-
-def _since(history: History, first: int) -> History:
-    start = next((i for i, number in enumerate(history.numbers) if number >= first), len(history.numbers))
-    return replace(history, calls=history.calls[start:], numbers=history.numbers[start:], first=first)
+    a, b = (replace(one.only(lambda number, _: number >= first), first=first) for one in (a, b))
+    return a, b
 
 
 def _without_quiet_of_its_own(history: History, other: History) -> History:
     """Without forwards that called no collective, from places the other rank never comes to: one rank's own evaluation keeps nobody waiting."""
     known = {key_of(call) for call in other.calls}
-    kept = [
-        (number, call)
-        for number, call in zip(history.numbers, history.calls, strict=True)
-        if number not in history.quiet or key_of(call) in known
-    ]
-    return replace(history, calls=tuple(call for _, call in kept), numbers=tuple(number for number, _ in kept))
+    return history.only(lambda number, call: number not in history.quiet or key_of(call) in known)
 
 
 def _common_prefix(a: History, b: History) -> int | None:
@@ -341,9 +328,7 @@ def times_followed(divergence: Divergence, first: Call | None, second: Call | No
         return 0
     start, end = key_of(first), key_of(second)
     length = _row_length(divergence, start)
-    if all(
-        start not in past[: len(past) - length] for past in divergence.past()
-    ):  # the first row of its kind: how long it gets is not known
+    if all(start not in past[: len(past) - length] for past in divergence.past()):  # the first row of its kind: its length is not known
         return sum(sum(pair == (start, end) for pair in pairwise(past)) for past in divergence.past())
     return sum(_times_in(past, start, end, length) for past in divergence.past())
 

@@ -12,10 +12,8 @@ class Pass:
     """One iteration over a DataLoader. `batches` counts those fetched so far; `is_over` says that the data ended."""
 
     stack: Stack
-    started_ns: int
     batches: int
     is_over: bool = False
-    ended_ns: int = 0
 
 
 def passes_of(evidence: RankEvidence) -> list[Pass]:
@@ -23,11 +21,11 @@ def passes_of(evidence: RankEvidence) -> list[Pass]:
     found: list[Pass] = []
     for call in evidence.calls:
         if call.op == "pass_start":
-            found.append(Pass(call.stack, call.started_ns, call.peer or 0))
+            found.append(Pass(call.stack, call.peer or 0))
         elif call.op == "pass_end":
             opened = next((i for i in range(len(found) - 1, -1, -1) if not found[i].is_over), None)
             if opened is not None:
-                found[opened] = replace(found[opened], batches=call.peer or 0, is_over=True, ended_ns=call.started_ns)
+                found[opened] = replace(found[opened], batches=call.peer or 0, is_over=True)
     fetched = evidence.counts.get("next_batch", 0)
     for i in range(len(found) - 1, -1, -1):
         if not found[i].is_over:  # `batches` is what had been fetched when it began; passes that began later had their share

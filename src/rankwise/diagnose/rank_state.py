@@ -40,7 +40,6 @@ class RankState:
     peer: int | None = None
     stack: Stack = ()  # user frames, innermost first
     since_ns: int = 0
-    entry: Entry | None = None
     inside: str = ""  # forward, backward or ddp: what DDP was doing
     is_echo: bool = False  # the rank is gone, but only because the one it waited for was
 
@@ -160,9 +159,7 @@ def is_timeout(raised: Raised) -> bool:
     text = f"{raised.type}: {raised.message}".lower()
     if raised.type in ("TimeoutError", "subprocess.TimeoutExpired"):
         return False
-    about_collectives = (
-        "distributed" in text or "gloo" in text or "nccl" in text or "barrier" in text or "store" in text or "waiting" in text
-    )
+    about_collectives = any(word in text for word in ("distributed", "gloo", "nccl", "barrier", "store", "waiting"))
     return about_collectives and any(words in text for words in _TIMEOUTS)
 
 
@@ -239,7 +236,7 @@ def _from_pending(rank: RankEvidence, pending: Entry, call: Call | None) -> Rank
     stack = user_frames(rank.collectives.stack_of(pending)) or (user_frames(call.stack) if call else main_stack(rank))
     what = pending.what
     group = what.group.removesuffix(P2P_MARK)
-    return RankState(rank.rank, "waiting", what.op, group, pending.seq, what.peer, stack, pending.created_ns, pending, inside)
+    return RankState(rank.rank, "waiting", what.op, group, pending.seq, what.peer, stack, pending.created_ns, inside)
 
 
 def _on_nccl(rank: RankEvidence) -> bool:
@@ -278,9 +275,8 @@ def _is_of_before(rank: RankEvidence) -> bool:
 def _from_call(rank: RankEvidence, call: Call, echo: bool = False) -> RankState:
     inside = call.op if call.op in WRAPPER_CALLS else ""
     op = WRAPPER_CALLS.get(call.op, call.op)
-    return RankState(
-        rank.rank, "waiting", op, call.group, None, call.peer, user_frames(call.stack), call.started_ns, None, inside, is_echo=echo
-    )
+    stack = user_frames(call.stack)
+    return RankState(rank.rank, "waiting", op, call.group, None, call.peer, stack, call.started_ns, inside, is_echo=echo)
 
 
 def _in_p2p_wait(rank: RankEvidence) -> RankState | None:
@@ -291,8 +287,7 @@ def _in_p2p_wait(rank: RankEvidence) -> RankState | None:
     thread = main_thread(rank)
     if thread is None or not _is_own_line(thread.frames):
         return None
-    state = _from_call(rank, last)
-    return RankState(rank.rank, "waiting", last.op, last.group, None, last.peer, main_stack(rank) or state.stack, last.started_ns)
+    return replace(_from_call(rank, last), stack=main_stack(rank) or user_frames(last.stack))
 
 
 def _is_own_line(stack: Stack) -> bool:
@@ -322,14 +317,8 @@ def _at_the_end(rank: RankEvidence) -> RankState:
             echo = _from_call(rank, failed, echo=True)
             pending = _pending_of(rank)
             if pending is not None and failed.op in WRAPPER_CALLS:
-                return RankState(
-                    rank.rank, "waiting", pending.what.op, pending.what.group, pending.seq, None, echo.stack, failed.started_ns, pending,
-                    failed.op, is_echo=True,
-                )  # fmt: skip
-            return RankState(
-                rank.rank, "waiting", echo.op, echo.group, pending.seq if pending else None, echo.peer, echo.stack, echo.since_ns, pending,
-                echo.inside, is_echo=True,
-            )  # fmt: skip
+                echo = replace(echo, op=pending.what.op, group=pending.what.group, peer=None)
+            return replace(echo, seq=pending.seq) if pending is not None else echo
         if rank.inits and rank.inits[-1].error:
             init = rank.inits[-1]
             return RankState(rank.rank, "init", "init_process_group", stack=user_frames(init.stack), since_ns=init.started_ns, is_echo=True)
@@ -344,9 +333,6 @@ def _at_the_end(rank: RankEvidence) -> RankState:
 def _last_unfinished(rank: RankEvidence) -> Call | None:
     """The innermost of the calls that were open or failed last."""
     unfinished = [call for call in rank.calls if call.is_open or call.failed]
-    if not unfinished:
-        return None
-    last = unfinished[-1]
-    if last.op in ("init_process_group", "destroy_process_group"):
-        return None if len(unfinished) == 1 else unfinished[-2]
-    return last
+    if unfinished and unfinished[-1].op in ("init_process_group", "destroy_process_group"):
+        unfinished.pop()
+    return unfinished[-1] if unfinished else None

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rankwise.causes import load_cause
-from rankwise.diagnose.blame import top_of
 from rankwise.diagnose.rank_state import RankStates, place_at, wait_of
 from rankwise.diagnose.waiting import members_of
 from rankwise.diagnose.wording import at, group_text
 from rankwise.evidence.flight import log_from_calls
-from rankwise.evidence.frames import user_frames
+from rankwise.evidence.frames import user_frame
 from rankwise.evidence.records import Call, JobEvidence, RankEvidence
 from rankwise.findings import Finding, ranks_text
 
@@ -45,7 +44,7 @@ def find_split_disagreement(job: JobEvidence, states: RankStates) -> Finding | N
         mismatch = f"rank {sender} sends {sent} numbers to itself and expects {expected}"
     else:
         mismatch = f"rank {sender} sends {sent} numbers to rank {receiver}, which expects {expected}"
-    lines = {rank: top_of(user_frames(call.stack)) for rank, call in found.calls.items()}
+    lines = {rank: user_frame(call.stack) for rank, call in found.calls.items()}
     shown = "; ".join(
         f"rank {rank}: sends {list(call.sent)}, expects {list(call.expected)}{at(lines[rank])}" for rank, call in found.calls.items()
     )

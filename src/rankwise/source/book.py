@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from rankwise.evidence.records import Frame, JobEvidence, Stack
 from rankwise.ranks import read_rank_env
-from rankwise.source.guards import Guard, Loop, Skip, caught_by, find_skips, guards_at, leaves, loop_of
+from rankwise.source.guards import Guard, Loop, Skip, caught_by, find_skips, guards_at, leaves, loop_of, polled_condition
 from rankwise.source.names import Names
 from rankwise.source.rank_conditions import Position, RankConditions, find_misnamed
 from rankwise.source.rank_words import meaning_of, zero_only_mark
@@ -22,6 +22,7 @@ from rankwise.source.tree import (
     covers,
     last_line,
     last_name,
+    once,
     own_nodes,
     parameters_of,
     parse,
@@ -37,12 +38,6 @@ class SourceBook:
 
     sources: dict[str, str]
     local_ranks: dict[int, int] | None = None  # by rank; None for a job on one host, where they are the ranks
-    _trees: dict[str, ast.Module | None] = field(default_factory=dict)
-    _lines: dict[str, list[str]] = field(default_factory=dict)
-    _holders: dict[str, list[str]] = field(default_factory=dict)  # the files that hold a text
-    _statements: dict[str, dict[int, ast.stmt]] = field(default_factory=dict)
-    _guards: dict[tuple[str, int], list[Guard]] = field(default_factory=dict)
-    _skips: dict[tuple[str, int], list[Skip]] = field(default_factory=dict)
     _truths: dict[tuple[object, ...], dict[int, bool | None]] = field(default_factory=dict)  # of conditions, by rank
     _same_for_all: set[tuple[object, ...]] = field(default_factory=set)  # conditions that tell no rank from another
 
@@ -62,22 +57,20 @@ class SourceBook:
         lines = self._lines_of(file)
         return lines[line - 1].strip() if 0 < line <= len(lines) else ""
 
+    @once
     def tree(self, file: str) -> ast.Module | None:
-        if file not in self._trees:
-            self._trees[file] = parse(self.sources[file]) if file in self.sources else None
-        return self._trees[file]
+        return parse(self.sources[file]) if file in self.sources else None
 
     # -- conditions -----------------------------------------------------------------------------------------------------------
 
+    @once
     def guards(self, file: str, line: int) -> list[Guard]:
         """The conditions around a line inside its function, and the early exits before it (`if …: return`), outermost first."""
-        if (file, line) not in self._guards:
-            statement = self._statement_at(file, line)
-            try:
-                self._guards[file, line] = guards_at(statement, line) if statement is not None else []
-            except RecursionError:  # thousands of blocks within each other
-                self._guards[file, line] = []
-        return self._guards[file, line]
+        statement = self._statement_at(file, line)
+        try:
+            return guards_at(statement, line) if statement is not None else []
+        except RecursionError:  # thousands of blocks within each other
+            return []
 
     def ranks_reaching(self, stack: Stack, ranks: list[int], world_size: int) -> tuple[set[int], Guard | None]:
         """Which ranks can be at this place, by the rank conditions around each of its frames, and the condition that decides."""
@@ -164,59 +157,48 @@ class SourceBook:
         function = self._function_at(file, line)
         return last_line(function) if isinstance(function, FUNCTIONS) else line
 
-    def loop_around(self, file: str, line: int) -> tuple[int, int] | None:
-        """First and last line of the innermost loop around a line."""
-        return next(iter(self.loops_around(file, line)), None)
-
-    def loops_around(self, file: str, line: int) -> list[tuple[int, int]]:
-        """First and last lines of the loops around a line inside its function, innermost first."""
-        return [(loop.lineno, last_line(loop)) for loop in self._loops_at(file, line)]
-
     def loops_at(self, file: str, line: int) -> list[Loop]:
         """The loops around a line inside its function, innermost first, with what may end them."""
         return [loop_of(node) for node in self._loops_at(file, line)]
 
     def _loops_at(self, file: str, line: int) -> list[ast.For | ast.AsyncFor | ast.While]:
-        below: ast.AST | None = self._statement_at(file, line)
-        found = []
-        for above in ancestors(below) if below is not None else ():
-            if isinstance(below, FUNCTIONS):
+        chain = self._blocks_around(file, line)
+        return [above for below, above in pairwise(chain) if isinstance(above, LOOPS) and below in above.body]
+
+    def _blocks_around(self, file: str, line: int) -> list[ast.AST]:
+        """The statement of a line and the nodes around it inside its function, innermost first."""
+        found: list[ast.AST] = []
+        statement = self._statement_at(file, line)
+        for node in (statement, *ancestors(statement)) if statement is not None else ():
+            found.append(node)
+            if isinstance(node, FUNCTIONS):
                 break
-            if isinstance(above, LOOPS) and below in above.body:
-                found.append(above)
-            below = above
         return found
+
+    def file_polled_at(self, file: str, line: int) -> str:
+        """The condition of the loop around a line, if the loop does nothing but sleep and look whether a file is there; else empty."""
+        loop = next(iter(self._loops_at(file, line)), None)
+        return polled_condition(loop) if isinstance(loop, ast.While) else ""
 
     def handlers_around(self, stack: Stack) -> list[Frame]:
         """The except blocks that a stack stands in, innermost first."""
-        found = []
-        for frame in stack:
-            statement = self._statement_at(frame.file, frame.line)
-            for above in ancestors(statement) if statement is not None else ():
-                if isinstance(above, FUNCTIONS):
-                    break
-                if isinstance(above, ast.ExceptHandler):
-                    found.append(Frame(frame.file, above.lineno, frame.function))
-        return found
+        return [
+            Frame(frame.file, node.lineno, frame.function)
+            for frame in stack
+            for node in self._blocks_around(frame.file, frame.line)
+            if isinstance(node, ast.ExceptHandler)
+        ]
 
     def handlers_for(self, frame: Frame) -> list[Skip]:
         """The except blocks that would catch an exception at a line and go on after it, innermost first."""
-        statement = self._statement_at(frame.file, frame.line)
-        found = []
-        for above in ancestors(statement) if statement is not None else ():
-            if isinstance(above, FUNCTIONS):
-                break
-            if isinstance(above, (ast.Try, ast.TryStar)):
-                found += [skip for handler in above.handlers if (skip := caught_by(handler, frame.line)) is not None]
-        return found
+        tries = [node for node in self._blocks_around(frame.file, frame.line) if isinstance(node, (ast.Try, ast.TryStar))]
+        return [skip for one in tries for handler in one.handlers if (skip := caught_by(handler, frame.line)) is not None]
 
+    @once
     def skips_before(self, file: str, line: int) -> list[Skip]:
         """What could leave the loop or function of a line before that line is reached, in this round or a later one."""
-        if (file, line) not in self._skips:
-            function = self._function_at(file, line)
-            scope = next(iter(self._loops_at(file, line)), function)
-            self._skips[file, line] = find_skips(scope, line) if scope is not None else []
-        return self._skips[file, line]
+        scope = next(iter(self._loops_at(file, line)), None) or self._function_at(file, line)
+        return find_skips(scope, line) if scope is not None else []
 
     def assignment_of(self, file: str, frame_line: int, name: str) -> int | None:
         """Where a variable used at a line got its value, in the same function."""
@@ -268,26 +250,26 @@ class SourceBook:
 
     # -- the pages ------------------------------------------------------------------------------------------------------------
 
+    @once
     def _lines_of(self, file: str) -> list[str]:
-        if file not in self._lines:
-            text = self.sources.get(file, "").replace("\r\n", "\n").replace("\r", "\n")
-            self._lines[file] = text.split("\n")  # splitlines() would also split at form feeds, which Python does not count
-        return self._lines[file]
+        text = self.sources.get(file, "").replace("\r\n", "\n").replace("\r", "\n")
+        return text.split("\n")  # splitlines() would also split at form feeds, which Python does not count
 
+    @once
     def _trees_with(self, text: str) -> list[ast.Module]:
-        if text not in self._holders:
-            self._holders[text] = [file for file, source in self.sources.items() if text in source]
-        return [tree for file in self._holders[text] if (tree := self.tree(file)) is not None]
+        return [tree for file, source in self.sources.items() if text in source and (tree := self.tree(file)) is not None]
+
+    @once
+    def _statements(self, file: str) -> dict[int, ast.stmt]:
+        """The innermost statement of each line."""
+        lines: dict[int, ast.stmt] = {}
+        for node in ast.walk(self.tree(file) or ast.Module([], [])):  # outer statements first, so that inner ones overwrite them
+            if isinstance(node, ast.stmt):
+                lines.update(dict.fromkeys(range(node.lineno, last_line(node) + 1), node))
+        return lines
 
     def _statement_at(self, file: str, line: int) -> ast.stmt | None:
-        """The innermost statement that covers a line."""
-        if file not in self._statements:
-            lines: dict[int, ast.stmt] = {}
-            for node in ast.walk(self.tree(file) or ast.Module([], [])):  # outer statements first, so that inner ones overwrite them
-                if isinstance(node, ast.stmt):
-                    lines.update(dict.fromkeys(range(node.lineno, last_line(node) + 1), node))
-            self._statements[file] = lines
-        return self._statements[file].get(line)
+        return self._statements(file).get(line)
 
     def _function_at(self, file: str, line: int) -> ast.AST | None:
         """The function around a line, or the module."""

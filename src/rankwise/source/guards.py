@@ -13,6 +13,7 @@ from rankwise.source.tree import (
     LOOPS,
     ancestors,
     block_of,
+    called_name,
     last_line,
     last_name,
     own_nodes,
@@ -25,6 +26,8 @@ from rankwise.source.tree import (
 
 _LEAVES = (ast.Return, ast.Continue, ast.Break, ast.Raise)
 _EXITS = (("", "exit"), ("", "quit"), ("sys", "exit"), ("os", "_exit"), ("os", "abort"))
+_ASKS_FOR_FILE = {"exists", "lexists", "isfile", "isdir", "is_file", "is_dir", "access"}
+_IDLE = {"sleep", "time", "monotonic", "perf_counter", "print", "debug", "info", "warning", "join", "Path", "str", "len", "TimeoutError"}
 _WORKS = (ast.Await, ast.Yield, ast.YieldFrom, ast.MatMult)
 
 
@@ -233,6 +236,15 @@ def loop_of(node: ast.For | ast.AsyncFor | ast.While) -> Loop:
     exits = tuple(skip for skip in find_skips(node, last_line(node)) if skip.kind in ("break", "return"))
     is_while = isinstance(node, ast.While)
     return Loop(node.lineno, last_line(node), is_while, text_of(node.test if isinstance(node, ast.While) else node.iter), exits)
+
+
+def polled_condition(loop: ast.While) -> str:
+    """What a loop asks about files until it is so, where its rounds only sleep, ask, count and tell; empty for any other loop."""
+    calls = [node for node in ast.walk(loop) if isinstance(node, ast.Call)]
+    asking = [call for call in calls if called_name(call) in _ASKS_FOR_FILE]
+    if not asking or not all(called_name(call) in (*_ASKS_FOR_FILE, *_IDLE) for call in calls):
+        return ""
+    return text_of(loop.test) if asking[0] in ast.walk(loop.test) else text_of(asking[0])
 
 
 def _skip(node: ast.AST, line: int, scope: ast.AST) -> Skip | None:

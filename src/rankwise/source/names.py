@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
@@ -18,6 +19,7 @@ from rankwise.source.tree import (
     called_name,
     class_of,
     last_name,
+    once,
     own_nodes,
     owner_name,
     parent_of,
@@ -34,9 +36,9 @@ _CHANGES = {"append", "extend", "insert", "remove", "pop", "clear", "add", "disc
 class _Index:
     """What one file defines, by name."""
 
-    functions: dict[str, list[Function]] = field(default_factory=dict)
-    attributes: dict[str, list[Binding]] = field(default_factory=dict)
-    calls: dict[str, list[ast.Call]] = field(default_factory=dict)
+    functions: defaultdict[str, list[Function]] = field(default_factory=lambda: defaultdict(list))
+    attributes: defaultdict[str, list[Binding]] = field(default_factory=lambda: defaultdict(list))
+    calls: defaultdict[str, list[ast.Call]] = field(default_factory=lambda: defaultdict(list))
     changed: set[str] = field(default_factory=set)  # names of lists that are changed in place
 
 
@@ -45,29 +47,18 @@ class Names:
     """The names of the user's files; `trees_with(text)` gives the trees of the files that contain a text."""
 
     trees_with: Callable[[str], list[ast.Module]]
-    _indexes: dict[ast.Module, _Index] = field(default_factory=dict)
-    _bindings: dict[ast.AST, dict[str, list[Binding]]] = field(default_factory=dict)
-    _uses: dict[ast.Name, list[Binding] | None] = field(default_factory=dict)
-    _attributes: dict[tuple[ast.Attribute, bool], list[Binding]] = field(default_factory=dict)
-    _returns: dict[Function, list[ast.Return] | None] = field(default_factory=dict)
-    _guards: dict[ast.AST, list[Guard]] = field(default_factory=dict)
 
+    @once
     def bindings(self, scope: ast.AST) -> dict[str, list[Binding]]:
         """What a function, class or module binds, by name."""
-        if scope not in self._bindings:
-            by_name: dict[str, list[Binding]] = {}
-            for binding in bindings_in(scope):
-                by_name.setdefault(binding.name, []).append(binding)
-            self._bindings[scope] = by_name
-        return self._bindings[scope]
+        by_name: defaultdict[str, list[Binding]] = defaultdict(list)
+        for binding in bindings_in(scope):
+            by_name[binding.name].append(binding)
+        return dict(by_name)
 
+    @once
     def of_name(self, use: ast.Name) -> list[Binding] | None:
         """The bindings that may have given a name its value where it is used; None if nothing in the file binds it."""
-        if use not in self._uses:
-            self._uses[use] = self._find_name(use)
-        return self._uses[use]
-
-    def _find_name(self, use: ast.Name) -> list[Binding] | None:
         is_own, below = True, cast(ast.AST, use)
         for above in ancestors(use):
             if is_bound_by_expression(above, use.id):
@@ -78,13 +69,9 @@ class Names:
             is_own, below = is_own and not is_scope and not isinstance(above, ast.Lambda), above
         return None
 
+    @once
     def of_attribute(self, use: ast.Attribute, anywhere: bool) -> list[Binding]:
         """What gives an attribute its value: in the same class or for an owner of the same name, or `anywhere` it may be given one."""
-        if (use, anywhere) not in self._attributes:
-            self._attributes[use, anywhere] = self._find_attribute(use, anywhere)
-        return self._attributes[use, anywhere]
-
-    def _find_attribute(self, use: ast.Attribute, anywhere: bool) -> list[Binding]:
         found = [binding for tree in self.trees_with(use.attr) for binding in self._index(tree).attributes.get(use.attr, [])]
         owner, own_class = owner_name(use), class_of(use)
         of_classes = [binding for binding in found if owner_name(binding.node) in _SELF]
@@ -117,37 +104,35 @@ class Names:
         calls = [call for tree in self.trees_with(f"{name}(") for call in self._index(tree).calls.get(name, [])]
         return [arguments_of(function, call, is_bound=is_new) for call in calls] if len(calls) <= _FEW else []
 
+    @once
     def returns_of(self, function: Function) -> list[ast.Return] | None:
         """The return statements of a small function, the invisible one at its end included; None for others."""
-        if function not in self._returns:
-            nodes = list(islice(own_nodes(function), _SMALL + 1))
-            found = [node for node in nodes if isinstance(node, ast.Return)]
-            found += [] if leaves(function.body) else [_end_of(function)]
-            self._returns[function] = found if len(nodes) <= _SMALL and len(found) <= _FEW and returns_plainly(function) else None
-        return self._returns[function]
+        nodes = list(islice(own_nodes(function), _SMALL + 1))
+        found = [node for node in nodes if isinstance(node, ast.Return)]
+        found += [] if leaves(function.body) else [_end_of(function)]
+        return found if len(nodes) <= _SMALL and len(found) <= _FEW and returns_plainly(function) else None
 
+    @once
     def guards_around(self, node: ast.AST) -> list[Guard]:
         """The conditions for a node to run, within its function."""
-        if node not in self._guards:
-            self._guards[node] = guards_around(node)
-        return self._guards[node]
+        return guards_around(node)
 
     def is_changed(self, name: str) -> bool:
         """True if a list of this name is changed in place anywhere."""
         return any(name in self._index(tree).changed for tree in self.trees_with(name))
 
+    @once
     def _index(self, tree: ast.Module) -> _Index:
-        if tree not in self._indexes:
-            index = self._indexes[tree] = _Index()
-            for node in ast.walk(tree):
-                if isinstance(node, FUNCTIONS):
-                    index.functions.setdefault(node.name, []).append(node)
-                if isinstance(node, ast.Call):
-                    index.calls.setdefault(called_name(node), []).append(node)
-                for binding in attribute_bindings(node):
-                    index.attributes.setdefault(binding.name, []).append(binding)
-                index.changed.add(_changed_by(node))
-        return self._indexes[tree]
+        index = _Index()
+        for node in ast.walk(tree):
+            if isinstance(node, FUNCTIONS):
+                index.functions[node.name].append(node)
+            if isinstance(node, ast.Call):
+                index.calls[called_name(node)].append(node)
+            for binding in attribute_bindings(node):
+                index.attributes[binding.name].append(binding)
+            index.changed.add(_changed_by(node))
+        return index
 
 
 def _end_of(function: Function) -> ast.Return:

@@ -26,6 +26,7 @@ from rankwise.source.tree import (
     arguments_of,
     called_name,
     last_name,
+    once,
     owner_name,
     parent_of,
     scope_of,
@@ -58,7 +59,6 @@ class RankConditions(Expressions):
         super().__init__()
         self._names = names
         self._at = Position(0, 1)
-        self._meanings: dict[tuple[str, ast.AST], str] = {}
         self._calls: list[tuple[Function, dict[str, Any]]] = []  # helpers being worked out, with what their parameters are
         self._open: set[Binding] = set()  # bindings being worked out: one that needs itself has no answer
         self.depends_on_rank = False  # whether the last answer may be another one on another rank
@@ -140,13 +140,9 @@ class RankConditions(Expressions):
             return tells_rank(value) or (bool(source) and all(b.kind == "parameter" for b in source or ()))
         return binding.name.lower().lstrip("_") == "world_size"
 
+    @once
     def _meaning(self, name: str, node: ast.AST) -> str:
         """What a name alone says, where nothing says otherwise."""
-        if (name, node) not in self._meanings:
-            self._meanings[name, node] = self._find_meaning(name, node)
-        return self._meanings[name, node]
-
-    def _find_meaning(self, name: str, node: ast.AST) -> str:
         meaning = meaning_of(name)
         if not meaning:
             return ""

@@ -5,8 +5,12 @@ from __future__ import annotations
 import ast
 import warnings
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
@@ -14,6 +18,19 @@ COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _TRANSPARENT = {"property", "cached_property", "cache", "lru_cache", "staticmethod", "classmethod", "no_grad", "inference_mode"}
 _SHARED = (ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop)  # Python reuses one object of these for all trees
 _LONGEST_FILE = 2_000_000  # characters: longer ones are generated, and take seconds to parse
+
+
+def once(method: Callable[Concatenate[Any, _P], _R]) -> Callable[Concatenate[Any, _P], _R]:
+    """A method that works each answer out once per object: files do not change while a verdict is found."""
+
+    @wraps(method)
+    def ask(self: Any, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        known, key = vars(self).setdefault("_known", {}), (method.__name__, *args, *kwargs.items())
+        if key not in known:
+            known[key] = method(self, *args, **kwargs)
+        return cast(_R, known[key])
+
+    return ask
 
 
 def parse(text: str) -> ast.Module | None:

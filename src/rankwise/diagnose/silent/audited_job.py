@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from rankwise.causes import load_cause
 from rankwise.diagnose.rank_state import place_at
 from rankwise.diagnose.waiting import members_of
-from rankwise.evidence.audit import Audit, BatchSeen, Drawn, PassBegun, PassEnded, StepSeen, Window
+from rankwise.evidence.audit import Audit, BatchSeen, Drawn, PassBegun, PassEnded, StepSeen
 from rankwise.evidence.frames import user_frame
 from rankwise.evidence.records import Frame, JobEvidence
-from rankwise.findings import Place
+from rankwise.findings import Finding, Place
 
 BACKWARDS = "sn-"
+Sites = Mapping[int, int | Frame | None]  # the culprits' lines, by rank: the numbers of their sites, or themselves
 
 
 @dataclass(frozen=True)
@@ -27,9 +31,8 @@ class DataPass:
     @property
     def trains(self) -> bool:
         """Whether backwards were made while it ran."""
-        if self.ended is not None and self.ended.backwards > 0:
-            return True
-        return any(batch.backwards > self.begun.backwards for batch in self.batches.values())
+        is_counted = self.ended is not None and self.ended.backwards > 0
+        return is_counted or any(batch.backwards > self.begun.backwards for batch in self.batches.values())
 
 
 class AuditedJob:
@@ -55,23 +58,28 @@ class AuditedJob:
 
         Others may have the same data, or shares of any size, on purpose: tensor parallelism, a search for a learning rate, an ensemble.
         """
-        return any(
-            self.audits[rank].wrappers or any(one.label and self._share(ranks, rank, one.group) for one in self.audits[rank].reduces)
-            for rank in ranks
-        )
-
-    def _share(self, ranks: list[int], rank: int, group: str) -> bool:
-        """Whether a rank's group has another one of these ranks in it: with tensor parallelism, gradients are reduced across its groups."""
-        return len(set(members_of(self.job, group, rank)) & set(ranks)) > 1
+        if any(self.audits[rank].wrappers for rank in ranks):
+            return True
+        groups = ((one.group, rank) for rank in ranks for one in self.audits[rank].reduces if one.label)
+        # With tensor parallelism, gradients are reduced across its groups: the group has to have another one of these ranks in it.
+        return any(len(set(members_of(self.job, group, rank)) & set(ranks)) > 1 for group, rank in groups)
 
     def frame(self, rank: int, site: int) -> Frame | None:
         return user_frame(self.audits[rank].sites.get(site, ()))
 
-    def place(self, rank: int, site: int | None) -> Place:
-        return self.place_at(rank, self.frame(rank, site) if site else None)
+    def place(self, rank: int, site: int | Frame | None) -> Place:
+        """Where a rank was: by the number of the site, or by the line itself."""
+        return place_at(self.job.ranks[rank], self.frame(rank, site) if isinstance(site, int) else site)
 
-    def place_at(self, rank: int, frame: Frame | None) -> Place:
-        return place_at(self.job.ranks[rank], frame)
+    def finding(self, code: str, summary: str, sites: Sites, why: str, *, certain: bool, **details: Any) -> Finding:
+        culprits = tuple(self.place(rank, site) for rank, site in sites.items())
+        return load_cause(code).finding(summary, certain=certain, why=why, **{"culprits": culprits, **details})
+
+    def proven(self, code: str, summary: str, sites: Sites, why: str, **details: Any) -> Finding:
+        return self.finding(code, summary, sites, why, certain=True, **details)
+
+    def suspected(self, code: str, summary: str, sites: Sites, why: str, **details: Any) -> Finding:
+        return self.finding(code, summary, sites, why, certain=False, **details)
 
     def loaders(self, rank: int) -> dict[tuple[Frame | None, int], list[DataPass]]:
         """The passes of each of a rank's loaders, by the line that made it and how many were made there before."""
@@ -94,12 +102,9 @@ class AuditedJob:
         shared = set.intersection(*(set(steps) for steps in by_rank.values()))
         return [{rank: by_rank[rank][key] for rank in ranks} for key in sorted(shared)]
 
-    def windows(self, rank: int) -> dict[int, list[Window]]:
-        """The windows of each optimizer; the very first is left out, which may hold what happens only once."""
-        found: dict[int, list[Window]] = {}
-        for window in self.audits[rank].windows:
-            found.setdefault(window.i, []).append(window)
-        return found
+    def built(self, rank: int, i: int) -> int | None:
+        """Where a rank's optimizer was built, or else stepped."""
+        return next((one.built or one.site for one in self.audits[rank].optimizers if one.i == i), None)
 
     def line_with(self, file: str, words: tuple[str, ...], near: int = 0) -> int | None:
         """The line of a file that has all of these words and is nearest to another."""
@@ -114,12 +119,12 @@ def num_backwards(pattern: str) -> int:
 
 def _loaders_of(audited: AuditedJob, rank: int) -> dict[tuple[Frame | None, int], list[DataPass]]:
     audit = audited.audits[rank]
-    drawn: dict[tuple[int, int], dict[int, Drawn]] = {}
+    drawn: defaultdict[tuple[int, int], dict[int, Drawn]] = defaultdict(dict)
+    batches: defaultdict[tuple[int, int], dict[int, BatchSeen]] = defaultdict(dict)
     for one in audit.drawn:
-        drawn.setdefault((one.loader, one.p), {})[one.n] = one
-    batches: dict[tuple[int, int], dict[int, BatchSeen]] = {}
+        drawn[one.loader, one.p][one.n] = one
     for batch in audit.batches:
-        batches.setdefault((batch.loader, batch.p), {})[batch.n] = batch
+        batches[batch.loader, batch.p][batch.n] = batch
     ended = {(end.loader, end.n): end for end in audit.pass_ends}
     keys: dict[int, tuple[Frame | None, int]] = {}
     found: dict[tuple[Frame | None, int], list[DataPass]] = {}
@@ -128,5 +133,5 @@ def _loaders_of(audited: AuditedJob, rank: int) -> dict[tuple[Frame | None, int]
             made = audited.frame(rank, begun.made)
             keys[begun.loader] = (made, sum(frame == made for frame, _ in keys.values()))
         at = (begun.loader, begun.n)
-        found.setdefault(keys[begun.loader], []).append(DataPass(begun, drawn.get(at, {}), batches.get(at, {}), ended.get(at)))
+        found.setdefault(keys[begun.loader], []).append(DataPass(begun, drawn[at], batches[at], ended.get(at)))
     return found

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
-from rankwise.causes import load_cause
 from rankwise.diagnose.silent.audited_job import AuditedJob
 from rankwise.evidence.audit import Seeded
 from rankwise.findings import Finding, ranks_text
@@ -14,16 +14,16 @@ Key = tuple[str, int, int, int]
 _NAMES = {"random": "random", "torch": "torch", "numpy": "numpy.random"}
 
 
-def find(audited: AuditedJob) -> list[Finding]:
+def find(audited: AuditedJob) -> Iterator[Finding]:
     for ranks in audited.groups():
         states = {rank: _states(audited, rank) for rank in ranks}
         common = set.intersection(*(set(found) for found in states.values()))
         same = {key for key in common if len({states[rank][key] for rank in ranks}) == 1}
-        generators = sorted({key[0] for key in common})
-        alike = [g for g in generators if sum(key[0] == g for key in same) >= _LEAST and _all_same(g, common, same)]
+        different = {key[0] for key in common - same}
+        alike = [g for g, num in sorted(Counter(key[0] for key in same).items()) if num >= _LEAST and g not in different]
         if alike and _trains_on_different_samples(audited, ranks):
-            return [_finding(audited, ranks, alike, len(same))]
-    return []
+            yield _finding(audited, ranks, alike, len(same))
+            return
 
 
 def _states(audited: AuditedJob, rank: int) -> dict[Key, int]:
@@ -36,10 +36,6 @@ def _states(audited: AuditedJob, rank: int) -> dict[Key, int]:
             found[(*look, times[look])] = state
             times[look] += 1
     return found
-
-
-def _all_same(generator: str, common: set[Key], same: set[Key]) -> bool:
-    return all(key in same for key in common if key[0] == generator)
 
 
 def _trains_on_different_samples(audited: AuditedJob, ranks: list[int]) -> bool:
@@ -57,13 +53,13 @@ def _finding(audited: AuditedJob, ranks: list[int], generators: list[str], num_s
     is_seeded = len(values) == 1 and all(seeds.values())
     names = " and ".join(_NAMES.get(g, g) for g in generators)
     how = f"all ranks call seed {next(iter(values))}" if is_seeded else "the generators have the same state on all ranks"
-    return load_cause("RW754").finding(
+    return audited.proven(
+        "RW754",
         f"random augmentation is the same on {ranks_text(ranks)}: their datasets draw identical random numbers",
-        certain=True,
-        severity="warning" if is_seeded else "info",
-        culprits=tuple(audited.place(rank, seed.site if (seed := seeds[rank]) else None) for rank in ranks),
-        why=f"the samples differ, but before each of {num_same} looks at the dataset the state of {names} was the same on all ranks; {how}",
+        {rank: seed.site if seed else None for rank, seed in seeds.items()},
+        f"the samples differ, but before each of {num_same} looks at the dataset the state of {names} was the same on all ranks; {how}",
         instead=("seed with seed + rank once the model is built: random.seed(seed + rank), torch.manual_seed(seed + rank)",),
+        severity="warning" if is_seeded else "info",
     )
 
 

@@ -2,15 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from rankwise.causes import load_cause
 from rankwise.diagnose.silent.audited_job import BACKWARDS, AuditedJob, num_backwards
 from rankwise.evidence.audit import Loaded, Row, StepSeen
 from rankwise.evidence.records import Frame
-from rankwise.findings import Finding, Place, ranks_text
+from rankwise.findings import Finding, ranks_text
 
 _LEAST = 3  # sampled steps at which it has to be seen
+# Why gradients were not reduced, and the fix, by the last backward before the step and whether an earlier one did reduce.
+_REASONS = {
+    ("n", True): (
+        "the last backward before the step ran in no_sync(), an earlier one did not: the wrong micro-step synchronises",
+        "leave no_sync() for the last micro-step of each window, forward and backward, so that this one reduces",
+    ),
+    ("n", False): (
+        "every forward before the step was made inside no_sync(), so DDP never reduced",
+        "make the forward of the last micro-step before each step outside no_sync() (it is the forward that decides)",
+    ),
+    ("-", False): (
+        "the last forward did not go through the DDP wrapper (model.module(…), or the model that was wrapped, was called), so DDP did not reduce",
+        "call the wrapper itself in training: model(x), not model.module(x)",
+    ),
+    ("", False): (
+        "no backward() came before the step (gradients from torch.autograd.grad?), and DDP reduces in backward() only",
+        "call loss.backward() on the output of the wrapper, or all_reduce the gradients by hand",
+    ),
+    ("s", True): (
+        "DDP reduced them in backward, and something changed them after that, differently on each rank",
+        "look at what happens to the gradients between backward() and step(): clipping, noise or scaling has to be the same on all ranks",
+    ),
+}
+Apart = tuple[StepSeen, StepSeen, Row, Row]  # the same step on two ranks, and a parameter's rows that differ
 _PATIENCE = 24  # steps after which an averaging is no longer waited for, while the job runs
 
 
@@ -22,9 +46,9 @@ class Story:
     of_model: bool
     num_seen: int = 0
     began_equal: bool = False
-    grads: list[tuple[StepSeen, StepSeen, Row, Row]] = field(default_factory=list)  # reduced by DDP, and yet different
-    late: list[tuple[StepSeen, StepSeen, Row, Row]] = field(default_factory=list)  # not reduced by DDP, and different
-    weights: list[tuple[StepSeen, StepSeen, Row, Row]] = field(default_factory=list)
+    grads: list[Apart] = field(default_factory=list)  # reduced by DDP, and yet different
+    late: list[Apart] = field(default_factory=list)  # not reduced by DDP, and different
+    weights: list[Apart] = field(default_factory=list)
     last_equal: int | None = None  # the last step before the weights differed
     met_again: bool = False  # the weights were equal after having differed
     settings: tuple[StepSeen, StepSeen] | None = None
@@ -32,21 +56,19 @@ class Story:
     last: int = 0
 
 
-def find(audited: AuditedJob) -> list[Finding]:
+def find(audited: AuditedJob) -> Iterator[Finding]:
     for ranks in audited.groups():
         for story in _stories(audited, ranks):
-            finding = _judge(audited, story)
-            if finding is not None:
-                return [finding]
-    return []
+            if (finding := _judge(audited, story)) is not None:
+                yield finding
+                return
 
 
 def _stories(audited: AuditedJob, ranks: list[int]) -> list[Story]:
     found: dict[int, Story] = {}
     for steps in audited.steps(ranks):
         first = steps[ranks[0]]
-        story = found.setdefault(first.i, Story(ranks, first.of_model))
-        _take(story, steps)
+        _take(found.setdefault(first.i, Story(ranks, first.of_model)), steps)
     return list(found.values())
 
 
@@ -94,7 +116,7 @@ def _judge(audited: AuditedJob, story: Story) -> Finding | None:
     return _loaded_by_some(audited, story) or _other_settings(audited, story) or _other_state(audited, story) or _differ(audited, story)
 
 
-def _num_steps(seen: list[tuple[StepSeen, StepSeen, Row, Row]]) -> int:
+def _num_steps(seen: list[Apart]) -> int:
     return len({a.n for a, *_ in seen})
 
 
@@ -115,12 +137,11 @@ def _averages(audited: AuditedJob, story: Story) -> bool:
 def _late(audited: AuditedJob, story: Story) -> Finding:
     a, _b, row_a, row_b = story.late[0]
     names = list(dict.fromkeys(row[0] for _, _, row, _ in story.late))
-    at = _line_of_change(audited, story)
-    return load_cause("RW771").finding(
+    return audited.proven(
+        "RW771",
         f"gradients of {_some(names)} are not reduced: DDP does not know these parameters, and they differ between ranks",
-        certain=True,
-        culprits=tuple(audited.place_at(rank, at) if at else audited.place(rank, a.site) for rank in story.ranks),
-        why=f"at step {a.n} the gradient of parameter {row_a[0]} has norm {_norm(row_a[3])} on rank {story.ranks[0]} and {_norm(row_b[3])} "
+        dict.fromkeys(story.ranks, _line_of_change(audited, story) or a.site),
+        f"at step {a.n} the gradient of parameter {row_a[0]} has norm {_norm(row_a[3])} on rank {story.ranks[0]} and {_norm(row_b[3])} "
         f"on the other; when DDP wrapped the model it was frozen (requires_grad=False) or not there yet, and was unfrozen or added later, "
         f"so the ranks' weights diverge since then",
     )
@@ -156,15 +177,13 @@ def _not_reduced(audited: AuditedJob, story: Story) -> Finding:
     window = next((w for w in reversed(audited.audits[rank].windows) if w.i == a.i and num_backwards(w.pattern)), None)
     letters = [letter for letter in (window.pattern if window else "") if letter in BACKWARDS]
     last = letters[-1] if letters else ""
-    how, fix, letter = _reason(last, letters)
-    places = [audited.place(r, _same_letter(audited, r, a.i, letter, a.site)) for r in story.ranks]
-    if last == "-":
-        places = [_at_bypass(audited, place) for place in places]
-    return load_cause("RW760").finding(
+    how, fix = _REASONS[last, "s" in letters and last != "-"]
+    sites = {r: _line_of_backward(audited, r, a, last) for r in story.ranks}
+    return audited.proven(
+        "RW760",
         f"gradients are not reduced before the optimizer's step: they differ between {ranks_text(story.ranks)}, and so do the weights",
-        certain=True,
-        culprits=tuple(places),
-        why=f"at step {a.n} the gradient of {row_a[0]} has norm {_norm(row_a[3])} on rank {rank} and {_norm(row_b[3])} on another rank "
+        sites,
+        f"at step {a.n} the gradient of {row_a[0]} has norm {_norm(row_a[3])} on rank {rank} and {_norm(row_b[3])} on another rank "
         f"(seen at {_num_steps(story.grads)} of {story.num_seen} steps looked at){_around_reduction(a, b)}; {how}",
         instead=(fix,),
     )
@@ -181,48 +200,13 @@ def _around_reduction(a: StepSeen, b: StepSeen) -> str:
     return f"; that of {name} had norms {before[0]} and {before[1]} as the last backward computed it, {after[0]} and {after[1]} at the step"
 
 
-def _reason(last: str, letters: list[str]) -> tuple[str, str, str]:
-    """Why, the fix, and the letter whose line to show: the step's own, where there is none."""
-    if last == "n" and "s" in letters:
-        return (
-            "the last backward before the step ran in no_sync(), an earlier one did not: the wrong micro-step synchronises",
-            "leave no_sync() for the last micro-step of each window, forward and backward, so that this one reduces",
-            "n",
-        )
-    if last == "n":
-        return (
-            "every forward before the step was made inside no_sync(), so DDP never reduced",
-            "make the forward of the last micro-step before each step outside no_sync() (it is the forward that decides)",
-            "n",
-        )
-    if last == "-":
-        return (
-            "the last forward did not go through the DDP wrapper (model.module(…), or the model that was wrapped, was called), so DDP did not reduce",
-            "call the wrapper itself in training: model(x), not model.module(x)",
-            "-",
-        )
-    if not last:
-        return (
-            "no backward() came before the step (gradients from torch.autograd.grad?), and DDP reduces in backward() only",
-            "call loss.backward() on the output of the wrapper, or all_reduce the gradients by hand",
-            "",
-        )
-    return (
-        "DDP reduced them in backward, and something changed them after that, differently on each rank",
-        "look at what happens to the gradients between backward() and step(): clipping, noise or scaling has to be the same on all ranks",
-        "",
-    )
-
-
-def _same_letter(audited: AuditedJob, rank: int, i: int, letter: str, default: int) -> int:
-    window = next((w for w in reversed(audited.audits[rank].windows) if letter and w.i == i and letter in w.places), None)
-    return window.places[letter] if window else default
-
-
-def _at_bypass(audited: AuditedJob, place: Place) -> Place:
-    """The line that calls the inner module, where the source shows one near the backward."""
-    line = audited.line_with(place.file or "", (".module(",), place.line or 0)
-    return audited.place_at(place.rank or 0, Frame(place.file or "", line, place.function or "")) if line else place
+def _line_of_backward(audited: AuditedJob, rank: int, step: StepSeen, letter: str) -> int | Frame | None:
+    """Where the backward was made that did not reduce, or the inner module was called near it; else the step's own line."""
+    windows = [w for w in audited.audits[rank].windows if letter in ("n", "-") and w.i == step.i and letter in w.places]
+    site = windows[-1].places[letter] if windows else step.site
+    frame = audited.frame(rank, site)
+    line = audited.line_with(frame.file, (".module(",), frame.line) if frame is not None and letter == "-" else None
+    return Frame(frame.file, line, frame.function) if frame is not None and line else site
 
 
 def _loaded_by_some(audited: AuditedJob, story: Story) -> Finding | None:
@@ -235,11 +219,11 @@ def _loaded_by_some(audited: AuditedJob, story: Story) -> Finding | None:
     one: Loaded = loads[some[0]][-1]
     others = [rank for rank in story.ranks if rank not in some]
     a, _b, row_a, row_b = story.weights[0]
-    return load_cause("RW773").finding(
+    return audited.proven(
+        "RW773",
         f"only {ranks_text(some)} loaded the checkpoint's {one.what} state: weights differ between ranks",
-        certain=True,
-        culprits=tuple(audited.place(rank, loads[rank][-1].site) for rank in some),
-        why=f"{ranks_text(some)} called load_state_dict of the {one.what} after {one.steps} steps, {ranks_text(others)} did not; "
+        {rank: loads[rank][-1].site for rank in some},
+        f"{ranks_text(some)} called load_state_dict of the {one.what} after {one.steps} steps, {ranks_text(others)} did not; "
         f"at step {a.n} {row_a[0]} is different ({_norm(row_a[5])} against {_norm(row_b[5])}). DDP sends rank 0's weights to all once, when it wraps",
     )
 
@@ -249,11 +233,11 @@ def _other_settings(audited: AuditedJob, story: Story) -> Finding | None:
         return None
     a, b = story.settings
     other = next(r for r in story.ranks[1:] if b in audited.audits[r].steps)
-    return load_cause("RW775").finding(
+    return audited.proven(
+        "RW775",
         f"the optimizer has other settings on rank {other} than on rank {story.ranks[0]}, so the ranks' weights diverge",
-        certain=True,
-        culprits=tuple(audited.place(rank, _built(audited, rank, a.i)) for rank in story.ranks),
-        why=f"at step {a.n}: {_difference(a.settings, b.settings)}; the gradients are the same, the steps are not",
+        {rank: audited.built(rank, a.i) for rank in story.ranks},
+        f"at step {a.n}: {_difference(a.settings, b.settings)}; the gradients are the same, the steps are not",
     )
 
 
@@ -262,32 +246,27 @@ def _difference(a: str, b: str) -> str:
     return ", ".join(f"{x} against {y}" for x, y in pairs[:4]) or f"{a} against {b}"
 
 
-def _built(audited: AuditedJob, rank: int, i: int) -> int | None:
-    return next((o.built or o.site for o in audited.audits[rank].optimizers if o.i == i), None)
-
-
 def _other_state(audited: AuditedJob, story: Story) -> Finding | None:
     if story.states is None or not story.weights or story.states[0].n > story.weights[0][0].n:
         return None
     a, _ = story.states
-    return load_cause("RW776").finding(
+    return audited.proven(
+        "RW776",
         "the optimizer's state differs between ranks, so they make different steps from the same gradients",
-        certain=True,
-        culprits=tuple(audited.place(rank, a.site) for rank in story.ranks),
-        why=f"its momenta (or the like) were different before step {a.n}, when the gradients were still the same",
+        dict.fromkeys(story.ranks, a.site),
+        f"its momenta (or the like) were different before step {a.n}, when the gradients were still the same",
     )
 
 
 def _differ(audited: AuditedJob, story: Story) -> Finding:
     a, _b, row_a, row_b = story.weights[0]
-    since = (
-        f"equal until step {story.last_equal}, different at step {a.n}" if story.last_equal is not None else f"different from step {a.n} on"
-    )
-    return load_cause("RW770").finding(
+    has_been_equal = story.last_equal is not None
+    since = f"equal until step {story.last_equal}, different at step {a.n}" if has_been_equal else f"different from step {a.n} on"
+    return audited.proven(
+        "RW770",
         f"the weights differ between {ranks_text(story.ranks)}: {row_a[0]} is {since}",
-        certain=True,
-        culprits=tuple(audited.place(rank, a.site) for rank in story.ranks),
-        why=f"norm {_norm(row_a[5])} on rank {story.ranks[0]}, {_norm(row_b[5])} on another; the gradients at these steps are the same on all ranks, "
+        dict.fromkeys(story.ranks, a.site),
+        f"norm {_norm(row_a[5])} on rank {story.ranks[0]}, {_norm(row_b[5])} on another; the gradients at these steps are the same on all ranks, "
         "so something else changed the weights, or a step was made on some ranks only",
     )
 
@@ -301,25 +280,25 @@ def _unwrapped(audited: AuditedJob, story: Story, averages: bool) -> Finding | N
     reduces = any(r.label.startswith("gradient") for rank in story.ranks for r in audited.audits[rank].reduces)
     if averages:
         return _info(audited, story)
-    return load_cause("RW714").finding(
+    return audited.suspected(
+        "RW714",
         f"the model is not wrapped in DDP: {ranks_text(story.ranks)} began with the same weights and train apart; "
         f"gradients {'still differ after being reduced by hand' if reduces else 'are not reduced'}",
-        certain=False,
-        severity="warning" if shared or reduces else "info",
-        culprits=tuple(audited.place(rank, a.site) for rank in story.ranks),
-        why=f"at step {a.n} {row_a[0]} has norm {_norm(row_a[5])} on rank {story.ranks[0]} and {_norm(row_b[5])} on another"
+        dict.fromkeys(story.ranks, a.site),
+        f"at step {a.n} {row_a[0]} has norm {_norm(row_a[5])} on rank {story.ranks[0]} and {_norm(row_b[5])} on another"
         + ("; the data is shared out with a DistributedSampler" if shared else ""),
+        severity="warning" if shared or reduces else "info",
     )
 
 
 def _info(audited: AuditedJob, story: Story) -> Finding:
     a, _b, row_a, _row_b = story.weights[0]
-    return load_cause("RW770").finding(
+    return audited.suspected(
+        "RW770",
         f"the weights differ between ranks at some steps and are averaged now and then: {row_a[0]} at step {a.n}",
-        certain=False,
+        dict.fromkeys(story.ranks, a.site),
+        "that is local SGD, if it is meant so",
         severity="info",
-        culprits=tuple(audited.place(rank, a.site) for rank in story.ranks),
-        why="that is local SGD, if it is meant so",
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from rankwise.causes import load_cause
+from collections import defaultdict
+from collections.abc import Iterator
+
 from rankwise.diagnose.silent.audited_job import AuditedJob
 from rankwise.evidence.audit import Wrote
 from rankwise.findings import Finding, ranks_text
@@ -10,15 +12,15 @@ from rankwise.findings import Finding, ranks_text
 _AT_ONCE_NS = 2_000_000_000
 
 
-def find(audited: AuditedJob) -> list[Finding]:
-    by_path: dict[tuple[str, str], dict[int, list[Wrote]]] = {}
+def find(audited: AuditedJob) -> Iterator[Finding]:
+    by_path: defaultdict[tuple[str, str], defaultdict[int, list[Wrote]]] = defaultdict(lambda: defaultdict(list))
     for rank, audit in audited.audits.items():
         for one in audit.writes:
-            by_path.setdefault((audited.job.ranks[rank].host, one.path), {}).setdefault(rank, []).append(one)
+            by_path[audited.job.ranks[rank].host, one.path][rank].append(one)
     shared = {path: ranks for (_, path), ranks in by_path.items() if len(ranks) > 1 and _at_once(ranks)}
     saved = [path for path, ranks in shared.items() if any(one.how == "torch.save" for found in ranks.values() for one in found)]
-    path = next(iter(saved or shared), None)
-    return [_finding(audited, path, shared[path], bool(saved))] if path is not None else []
+    for path in [*saved, *shared][:1]:
+        yield _finding(audited, path, shared[path], bool(saved))
 
 
 def _at_once(ranks: dict[int, list[Wrote]]) -> bool:
@@ -31,11 +33,11 @@ def _finding(audited: AuditedJob, path: str, ranks: dict[int, list[Wrote]], is_s
     one = next(iter(ranks.values()))[0]
     times = [found[0].t for found in ranks.values()]
     name = path.removeprefix(audited.job.cwd.rstrip("/") + "/")
-    return load_cause("RW782").finding(
+    return audited.proven(
+        "RW782",
         f"{ranks_text(list(ranks))} write the same file {name}, {'with ' + one.how if is_saved else 'opened for writing'}, at the same time",
-        certain=True,
-        severity="warning" if is_saved else "info",
-        culprits=tuple(audited.place(rank, found[0].site) for rank, found in ranks.items()),
-        why=f"the path is the same on every rank ({len(next(iter(ranks.values())))} times), and their writes are "
+        {rank: found[0].site for rank, found in ranks.items()},
+        f"the path is the same on every rank ({len(next(iter(ranks.values())))} times), and their writes are "
         f"{(max(times) - min(times)) / 1e6:.0f} ms apart: every rank overwrites the others' file",
+        severity="warning" if is_saved else "info",
     )

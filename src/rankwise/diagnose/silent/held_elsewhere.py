@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from rankwise.causes import load_cause
+from collections.abc import Iterator
+
 from rankwise.diagnose.silent.audited_job import AuditedJob
 from rankwise.evidence.audit import OptimizerSeen
 from rankwise.findings import Finding
@@ -10,24 +11,23 @@ from rankwise.findings import Finding
 _LOOKED_AT = 4  # a step by which a model has its final form; the probe tells it of the first few only
 
 
-def find(audited: AuditedJob) -> list[Finding]:
+def find(audited: AuditedJob) -> Iterator[Finding]:
     found = {rank: one for rank in audited.audits if (one := _foreign(audited, rank)) is not None}
     if not found:
-        return _some_elsewhere(audited)
+        yield from _some_elsewhere(audited)
+        return
     one = next(iter(found.values()))
-    return [
-        load_cause("RW702").finding(
-            f"the optimizer updates parameters that the model does not hold: none of its {one.held} is a parameter of the wrapped model",
-            certain=True,
-            severity="warning",
-            culprits=tuple(audited.place(rank, seen.built or seen.site) for rank, seen in found.items()),
-            why=f"at its first step {one.model_with_grad} parameters of the wrapped model had gradients, and none of the optimizer's: "
-            "it was built from another copy of the model (stale parameters), so the model that computes the loss never changes",
-        )
-    ]
+    yield audited.proven(
+        "RW702",
+        f"the optimizer updates parameters that the model does not hold: none of its {one.held} is a parameter of the wrapped model",
+        {rank: seen.built or seen.site for rank, seen in found.items()},
+        f"at its first step {one.model_with_grad} parameters of the wrapped model had gradients, and none of the optimizer's: "
+        "it was built from another copy of the model (stale parameters), so the model that computes the loss never changes",
+        severity="warning",
+    )
 
 
-def _some_elsewhere(audited: AuditedJob) -> list[Finding]:
+def _some_elsewhere(audited: AuditedJob) -> Iterator[Finding]:
     """A layer was replaced: the optimizer still holds the old one, and nobody holds the new."""
     for rank, audit in audited.audits.items():
         latest = {step.i: step for step in audit.steps if step.n == _LOOKED_AT}
@@ -37,20 +37,14 @@ def _some_elsewhere(audited: AuditedJob) -> list[Finding]:
         stale = next((step for step in latest.values() if step.foreign), None)
         if unheld and stale is not None:
             name = sorted(unheld)[0]
-            return [
-                load_cause("RW702").finding(
-                    f"the optimizer does not hold parameter {name} of the model, which gets gradients, and holds {stale.foreign} others that get none",
-                    certain=True,
-                    severity="warning",
-                    culprits=tuple(audited.place(r, _built(audited, r, stale.i)) for r in audited.audits),
-                    why=f"seen at step {stale.n} of rank {rank}: the model was changed after the optimizer was built, so {name} is never updated",
-                )
-            ]
-    return []
-
-
-def _built(audited: AuditedJob, rank: int, i: int) -> int | None:
-    return next((one.built or one.site for one in audited.audits[rank].optimizers if one.i == i), None)
+            yield audited.proven(
+                "RW702",
+                f"the optimizer does not hold parameter {name} of the model, which gets gradients, and holds {stale.foreign} others that get none",
+                {r: audited.built(r, stale.i) for r in audited.audits},
+                f"seen at step {stale.n} of rank {rank}: the model was changed after the optimizer was built, so {name} is never updated",
+                severity="warning",
+            )
+            return
 
 
 def _foreign(audited: AuditedJob, rank: int) -> OptimizerSeen | None:

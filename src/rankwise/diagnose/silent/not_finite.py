@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-from rankwise.causes import load_cause
+from collections.abc import Iterator
+
 from rankwise.diagnose.silent.audited_job import BACKWARDS, AuditedJob
 from rankwise.findings import Finding, ranks_text
 
 
-def find(audited: AuditedJob) -> list[Finding]:
+def find(audited: AuditedJob) -> Iterator[Finding]:
     bad = {rank: audit.bad_losses[0] for rank, audit in audited.audits.items() if audit.bad_losses}
     if not bad:
-        return []
+        return
     first = min(one.n for one in bad.values())
     if (found := _in_backward(audited, first)) is not None:
-        return [found]
+        yield found
+        return
     ranks = sorted(rank for rank, one in bad.items() if one.n == first)
     spoiled = _spoiled(audited)
     some = len(ranks) < len(audited.audits)
     what = f"{ranks_text(ranks)} alone" if some else "all ranks"
     inputs = _bad_inputs(audited, ranks)
     after = f"; from step {spoiled[1]} on parameter {spoiled[0]} is not finite on {ranks_text(spoiled[2])}" if spoiled else ""
-    return [
-        load_cause("RW766").finding(
-            f"the loss became {bad[ranks[0]].value} on {what} at step {first}{after}",
-            certain=True,
-            severity="warning" if some and spoiled else "info",
-            culprits=tuple(audited.place(rank, bad[rank].site) for rank in ranks),
-            why=(inputs or "the batch itself is finite, as far as was looked")
-            + ("; the all-reduce carries the gradients (inf or nan) to every rank" if some else ""),
-        )
-    ]
+    yield audited.proven(
+        "RW766",
+        f"the loss became {bad[ranks[0]].value} on {what} at step {first}{after}",
+        {rank: bad[rank].site for rank in ranks},
+        (inputs or "the batch itself is finite, as far as was looked")
+        + ("; the all-reduce carries the gradients (inf or nan) to every rank" if some else ""),
+        severity="warning" if some and spoiled else "info",
+    )
 
 
 def _in_backward(audited: AuditedJob, before: int) -> Finding | None:
@@ -48,13 +48,13 @@ def _in_backward(audited: AuditedJob, before: int) -> Finding | None:
     finite = [rank for rank, audit in audited.audits.items() if any(s.n == first and s.local for s in audit.steps) and rank not in ranks]
     if not finite:
         return None
-    return load_cause("RW766").finding(
+    return audited.proven(
+        "RW766",
         f"the gradients became inf or nan on {ranks_text(ranks)} alone at step {first}, first seen in {name}; the losses were still finite",
-        certain=True,
-        severity="warning",
-        culprits=tuple(audited.place(rank, _backward_of(audited, rank, step.i)) for rank in ranks),
-        why=f"before DDP reduced it, the gradient of {name} was not finite on {ranks_text(ranks)} and finite on {ranks_text(finite)}; the "
+        {rank: _backward_of(audited, rank, step.i) for rank in ranks},
+        f"before DDP reduced it, the gradient of {name} was not finite on {ranks_text(ranks)} and finite on {ranks_text(finite)}; the "
         f"all-reduce carried it to every rank, and from step {before} on a loss is not finite",
+        severity="warning",
     )
 
 
@@ -65,19 +65,17 @@ def _backward_of(audited: AuditedJob, rank: int, i: int) -> int | None:
 
 def _spoiled(audited: AuditedJob) -> tuple[str, int, list[int]] | None:
     """The first parameter whose weights are no longer finite, the step, and on which ranks."""
-    found: list[tuple[int, str, int]] = []
-    for rank, audit in audited.audits.items():
-        seen = next(((s.n, row[0], rank) for s in audit.steps for row in s.rows if row[4] is not None and row[5] is None), None)
-        found += [seen] if seen else []
+    bad = {
+        rank: [(s.n, row[0]) for s in audit.steps for row in s.rows if row[4] is not None and row[5] is None]
+        for rank, audit in audited.audits.items()
+    }
+    found = {rank: seen[0] for rank, seen in bad.items() if seen}
     if not found:
         return None
-    step, name, _ = min(found)
-    return name, step, sorted(rank for _, _, rank in found)
+    step, name = min(found.values())
+    return name, step, sorted(found)
 
 
 def _bad_inputs(audited: AuditedJob, ranks: list[int]) -> str:
-    for rank in ranks:
-        for batch in audited.audits[rank].batches:
-            if batch.bad:
-                return f"batch {batch.n} of rank {rank}'s epoch {batch.p} already holds inf or nan"
-    return ""
+    bad = ((rank, batch) for rank in ranks for batch in audited.audits[rank].batches if batch.bad)
+    return next((f"batch {batch.n} of rank {rank}'s epoch {batch.p} already holds inf or nan" for rank, batch in bad), "")

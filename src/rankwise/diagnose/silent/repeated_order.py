@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 
-from rankwise.causes import load_cause
 from rankwise.diagnose.silent.audited_job import AuditedJob, DataPass
 from rankwise.findings import Finding, ranks_text
 
 _LEAST_SAMPLES = 8
 
 
-def find(audited: AuditedJob) -> list[Finding]:
+def find(audited: AuditedJob) -> Iterator[Finding]:
     for ranks in audited.groups() or [[rank] for rank in audited.audits]:
         for loader in audited.shared_loaders(ranks):
             repeated = {rank: pair for rank, passes in loader.items() if (pair := _repeated(passes)) is not None}
             if repeated:
-                return [_finding(audited, repeated, len(ranks))]
-    return []
+                yield _finding(audited, repeated, len(ranks))
+                return
 
 
 def _repeated(passes: list[DataPass]) -> tuple[DataPass, DataPass] | None:
@@ -53,10 +53,10 @@ def _finding(audited: AuditedJob, repeated: dict[int, tuple[DataPass, DataPass]]
     else:
         how = "its generator starts from the same seed in each epoch"
         fix = "make the generator once, before the first epoch, or seed it with the epoch's number"
-    return load_cause("RW751").finding(
+    return audited.proven(
+        "RW751",
         f"every epoch has the same order of samples{some}: {'set_epoch is never called' if b.begun.has_epoch else 'the shuffling repeats itself'}",
-        certain=True,
-        culprits=tuple(audited.place(rank, repeated[rank][1].begun.site) for rank in ranks),
-        why=f"epochs {a.begun.n} and {b.begun.n} both begin with samples {ids}, … on rank {ranks[0]}; {how}",
+        {rank: repeated[rank][1].begun.site for rank in ranks},
+        f"epochs {a.begun.n} and {b.begun.n} both begin with samples {ids}, … on rank {ranks[0]}; {how}",
         instead=(fix,),
     )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
-from rankwise.causes import load_cause
 from rankwise.diagnose.silent.audited_job import AuditedJob
 from rankwise.evidence.records import Frame
 from rankwise.findings import Finding, Place
@@ -17,21 +17,18 @@ _COMBINING = ("all_reduce", "reduce", "all_gather", "all_gather_into_tensor", "g
 _RECORDS = re.compile(r"(loss|metric|log|history|train|result|score)[^/]*$|\.(csv|jsonl?|tsv)$", re.I)
 
 
-def find(audited: AuditedJob) -> list[Finding]:
-    for look in (_mean_of_means, _local_loss, _local_metric):
-        finding = look(audited)
-        if finding is not None:
-            return [finding]
-    return []
+def find(audited: AuditedJob) -> Iterator[Finding]:
+    finding = _mean_of_means(audited) or _local_loss(audited) or _local_metric(audited)
+    if finding is not None:
+        yield finding
 
 
 def _speaks_alone(audited: AuditedJob, pattern: re.Pattern[str]) -> bool:
     """Rank 0 prints such numbers, or writes a file for them, and nobody else does."""
     tails = {rank: audited.job.log_tails.get(f"rank-{rank}", "") for rank in list(audited.audits)[:4]}
-    files = {rank: any(_RECORDS.search(one.path) for one in audit.writes if one.how == "open") for rank, audit in audited.audits.items()}
-    if files.get(0) and not any(is_writing for rank, is_writing in files.items() if rank):
-        return not any(pattern.search(text) for rank, text in tails.items() if rank)
-    return bool(pattern.search(tails.get(0, ""))) and not any(pattern.search(text) for rank, text in tails.items() if rank)
+    printing = {rank for rank, text in tails.items() if pattern.search(text)}
+    writing = {rank for rank, e in audited.audits.items() if any(_RECORDS.search(one.path) for one in e.writes if one.how == "open")}
+    return (writing == {0} or 0 in printing) and not printing - {0}
 
 
 def _local_loss(audited: AuditedJob) -> Finding | None:
@@ -44,12 +41,13 @@ def _local_loss(audited: AuditedJob) -> Finding | None:
     if highest < _APART * lowest or lowest < 0:
         return None
     by_rank_text = ", ".join(f"rank {rank} {loss:.4g}" for rank, loss in list(known.items())[:8])
-    return load_cause("RW780").finding(
+    return audited.suspected(
+        "RW780",
         f"the loss in the log is that of rank 0 only, its local one: {known[0]:.4g} on average, over all ranks it is "
         f"{sum(known.values()) / len(known):.4g}",
-        certain=False,
+        {},
+        f"mean loss so far: {by_rank_text}; rank 0 alone prints a loss, and no collective of the script ever combined the ranks' numbers: it is not reduced",
         culprits=_lines(audited, "loss"),
-        why=f"mean loss so far: {by_rank_text}; rank 0 alone prints a loss, and no collective of the script ever combined the ranks' numbers: it is not reduced",
     )
 
 
@@ -63,24 +61,20 @@ def _mean_loss(audited: AuditedJob, rank: int) -> float | None:
 
 def _combines(audited: AuditedJob) -> bool:
     """Whether the script itself ever reduced or gathered anything but gradients and weights."""
-    ops = ("all_reduce", "reduce", "all_gather", "gather", "all_gather_object", "gather_object", "all_gather_into_tensor")
-    by_label = any(not one.label for audit in audited.audits.values() for one in audit.reduces)
-    counted = any(e.counts.get(op, 0) for e in audited.job.ranks.values() for op in ops)
-    labelled = any(one.label for audit in audited.audits.values() for one in audit.reduces)
-    return by_label or (counted and not labelled)
+    labels = {bool(one.label) for audit in audited.audits.values() for one in audit.reduces}
+    counted = any(e.counts.get(op, 0) for e in audited.job.ranks.values() for op in (*_COMBINING, "all_gather_object", "gather_object"))
+    return False in labels or (counted and not labels)
 
 
 def _lines(audited: AuditedJob, word: str) -> tuple[Place, ...]:
     """Where rank 0 reads the number, and where it prints it, as far as the source shows."""
-    rank = 0
-    windows = audited.audits[rank].windows
-    site = windows[-1].site if windows else next((f.site for f in audited.audits[rank].forwards), 0)
-    frame = audited.frame(rank, site)
+    audit = audited.audits[0]
+    frame = audited.frame(0, audit.windows[-1].site if audit.windows else next((f.site for f in audit.forwards), 0))
     if frame is None:
-        return (audited.place(rank, None),)
+        return (audited.place(0, None),)
     found = [audited.line_with(frame.file, words, frame.line) for words in ((word, ".item()"), ("print", word), ("log", word))]
-    places = [audited.place_at(rank, Frame(frame.file, line, frame.function)) for line in found if line]
-    return tuple(places[:2]) or (audited.place_at(rank, frame),)
+    lines = [Frame(frame.file, line, frame.function) for line in found if line]
+    return tuple(audited.place(0, line) for line in lines[:2] or [frame])
 
 
 def _evaluations(audited: AuditedJob) -> dict[int, int]:
@@ -101,12 +95,13 @@ def _local_metric(audited: AuditedJob) -> Finding | None:
     if not sizes or _combines(audited) or not _speaks_alone(audited, _METRIC) or not _differ(audited):
         return None
     by_rank_text = ", ".join(f"rank {rank} {size}" for rank, size in list(sizes.items())[:8])
-    return load_cause("RW780").finding(
+    return audited.suspected(
+        "RW780",
         "the metric in the log is that of rank 0's shard only: each rank evaluates its own part, and nothing combines them",
-        certain=False,
-        culprits=_lines(audited, "acc"),
-        why=f"samples evaluated: {by_rank_text}, and not the same ones; rank 0 alone prints a metric, and no collective of the script ever combined "
+        {},
+        f"samples evaluated: {by_rank_text}, and not the same ones; rank 0 alone prints a metric, and no collective of the script ever combined "
         "the ranks' local numbers: it is not reduced",
+        culprits=_lines(audited, "acc"),
     )
 
 
@@ -135,9 +130,9 @@ def _mean_of_means(audited: AuditedJob) -> Finding | None:
     if any(abs(value - size) < 0.5 for rank, size in sizes.items() for value in values[rank] if size > 1) or not all(values.values()):
         return None
     by_rank_text = ", ".join(f"rank {rank}: {values[rank][0]:.4g} over {size} samples" for rank, size in list(sizes.items())[:8])
-    return load_cause("RW781").finding(
+    return audited.suspected(
+        "RW781",
         "a metric is averaged over ranks with different numbers of samples: a mean of means, not the mean over all samples",
-        certain=False,
-        culprits=tuple(audited.place(rank, found[0].site) for rank, found in single.items()),
-        why=f"{by_rank_text}; only one number per rank is reduced, and no count: unequal shards get equal weight",
+        {rank: found[0].site for rank, found in single.items()},
+        f"{by_rank_text}; only one number per rank is reduced, and no count: unequal shards get equal weight",
     )

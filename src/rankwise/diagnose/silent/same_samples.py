@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
-from rankwise.causes import load_cause
 from rankwise.diagnose.silent.audited_job import AuditedJob, DataPass
 from rankwise.findings import Finding, ranks_text
 
@@ -12,7 +12,7 @@ _LEAST = 3  # batches that have to be the same
 _LEAST_FORWARDS = 6
 
 
-def find(audited: AuditedJob) -> list[Finding]:
+def find(audited: AuditedJob) -> Iterator[Finding]:
     for ranks in audited.groups():
         trained = False
         for loader in audited.shared_loaders(ranks):
@@ -22,10 +22,11 @@ def find(audited: AuditedJob) -> list[Finding]:
                 alike = _alike(audited, by_rank)
                 if alike and all(by_rank[rank].trains for rank in alike) and _matters(audited, by_rank, alike):
                     found = _finding(audited, by_rank, alike)
-                    return [found if audited.are_together(alike) else replace(found.with_severity("info"), certain=False)]
+                    yield found if audited.are_together(alike) else replace(found, severity="info", certain=False)
+                    return
         if not trained and (seen := _from_forwards(audited, ranks)) is not None:
-            return [seen]
-    return []
+            yield seen
+            return
 
 
 def _matters(audited: AuditedJob, passes: dict[int, DataPass], alike: list[int]) -> bool:
@@ -85,11 +86,11 @@ def _finding(audited: AuditedJob, passes: dict[int, DataPass], alike: list[int])
         proof = f"batch {shown} is made of samples {ids}, … on rank {first} and on rank {other}, and so on for {len(one.drawn)} batches"
         fix = "give the DataLoader sampler=DistributedSampler(dataset), and call its set_epoch(epoch) before every epoch"
         why = f"the loader's sampler is a {one.begun.sampler}" + (", which knows nothing of ranks" if not one.begun.is_distributed else "")
-    return load_cause("RW750").finding(
+    return audited.proven(
+        "RW750",
         f"{ranks_text(alike)} train on the same data: every batch has the same, identical samples",
-        certain=True,
-        culprits=tuple(audited.place(rank, passes[rank].begun.made) for rank in alike),
-        why=f"{proof}; {why}. The job does the work of one rank, {len(alike)} times",
+        {rank: passes[rank].begun.made for rank in alike},
+        f"{proof}; {why}. The job does the work of one rank, {len(alike)} times",
         instead=(fix,),
     )
 
@@ -98,19 +99,14 @@ def _from_forwards(audited: AuditedJob, ranks: list[int]) -> Finding | None:
     """Where there is no DataLoader: what goes into the wrapped model."""
     seen = {rank: {f.n: f for f in audited.audits[rank].forwards if f.with_grad and f.training} for rank in ranks}
     common = set.intersection(*(set(forwards) for forwards in seen.values()))
-    sums = [{seen[rank][n].sums for rank in ranks} for n in common]
     values = {seen[ranks[0]][n].sums for n in common}
-    if (
-        len(common) < _LEAST_FORWARDS
-        or any(len(one) != 1 for one in sums)
-        or len(values) < len(common) // 2
-        or any(None in v for v in values)
-    ):
+    are_same = all(len({seen[rank][n].sums for rank in ranks}) == 1 for n in common)
+    if len(common) < _LEAST_FORWARDS or not are_same or len(values) < len(common) // 2 or any(None in v for v in values):
         return None
-    return load_cause("RW750").finding(
+    return audited.proven(
+        "RW750",
         f"{ranks_text(ranks)} train on the same data: what goes into the model is identical on all of them",
-        certain=True,
-        culprits=tuple(audited.place(rank, next(iter(seen[rank].values())).site) for rank in ranks),
-        why=f"the inputs of {len(common)} forwards that were looked at have the same numbers on every rank, and others each time",
+        {rank: next(iter(seen[rank].values())).site for rank in ranks},
+        f"the inputs of {len(common)} forwards that were looked at have the same numbers on every rank, and others each time",
         instead=("give each rank its own part of the data, or its own seed for what is drawn at random",),
     )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from statistics import mean
 
-from rankwise.causes import load_cause
 from rankwise.diagnose.silent.audited_job import AuditedJob, DataPass
 from rankwise.findings import Finding
 
@@ -12,16 +12,16 @@ _UNEVEN = 1.25
 _LARGER = 1.6
 
 
-def find(audited: AuditedJob) -> list[Finding]:
-    found: list[Finding] = []
+def find(audited: AuditedJob) -> Iterator[Finding]:
+    told: set[str] = set()
     for ranks in audited.groups():
         for loader in audited.shared_loaders(ranks):
             passes = {rank: loader[rank][0] for rank in ranks}  # the first pass of each
             for look in (_uneven, _larger, _whole_each, _padded):
                 finding = look(audited, passes)
-                if finding is not None and finding.code not in {one.code for one in found}:
-                    found.append(finding if audited.are_together(ranks) else finding.with_severity("info"))
-    return found
+                if finding is not None and finding.code not in told:
+                    told.add(finding.code)
+                    yield finding if audited.are_together(ranks) else finding.with_severity("info")
 
 
 def _ended(passes: dict[int, DataPass]) -> bool:
@@ -30,22 +30,16 @@ def _ended(passes: dict[int, DataPass]) -> bool:
 
 def _uneven(audited: AuditedJob, passes: dict[int, DataPass]) -> Finding | None:
     batches = {rank: one.ended.batches for rank, one in passes.items() if one.ended is not None}
-    if (
-        not _ended(passes)
-        or not any(one.trains for one in passes.values())
-        or min(batches.values()) < 1
-        or max(batches.values()) < _UNEVEN * min(batches.values())
-    ):
+    if not _ended(passes) or not any(one.trains for one in passes.values()):
         return None
-    if max(batches.values()) - min(batches.values()) < 2:
+    most, least = max(batches, key=lambda rank: batches[rank]), min(batches.values())
+    if least < 1 or batches[most] < max(_UNEVEN * least, least + 2):
         return None
-    most = max(batches, key=lambda rank: batches[rank])
-    by_rank_text = ", ".join(f"rank {rank} {count}" for rank, count in list(batches.items())[:8])
-    return load_cause("RW752").finding(
-        f"the ranks' shards are of very different length: rank {most} has {batches[most]} batches, another has {min(batches.values())}",
-        certain=True,
-        culprits=(audited.place(most, passes[most].begun.made),),
-        why=f"batches of one pass: {by_rank_text}",
+    return audited.proven(
+        "RW752",
+        f"the ranks' shards are of very different length: rank {most} has {batches[most]} batches, another has {least}",
+        {most: passes[most].begun.made},
+        "batches of one pass: " + ", ".join(f"rank {rank} {count}" for rank, count in list(batches.items())[:8]),
     )
 
 
@@ -58,11 +52,11 @@ def _larger(audited: AuditedJob, passes: dict[int, DataPass]) -> Finding | None:
     least = min(sizes.values())
     if least <= 0 or sizes[most] < _LARGER * least:
         return None
-    return load_cause("RW752").finding(
+    return audited.proven(
+        "RW752",
         f"rank {most}'s batches are {sizes[most] / least:.1f} times as large as another rank's: its shard has larger samples",
-        certain=True,
-        culprits=(audited.place(most, passes[most].begun.made),),
-        why="numbers in a batch on average: " + ", ".join(f"rank {rank} {size:,.0f}" for rank, size in list(sizes.items())[:8]),
+        {most: passes[most].begun.made},
+        "numbers in a batch on average: " + ", ".join(f"rank {rank} {size:,.0f}" for rank, size in list(sizes.items())[:8]),
         instead=("balance batches by the size of their samples (tokens, pixels), not by their number",),
     )
 
@@ -77,11 +71,11 @@ def _whole_each(audited: AuditedJob, passes: dict[int, DataPass]) -> Finding | N
     builtin = all(one.begun.sampler in ("RandomSampler", "SequentialSampler") for one in ones)
     if not size or not builtin or any(one.ended is None or one.ended.samples != size or one.ended.repeats for one in ones):
         return None
-    return load_cause("RW756").finding(
+    return audited.proven(
+        "RW756",
         f"each rank draws all {size} samples of the dataset in one epoch, in its own order: no DistributedSampler shares them out",
-        certain=True,
-        culprits=tuple(audited.place(rank, one.begun.made) for rank, one in passes.items()),
-        why=f"the sampler is a {ones[0].begun.sampler}, and every rank drew {size} of {size} samples: duplicates across the ranks",
+        {rank: one.begun.made for rank, one in passes.items()},
+        f"the sampler is a {ones[0].begun.sampler}, and every rank drew {size} of {size} samples: duplicates across the ranks",
     )
 
 
@@ -94,10 +88,10 @@ def _padded(audited: AuditedJob, passes: dict[int, DataPass]) -> Finding | None:
     if drawn == size:
         return None
     what = f"counts {drawn - size} of {size} samples twice (padding)" if drawn > size else f"leaves out {size - drawn} of {size} samples"
-    return load_cause("RW753").finding(
+    return audited.proven(
+        "RW753",
         f"evaluation {what}: DistributedSampler gives every rank the same number of samples",
-        certain=True,
-        culprits=tuple(audited.place(rank, one.begun.made) for rank, one in passes.items()),
-        why=f"the dataset has {size} samples, the {world} ranks drew {drawn} together (duplicate or dropped ones are "
+        {rank: one.begun.made for rank, one in passes.items()},
+        f"the dataset has {size} samples, the {world} ranks drew {drawn} together (duplicate or dropped ones are "
         f"{'repeated from the beginning' if drawn > size else 'the last'}); metrics reduced over the ranks count them so",
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from rankwise.causes import load_cause
+from collections.abc import Iterator
+
 from rankwise.diagnose.silent.audited_job import BACKWARDS, AuditedJob, num_backwards
 from rankwise.evidence.audit import StepSeen, Window
 from rankwise.findings import Finding, ranks_text
@@ -10,7 +11,7 @@ from rankwise.findings import Finding, ranks_text
 _LEAST = 2  # steps at which the weights have to be different
 
 
-def find(audited: AuditedJob) -> list[Finding]:
+def find(audited: AuditedJob) -> Iterator[Finding]:
     for ranks in audited.groups():
         if not all(audited.audits[rank].wrappers for rank in ranks) or any(
             s.joined or s.hooked for r in ranks for s in audited.audits[r].steps
@@ -19,8 +20,8 @@ def find(audited: AuditedJob) -> list[Finding]:
         for seen in _by_reductions(audited, ranks):
             apart = [steps for steps in seen if len({step.n for step in steps.values()}) > 1 and _differ(steps)]
             if len(apart) >= _LEAST:
-                return [_finding(audited, apart)]
-    return []
+                yield _finding(audited, apart)
+                return
 
 
 def _by_reductions(audited: AuditedJob, ranks: list[int]) -> list[list[dict[int, StepSeen]]]:
@@ -34,12 +35,9 @@ def _by_reductions(audited: AuditedJob, ranks: list[int]) -> list[list[dict[int,
 
 
 def _differ(steps: dict[int, StepSeen]) -> bool:
-    sums: dict[str, set[int]] = {}
-    for step in steps.values():
-        for name, _, _, _, checksum, _ in step.rows:
-            if checksum is not None:
-                sums.setdefault(name, set()).add(checksum)
-    return any(len(found) > 1 for found in sums.values())
+    """Whether a parameter has other weights on one rank than on another."""
+    sums = {(name, checksum) for step in steps.values() for name, _, _, _, checksum, _ in step.rows if checksum is not None}
+    return len(sums) > len({name for name, _ in sums})
 
 
 def _finding(audited: AuditedJob, apart: list[dict[int, StepSeen]]) -> Finding:
@@ -51,11 +49,11 @@ def _finding(audited: AuditedJob, apart: list[dict[int, StepSeen]]) -> Finding:
             return _not_reduced_once(audited, rank, window)
     syncs = next(iter(first.values())).syncs
     by_rank_text = ", ".join(f"rank {rank} {step.n}" for rank, step in list(first.items())[:8])
-    return load_cause("RW770").finding(
+    return audited.proven(
+        "RW770",
         f"{ranks_text(fewer)} skipped optimizer steps that the others made, so the weights differ between ranks",
-        certain=True,
-        culprits=tuple(audited.place(rank, first[rank].site) for rank in fewer),
-        why=f"steps made when DDP had reduced {syncs} times: {by_rank_text}; the weights before the next step are different, as at {len(apart)} steps "
+        {rank: first[rank].site for rank in fewer},
+        f"steps made when DDP had reduced {syncs} times: {by_rank_text}; the weights before the next step are different, as at {len(apart)} steps "
         "looked at",
         instead=(
             "decide on one rank whether to step, and tell the others (broadcast), or decide from numbers that are the same on all ranks",
@@ -77,11 +75,11 @@ def _not_reduced_once(audited: AuditedJob, rank: int, window: Window) -> Finding
         f"its other windows have {usual}: the micro-step that reduces was left out" if made < usual else "no_sync() was on in all of them"
     )
     letter = next(letter for letter in reversed(window.pattern) if letter in BACKWARDS)
-    return load_cause("RW760").finding(
+    return audited.proven(
+        "RW760",
         f"rank {rank} made a step from gradients that were not reduced, so the weights differ between ranks",
-        certain=True,
-        culprits=(audited.place(rank, window.places.get(letter, window.site)),),
-        why=f"before step {window.first} rank {rank} made {made} backwards, and DDP reduced none of them; {less}. Since then each of its reductions "
+        {rank: window.places.get(letter, window.site)},
+        f"before step {window.first} rank {rank} made {made} backwards, and DDP reduced none of them; {less}. Since then each of its reductions "
         "meets the others' of another step",
         instead=(
             "leave out the same micro-steps on all ranks (decide together: all_reduce the flag), and let the last one of a window reduce",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from rankwise.causes import load_cause
+from collections.abc import Iterator
+
 from rankwise.diagnose.silent.audited_job import AuditedJob, DataPass
 from rankwise.evidence.audit import Times, total_times
 from rankwise.findings import Finding
@@ -12,14 +13,15 @@ _SMALL, _MANY = 1 << 20, 16  # bytes of a bucket; buckets in a step
 _LEAST_MS = 5.0  # a step: less is what a busy machine takes to fetch anything
 
 
-def find(audited: AuditedJob) -> list[Finding]:
+def find(audited: AuditedJob) -> Iterator[Finding]:
+    yield from _small_buckets(audited)
     totals = {rank: total for rank, audit in audited.audits.items() if (total := total_times(audit.times)) is not None}
-    if not totals or len(totals) < len(audited.audits):
-        return _small_buckets(audited)
-    return _small_buckets(audited) + [finding for look in (_data, _collectives) if (finding := look(audited, totals)) is not None]
+    if totals and len(totals) == len(audited.audits):
+        yield from _data(audited, totals)
+        yield from _collectives(audited, totals)
 
 
-def _small_buckets(audited: AuditedJob) -> list[Finding]:
+def _small_buckets(audited: AuditedJob) -> Iterator[Finding]:
     """A note, by the sizes alone: what the all-reduces cost more depends on the network."""
     small = {
         rank: one
@@ -27,38 +29,32 @@ def _small_buckets(audited: AuditedJob) -> list[Finding]:
         for one in audit.wrappers
         if 0 < one.cap < _SMALL and one.bytes > _MANY * one.cap
     }
-    if not small:
-        return []
-    one = next(iter(small.values()))
-    return [
-        load_cause("RW514").finding(
+    for one in list(small.values())[:1]:
+        yield audited.proven(
+            "RW514",
             f"DDP reduces {one.bytes / 1e6:.1f} MB of gradients in buckets of at most {one.cap / 1e6:.2g} MB: up to "
             f"{min(one.reduced, -(-one.bytes // one.cap))} all-reduces a step (bucket_cap_mb)",
-            certain=True,
-            culprits=tuple(audited.place(rank, seen.site) for rank, seen in small.items()),
-            why=f"with the default of 25 MB there would be {1 + one.bytes // (25 << 20)} or one more; each costs at least one trip over the network",
+            {rank: seen.site for rank, seen in small.items()},
+            f"with the default of 25 MB there would be {1 + one.bytes // (25 << 20)} or one more; each costs at least one trip over the network",
         )
-    ]
 
 
-def _data(audited: AuditedJob, totals: dict[int, Times]) -> Finding | None:
+def _data(audited: AuditedJob, totals: dict[int, Times]) -> Iterator[Finding]:
     """On every rank: where only one waits for its data, it is the straggler that is told of."""
-    if min(total.data / max(total.wall, 1e-9) for total in totals.values()) < _MUCH:
-        return None
     rank = max(totals, key=lambda r: totals[r].data)
     total = totals[rank]
     each = total.data / total.steps
-    if each < _LEAST_MS:
-        return None
-    one = _training_pass(audited, rank)
-    workers = one.begun.workers if one else 0
+    if min(one.data / max(one.wall, 1e-9) for one in totals.values()) < _MUCH or each < _LEAST_MS:
+        return
+    passes = {r: _training_pass(audited, r) for r in totals}
+    workers = one.begun.workers if (one := passes[rank]) else 0
     setting = f"num_workers={max(4, 2 * workers)}, prefetch_factor=4, persistent_workers=True"
-    return load_cause("RW512").finding(
+    yield audited.proven(
+        "RW512",
         f"the ranks wait for data {100 * total.data / total.wall:.0f} % of the time: {each:.0f} ms of each {total.wall / total.steps:.0f} ms step "
         "pass in the DataLoader",
-        certain=True,
-        culprits=tuple(audited.place(r, seen.begun.made if (seen := _training_pass(audited, r)) else None) for r in totals),
-        why=f"num_workers is {workers}; with the data there in time a step would take about {(total.wall - total.data) / total.steps:.0f} ms",
+        {r: one.begun.made if one else None for r, one in passes.items()},
+        f"num_workers is {workers}; with the data there in time a step would take about {(total.wall - total.data) / total.steps:.0f} ms",
         next=(f"try DataLoader(…, {setting})",),
     )
 
@@ -67,20 +63,17 @@ def _training_pass(audited: AuditedJob, rank: int) -> DataPass | None:
     return next((one for passes in audited.loaders(rank).values() for one in passes if one.trains), None)
 
 
-def _collectives(audited: AuditedJob, totals: dict[int, Times]) -> Finding | None:
-    rank = min(
-        totals, key=lambda r: totals[r].collective
-    )  # the rank that waits least waits for no other: this is what the calls themselves cost
-    total = totals[rank]
+def _collectives(audited: AuditedJob, totals: dict[int, Times]) -> Iterator[Finding]:
+    # The rank that waits least waits for no other: this is what the calls themselves cost.
+    rank = min(totals, key=lambda r: totals[r].collective)
+    total, seen = totals[rank], audited.audits[rank].reduces
     each = total.collective / total.steps
-    if total.collective < _MUCH * total.wall or each < _LEAST_MS:
-        return None
-    seen = [one for one in audited.audits[rank].reduces if not one.label]
-    if any(one.label for one in audited.audits[rank].reduces):  # gradients or weights, reduced by hand: that has to be
-        return None
-    return load_cause("RW513").finding(
+    is_by_hand = any(one.label for one in seen)  # gradients or weights: that has to be
+    if total.collective < _MUCH * total.wall or each < _LEAST_MS or is_by_hand:
+        return
+    yield audited.proven(
+        "RW513",
         f"{100 * total.collective / total.wall:.0f} % of the time passes in collectives that the script calls itself: {each:.0f} ms of each step",
-        certain=True,
-        culprits=tuple(audited.place(r, seen[-1].site if seen else None) for r in totals),
-        why=f"{len(seen)} such calls were looked at on rank {rank}; DDP's own reduction is not among them",
+        dict.fromkeys(totals, seen[-1].site if seen else None),
+        f"{len(seen)} such calls were looked at on rank {rank}; DDP's own reduction is not among them",
     )

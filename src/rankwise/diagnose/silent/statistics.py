@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from math import sqrt
 
-from rankwise.causes import load_cause
 from rankwise.diagnose.silent.audited_job import AuditedJob
 from rankwise.evidence.audit import StepSeen
 from rankwise.findings import Finding, ranks_text
@@ -13,42 +14,37 @@ _FAR = 0.5  # of a standard deviation
 _MOMENTUM, _VERY_FAR = 0.1, 1.5  # what one batch moves the running mean by; how far the ranks' data has to be apart
 
 
-def find(audited: AuditedJob) -> list[Finding]:
+def find(audited: AuditedJob) -> Iterator[Finding]:
     for ranks in audited.groups():
         steps = [found for found in audited.steps(ranks) if all(step.buffers for step in found.values())]
-        if len(steps) < 2:
-            continue
-        names = _drifting(steps[-1])
-        if names and (found := _finding(audited, ranks, steps, names)) is not None:
-            return [found]
-    return []
+        names = _drifting(steps[-1]) if len(steps) > 1 else []
+        if names and (found := _finding(audited, ranks, steps[-1], names[0])) is not None:
+            yield found
+            return
 
 
 def _drifting(steps: dict[int, StepSeen]) -> list[str]:
     """Running statistics whose numbers differ; other buffers may be each rank's own on purpose."""
-    sums: dict[str, set[int]] = {}
-    for step in steps.values():
-        for name, checksum, _ in step.buffers:
-            sums.setdefault(name, set()).add(checksum)
-    return [name for name, found in sums.items() if len(found) > 1 and name.rsplit(".", 1)[-1] in ("running_mean", "running_var")]
+    sums = dict.fromkeys((name, checksum) for step in steps.values() for name, checksum, _ in step.buffers)
+    times = Counter(name for name, _ in sums)
+    return [name for name, num in times.items() if num > 1 and name.rsplit(".", 1)[-1] in ("running_mean", "running_var")]
 
 
-def _finding(audited: AuditedJob, ranks: list[int], steps: list[dict[int, StepSeen]], names: list[str]) -> Finding | None:
+def _finding(audited: AuditedJob, ranks: list[int], steps: dict[int, StepSeen], drifting: str) -> Finding | None:
     """Where DDP sends rank 0's statistics around, they differ by one batch only, and rank 0's data alone decides: that is a note."""
-    last = steps[-1]
-    a, b = last[ranks[0]], last[ranks[1]]
-    is_sent = not any(not wrapper.broadcast_buffers for wrapper in audited.audits[ranks[0]].wrappers)
+    a, b = steps[ranks[0]], steps[ranks[1]]
+    is_sent = all(wrapper.broadcast_buffers for wrapper in audited.audits[ranks[0]].wrappers)
     far, name, mean_a, mean_b = _farthest(a, b)
     if is_sent and far < _MOMENTUM * _VERY_FAR:
         return None
     how = "only rank 0's count (broadcast_buffers)" if is_sent else "each rank evaluates with its own (broadcast_buffers=False)"
-    return load_cause("RW774").finding(
-        f"BatchNorm running statistics differ per rank: {names[0]} is not the same on {ranks_text(ranks)}",
-        certain=True,
-        severity="warning" if far >= _FAR and not is_sent else "info",
-        culprits=tuple(audited.place(rank, _site(audited, rank)) for rank in ranks),
-        why=f"at step {a.n} {name}[…] is {mean_a:.4g} on rank {ranks[0]} and {mean_b:.4g} on rank {ranks[1]}, "
+    return audited.proven(
+        "RW774",
+        f"BatchNorm running statistics differ per rank: {drifting} is not the same on {ranks_text(ranks)}",
+        {rank: _site(audited, rank) for rank in ranks},
+        f"at step {a.n} {name}[…] is {mean_a:.4g} on rank {ranks[0]} and {mean_b:.4g} on rank {ranks[1]}, "
         f"{far:.1f} standard deviations apart; {how}",
+        severity="warning" if far >= _FAR and not is_sent else "info",
     )
 
 

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Iterator
 
-from rankwise.causes import load_cause
 from rankwise.diagnose.silent.audited_job import AuditedJob, DataPass
 from rankwise.findings import Finding
 
 
-def find(audited: AuditedJob) -> list[Finding]:
+def find(audited: AuditedJob) -> Iterator[Finding]:
     found = {rank: one for rank in audited.audits for passes in audited.loaders(rank).values() for one in passes if _repeats(one)}
-    if not found:
-        return []
-    ranks = sorted(found)
-    one = found[ranks[0]]
-    return [
-        load_cause("RW755").finding(
+    for first in list(found)[:1]:
+        one = found[first]
+        num_different = len({batch.sums for n, batch in one.batches.items() if n < 16})
+        yield audited.proven(
+            "RW755",
             f"every DataLoader worker yields the same data: the loop gets each batch {one.begun.workers} times (duplicate samples)",
-            certain=True,
-            culprits=tuple(audited.place(rank, found[rank].begun.made) for rank in ranks),
-            why=f"of the first {len(one.batches)} batches of rank {ranks[0]} only {len(_kinds(one))} are different; the dataset is iterable, "
+            {rank: one.begun.made for rank, one in found.items()},
+            f"of the first {len(one.batches)} batches of rank {first} only {num_different} are different; the dataset is iterable, "
             f"is copied into {one.begun.workers} workers, and does not split its items between them",
         )
-    ]
-
-
-def _kinds(one: DataPass) -> Counter[tuple[int | None, ...]]:
-    return Counter(batch.sums for n, batch in one.batches.items() if n < 16)
 
 
 def _repeats(one: DataPass) -> bool:
