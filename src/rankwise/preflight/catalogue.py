@@ -24,7 +24,7 @@ class Check:
     page: str
     group: str
     look: Callable[[Here], Facts] | None
-    judge: Callable[[Job], Seen]
+    judge: Callable[[Job, Seen], None]
     is_always: bool = False  # judged with several nodes even where its group was not asked for
 
 
@@ -73,8 +73,9 @@ def _look(check: Check, here: Here, facts: dict[str, Facts]) -> None:
 
 
 def _judge(check: Check, job: Job) -> Result:
+    seen = Seen()
     try:
-        seen = check.judge(job)
+        check.judge(job, seen)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError) as error:
         # Facts come from other hosts too, perhaps from another version of rankwise.
         seen = Seen(blind={"": f"the facts cannot be read: {type(error).__name__}: {error}"[:300]})

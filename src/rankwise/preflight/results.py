@@ -42,23 +42,15 @@ class Result:
 def result_of(check: str, group: str, title: str, seen: Seen) -> Result:
     """The status follows from what was found; what could not be seen is never called a pass."""
     severities = {finding.severity for finding in seen.findings}
-    status: Status = "pass"
-    if "error" in severities:
-        status = "fail"
-    elif "warning" in severities:
-        status = "warn"
-    elif seen.blind:
-        status = "not possible"
+    unseen: Status = "not possible" if seen.blind else "pass"
+    status: Status = "fail" if "error" in severities else "warn" if "warning" in severities else unseen
     return Result(check, group, title, status, seen.values, tuple(seen.findings), _why_blind(seen.blind))
 
 
 def sorted_findings(results: Iterable[Result]) -> list[Finding]:
     """Errors before warnings, causes before their consequences."""
-
-    def order(finding: Finding) -> tuple[int, int]:
-        return _WEIGHT[finding.severity], load_cause(finding.code).order
-
-    return sorted((finding for result in results for finding in result.findings), key=order)
+    found = [finding for result in results for finding in result.findings]
+    return sorted(found, key=lambda finding: (_WEIGHT[finding.severity], load_cause(finding.code).order))
 
 
 def report_dict(job: Job, results: list[Result], exports: dict[str, list[str]], seconds: float, note: str = "") -> dict[str, Any]:

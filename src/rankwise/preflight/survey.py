@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from rankwise.meet.links import Pair
 from rankwise.meet.ports import free_port
 from rankwise.preflight.job import Facts, Job, Link
-from rankwise.preflight.measured import is_explained
+from rankwise.preflight.measured import is_explained, rate_of
 from rankwise.preflight.members import Member, Members
 from rankwise.preflight.probes import TOKEN_BYTES
 
@@ -128,10 +128,10 @@ def _clock_of(member: Member) -> tuple[float, float] | None:
 
 
 def _is_suspicious(facts: Facts, links: list[Link]) -> bool:
-    rates = [min(link.facts["up"], link.facts["down"]) for link in links if link.facts.get("up") is not None]
+    rates = [rate_of(link.facts) for link in links if link.facts.get("up") is not None]
     if not facts.get("connected") or is_explained(facts) or facts.get("up") is None:
         return True
-    return bool(min(facts["up"], facts["down"]) < statistics.median(rates) / 4)
+    return rate_of(facts) < statistics.median(rates) / 4
 
 
 def _open_way(pair: Pair, reached: Reached) -> Pair | None:

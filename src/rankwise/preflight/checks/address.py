@@ -31,8 +31,7 @@ def look(here: Here) -> Facts:
     }
 
 
-def judge(job: Job) -> Seen:
-    seen = Seen()
+def judge(job: Job, seen: Seen) -> None:
     for host, facts in seeing_hosts(job, "address", seen):
         name, addresses = facts["name"], facts["addresses"]
         seen.values[host.name] = f"{name} → {', '.join(addresses) or 'nothing'}" if name else "none given"
@@ -42,7 +41,6 @@ def judge(job: Job) -> Seen:
             seen.add("RW106", f"{host.name} cannot resolve the rendezvous address {name!r}: {facts['error']}", host, why=why)
     _find_different_places(job, seen)
     _find_own_loopback(job, seen)
-    return seen
 
 
 def _find_different_places(job: Job, seen: Seen) -> None:

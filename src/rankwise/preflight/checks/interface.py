@@ -49,8 +49,7 @@ def look(here: Here) -> Facts:
     }
 
 
-def judge(job: Job) -> Seen:
-    seen = Seen()
+def judge(job: Job, seen: Seen) -> None:
     for host, facts in seeing_hosts(job, "interface", seen):
         route = f"{facts['route']} ({facts['source']})" if facts["route"] else "no route"
         seen.values[host.name] = f"{route}, gloo {facts['gloo']['name'] or 'none'}, NCCL {facts['nccl']['name'] or 'none'}"
@@ -60,7 +59,6 @@ def judge(job: Job) -> Seen:
                 seen.add("RW108", summary, host, why=why, next=tuple(exports(host)))
         else:
             _find_wrong(job, host, facts, seen)
-    return seen
 
 
 def exports(host: Host) -> list[str]:

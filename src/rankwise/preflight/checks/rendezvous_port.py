@@ -45,8 +45,7 @@ def look(here: Here) -> Facts:
     }
 
 
-def judge(job: Job) -> Seen:
-    seen = Seen()
+def judge(job: Job, seen: Seen) -> None:
     for host, facts in seeing_hosts(job, "rendezvous-port", seen):
         if facts["opens"] or job.is_alone:
             state = "torchrun picks one" if not facts["port"] else facts["reached"] or ("free" if facts["free"] else facts["error"])
@@ -56,7 +55,6 @@ def judge(job: Job) -> Seen:
         if facts["opens"] and not facts["free"]:
             _add_not_free(host, facts, seen)
     _find_unreachable(job, seen)
-    return seen
 
 
 def _why_not_open(address: str, port: int) -> int | None:
