@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from rankwise.serve.catalogue import Catalogue
-from rankwise.serve.errors import Forbidden
+from rankwise.serve.errors import RequestError
 
 STUCK_S = 60.0  # tasks wait, nobody runs anything, and nothing gets done for so long
 
@@ -45,4 +45,4 @@ class Health:
     def check_control(self) -> None:
         """Raises where anybody in the network could load and unload models."""
         if not self._may_control:
-            raise Forbidden("models can be loaded and unloaded only over loopback, or with a token")
+            raise RequestError("models can be loaded and unloaded only over loopback, or with a token", 403)

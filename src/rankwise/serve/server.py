@@ -28,7 +28,6 @@ from rankwise.serve.http import HttpServer, Limits, tls_context
 from rankwise.serve.numbers import Numbers
 from rankwise.serve.page.files import Page
 from rankwise.serve.page.findings import Findings
-from rankwise.serve.page.status import Status
 from rankwise.serve.rest import Rest
 from rankwise.serve.served import Served
 from rankwise.serve.tracing import Tracing
@@ -72,7 +71,7 @@ class Server:
         self.health = Health(self.catalogue, guard.may_control)
         self._rest = Rest(self.catalogue, self.health, options.limits.body_bytes)
         self._tracing = Tracing(options.traces)
-        page = Page(Status(self.catalogue, self.health, self._findings))
+        page = Page(self.catalogue, self.health, self._findings)
         self._front = Front(self._rest, guard, self._numbers, page, self._tracing)
         self._http = HttpServer(self._front.respond, options.limits)
         self._front_ends: FrontEnds | None = None
