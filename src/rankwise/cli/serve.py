@@ -7,7 +7,7 @@ import gc
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rankwise.cli.options import add_engine_options, parsed
 from rankwise.errors import UnreadableInput, UsageError
@@ -167,16 +167,11 @@ def _log_json(is_quiet: bool) -> None:
 
 
 def _begin(server: Server) -> None:
+    from rankwise.serve.server import address_text
+
     gc.collect()
     gc.freeze()  # what is here stays: to look through it for garbage, now and then, made one request in a hundred wait 15 ms longer
-    _print_addresses(server)
-
-
-def _print_addresses(server: Server) -> None:
-    def shown(address: tuple[str, int]) -> str:
-        return f"[{address[0]}]:{address[1]}" if ":" in address[0] else f"{address[0]}:{address[1]}"
-
-    listening: list[Any] = [("http", server.http_address), ("grpc", server.grpc_address)]
     names = ", ".join(server.catalogue.by_name)
-    where = " and ".join(f"{kind} on {shown(address)}" for kind, address in listening if address is not None)
+    listening = {"http": server.http_address, "grpc": server.grpc_address}
+    where = " and ".join(f"{kind} on {address_text(*address)}" for kind, address in listening.items() if address is not None)
     print(f"serving {names}: {where}", flush=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import time
 from collections.abc import Callable
@@ -45,7 +44,7 @@ def find_meeting(addresses: list[str], port: int, hello: Message, deadline: floa
     hello = {**hello, "since": started}
     places = [(address, port, True) for address in addresses]
     redirects = 0
-    while not search.refusal:
+    while True:
         for address, first, is_told in list(places):
             for candidate in range(first, min(first + NUM_PORTS, 65536)):
                 tried = _try(address, candidate, first, {**hello, "tries": search.tries}, deadline)
@@ -64,7 +63,6 @@ def find_meeting(addresses: list[str], port: int, hello: Message, deadline: floa
                     return search
         say(f"waiting for the host of the meeting, {time.monotonic() - started:.0f} s")
         time.sleep(_PAUSE_S)
-    return search
 
 
 def is_led(addresses: list[str], port: int, hello: Message) -> bool:
@@ -114,8 +112,7 @@ def _try(address: str, candidate: int, first: int, hello: Message, deadline: flo
         return Try(None, str(error)[:100])
     if answer.get("in"):
         return Try(sock, "met", answer)
-    with contextlib.suppress(OSError):
-        sock.close()
+    sock.close()
     return Try(None, "another host of the job" if "redirect" in answer else "met", answer)
 
 

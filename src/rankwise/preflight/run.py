@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from rankwise.meet.network import gloo_interface, interfaces, own_addresses, resolve, source_address
+from rankwise.meet.ports import free_port
 from rankwise.preflight.catalogue import judge_all, look_around
 from rankwise.preflight.checks import rendezvous_port
 from rankwise.preflight.checks.interface import exports
@@ -17,7 +19,6 @@ from rankwise.preflight.conduct import Meeting, admit_hosts
 from rankwise.preflight.job import Facts, Here, Host, Job
 from rankwise.preflight.joining import attend, find_meeting, is_led
 from rankwise.preflight.listener import MeetingListener, redirecting
-from rankwise.preflight.local_collective import local_collective
 from rankwise.preflight.members import Agent
 from rankwise.preflight.plan import CheckPlan
 from rankwise.preflight.probes import Probes
@@ -27,6 +28,7 @@ from rankwise.preflight.wire import Gone, token_of
 
 _TORCH_GROUPS = {"collectives", "parity", "gpus", "fit"}
 _QUICK_S = 2.0
+_COLLECTIVE_S = 15.0
 
 Say = Callable[[str], None]
 
@@ -48,8 +50,43 @@ def run_check(plan: CheckPlan, say: Say) -> dict[str, Any]:
 
 def _alone(here: Here, say: Say) -> Job:
     facts = look_around(here, say)
-    collective = local_collective(here, say) if "collectives" in here.plan.only else {}
+    collective = _local_collective(here, say) if "collectives" in here.plan.only else {}
     return Job(here.plan, (Host(here.name, 0, facts, _job_of(here)),), collective=collective)
+
+
+def _local_collective(here: Here, say: Say) -> Facts:
+    """Two ranks of our own, through gloo, and through NCCL where there are two GPUs."""
+    if here.ranks < 2:
+        return {"blind": "one rank has nobody to reduce with"}
+    first = here.torch.facts(here.patience_s())
+    if "error" in first:
+        return {"blind": "torch cannot be imported"}
+    second = TorchProcess(here.environ)
+    try:
+        found: Facts = {}
+        for backend in ("gloo", "nccl") if first.get("gpus", 0) > 1 else ("gloo",):
+            say(f"trying collectives on {backend}")
+            found[backend] = _run_collective(here, [here.torch, second], backend)
+        return found
+    finally:
+        second.close()
+
+
+def _run_collective(here: Here, processes: list[TorchProcess], backend: str) -> dict[str, Any]:
+    command = {"do": "collective", "backend": backend, "world_size": len(processes), "limit_s": _COLLECTIVE_S}
+    place = {"host": "127.0.0.1", "port": free_port()}
+    answers: dict[str, Any] = {}
+
+    def ask(rank: int, process: TorchProcess) -> None:
+        left = max(1.0, min(_COLLECTIVE_S + 10.0, here.seconds_left()))
+        answers[f"rank {rank}"] = process.ask({**command, **place, "rank": rank, "device": rank}, left)
+
+    threads = [threading.Thread(target=ask, args=(rank, process), daemon=True) for rank, process in enumerate(processes)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return answers
 
 
 @dataclass(frozen=True)

@@ -138,7 +138,7 @@ class Server:
 
         service = Service(self.catalogue, self.health)
         self._grpc = GrpcServer(service, self.health, self._guard, self._numbers, self._tracing, self._options.limits.body_bytes)
-        port = await self._grpc.start(host, port, self._options.certificate, self._options.private_key)
+        port = await self._grpc.start(address_text(host, port), self._options.certificate, self._options.private_key)
         self.grpc_address = host, port
 
     async def stop(self) -> None:
@@ -203,6 +203,10 @@ def parse_address(text: str) -> tuple[str, int]:
     if not colon or not port.isdecimal() or int(port) > 65535:
         raise UsageError(f"{text!r} is not an address to listen on", next=("write it as HOST:PORT, as in 127.0.0.1:8000",))
     return host.strip("[]") or "0.0.0.0", int(port)
+
+
+def address_text(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def cannot_listen(address: str, error: OSError) -> UsageError:

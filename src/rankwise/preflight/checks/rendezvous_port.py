@@ -59,13 +59,10 @@ def judge(job: Job, seen: Seen) -> None:
 
 def _why_not_open(address: str, port: int) -> int | None:
     """The error of trying; SO_REUSEADDR as torch sets it, so that a port in TIME_WAIT counts as free."""
-    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((address, port))
-            probe.listen()
-        except OSError as error:
-            return error.errno or errno.EIO
+    try:
+        socket.create_server((address, port), family=socket.AF_INET6 if ":" in address else socket.AF_INET).close()
+    except OSError as error:
+        return error.errno or errno.EIO
     return None
 
 

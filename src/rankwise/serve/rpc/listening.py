@@ -43,9 +43,8 @@ class GrpcServer:
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_HEALTH, self._health_handlers()),))
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_REFLECTION, self._reflection_handlers()),))
 
-    async def start(self, host: str, port: int, certificate: str, private_key: str) -> int:
+    async def start(self, address: str, certificate: str, private_key: str) -> int:
         """The port it listens on."""
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
             if certificate:
                 pair = Path(private_key or certificate).read_bytes(), Path(certificate).read_bytes()
