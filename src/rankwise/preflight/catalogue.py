@@ -62,7 +62,7 @@ def look_around(here: Here, say: Callable[[str], None], already: Mapping[str, Fa
 
 def judge_all(job: Job) -> list[Result]:
     """Every check of the groups asked for; pure, so that the same facts give the same report anywhere."""
-    return [_judge(check, job) for check in all_checks() if check.group in job.plan.only or (check.is_always and not job.is_alone)]
+    return [_judge(check, job) for check in all_checks() if check.group in job.plan.only or (check.is_always and not job.plan.is_alone)]
 
 
 def _look(check: Check, here: Here, facts: dict[str, Facts]) -> None:

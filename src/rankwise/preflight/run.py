@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from rankwise.meet.network import gloo_interface, interfaces, own_addresses, resolve, source_address
 from rankwise.meet.ports import free_port
+from rankwise.preflight.at_once import run_all
 from rankwise.preflight.catalogue import judge_all, look_around
 from rankwise.preflight.checks import rendezvous_port
 from rankwise.preflight.checks.interface import exports
@@ -74,19 +75,11 @@ def _local_collective(here: Here, say: Say) -> Facts:
 
 def _run_collective(here: Here, processes: list[TorchProcess], backend: str) -> dict[str, Any]:
     command = {"do": "collective", "backend": backend, "world_size": len(processes), "limit_s": _COLLECTIVE_S}
-    place = {"host": "127.0.0.1", "port": free_port()}
-    answers: dict[str, Any] = {}
-
-    def ask(rank: int, process: TorchProcess) -> None:
-        left = max(1.0, min(_COLLECTIVE_S + 10.0, here.seconds_left()))
-        answers[f"rank {rank}"] = process.ask({**command, **place, "rank": rank, "device": rank}, left)
-
-    threads = [threading.Thread(target=ask, args=(rank, process), daemon=True) for rank, process in enumerate(processes)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return answers
+    command |= {"host": "127.0.0.1", "port": free_port()}
+    left = max(1.0, min(_COLLECTIVE_S + 10.0, here.seconds_left()))
+    ranks = enumerate(processes)
+    asks = {f"rank {rank}": partial(process.ask, {**command, "rank": rank, "device": rank}, left) for rank, process in ranks}
+    return {name: {"error": "no answer"} for name in asks} | run_all(asks, left + _QUICK_S)
 
 
 @dataclass(frozen=True)
@@ -103,7 +96,8 @@ def _with_others(here: Here, say: Say, started: float) -> dict[str, Any]:
     addresses = resolve(here.plan.master).addresses
     way = Way(list(addresses), own_addresses(here.plan.master, addresses, interfaces()), rendezvous_port.look(here))
     looked = {"rendezvous-port": way.port_facts} if "ports" in here.plan.only else {}
-    with _probes(here, way) as probes:
+    probes = _probes(here, way)
+    with contextlib.closing(probes) if probes is not None else contextlib.nullcontext():
         agent = Agent(here, probes, lambda: look_around(here, say, looked))
         if _may_lead(here, way):
             strangers: list[dict[str, str]] = []
@@ -152,23 +146,18 @@ def _attend(here: Here, agent: Agent, way: Way, say: Say, started: float) -> dic
     return _report(job, started, note=f"this host alone: {meeting['why']}")
 
 
-@contextlib.contextmanager
-def _probes(here: Here, way: Way) -> Iterator[Probes | None]:
+def _probes(here: Here, way: Way) -> Probes | None:
     """Open at the address that leads to the meeting; None where there is none."""
     address = here.plan.local_addr or (way.own[0] if way.own else next(filter(None, map(source_address, way.addresses)), ""))
-    gloo = gloo_interface(here.environ, here.name, interfaces())[1]
-    probes = Probes(address, gloo) if address else None
+    if not address:
+        return None
+    probes = Probes(address, gloo_interface(here.environ, here.name, interfaces())[1])
     try:
-        if probes is not None:
-            try:
-                probes.open()
-            except OSError:
-                probes.close()
-                probes = None
-        yield probes
-    finally:
-        if probes is not None:
-            probes.close()
+        probes.open()
+    except OSError:
+        probes.close()
+        return None
+    return probes
 
 
 @contextlib.contextmanager

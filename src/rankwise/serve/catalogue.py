@@ -58,9 +58,9 @@ class Catalogue:
         return [model for versions in self.by_name.values() for model in versions.values()]
 
     @property
-    def is_ready(self) -> bool:
-        """Whether all that has to be loaded is."""
-        return all(model.state == "READY" for model in self.all if model.preload and model.reason != "unloaded")
+    def waiting(self) -> list[Answering]:
+        """What has to be loaded and is not."""
+        return [model for model in self.all if model.preload and model.state != "READY" and model.reason != "unloaded"]
 
     async def load_all(self) -> None:
         """Load the models that have to be there from the start."""

@@ -37,9 +37,7 @@ class Health:
             return why
         if self._catalogue.pool.is_closed:
             return "the pool is closed"
-        if self._catalogue.is_ready:
-            return ""
-        waiting = [model for model in self._catalogue.all if model.preload and model.state != "READY" and model.reason != "unloaded"]
+        waiting = self._catalogue.waiting
         return "; ".join(f"model {model.name!r} is {model.state}" + (f": {model.reason}" if model.reason else "") for model in waiting)
 
     def check_control(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import unquote
 
@@ -24,7 +24,7 @@ _MOST_PATHS = 1000
 _AUTO, _GZIP, _RAW = 32 + zlib.MAX_WBITS, 16 + zlib.MAX_WBITS, -zlib.MAX_WBITS
 _LEVEL = 1  # tensors hardly get smaller with more
 _LEAST = 256  # of a body that is worth it
-Handler = Callable[[HttpRequest], HttpResponse | Awaitable[HttpResponse]]
+Handler = Callable[[HttpRequest], HttpResponse]
 
 
 def server_metadata() -> dict[str, Any]:
@@ -44,7 +44,7 @@ class Rest:
         page = self.pages.get(request.path)
         if page is not None:
             _allow(request, "GET")
-            return await _done(page(request))
+            return page(request)
         match _parts(request.path):
             case ["v2"]:
                 return _get(request, server_metadata())
@@ -225,7 +225,3 @@ def _yes(said: dict[str, Any], why_not: str) -> HttpResponse:
     if why_not:
         raise RequestError(why_not)
     return as_json(said)
-
-
-async def _done(response: HttpResponse | Awaitable[HttpResponse]) -> HttpResponse:
-    return response if isinstance(response, HttpResponse) else await response

@@ -67,7 +67,7 @@ def _find_own_loopback(job: Job, seen: Seen) -> None:
     for host in job.hosts:
         facts = host.of("address")
         is_first = host.plan.get("node_rank") in (0, None)
-        if job.is_alone or is_first or not facts.get("own") or _shares_machine(job, host):
+        if job.plan.is_alone or is_first or not facts.get("own") or _shares_machine(job, host):
             continue
         loopback = all(is_loopback(address) for address in facts["addresses"])
         what = "a loopback address" if loopback else "an address of this very host"

@@ -85,7 +85,7 @@ def _find_wrong(job: Job, host: Host, facts: Facts, seen: Seen) -> None:
                 why=f"{chosen['why']}; {facts['route'] or 'no interface'} ({facts['source']}) leads to the rendezvous address",
                 next=tuple(exports(host)),
             )
-        elif not job.is_alone and facts["route"] and chosen["name"] != facts["route"] and not network.is_loopback(facts["source"]):
+        elif not job.plan.is_alone and facts["route"] and chosen["name"] != facts["route"] and not network.is_loopback(facts["source"]):
             label = {"gloo": "gloo", "nccl": "NCCL"}[backend]
             seen.add(
                 "RW114",

@@ -47,7 +47,7 @@ def look(here: Here) -> Facts:
 
 def judge(job: Job, seen: Seen) -> None:
     for host, facts in seeing_hosts(job, "rendezvous-port", seen):
-        if facts["opens"] or job.is_alone:
+        if facts["opens"] or job.plan.is_alone:
             state = "torchrun picks one" if not facts["port"] else facts["reached"] or ("free" if facts["free"] else facts["error"])
             seen.values[host.name] = f"{facts['port'] or ''} {state}".strip()
         if facts["reached"] and facts["reached"] not in _ANSWERED:

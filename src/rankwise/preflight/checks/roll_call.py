@@ -20,7 +20,7 @@ _LATE_S = 5.0
 
 
 def judge(job: Job, seen: Seen) -> None:
-    if job.is_alone:
+    if job.plan.is_alone:
         seen.values |= {host.name: "alone" for host in job.hosts}
         return
     for host in job.hosts:

@@ -68,7 +68,7 @@ class GrpcServer:
         return grpc.unary_unary_rpc_method_handler(self._unary(method.name), takes.FromString, gives.SerializeToString)
 
     def _unary(self, name: str) -> Callable[[Any, Any], Any]:
-        call = getattr(self._service, name)
+        call = self._service.call_of(name)
 
         async def answer(request: Any, context: Any) -> Any:
             with self._tracing.span("infer" if name == "ModelInfer" else name, _metadata(context)) as said:
@@ -108,7 +108,7 @@ class GrpcServer:
         async for request in requests:
             started, status = time.monotonic(), "OK"
             try:
-                answer = response(infer_response=await self._service.ModelInfer(request, _remaining_s(context)))
+                answer = response(infer_response=await self._service.infer(request, _remaining_s(context)))
             except RequestError as error:
                 answer, status = response(error_message=str(error)), error.grpc
                 answer.infer_response.id = request.id
