@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import gc
 import os
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,7 +56,8 @@ def main(argv: list[str]) -> int:
     arguments = {**file.pool, **{name: value for name, value in given.items() if value is not None}}
     pool = Pool(file.models, **arguments)
     try:
-        asyncio.run(run(Server(pool, file, chosen, _source(options)), _begin))
+        read_again = None if options.models is None else partial(_models, options)  # for clients that load a model anew
+        asyncio.run(run(Server(pool, file, chosen, read_again), _begin))
     finally:
         pool.close(cancel=True, timeout=5)
     return 0
@@ -101,11 +102,6 @@ def _models(options: argparse.Namespace) -> ModelsFile:
     model = Model(options.build, options.weights, options.device, max_batch=options.max_batch)
     model.check(options.name)
     return ModelsFile((described(Entry(options.name, "1", options.name, model, tuple(map(_input, options.input)))),))
-
-
-def _source(options: argparse.Namespace) -> Callable[[], ModelsFile] | None:
-    """Reads MODELS.toml or the folder once more, for clients that load a model anew."""
-    return (lambda: _models(options)) if options.models is not None else None
 
 
 def _input(text: str) -> TensorSpec:

@@ -13,7 +13,7 @@ from typing import Any
 from rankwise.meet.network import gloo_interface, interfaces, own_addresses, resolve, source_address
 from rankwise.meet.ports import free_port
 from rankwise.preflight.at_once import run_all
-from rankwise.preflight.catalogue import judge_all, look_around
+from rankwise.preflight.catalogue import judge_all, look_around, sorted_findings
 from rankwise.preflight.checks import rendezvous_port
 from rankwise.preflight.checks.interface import exports
 from rankwise.preflight.conduct import Meeting, admit_hosts
@@ -23,10 +23,10 @@ from rankwise.preflight.listener import MeetingListener, redirecting
 from rankwise.preflight.members import Agent
 from rankwise.preflight.plan import CheckPlan
 from rankwise.preflight.probes import Probes
-from rankwise.preflight.results import report_dict
 from rankwise.preflight.torch_process import TorchProcess
 from rankwise.preflight.wire import Gone, token_of
 
+SCHEMA = 1
 _TORCH_GROUPS = {"collectives", "parity", "gpus", "fit"}
 _QUICK_S = 2.0
 _COLLECTIVE_S = 15.0
@@ -182,6 +182,19 @@ def _hello(here: Here) -> dict[str, Any]:
 
 
 def _report(job: Job, started: float, note: str = "") -> dict[str, Any]:
+    """The report as one JSON document; the terminal's text is made from it, on every host alike."""
     results = judge_all(job)
-    pasteable: dict[str, list[str]] = {host.name: exports(host) for host in job.hosts} if job.plan.master else {}
-    return report_dict(job, results, pasteable, time.monotonic() - started, note)
+    statuses = [result.status for result in results]
+    return {
+        "schema": SCHEMA,
+        "outcome": "fail" if "fail" in statuses else "warn" if "warn" in statuses else "pass",
+        "nodes": {"expected": job.plan.nodes_max, "present": len(job.hosts)},
+        "hosts": [{"name": host.name, "node_rank": host.node, "address": host.address} for host in job.hosts],
+        "rendezvous": {"host": job.plan.master, "port": job.plan.port},
+        "seconds": round(time.monotonic() - started, 2),
+        "counts": {status: statuses.count(status) for status in ("pass", "warn", "fail", "not possible")},
+        "note": note,
+        "exports": {host.name: exports(host) for host in job.hosts} if job.plan.master else {},
+        "findings": [finding.to_dict() for finding in sorted_findings(results)],
+        "results": [result.to_dict() for result in results],
+    }
