@@ -37,7 +37,10 @@ class Meeting:
         while not self._is_enough(others := self._listener.hosts(), began):
             if time.monotonic() > told_at + _BEAT_S:
                 told_at = time.monotonic()
-                self._tell_all(others, self._waiting_text(others, told_at - began))
+                text = self._waiting_text(others, told_at - began)
+                self._say_here(text)
+                for remote in others:
+                    remote.tell({"progress": text})
             time.sleep(0.05)
         self._waited_s = time.monotonic() - began
         self._listener.close()
@@ -75,11 +78,6 @@ class Meeting:
         lost = missing_numbers(here, self._plan.nodes_max)
         whom = f", waiting for node {', '.join(map(str, lost[:8]))}" if None not in here and lost else ""
         return f"{len(others) + 1} of {self._plan.nodes_max} hosts are here{whom}, {waited_s:.0f} s"
-
-    def _tell_all(self, others: list[RemoteHost], text: str) -> None:
-        self._say_here(text)
-        for remote in others:
-            remote.tell({"progress": text})
 
     def _facts(self) -> Facts:
         gone = [member.name for member in self._members if member.remote is not None and member.remote.is_gone]
