@@ -10,7 +10,7 @@ from rankwise.preflight.at_once import run_all
 def test_what_does_not_come_back_has_no_answer_and_holds_nobody_up() -> None:
     both, end = threading.Barrier(2, timeout=60), threading.Event()
     try:
-        answers = run_all({"a": both.wait, "b": both.wait, "stuck": end.wait}, 2.0)
+        answers = run_all({"a": both.wait, "b": both.wait, "stuck": end.wait}, 5.0)
     finally:
         end.set()
 
