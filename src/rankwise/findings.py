@@ -1,4 +1,4 @@
-"""The finding: the one noun that lint, check, run and the library all speak."""
+"""The finding: the one noun that check, run and the library all speak."""
 
 from __future__ import annotations
 

@@ -59,14 +59,10 @@ def datatype_of(array: Array) -> str:
     return NAMES.get(array.dtype.newbyteorder("<"), "") if kind in "biuf" else "BF16" if array.dtype.name == "bfloat16" else ""
 
 
-def count_of(shape: Sequence[int]) -> int:
-    return math.prod(shape)
-
-
 def check_shape(shape: Any) -> tuple[int, ...]:
     if type(shape) not in (list, tuple) or any(type(size) is not int or size < 0 for size in shape):
         raise ValueError("its shape has to be a list of sizes from 0 on")
-    if len(shape) > MOST_DIMENSIONS or count_of([size for size in shape if size]) >= _MOST_ELEMENTS:
+    if len(shape) > MOST_DIMENSIONS or math.prod([size for size in shape if size]) >= _MOST_ELEMENTS:
         raise ValueError("there is no tensor of that shape")
     return tuple(shape)
 
@@ -79,7 +75,7 @@ def from_raw(datatype: str, shape: tuple[int, ...], raw: Any) -> Array:
     if datatype == "BYTES":
         return _from_framed(shape, raw)
     dtype = dtype_of(datatype)
-    expected = count_of(shape) * dtype.itemsize
+    expected = math.prod(shape) * dtype.itemsize
     if len(raw) != expected:
         raise ValueError(f"{list(shape)} of {datatype} takes {expected} bytes, but {len(raw)} were given")
     array = np.frombuffer(raw, dtype).reshape(shape)
@@ -99,7 +95,7 @@ def to_raw(array: Array, datatype: str) -> memoryview | bytes:
 
 
 def _from_framed(shape: tuple[int, ...], raw: Any) -> Array:
-    data, at, end, expected = bytes(raw), 0, len(raw), count_of(shape)
+    data, at, end, expected = bytes(raw), 0, len(raw), math.prod(shape)
     items: list[bytes] = []
     while at < end and len(items) <= expected:
         size = _LENGTH.unpack_from(data, at)[0] if at + 4 <= end else end
@@ -157,8 +153,8 @@ def _holds_truth(found: Array, data: list[Any]) -> bool:
 
 def converted(datatype: str, found: Array, shape: tuple[int, ...]) -> Array:
     """Numbers of whatever type JSON or numpy took them for, as this one; each has to be a value of it."""
-    if found.size != count_of(shape):
-        raise ValueError(f"{list(shape)} has {count_of(shape)} elements, but {found.size} were given")
+    if found.size != math.prod(shape):
+        raise ValueError(f"{list(shape)} has {math.prod(shape)} elements, but {found.size} were given")
     if found.ndim > 1 and found.shape != shape:
         raise ValueError(f"its data has the shape {list(found.shape)}, but {list(shape)} was said")
     dtype, kind = NUMPY[datatype], found.dtype.kind
@@ -197,8 +193,8 @@ def _very_large(found: Array, data: list[Any]) -> Array:
 
 def _words(shape: tuple[int, ...], data: list[Any]) -> Array:
     items = list(_flat(data))
-    if len(items) != count_of(shape):
-        raise ValueError(f"{list(shape)} has {count_of(shape)} elements, but {len(items)} were given")
+    if len(items) != math.prod(shape):
+        raise ValueError(f"{list(shape)} has {math.prod(shape)} elements, but {len(items)} were given")
     if not all(type(item) is str for item in items):
         raise ValueError("elements of BYTES are texts in JSON")
     try:

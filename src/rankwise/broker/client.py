@@ -17,55 +17,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rankwise.broker import connecting
 from rankwise.broker.blobs import Blobs
-from rankwise.broker.connecting import (
-    HEARTBEAT_S,
-    TASKS,
-    body_of,
-    cannot_reach,
-    connect,
-    consumer_of,
-    is_redis,
-    plain_queue,
-    publish,
-    release,
-    task_queue,
-)
 from rankwise.broker.messages import BINARY, Body, Reply, Request, read_reply, write_request
 from rankwise.broker.stores import RedisStore
 from rankwise.broker.tensors import as_array, as_tensor
 from rankwise.errors import RankwiseError, UsageError
 from rankwise.findings import Finding
-from rankwise.pool.errors import (
-    DeadlineExceeded,
-    ModelUnavailable,
-    PoolClosed,
-    PoolError,
-    PoolFull,
-    Quarantined,
-    TaskHung,
-    deadline_exceeded,
-    pool_closed,
-)
+from rankwise.pool.errors import PoolError, deadline_exceeded, pool_closed
 
-_KINDS: tuple[type[PoolError], ...] = (DeadlineExceeded, ModelUnavailable, PoolClosed, PoolFull, Quarantined, TaskHung)
-_BY_NAME = {kind.__name__: kind for kind in _KINDS}
+_BY_NAME = {kind.__name__: kind for kind in PoolError.__subclasses__()}
 _REPLY_S = 3600
 _LOOK_S, _MOST_RESENT = 0.5, 100
 _GRACE_S = 2.0  # for a worker's own answer that the deadline has passed
-
-
-def remote(
-    broker: str,
-    *,
-    queue: str = TASKS,
-    content_type: str = BINARY,
-    resend_s: float = 60.0,
-    files: str | Path | None = None,
-    large_bytes: int = 1 << 20,
-) -> Remote:
-    """A client of `rankwise worker` at this broker. `files` is a folder that workers share, for tensors over `large_bytes`."""
-    return Remote(broker, queue, content_type, resend_s, _blobs(broker, queue, files, large_bytes))
 
 
 @dataclass
@@ -82,10 +46,22 @@ class Waiting:
 
 
 class Remote:
-    """Usable from any thread; `with` closes it."""
+    """A client of `rankwise worker` at this broker; usable from any thread, and `with` closes it. `files` is a folder that workers
+    share, for tensors over `large_bytes`."""
 
-    def __init__(self, broker: str, queue: str, content_type: str, resend_s: float, blobs: Blobs) -> None:
-        self._broker, self._queue, self._content_type, self._resend_s, self._blobs = broker, queue, content_type, resend_s, blobs
+    def __init__(
+        self,
+        broker: str,
+        *,
+        queue: str = connecting.TASKS,
+        content_type: str = BINARY,
+        resend_s: float = 60.0,
+        files: str | Path | None = None,
+        large_bytes: int = 1 << 20,
+    ) -> None:
+        self._broker, self._queue, self._content_type, self._resend_s = broker, queue, content_type, resend_s
+        redis = RedisStore(broker, queue, 0, tries=20).redis if connecting.is_redis(broker) and files is None else None
+        self._blobs = Blobs(redis, files, large_bytes)
         self._reply_to = f"rankwise.replies.{uuid.uuid4().hex}"
         self._lock, self._sending = threading.Lock(), threading.Lock()
         self._waiting: dict[str, Waiting] = {}
@@ -94,8 +70,8 @@ class Remote:
         try:
             self._connect()
         except Exception as error:  # of whichever client library
-            release(self._connection, is_broken=True)
-            raise cannot_reach(broker, error) from error
+            connecting.release(self._connection, is_broken=True)
+            raise connecting.cannot_reach(broker, error) from error
         self._reader = threading.Thread(target=self._read, name="rankwise-remote", daemon=True)
         self._reader.start()
 
@@ -145,7 +121,7 @@ class Remote:
         self._closed.set()
         self._reader.join(10)
         with self._sending:
-            release(self._connection)
+            connecting.release(self._connection)
         with self._lock:
             left, self._waiting = self._waiting, {}
         for waiting in left.values():
@@ -160,11 +136,11 @@ class Remote:
     # ---- sending, on a connection of its own
 
     def _connect(self) -> None:
-        self._connection = connect(self._broker)
+        self._connection = connecting.connect(self._broker)
         self._connection.ensure_connection(max_retries=3, interval_start=0.2, interval_step=0.2)
         self._producer = self._connection.Producer()
-        task_queue(self._queue)(self._producer.channel).declare()
-        plain_queue(self._reply_to, _REPLY_S)(self._producer.channel).declare()
+        connecting.task_queue(self._queue)(self._producer.channel).declare()
+        connecting.plain_queue(self._reply_to, _REPLY_S)(self._producer.channel).declare()
 
     def _send(self, id: str, waiting: Waiting, tries: int = 20) -> None:
         with self._sending:
@@ -173,26 +149,27 @@ class Remote:
                     if self._connection is None:
                         self._connect()
                     waiting.sent, waiting.sends = time.time(), waiting.sends + 1
-                    publish(
+                    connecting.publish(
                         self._producer, waiting.body, self._queue, priority=waiting.priority, correlation_id=id, reply_to=self._reply_to
                     )
                     return
                 except Exception as error:  # of whichever client library; the broker may be restarting
-                    release(self._connection, is_broken=True)
+                    connecting.release(self._connection, is_broken=True)
                     self._connection = None
                     if not left or self._closed.wait(0.5):
-                        raise cannot_reach(self._broker, error) from error
+                        raise connecting.cannot_reach(self._broker, error) from error
 
     # ---- reading, in a thread of its own
 
     def _read(self) -> None:
         look_at = 0.0
         while not self._closed.is_set():
-            connection, is_broken = connect(self._broker, HEARTBEAT_S), True
+            connection, is_broken = connecting.connect(self._broker, connecting.HEARTBEAT_S), True
             try:
                 connection.ensure_connection(max_retries=3, interval_start=0.2)
-                queue = plain_queue(self._reply_to, _REPLY_S)
-                with consumer_of(connection, queue, self._on_message, no_ack=is_redis(self._broker)):  # there, the only reader needs not
+                queue = connecting.plain_queue(self._reply_to, _REPLY_S)
+                no_ack = connecting.is_redis(self._broker)  # there, the only reader needs not
+                with connecting.consumer_of(connection, queue, self._on_message, no_ack):
                     while not self._closed.is_set():
                         with contextlib.suppress(TimeoutError):
                             connection.drain_events(timeout=0.2)
@@ -205,17 +182,17 @@ class Remote:
             except Exception:  # as above
                 self._closed.wait(0.5)
             finally:
-                release(connection, is_broken)
+                connecting.release(connection, is_broken)
 
     def _on_message(self, message: Any) -> None:
-        if not is_redis(self._broker):
+        if not connecting.is_redis(self._broker):
             message.ack()
         with self._lock:
             waiting = self._waiting.pop(str(message.properties.get("correlation_id")), None)
         if waiting is None:
             return  # answered before
         try:
-            reply = read_reply(body_of(message), self._blobs.fetch)
+            reply = read_reply(connecting.body_of(message), self._blobs.fetch)
             _settle(waiting.future, *_value_of(reply, waiting.as_tensors))
             self._blobs.drop(reply.refs)
         except Exception as error:  # an answer that cannot be read is an answer all the same
@@ -240,6 +217,9 @@ class Remote:
                 self._send(key, waiting, tries=1)
 
 
+remote = Remote
+
+
 def _value_of(reply: Reply, as_tensors: bool) -> tuple[Any, BaseException | None]:
     if reply.error is not None:
         finding = Finding.from_dict(reply.error.get("finding", {}))
@@ -261,8 +241,3 @@ def _settle(future: Future[Any], value: Any, error: BaseException | None) -> Non
             future.set_exception(error)
         else:
             future.set_result(value)
-
-
-def _blobs(broker: str, queue: str, files: str | Path | None, large_bytes: int) -> Blobs:
-    redis = RedisStore(broker, queue, 0, tries=20).redis if is_redis(broker) and files is None else None
-    return Blobs(redis, files, large_bytes)

@@ -22,7 +22,7 @@ _BROKERS = "give redis://HOST:6379/0 or amqp://USER:PASSWORD@HOST:5672//"
 
 def connect(address: str, heartbeat_s: float = 0) -> Any:
     """A kombu connection. Nothing is sent yet; with a heartbeat, `heartbeat_check` has to be called about once a second."""
-    kombu = _kombu()
+    kombu = _import("kombu")
     if "://" not in address:
         raise UsageError(f"{address!r} is no broker", next=(_BROKERS,))
     options: dict[str, Any] = {}
@@ -48,10 +48,6 @@ def cannot_reach(address: str, error: Exception) -> UsageError:
     return UsageError(f"the broker {where} cannot be reached", why=f"{type(error).__name__}: {str(error)[:300]}", next=steps)
 
 
-def _kombu() -> Any:
-    return _import("kombu")
-
-
 def _import(name: str) -> Any:
     try:
         return importlib.import_module(name)  # by name, because kombu has no types
@@ -69,18 +65,17 @@ def is_amqp(address: str) -> bool:
 
 def task_queue(name: str) -> Any:
     """Survives a restart of the broker, and gives the urgent ones first."""
-    kombu = _kombu()
-    return kombu.Queue(name, exchange=kombu.Exchange(""), routing_key=name, durable=True, max_priority=HIGHEST)
+    return plain_queue(name, max_priority=HIGHEST)
 
 
-def plain_queue(name: str, expires_s: float | None = None) -> Any:
-    kombu = _kombu()
-    return kombu.Queue(name, exchange=kombu.Exchange(""), routing_key=name, durable=True, expires=expires_s)
+def plain_queue(name: str, expires_s: float | None = None, **more: Any) -> Any:
+    kombu = _import("kombu")
+    return kombu.Queue(name, exchange=kombu.Exchange(""), routing_key=name, durable=True, expires=expires_s, **more)
 
 
 def consumer_of(connection: Any, queue: Any, on_message: Callable[[Any], None], no_ack: bool = False) -> Any:
     """Hands over raw messages; nothing is decoded on the way."""
-    return _kombu().Consumer(connection.channel(), [queue], on_message=on_message, no_ack=no_ack)
+    return _import("kombu").Consumer(connection.channel(), [queue], on_message=on_message, no_ack=no_ack)
 
 
 def publish(

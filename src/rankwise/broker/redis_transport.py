@@ -154,9 +154,6 @@ def redis_transport() -> Any:
             self.client.delete(*_lists(queue))
             return size
 
-        def _delete(self, queue: str, *_: Any, **__: Any) -> None:
-            self._purge(queue)
-
         def close(self) -> None:
             try:
                 if not self.closed:

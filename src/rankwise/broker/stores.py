@@ -14,45 +14,11 @@ import time
 import uuid
 from itertools import count
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from rankwise.broker.connecting import is_redis
 
 CLAIM_S = 10  # a worker gives a sign of life every second
-
-
-class Store(Protocol):
-    """One worker's view of it."""
-
-    def get(self, id: str) -> bytes | None: ...
-    def put(self, id: str, data: bytes) -> bytes:
-        """What is stored under this id from now on: `data`, or what was there before. Nobody's claim to it is needed any more."""
-        ...
-
-    def claim(self, id: str) -> bytes | bool:
-        """The answer; where there is none yet, whether this worker is to work it out: not if another one that lives has claimed it."""
-        ...
-
-    def unclaim(self, id: str) -> None:
-        """Somebody else may have it."""
-        ...
-
-    def sign(self) -> None:
-        """This worker lives."""
-        ...
-
-    def leave(self) -> None:
-        """It does not any more: what it has claimed is free."""
-        ...
-
-    def count_try(self, id: str) -> int:
-        """How often a message of this id has come back without an answer, this time included."""
-        ...
-
-
-def open_store(address: str, queue: str, keep_s: int) -> Store:
-    """`redis://…`, or the path of a folder, which all workers of the queue have to share."""
-    return RedisStore(address, queue, keep_s) if is_redis(address) else FolderStore(Path(address), queue, keep_s)
 
 
 # KEYS: the answer, the claim. ARGV: start of the workers' keys, this worker's name, how long that lives, how long a claim is kept.
@@ -69,6 +35,8 @@ _UNCLAIM = "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS
 
 
 class RedisStore:
+    """One worker's view of the store."""
+
     def __init__(self, address: str, queue: str, keep_s: int, tries: int = 3) -> None:
         """A worker tries again by itself, and looks meanwhile whether it is to stop; so few `tries` are enough for it."""
         import redis
@@ -86,6 +54,7 @@ class RedisStore:
         return found if found is None else bytes(found)
 
     def put(self, id: str, data: bytes) -> bytes:
+        """What is stored under this id from now on: `data`, or what was there before. Nobody's claim to it is needed any more."""
         # A retry after a lost connection may find its own first attempt there, which is the same answer.
         pipe = self.redis.pipeline(transaction=False)
         pipe.set(f"{self._prefix}:result:{id}", data, nx=True, ex=self._keep_s)
@@ -94,20 +63,25 @@ class RedisStore:
         return data if is_first else self.get(id) or data
 
     def claim(self, id: str) -> bytes | bool:
+        """The answer; where there is none yet, whether this worker is to work it out: not if another one that lives has claimed it."""
         keys = [f"{self._prefix}:result:{id}", f"{self._prefix}:claim:{id}"]
         found: Any = self._claim(keys=keys, args=[f"{self._prefix}:worker:", self._name, CLAIM_S, self._keep_s])
         return bool(found) if isinstance(found, int) else bytes(found)
 
     def unclaim(self, id: str) -> None:
+        """Somebody else may have it."""
         self._unclaim(keys=[f"{self._prefix}:claim:{id}"], args=[self._name])
 
     def sign(self) -> None:
+        """This worker lives."""
         self.redis.set(f"{self._prefix}:worker:{self._name}", "", ex=CLAIM_S)
 
     def leave(self) -> None:
+        """It does not any more: what it has claimed is free."""
         self.redis.delete(f"{self._prefix}:worker:{self._name}")
 
     def count_try(self, id: str) -> int:
+        """How often a message of this id has come back without an answer, this time included."""
         key = f"{self._prefix}:tries:{id}"
         count: Any = self.redis.incr(key)
         self.redis.expire(key, self._keep_s)
@@ -115,8 +89,8 @@ class RedisStore:
 
 
 class FolderStore:
-    """A file for each answer; a hard link makes one of several writers the first. A claim is a hard link as well, to the file that its
-    worker touches: so its time is that of the worker's last sign, by the clock of the file system."""
+    """The same as files, one for each answer; a hard link makes one of several writers the first. A claim is a hard link as well, to the
+    file that its worker touches: so its time is that of the worker's last sign, by the clock of the file system."""
 
     def __init__(self, folder: Path, queue: str, keep_s: int) -> None:
         self._folder = folder / hashlib.sha256(queue.encode()).hexdigest()[:16]
@@ -201,6 +175,14 @@ class FolderStore:
     def _path(self, id: str) -> Path:
         name = hashlib.sha256(id.encode()).hexdigest()
         return self._folder / name[:2] / name
+
+
+Store = RedisStore | FolderStore
+
+
+def open_store(address: str, queue: str, keep_s: int) -> Store:
+    """`redis://…`, or the path of a folder, which all workers of the queue have to share."""
+    return RedisStore(address, queue, keep_s) if is_redis(address) else FolderStore(Path(address), queue, keep_s)
 
 
 def _claim_of(path: Path, holder: int) -> Path:

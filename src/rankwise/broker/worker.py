@@ -19,25 +19,16 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
+from rankwise.broker import connecting
 from rankwise.broker.blobs import Blobs
-from rankwise.broker.connecting import (
-    HEARTBEAT_S,
-    body_of,
-    check_reply_to,
-    connect,
-    consumer_of,
-    plain_queue,
-    publish,
-    release,
-    task_queue,
-)
 from rankwise.broker.messages import Body, Gone, Malformed, Reply, Request, find_id, outputs_of, read_request, write_reply
 from rankwise.broker.stores import Store
 from rankwise.broker.tensors import raw_of
 from rankwise.causes import load_cause
 from rankwise.errors import RankwiseError, UsageError
+from rankwise.pool import Pool
 from rankwise.pool.errors import DeadlineExceeded, Quarantined
 from rankwise.protocol import TensorSpec, datatype_of
 
@@ -54,14 +45,6 @@ _RETRY_S = 0.5
 _LOOK_S = 1.0  # between two signs of life, and two looks at a task that another worker has
 
 Send = partial[None]  # of `_answer` or `_answer_again`, with the job first; waits for the producer
-
-
-class RunsTasks(Protocol):
-    """What is needed of a pool."""
-
-    def submit(
-        self, model: str, *inputs: Any, deadline_s: float | None = None, priority: int = 0, seed: int | None = None
-    ) -> Future[Any]: ...
 
 
 @dataclass
@@ -88,7 +71,7 @@ class WorkerOptions:
 
 class Worker:
     def __init__(
-        self, pool: RunsTasks, store: Store, blobs: Blobs, options: WorkerOptions, outputs: Mapping[str, Sequence[TensorSpec]] | None = None
+        self, pool: Pool, store: Store, blobs: Blobs, options: WorkerOptions, outputs: Mapping[str, Sequence[TensorSpec]] | None = None
     ) -> None:
         self._pool, self._store, self._blobs, self._options = pool, store, blobs, options
         self._outputs = outputs or {}  # those that are declared, by the model's name
@@ -132,7 +115,7 @@ class Worker:
     def _read(self) -> None:
         while not self._stopping.is_set():
             self._number += 1
-            connection, is_broken = connect(self._options.broker, HEARTBEAT_S), True
+            connection, is_broken = connecting.connect(self._options.broker, connecting.HEARTBEAT_S), True
             try:
                 self._consume(connection)
                 is_broken = False
@@ -140,7 +123,7 @@ class Worker:
                 self._warn_once("connecting again after", error)
                 self._stopping.wait(_RETRY_S)
             finally:
-                release(connection, is_broken)
+                connecting.release(connection, is_broken)
 
     def _consume(self, connection: Any) -> None:
         connection.ensure_connection(max_retries=None, interval_start=0.2, interval_max=2, errback=self._check_not_stopping)
@@ -148,7 +131,7 @@ class Worker:
             return
         with self._lock:
             self._answered.clear()  # of the last connection: they come again
-        consumer = consumer_of(connection, task_queue(self._options.queue), self._on_message)
+        consumer = connecting.consumer_of(connection, connecting.task_queue(self._options.queue), self._on_message)
         consumer.qos(prefetch_count=self._options.prefetch)
         consumer.consume()
         log.info("reading from %s", self._options.queue)
@@ -190,14 +173,14 @@ class Worker:
         with self._lock:
             self._open += 1
         try:
-            body = body_of(message)
-            job.reply_to = {name} if (name := check_reply_to(message.properties.get("reply_to"))) else set()
+            body = connecting.body_of(message)
+            job.reply_to = {name} if (name := connecting.check_reply_to(message.properties.get("reply_to"))) else set()
             request = read_request(body, self._blobs.fetch)
             job.id, job.refs, job.fingerprint = request.id, request.refs, _fingerprint(request)
             self._begin(job, request, bool(message.delivery_info.get("redelivered")))
         except RankwiseError as error:
             if isinstance(error, Malformed):
-                job.id = str(message.properties.get("correlation_id") or "") or find_id(body_of(message))
+                job.id = str(message.properties.get("correlation_id") or "") or find_id(connecting.body_of(message))
             if isinstance(error, Gone) and self._is_known(job):
                 return  # its large inputs were taken away with the first answer
             self._refuse(job, error)
@@ -307,18 +290,18 @@ class Worker:
             for left in reversed(range(_SEND_TRIES)):
                 try:
                     if connection is None:
-                        connection = connect(self._options.broker)
+                        connection = connecting.connect(self._options.broker)
                         producer = connection.Producer()
                     act(producer)
                     break
                 except Exception as error:  # the broker or the store is away; nothing was acknowledged, so nothing is lost
                     log.warning("an answer could not be sent (%s: %s)", type(error).__name__, error)
-                    release(connection, is_broken=True)
+                    connecting.release(connection, is_broken=True)
                     connection = None
                     if not left or self._leaving.wait(_RETRY_S):
                         self._forget(act)
                         break
-        release(connection)
+        connecting.release(connection)
 
     def _forget(self, act: Send) -> None:
         """Its answer could not be sent: it is not acknowledged, so the broker delivers it again, and it begins anew."""
@@ -347,7 +330,7 @@ class Worker:
             self._drop(job)  # who comes from now on finds it in the store
             waiting = sorted(job.reply_to)
         for name in waiting:
-            publish(producer, unpack_body(stored), name, correlation_id=job.id, expiration=_REPLY_S)
+            connecting.publish(producer, unpack_body(stored), name, correlation_id=job.id, expiration=_REPLY_S)
         with self._lock:
             self._open -= 1
             self.answered += 1
@@ -360,10 +343,10 @@ class Worker:
 
     def _to_dead_letters(self, job: Job, finding: dict[str, Any], producer: Any) -> None:
         name = f"{self._options.queue}.dead"
-        plain_queue(name)(producer.channel).declare()
+        connecting.plain_queue(name)(producer.channel).declare()
         _, message = job.messages[0]
-        publish(
-            producer, body_of(message), name, headers={**message.headers, "rankwise-finding": json.dumps(finding)},
+        connecting.publish(
+            producer, connecting.body_of(message), name, headers={**message.headers, "rankwise-finding": json.dumps(finding)},
             correlation_id=job.id or None, reply_to=message.properties.get("reply_to"),
         )  # fmt: skip
 

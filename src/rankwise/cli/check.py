@@ -11,7 +11,7 @@ import threading
 import time
 from typing import Any
 
-from rankwise.cli.options import parsed
+from rankwise.cli.options import parsed, width
 from rankwise.errors import UnreadableInput
 from rankwise.launch.plan import TORCHRUN_FLAGS, TORCHRUN_VALUES
 from rankwise.preflight.plan import GROUPS, CheckPlan, plan_check
@@ -121,8 +121,8 @@ class Progress:
             if text == self._said or (not self._is_live and now < self._when + 1.0):
                 return
             self._said, self._when = text, now
-            end = "" if self._is_live else "\n"
-            sys.stderr.write(f"\r\033[K{text[: self._room()]}" if self._is_live else f"rankwise check: {text}{end}")
+            room = shutil.get_terminal_size((80, 24)).columns - 1
+            sys.stderr.write(f"\r\033[K{text[:room]}" if self._is_live else f"rankwise check: {text}\n")
             sys.stderr.flush()
 
     def end(self) -> None:
@@ -130,14 +130,9 @@ class Progress:
             sys.stderr.write("\r\033[K")
             sys.stderr.flush()
 
-    @staticmethod
-    def _room() -> int:
-        return shutil.get_terminal_size((80, 24)).columns - 1
-
 
 def _text(report: dict[str, Any]) -> str:
     from rankwise.report.checks import report_text
 
     is_tty = sys.stdout.isatty()
-    width = shutil.get_terminal_size((120, 24)).columns if is_tty else 120
-    return report_text(report, is_table=is_tty, colour=is_tty and not os.environ.get("NO_COLOR"), width=width)
+    return report_text(report, is_table=is_tty, colour=is_tty and not os.environ.get("NO_COLOR"), width=width(sys.stdout))

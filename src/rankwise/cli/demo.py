@@ -59,8 +59,7 @@ def _copy_scripts(folder: Path) -> None:
 def _train() -> None:
     _say("", "1. A training that works: train.py is a plain DDP script that knows nothing of rankwise.", "")
     code, seconds = _run("train.py", Path("healthy"))
-    if code != 0:
-        raise _OffCourse(f"train.py should have ended with exit code 0, not {code}")
+    _check_well("train.py", code)
     _say("", f"Exit code 0 after {seconds:.0f} s. The loss falls, there is nothing to report.")
 
 
@@ -84,18 +83,11 @@ def _train_with_helpers() -> None:
         return
     _say("", "3. The helpers: train_ddp.py learns digits, with steps, sharding and checkpoints that cannot be held wrong.", "")
     code, seconds = _run("train_ddp.py", Path("digits"))
-    if code != 0:
-        raise _OffCourse(f"train_ddp.py should have ended with exit code 0, not {code}")
-    _say(
-        "",
-        f"Exit code 0 after {seconds:.0f} s.",
-        "",
-        "4. The checkpoint goes into inference without DDP: one pool, two worker processes.",
-        "",
-    )
+    _check_well("train_ddp.py", code)
+    _say("", f"Exit code 0 after {seconds:.0f} s.")
+    _say("", "4. The checkpoint goes into inference without DDP: one pool, two worker processes.", "")
     _say("   $ python predict_digits.py", "")
-    if (code := subprocess.run([sys.executable, "predict_digits.py"]).returncode) != 0:
-        raise _OffCourse(f"predict_digits.py should have ended with exit code 0, not {code}")
+    _check_well("predict_digits.py", subprocess.run([sys.executable, "predict_digits.py"]).returncode)
     _serve()
 
 
@@ -117,8 +109,7 @@ def _serve() -> None:
                 raise _OffCourse("rankwise serve should have said where it listens")
             address = line.rpartition(" ")[2]
             _say(line, "", f"   $ python ask_digits.py {address}", "")
-            if (code := subprocess.run([sys.executable, "ask_digits.py", address]).returncode) != 0:
-                raise _OffCourse(f"ask_digits.py should have ended with exit code 0, not {code}")
+            _check_well("ask_digits.py", subprocess.run([sys.executable, "ask_digits.py", address]).returncode)
         finally:
             server.terminate()
             server.wait(60)
@@ -148,6 +139,11 @@ def _run(script: str, out: Path) -> tuple[int, float]:
     if code > 128:
         raise _OffCourse(f"{script} was stopped by signal {code - 128}")
     return code, time.monotonic() - started
+
+
+def _check_well(script: str, code: int) -> None:
+    if code != 0:
+        raise _OffCourse(f"{script} should have ended with exit code 0, not {code}")
 
 
 def _added_lines(before: str, after: str) -> list[str]:

@@ -96,8 +96,4 @@ def _recorded(folder: Path) -> tuple[Outcome, int | None, float | None]:
     except (OSError, ValueError, AttributeError, RecursionError):
         return "running", None, None
     known = ("completed", "crashed", "hung", "stalled", "running")
-    return (
-        outcome if outcome in known else "running",
-        code if isinstance(code, int) else None,
-        stuck,
-    )
+    return outcome if outcome in known else "running", code if isinstance(code, int) else None, stuck

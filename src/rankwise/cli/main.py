@@ -7,7 +7,7 @@ import importlib
 import os
 import sys
 
-from rankwise.cli.options import Parser
+from rankwise.cli.options import Parser, print_finding
 from rankwise.errors import RankwiseError, UsageError
 from rankwise.version import __version__
 
@@ -41,8 +41,6 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except RankwiseError as error:
-        from rankwise.cli.options import print_finding
-
         print_finding(error.finding)
         return 2
     except KeyboardInterrupt:

@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 from rankwise.errors import UsageError
 from rankwise.findings import Finding
@@ -43,5 +43,6 @@ def has_colour() -> bool:
     return sys.stderr.isatty() and not os.environ.get("NO_COLOR")
 
 
-def width() -> int:
-    return shutil.get_terminal_size((120, 24)).columns if sys.stderr.isatty() else 120
+def width(stream: TextIO | None = None, unknown: int = 120) -> int:
+    """Of the terminal that stderr, or another stream, goes to."""
+    return shutil.get_terminal_size((unknown, 24)).columns if (stream or sys.stderr).isatty() else unknown

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import gc
 import os
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rankwise.cli.options import add_engine_options, parsed
 from rankwise.errors import UnreadableInput, UsageError
@@ -56,7 +56,8 @@ def main(argv: list[str]) -> int:
     arguments = {**file.pool, **{name: value for name, value in given.items() if value is not None}}
     pool = Pool(file.models, **arguments)
     try:
-        asyncio.run(run(Server(pool, file, chosen, _source(options)), _begin))
+        read_again = None if options.models is None else partial(_models, options)  # for clients that load a model anew
+        asyncio.run(run(Server(pool, file, chosen, read_again), _begin))
     finally:
         pool.close(cancel=True, timeout=5)
     return 0
@@ -101,11 +102,6 @@ def _models(options: argparse.Namespace) -> ModelsFile:
     model = Model(options.build, options.weights, options.device, max_batch=options.max_batch)
     model.check(options.name)
     return ModelsFile((described(Entry(options.name, "1", options.name, model, tuple(map(_input, options.input)))),))
-
-
-def _source(options: argparse.Namespace) -> Callable[[], ModelsFile] | None:
-    """Reads MODELS.toml or the folder once more, for clients that load a model anew."""
-    return (lambda: _models(options)) if options.models is not None else None
 
 
 def _input(text: str) -> TensorSpec:
@@ -167,16 +163,11 @@ def _log_json(is_quiet: bool) -> None:
 
 
 def _begin(server: Server) -> None:
+    from rankwise.serve.server import address_text
+
     gc.collect()
     gc.freeze()  # what is here stays: to look through it for garbage, now and then, made one request in a hundred wait 15 ms longer
-    _print_addresses(server)
-
-
-def _print_addresses(server: Server) -> None:
-    def shown(address: tuple[str, int]) -> str:
-        return f"[{address[0]}]:{address[1]}" if ":" in address[0] else f"{address[0]}:{address[1]}"
-
-    listening: list[Any] = [("http", server.http_address), ("grpc", server.grpc_address)]
     names = ", ".join(server.catalogue.by_name)
-    where = " and ".join(f"{kind} on {shown(address)}" for kind, address in listening if address is not None)
+    listening = {"http": server.http_address, "grpc": server.grpc_address}
+    where = " and ".join(f"{kind} on {address_text(*address)}" for kind, address in listening.items() if address is not None)
     print(f"serving {names}: {where}", flush=True)

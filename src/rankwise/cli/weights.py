@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rankwise.cli.options import Parser
+from rankwise.cli.options import Parser, width
 from rankwise.errors import RankwiseError, UsageError
 
 _EPILOG = """examples:
@@ -73,13 +73,14 @@ def _inspect(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(facts, indent=2, ensure_ascii=False))
     else:
-        print(weights_text(facts, show_all=options.all, width=_width()))
+        print(weights_text(facts, show_all=options.all, width=width(sys.stdout, unknown=140)))
     if facts["would_run"]:
         raise refusal(Path(options.path), facts["would_run"], has_tensors=bool(facts["weights"]))
     return 0
 
 
 def _convert(options: argparse.Namespace) -> int:
+    from rankwise.report.weights import converted_text
     from rankwise.weights.records import ITEM_SIZES
 
     path, output = Path(options.path), Path(options.output)
@@ -93,7 +94,7 @@ def _convert(options: argparse.Namespace) -> int:
     if not output.parent.is_dir():
         raise UsageError(f"there is no folder {output.parent}", next=(f"mkdir -p {output.parent}",))
     facts = _to_program(options, path, output) if output.suffix == ".pt2" else _to_safetensors(options, path, output)
-    print(json.dumps(facts, indent=2, ensure_ascii=False) if options.json else _facts_text(facts))
+    print(json.dumps(facts, indent=2, ensure_ascii=False) if options.json else converted_text(facts))
     return 0
 
 
@@ -128,15 +129,3 @@ def _to_program(options: argparse.Namespace, path: Path, output: Path) -> dict[s
     load_weights(model, path, key=options.key, prefix=options.prefix, dtype=options.dtype, tensors_only=options.tensors_only)
     inputs = example_inputs(options.example)
     return asdict(export_program(model, inputs, output, dynamic_batch=options.dynamic_batch, tolerance=options.tolerance))
-
-
-def _facts_text(facts: dict[str, Any]) -> str:
-    from rankwise.report.weights import converted_text
-
-    return converted_text(facts)
-
-
-def _width() -> int:
-    import shutil
-
-    return shutil.get_terminal_size((140, 24)).columns if sys.stdout.isatty() else 140

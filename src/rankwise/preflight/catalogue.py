@@ -1,4 +1,4 @@
-"""Finds the checks by listing their folder, lets them look, and lets them judge."""
+"""Finds the checks by listing their folder, lets them look, and lets them judge: pass, warn, fail or not possible."""
 
 from __future__ import annotations
 
@@ -6,13 +6,20 @@ import importlib
 import pkgutil
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import Any, Literal
 
+from rankwise.causes import load_cause
+from rankwise.findings import Finding
 from rankwise.preflight.job import Facts, Here, Job, Seen
 from rankwise.preflight.plan import GROUPS
-from rankwise.preflight.results import Result, result_of
+
+Status = Literal["pass", "warn", "fail", "not possible"]
+
+# Causes of others come first: a host that cannot find the address cannot be there, a host that is cut off cannot be quick.
+_WEIGHT = {"error": 0, "warning": 1, "info": 2}
 
 
 @dataclass(frozen=True)
@@ -24,8 +31,30 @@ class Check:
     page: str
     group: str
     look: Callable[[Here], Facts] | None
-    judge: Callable[[Job], Seen]
+    judge: Callable[[Job, Seen], None]
     is_always: bool = False  # judged with several nodes even where its group was not asked for
+
+
+@dataclass(frozen=True)
+class Result:
+    """One row of the report."""
+
+    check: str
+    group: str
+    title: str
+    status: Status
+    values: dict[str, str]
+    findings: tuple[Finding, ...] = ()
+    why: str = ""
+
+    @property
+    def odd(self) -> list[str]:
+        """The hosts that stand out."""
+        return sorted({place.host for finding in self.findings for place in finding.culprits if place.host})
+
+    def to_dict(self) -> dict[str, Any]:
+        own = {"check": self.check, "group": self.group, "title": self.title, "status": self.status, "values": self.values}
+        return own | {"odd": self.odd, "why": self.why, "findings": [finding.to_dict() for finding in self.findings]}
 
 
 @cache
@@ -62,7 +91,13 @@ def look_around(here: Here, say: Callable[[str], None], already: Mapping[str, Fa
 
 def judge_all(job: Job) -> list[Result]:
     """Every check of the groups asked for; pure, so that the same facts give the same report anywhere."""
-    return [_judge(check, job) for check in all_checks() if check.group in job.plan.only or (check.is_always and not job.is_alone)]
+    return [_judge(check, job) for check in all_checks() if check.group in job.plan.only or (check.is_always and not job.plan.is_alone)]
+
+
+def sorted_findings(results: Iterable[Result]) -> list[Finding]:
+    """Errors before warnings, causes before their consequences."""
+    found = [finding for result in results for finding in result.findings]
+    return sorted(found, key=lambda finding: (_WEIGHT[finding.severity], load_cause(finding.code).order))
 
 
 def _look(check: Check, here: Here, facts: dict[str, Facts]) -> None:
@@ -73,9 +108,22 @@ def _look(check: Check, here: Here, facts: dict[str, Facts]) -> None:
 
 
 def _judge(check: Check, job: Job) -> Result:
+    seen = Seen()
     try:
-        seen = check.judge(job)
+        check.judge(job, seen)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError) as error:
         # Facts come from other hosts too, perhaps from another version of rankwise.
         seen = Seen(blind={"": f"the facts cannot be read: {type(error).__name__}: {error}"[:300]})
-    return result_of(check.name, check.group, check.title, seen)
+    severities = {finding.severity for finding in seen.findings}
+    unseen: Status = "not possible" if seen.blind else "pass"  # what could not be seen is never called a pass
+    status: Status = "fail" if "error" in severities else "warn" if "warning" in severities else unseen
+    return Result(check.name, check.group, check.title, status, seen.values, tuple(seen.findings), _why_blind(seen.blind))
+
+
+def _why_blind(blind: dict[str, str]) -> str:
+    reasons: dict[str, list[str]] = {}
+    for host, why in blind.items():
+        reasons.setdefault(why, []).append(host)
+    if len(reasons) == 1:
+        return next(iter(reasons))
+    return "; ".join(f"{', '.join(filter(None, hosts)) or 'all'}: {why}" for why, hosts in reasons.items())

@@ -10,7 +10,7 @@ from typing import Any
 from rankwise.meet.roster import missing_numbers
 from rankwise.preflight.job import Facts, Job
 from rankwise.preflight.listener import MeetingListener, RemoteHost
-from rankwise.preflight.members import Agent, Members, in_order
+from rankwise.preflight.members import Agent, Member, in_order
 from rankwise.preflight.survey import Survey
 from rankwise.preflight.wire import Message, token_of
 
@@ -28,7 +28,7 @@ class Meeting:
     def __init__(self, agent: Agent, options: dict[str, Any], listener: MeetingListener, strangers: list[dict[str, str]], say: Say) -> None:
         self._agent, self._options, self._listener, self._strangers, self._say_here = agent, options, listener, strangers, say
         self._plan = agent.here.plan
-        self._hosts = Members([], agent.here.seconds_left, say)
+        self._members: list[Member] = []
         self._waited_s = 0.0
 
     def gather(self, began: float) -> None:
@@ -37,26 +37,28 @@ class Meeting:
         while not self._is_enough(others := self._listener.hosts(), began):
             if time.monotonic() > told_at + _BEAT_S:
                 told_at = time.monotonic()
-                self._tell_all(others, self._waiting_text(others, told_at - began))
+                text = self._waiting_text(others, told_at - began)
+                self._say_here(text)
+                for remote in others:
+                    remote.tell({"progress": text})
             time.sleep(0.05)
         self._waited_s = time.monotonic() - began
         self._listener.close()
-        members = in_order(self._agent, self._options, self._listener.hosts(), began)
-        self._hosts = Members(members, self._agent.here.seconds_left, self._say_here)
+        self._members = in_order(self._agent, self._options, self._listener.hosts(), began)
 
     def measure(self) -> Job:
         """What each host sees of itself, then everything that takes more than one."""
-        survey, groups = Survey(self._hosts), set(self._plan.only)
+        survey, groups = Survey(self._members, self._agent.here.seconds_left, self._say_here), set(self._plan.only)
         survey.ask_for_facts()
         offsets = survey.clocks()
         reached = survey.probe_ports() if _NEED_REACHED & groups else {}
         links = survey.measure_links(reached) if "links" in groups else []
-        hosts = tuple(member.as_host(node) for node, member in enumerate(self._hosts.members))
+        hosts = tuple(member.as_host(node) for node, member in enumerate(self._members))
         job = Job(self._plan, hosts, tuple(links), reached, offsets, meeting=self._facts())
         return replace(job, collective=survey.collective(job)) if "collectives" in groups else job
 
     def tell(self, report: dict[str, Any]) -> None:
-        for member in self._hosts.members:
+        for member in self._members:
             if member.remote is not None:
                 member.remote.tell({"report": report})
                 member.remote.leave()
@@ -77,13 +79,8 @@ class Meeting:
         whom = f", waiting for node {', '.join(map(str, lost[:8]))}" if None not in here and lost else ""
         return f"{len(others) + 1} of {self._plan.nodes_max} hosts are here{whom}, {waited_s:.0f} s"
 
-    def _tell_all(self, others: list[RemoteHost], text: str) -> None:
-        self._say_here(text)
-        for remote in others:
-            remote.tell({"progress": text})
-
     def _facts(self) -> Facts:
-        gone = [member.name for member in self._hosts.members if member.remote is not None and member.remote.is_gone]
+        gone = [member.name for member in self._members if member.remote is not None and member.remote.is_gone]
         return {"is_host": True, "waited_s": self._waited_s, "strangers": self._strangers, "gone": gone}
 
 

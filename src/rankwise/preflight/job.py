@@ -60,10 +60,6 @@ class Job:
     collective: Facts = field(default_factory=dict)
     meeting: Facts = field(default_factory=dict)
 
-    @property
-    def is_alone(self) -> bool:
-        return self.plan.is_alone
-
     def named(self, names: Collection[str]) -> list[Host]:
         return [host for host in self.hosts if host.name in names]
 

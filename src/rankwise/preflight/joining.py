@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import time
 from collections.abc import Callable
@@ -29,15 +28,6 @@ class Search:
     refusal: str = ""
 
 
-@dataclass(frozen=True)
-class Try:
-    """One try at one port: the connection where the meeting took it, how it went, what was answered."""
-
-    sock: socket.socket | None
-    how: str
-    answer: Message = field(default_factory=dict)
-
-
 def find_meeting(addresses: list[str], port: int, hello: Message, deadline: float, say: Callable[[str], None]) -> Search:
     """Try the rendezvous port and the ones next to it, again and again, until the meeting is found or the time is over."""
     search = Search()
@@ -45,33 +35,32 @@ def find_meeting(addresses: list[str], port: int, hello: Message, deadline: floa
     hello = {**hello, "since": started}
     places = [(address, port, True) for address in addresses]
     redirects = 0
-    while not search.refusal:
+    while True:
         for address, first, is_told in list(places):
             for candidate in range(first, min(first + NUM_PORTS, 65536)):
-                tried = _try(address, candidate, first, {**hello, "tries": search.tries}, deadline)
+                sock, how, answer = _try(address, candidate, first, {**hello, "tries": search.tries}, deadline)
                 if is_told:
-                    search.tries[str(candidate)] = tried.how
-                if tried.sock is not None:
-                    search.sock = tried.sock
+                    search.tries[str(candidate)] = how
+                if sock is not None:
+                    search.sock = sock
                     return search
-                if "refusal" in tried.answer:
-                    search.refusal = str(tried.answer["refusal"])[:300]
+                if "refusal" in answer:
+                    search.refusal = str(answer["refusal"])[:300]
                     return search
-                if "redirect" in tried.answer and redirects < _MOST_REDIRECTS:
+                if "redirect" in answer and redirects < _MOST_REDIRECTS:
                     redirects += 1
-                    places += _places_of(tried.answer["redirect"])
+                    places += _places_of(answer["redirect"])
                 if time.monotonic() > deadline:
                     return search
         say(f"waiting for the host of the meeting, {time.monotonic() - started:.0f} s")
         time.sleep(_PAUSE_S)
-    return search
 
 
 def is_led(addresses: list[str], port: int, hello: Message) -> bool:
     """Whether a meeting of this job is already led from one of these addresses."""
     question = {**hello, "tries": {}, "is_question": True, "since": time.monotonic()}
     places = [(address, candidate) for address in addresses for candidate in range(port, min(port + NUM_PORTS, 65536))]
-    return any(_try(address, candidate, candidate, question, time.monotonic() + 1.0).answer.get("is_led") for address, candidate in places)
+    return any(_try(*place, place[1], question, time.monotonic() + 1.0)[2].get("is_led") for place in places)
 
 
 def attend(sock: socket.socket, agent: Agent, say: Callable[[str], None]) -> Message:
@@ -93,12 +82,12 @@ def attend(sock: socket.socket, agent: Agent, say: Callable[[str], None]) -> Mes
             send_message(sock, agent.do(message), 10.0)
 
 
-def _try(address: str, candidate: int, first: int, hello: Message, deadline: float) -> Try:
-    """One try at one port."""
+def _try(address: str, candidate: int, first: int, hello: Message, deadline: float) -> tuple[socket.socket | None, str, Message]:
+    """One try at one port: the connection where the meeting took it, how it went, what was answered."""
     left = deadline - time.monotonic()
     sock, how = _greeted(address, candidate, max(0.5, min(_CONNECT_S, left)))
     if sock is None:
-        return Try(None, how)
+        return None, how, {}
     tries = {**hello["tries"], str(candidate): "met"}
     if candidate != first:
         # The meeting may have been opened between our try at the rendezvous port and this one: only a second try there tells.
@@ -111,12 +100,11 @@ def _try(address: str, candidate: int, first: int, hello: Message, deadline: flo
         answer = receive_message(sock, _GREET_S)
     except (Gone, OSError) as error:
         sock.close()
-        return Try(None, str(error)[:100])
+        return None, str(error)[:100], {}
     if answer.get("in"):
-        return Try(sock, "met", answer)
-    with contextlib.suppress(OSError):
-        sock.close()
-    return Try(None, "another host of the job" if "redirect" in answer else "met", answer)
+        return sock, "met", answer
+    sock.close()
+    return None, "another host of the job" if "redirect" in answer else "met", answer
 
 
 def _greeted(address: str, port: int, timeout_s: float) -> tuple[socket.socket | None, str]:

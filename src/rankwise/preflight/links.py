@@ -7,12 +7,13 @@ import os
 import select
 import socket
 import struct
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from rankwise.meet.ports import connect
+from rankwise.preflight.at_once import run_all
 from rankwise.preflight.job import Facts
 from rankwise.preflight.measured import has_swallowed
 from rankwise.preflight.probes import TALLY, TOKEN_BYTES, UDP_HEAD, forbid_fragments, receive_bulk, send_bulk
@@ -29,22 +30,13 @@ _SMALL = 64
 
 def probe_ports(peers: dict[str, dict[str, Any]], token: bytes) -> dict[str, Facts]:
     """Try every peer's high port, and the one at the address gloo would offer; all at once."""
-    answers: dict[str, Facts] = {name: {"high": False, "gloo": False, "how": "no answer"} for name in peers}
-
-    def probe(name: str, keys: tuple[str, ...], address: str, port: int) -> None:
-        is_open, how = _probe(address, port, token)
-        answers[name] |= dict.fromkeys(keys, is_open) | ({"how": how} if "high" in keys else {})
-
-    threads = []
-    for name, peer in peers.items():
-        own, offered = (str(peer["address"]), int(peer["port"])), (str(peer["gloo_address"]), int(peer["gloo_port"]))
-        ways = {own: ("high", "gloo")} if own == offered else {own: ("high",), offered: ("gloo",)}
-        for place, keys in ways.items():
-            threads.append(threading.Thread(target=probe, args=(name, keys, *place), daemon=True))
-            threads[-1].start()
-    for thread in threads:
-        thread.join(_CONNECT_S + 6.0)
-    return answers
+    own = {name: (str(peer["address"]), int(peer["port"])) for name, peer in peers.items()}
+    offered = {name: (str(peer["gloo_address"]), int(peer["gloo_port"])) for name, peer in peers.items()}
+    calls = {(name, way): partial(_probe, *way, token) for ways in (own, offered) for name, way in ways.items()}
+    found = run_all(calls, _CONNECT_S + 6.0)
+    silent = False, "no answer"
+    answers = {name: (found.get((name, own[name]), silent), found.get((name, offered[name]), silent)) for name in peers}
+    return {name: {"high": high[0], "gloo": gloo[0], "how": high[1]} for name, (high, gloo) in answers.items()}
 
 
 def _probe(address: str, port: int, token: bytes) -> tuple[bool, str]:

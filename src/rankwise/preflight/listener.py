@@ -11,12 +11,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from rankwise.meet.ports import keep_segments_small
-from rankwise.preflight.wire import GREETING, MAX_HELLO, Gone, Message, receive_exactly, receive_message, send_message
+from rankwise.preflight.wire import (
+    GREETING,
+    MAX_GUESTS,
+    MAX_HELLO,
+    Gone,
+    Message,
+    accept_all,
+    receive_exactly,
+    receive_message,
+    send_message,
+)
 
 NUM_PORTS = 4  # the rendezvous port, and the next three in case it is held or blocked
 _HELLO_S = 8.0
 _SEND_S = 10.0
-_MAX_AT_ONCE = 64
 
 
 @dataclass
@@ -60,7 +69,7 @@ class MeetingListener:
         self._greet = greet
         self._lock = threading.Lock()
         self._hosts: list[RemoteHost] = []
-        self._slots = threading.Semaphore(_MAX_AT_ONCE)
+        self._slots = threading.Semaphore(MAX_GUESTS)
         self._listeners: list[socket.socket] = []
         self.ports: list[int] = []
         for port in range(first_port, min(first_port + NUM_PORTS, 65536)):
@@ -92,18 +101,7 @@ class MeetingListener:
             raise
         self._listeners.append(listener)
         self.ports = sorted({*self.ports, port})
-        threading.Thread(target=self._accept, args=(listener,), daemon=True, name="meeting").start()
-
-    def _accept(self, listener: socket.socket) -> None:
-        while True:
-            try:
-                sock, address = listener.accept()
-            except OSError:
-                return
-            if self._slots.acquire(blocking=False):
-                threading.Thread(target=self._receive, args=(sock, str(address[0])), daemon=True, name="meeting").start()
-            else:
-                sock.close()
+        accept_all(listener, self._slots, self._receive)
 
     def _receive(self, sock: socket.socket, address: str) -> None:
         try:
@@ -121,8 +119,6 @@ class MeetingListener:
                 self._hosts.append(RemoteHost(sock, hello, address, time.monotonic()))
         except OSError:
             sock.close()
-        finally:
-            self._slots.release()
 
 
 def redirecting(plan: dict[str, Any], name: str, addresses: list[str]) -> Callable[[Message, str], Message]:

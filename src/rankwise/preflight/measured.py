@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
 
 from rankwise.meet.links import Blame, blame
 from rankwise.preflight.job import Facts, Job, Link, Seen
@@ -12,39 +11,34 @@ LOSSY = 0.05
 SLOW_ANSWER_S = 0.1
 
 
-@dataclass(frozen=True)
-class Sorted:
-    """The bad links, worst first as the measure says, and who is to blame."""
-
-    bad: tuple[Link, ...]
-    blame: Blame
+def measured(job: Job, key: str) -> list[Facts]:
+    """The facts of the links on which this was measured."""
+    return [link.facts for link in job.links if link.facts.get(key) is not None]
 
 
-def is_measured(link: Link, key: str) -> bool:
-    return link.facts.get(key) is not None
-
-
-def sort_links(links: Iterable[Link], is_bad: Callable[[Facts], bool]) -> Sorted:
-    known = list(links)
-    bad = [link for link in known if is_bad(link.facts)]
-    good = [link for link in known if link not in bad]
-    return Sorted(tuple(bad), blame([(link.source, link.target) for link in bad], [(link.source, link.target) for link in good]))
-
-
-def seeing_links(job: Job, key: str, seen: Seen, why: str) -> list[Link]:
-    """The links on which this was measured; the others make the check blind there."""
+def find_bad_links(
+    job: Job, seen: Seen, key: str, why_blind: str, shown: Callable[[Facts], str], is_bad: Callable[[Facts], bool]
+) -> tuple[list[Facts], Blame]:
+    """The facts of the bad links, and who is to blame. Notes what each link showed; where `key` was not measured, the check is blind."""
     if len(job.hosts) < 2:
         seen.blind[""] = "there is no other host"
     elif not job.links:
         seen.blind[""] = "no two hosts could be connected"
+    bad: list[Link] = []
+    good: list[Link] = []
     for link in job.links:
-        if not is_measured(link, key):
-            seen.blind[f"{link.source} – {link.target}"] = str(link.facts.get("error") or why)
-    return [link for link in job.links if is_measured(link, key)]
+        pair = f"{link.source} – {link.target}"
+        if link.facts.get(key) is None:
+            seen.blind[pair] = str(link.facts.get("error") or why_blind)
+            continue
+        seen.values[pair] = shown(link.facts)
+        (bad if is_bad(link.facts) else good).append(link)
+    return [link.facts for link in bad], blame([(link.source, link.target) for link in bad], [(link.source, link.target) for link in good])
 
 
-def pair_text(link: Link) -> str:
-    return f"{link.source} – {link.target}"
+def rate_of(facts: Facts) -> float:
+    """Of the slower direction."""
+    return float(min(facts["up"], facts["down"]))
 
 
 def loss_of(facts: Facts) -> float:

@@ -1,10 +1,10 @@
-"""The hosts of a check: how each is asked, one by one or all at once, and what a host does when it is asked."""
+"""The hosts of a check: how each is asked, and what a host does when it is asked."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,8 +13,6 @@ from rankwise.preflight.links import measure_link, probe_ports
 from rankwise.preflight.listener import RemoteHost
 from rankwise.preflight.probes import Probes
 from rankwise.preflight.wire import Message
-
-_GRACE_S = 5.0
 
 
 @dataclass
@@ -60,36 +58,6 @@ def _started_s(remote: RemoteHost, began: float) -> float:
     return remote.arrived_at - began - (searched if isinstance(searched, int | float) else 0.0)
 
 
-class Members:
-    """All hosts of a check; a host that does not answer in time is gone, and is not asked again."""
-
-    def __init__(self, members: list[Member], seconds_left: Callable[[], float], say: Callable[[str], None]) -> None:
-        self.members, self._seconds_left, self._say_here = members, seconds_left, say
-
-    def say(self, text: str) -> None:
-        self._say_here(text)
-        for member in self.members:
-            if member.remote is not None:
-                member.remote.tell({"progress": text})
-
-    def ask_all(self, commands: Mapping[str, Message], timeout_s: float) -> dict[str, Message]:
-        """Ask the named hosts, all at once; a host that does not answer has no entry. An answer may be an `error`."""
-        limit_s = max(1.0, min(timeout_s, self._seconds_left()))
-        answers: dict[str, Message] = {}
-
-        def ask(member: Member) -> None:
-            answer = member.ask(commands[member.name], limit_s)
-            if answer is not None:
-                answers[member.name] = answer
-
-        threads = [threading.Thread(target=ask, args=(member,), daemon=True) for member in self.members if member.name in commands]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(limit_s + _GRACE_S)
-        return dict(answers)
-
-
 class Agent:
     """One host's hands. Commands come from another machine: each is looked up in a table, and what it asks for is bounded."""
 
@@ -103,34 +71,28 @@ class Agent:
         self._looking.join(max(0.0, self.here.seconds_left()))
         return dict(self._facts)
 
-    def do(self, command: dict[str, Any]) -> dict[str, Any]:
-        doing = {
-            "facts": self._tell,
-            "clock": lambda _: {"now": time.time()},
-            "probe_ports": self._probe_ports,
-            "link": self._link,
-            "collective": self._collective,
+    def do(self, command: Message) -> Message:
+        doing: dict[str, Callable[[], Message]] = {
+            "facts": lambda: self._tell(bytes.fromhex(command["token"])),
+            "clock": lambda: {"now": time.time()},
+            "probe_ports": lambda: {"answers": probe_ports(command["peers"], bytes.fromhex(command["token"]))},
+            "link": lambda: {"facts": measure_link(command["peer"], bytes.fromhex(command["token"]), self._mtu())},
+            "collective": lambda: self.here.torch.ask(command, min(float(command["limit_s"]) + 10.0, max(1.0, self.here.seconds_left()))),
         }
         action = doing.get(str(command.get("do")))
         if action is None:
             return {"error": f"unknown command {str(command.get('do'))[:40]!r}"}
         try:
-            return action(command)
+            return action()
         except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
             return {"error": f"{type(error).__name__}: {error}"[:300]}
 
-    def _tell(self, command: dict[str, Any]) -> dict[str, Any]:
+    def _tell(self, token: bytes) -> Message:
+        offer = {}
         if self.probes is not None:
-            self.probes.token = bytes.fromhex(command["token"])
-        offer = self.probes.offer() if self.probes is not None else {}
+            self.probes.token = token
+            offer = self.probes.offer()
         return {"facts": self.facts(), "offer": offer, "ranks": self.here.ranks}
 
-    def _probe_ports(self, command: dict[str, Any]) -> dict[str, Any]:
-        return {"answers": probe_ports(command["peers"], bytes.fromhex(command["token"]))}
-
-    def _link(self, command: dict[str, Any]) -> dict[str, Any]:
-        mtu = int(self._facts.get("interface", {}).get("mtu") or 1500)
-        return {"facts": measure_link(command["peer"], bytes.fromhex(command["token"]), mtu)}
-
-    def _collective(self, command: dict[str, Any]) -> dict[str, Any]:
-        return self.here.torch.ask(command, min(float(command["limit_s"]) + 10.0, max(1.0, self.here.seconds_left())))
+    def _mtu(self) -> int:
+        return int(self._facts.get("interface", {}).get("mtu") or 1500)

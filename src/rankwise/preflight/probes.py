@@ -12,7 +12,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-from rankwise.preflight.wire import Gone, receive_exactly
+from rankwise.preflight.wire import MAX_GUESTS, accept_all, receive_exactly
 
 TOKEN_BYTES = 16
 BULK_S = 0.4
@@ -22,7 +22,6 @@ TALLY = struct.Struct("!Qd")  # bytes that arrived, seconds they took
 _ASK_S = 5.0
 _STALL_S = 2.5  # without a byte for so long, a transfer has failed
 _MAX_RUNS = 256
-_MAX_GUESTS = 64
 _PMTUDISC, _PROBE = 10, 3  # IP_MTU_DISCOVER, IP_PMTUDISC_PROBE: "do not fragment", and no opinion of our own about the path
 
 
@@ -40,7 +39,7 @@ class Probes:
         self.port = self.gloo_port = self.udp_port = 0
         self.token = b""
         self._sockets: list[socket.socket] = []
-        self._slots = threading.Semaphore(_MAX_GUESTS)
+        self._slots = threading.Semaphore(MAX_GUESTS)
         self._is_closed = threading.Event()
 
     def open(self) -> None:
@@ -53,7 +52,7 @@ class Probes:
         udp.bind((self.address, 0))
         forbid_fragments(udp)
         self.udp_port = udp.getsockname()[1]
-        self._start(self._echo, udp)
+        threading.Thread(target=self._echo, args=(udp,), daemon=True, name="check-echo").start()
         self.gloo_port = self.port
         if self.gloo_address and self.gloo_address != self.address:
             with contextlib.suppress(OSError):
@@ -77,43 +76,23 @@ class Probes:
         }
 
     def _listen(self, address: str) -> socket.socket:
-        listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+        listener = socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET, backlog=64)
         self._sockets.append(listener)
-        listener.bind((address, 0))
-        listener.listen(64)
-        self._start(self._accept, listener)
+        accept_all(listener, self._slots, self._serve)
         return listener
 
-    def _start(self, target: Callable[[socket.socket], None], sock: socket.socket) -> None:
-        threading.Thread(target=target, args=(sock,), daemon=True, name="probes").start()
-
-    def _accept(self, listener: socket.socket) -> None:
-        while not self._is_closed.is_set():
-            try:
-                client, _ = listener.accept()
-            except OSError:
+    def _serve(self, client: socket.socket, _: str) -> None:
+        with client, contextlib.suppress(OSError):
+            ask = receive_exactly(client, TOKEN_BYTES + 1, time.monotonic() + _ASK_S)
+            if not self.token or ask[:TOKEN_BYTES] != self.token:
                 return
-            if self._slots.acquire(blocking=False):
-                self._start(self._serve, client)
-            else:
-                client.close()
-
-    def _serve(self, client: socket.socket) -> None:
-        try:
-            with client, contextlib.suppress(OSError):
-                ask = receive_exactly(client, TOKEN_BYTES + 1, time.monotonic() + _ASK_S)
-                if not self.token or ask[:TOKEN_BYTES] != self.token:
-                    return
-                if ask[TOKEN_BYTES:] == b"K":
-                    client.sendall(b"k")
-                elif ask[TOKEN_BYTES:] == b"U":
-                    client.sendall(TALLY.pack(*receive_bulk(client)))
-                    with contextlib.suppress(Gone):  # the sender stops when it has read this
-                        drain(client)
-                elif ask[TOKEN_BYTES:] == b"D":
-                    send_bulk(client, lambda: False)
-        finally:
-            self._slots.release()
+            if ask[TOKEN_BYTES:] == b"K":
+                client.sendall(b"k")
+            elif ask[TOKEN_BYTES:] == b"U":
+                client.sendall(TALLY.pack(*receive_bulk(client)))
+                drain(client)  # the sender stops when it has read this
+            elif ask[TOKEN_BYTES:] == b"D":
+                send_bulk(client, lambda: False)
 
     def _echo(self, udp: socket.socket) -> None:
         """Every packet goes back at its own size, with the number of packets of its run that came so far."""
@@ -184,5 +163,3 @@ def drain(sock: socket.socket) -> None:
                 return
         except TimeoutError:
             continue
-        except OSError:
-            return

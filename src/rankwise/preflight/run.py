@@ -7,26 +7,29 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from rankwise.meet.network import gloo_interface, interfaces, own_addresses, resolve, source_address
-from rankwise.preflight.catalogue import judge_all, look_around
+from rankwise.meet.ports import free_port
+from rankwise.preflight.at_once import run_all
+from rankwise.preflight.catalogue import judge_all, look_around, sorted_findings
 from rankwise.preflight.checks import rendezvous_port
 from rankwise.preflight.checks.interface import exports
 from rankwise.preflight.conduct import Meeting, admit_hosts
 from rankwise.preflight.job import Facts, Here, Host, Job
 from rankwise.preflight.joining import attend, find_meeting, is_led
 from rankwise.preflight.listener import MeetingListener, redirecting
-from rankwise.preflight.local_collective import local_collective
 from rankwise.preflight.members import Agent
 from rankwise.preflight.plan import CheckPlan
 from rankwise.preflight.probes import Probes
-from rankwise.preflight.results import report_dict
 from rankwise.preflight.torch_process import TorchProcess
 from rankwise.preflight.wire import Gone, token_of
 
+SCHEMA = 1
 _TORCH_GROUPS = {"collectives", "parity", "gpus", "fit"}
 _QUICK_S = 2.0
+_COLLECTIVE_S = 15.0
 
 Say = Callable[[str], None]
 
@@ -48,8 +51,35 @@ def run_check(plan: CheckPlan, say: Say) -> dict[str, Any]:
 
 def _alone(here: Here, say: Say) -> Job:
     facts = look_around(here, say)
-    collective = local_collective(here, say) if "collectives" in here.plan.only else {}
+    collective = _local_collective(here, say) if "collectives" in here.plan.only else {}
     return Job(here.plan, (Host(here.name, 0, facts, _job_of(here)),), collective=collective)
+
+
+def _local_collective(here: Here, say: Say) -> Facts:
+    """Two ranks of our own, through gloo, and through NCCL where there are two GPUs."""
+    if here.ranks < 2:
+        return {"blind": "one rank has nobody to reduce with"}
+    first = here.torch.facts(here.patience_s())
+    if "error" in first:
+        return {"blind": "torch cannot be imported"}
+    second = TorchProcess(here.environ)
+    try:
+        found: Facts = {}
+        for backend in ("gloo", "nccl") if first.get("gpus", 0) > 1 else ("gloo",):
+            say(f"trying collectives on {backend}")
+            found[backend] = _run_collective(here, [here.torch, second], backend)
+        return found
+    finally:
+        second.close()
+
+
+def _run_collective(here: Here, processes: list[TorchProcess], backend: str) -> dict[str, Any]:
+    command = {"do": "collective", "backend": backend, "world_size": len(processes), "limit_s": _COLLECTIVE_S}
+    command |= {"host": "127.0.0.1", "port": free_port()}
+    left = max(1.0, min(_COLLECTIVE_S + 10.0, here.seconds_left()))
+    ranks = enumerate(processes)
+    asks = {f"rank {rank}": partial(process.ask, {**command, "rank": rank, "device": rank}, left) for rank, process in ranks}
+    return {name: {"error": "no answer"} for name in asks} | run_all(asks, left + _QUICK_S)
 
 
 @dataclass(frozen=True)
@@ -66,7 +96,8 @@ def _with_others(here: Here, say: Say, started: float) -> dict[str, Any]:
     addresses = resolve(here.plan.master).addresses
     way = Way(list(addresses), own_addresses(here.plan.master, addresses, interfaces()), rendezvous_port.look(here))
     looked = {"rendezvous-port": way.port_facts} if "ports" in here.plan.only else {}
-    with _probes(here, way) as probes:
+    probes = _probes(here, way)
+    with contextlib.closing(probes) if probes is not None else contextlib.nullcontext():
         agent = Agent(here, probes, lambda: look_around(here, say, looked))
         if _may_lead(here, way):
             strangers: list[dict[str, str]] = []
@@ -115,23 +146,18 @@ def _attend(here: Here, agent: Agent, way: Way, say: Say, started: float) -> dic
     return _report(job, started, note=f"this host alone: {meeting['why']}")
 
 
-@contextlib.contextmanager
-def _probes(here: Here, way: Way) -> Iterator[Probes | None]:
+def _probes(here: Here, way: Way) -> Probes | None:
     """Open at the address that leads to the meeting; None where there is none."""
     address = here.plan.local_addr or (way.own[0] if way.own else next(filter(None, map(source_address, way.addresses)), ""))
-    gloo = gloo_interface(here.environ, here.name, interfaces())[1]
-    probes = Probes(address, gloo) if address else None
+    if not address:
+        return None
+    probes = Probes(address, gloo_interface(here.environ, here.name, interfaces())[1])
     try:
-        if probes is not None:
-            try:
-                probes.open()
-            except OSError:
-                probes.close()
-                probes = None
-        yield probes
-    finally:
-        if probes is not None:
-            probes.close()
+        probes.open()
+    except OSError:
+        probes.close()
+        return None
+    return probes
 
 
 @contextlib.contextmanager
@@ -156,6 +182,19 @@ def _hello(here: Here) -> dict[str, Any]:
 
 
 def _report(job: Job, started: float, note: str = "") -> dict[str, Any]:
+    """The report as one JSON document; the terminal's text is made from it, on every host alike."""
     results = judge_all(job)
-    pasteable: dict[str, list[str]] = {host.name: exports(host) for host in job.hosts} if job.plan.master else {}
-    return report_dict(job, results, pasteable, time.monotonic() - started, note)
+    statuses = [result.status for result in results]
+    return {
+        "schema": SCHEMA,
+        "outcome": "fail" if "fail" in statuses else "warn" if "warn" in statuses else "pass",
+        "nodes": {"expected": job.plan.nodes_max, "present": len(job.hosts)},
+        "hosts": [{"name": host.name, "node_rank": host.node, "address": host.address} for host in job.hosts],
+        "rendezvous": {"host": job.plan.master, "port": job.plan.port},
+        "seconds": round(time.monotonic() - started, 2),
+        "counts": {status: statuses.count(status) for status in ("pass", "warn", "fail", "not possible")},
+        "note": note,
+        "exports": {host.name: exports(host) for host in job.hosts} if job.plan.master else {},
+        "findings": [finding.to_dict() for finding in sorted_findings(results)],
+        "results": [result.to_dict() for result in results],
+    }

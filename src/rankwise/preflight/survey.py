@@ -5,17 +5,21 @@ from __future__ import annotations
 import secrets
 import statistics
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 from rankwise.meet.links import Pair
 from rankwise.meet.ports import free_port
+from rankwise.preflight.at_once import run_all
 from rankwise.preflight.job import Facts, Job, Link
-from rankwise.preflight.measured import is_explained
-from rankwise.preflight.members import Member, Members
+from rankwise.preflight.measured import is_explained, rate_of
+from rankwise.preflight.members import Member
 from rankwise.preflight.probes import TOKEN_BYTES
+from rankwise.preflight.wire import Message
 
 _CLOCK_ASKS = 5
 _CLOCK_S, _KNOCK_S, _LINK_S, _COLLECTIVE_S = 10.0, 20.0, 20.0, 25.0
+_GRACE_S = 5.0
 _FACTS_S = 3600.0  # as long as the time limit allows: --fit may take all of it
 
 _LINK_NUMBERS = ("rtt_s", "sent", "echoes", "lost_out", "lost_back", "largest", "wanted", "up", "down")
@@ -25,17 +29,17 @@ _ALL_PAIRS_UP_TO = 8  # hosts; beyond that two rounds and a third for the suspec
 
 
 class Survey:
-    """One survey of a circle of hosts; its token opens their probes."""
+    """One survey of a circle of hosts; its token opens their probes. A host that does not answer in time is gone, and not asked again."""
 
-    def __init__(self, hosts: Members) -> None:
-        self._hosts = hosts
+    def __init__(self, members: list[Member], seconds_left: Callable[[], float], say: Callable[[str], None]) -> None:
+        self._members, self._seconds_left, self._say_here = members, seconds_left, say
         self._token = secrets.token_hex(TOKEN_BYTES)
 
     def ask_for_facts(self) -> None:
-        self._hosts.say("gathering what each host sees of itself")
+        self._say("gathering what each host sees of itself")
         command = {"do": "facts", "token": self._token}
-        answers = self._hosts.ask_all({member.name: command for member in self._hosts.members}, _FACTS_S)
-        for member in self._hosts.members:
+        answers = self._ask_all({member.name: command for member in self._members}, _FACTS_S)
+        for member in self._members:
             answer = answers.get(member.name, {})
             facts, offer = answer.get("facts"), answer.get("offer")
             member.facts = {str(name): found for name, found in facts.items() if isinstance(found, dict)} if isinstance(facts, dict) else {}
@@ -44,17 +48,17 @@ class Survey:
 
     def clocks(self) -> dict[str, tuple[float, float]]:
         """Each host's clock against ours, and the error of that."""
-        return {member.name: found for member in self._hosts.members if (found := _clock_of(member))}
+        return {member.name: found for member in self._members if (found := _clock_of(member))}
 
     def probe_ports(self) -> Reached:
         """Every host at every other host's ports; all at once."""
         offers = self._offers()
-        self._hosts.say(f"trying the ports of {len(offers)} hosts")
+        self._say(f"trying the ports of {len(offers)} hosts")
         commands = {
             name: {"do": "probe_ports", "token": self._token, "peers": {other: offer for other, offer in offers.items() if other != name}}
             for name in offers
         }
-        answers = self._hosts.ask_all(commands, _KNOCK_S) if len(offers) > 1 else {}
+        answers = self._ask_all(commands, _KNOCK_S) if len(offers) > 1 else {}
         return {name: _sound_answers(answer["answers"]) for name, answer in answers.items() if isinstance(answer.get("answers"), dict)}
 
     def measure_links(self, reached: Reached) -> list[Link]:
@@ -63,13 +67,13 @@ class Survey:
         rounds = rounds_for(names) if len(names) > 1 else []
         links: list[Link] = []
         for number, pairs in enumerate(rounds, 1):
-            self._hosts.say(f"measuring links, round {number} of {len(rounds)}")
+            self._say(f"measuring links, round {number} of {len(rounds)}")
             links += self._measure_round(pairs, reached)
         if sum(map(len, rounds)) < len(names) * (len(names) - 1) // 2:
             bad = [link for link in links if _is_suspicious(link.facts, links)]
             good = [(link.source, link.target) for link in links if link not in bad]
             for pairs in second_look(names, good, [(link.source, link.target) for link in bad]):
-                self._hosts.say("measuring the suspects once more, with other partners")
+                self._say("measuring the suspects once more, with other partners")
                 links += self._measure_round(pairs, reached)
         return links
 
@@ -81,21 +85,33 @@ class Survey:
         for backend in ("gloo", "nccl"):
             if backend == "nccl" and not all(host.of("gpu-count").get("seen_by_torch") for host in job.hosts):
                 continue
-            self._hosts.say(f"trying collectives on {backend}")
+            self._say(f"trying collectives on {backend}")
             command = {"do": "collective", "backend": backend, "world_size": len(job.hosts), "limit_s": _COLLECTIVE_S}
             command |= {"host": job.hosts[0].address, "port": free_port(job.hosts[0].address)}
-            answers = self._hosts.ask_all({host.name: {**command, "rank": rank} for rank, host in enumerate(job.hosts)}, 2 * _COLLECTIVE_S)
+            answers = self._ask_all({host.name: {**command, "rank": rank} for rank, host in enumerate(job.hosts)}, 2 * _COLLECTIVE_S)
             found[backend] = {host.name: answers.get(host.name) or {"error": "no answer"} for host in job.hosts}
         return found
 
+    def _say(self, text: str) -> None:
+        self._say_here(text)
+        for member in self._members:
+            if member.remote is not None:
+                member.remote.tell({"progress": text})
+
+    def _ask_all(self, commands: Mapping[str, Message], timeout_s: float) -> dict[str, Message]:
+        """Ask the named hosts, all at once; a host that does not answer has no entry. An answer may be an `error`."""
+        limit_s = max(1.0, min(timeout_s, self._seconds_left()))
+        asks = {member.name: partial(member.ask, commands[member.name], limit_s) for member in self._members if member.name in commands}
+        return {name: answer for name, answer in run_all(asks, limit_s + _GRACE_S).items() if answer is not None}
+
     def _offers(self) -> dict[str, dict[str, object]]:
-        return {member.name: member.offer for member in self._hosts.members if member.offer}
+        return {member.name: member.offer for member in self._members if member.offer}
 
     def _measure_round(self, pairs: list[Pair], reached: Reached) -> list[Link]:
         offers = self._offers()
         directed = [pair for pair in (_open_way(pair, reached) for pair in pairs) if pair is not None]
         commands = {source: {"do": "link", "token": self._token, "peer": offers[target]} for source, target in directed}
-        answers = self._hosts.ask_all(commands, _LINK_S)
+        answers = self._ask_all(commands, _LINK_S)
         found = ((source, target, answers.get(source, {}).get("facts")) for source, target in directed)
         return [Link(source, target, _sound_link(facts)) for source, target, facts in found if isinstance(facts, dict)]
 
@@ -128,10 +144,10 @@ def _clock_of(member: Member) -> tuple[float, float] | None:
 
 
 def _is_suspicious(facts: Facts, links: list[Link]) -> bool:
-    rates = [min(link.facts["up"], link.facts["down"]) for link in links if link.facts.get("up") is not None]
+    rates = [rate_of(link.facts) for link in links if link.facts.get("up") is not None]
     if not facts.get("connected") or is_explained(facts) or facts.get("up") is None:
         return True
-    return bool(min(facts["up"], facts["down"]) < statistics.median(rates) / 4)
+    return rate_of(facts) < statistics.median(rates) / 4
 
 
 def _open_way(pair: Pair, reached: Reached) -> Pair | None:

@@ -26,7 +26,8 @@ def find_fit(target: str, limit_s: float, memory: int) -> Iterator[dict[str, Any
         _limit_memory(memory)
     yield {"device": device, "memory": memory if device == "cpu" else torch.cuda.get_device_properties(0).total_memory}
     fits, fails, size = 0, 0, 1
-    while size <= _LARGEST and size > fits and (not fails or size < fails):
+    why = ""
+    while not why and size <= _LARGEST and size > fits and (not fails or size < fails):
         yield {"trying": size}
         started = time.monotonic()
         is_fit, peak = _try(step, size, device)
@@ -36,9 +37,8 @@ def find_fit(target: str, limit_s: float, memory: int) -> Iterator[dict[str, Any
         size = (fits + fails) // 2 if fails else fits * 2
         if time.monotonic() + spent * (2 if not fails else 1) > deadline:
             why = f"the next size would not end within the time limit: the last one took {spent:.1f} s"
-            yield {"largest": fits, "first_failing": fails or None, "why": why, "done": True}
-            return
-    why = "" if fails else f"larger than {_LARGEST:,} was not tried"
+    if not fails:
+        why = why or f"larger than {_LARGEST:,} was not tried"
     yield {"largest": fits, "first_failing": fails or None, "why": why, "done": True}
 
 

@@ -75,13 +75,8 @@ class TorchProcess:
     def close(self) -> None:
         process, self._process = self._process, None
         if process is not None:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError), process:  # which waits for it and closes its pipes
                 process.kill()
-            process.wait()
-            for stream in (process.stdin, process.stdout, process.stderr):
-                with contextlib.suppress(OSError):
-                    if stream is not None:
-                        stream.close()
 
     def _next_line(self, timeout_s: float) -> dict[str, Any]:
         try:

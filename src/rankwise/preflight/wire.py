@@ -6,12 +6,15 @@ import hashlib
 import json
 import socket
 import struct
+import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 GREETING = b"rankwise check 1\n"
 MAX_MESSAGE = 8 << 20
 MAX_HELLO = 64 << 10
+MAX_GUESTS = 64  # at once, at all ports of a host together
 
 Message = dict[str, Any]
 
@@ -67,3 +70,26 @@ def receive_exactly(sock: socket.socket, size: int, deadline: float) -> bytes:
             raise Gone("the other side has closed the connection")
         data += part
     return bytes(data)
+
+
+def accept_all(listener: socket.socket, slots: threading.Semaphore, serve: Callable[[socket.socket, str], None]) -> None:
+    """Until the listener is closed, in threads: `serve` gets each connection with its address; one without a slot is closed."""
+
+    def serve_one(sock: socket.socket, address: str) -> None:
+        try:
+            serve(sock, address)
+        finally:
+            slots.release()
+
+    def accept() -> None:
+        while True:
+            try:
+                sock, address = listener.accept()
+            except OSError:
+                return
+            if slots.acquire(blocking=False):
+                threading.Thread(target=serve_one, args=(sock, str(address[0])), daemon=True, name="check-guest").start()
+            else:
+                sock.close()
+
+    threading.Thread(target=accept, daemon=True, name="check-listener").start()

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-from rankwise.serve.errors import Forbidden, Unauthorized
+from rankwise.serve.errors import RequestError
 
 log = logging.getLogger("rankwise.serve.access")
 _OPEN = ("/v2/health/live", "/v2/health/ready", "/", "/page.js", "/page.css")  # probes have no token, and the page asks for one
@@ -35,7 +35,7 @@ class Guard:
             return
         scheme, _, token = authorization.partition(" ")
         if scheme.lower() != "bearer" or not hmac.compare_digest(token.strip().encode("utf-8", "surrogateescape"), self._token):
-            raise Unauthorized("a bearer token is needed, and this request has none that is right")
+            raise RequestError("a bearer token is needed, and this request has none that is right", 401)
 
     def check_http(self, path: str, headers: Mapping[str, str]) -> None:
         self._check_origin(headers)
@@ -51,9 +51,9 @@ class Guard:
             host, own = urlsplit(origin).netloc, headers.get("host", "")
             name = urlsplit(f"//{own}").hostname
         except ValueError:
-            raise Forbidden("the Origin of this request is not an origin") from None
+            raise RequestError("the Origin of this request is not an origin", 403) from None
         if host != own or (self.is_loopback and name not in _LOOPBACK):
-            raise Forbidden("pages of other sites may not ask this server")
+            raise RequestError("pages of other sites may not ask this server", 403)
 
 
 def request_id(given: str) -> str:

@@ -5,22 +5,25 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rankwise.errors import RankwiseError
 from rankwise.pool import Pool
 from rankwise.pool.api.models_file import Entry, ModelsFile, VirtualModel
-from rankwise.protocol import TensorSpec
+from rankwise.protocol import TensorSpec, to_raw
 from rankwise.serve.answering import Answering
 from rankwise.serve.errors import NotFound, RequestError, Unavailable
+from rankwise.serve.messages import LEAST_URGENT, InferRequest, Output
 from rankwise.serve.served import Served
-from rankwise.serve.shadow import Shadow
 from rankwise.serve.virtual import Virtual
 
 log = logging.getLogger("rankwise.serve")
 Source = Callable[[], ModelsFile]
 Count = Callable[[str, str, str], None]  # model, shadow, outcome
 Make = Callable[[Entry | VirtualModel, Callable[[str], Answering]], Answering]
+_MOST_SHADOWS = 32  # under way at once; more are left out
+_LONGEST_SHADOW_S = 60.0
 
 
 class Catalogue:
@@ -55,9 +58,9 @@ class Catalogue:
         return [model for versions in self.by_name.values() for model in versions.values()]
 
     @property
-    def is_ready(self) -> bool:
-        """Whether all that has to be loaded is."""
-        return all(model.state == "READY" for model in self.all if model.preload and model.reason != "unloaded")
+    def waiting(self) -> list[Answering]:
+        """What has to be loaded and is not."""
+        return [model for model in self.all if model.preload and model.state != "READY" and model.reason != "unloaded"]
 
     async def load_all(self) -> None:
         """Load the models that have to be there from the start."""
@@ -163,6 +166,39 @@ class Catalogue:
             models = self.versions_of(name) if name else self.all
         numbers = self.pool.stats()["models"]
         return [_statistics(model, numbers.get(model.key)) for model in models]
+
+
+class Shadow:
+    """A model that is asked what another was asked, after it, for nobody: to see how it would do. It never changes or delays an answer.
+    `count` is told what came of each: the same answer, another, none, or that it was left out."""
+
+    def __init__(self, find: Callable[[], Answering], count: Callable[[str], None]) -> None:
+        self._find, self._count = find, count
+        self._open: set[asyncio.Task[None]] = set()
+
+    def follow(self, request: InferRequest, outputs: list[Output]) -> None:
+        if len(self._open) >= _MOST_SHADOWS:
+            self._count("left out")
+            return
+        own = replace(request, parameters={"priority": LEAST_URGENT}, remaining_s=_LONGEST_SHADOW_S)
+        task = asyncio.get_running_loop().create_task(self._ask(own, outputs))
+        self._open.add(task)
+        task.add_done_callback(self._open.discard)
+
+    async def _ask(self, request: InferRequest, outputs: list[Output]) -> None:
+        try:
+            found = (await self._find().infer(request)).outputs
+        except RequestError:
+            self._count("failed")
+        else:
+            self._count("same" if is_same(found, outputs) else "different")
+
+
+def is_same(first: list[Output], second: list[Output]) -> bool:
+    """To the bit; names and types as well."""
+    if [(name, kind, array.shape) for name, kind, array in first] != [(name, kind, array.shape) for name, kind, array in second]:
+        return False
+    return all(bytes(to_raw(a, kind)) == bytes(to_raw(b, kind)) for (_, kind, a), (_, _, b) in zip(first, second))
 
 
 async def _load(model: Answering, said: Entry | VirtualModel | None) -> None:

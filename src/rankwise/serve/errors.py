@@ -6,12 +6,16 @@ from rankwise.errors import RankwiseError, UsageError
 from rankwise.pool.errors import DeadlineExceeded, PoolError, PoolFull, Quarantined, TaskHung
 
 RETRY_AFTER_S = 1
+_GRPC = {
+    401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND", 405: "UNIMPLEMENTED", 413: "RESOURCE_EXHAUSTED",
+    429: "RESOURCE_EXHAUSTED", 500: "INTERNAL", 503: "UNAVAILABLE", 504: "DEADLINE_EXCEEDED",
+}  # fmt: skip
 
 
 class RequestError(Exception):
-    """A request that is not answered with a result; `grpc` is the name of the status there."""
+    """A request that is not answered with a result."""
 
-    status, grpc = 400, "INVALID_ARGUMENT"
+    status = 400
     model = ""  # the model that was asked, if any
 
     def __init__(self, text: str, status: int = 0) -> None:
@@ -19,60 +23,43 @@ class RequestError(Exception):
         if status:
             self.status = status
 
+    @property
+    def grpc(self) -> str:
+        """The name of the status there."""
+        return _GRPC.get(self.status, "INVALID_ARGUMENT")
+
 
 class NotFound(RequestError):
-    status, grpc = 404, "NOT_FOUND"
+    status = 404
 
 
 class NotAllowed(RequestError):
     """This path knows other methods only."""
 
-    status, grpc = 405, "UNIMPLEMENTED"
+    status = 405
 
     def __init__(self, method: str, allowed: str) -> None:
         super().__init__(f"{method} is not allowed here, but {allowed} is")
         self.allowed = allowed
 
 
-class Unauthorized(RequestError):
-    status, grpc = 401, "UNAUTHENTICATED"
-
-
-class Forbidden(RequestError):
-    status, grpc = 403, "PERMISSION_DENIED"
-
-
-class TooLarge(RequestError):
-    status, grpc = 413, "RESOURCE_EXHAUSTED"
-
-
-class TooMany(RequestError):
-    """Try again later."""
-
-    status, grpc = 429, "RESOURCE_EXHAUSTED"
-
-
 class Unavailable(RequestError):
-    status, grpc = 503, "UNAVAILABLE"
-
-
-class TooLate(RequestError):
-    status, grpc = 504, "DEADLINE_EXCEEDED"
+    status = 503
 
 
 class ModelFailed(RequestError):
     """The model raised, or gave what cannot be answered with."""
 
-    status, grpc = 500, "INTERNAL"
+    status = 500
 
 
-_OF_POOL: dict[type[RankwiseError], type[RequestError]] = {
-    PoolFull: TooMany,
-    DeadlineExceeded: TooLate,
-    TaskHung: TooLate,
-    Quarantined: RequestError,
-    UsageError: TooLarge,  # an input that never fits the lane: all others were looked at before
-    PoolError: Unavailable,  # the other errors of a pool: it is closed, or the model cannot be built
+_OF_POOL: dict[type[RankwiseError], int] = {
+    PoolFull: 429,  # try again later
+    DeadlineExceeded: 504,
+    TaskHung: 504,
+    Quarantined: 400,
+    UsageError: 413,  # an input that never fits the lane: all others were looked at before
+    PoolError: 503,  # the other errors of a pool: it is closed, or the model cannot be built
 }
 
 
@@ -81,9 +68,9 @@ def as_request_error(error: BaseException, model: str) -> RequestError:
     if isinstance(error, RequestError):
         return error
     said = _sentence(error)
-    for kind, request_error in _OF_POOL.items():
+    for kind, status in _OF_POOL.items():
         if isinstance(error, kind):
-            return request_error(said)
+            return RequestError(said, status)
     return ModelFailed(said if isinstance(error, RankwiseError) else f"model {model!r} raised {said}")
 
 

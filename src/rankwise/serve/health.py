@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from rankwise.serve.catalogue import Catalogue
-from rankwise.serve.errors import Forbidden
+from rankwise.serve.errors import RequestError
 
 STUCK_S = 60.0  # tasks wait, nobody runs anything, and nothing gets done for so long
 
@@ -37,12 +37,10 @@ class Health:
             return why
         if self._catalogue.pool.is_closed:
             return "the pool is closed"
-        if self._catalogue.is_ready:
-            return ""
-        waiting = [model for model in self._catalogue.all if model.preload and model.state != "READY" and model.reason != "unloaded"]
+        waiting = self._catalogue.waiting
         return "; ".join(f"model {model.name!r} is {model.state}" + (f": {model.reason}" if model.reason else "") for model in waiting)
 
     def check_control(self) -> None:
         """Raises where anybody in the network could load and unload models."""
         if not self._may_control:
-            raise Forbidden("models can be loaded and unloaded only over loopback, or with a token")
+            raise RequestError("models can be loaded and unloaded only over loopback, or with a token", 403)

@@ -19,7 +19,7 @@ from typing import cast
 import httptools
 
 from rankwise.errors import UsageError
-from rankwise.serve.errors import NotAllowed, RequestError, TooLarge, Unavailable
+from rankwise.serve.errors import NotAllowed, RequestError, Unavailable
 from rankwise.serve.exchange import HttpRequest, HttpResponse, as_error
 
 log = logging.getLogger("rankwise.serve")
@@ -291,7 +291,7 @@ class Connection(asyncio.Protocol):
         self._has_head = False
 
     def _too_large(self) -> RequestError:
-        return TooLarge(f"the body is larger than {self._limits.body_bytes} bytes, which is the most that is taken")
+        return RequestError(f"the body is larger than {self._limits.body_bytes} bytes, which is the most that is taken", 413)
 
 
 def tls_context(certificate: str, private_key: str) -> ssl.SSLContext | None:

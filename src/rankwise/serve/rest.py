@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import zlib
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import unquote
 
 from rankwise.serve.answering import Answering
 from rankwise.serve.binary import Wanted, read_infer, read_json, write_infer
 from rankwise.serve.catalogue import Catalogue
-from rankwise.serve.compression import LEAST_BYTES, deflate, inflate, wanted_encoding
 from rankwise.serve.errors import NotAllowed, NotFound, RequestError
 from rankwise.serve.exchange import HttpRequest, HttpResponse, as_json
 from rankwise.serve.health import Health
@@ -21,7 +21,10 @@ SERVER_NAME = "rankwise"
 EXTENSIONS = ["binary_tensor_data", "model_configuration", "model_repository", "schedule_policy", "statistics"]
 _LARGE = 256 << 10  # bytes that are packed and unpacked beside the loop
 _MOST_PATHS = 1000
-Handler = Callable[[HttpRequest], HttpResponse | Awaitable[HttpResponse]]
+_AUTO, _GZIP, _RAW = 32 + zlib.MAX_WBITS, 16 + zlib.MAX_WBITS, -zlib.MAX_WBITS
+_LEVEL = 1  # tensors hardly get smaller with more
+_LEAST = 256  # of a body that is worth it
+Handler = Callable[[HttpRequest], HttpResponse]
 
 
 def server_metadata() -> dict[str, Any]:
@@ -41,7 +44,7 @@ class Rest:
         page = self.pages.get(request.path)
         if page is not None:
             _allow(request, "GET")
-            return await _done(page(request))
+            return page(request)
         match _parts(request.path):
             case ["v2"]:
                 return _get(request, server_metadata())
@@ -117,7 +120,7 @@ class Rest:
 
     def _said(self, request: HttpRequest) -> dict[str, Any]:
         """A JSON object, or nothing at all."""
-        body = inflate(request.body, request.headers.get("content-encoding", "").strip().lower(), self._max_body)
+        body = _inflate(request.body, request.headers.get("content-encoding", "").strip().lower(), self._max_body)
         said = read_json(body) if body.strip() else {}
         if type(said) is not dict:
             raise RequestError("the request has to be a JSON object, or empty")
@@ -127,8 +130,8 @@ class Rest:
 async def inflated(request: HttpRequest, max_body: int) -> bytes:
     encoding = request.headers.get("content-encoding", "").strip().lower()
     if len(request.body) > _LARGE and encoding:
-        return await asyncio.to_thread(inflate, request.body, encoding, max_body)
-    return inflate(request.body, encoding, max_body)
+        return await asyncio.to_thread(_inflate, request.body, encoding, max_body)
+    return _inflate(request.body, encoding, max_body)
 
 
 def as_written(answer: InferResponse, wanted: Wanted) -> HttpResponse:
@@ -143,13 +146,63 @@ def as_written(answer: InferResponse, wanted: Wanted) -> HttpResponse:
 
 async def written(answer: InferResponse, wanted: Wanted, accepts: str) -> HttpResponse:
     """The same, as the client's Accept-Encoding has it."""
-    response, encoding = as_written(answer, wanted), wanted_encoding(accepts)
-    if encoding and response.length >= LEAST_BYTES:
+    response, encoding = as_written(answer, wanted), _wanted_encoding(accepts)
+    if encoding and response.length >= _LEAST:
         parts = response.parts
-        packed = await asyncio.to_thread(deflate, parts, encoding) if response.length > _LARGE else deflate(parts, encoding)
+        packed = await asyncio.to_thread(_deflate, parts, encoding) if response.length > _LARGE else _deflate(parts, encoding)
         response.parts = [packed]
         response.headers.append(("Content-Encoding", encoding))
     return response
+
+
+# ---- gzip and deflate bodies, in both directions
+
+
+def _inflate(data: bytes, encoding: str, limit: int) -> bytes:
+    """What unpacks to more than `limit` is refused before it is unpacked."""
+    if encoding in ("", "identity"):
+        return data
+    if encoding not in ("gzip", "x-gzip", "deflate"):
+        raise RequestError(f"Content-Encoding {encoding[:40]!r} is not known; gzip and deflate are", 415)
+    try:
+        return _inflated(data, _AUTO, limit)
+    except zlib.error:
+        if encoding != "deflate":
+            raise RequestError("the body is not gzip, as Content-Encoding says") from None
+    try:
+        return _inflated(data, _RAW, limit)  # some clients leave out zlib's header
+    except zlib.error:
+        raise RequestError("the body is not deflate, as Content-Encoding says") from None
+
+
+def _inflated(data: bytes, wbits: int, limit: int) -> bytes:
+    parts, left = [], limit
+    while True:
+        unpacker = zlib.decompressobj(wbits)
+        parts.append(unpacker.decompress(data, left + 1))
+        left -= len(parts[-1])
+        if left < 0:
+            raise RequestError(f"the body unpacks to more than {limit} bytes", 413)
+        if not unpacker.eof:
+            raise RequestError("the compressed body is cut off")
+        if not unpacker.unused_data:
+            return b"".join(parts)
+        data = unpacker.unused_data  # one more member of a gzip file
+
+
+def _wanted_encoding(accept: str) -> str:
+    """gzip or deflate where a client asks for just that one. Many libraries list all they know with each request, and packing tensors
+    for a client that did not ask would only take time."""
+    name = accept.split(";")[0].strip().lower()
+    return name if name in ("gzip", "deflate") and "," not in accept and "q=0" not in accept.replace(" ", "") else ""
+
+
+def _deflate(parts: list[bytes | memoryview], encoding: str) -> bytes:
+    packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP if encoding == "gzip" else zlib.MAX_WBITS)
+    return b"".join([*[packer.compress(part) for part in parts], packer.flush()])
+
+
+# ---- routes
 
 
 def _parts(path: str) -> list[str]:
@@ -172,7 +225,3 @@ def _yes(said: dict[str, Any], why_not: str) -> HttpResponse:
     if why_not:
         raise RequestError(why_not)
     return as_json(said)
-
-
-async def _done(response: HttpResponse | Awaitable[HttpResponse]) -> HttpResponse:
-    return response if isinstance(response, HttpResponse) else await response

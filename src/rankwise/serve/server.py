@@ -28,7 +28,6 @@ from rankwise.serve.http import HttpServer, Limits, tls_context
 from rankwise.serve.numbers import Numbers
 from rankwise.serve.page.files import Page
 from rankwise.serve.page.findings import Findings
-from rankwise.serve.page.status import Status
 from rankwise.serve.rest import Rest
 from rankwise.serve.served import Served
 from rankwise.serve.tracing import Tracing
@@ -72,7 +71,7 @@ class Server:
         self.health = Health(self.catalogue, guard.may_control)
         self._rest = Rest(self.catalogue, self.health, options.limits.body_bytes)
         self._tracing = Tracing(options.traces)
-        page = Page(Status(self.catalogue, self.health, self._findings))
+        page = Page(self.catalogue, self.health, self._findings)
         self._front = Front(self._rest, guard, self._numbers, page, self._tracing)
         self._http = HttpServer(self._front.respond, options.limits)
         self._front_ends: FrontEnds | None = None
@@ -139,7 +138,7 @@ class Server:
 
         service = Service(self.catalogue, self.health)
         self._grpc = GrpcServer(service, self.health, self._guard, self._numbers, self._tracing, self._options.limits.body_bytes)
-        port = await self._grpc.start(host, port, self._options.certificate, self._options.private_key)
+        port = await self._grpc.start(address_text(host, port), self._options.certificate, self._options.private_key)
         self.grpc_address = host, port
 
     async def stop(self) -> None:
@@ -204,6 +203,10 @@ def parse_address(text: str) -> tuple[str, int]:
     if not colon or not port.isdecimal() or int(port) > 65535:
         raise UsageError(f"{text!r} is not an address to listen on", next=("write it as HOST:PORT, as in 127.0.0.1:8000",))
     return host.strip("[]") or "0.0.0.0", int(port)
+
+
+def address_text(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def cannot_listen(address: str, error: OSError) -> UsageError:

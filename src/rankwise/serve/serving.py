@@ -11,7 +11,7 @@ from rankwise.errors import UsageError
 from rankwise.pool import Pool
 from rankwise.pool.api.models_file import Entry, ModelsFile, VirtualModel, described
 from rankwise.protocol import TensorSpec
-from rankwise.serve.server import Options, Server, run
+from rankwise.serve.server import Options, Server, address_text, run
 
 _START_S = 60.0
 
@@ -118,5 +118,4 @@ def _check_options(options: Mapping[str, Any]) -> None:
 def _shown(address: tuple[str, int] | None) -> str:
     if address is None:
         raise UsageError("the server does not listen there")
-    host, port = address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return address_text(*address)

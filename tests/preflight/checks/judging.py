@@ -6,9 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from rankwise.preflight.catalogue import judge_all
+from rankwise.preflight.catalogue import Result, judge_all
 from rankwise.preflight.job import Job
-from rankwise.preflight.results import Result
 from tests.preflight.facts import job_of
 
 Change = Callable[[Job], Any]  # in place, or a changed job is returned

@@ -31,8 +31,7 @@ def look(here: Here) -> Facts:
     }
 
 
-def judge(job: Job) -> Seen:
-    seen = Seen()
+def judge(job: Job, seen: Seen) -> None:
     for host, facts in seeing_hosts(job, "address", seen):
         name, addresses = facts["name"], facts["addresses"]
         seen.values[host.name] = f"{name} → {', '.join(addresses) or 'nothing'}" if name else "none given"
@@ -42,7 +41,6 @@ def judge(job: Job) -> Seen:
             seen.add("RW106", f"{host.name} cannot resolve the rendezvous address {name!r}: {facts['error']}", host, why=why)
     _find_different_places(job, seen)
     _find_own_loopback(job, seen)
-    return seen
 
 
 def _find_different_places(job: Job, seen: Seen) -> None:
@@ -69,7 +67,7 @@ def _find_own_loopback(job: Job, seen: Seen) -> None:
     for host in job.hosts:
         facts = host.of("address")
         is_first = host.plan.get("node_rank") in (0, None)
-        if job.is_alone or is_first or not facts.get("own") or _shares_machine(job, host):
+        if job.plan.is_alone or is_first or not facts.get("own") or _shares_machine(job, host):
             continue
         loopback = all(is_loopback(address) for address in facts["addresses"])
         what = "a loopback address" if loopback else "an address of this very host"

@@ -16,10 +16,10 @@ GROUP = "resources"
 _NOTABLE_S, _WRONG_S = 1.0, 60.0
 
 
-def judge(job: Job) -> Seen:
+def judge(job: Job, seen: Seen) -> None:
     if len(job.hosts) < 2:
-        return Seen(blind={"": "there is no other host to compare with"})
-    seen = Seen()
+        seen.blind[""] = "there is no other host to compare with"
+        return
     far = {}
     for host in job.hosts:
         if host.name not in job.offsets_s:
@@ -43,4 +43,3 @@ def judge(job: Job) -> Seen:
             severity="error" if abs(offset) > _WRONG_S else "warning",
             why="" if len(job.hosts) > 2 else "with two hosts it cannot be told which one is right",
         )
-    return seen

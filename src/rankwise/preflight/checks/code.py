@@ -53,12 +53,10 @@ def _imported(source: bytes, root: Path) -> list[Path]:
     return [path for place in places for path in (place.with_suffix(".py"), place / "__init__.py") if path.is_file()]
 
 
-def judge(job: Job) -> Seen:
-    seen = Seen()
+def judge(job: Job, seen: Seen) -> None:
     facts_of = {host.name: facts["files"] for host, facts in seeing_hosts(job, "code", seen)}
     for name, files in facts_of.items():
         whole = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()[:8]
         seen.values[name] = f"{len(files)} file{'s' * (len(files) != 1)}, {whole}"
     for path in sorted({path for files in facts_of.values() for path in files}):
         seen.add_difference("RW622", path, {name: files.get(path, "not there") for name, files in facts_of.items()}, job)
-    return seen

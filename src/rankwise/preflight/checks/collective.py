@@ -10,18 +10,18 @@ what the slowest link does alone and less than 1 Gbit/s.
 from __future__ import annotations
 
 from rankwise.preflight.job import Job, Seen
+from rankwise.preflight.measured import measured, rate_of
 from rankwise.sizes import rate_text
 
 GROUP = "collectives"
 _SHARE, _ENOUGH = 0.1, 125e6
 
 
-def judge(job: Job) -> Seen:
+def judge(job: Job, seen: Seen) -> None:
     ran = job.collective
     if not ran or "blind" in ran:
-        return Seen(blind={"": str(ran.get("blind") or "it did not come to that")})
-    seen = Seen()
-    rates = [min(link.facts["up"], link.facts["down"]) for link in job.links if link.facts.get("up") is not None]
+        seen.blind[""] = str(ran.get("blind") or "it did not come to that")
+        return
     for backend, answers in ran.items():
         wrong = {name: answer for name, answer in answers.items() if answer.get("wrong")}
         failed = {name: answer for name, answer in answers.items() if "error" in answer}
@@ -35,10 +35,9 @@ def judge(job: Job) -> Seen:
         else:
             rate = min(answer["bytes_per_s"] for answer in answers.values())
             seen.values[backend] = f"{len(answers)} ranks right, all_reduce {rate_text(rate)}"
-            slowest_link = min(rates, default=0.0)
+            slowest_link = min(map(rate_of, measured(job, "up")), default=0.0)
             if rate < min(_ENOUGH, slowest_link * _SHARE):
                 summary = (
                     f"an all_reduce on {backend} moves {rate_text(rate)}, while the slowest link alone moves {rate_text(slowest_link)}"
                 )
                 seen.add("RW610", summary, ())
-    return seen

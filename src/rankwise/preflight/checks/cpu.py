@@ -35,8 +35,7 @@ def _ticks() -> list[int]:
     return [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
 
 
-def judge(job: Job) -> Seen:
-    seen = Seen()
+def judge(job: Job, seen: Seen) -> None:
     for host, facts in seeing_hosts(job, "cpu", seen):
         share = facts["cores"] / max(1, facts["ranks"])
         seen.values[host.name] = f"{share:.3g} cores per rank, {facts['busy']:.0%} busy, {facts['steal']:.0%} steal"
@@ -55,4 +54,3 @@ def judge(job: Job) -> Seen:
         ):
             if is_wrong:
                 seen.add("RW612", f"{host.name} {what}", host, why=why)
-    return seen

@@ -42,12 +42,10 @@ def _why_not_writable(folder: Path) -> str:
     return ""
 
 
-def judge(job: Job) -> Seen:
-    seen = Seen()
+def judge(job: Job, seen: Seen) -> None:
     for host, facts in seeing_hosts(job, "disk", seen):
         seen.values[host.name] = facts["error"] or f"{bytes_text(facts['free'])} free"
         if facts["error"] or facts["free"] < _COMFORT:
             summary = f"{facts['folder']} on {host.name} {facts['error'] or 'has ' + bytes_text(facts['free']) + ' free'}"
             severity = "error" if facts["error"] or facts["free"] < _LEAST else "warning"
             seen.add("RW615", summary, host, severity=severity, why="checkpoints go there")
-    return seen

@@ -47,8 +47,7 @@ def look(here: Here) -> Facts:
     return facts
 
 
-def judge(job: Job) -> Seen:
-    seen = Seen()
+def judge(job: Job, seen: Seen) -> None:
     sizes = {}
     for host, facts in seeing_hosts(job, "fit", seen):
         largest = facts["largest"]
@@ -62,7 +61,6 @@ def judge(job: Job) -> Seen:
             seen.add("RW640", summary, host, certain=is_proven, why=facts["why"])
     why = "all ranks take the same batch size, so the smallest counts"
     seen.add_difference("RW640", "the largest batch", sizes, job, severity="warning", why=why)
-    return seen
 
 
 def _fit_text(facts: Facts) -> str:

@@ -8,7 +8,7 @@ although there are GPUs, and where the kinds differ.
 
 from __future__ import annotations
 
-from rankwise.preflight.job import Facts, Here, Host, Job, Seen
+from rankwise.preflight.job import Facts, Here, Host, Job, Seen, seeing_hosts
 
 GROUP = "gpus"
 
@@ -27,22 +27,18 @@ def look(here: Here) -> Facts:
     }
 
 
-def judge(job: Job) -> Seen:
-    facts_of = {host.name: host.of("gpu-count") for host in job.hosts}
-    if not any(facts.get("present") or facts.get("seen_by_torch") for facts in facts_of.values()):
-        return Seen(blind={name: str(facts.get("blind") or facts["why_none"] or "no GPU") for name, facts in facts_of.items()})
-    seen = Seen()
-    for host in job.hosts:
-        facts = facts_of[host.name]
-        if "blind" in facts:
-            seen.blind[host.name] = str(facts["blind"])
-            continue
+def judge(job: Job, seen: Seen) -> None:
+    found = list(seeing_hosts(job, "gpu-count", seen))
+    if not any(facts["present"] or facts["seen_by_torch"] for _, facts in found):
+        all_facts = {host.name: host.of("gpu-count") for host in job.hosts}
+        seen.blind = {name: str(facts.get("blind") or facts["why_none"] or "no GPU") for name, facts in all_facts.items()}
+        return
+    for host, facts in found:
         kind = f" × {facts['names'][0]}" if facts["names"] else ""
         seen.values[host.name] = f"{facts['seen_by_torch']}{kind} for {facts['ranks']} rank{'s' * (facts['ranks'] != 1)}"
         _find_too_few(host, facts, seen)
-    kinds = {name: ", ".join(dict.fromkeys(facts["names"])) for name, facts in facts_of.items() if facts.get("names")}
+    kinds = {host.name: ", ".join(dict.fromkeys(facts["names"])) for host, facts in found if facts["names"]}
     seen.add_difference("RW623", "the kind of GPU", kinds, job)
-    return seen
 
 
 def _find_too_few(host: Host, facts: Facts, seen: Seen) -> None:

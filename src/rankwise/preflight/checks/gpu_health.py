@@ -22,8 +22,7 @@ def look(here: Here) -> Facts:
     return here.gpus
 
 
-def judge(job: Job) -> Seen:
-    seen = Seen()
+def judge(job: Job, seen: Seen) -> None:
     for host, facts in seeing_hosts(job, "gpu-health", seen):
         errors = list(_errors(host, facts))
         slow = [
@@ -35,7 +34,6 @@ def judge(job: Job) -> Seen:
             seen.add("RW632", summary, host, severity=severity)
         for summary in slow:
             seen.add("RW633", summary, host, why="all ranks wait for the slowest")
-    return seen
 
 
 def _errors(host: Host, facts: Facts) -> Iterator[tuple[str, Severity]]:

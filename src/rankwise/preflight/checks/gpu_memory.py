@@ -21,8 +21,7 @@ def look(here: Here) -> Facts:
     return here.gpus
 
 
-def judge(job: Job) -> Seen:
-    seen = Seen()
+def judge(job: Job, seen: Seen) -> None:
     for host, facts in seeing_hosts(job, "gpu-memory", seen):
         gpus = [gpu for gpu in facts["gpus"] if gpu["total"]]
         if not gpus:
@@ -41,7 +40,6 @@ def judge(job: Job) -> Seen:
                 culprits=tuple(Place(host=host.name, pid=pid) for pid in pids[:4]) or (host.place,),
                 why=", ".join(map(_holder_text, gpu["processes"])) or "by which process cannot be seen from here (a container?)",
             )
-    return seen
 
 
 def _holder_text(process: dict[str, Any]) -> str:

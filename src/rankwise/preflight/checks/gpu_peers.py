@@ -21,8 +21,7 @@ def look(here: Here) -> Facts:
     return {"gpus": torch["gpus"], "blocked": torch.get("no_peer_access", [])}
 
 
-def judge(job: Job) -> Seen:
-    seen = Seen()
+def judge(job: Job, seen: Seen) -> None:
     for host, facts in seeing_hosts(job, "gpu-peers", seen):
         pairs = facts["gpus"] * (facts["gpus"] - 1)
         blocked = facts["blocked"]
@@ -30,4 +29,3 @@ def judge(job: Job) -> Seen:
         if blocked:
             shown = ", ".join(f"{a}→{b}" for a, b in blocked[:6])
             seen.add("RW634", f"GPUs of {host.name} cannot read each other's memory: {shown}{' …' * (len(blocked) > 6)}", host)
-    return seen

@@ -14,10 +14,10 @@ from rankwise.preflight.job import Job, Seen
 GROUP = "ports"
 
 
-def judge(job: Job) -> Seen:
+def judge(job: Job, seen: Seen) -> None:
     if len(job.hosts) < 2:
-        return Seen(blind={"": "there is no other host to try it from"})
-    seen = Seen()
+        seen.blind[""] = "there is no other host to try it from"
+        return
     bad: list[tuple[str, str]] = []
     good: list[tuple[str, str]] = []
     hows: dict[tuple[str, str], str] = {}
@@ -42,4 +42,3 @@ def judge(job: Job) -> Seen:
             why=f"{next(iter(hows.values()))}; the hosts did meet at another port, so a firewall lets that one through and not the rest",
             next=("let all TCP ports (or net.ipv4.ip_local_port_range) through between the hosts of the job",),
         )
-    return seen

@@ -12,31 +12,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rankwise.meet.network import (
-    gloo_interface,
-    interface_of,
-    interfaces,
-    is_loopback,
-    missing_interface,
-    nccl_interface,
-    own_addresses,
-    resolve,
-    source_address,
-)
+from rankwise.meet import network
 from rankwise.preflight.job import Facts, Here, Host, Job, Seen, seeing_hosts
 
 GROUP = "names"
 
 
 def look(here: Here) -> Facts:
-    known = interfaces()
+    known = network.interfaces()
     # Without a rendezvous address: the way to the world outside. The address is reserved for documentation, and nothing is sent.
-    addresses = resolve(here.plan.master).addresses if here.plan.master else ("192.0.2.1",)
-    own = own_addresses(here.plan.master, tuple(addresses), known)
-    source = here.plan.local_addr or next((found for address in own or addresses if (found := source_address(address))), "")
-    route = interface_of(source, known)
-    gloo, gloo_address, gloo_why = gloo_interface(here.environ, here.name, known)
-    nccl, nccl_address, nccl_why = nccl_interface(here.environ, known)
+    addresses = network.resolve(here.plan.master).addresses if here.plan.master else ("192.0.2.1",)
+    own = network.own_addresses(here.plan.master, tuple(addresses), known)
+    source = here.plan.local_addr or next((found for address in own or addresses if (found := network.source_address(address))), "")
+    route = network.interface_of(source, known)
+    gloo, gloo_address, gloo_why = network.gloo_interface(here.environ, here.name, known)
+    nccl, nccl_address, nccl_why = network.nccl_interface(here.environ, known)
     return {
         "route": route.name if route else "",
         "source": source,
@@ -49,8 +39,7 @@ def look(here: Here) -> Facts:
     }
 
 
-def judge(job: Job) -> Seen:
-    seen = Seen()
+def judge(job: Job, seen: Seen) -> None:
     for host, facts in seeing_hosts(job, "interface", seen):
         route = f"{facts['route']} ({facts['source']})" if facts["route"] else "no route"
         seen.values[host.name] = f"{route}, gloo {facts['gloo']['name'] or 'none'}, NCCL {facts['nccl']['name'] or 'none'}"
@@ -60,14 +49,13 @@ def judge(job: Job) -> Seen:
                 seen.add("RW108", summary, host, why=why, next=tuple(exports(host)))
         else:
             _find_wrong(job, host, facts, seen)
-    return seen
 
 
 def exports(host: Host) -> list[str]:
     """The two variables, ready to paste; nothing where no interface leads to the others."""
     facts = host.of("interface")
     name, source = facts.get("route"), facts.get("source", "")
-    if not name or is_loopback(source):
+    if not name or network.is_loopback(source):
         return []
     return [f"export GLOO_SOCKET_IFNAME={name}", f"export NCCL_SOCKET_IFNAME=={name}"]
 
@@ -77,10 +65,10 @@ def _missing(host: Host, facts: Facts) -> Iterator[str]:
     if facts["is_lost"]:
         yield f"--local-addr {facts['source']} is not an address of {host.name}"
     gloo, nccl = facts["variables"]["GLOO_SOCKET_IFNAME"], facts["variables"]["NCCL_SOCKET_IFNAME"]
-    if lost := missing_interface("GLOO_SOCKET_IFNAME", gloo, names):
+    if lost := network.missing_interface("GLOO_SOCKET_IFNAME", gloo, names):
         syntax = " (^ and = are NCCL's syntax: gloo takes whole names only)" if lost[0] in "^=" else ""
         yield f"GLOO_SOCKET_IFNAME={gloo} names {lost!r}, which {host.name} does not have{syntax}"
-    if missing_interface("NCCL_SOCKET_IFNAME", nccl, names):
+    if network.missing_interface("NCCL_SOCKET_IFNAME", nccl, names):
         yield f"NCCL_SOCKET_IFNAME={nccl} fits no interface of {host.name}"
 
 
@@ -97,7 +85,7 @@ def _find_wrong(job: Job, host: Host, facts: Facts, seen: Seen) -> None:
                 why=f"{chosen['why']}; {facts['route'] or 'no interface'} ({facts['source']}) leads to the rendezvous address",
                 next=tuple(exports(host)),
             )
-        elif not job.is_alone and facts["route"] and chosen["name"] != facts["route"] and not is_loopback(facts["source"]):
+        elif not job.plan.is_alone and facts["route"] and chosen["name"] != facts["route"] and not network.is_loopback(facts["source"]):
             label = {"gloo": "gloo", "nccl": "NCCL"}[backend]
             seen.add(
                 "RW114",

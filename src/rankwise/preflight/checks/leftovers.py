@@ -52,8 +52,7 @@ def _leftover(process: psutil.Process, environ: dict[str, str]) -> dict[str, Any
     }
 
 
-def judge(job: Job) -> Seen:
-    seen = Seen()
+def judge(job: Job, seen: Seen) -> None:
     for host, facts in seeing_hosts(job, "leftovers", seen):
         unseen = f" ({facts['unseen']} processes of other users not looked at)" if facts["unseen"] else ""
         seen.values[host.name] = f"{facts['count'] or 'none'}{unseen}"
@@ -69,4 +68,3 @@ def judge(job: Job) -> Seen:
                 f"{bytes_text(worst['memory'])}, {seconds_text(worst['age_s'])} old; its launcher is gone",
                 next=(f"if they are yours and done: kill {' '.join(str(process['pid']) for process in facts['found'])}",),
             )
-    return seen

@@ -11,7 +11,7 @@ from __future__ import annotations
 from statistics import median
 
 from rankwise.preflight.job import Facts, Job, Seen
-from rankwise.preflight.measured import is_explained, pair_text, seeing_links, sort_links
+from rankwise.preflight.measured import find_bad_links, is_explained, measured, rate_of
 from rankwise.sizes import rate_text
 
 GROUP = "links"
@@ -19,27 +19,27 @@ _WRONG, _NOTABLE = 12.5e6, 50e6
 _WRONG_SHARE, _NOTABLE_SHARE = 0.05, 0.25
 
 
-def judge(job: Job) -> Seen:
-    seen = Seen()
-    links = seeing_links(job, "up", seen, "the transfer did not begin")
-    usual = median(min(link.facts["up"], link.facts["down"]) for link in links) if links else 0.0
-    for link in links:
-        seen.values[pair_text(link)] = f"{rate_text(link.facts['up'])} there, {rate_text(link.facts['down'])} back"
-    found = sort_links(links, lambda facts: _rate(facts) < max(_NOTABLE, usual * _NOTABLE_SHARE) and not is_explained(facts))
-    if found.bad:
-        worst = min(_rate(link.facts) for link in found.bad)
+def judge(job: Job, seen: Seen) -> None:
+    rates = [rate_of(facts) for facts in measured(job, "up")]
+    usual = median(rates) if rates else 0.0
+
+    def is_slow(facts: Facts) -> bool:
+        return rate_of(facts) < max(_NOTABLE, usual * _NOTABLE_SHARE) and not is_explained(facts)
+
+    bad, blame = find_bad_links(job, seen, "up", "the transfer did not begin", _text, is_slow)
+    if bad:
+        worst = min(map(rate_of, bad))
         is_wrong = worst < max(_WRONG, usual * _WRONG_SHARE)
-        others = f"half of all links do {rate_text(usual)} or more" if len(links) > 2 else ""
+        others = f"half of all links do {rate_text(usual)} or more" if len(rates) > 2 else ""
         seen.add(
             "RW607",
-            f"{found.blame.text()} move{'s' * (not found.blame.is_everywhere)} {rate_text(worst)}",
-            job.named(found.blame.hosts()),
+            f"{blame.text()} move{'s' * (not blame.is_everywhere)} {rate_text(worst)}",
+            job.named(blame.hosts()),
             certain=is_wrong,
             severity="error" if is_wrong else "warning",
-            why="; ".join(filter(None, [others, found.blame.why()])),
+            why="; ".join(filter(None, [others, blame.why()])),
         )
-    return seen
 
 
-def _rate(facts: Facts) -> float:
-    return float(min(facts["up"], facts["down"]))
+def _text(facts: Facts) -> str:
+    return f"{rate_text(facts['up'])} there, {rate_text(facts['down'])} back"

@@ -28,8 +28,7 @@ def look(here: Here) -> Facts:
     return {"source": source, "limit": limit, "left": left, "ranks": here.ranks, "total": limits["machine"][0]}
 
 
-def judge(job: Job) -> Seen:
-    seen = Seen()
+def judge(job: Job, seen: Seen) -> None:
     shares = {}
     for host, facts in seeing_hosts(job, "memory", seen):
         shares[host.name] = facts["left"] / max(1, facts["ranks"])
@@ -49,4 +48,3 @@ def judge(job: Job) -> Seen:
             severity="error" if share < _LEAST else "warning",
             why=f"{_SAID.get(facts['source'], facts['source'])}: {bytes_text(facts['left'])} left of {bytes_text(facts['limit'])}{others}",
         )
-    return seen

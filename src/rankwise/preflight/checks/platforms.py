@@ -37,14 +37,12 @@ def look(here: Here) -> Facts:
     }
 
 
-def judge(job: Job) -> Seen:
-    seen = Seen()
+def judge(job: Job, seen: Seen) -> None:
     facts_of = {host.name: facts for host, facts in seeing_hosts(job, "platforms", seen)}
     for name, facts in facts_of.items():
         seen.values[name] = f"{facts['os']}, {facts['arch']}, {facts['cores']} × {facts['cpu']}"
     for key, title in _TITLES.items():
         seen.add_difference("RW623", f"the {title}", {name: str(facts[key]) for name, facts in facts_of.items()}, job)
-    return seen
 
 
 def _os_name() -> str:

@@ -45,10 +45,9 @@ def look(here: Here) -> Facts:
     }
 
 
-def judge(job: Job) -> Seen:
-    seen = Seen()
+def judge(job: Job, seen: Seen) -> None:
     for host, facts in seeing_hosts(job, "rendezvous-port", seen):
-        if facts["opens"] or job.is_alone:
+        if facts["opens"] or job.plan.is_alone:
             state = "torchrun picks one" if not facts["port"] else facts["reached"] or ("free" if facts["free"] else facts["error"])
             seen.values[host.name] = f"{facts['port'] or ''} {state}".strip()
         if facts["reached"] and facts["reached"] not in _ANSWERED:
@@ -56,18 +55,14 @@ def judge(job: Job) -> Seen:
         if facts["opens"] and not facts["free"]:
             _add_not_free(host, facts, seen)
     _find_unreachable(job, seen)
-    return seen
 
 
 def _why_not_open(address: str, port: int) -> int | None:
     """The error of trying; SO_REUSEADDR as torch sets it, so that a port in TIME_WAIT counts as free."""
-    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((address, port))
-            probe.listen()
-        except OSError as error:
-            return error.errno or errno.EIO
+    try:
+        socket.create_server((address, port), family=socket.AF_INET6 if ":" in address else socket.AF_INET).close()
+    except OSError as error:
+        return error.errno or errno.EIO
     return None
 
 

@@ -19,10 +19,10 @@ ALWAYS = True  # with several nodes, whatever else was asked for
 _LATE_S = 5.0
 
 
-def judge(job: Job) -> Seen:
-    if job.is_alone:
-        return Seen(values={host.name: "alone" for host in job.hosts})
-    seen = Seen()
+def judge(job: Job, seen: Seen) -> None:
+    if job.plan.is_alone:
+        seen.values |= {host.name: "alone" for host in job.hosts}
+        return
     for host in job.hosts:
         rank = host.plan.get("node_rank")
         who = f"node {rank}" if rank is not None else f"node {host.node} (by arrival)"
@@ -32,10 +32,9 @@ def judge(job: Job) -> Seen:
     if not job.meeting.get("is_host", True):
         seen.blind[""] = str(job.meeting.get("why") or "the others could not be met")
         _find_unmet(job, job.hosts[0], seen)
-        return seen
+        return
     for find in (_find_duplicates, _find_sizes, _find_strangers, _find_missing, _find_gone, _find_late):
         find(job, seen)
-    return seen
 
 
 def _find_unmet(job: Job, host: Host, seen: Seen) -> None:

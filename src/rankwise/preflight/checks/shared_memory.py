@@ -32,8 +32,7 @@ def look(here: Here) -> Facts:
     }
 
 
-def judge(job: Job) -> Seen:
-    seen = Seen()
+def judge(job: Job, seen: Seen) -> None:
     for host, facts in seeing_hosts(job, "shared-memory", seen):
         free, wanted = facts["free"], _COMFORT * facts["ranks"]
         seen.values[host.name] = facts["error"] or f"{bytes_text(free)} free of {bytes_text(facts['size'])}"
@@ -45,4 +44,3 @@ def judge(job: Job) -> Seen:
                 severity="error" if facts["error"] or free < _LEAST else "warning",
                 why=f"{bytes_text(facts['size'])} in all, for {facts['ranks']} rank{'s' * (facts['ranks'] != 1)} and their DataLoader workers",
             )
-    return seen

@@ -32,8 +32,7 @@ def look(here: Here) -> Facts:
     }
 
 
-def judge(job: Job) -> Seen:
-    seen = Seen()
+def judge(job: Job, seen: Seen) -> None:
     ranks = sum(host.of("ulimits").get("ranks", 1) for host in job.hosts)
     for host, facts in seeing_hosts(job, "ulimits", seen):
         files, locked = facts["files"], facts["locked"]
@@ -54,7 +53,6 @@ def judge(job: Job) -> Seen:
             why = "NCCL registers its buffers with the network card, which locks them"
             summary = f"{host.name} has RDMA devices but may lock only {lockable} of memory"
             seen.add("RW614", summary, host, severity="warning", why=why, next=("ulimit -l unlimited",))
-    return seen
 
 
 def _finite(limit: int) -> int | None:

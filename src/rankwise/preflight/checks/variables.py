@@ -38,15 +38,13 @@ def _fingerprint(value: str, salt: str) -> str:
     return hashlib.blake2s(f"{salt}\0{value}".encode(errors="surrogateescape"), digest_size=4, person=b"rankwise").hexdigest()
 
 
-def judge(job: Job) -> Seen:
-    seen = Seen()
+def judge(job: Job, seen: Seen) -> None:
     facts_of = {host.name: facts["variables"] for host, facts in seeing_hosts(job, "variables", seen)}
     for name, variables in facts_of.items():
         seen.values[name] = f"{len(variables)} set" if variables else "none set"
     for variable in sorted({variable for variables in facts_of.values() for variable in variables}):
         values = _speakable({name: str(variables.get(variable, "not set")) for name, variables in facts_of.items()})
         seen.add_difference("RW125", variable, values, job, severity="warning" if _OWN.search(variable) else "error")
-    return seen
 
 
 def _speakable(values: dict[str, str]) -> dict[str, str]:

@@ -48,8 +48,7 @@ def look(here: Here) -> Facts:
     }
 
 
-def judge(job: Job) -> Seen:
-    seen = Seen()
+def judge(job: Job, seen: Seen) -> None:
     facts_of = {host.name: facts for host, facts in seeing_hosts(job, "versions", seen)}
     for host in job.named(facts_of):
         facts = facts_of[host.name]
@@ -64,7 +63,6 @@ def judge(job: Job) -> Seen:
         differs = find_difference(sound)
         why = f"all others have {differs.usual}" if differs and differs.usual is not None else ""
         seen.add_difference("RW123", title, sound, job, severity="warning" if key in _MINOR or only_patch else "error", why=why)
-    return seen
 
 
 def _installed(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
@@ -17,15 +18,19 @@ from rankwise.serve.access import Guard, log_request, request_id
 from rankwise.serve.errors import RequestError
 from rankwise.serve.health import Health
 from rankwise.serve.numbers import Numbers
-from rankwise.serve.rpc.reflection import SERVICE_UNKNOWN, HealthResponse, health_of, reflect, watch
 from rankwise.serve.rpc.service import Service
-from rankwise.serve.rpc.types import message, methods
+from rankwise.serve.rpc.types import POOL, SERVICES, message, methods
 from rankwise.serve.tracing import Tracing
 
 log = logging.getLogger("rankwise.serve")
 _INFERENCE, _HEALTH, _REFLECTION = "inference.GRPCInferenceService", "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"
 _OPEN = ("ServerLive", "ServerReady")
 _SLACK_S = 0.02  # between our deadline and the client's, so that it hears from us rather than from its own clock
+ReflectionResponse = message("grpc.reflection.v1alpha.ServerReflectionResponse")
+HealthResponse = message("grpc.health.v1.HealthCheckResponse")
+_NOT_FOUND = 5
+_SERVING, _NOT_SERVING, _SERVICE_UNKNOWN = 1, 2, 3
+_LOOK_S = 1.0  # between two looks at the health of who is watched
 
 
 class GrpcServer:
@@ -38,9 +43,8 @@ class GrpcServer:
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_HEALTH, self._health_handlers()),))
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_REFLECTION, self._reflection_handlers()),))
 
-    async def start(self, host: str, port: int, certificate: str, private_key: str) -> int:
+    async def start(self, address: str, certificate: str, private_key: str) -> int:
         """The port it listens on."""
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
             if certificate:
                 pair = Path(private_key or certificate).read_bytes(), Path(certificate).read_bytes()
@@ -64,7 +68,7 @@ class GrpcServer:
         return grpc.unary_unary_rpc_method_handler(self._unary(method.name), takes.FromString, gives.SerializeToString)
 
     def _unary(self, name: str) -> Callable[[Any, Any], Any]:
-        call = getattr(self._service, name)
+        call = self._service.call_of(name)
 
         async def answer(request: Any, context: Any) -> Any:
             with self._tracing.span("infer" if name == "ModelInfer" else name, _metadata(context)) as said:
@@ -104,7 +108,7 @@ class GrpcServer:
         async for request in requests:
             started, status = time.monotonic(), "OK"
             try:
-                answer = response(infer_response=await self._service.ModelInfer(request, _remaining_s(context)))
+                answer = response(infer_response=await self._service.infer(request, _remaining_s(context)))
             except RequestError as error:
                 answer, status = response(error_message=str(error)), error.grpc
                 answer.infer_response.id = request.id
@@ -115,19 +119,60 @@ class GrpcServer:
         takes = message("grpc.health.v1.HealthCheckRequest")
 
         async def check(request: Any, context: Any) -> Any:
-            status = health_of(request.service, self._health)
-            if status == SERVICE_UNKNOWN:
+            status = _health_of(request.service, self._health)
+            if status == _SERVICE_UNKNOWN:
                 await context.abort(grpc.StatusCode.NOT_FOUND, "there is no such service")
             return HealthResponse(status=status)
 
-        return {
-            "Check": grpc.unary_unary_rpc_method_handler(check, takes.FromString, HealthResponse.SerializeToString),
-            "Watch": grpc.unary_stream_rpc_method_handler(partial(watch, self._health), takes.FromString, HealthResponse.SerializeToString),
-        }
+        wire = takes.FromString, HealthResponse.SerializeToString
+        check_handler = grpc.unary_unary_rpc_method_handler(check, *wire)
+        return {"Check": check_handler, "Watch": grpc.unary_stream_rpc_method_handler(partial(_watch, self._health), *wire)}
 
     def _reflection_handlers(self) -> dict[str, Any]:
         takes, gives = (message(f"grpc.reflection.v1alpha.ServerReflection{what}") for what in ("Request", "Response"))
-        return {"ServerReflectionInfo": grpc.stream_stream_rpc_method_handler(reflect, takes.FromString, gives.SerializeToString)}
+        return {"ServerReflectionInfo": grpc.stream_stream_rpc_method_handler(_reflect, takes.FromString, gives.SerializeToString)}
+
+
+async def _reflect(requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+    """Which services there are and how they look, for grpcurl and its like."""
+    async for request in requests:
+        yield _reflected(request)
+
+
+def _reflected(request: Any) -> Any:
+    answer = ReflectionResponse(valid_host=request.host, original_request=request)
+    kind = request.WhichOneof("message_request")
+    if kind == "list_services":
+        for name in SERVICES:
+            answer.list_services_response.service.add(name=name)
+        return answer
+    try:
+        if kind == "file_by_filename":
+            file = POOL.FindFileByName(request.file_by_filename)
+        elif kind == "file_containing_symbol":
+            file = POOL.FindFileContainingSymbol(request.file_containing_symbol)
+        else:
+            raise KeyError(kind)
+        answer.file_descriptor_response.file_descriptor_proto.append(file.serialized_pb)
+    except KeyError:
+        answer.error_response.error_code, answer.error_response.error_message = _NOT_FOUND, "there is no such thing"
+    return answer
+
+
+def _health_of(service: str, health: Health) -> int:
+    if service and service not in SERVICES:
+        return _SERVICE_UNKNOWN
+    return _NOT_SERVING if health.why_not_ready() else _SERVING
+
+
+async def _watch(health: Health, request: Any, context: Any) -> AsyncIterator[Any]:
+    last = None
+    while True:
+        status = _health_of(request.service, health)
+        if status != last:
+            yield HealthResponse(status=status)
+            last = status
+        await asyncio.sleep(_LOOK_S)
 
 
 def _metadata(context: Any) -> dict[str, str | bytes]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from google.protobuf import json_format
@@ -14,56 +16,46 @@ from rankwise.serve.rpc.tensors import read_infer, write_infer
 from rankwise.serve.rpc.types import POOL, message
 
 
-def _answer(method: str, /, **fields: Any) -> Any:
-    return json_format.ParseDict(fields, message(f"inference.{method}Response")(), ignore_unknown_fields=True, descriptor_pool=POOL)
-
-
 class Service:
-    """`remaining_s` is what is left of the client's own deadline."""
+    """`call_of` gives what answers a method: it takes the request, and what is left of the client's own deadline."""
 
     def __init__(self, catalogue: Catalogue, health: Health) -> None:
         self._catalogue, self._health = catalogue, health
+        self._facts: dict[str, Callable[[Any], dict[str, Any]]] = {
+            "ServerLive": lambda _: {"live": not health.why_not_live()},
+            "ServerReady": lambda _: {"ready": not health.why_not_ready()},
+            "ServerMetadata": lambda _: server_metadata(),
+            "ModelReady": lambda asked: {"ready": self._is_ready(asked)},
+            "ModelMetadata": lambda asked: catalogue.metadata(asked.name, asked.version),
+            "ModelConfig": lambda asked: {"config": catalogue.config(asked.name, asked.version)},
+            "ModelStatistics": lambda asked: {"model_stats": catalogue.statistics(asked.name, asked.version)},
+            "RepositoryIndex": lambda asked: {"models": catalogue.index(asked.ready)},
+        }
 
-    async def ServerLive(self, request: Any, remaining_s: float | None) -> Any:
-        return _answer("ServerLive", live=not self._health.why_not_live())
+    def call_of(self, method: str) -> Callable[[Any, float | None], Awaitable[Any]]:
+        return self.infer if method == "ModelInfer" else partial(self._answer, method)
 
-    async def ServerReady(self, request: Any, remaining_s: float | None) -> Any:
-        return _answer("ServerReady", ready=not self._health.why_not_ready())
-
-    async def ModelReady(self, request: Any, remaining_s: float | None) -> Any:
-        try:
-            is_ready = self._catalogue.find(request.name, request.version).state == "READY"
-        except NotFound:
-            is_ready = False
-        return _answer("ModelReady", ready=is_ready)
-
-    async def ServerMetadata(self, request: Any, remaining_s: float | None) -> Any:
-        return _answer("ServerMetadata", **server_metadata())
-
-    async def ModelMetadata(self, request: Any, remaining_s: float | None) -> Any:
-        return _answer("ModelMetadata", **self._catalogue.metadata(request.name, request.version))
-
-    async def ModelConfig(self, request: Any, remaining_s: float | None) -> Any:
-        return _answer("ModelConfig", config=self._catalogue.config(request.name, request.version))
-
-    async def ModelStatistics(self, request: Any, remaining_s: float | None) -> Any:
-        return _answer("ModelStatistics", model_stats=self._catalogue.statistics(request.name, request.version))
-
-    async def RepositoryIndex(self, request: Any, remaining_s: float | None) -> Any:
-        return _answer("RepositoryIndex", models=self._catalogue.index(request.ready))
-
-    async def RepositoryModelLoad(self, request: Any, remaining_s: float | None) -> Any:
-        self._health.check_control()
-        await self._catalogue.load(request.model_name)
-        return _answer("RepositoryModelLoad")
-
-    async def RepositoryModelUnload(self, request: Any, remaining_s: float | None) -> Any:
-        self._health.check_control()
-        self._catalogue.unload(request.model_name)
-        return _answer("RepositoryModelUnload")
-
-    async def ModelInfer(self, request: Any, remaining_s: float | None) -> Any:
+    async def infer(self, request: Any, remaining_s: float | None) -> Any:
         model = self._catalogue.find(request.model_name, request.model_version)
         asked, is_raw = read_infer(request)
         asked.remaining_s = remaining_s
         return write_infer(await model.infer(asked), is_raw)
+
+    async def _answer(self, method: str, request: Any, _: float | None) -> Any:
+        facts: dict[str, Any] = {}
+        if method in self._facts:
+            facts = self._facts[method](request)
+        else:
+            self._health.check_control()
+            if method == "RepositoryModelLoad":
+                await self._catalogue.load(request.model_name)
+            else:
+                self._catalogue.unload(request.model_name)
+        response = message(f"inference.{method}Response")()
+        return json_format.ParseDict(facts, response, ignore_unknown_fields=True, descriptor_pool=POOL)
+
+    def _is_ready(self, request: Any) -> bool:
+        try:
+            return self._catalogue.find(request.name, request.version).state == "READY"
+        except NotFound:
+            return False

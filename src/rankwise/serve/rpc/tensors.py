@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
-from rankwise.protocol import DATATYPES, Array, check_shape, converted, count_of, from_raw, of_objects, to_raw
+from rankwise.protocol import DATATYPES, Array, check_shape, converted, from_raw, of_objects, to_raw
 from rankwise.serve.errors import RequestError
 from rankwise.serve.messages import InferRequest, InferResponse
 from rankwise.serve.rpc.types import message
@@ -68,8 +69,8 @@ def _input(tensor: Any, raw: bytes | None) -> Array:
     found = getattr(tensor.contents, field)
     if datatype != "BYTES":
         return converted(datatype, np.array(found, _DTYPES[field]), shape)
-    if len(found) != count_of(shape):
-        raise ValueError(f"{list(shape)} has {count_of(shape)} elements, but {len(found)} were given")
+    if len(found) != math.prod(shape):
+        raise ValueError(f"{list(shape)} has {math.prod(shape)} elements, but {len(found)} were given")
     return of_objects(list(found), shape)
 
 
