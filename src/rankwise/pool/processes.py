@@ -10,13 +10,13 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 from rankwise.errors import UsageError
 from rankwise.pool.api.grouped_streams import GroupedStream, PoolCalls
 from rankwise.pool.api.model import Model, parse_bytes
 from rankwise.pool.backend import PoolOptions, Requests, check_shape, memory_limits, plan_workers, states_of, this_machine
-from rankwise.pool.errors import pool_closed, pool_full
+from rankwise.pool.errors import pool_closed
 from rankwise.pool.memory.encoding import NUMPY, EncodedInputs
 from rankwise.pool.memory.requests import InputEncoder, rows_and_key
 from rankwise.pool.schedule.pool_state import PoolState, Settings, hand_over
@@ -164,7 +164,8 @@ class Processes:
             if model.broken is not None:
                 model.broken, model.build_failures, model.not_before = None, 0, 0.0
             model.awaiting_load.append(future)
-            self.state.tell_loaded(model)
+            if self._scheduler.is_loaded(model):
+                self.state.tell_loaded(model)
             self._plan(time.monotonic())
         self.state.settle()
         return future
@@ -214,21 +215,8 @@ class Processes:
         return array
 
     def close(self, cancel: bool, timeout: float | None) -> None:
-        """Take no new tasks; wait for the tasks that are there, or cancel the waiting ones; then end everything."""
-        state, end = self.state, None if timeout is None else time.monotonic() + timeout
-        with self._lock:
-            state.is_closing = True
-            if cancel:
-                state.take_back_chunks()
-                state.fail_waiting()
-        state.settle()
-        with self._lock:
-            while state.is_any_open() and not state.is_closed and (end is None or time.monotonic() < end):
-                state.all_done.wait(0.05)
-            state.is_closed = True
-            state.fail_waiting()
-            state.fail_running(pool_closed())
-        state.settle()
+        """Finish what was submitted, or cancel what waits; then end everything."""
+        self.state.close(cancel, timeout)
         self._listener.wake()
         self._listener.join()
 
@@ -263,7 +251,7 @@ class Processes:
             model: ModelState = task.model
             queue: TaskQueue = model.queue
             if state.is_closing or model.broken is not None or queue.waiting - queue.extra >= state.settings.max_queue:
-                self._refuse(task)
+                state.refuse(task)
             if task.parts:
                 state.divided.add(task)
                 for part in task.parts:
@@ -283,16 +271,6 @@ class Processes:
                     self._listener.wake_by(scheduler.wake_at)
                     break
         state.settle()
-
-    def _refuse(self, task: Task) -> NoReturn:
-        model: ModelState = task.model
-        self.state.refused(task)
-        if self.state.is_closing:
-            raise pool_closed()
-        if model.broken is not None:
-            raise model.broken
-        self.counters.of(model.name).rejected += 1
-        raise pool_full(model.name, model.queue.waiting, "tasks")
 
     def _added(self, name: str, model: Model, is_current: bool) -> ModelState:
         state = states_of({name: model}, self._gpus, next(self._numbers))[name]

@@ -52,7 +52,7 @@ def test_nothing_is_left_with_a_worker_that_will_not_begin_it(serials: tuple[int
     page: Any = Page(*serials)
     busy, idle = (WorkerState(number, "cpu", is_ready=True, handle=SimpleNamespace(page=page)) for number in (1, 2))
     made.workers = {1: busy, 2: idle}
-    busy.holds[1] = Holding(model, 10, is_loading=False)
+    busy.holds[1] = Holding(model, busy, 10, is_loading=False)
     tasks = [Task(model, (("=", 1), 1, (), True), 0.0) for _ in range(3)]
     for task in tasks:
         made._order(busy, model, [task], 0.001)

@@ -9,7 +9,7 @@ import secrets
 import weakref
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:  # `import rankwise.pool` needs nothing of shared memory
     from rankwise.pool.schedule.tasks import Task
@@ -288,6 +288,7 @@ class Holding:
     """A model inside a worker."""
 
     model: ModelState
+    worker: WorkerState
     nbytes: int
     is_loading: bool = True
     last_used: float = 0.0
@@ -316,28 +317,21 @@ class WorkerState:
     handle: Any = None  # the pool's end of it, a WorkerHandle
 
     @property
-    def is_loading(self) -> bool:
-        return any(holding.is_loading for holding in self.holds.values())
-
-    @property
     def held_bytes(self) -> int:
         return sum(holding.nbytes for holding in self.holds.values())
 
 
-@dataclass(frozen=True)
-class Load:
+class Load(NamedTuple):
     worker: WorkerState
     model: ModelState
 
 
-@dataclass(frozen=True)
-class Drop:
+class Drop(NamedTuple):
     worker: WorkerState
     model: ModelState
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(NamedTuple):
     worker: WorkerState
     orders: list[Order]
 

@@ -15,7 +15,7 @@ from rankwise.pool.memory.requests import cut_value, raised
 from rankwise.pool.memory.shared_memory import to_tensors
 from rankwise.pool.schedule.pool_state import PoolState
 from rankwise.pool.schedule.state import Action, ModelState, Order, WorkerState
-from rankwise.pool.schedule.tasks import Chunk, Task
+from rankwise.pool.schedule.tasks import Chunk, Part, Task
 from rankwise.pool.transport.connection import HALVED, KEPT, UNBATCHABLE
 
 log = logging.getLogger("rankwise.pool")
@@ -150,7 +150,7 @@ class Answers:
 
     def _want_whole(self, task: Task, flags: int) -> None:
         """The model turned out to know no rows: a part of a request means nothing by itself."""
-        if task.rows and task.part is not None and not task.is_over:
+        if isinstance(task, Part) and not task.is_over:
             if flags & KEPT:
                 task.slots = ()
             self._state.conclude(task, False, Uneven())
@@ -215,7 +215,8 @@ class Answers:
         limit = self._state.settings.budgets.get(place)
         if limit is not None and nbytes > limit:
             self._state.break_model(model, too_large(model.name, nbytes, place, limit))
-        self._state.tell_loaded(model)
+        if self._scheduler.is_loaded(model):
+            self._state.tell_loaded(model)
 
     def _compare_weights(self, worker: WorkerState, model: ModelState, stamp: tuple[int, int] | None) -> None:
         """A worker that is replaced, or one replica more, reads the file as it is by then."""
@@ -231,7 +232,7 @@ class Answers:
         _, serial, number, data, text, is_out_of_memory = message
         model = self._scheduler.models[number]
         self._scheduler.take_back(worker, worker.inflight.pop(serial), now)
-        self._scheduler.not_loaded(worker, model)
+        worker.holds.pop(number, None)
         model.build_failures += 1
         if is_out_of_memory and model.build_failures < MAX_BUILDS:
             log.warning("memory ran out while worker %d built model %r; it is tried again in another one", worker.number, model.name)

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable
 from marshal import dumps
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -16,8 +16,10 @@ from rankwise.pool.memory.encoding import INLINE_BYTES, EncodedInputs, Node, Par
 from rankwise.pool.memory.requests import join_nodes
 from rankwise.pool.memory.shared_memory import Arena, Slot
 from rankwise.pool.schedule.pool_state import PoolState
+from rankwise.pool.schedule.scheduler import UNKNOWN_S
 from rankwise.pool.schedule.state import Action, Drop, Load, ModelState, Order, Run, WorkerState
 from rankwise.pool.schedule.tasks import Chunk, Task, TaskFuture, TaskOwner
+from rankwise.pool.schedule.tasks import Part as TaskPart
 from rankwise.pool.transport.connection import BRISK_NS, SEND_NOW, WorkerHandle, current_cpu, send
 from rankwise.sizes import bytes_text
 
@@ -158,7 +160,7 @@ def parts_of(order: Order, arena: Arena) -> list[Part] | tuple[Any, ...]:
             _to_lane(task, arena)
     is_batched = order.model.max_batch > 1
     return [
-        (task.rows if task.part is not None or (is_batched and not task.alone) else 0, task.node, task.deadline, task.seed)
+        (task.rows if isinstance(task, TaskPart) or (is_batched and not task.alone) else 0, task.node, task.deadline, task.seed)
         for task in tasks
     ]
 
@@ -204,19 +206,13 @@ def _laned(node: Node, arena: Arena, slots: list[Slot]) -> Node:
 BRISK_S = BRISK_NS / 1e9
 
 
-class FastPathOwner(TaskOwner, Protocol):
-    def go_on(self, now: float) -> None:
-        """A worker has time again, and tasks wait."""
-        ...
-
-
 class FastPath:
     """The short way of one task: no other task waits for the model, a worker that holds it is idle, and the caller fetches the result
     itself. Exists only for speed: a process that has just been woken runs Python several times slower than one that is warm, so what
     counts is how little is done between the caller and the worker. The packet is sent as early as can be; the books are kept while the
     worker is busy."""
 
-    def __init__(self, state: PoolState, owner: FastPathOwner, expect: Callable[[WorkerHandle], None]) -> None:
+    def __init__(self, state: PoolState, owner: TaskOwner, expect: Callable[[WorkerHandle], None]) -> None:
         self._state, self._owner, self._expect = state, owner, expect
         self._lock, self._scheduler, self._arena = state.lock, state.scheduler, state.arena
 
@@ -245,7 +241,7 @@ class FastPath:
                 task.rows, task.key = rows, (task.to_tensor, key)
             task.begin()
             task.has_begun = True
-            scheduler.began(worker, model, task, serial)
+            scheduler.begin(worker, model, [task], model.order_s or UNKNOWN_S, serial)
             self._expect(handle)
             return task
 
