@@ -20,7 +20,7 @@ BEHAVIOURS = {
     "pool/memory": {"containers", "sameness"},
     "pool/ray": {"commands", "options", "placing"},
     "pool/schedule": {"parts"},
-    "pool/workers": {"blame", "random_numbers"},
+    "pool/workers": {"blame", "defaults", "random_numbers"},
     "preflight": {"judging", "lab", "lab_many", "lab_parity", "meeting"},
     "probe": {"broken", "cost", "manners", "torch", "tracebacks"},
     "report": {"html_browser"},

@@ -64,7 +64,6 @@ TORCH_FILES = {
     "pool/workers/worker.py",
     "pool/workers/lanes.py",
     "pool/workers/loading.py",
-    "pool/workers/defaults.py",
     "pool/workers/runner.py",
     "pool/workers/row_checks.py",
     "pool/inprocess.py",

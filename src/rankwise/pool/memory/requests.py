@@ -25,6 +25,7 @@ from rankwise.pool.memory.encoding import (
     Node,
     as_array,
     each_leaf,
+    each_node,
     exact_bytes,
     fitted,
     joined,
@@ -158,20 +159,15 @@ def rows_and_key(node: Node) -> tuple[int, Any]:
         return (shape[0], (dtype, shape[1:])) if shape and shape[0] else (0, None)
     rows: set[int] = set()
 
-    def outline(node: Node) -> Any:
-        tag = node[0]
-        if tag in ("T", "N"):
-            rows.add(node[2][0] if node[2] else 0)
-            return ("T", node[1], node[2][1:])
-        if tag in ("[", "("):
-            return (tag, [outline(item) for item in node[1]])
-        if tag == "{":
-            return (tag, node[1], [outline(item) for item in node[2]])
-        if tag == "S":  # may hold arrays that would not be cut
+    def outline(leaf: Node) -> Node:
+        if leaf[0] in ("T", "N"):
+            rows.add(leaf[2][0] if leaf[2] else 0)
+            return ("T", leaf[1], leaf[2][1:])
+        if leaf[0] == "S":  # may hold arrays that would not be cut
             rows.add(0)
-        return node
+        return leaf
 
-    found = outline(node)
+    found = each_node(node, outline)
     if len(rows) != 1 or 0 in rows:
         return 0, None
     return rows.pop(), exact_bytes(found)  # a dict of keys would take 2 for True
@@ -179,18 +175,16 @@ def rows_and_key(node: Node) -> tuple[int, Any]:
 
 def cut(node: Node, start: int, stop: int) -> Node:
     """Rows start to stop of a request, on the same memory."""
-    tag = node[0]
-    if tag in ("T", "N"):
-        _, dtype, shape, place = node
-        nbytes = len(place) if type(place) is bytes else place[2]
-        row = nbytes // shape[0]
-        part = place[start * row : stop * row] if type(place) is bytes else (place[0], place[1] + start * row, (stop - start) * row)
-        return (tag, dtype, (stop - start, *shape[1:]), part)
-    if tag in ("[", "("):
-        return (tag, [cut(item, start, stop) for item in node[1]])
-    if tag == "{":
-        return (tag, node[1], [cut(item, start, stop) for item in node[2]])
-    return node
+
+    def part(leaf: Node) -> Node:
+        if leaf[0] not in ("T", "N"):
+            return leaf
+        tag, dtype, shape, place = leaf
+        row = (len(place) if type(place) is bytes else place[2]) // shape[0]
+        own = place[start * row : stop * row] if type(place) is bytes else (place[0], place[1] + start * row, (stop - start) * row)
+        return (tag, dtype, (stop - start, *shape[1:]), own)
+
+    return each_node(node, part)
 
 
 def join_nodes(nodes: list[Node]) -> Node:
@@ -199,10 +193,8 @@ def join_nodes(nodes: list[Node]) -> Node:
     tag = first[0]
     if tag in ("T", "N"):
         return (tag, first[1], (sum([node[2][0] for node in nodes]), *first[2][1:]), b"".join([node[3] for node in nodes]))
-    if tag in ("[", "("):
-        return (tag, [join_nodes([node[1][i] for node in nodes]) for i in range(len(first[1]))])
-    if tag == "{":
-        return (tag, first[1], [join_nodes([node[2][i] for node in nodes]) for i in range(len(first[2]))])
+    if tag in ("[", "(", "{"):
+        return (*first[:-1], [join_nodes(list(column)) for column in zip(*[node[-1] for node in nodes])])
     return first
 
 
@@ -232,12 +224,8 @@ def wants_tensors(inputs: Sequence[Any]) -> bool:
     """Whether results come as tensors: not where all arrays among the inputs are numpy's."""
     if len(inputs) == 1 and not isinstance(inputs[0], (list, tuple, dict)):
         return type(inputs[0]) is not np.ndarray
-    kinds = [type(item) for item in inputs]
-    if any(issubclass(kind, (list, tuple, dict)) for kind in kinds):
-        found = [_has_arrays_only(item) for item in inputs]
-        return False in found or True not in found
-    others = [kind for kind in kinds if kind is not np.ndarray and hasattr(kind, "dtype") and not issubclass(kind, np.generic)]
-    return np.ndarray not in kinds or bool(others)
+    found = [_has_arrays_only(item) for item in inputs]
+    return False in found or True not in found
 
 
 def _has_arrays_only(value: Any) -> bool | None:
@@ -294,8 +282,7 @@ class Reader:
         segment = self._segments[number]
         if nbytes >= _VIEW_BYTES and self._has_room(nbytes):
             return leased(segment, offset, dtype, shape, self._release, (slot, nbytes))
-        array: np.ndarray[Any, Any] = np.empty(shape, NUMPY[dtype])
-        copy_into(array, np.ndarray(shape, NUMPY[dtype], segment.map, offset))
+        array = _copied(segment, offset, dtype, shape)
         self._free(slot)
         return array
 
@@ -319,12 +306,16 @@ class Reader:
         for slot in self._task.slots:
             if slot.segment == number and slot.offset <= offset < slot.offset + slot.room:
                 if slot.room > _WORTH * nbytes or 2 * arena.used_bytes() > arena.limit_bytes:
-                    array: np.ndarray[Any, Any] = np.empty(shape, NUMPY[dtype])
-                    copy_into(array, np.ndarray(shape, NUMPY[dtype], arena.segments[number].map, offset))
-                    return array
+                    return _copied(arena.segments[number], offset, dtype, shape)
                 arena.hold(slot)
                 return leased(arena.segments[number], offset, dtype, shape, arena.drop, slot)
         raise LookupError("the worker named memory that is not the task's")
+
+
+def _copied(segment: Segment | LostSegment, offset: int, dtype: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    array: np.ndarray[Any, Any] = np.empty(shape, NUMPY[dtype])
+    copy_into(array, np.ndarray(shape, NUMPY[dtype], segment.map, offset))
+    return array
 
 
 # Raised where a caller waits for results, these would end its loop, or look as if its task had been cancelled.

@@ -33,13 +33,14 @@ from rankwise.pool.memory.encoding import (
     EncodedInputs,
     Node,
     as_array,
+    each_node,
     fitted,
     pack,
     stays_tensor,
     torch_module,
     unpack,
 )
-from rankwise.pool.memory.requests import RemoteTraceback, not_sendable, pickled, raised, wants_tensors
+from rankwise.pool.memory.requests import RemoteTraceback, is_one_array, not_sendable, pickled, raised, wants_tensors
 from rankwise.pool.memory.shared_memory import Slot, rounded
 from rankwise.pool.processes import Processes, staffed
 from rankwise.pool.ray.cluster import Placement
@@ -218,20 +219,17 @@ def encode(model: str, inputs: Sequence[Any], store: Callable[[Any], Any]) -> En
 
 def with_arrays_moved(node: Node, arrays: Sequence[np.ndarray[Any, Any]], put: Callable[[np.ndarray[Any, Any]], Any]) -> Node:
     """The same node with its bytes elsewhere: `put` gets them, and gives their new place."""
-    tag = node[0]
-    if tag in ("T", "N"):
-        return (tag, node[1], node[2], put(_bytes_at(node[3], arrays)))
-    if tag in ("[", "("):
-        return (tag, [with_arrays_moved(item, arrays, put) for item in node[1]])
-    if tag == "{":
-        return (tag, node[1], [with_arrays_moved(item, arrays, put) for item in node[2]])
-    if tag == "P":
-        return (tag, node[1], put(_bytes_at(node[2], arrays)))
-    if tag == "S":  # its items are in there, as nodes
-        hollow, items = marshal.loads(_bytes_at(node[2], arrays).tobytes())
-        data = np.frombuffer(marshal.dumps((hollow, [with_arrays_moved(item, arrays, put) for item in items]), 2), np.uint8)
-        return (tag, len(data), put(data))
-    return node
+
+    def moved(leaf: Node) -> Node:
+        if leaf[0] in ("T", "N", "P"):
+            return (*leaf[:-1], put(_bytes_at(leaf[-1], arrays)))
+        if leaf[0] == "S":  # its items are in there, as nodes
+            hollow, items = marshal.loads(_bytes_at(leaf[2], arrays).tobytes())
+            data = np.frombuffer(marshal.dumps((hollow, [each_node(item, moved) for item in items]), 2), np.uint8)
+            return ("S", len(data), put(data))
+        return leaf
+
+    return each_node(node, moved)
 
 
 class ResultEncoder:
@@ -277,15 +275,12 @@ def decode_error(payload: tuple[bytes, str], model: str) -> BaseException:
 
 def is_small(node: Node) -> bool:
     """One array that fits a worker's message as it is."""
-    return node[0] == "(" and len(node[1]) == 1 and node[1][0][0] in ("T", "N") and _fits(node[1][0][3])
+    place = node[1][0][3] if is_one_array(node) else None
+    return type(place) is bytes and len(place) <= INLINE_BYTES
 
 
 def _bytes_at(place: Any, arrays: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
     return np.frombuffer(place, np.uint8) if type(place) is bytes else arrays[place[0]][place[1] : place[1] + place[2]]
-
-
-def _fits(place: Any) -> bool:
-    return type(place) is bytes and len(place) <= INLINE_BYTES
 
 
 def _flat(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from rankwise.errors import UsageError
-from rankwise.pool.memory.encoding import INLINE_BYTES, EncodedInputs, Node, Part
+from rankwise.pool.memory.encoding import INLINE_BYTES, EncodedInputs, Node, Part, each_node
 from rankwise.pool.memory.requests import join_nodes
 from rankwise.pool.memory.shared_memory import Arena, Slot
 from rankwise.pool.schedule.pool_state import PoolState
 from rankwise.pool.schedule.scheduler import UNKNOWN_S
-from rankwise.pool.schedule.state import Action, Drop, Load, ModelState, Order, Run, WorkerState
+from rankwise.pool.schedule.state import Action, Load, ModelState, Order, Run, WorkerState
 from rankwise.pool.schedule.tasks import Chunk, Task, TaskFuture, TaskOwner
 from rankwise.pool.schedule.tasks import Part as TaskPart
 from rankwise.pool.transport.connection import BRISK_NS, SEND_NOW, WorkerHandle, current_cpu, send
@@ -47,9 +47,14 @@ class Sender:
             if isinstance(action, Run):
                 self._send_orders(action.worker, action.orders, now)
             elif isinstance(action, Load):
-                self._send_load(action.worker, action.model)
+                worker, model = action
+                serial = next(serial for serial, order in worker.inflight.items() if order.is_load and order.model is model)
+                self._send(worker, ("load", serial, model.number, self._specs[model.number]), must=True)
             else:
-                self._send_drop(action)
+                worker, model = action
+                self._state.counters.of(model.name).evictions += 1
+                log.info("model %r leaves worker %d", model.name, worker.number)
+                self._send(worker, ("drop", model.number), must=True)
 
     def _send_orders(self, worker: WorkerState, orders: list[Order], now: float) -> None:
         items = []
@@ -74,15 +79,6 @@ class Sender:
         except LaneFull:  # it may stay so for as long as the caller likes to keep what is there
             self._scheduler.add_again(left_behind(order))
             return parts_of(order, self._arena)
-
-    def _send_load(self, worker: WorkerState, model: ModelState) -> None:
-        serial = next(serial for serial, order in worker.inflight.items() if order.is_load and order.model is model)
-        self._send(worker, ("load", serial, model.number, self._specs[model.number]), must=True)
-
-    def _send_drop(self, action: Drop) -> None:
-        self._state.counters.of(action.model.name).evictions += 1
-        log.info("model %r leaves worker %d", action.model.name, action.worker.number)
-        self._send(action.worker, ("drop", action.model.number), must=True)
 
     def _send(self, worker: WorkerState, message: tuple[Any, ...], must: bool = False) -> bool:
         """False where the worker's socket is full. A worker that is gone takes everything: its end gives it all back."""
@@ -179,28 +175,24 @@ def left_behind(order: Order) -> list[Task]:
 
 def _to_lane(task: Task, arena: Arena) -> None:
     slots: list[Slot] = []
+
+    def moved(leaf: Node) -> Node:
+        if leaf[0] not in ("T", "N", "P", "S") or type(leaf[-1]) is not bytes or len(leaf[-1]) <= _SMALL:
+            return leaf
+        slot = arena.write(np.frombuffer(leaf[-1], np.uint8))
+        if slot is None:
+            raise LaneFull
+        slots.append(slot)
+        return (*leaf[:-1], (slot.segment, slot.offset, len(leaf[-1])))
+
     try:
-        task.node = _laned(task.node, arena, slots)
+        task.node = each_node(task.node, moved)
     except LaneFull:
         for slot in slots:
             arena.drop(slot)
         raise
     task.slots = (*task.slots, *slots)
     task.size = min(task.size, 100)
-
-
-def _laned(node: Node, arena: Arena, slots: list[Slot]) -> Node:
-    tag = node[0]
-    if tag in ("T", "N", "P", "S") and type(node[-1]) is bytes and len(node[-1]) > _SMALL:
-        slot = arena.write(np.frombuffer(node[-1], np.uint8))
-        if slot is None:
-            raise LaneFull
-        slots.append(slot)
-        place: Any = (slot.segment, slot.offset, len(node[-1]))
-        return (*node[:-1], place)
-    if tag in ("[", "(", "{"):
-        return (*node[:-1], [_laned(item, arena, slots) for item in node[-1]])
-    return node
 
 
 BRISK_S = BRISK_NS / 1e9

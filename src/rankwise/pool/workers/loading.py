@@ -1,4 +1,5 @@
-"""Builds a model inside the worker that runs it, loads its weights, measures its size, and frees its memory."""
+"""Builds a model inside the worker that runs it, loads its weights, measures its size, and frees its memory; and what models share there:
+random numbers, torch's defaults."""
 
 from __future__ import annotations
 
@@ -9,11 +10,12 @@ import os
 import pickle
 import random
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -22,7 +24,6 @@ from rankwise.errors import UsageError
 from rankwise.files import stamp_of
 from rankwise.pool.api.model import become_like_the_caller
 from rankwise.pool.memory.encoding import each_where_possible, pack, shape_of, unpack
-from rankwise.pool.workers.defaults import WithOwnDefaults, own_defaults
 from rankwise.pool.workers.lanes import copy_place, to_value
 
 
@@ -48,20 +49,8 @@ def seeded(seed: int) -> Iterator[None]:
             torch.cuda.set_rng_state(state, gpu)
 
 
-@dataclass
-class RandomUse:
-    was_drawn: bool = False
-
-
-@contextmanager
-def watched_random() -> Iterator[RandomUse]:
-    """Whether random numbers were drawn inside the block, known at its end."""
-    use, before = RandomUse(), _states()
-    yield use
-    use.was_drawn = _states() != before
-
-
-def _states() -> list[Any]:
+def random_states() -> list[Any]:
+    """Of all generators, to be compared: they differ where random numbers were drawn."""
     numpys: Any = np.random.get_state()
     states: list[Any] = [torch.get_rng_state().numpy().tobytes(), random.getstate(), (numpys[1].tobytes(), *numpys[2:])]
     return [*states, *[torch.cuda.get_rng_state(gpu).numpy().tobytes() for gpu in _gpus()]]
@@ -69,6 +58,86 @@ def _states() -> list[Any]:
 
 def _gpus() -> range:
     return range(torch.cuda.device_count()) if torch.cuda.is_initialized() else range(0)  # type: ignore[no-untyped-call]
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """What torch makes tensors of where nobody says. Models may set it, in `build` or in `forward`, and all of a process share it."""
+
+    dtype: torch.dtype
+    device: torch.device | None
+
+    @classmethod
+    def now(cls) -> Defaults:
+        context = _device_context()
+        return cls(torch.get_default_dtype(), context.device if context is not None else None)
+
+    def restore(self) -> None:
+        if torch.get_default_dtype() is not self.dtype:
+            torch.set_default_dtype(self.dtype)
+        if Defaults.now().device != self.device:
+            torch.set_default_device(self.device)
+
+
+_DEVICE: Any = (
+    getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None) or threading.local()
+)  # torch.get_default_device() would make a tensor to find out
+
+
+def _device_context() -> Any:
+    """Of this thread. Asking for an attribute that is not there costs a microsecond of each task, so from then on it is there."""
+    try:
+        return _DEVICE.device_context
+    except AttributeError:
+        _DEVICE.device_context = None  # as torch leaves it where the default is the CPU again
+        return None
+
+
+def built_with_defaults(build: Callable[[], T]) -> tuple[T, Defaults | None]:
+    """What `build` makes, and the defaults it has set, if any, which are that model's; everybody else has what was before."""
+    others = Defaults.now()
+    try:
+        built, now = build(), Defaults.now()
+        return built, now if now != others else None
+    finally:
+        others.restore()
+
+
+class WithOwnDefaults:
+    """A model that runs with the defaults it has set, and leaves everybody else theirs."""
+
+    def __init__(self, run: Callable[..., Any], own: Defaults | None = None) -> None:
+        self._run, self.own = run, own
+
+    def __call__(self, *inputs: Any) -> Any:
+        others = self._begin()
+        try:
+            return self._run(*inputs)
+        finally:
+            self._end(*others)
+
+    @contextmanager
+    def several(self) -> Iterator[Callable[..., Any]]:
+        """For calls that follow each other: defaults are looked at once for all of them, which takes a tenth of a small model's time."""
+        others = self._begin()
+        try:
+            yield self._run
+        finally:
+            self._end(*others)
+
+    def _begin(self) -> tuple[torch.dtype, Any]:
+        others = torch.get_default_dtype(), _device_context()
+        if self.own is not None:
+            self.own.restore()
+        return others
+
+    def _end(self, dtype: torch.dtype, context: Any) -> None:
+        if self.own is not None or torch.get_default_dtype() is not dtype or _device_context() is not context:
+            self.own = Defaults.now()
+            Defaults(dtype, context.device if context is not None else None).restore()
 
 
 _LARGE = 32 << 20  # bytes that an allocator asks the kernel for by themselves
@@ -95,9 +164,9 @@ def load(spec: dict[str, Any], is_worker: bool = True) -> Loaded:
     elif spec["build"] and spec["cwd"] not in sys.path:
         sys.path.append(spec["cwd"])  # where workers look, too; behind all others, so that nothing is found elsewhere than before
     seeds = seeded(spec["seed"]) if spec["seed"] is not None else nullcontext()
-    with own_defaults() as defaults, seeds:  # all replicas are one model, and what a build seeds ends with it
-        loaded = _loaded(spec)
-    loaded.run.own = defaults.own
+    with seeds:  # all replicas are one model, and what a build seeds ends with it
+        loaded, own = built_with_defaults(lambda: _loaded(spec))
+    loaded.run.own = own
     return loaded
 
 
@@ -128,14 +197,19 @@ def _loaded(spec: dict[str, Any]) -> Loaded:
 def free_memory() -> None:
     """Return the memory of a model that was just dropped to the machine."""
     gc.collect()
+    release_gpu_memory()
+    return_unused_memory()
+
+
+def release_gpu_memory() -> None:
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.empty_cache()
-    return_unused_memory()
 
 
 def return_unused_memory() -> None:
     """Return memory that has been unused for a while to the machine."""
-    _trim_glibc()
+    if hasattr(_libc, "malloc_trim"):  # what glibc keeps
+        _libc.malloc_trim(0)
     try:
         torch.empty(_LARGE, dtype=torch.uint8)  # made and freed, never touched: mimalloc returns what it has kept long enough
     except RuntimeError:  # there is no room even for that
@@ -210,16 +284,6 @@ _libc = ctypes.CDLL(None)
 
 def keep_freed_memory() -> None:
     """Make glibc keep freed memory in this process; `fork_server.py` does so for mimalloc."""
-    try:
+    if hasattr(_libc, "mallopt"):
         _libc.mallopt(_MMAP_THRESHOLD, _LARGEST_MMAP_THRESHOLD)
         _libc.mallopt(_TRIM_THRESHOLD, 2**31 - 1)
-    except AttributeError:  # another C library
-        pass
-
-
-def _trim_glibc() -> None:
-    """Return what glibc keeps; mimalloc returns its own whenever something large is freed."""
-    try:
-        _libc.malloc_trim(0)
-    except AttributeError:
-        pass

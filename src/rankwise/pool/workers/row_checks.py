@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from rankwise.pool.memory.encoding import PLAIN, Uneven, exact_bytes, joined, leaves
-from rankwise.pool.workers.loading import Loaded, watched_random
+from rankwise.pool.workers.loading import Loaded, random_states
 from rankwise.pool.workers.runner import Call, Unbatchable, check_gpu_usable, cut, each_tensor, is_out_of_memory, own
 
 # How far two computations of the same row may be apart, relative to its largest number.
@@ -231,9 +231,9 @@ class BatchCheck:
 
     def _is_nondeterministic(self) -> bool:
         """Whether the model draws random numbers, or returns something else for the same row the second time."""
-        with watched_random() as use:
-            self._alone[0] = self._run_alone(0)
-        return use.was_drawn or not self._is_within_noise(self._run_alone(0))
+        before = random_states()
+        self._alone[0] = self._run_alone(0)
+        return random_states() != before or not self._is_within_noise(self._run_alone(0))
 
     def _measure_noise(self) -> None:
         """Rounding depends on the size of the batch. A row among copies of itself differs from the row alone by nothing else."""

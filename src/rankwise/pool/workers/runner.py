@@ -13,7 +13,7 @@ import torch
 from rankwise.pool.memory.encoding import Uneven, each_leaf, each_where_possible, joined, leaves
 from rankwise.pool.memory.requests import failure
 from rankwise.pool.transport.connection import HALVED, UNBATCHABLE
-from rankwise.pool.workers.loading import Loaded, to_device
+from rankwise.pool.workers.loading import Loaded, release_gpu_memory, to_device
 
 Again = Callable[[int], tuple[Any, ...]]
 Call = Callable[[tuple[Any, ...]], Any]
@@ -78,7 +78,7 @@ class Runner:
             check_gpu_usable(error)
             if is_out_of_memory(error):
                 self.flags |= HALVED
-                release_memory()
+                release_gpu_memory()
                 if stop - start > 1:
                     return 2
                 results[start] = self._halves(model, self._again(start), rows[start], error)
@@ -125,7 +125,7 @@ class Runner:
             check_gpu_usable(raised)
             if stop - start < 2 or not is_out_of_memory(raised):
                 raise raised
-            release_memory()
+            release_gpu_memory()
             return 2
 
         try:
@@ -319,8 +319,3 @@ def run_divided(run: Callable[[int, int], None], judge: Callable[[BaseException,
     size = stop - start
     for i in range(parts):
         run_divided(run, judge, start + i * size // parts, start + (i + 1) * size // parts)
-
-
-def release_memory() -> None:
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        torch.cuda.empty_cache()
