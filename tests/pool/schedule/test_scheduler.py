@@ -416,7 +416,7 @@ def test_deadlines_keep_nothing_that_is_over() -> None:
     gone = weakref.ref(kept.pop(7))
     del task
 
-    assert gone() is None and len(deadlines) < 200
+    assert gone() is None and len(deadlines._heap) < 200
     assert deadlines.next() == 1000.0 - 907
     assert [task for task in deadlines.passed(500.0) if not task.is_over] == [kept[i - 1] for i in (907, 807, 707, 607, 507)]
 

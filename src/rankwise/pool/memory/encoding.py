@@ -318,7 +318,6 @@ def _has_same_state(a: Any, b: Any) -> bool:
 
 
 def _has_same_items(a: Any, b: Any) -> bool:
-    """Whether each item of one set has an equal item in the other."""
     if all(type(item) in PLAIN for item in a) and all(type(item) in PLAIN for item in b):
         return {exact_bytes(item) for item in a} == {exact_bytes(item) for item in b}
     left = list(b)

@@ -10,8 +10,9 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
+from functools import partial
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from rankwise.pool.memory.encoding import (
     TORCH_ONLY,
     EncodedInputs,
     Node,
+    Put,
     as_array,
     each_leaf,
     each_node,
@@ -66,23 +68,28 @@ class InputEncoder:
         return None if slot is None else GatheredRows(self._arena, slot, (most_rows, *first.shape[1:]), first.dtype)
 
     def _nested(self, model: str, inputs: Sequence[Any]) -> EncodedInputs:
+        try:
+            node, size, slots = self.placed(lambda put: pack(tuple(inputs), put), partial(self._on_lane, model))
+        except Unsendable as error:
+            raise not_sendable(model, error) from error.__cause__
+        return node, size, slots, torch_module() is not None and wants_tensors(inputs)
+
+    def placed(self, make: Callable[[Put], Node], on_lane: Callable[[np.ndarray[Any, Any]], Slot]) -> tuple[Node, int, list[Slot]]:
+        """The node that `make` makes, with its large arrays put on the lane by `on_lane`; its size, and what it holds there."""
         slots: list[Slot] = []
 
         def put(array: np.ndarray[Any, Any], owner: Any) -> Any:
             if array.nbytes <= INLINE_BYTES:
                 return array.tobytes()
-            slots.append(slot := self._on_lane(model, array))
+            slots.append(slot := on_lane(array))
             return (slot.segment, slot.offset, array.nbytes)
 
         try:
-            node, size = fitted(pack(tuple(inputs), put), put)
-        except BaseException as error:
+            return (*fitted(make(put), put), slots)
+        except BaseException:
             for slot in slots:
                 self._arena.drop(slot)
-            if isinstance(error, Unsendable):
-                raise not_sendable(model, error) from error.__cause__
             raise
-        return node, size, slots, torch_module() is not None and wants_tensors(inputs)
 
     def _on_lane(self, model: str, array: np.ndarray[Any, Any]) -> Slot:
         slot = self._arena.lent_slot(array) or self._arena.write(array)
@@ -147,7 +154,6 @@ def not_sendable(model: str, error: Unsendable) -> UsageError:
 
 
 def is_one_array(node: Node) -> bool:
-    """A request of one tensor or array."""
     return node[0] == "(" and len(node[1]) == 1 and node[1][0][0] in ("T", "N")
 
 
@@ -199,12 +205,10 @@ def join_nodes(nodes: list[Node]) -> Node:
 
 
 def cut_value(value: Any, start: int, stop: int) -> Any:
-    """Rows start to stop of a result."""
     return each_leaf(value, lambda leaf: leaf[start:stop] if hasattr(leaf, "shape") else leaf)
 
 
 def split(array: Any, edges: Sequence[int]) -> Sequence[Any]:
-    """The rows of a tensor or array between each two edges."""
     if type(array) is np.ndarray:
         return [array[start:stop] for start, stop in pairwise(edges)]
     return array.split([stop - start for start, stop in pairwise(edges)])  # type: ignore[no-any-return]
@@ -242,13 +246,6 @@ _VIEW_BYTES = 64 << 10  # below, a copy is cheaper than keeping track
 _WORTH = 4  # a result that is a part of its input may keep up to so many times its own size of it
 
 
-class Wanted(Protocol):
-    """What the reader of a result needs to know of its task."""
-
-    to_tensor: bool
-    slots: Sequence[Any]
-
-
 class Reader:
     """Turns answers of one worker into values. Outlives the worker, where results of it stand on its lane."""
 
@@ -256,9 +253,9 @@ class Reader:
         self._segments, self._free, self._arena, self._limit = segments, free, arena, soft_limit // 2
         self._leased_bytes = 0
         self._ended: deque[int] = deque()  # bytes of leases that are over; finalizers add to it, wherever they run
-        self._task: Wanted | None = None
+        self._task: Any = None  # whose answer is read: whether it wants tensors, and which slots are its own
 
-    def value(self, task: Wanted, node: Node) -> Any:
+    def value(self, task: Any, node: Node) -> Any:
         if node[0] == "T" and task.to_tensor and type(node[3]) is bytes:  # what most results are, by the shortest way
             return as_array(bytearray(node[3]), node[1], node[2], True)
         self._task = task
@@ -268,7 +265,6 @@ class Reader:
             self._task = None  # it will know its result, which knows us
 
     def _get(self, place: Any, dtype: str, shape: tuple[int, ...], is_tensor: bool) -> Any:
-        assert self._task is not None
         is_tensor = is_tensor and stays_tensor(dtype, self._task.to_tensor)
         if type(place) is bytes:
             return as_array(bytearray(place), dtype, shape, is_tensor)
@@ -300,7 +296,6 @@ class Reader:
 
     def _of_input(self, place: tuple[Any, ...], dtype: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
         """The model returned (part of) its input: the result uses the same memory, unless the arena needs that for other inputs."""
-        assert self._task is not None
         _, number, offset, nbytes = place
         arena = self._arena
         for slot in self._task.slots:
@@ -365,8 +360,6 @@ def made_without_init(kind: type[BaseException], args: tuple[Any, ...], state: d
 
 
 class _WithoutInit:
-    """Pickles as an exception that `made_without_init` makes."""
-
     def __init__(self, error: BaseException, args: tuple[Any, ...], state: dict[str, Any]) -> None:
         self._parts = type(error), args, state
 

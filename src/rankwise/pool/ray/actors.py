@@ -63,7 +63,6 @@ class ActorHandle:
 
     @property
     def is_exclusive(self) -> bool:
-        """It has a task that is to be by itself."""
         return len(self.inflight) == 1 and next(iter(self.inflight.values())).alone
 
     @property

@@ -190,13 +190,11 @@ class PoolState:
         self.conclude(task, False, error)
 
     def let_go(self, task: Task) -> None:
-        """Give the memory of its inputs back."""
         for slot in task.slots:
             self.arena.drop(slot)
         task.slots = ()
 
     def done_chunk(self, chunk: Chunk) -> None:
-        """All requests of the chunk have their answers."""
         self.end_parts(chunk)
         self.let_go(chunk)
         chunk.release()

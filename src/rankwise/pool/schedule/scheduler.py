@@ -127,7 +127,6 @@ class Scheduler:
         return [holding for worker in self.workers.values() for holding in worker.holds.values()]
 
     def take_back(self, worker: WorkerState, order: Order, now: float) -> None:
-        """The order is over, however it ended."""
         worker.ahead_s = max(0.0, worker.ahead_s - order.expected_s) if worker.inflight else 0.0
         holding = worker.holds.get(order.model.number)
         if holding is not None:
@@ -202,7 +201,6 @@ class Scheduler:
         return most_s if worker.ahead_s < max(most_s, AHEAD_S) / 2 else 0.0
 
     def _has_room(self, worker: WorkerState, model: ModelState, most_s: float) -> bool:
-        """Whether the next task of the model may wait inside this worker."""
         head = model.queue.peek()
         if head is None or len(worker.inflight) >= AHEAD_ORDERS:
             return False

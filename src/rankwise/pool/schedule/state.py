@@ -98,7 +98,6 @@ class TaskQueue:
         return batch
 
     def rows_like(self, first: Task) -> int:
-        """Rows that wait and could run with `first`."""
         return self._rows.get(first.key, 0)
 
     def all(self) -> list[Task]:
@@ -115,9 +114,6 @@ class Deadlines:
         self._ticket = itertools.count()
         self._look_at = _FEW
 
-    def __len__(self) -> int:
-        return len(self._heap)
-
     def add(self, deadline: float, task: Task) -> None:
         heapq.heappush(self._heap, (deadline, next(self._ticket), weakref.ref(task)))
         if len(self._heap) >= self._look_at:
@@ -126,7 +122,6 @@ class Deadlines:
             self._look_at = _FEW + 2 * len(self._heap)
 
     def next(self) -> float | None:
-        """The next that still matters."""
         while self._heap and not _is_open(self._heap[0][2]):
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None

@@ -190,7 +190,6 @@ class Chunk(TaskFuture):
         return self._has_answer is not None
 
     def payload(self) -> tuple[Any, ...]:
-        """As it travels."""
         _, tag, dtype, shape, _ = self.kind
         if tag is None:
             return UNEVEN, self._data
@@ -264,7 +263,6 @@ class Chunk(TaskFuture):
         self.release()
 
     def release(self) -> None:
-        """What was sent is not needed any more."""
         self._data, self._slots = [], []
 
 

@@ -44,8 +44,7 @@ class Answers:
             self._take_joined(worker, order, results[0], flags, now)
             return
         if order.model.unbatched is not None:
-            for task in order.tasks:
-                self._want_whole(task, flags)
+            self._want_whole(order.tasks, flags)
             if len(order.tasks) > 1 and not flags & UNBATCHABLE:  # they ran in one batch, before it was known that none is to be believed
                 self._throw_away(worker, results)
                 self._run_alone(order.tasks)
@@ -105,8 +104,7 @@ class Answers:
             order.carrier.slots = ()
         if not ok or order.model.unbatched is not None:
             if order.model.unbatched is not None:
-                for task in order.tasks:
-                    self._want_whole(task, flags)
+                self._want_whole(order.tasks, flags)
             self._run_alone(order.tasks)
             return
         is_array = hasattr(value, "shape")
@@ -148,12 +146,13 @@ class Answers:
             if not task.is_over:
                 self._state.fail(task, error)
 
-    def _want_whole(self, task: Task, flags: int) -> None:
+    def _want_whole(self, tasks: list[Task], flags: int) -> None:
         """The model turned out to know no rows: a part of a request means nothing by itself."""
-        if isinstance(task, Part) and not task.is_over:
-            if flags & KEPT:
-                task.slots = ()
-            self._state.conclude(task, False, Uneven())
+        for task in tasks:
+            if isinstance(task, Part) and not task.is_over:
+                if flags & KEPT:
+                    task.slots = ()
+                self._state.conclude(task, False, Uneven())
 
     def _finish(self, worker: WorkerState, task: Task, ok: bool, data: Any, now: float, flags: int) -> None:
         counted = self._counters.of(task.model.name)

@@ -20,12 +20,13 @@ from rankwise.pool.schedule.scheduler import UNKNOWN_S
 from rankwise.pool.schedule.state import Action, Load, ModelState, Order, Run, WorkerState
 from rankwise.pool.schedule.tasks import Chunk, Task, TaskFuture, TaskOwner
 from rankwise.pool.schedule.tasks import Part as TaskPart
-from rankwise.pool.transport.connection import BRISK_NS, SEND_NOW, WorkerHandle, current_cpu, send
+from rankwise.pool.transport.connection import BRISK_NS, POSTED, POSTED_FROM, SEND_NOW, WorkerHandle, current_cpu, send
 from rankwise.sizes import bytes_text
 
 log = logging.getLogger("rankwise.pool")
 # Quick tasks share an answer, but no caller waits long for it; of a stream, a worker answers while it still has half of what it was given.
 PROMPT_NS, LAZY_NS = 200_000, 15_000_000
+_BRISK_S = BRISK_NS / 1e9
 
 
 class Sender:
@@ -34,13 +35,7 @@ class Sender:
     def __init__(self, state: PoolState, specs: dict[int, Any], expect: Callable[[WorkerHandle], None]) -> None:
         self._state, self._scheduler, self._arena = state, state.scheduler, state.arena
         self._expect = expect  # told of each worker that something is sent to
-        self._specs = specs  # as `placed_specs` gives them
-
-    def add(self, number: int, spec: bytes) -> None:
-        self._specs[number] = _placed(spec, self._arena)
-
-    def forget(self, number: int) -> None:
-        del self._specs[number]
+        self.specs = specs  # by the model's number, as `placed` gives them
 
     def act(self, actions: list[Action], now: float) -> None:
         for action in actions:
@@ -49,7 +44,7 @@ class Sender:
             elif isinstance(action, Load):
                 worker, model = action
                 serial = next(serial for serial, order in worker.inflight.items() if order.is_load and order.model is model)
-                self._send(worker, ("load", serial, model.number, self._specs[model.number]), must=True)
+                self._send(worker, ("load", serial, model.number, self.specs[model.number]), must=True)
             else:
                 worker, model = action
                 self._state.counters.of(model.name).evictions += 1
@@ -91,7 +86,7 @@ class Sender:
                     return False
                 handle.known_segments += 1
             is_sent = send(handle.sock, message, wait=must)
-            handle.page.nudge()
+            handle.page.words[POSTED] = 0
             return is_sent
         except OSError as error:
             if error.errno == errno.EMSGSIZE:  # the worker never gets it, so no answer will come
@@ -103,12 +98,8 @@ _ORDER_BYTES = 50_000  # of one order; with AHEAD_BYTES before it, a packet stay
 _SMALL = 256  # bytes of an array that may stay
 
 
-def placed_specs(specs: dict[int, bytes], arena: Arena) -> dict[int, Any]:
-    """Where workers find each model's spec: in the message, or in the arena once for all of them, for as long as the pool lives."""
-    return {number: _placed(spec, arena) for number, spec in specs.items()}
-
-
-def _placed(spec: bytes, arena: Arena) -> Any:
+def placed(spec: bytes, arena: Arena) -> Any:
+    """Where workers find a model's spec: in the message, or in the arena once for all of them, for as long as the pool lives."""
     if len(spec) <= INLINE_BYTES:
         return spec
     slot = arena.write(np.frombuffer(spec, np.uint8))
@@ -195,9 +186,6 @@ def _to_lane(task: Task, arena: Arena) -> None:
     task.size = min(task.size, 100)
 
 
-BRISK_S = BRISK_NS / 1e9
-
-
 class FastPath:
     """The short way of one task: no other task waits for the model, a worker that holds it is idle, and the caller fetches the result
     itself. Exists only for speed: a process that has just been woken runs Python several times slower than one that is warm, so what
@@ -225,9 +213,11 @@ class FastPath:
                 return None
             except OSError:  # it is gone, which will be noticed; then its tasks run again
                 pass
-            handle.page.post(serial, current_cpu())
+            words = handle.page.words
+            words[POSTED_FROM] = current_cpu()
+            words[POSTED] = serial
             task = TaskFuture(model, encoded, time.monotonic(), self._owner)
-            if model.order_s is not None and model.order_s < BRISK_S:
+            if model.order_s is not None and model.order_s < _BRISK_S:
                 task.brisk = serial
             if rows:
                 task.rows, task.key = rows, (task.to_tensor, key)

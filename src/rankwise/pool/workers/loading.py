@@ -217,7 +217,6 @@ def return_unused_memory() -> None:
 
 
 def tensor_bytes(built: Any) -> int:
-    """The bytes of a module's own tensors; tensors that share memory are counted once."""
     if not isinstance(built, torch.nn.Module):
         return 0
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in [*built.parameters(), *built.buffers()]}
@@ -265,7 +264,6 @@ def _warm_up(built: Callable[..., Any], inputs: Any, device: torch.device) -> No
 
 
 def to_device(value: Any, device: torch.device) -> Any:
-    """Tensors anywhere in a nested value, on the device."""
     return each_where_possible(value, lambda leaf: leaf.to(device, non_blocking=True) if isinstance(leaf, torch.Tensor) else leaf)
 
 

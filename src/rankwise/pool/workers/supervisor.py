@@ -131,8 +131,7 @@ class Lifecycle:
             self.fork_server.close()
         for worker in self.workers.values():
             if worker.handle.is_orphan:
-                worker.handle.kill()
-                worker.handle.await_end(_END_S)
+                worker.handle.kill_and_wait(_END_S)
             worker.handle.is_gone = True
             with worker.handle.reading:
                 worker.handle.close()
@@ -192,7 +191,6 @@ class Lifecycle:
         return handle.death(exit_code, out_of_memory=bool(ran_out), is_guess=ran_out == "perhaps")
 
     def _drain(self, worker: WorkerState) -> None:
-        """Take the messages that the worker sent before it died."""
         while True:
             try:
                 message = worker.handle.receiver.receive(wait=False)
@@ -339,7 +337,7 @@ class Supervisor:
             behind = [order for order in worker.inflight.values() if order.serial > serial and not order.is_load]
             if serial not in worker.inflight or not others or not behind:
                 return
-            page.recall(max(order.serial for order in behind))
+            page.recalled = max(order.serial for order in behind)
             # The worker begins none of them any more, except perhaps the first, which it may have begun at this very moment. That one
             # then runs twice, and one of its answers is thrown away. Leaving it there would be wrong: if the worker has seen the note,
             # the task would never run.

@@ -20,9 +20,11 @@ from rankwise.pool.memory.encoding import INLINE_BYTES, Node, Part, fitted, pack
 from rankwise.pool.memory.requests import failure, shortened
 from rankwise.pool.memory.shared_memory import Segment
 from rankwise.pool.transport.connection import (
+    ANSWERED,
     BRISK_NS,
     KEPT,
     MAX_BYTES,
+    RUNS_ON,
     SEND,
     SIZE,
     STACK_SIGNAL,
@@ -30,6 +32,7 @@ from rankwise.pool.transport.connection import (
     PostWatch,
     Receiver,
     StatusPage,
+    current_cpu,
     send,
     wait_at_most,
 )
@@ -157,7 +160,8 @@ class Worker:
             self._on_run([(serial, number, [(0, node, None, None)])], 0)
             return
         now = time.monotonic_ns()
-        self._page.run_here(serial, now)
+        self._page.words[RUNS_ON] = current_cpu()
+        self._page.run(serial, now)
         ok, flags = True, 0
         answer: Any
         try:
@@ -174,7 +178,7 @@ class Worker:
         self._sock.send(dumps(("one", serial, took, ok, answer, flags), 2), SEND)
         self._page.run(0, 0)
         if took < BRISK_NS:
-            self._page.answer(serial)
+            self._page.words[ANSWERED] = serial
             self._brisk = serial
         if self._inputs.in_use:
             self._inputs.finish()
