@@ -199,8 +199,10 @@ def join_nodes(nodes: list[Node]) -> Node:
     tag = first[0]
     if tag in ("T", "N"):
         return (tag, first[1], (sum([node[2][0] for node in nodes]), *first[2][1:]), b"".join([node[3] for node in nodes]))
-    if tag in ("[", "(", "{"):
-        return (*first[:-1], [join_nodes(list(column)) for column in zip(*[node[-1] for node in nodes])])
+    if tag in ("[", "("):
+        return (tag, [join_nodes([node[1][i] for node in nodes]) for i in range(len(first[1]))])
+    if tag == "{":
+        return (tag, first[1], [join_nodes([node[2][i] for node in nodes]) for i in range(len(first[2]))])
     return first
 
 
