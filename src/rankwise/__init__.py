@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from rankwise.late import late_names
 from rankwise.version import __version__
 
 if TYPE_CHECKING:  # what type checkers and editors see; at run time each is looked up on first use, below
@@ -19,25 +19,6 @@ if TYPE_CHECKING:  # what type checkers and editors see; at run time each is loo
     from rankwise.train.spawn import spawn
     from rankwise.weights.loading import load_weights
 
-# name: the module it lives in; `import rankwise` stays quick and never imports torch
-_HOMES = {
-    "Finding": "rankwise.findings",
-    "RankwiseError": "rankwise.errors",
-    "StartError": "rankwise.errors",
-    "WorkerError": "rankwise.errors",
-    "session": "rankwise.train.session",
-    "spawn": "rankwise.train.spawn",
-    "load_weights": "rankwise.weights.loading",
-    "Pool": "rankwise.pool",
-    "Model": "rankwise.pool",
-    "PoolFull": "rankwise.pool",
-    "DeadlineExceeded": "rankwise.pool",
-    "Quarantined": "rankwise.pool",
-    "remote": "rankwise.broker",
-    "predict": "rankwise.offline.running",
-    "gather_predictions": "rankwise.offline.gathering",
-    "serve": "rankwise.serve.serving",
-}
 __all__ = [
     "Finding",
     "RankwiseError",
@@ -60,12 +41,19 @@ __all__ = [
 
 
 if not TYPE_CHECKING:  # a checker would take every name to be there
-
-    def __getattr__(name: str) -> Any:
-        if name not in _HOMES:
-            raise AttributeError(f"module 'rankwise' has no attribute {name!r}")
-        return getattr(importlib.import_module(_HOMES[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+    __getattr__, __dir__ = late_names(
+        __name__,
+        {
+            "rankwise.findings": ("Finding",),
+            "rankwise.errors": ("RankwiseError", "StartError", "WorkerError"),
+            "rankwise.train.session": ("session",),
+            "rankwise.train.spawn": ("spawn",),
+            "rankwise.weights.loading": ("load_weights",),
+            "rankwise.pool": ("Pool", "Model", "PoolFull", "DeadlineExceeded", "Quarantined"),
+            "rankwise.broker": ("remote",),
+            "rankwise.offline.running": ("predict",),
+            "rankwise.offline.gathering": ("gather_predictions",),
+            "rankwise.serve.serving": ("serve",),
+            "rankwise.version": ("__version__",),
+        },
+    )

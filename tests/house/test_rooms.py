@@ -10,11 +10,12 @@ import pytest
 
 from tests.house.imports import SRC, import_graph, imported_names, packages_imported_by, room_of, rooms_imported_by, source_files
 
-FLOOR = {"errors", "files", "findings", "pyspy", "ranks", "sizes", "stages", "version"}
+FLOOR = {"errors", "files", "findings", "late", "pyspy", "ranks", "sizes", "stages", "version"}
 MAY_IMPORT = {
     "errors": {"findings", "stages"},
     "files": set(),
     "findings": set(),
+    "late": set(),
     "pyspy": set(),
     "protocol": set(),
     "ranks": set(),

@@ -89,13 +89,12 @@ class InProcess(Executor):
 
     def __init__(self, recipe: Recipe) -> None:
         from rankwise.offline.child import best_device, build_runner
-        from rankwise.pool.workers.defaults import WithOwnDefaults, own_defaults
+        from rankwise.pool.workers.defaults import WithOwnDefaults, built_with_defaults
 
         try:
-            with own_defaults() as defaults:
-                self._runner = build_runner(recipe.build, recipe.weights, recipe.load, recipe.stack)
-                self._runner.to(best_device(recipe.device))
-            self._run = WithOwnDefaults(self._runner, defaults.own)
+            self._runner, own = built_with_defaults(lambda: build_runner(recipe.build, recipe.weights, recipe.load, recipe.stack))
+            self._runner.to(best_device(recipe.device))
+            self._run = WithOwnDefaults(self._runner, own)
         except RankwiseError:
             raise
         except (Exception, SystemExit) as error:  # as a pool's worker tells it

@@ -7,8 +7,9 @@ runs what), `transport` (to the workers and back) and `workers` (what runs in th
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from rankwise.late import late_names
 
 if TYPE_CHECKING:
     from rankwise.pool.api.model import Model
@@ -16,11 +17,7 @@ if TYPE_CHECKING:
     from rankwise.pool.errors import DeadlineExceeded, ModelUnavailable, PoolClosed, PoolError, PoolFull, Quarantined, TaskHung
 
 __all__ = ["Pool", "Model", "PoolError", "PoolFull", "PoolClosed", "DeadlineExceeded", "Quarantined", "TaskHung", "ModelUnavailable"]
-_HOMES = {"Pool": "rankwise.pool.api.pool", "Model": "rankwise.pool.api.model"}  # all others are errors
 
 if not TYPE_CHECKING:  # looked up on first use: a worker needs a part of this package, and starts the sooner
-
-    def __getattr__(name: str) -> Any:
-        if name not in __all__:
-            raise AttributeError(f"module 'rankwise.pool' has no attribute {name!r}")
-        return getattr(importlib.import_module(_HOMES.get(name, "rankwise.pool.errors")), name)
+    _homes = {"rankwise.pool.api.pool": ("Pool",), "rankwise.pool.api.model": ("Model",), "rankwise.pool.errors": __all__[2:]}
+    __getattr__, __dir__ = late_names(__name__, _homes)

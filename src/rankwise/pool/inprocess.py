@@ -164,22 +164,14 @@ class InProcess:
     def stats(self) -> dict[str, Any]:
         """As a pool with workers tells it; nothing waits here, and there are no lanes."""
         lanes = {"inputs_used_bytes": 0, "inputs_bytes": 0}
-        models = {name: self._numbers(name) for name in list(self._specs)}
+        none = {"queued": 0, "running": 0, "max_batch": 1, "batch_cost_s": None}
+        models = {}
+        for name in list(self._specs):
+            model, broken = self._loaded.get(name), self._broken.get(name)
+            size = {"replicas": int(model is not None), "memory_bytes": model.nbytes if model is not None else None}
+            state = {"state": "failed", "finding": str(broken).partition("\n")[0]} if broken else {"state": "ok", "finding": None}
+            models[name] = {**none, **size, **state, **self.counters.of(name).to_dict()}
         return {"pid": os.getpid(), "plan": "in this process", "models": models, "workers": [], "restarts": 0, "lanes": lanes}
-
-    def _numbers(self, name: str) -> dict[str, Any]:
-        model = self._loaded.get(name)
-        return {
-            "queued": 0,
-            "running": 0,
-            "replicas": int(model is not None),
-            "memory_bytes": model.nbytes if model is not None else None,
-            "max_batch": 1,
-            "batch_cost_s": None,
-            "state": "failed" if name in self._broken else "ok",
-            "finding": str(self._broken[name]).partition("\n")[0] if name in self._broken else None,
-            **self.counters.of(name).to_dict(),
-        }
 
     def has_open_tasks(self) -> bool:
         """None that anybody could wait for: each is over when `submit` returns."""

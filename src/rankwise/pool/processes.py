@@ -9,14 +9,13 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
-from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 from rankwise.errors import UsageError
-from rankwise.pool.api.grouped_streams import GroupedStream, PoolCalls
+from rankwise.pool.api.grouped_streams import GroupedStream
 from rankwise.pool.api.model import Model, parse_bytes
 from rankwise.pool.backend import PoolOptions, Requests, check_shape, memory_limits, plan_workers, states_of, this_machine
-from rankwise.pool.errors import pool_closed, pool_full
+from rankwise.pool.errors import pool_closed
 from rankwise.pool.memory.encoding import NUMPY, EncodedInputs
 from rankwise.pool.memory.requests import InputEncoder, rows_and_key
 from rankwise.pool.schedule.pool_state import PoolState, Settings, hand_over
@@ -24,7 +23,7 @@ from rankwise.pool.schedule.state import ModelState, Plan, TaskQueue, WorkerStat
 from rankwise.pool.schedule.tasks import Chunk, Task, TaskFuture, cut_up
 from rankwise.pool.transport.answers import Answers
 from rankwise.pool.transport.listener import Listener
-from rankwise.pool.transport.sender import FastPath, Sender, placed_specs
+from rankwise.pool.transport.sender import FastPath, Sender, placed
 from rankwise.pool.workers.supervisor import Lifecycle, Supervisor
 
 log = logging.getLogger("rankwise.pool")
@@ -51,7 +50,6 @@ def staffed(
     seed: int,
     gpus: tuple[str, ...],
 ) -> Processes:
-    """Workers for these models, by this plan."""
     lanes = parse_bytes(options.lane_bytes) if options.lane_bytes is not None else memory_bytes // _LANE_SHARE
     budgets = memory_limits(options.memory, {seat.device for seat in plan.seats})
     output_bytes = max(64 << 20, lanes // (2 * len(plan.seats)))
@@ -68,9 +66,9 @@ class Processes:
         self.state = state = PoolState(list(models.values()), settings)
         self._lock, self._scheduler, self.arena, self.counters = state.lock, state.scheduler, state.arena, state.counters
         self.withdraw, self.forget, self.has_open_tasks, self.stats = state.withdraw, state.forget, state.has_open_tasks, state.snapshot
-        self._encoder = InputEncoder(state.arena, state.input_bytes)
-        self.no_room = self._encoder.no_room
-        places = placed_specs(specs, state.arena)  # may refuse, so it comes before anything is opened
+        self.encoder = InputEncoder(state.arena, state.input_bytes)
+        self.no_room = self.encoder.no_room
+        places = {number: placed(spec, state.arena) for number, spec in specs.items()}  # may refuse, so it comes before anything is opened
         self._listener = Listener(self)
         self.help, self.read_in = self._listener.help, self._listener.read_in
         self._sender = Sender(state, places, self._listener.expect)
@@ -103,7 +101,7 @@ class Processes:
     # ---- for callers, from any thread
 
     def submit(self, model: ModelState, inputs: tuple[Any, ...], deadline_s: float | None, priority: int, seed: int | None) -> Future[Any]:
-        return self.submit_encoded(model, self._encoder.encode(model.name, inputs), deadline_s, priority, seed=seed)
+        return self.submit_encoded(model, self.encoder.encode(model.name, inputs), deadline_s, priority, seed=seed)
 
     def submit_encoded(
         self,
@@ -139,21 +137,12 @@ class Processes:
     def stream(
         self, requests: Requests, window: int | None, deadline_s: float | None, priority: int, seed: int | None, length: int
     ) -> Iterator[Any]:
-        submit = partial(self.submit_encoded, priority=priority) if priority else self.submit_encoded
+        return GroupedStream(self, window, deadline_s, priority, seed, length).results(requests)
 
-        def new_chunk(model: ModelState, kind: tuple[Any, ...]) -> Chunk:
-            chunk = Chunk(model, kind, self)
-            chunk.priority = priority
-            return chunk
-
-        def submit_chunk(chunk: Chunk) -> Future[Any]:
-            chunk.submitted = time.monotonic()
-            self._queue(chunk)
-            return chunk
-
-        encoder, workers = self._encoder, len(self.plan.seats)
-        calls = PoolCalls(encoder.encode, encoder.gather, submit, new_chunk, submit_chunk, self.state.abandon, self.has_open_tasks, workers)
-        return GroupedStream(calls, window, deadline_s, seed, length).results(requests)
+    def submit_chunk(self, chunk: Chunk) -> Future[Any]:
+        chunk.submitted = time.monotonic()
+        self._queue(chunk)
+        return chunk
 
     def load(self, model: ModelState) -> Future[None]:
         """The future is settled when the model is loaded, or cannot be. One that could not be built before is tried again."""
@@ -164,7 +153,8 @@ class Processes:
             if model.broken is not None:
                 model.broken, model.build_failures, model.not_before = None, 0, 0.0
             model.awaiting_load.append(future)
-            self.state.tell_loaded(model)
+            if self._scheduler.is_loaded(model):
+                self.state.tell_loaded(model)
             self._plan(time.monotonic())
         self.state.settle()
         return future
@@ -214,21 +204,8 @@ class Processes:
         return array
 
     def close(self, cancel: bool, timeout: float | None) -> None:
-        """Take no new tasks; wait for the tasks that are there, or cancel the waiting ones; then end everything."""
-        state, end = self.state, None if timeout is None else time.monotonic() + timeout
-        with self._lock:
-            state.is_closing = True
-            if cancel:
-                state.take_back_chunks()
-                state.fail_waiting()
-        state.settle()
-        with self._lock:
-            while state.is_any_open() and not state.is_closed and (end is None or time.monotonic() < end):
-                state.all_done.wait(0.05)
-            state.is_closed = True
-            state.fail_waiting()
-            state.fail_running(pool_closed())
-        state.settle()
+        """Finish what was submitted, or cancel what waits; then end everything."""
+        self.state.close(cancel, timeout)
         self._listener.wake()
         self._listener.join()
 
@@ -263,7 +240,7 @@ class Processes:
             model: ModelState = task.model
             queue: TaskQueue = model.queue
             if state.is_closing or model.broken is not None or queue.waiting - queue.extra >= state.settings.max_queue:
-                self._refuse(task)
+                state.refuse(task)
             if task.parts:
                 state.divided.add(task)
                 for part in task.parts:
@@ -284,16 +261,6 @@ class Processes:
                     break
         state.settle()
 
-    def _refuse(self, task: Task) -> NoReturn:
-        model: ModelState = task.model
-        self.state.refused(task)
-        if self.state.is_closing:
-            raise pool_closed()
-        if model.broken is not None:
-            raise model.broken
-        self.counters.of(model.name).rejected += 1
-        raise pool_full(model.name, model.queue.waiting, "tasks")
-
     def _added(self, name: str, model: Model, is_current: bool) -> ModelState:
         state = states_of({name: model}, self._gpus, next(self._numbers))[name]
         state.is_current = is_current
@@ -302,7 +269,7 @@ class Processes:
         with self._lock:
             if self.state.is_closing:
                 raise pool_closed()
-            self._sender.add(state.number, spec)
+            self._sender.specs[state.number] = placed(spec, self.arena)
             self.state.add_model(state)
         return state
 
@@ -347,7 +314,6 @@ class Processes:
         self.state.settle()
 
     def go_on(self, now: float) -> None:
-        """A worker has time again."""
         with self._lock:
             self._plan_waiting(now)
         self.state.settle()
@@ -365,7 +331,6 @@ class Processes:
         self.state.settle()
 
     def next_moment(self, latest: float) -> float:
-        """When `on_time` has to be called at the latest."""
         with self._lock:
             moments = (latest, self.state.deadlines.next(), self._scheduler.wake_at)
         return min([moment for moment in moments if moment])
@@ -407,7 +372,7 @@ class Processes:
         """Models that are to leave do so, as far as they have nothing to do; removed ones are forgotten then."""
         self._act(self._scheduler.leaving_drops(), now)
         for model in self.state.forget_departed():
-            self._sender.forget(model.number)
+            del self._sender.specs[model.number]
 
 
 def _spec(model: Model, state: ModelState, seed: int) -> bytes:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from rankwise.errors import UsageError
 
@@ -202,14 +202,10 @@ _COUNTERS = {
 }
 
 
-class HasStats(Protocol):
-    def stats(self) -> dict[str, Any]: ...
-
-
 _collectors: weakref.WeakKeyDictionary[Any, PoolCollector] = weakref.WeakKeyDictionary()
 
 
-def register(pool: HasStats, counters: Counters, registry: Any, name: str) -> None:
+def register(pool: Any, counters: Counters, registry: Any, name: str) -> None:
     """All pools of a registry are shown by one collector, because a registry takes each name only once."""
     if registry is None:
         from prometheus_client import REGISTRY as registry
@@ -225,9 +221,9 @@ class PoolCollector:
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
-        self._pools: weakref.WeakKeyDictionary[HasStats, tuple[str, Counters]] = weakref.WeakKeyDictionary()
+        self._pools: weakref.WeakKeyDictionary[Any, tuple[str, Counters]] = weakref.WeakKeyDictionary()
 
-    def add(self, pool: HasStats, counters: Counters, name: str) -> None:
+    def add(self, pool: Any, counters: Counters, name: str) -> None:
         others = {known for other, (known, _) in self._pools.items() if other is not pool}
         if name in others:
             raise UsageError(f"there is a pool called {name!r} in this registry already", next=("give each pool a name of its own",))
@@ -252,19 +248,15 @@ class PoolCollector:
                 counter.add_metric([pool, model], numbers[name])
             yield counter
         latency = HistogramMetricFamily("rankwise_pool_latency_seconds", "from submit to result", labels=["pool", "model"])
+        edges = [*[f"{edge:g}" for edge in EDGES], "+Inf"]
         for pool, _, counters in shown:
             for model, counted in list(counters.models.items()):
-                latency.add_metric([pool, model], _buckets(counted.latency), counted.latency.sum_s)
+                latency.add_metric([pool, model], list(zip(edges, map(float, counted.latency.up_to_edges()))), counted.latency.sum_s)
         yield latency
         restarts = CounterMetricFamily("rankwise_pool_restarts", "workers that were replaced", labels=["pool"])
         for pool, now, _ in shown:
             restarts.add_metric([pool], now["restarts"])
         yield restarts
-
-
-def _buckets(latency: Histogram) -> list[tuple[str, float]]:
-    edges = [*[f"{edge:g}" for edge in EDGES], "+Inf"]
-    return [(edge, float(count)) for edge, count in zip(edges, latency.up_to_edges())]
 
 
 _PREFIX = "rankwise-pool-"

@@ -6,8 +6,9 @@ Reading order: `session`, `plan` (who gets which sample), `loader`, `windows` (w
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from rankwise.late import late_names
 
 if TYPE_CHECKING:  # as in `rankwise/__init__.py`: at run time each is looked up on first use, below
     from rankwise.train.checkpoints import Checkpoints
@@ -17,28 +18,18 @@ if TYPE_CHECKING:  # as in `rankwise/__init__.py`: at run time each is looked up
     from rankwise.train.step import Step, sharded_optimizer
     from rankwise.train.wrapping import unwrap, wrap
 
-# name: the module it lives in; what torch needs for `Checkpoints` takes a rank that only asks for a session longer than torch itself
-_HOMES = {
-    "Checkpoints": "checkpoints",
-    "Loader": "loader",
-    "Means": "metrics",
-    "Predictions": "metrics",
-    "Step": "step",
-    "rank_zero": "group",
-    "sharded_optimizer": "step",
-    "unwrap": "wrapping",
-    "wrap": "wrapping",
-}
 __all__ = ["Checkpoints", "Loader", "Means", "Predictions", "Step", "rank_zero", "sharded_optimizer", "unwrap", "wrap"]
 
 
 if not TYPE_CHECKING:  # a checker would take every name to be there
-
-    def __getattr__(name: str) -> Any:
-        if name not in _HOMES:
-            raise AttributeError(f"module 'rankwise.train' has no attribute {name!r}")
-        return getattr(importlib.import_module(f"rankwise.train.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+    __getattr__, __dir__ = late_names(
+        __name__,
+        {
+            "rankwise.train.checkpoints": ("Checkpoints",),  # what it needs of torch takes a rank longer than torch itself
+            "rankwise.train.group": ("rank_zero",),
+            "rankwise.train.loader": ("Loader",),
+            "rankwise.train.metrics": ("Means", "Predictions"),
+            "rankwise.train.step": ("Step", "sharded_optimizer"),
+            "rankwise.train.wrapping": ("unwrap", "wrap"),
+        },
+    )

@@ -14,8 +14,8 @@ from rankwise.pool.backend import Machine, plan_workers
 from rankwise.pool.errors import Death, is_quarantined
 from rankwise.pool.memory.requests import cut, cut_value, join_nodes, rows_and_key
 from rankwise.pool.memory.shared_memory import PAGE, FreeRanges, Segment, rounded
-from rankwise.pool.schedule.scheduler import Forming, Resident, Scheduler, evictions, wait_until
-from rankwise.pool.schedule.state import CostModel, Deadlines, Drop, Load, ModelState, Run, Seat, TaskQueue, WorkerState
+from rankwise.pool.schedule.scheduler import Scheduler, evictions, wait_until
+from rankwise.pool.schedule.state import CostModel, Deadlines, Drop, Holding, Load, ModelState, Run, Seat, TaskQueue, WorkerState
 from rankwise.pool.schedule.tasks import Task
 from rankwise.pool.stats import EDGES, Histogram
 from rankwise.pool.transport.connection import SIZE, StatusPage
@@ -59,18 +59,28 @@ def test_the_cost_of_a_batch_is_learned(a: float, b: float) -> None:
 
 
 def test_waiting_for_more_rows_only_where_it_pays() -> None:
-    now, fit = 10.0, (0.001, 0.010)
-    assert wait_until(Forming(1, 8, now), fit, 0.001, 0.002) == pytest.approx(now + 0.002)  # rows come quickly, a batch is dear
-    assert wait_until(Forming(1, 8, now), fit, 0.050, 0.002) == now  # the next row is far away
-    assert wait_until(Forming(8, 8, now), fit, 0.001, 0.002) == now  # full
-    assert wait_until(Forming(1, 8, now), None, None, 0.002) == now  # nothing known yet
-    assert wait_until(Forming(1, 8, now, deadline=now + 0.019), fit, 0.001, 0.1) == pytest.approx(now + 0.001)  # never past a deadline
+    now = 10.0
+
+    def until(rows: int, gap_s: float | None, delay_s: float = 0.002, deadline: float | None = None) -> float:
+        """Of a batch that costs 1 ms for each row and 10 ms besides."""
+        model = state(1, max_batch=8, max_delay_s=delay_s)
+        for known in (1, 2, 8) if gap_s is not None else ():
+            model.cost.add(known, 0.001 * known + 0.010)
+        model.arrivals._gap_s = gap_s
+        return wait_until(rows, model, now, deadline, now)
+
+    assert until(1, 0.001) == pytest.approx(now + 0.002)  # rows come quickly, a batch is dear
+    assert until(1, 0.050) == now  # the next row is far away
+    assert until(8, 0.001) == now  # full
+    assert until(1, None) == now  # nothing known yet
+    assert until(1, 0.001, 0.1, deadline=now + 0.019) == pytest.approx(now + 0.001)  # never past a deadline
 
 
 def test_the_least_recently_used_leaves_but_never_one_in_use() -> None:
-    old = Resident(1, 1, 40, last_used=1.0, in_use=False)
-    new = Resident(1, 2, 40, last_used=5.0, in_use=False)
-    busy = Resident(2, 3, 40, last_used=0.0, in_use=True)
+    old, new, busy = (
+        Holding(state(i), WorkerState(1, "cpu"), 40, is_loading=False, last_used=last_used, orders=orders)
+        for i, last_used, orders in ((1, 1.0, 0), (2, 5.0, 0), (3, 0.0, 1))
+    )
 
     assert evictions([old, new], 10, None) == []
     assert evictions([old, new], 20, 100) == []
@@ -406,7 +416,7 @@ def test_deadlines_keep_nothing_that_is_over() -> None:
     gone = weakref.ref(kept.pop(7))
     del task
 
-    assert gone() is None and len(deadlines) < 200
+    assert gone() is None and len(deadlines._heap) < 200
     assert deadlines.next() == 1000.0 - 907
     assert [task for task in deadlines.passed(500.0) if not task.is_over] == [kept[i - 1] for i in (907, 807, 707, 607, 507)]
 

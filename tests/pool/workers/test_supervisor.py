@@ -41,9 +41,6 @@ class Page:
     def running(self) -> tuple[int, int]:
         return (self._serials.pop(0) if len(self._serials) > 1 else self._serials[0]), 0
 
-    def recall(self, serial: int) -> None:
-        self.recalled = serial
-
 
 @pytest.mark.parametrize(("serials", "again"), [((1,), 2), ((1, 1, 2), 2), ((1, 2), 1), ((3,), 0), ((0,), 0)])
 def test_nothing_is_left_with_a_worker_that_will_not_begin_it(serials: tuple[int, ...], again: int) -> None:
@@ -52,10 +49,10 @@ def test_nothing_is_left_with_a_worker_that_will_not_begin_it(serials: tuple[int
     page: Any = Page(*serials)
     busy, idle = (WorkerState(number, "cpu", is_ready=True, handle=SimpleNamespace(page=page)) for number in (1, 2))
     made.workers = {1: busy, 2: idle}
-    busy.holds[1] = Holding(model, 10, is_loading=False)
+    busy.holds[1] = Holding(model, busy, 10, is_loading=False)
     tasks = [Task(model, (("=", 1), 1, (), True), 0.0) for _ in range(3)]
     for task in tasks:
-        made._order(busy, model, [task], 0.001)
+        made.begin(busy, model, [task], 0.001, made.next_serial())
 
     Supervisor(SimpleNamespace(lock=threading.Lock(), scheduler=made), SimpleNamespace())._recall(busy)  # type: ignore[arg-type]
 

@@ -25,8 +25,6 @@ Key = str | int | bytes
 
 
 class PoolLike(Protocol):
-    """What an ensemble, a split or a router needs of the pool."""
-
     @property
     def models(self) -> tuple[str, ...]: ...
     def submit(
@@ -219,39 +217,27 @@ def _map(pool: PoolLike, submit: Callable[..., Future[Any]], inputs: Iterable[An
 Merge = Callable[[list[Any]], Any]
 
 
-def mean(outputs: list[Any]) -> Any:
-    """Of tensors, arrays and numbers; what is neither (None, a name) has to be the same in all. Floating point keeps its type, whatever it
-    is computed in; integers and booleans become floating point."""
-    return _merged(outputs, _mean)
-
-
-def vote(outputs: list[Any]) -> Any:
-    """The class most models are for: of labels (integers, booleans, words), or of scores, whose largest counts. Where it is a draw, the
-    lowest label."""
-    return _merged(outputs, _vote)
-
-
-MERGES: dict[str, Merge] = {"mean": mean, "vote": vote}
-
-
-def _merged(outputs: list[Any], merge: Merge) -> Any:
+def _each(outputs: list[Any], merge: Merge) -> Any:
+    """Containers of the same kind, merged item by item."""
     first = outputs[0]
-    if items_of(first) is None:
-        return merge(outputs)
     _check_same(outputs, lambda output: type(output) is type(first) and len(output) == len(first))
     if isinstance(first, dict):
         _check_same(outputs, lambda output: is_same(set(output), set(first)))
         columns = [[output[key] for output in outputs] for key in first]
     else:
         columns = [list(column) for column in zip(*outputs)]
-    items = [_merged(column, merge) for column in columns]
+    items = [merge(column) for column in columns]
     try:
         return like(first, items)
     except Uneven:
         raise _do_not_fit(f"a {type(first).__name__} cannot be made with other items in it") from None
 
 
-def _mean(outputs: list[Any]) -> Any:
+def mean(outputs: list[Any]) -> Any:
+    """Of tensors, arrays and numbers; what is neither (None, a name) has to be the same in all. Floating point keeps its type, whatever it
+    is computed in; integers and booleans become floating point."""
+    if items_of(outputs[0]) is not None:
+        return _each(outputs, mean)
     torch, first = torch_module(), outputs[0]
     if torch is not None and isinstance(first, torch.Tensor):
         _check_shapes(outputs)
@@ -270,7 +256,11 @@ def _mean(outputs: list[Any]) -> Any:
     return first
 
 
-def _vote(outputs: list[Any]) -> Any:
+def vote(outputs: list[Any]) -> Any:
+    """The class most models are for: of labels (integers, booleans, words), or of scores, whose largest counts. Where it is a draw, the
+    lowest label."""
+    if items_of(outputs[0]) is not None:
+        return _each(outputs, vote)
     _check_shapes(outputs)
     labels = np.sort(np.stack([_labels(output) for output in outputs]), axis=0)
     votes = np.stack([(labels == own).sum(0) for own in labels])
@@ -279,6 +269,9 @@ def _vote(outputs: list[Any]) -> Any:
     if torch is not None and isinstance(outputs[0], torch.Tensor):
         return torch.from_numpy(np.asarray(winners))
     return winners if isinstance(outputs[0], np.ndarray) else winners.item()
+
+
+MERGES: dict[str, Merge] = {"mean": mean, "vote": vote}
 
 
 def _labels(output: Any) -> np.ndarray[Any, Any]:

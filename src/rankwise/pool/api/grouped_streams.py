@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from rankwise.pool.api.streams import Postponed, Stream
 from rankwise.pool.errors import PoolClosed
 from rankwise.pool.memory.encoding import INLINE_BYTES, NUMPY, EncodedInputs, has_rows
-from rankwise.pool.memory.requests import GatheredRows, cut_value, is_one_array, plain_array, split
-from rankwise.pool.schedule.state import ModelState, seed_of
-from rankwise.pool.schedule.tasks import Chunk
+from rankwise.pool.memory.requests import GatheredRows, InputEncoder, cut_value, is_one_array, plain_array, split
+from rankwise.pool.schedule.pool_state import PoolState
+from rankwise.pool.schedule.state import ModelState, Plan, seed_of
+from rankwise.pool.schedule.tasks import Chunk, TaskOwner
 
 _MOST, _MOST_FUTURES = 8192, 512  # requests under way, and futures for them, where the caller did not say
 _FIRST, _LARGEST = 8, 256  # requests of a bunch or chunk: few at first, so that the workers have something to do soon
@@ -60,7 +60,6 @@ class Bunch:
 
     @property
     def count(self) -> int:
-        """Its requests."""
         return len(self.edges) - 1
 
     @property
@@ -91,7 +90,6 @@ class Bunch:
         return self._has_failed or self.model.unbatched is not None
 
     def value(self, i: int) -> Any:
-        """Of its i-th request."""
         return self._arrays[i] if self._arrays is not None else cut_value(self._value, self.edges[i], self.edges[i + 1])
 
 
@@ -99,26 +97,27 @@ _GROUPS = (Bunch, Chunk)
 Filling = tuple[Chunk, np.dtype[Any], tuple[int, ...], int, int]  # type and shape of its arrays, the bytes of each, and how many it takes
 
 
-@dataclass(frozen=True)
-class PoolCalls:
+class StreamPool(TaskOwner, Protocol):
     """What a stream needs of the pool."""
 
-    encode: Callable[[str, Sequence[Any]], EncodedInputs]
-    gather: Callable[[Any, int], GatheredRows | None]
-    submit: Callable[..., Future[Any]]
-    new_chunk: Callable[[ModelState, tuple[Any, ...]], Chunk]
-    submit_chunk: Callable[[Chunk], Future[Any]]
-    abandon: Callable[[Chunk], Any]
-    has_open_tasks: Callable[[], bool]
-    workers: int
+    encoder: InputEncoder
+    state: PoolState
+    plan: Plan
+
+    def submit_encoded(self, model: ModelState, encoded: EncodedInputs, *options: Any, **named: Any) -> Future[Any]: ...
+    def submit_chunk(self, chunk: Chunk) -> Future[Any]: ...
 
 
 class GroupedStream(Stream):
     """A stream of models and their inputs; without a window of the caller's, as many groups are under way as keep the workers busy."""
 
-    def __init__(self, calls: PoolCalls, window: int | None, deadline_s: float | None, seed: int | None, length: int) -> None:
-        super().__init__(calls.submit, calls.has_open_tasks, window or _MOST)
-        self._calls, self._deadline_s, self._most_futures = calls, deadline_s, window or _MOST_FUTURES
+    def __init__(
+        self, pool: StreamPool, window: int | None, deadline_s: float | None, priority: int, seed: int | None, length: int
+    ) -> None:
+        submit = partial(pool.submit_encoded, priority=priority) if priority else pool.submit_encoded
+        super().__init__(submit, pool.state.has_open_tasks, window or _MOST)
+        self._pool, self._encode, self._workers = pool, pool.encoder.encode, len(pool.plan.seats)
+        self._deadline_s, self._priority, self._most_futures = deadline_s, priority, window or _MOST_FUTURES
         self._num_futures = 0  # of the entries that wait
         self._bunches: dict[Any, Bunch] = {}  # that are not sent yet
         self._chunks: dict[Any, Chunk] = {}  # the same
@@ -144,7 +143,7 @@ class GroupedStream(Stream):
             try:
                 if model.max_batch > 1 and len(inputs) == 1 and self._is_gathered(model, inputs[0]):
                     return
-                encoded = self._calls.encode(model.name, inputs)
+                encoded = self._encode(model.name, inputs)
                 if (self._is_chunked if model.max_batch == 1 else self._is_bunched)(model, encoded):
                     return
             except Exception:  # it is met again when the request is sent by itself, and becomes its result
@@ -171,8 +170,8 @@ class GroupedStream(Stream):
         left = [encoded] if encoded is not None else []
 
         def send() -> Future[Any]:
-            own = left.pop() if left else self._calls.encode(model.name, inputs)
-            return self._calls.submit(model, own, self._deadline_s, is_lazy=is_lazy, seed=seed)
+            own = left.pop() if left else self._encode(model.name, inputs)
+            return self._submit(model, own, self._deadline_s, is_lazy=is_lazy, seed=seed)
 
         return send
 
@@ -190,7 +189,20 @@ class GroupedStream(Stream):
         tag, dtype, shape, data = node[1][0]
         if not shape or not 0 < shape[0] < model.max_batch:
             return False
-        self._bunch(model, (model.number, tag, dtype, shape[1:], to_tensor), shape[0], data)
+        kind, rows = (model.number, tag, dtype, shape[1:], to_tensor), shape[0]
+        bunch = self._bunches.get(kind)
+        if bunch is not None and (
+            bunch.gathered is not None or bunch.rows + rows > model.max_batch or bunch.size + len(data) > 4 * INLINE_BYTES
+        ):
+            self._send_bunch(bunch)
+            bunch = None
+        if bunch is None:
+            bunch = self._bunches[kind] = Bunch(model, kind)
+            self._num_futures += 1
+        self._waiting.append(bunch)
+        bunch.add(rows, data)
+        if bunch.count >= self._limit:
+            self._send_full(bunch)
         return True
 
     def _is_gathered(self, model: ModelState, value: Any) -> bool:
@@ -208,7 +220,7 @@ class GroupedStream(Stream):
             if bunch is not None:
                 self._send_bunch(bunch)
             most = min(model.max_batch, self._limit * shape[0], _GATHERED_BYTES * shape[0] // array.nbytes)
-            gathered = self._calls.gather(array, most) if most >= 2 * shape[0] else None
+            gathered = self._pool.encoder.gather(array, most) if most >= 2 * shape[0] else None
             if gathered is None:
                 return False
             bunch = self._bunches[kind] = Bunch(model, kind, gathered)
@@ -227,7 +239,7 @@ class GroupedStream(Stream):
             return 1
         most = min(self._limit, int(_CHUNK_S / max(model.order_s, 1e-6)), int(_CHUNK_BYTES / max(model.result_bytes or 0.0, 1.0)))
         left = min(self._most, self._length - self._taken if self._length else self._most)
-        most = min(most, left // (2 * self._calls.workers), _UNSENT // max(len(self._chunks), 1))
+        most = min(most, left // (2 * self._workers), _UNSENT // max(len(self._chunks), 1))
         if most > 1:
             self._chunk_sizes[model.number] = most
         return most
@@ -247,7 +259,8 @@ class GroupedStream(Stream):
             self._send_chunk(chunk)
             chunk = None
         if chunk is None:
-            chunk = self._chunks[kind] = self._calls.new_chunk(model, kind)
+            chunk = self._chunks[kind] = Chunk(model, kind, self._pool)
+            chunk.priority = self._priority
             self._num_futures += 1
         self._waiting.append(chunk)
         chunk.add(data, size, slots)
@@ -256,21 +269,6 @@ class GroupedStream(Stream):
         elif kind[1] == "N":
             self._filling[model.number] = chunk, NUMPY[kind[2]], kind[3], size, min(most, _CHUNK_BYTES // max(size, 1))
         return True
-
-    def _bunch(self, model: ModelState, kind: tuple[Any, ...], rows: int, data: bytes) -> None:
-        bunch = self._bunches.get(kind)
-        if bunch is not None and (
-            bunch.gathered is not None or bunch.rows + rows > model.max_batch or bunch.size + len(data) > 4 * INLINE_BYTES
-        ):
-            self._send_bunch(bunch)
-            bunch = None
-        if bunch is None:
-            bunch = self._bunches[kind] = Bunch(model, kind)
-            self._num_futures += 1
-        self._waiting.append(bunch)
-        bunch.add(rows, data)
-        if bunch.count >= self._limit:
-            self._send_full(bunch)
 
     def _send_full(self, group: Bunch | Chunk) -> None:
         self._send_bunch(group) if type(group) is Bunch else self._send_chunk(group)  # type: ignore[arg-type]
@@ -284,16 +282,16 @@ class GroupedStream(Stream):
 
     def _send_bunch(self, bunch: Bunch) -> None:
         del self._bunches[bunch.kind]
-        bunch.future = self._patiently(lambda: self._calls.submit(bunch.model, bunch.encoded(), is_lazy=True))
+        bunch.future = self._patiently(lambda: self._submit(bunch.model, bunch.encoded(), is_lazy=True))
 
     def _send_chunk(self, chunk: Chunk) -> None:
         self._chunk_sizes.clear()
         self._filling.clear()
         self._tried.add(chunk.model.number)
-        sent = self._patiently(lambda: self._calls.submit_chunk(chunk))
+        sent = self._patiently(lambda: self._pool.submit_chunk(chunk))
         del self._chunks[chunk.kind]  # not before: no thread may wait for a chunk that is not sent
         if sent is not chunk:  # the pool is closed, say: that is what became of each request
-            self._calls.abandon(chunk)
+            self._pool.state.abandon(chunk)
             chunk.fail_all(sent.exception())
 
     def _next(self) -> Iterator[Any]:
@@ -306,7 +304,9 @@ class GroupedStream(Stream):
         """Results up to the first that is not here: each entry in line stands for the next result of its group."""
         waiting, group = self._waiting, self._waiting[0]
         if not group.is_here:
-            self._wait_for(group)
+            if not self._is_group_done(group):
+                self._send_all()  # while we wait, the workers have all there is
+            group.wait()
         while True:
             waiting.popleft()
             place = group.fetched
@@ -325,12 +325,7 @@ class GroupedStream(Stream):
                 return
 
     def _send_one(self, bunch: Bunch, place: int) -> Future[Any]:
-        return self._calls.submit(bunch.model, bunch.encoded(place, place + 1))
-
-    def _wait_for(self, group: Bunch | Chunk) -> None:
-        if not self._is_group_done(group):
-            self._send_all()  # while we wait, the workers have all there is
-        group.wait()
+        return self._submit(bunch.model, bunch.encoded(place, place + 1))
 
     def _is_group_done(self, group: Bunch | Chunk) -> bool:
         future = group if type(group) is Chunk else group.future  # type: ignore[union-attr]
@@ -343,14 +338,12 @@ class GroupedStream(Stream):
     def _futures(self) -> list[Future[Any]]:
         heads = [head for head in dict.fromkeys(self._waiting) if type(head) is not Postponed]
         futures = [head.future if type(head) is Bunch else head for head in heads]
-        return [future for future in futures if future is not None and not self._is_unsent(future)]
-
-    def _is_unsent(self, future: Future[Any]) -> bool:
-        return type(future) is Chunk and self._chunks.get(future.kind) is future
+        unsent = set(self._chunks.values())
+        return [future for future in futures if future is not None and future not in unsent]
 
     def _cancel(self) -> None:
         for future in [*self._futures(), *self._chunks.values()]:
             if type(future) is Chunk:
-                self._calls.abandon(future)
+                self._pool.state.abandon(future)
             else:
                 future.cancel()

@@ -221,8 +221,8 @@ def become_like_the_caller(spec: dict[str, Any]) -> None:
         os.chdir(spec["cwd"])
     if spec["main"]:
         become(spec["main"])
-    elif spec["script"]:
-        become_when_asked(spec["script"])
+    elif spec["script"] and not _script_run:  # most pools never need it: it runs when an input names something of it
+        sys.modules["__main__"] = sys.modules["__mp_main__"] = _Unread(spec["script"])
 
 
 def become(path: str) -> None:
@@ -248,12 +248,6 @@ def become(path: str) -> None:
 def is_importing_script() -> bool:
     """While it is, a new Pool would be one that a script without a main guard is about to start."""
     return _is_importing
-
-
-def become_when_asked(path: str) -> None:
-    """Most pools never need the script: it runs when an input names something of it."""
-    if not _script_run:
-        sys.modules["__main__"] = sys.modules["__mp_main__"] = _Unread(path)
 
 
 class _Unread(types.ModuleType):

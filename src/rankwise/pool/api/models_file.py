@@ -71,8 +71,8 @@ def read_models(path: str | Path) -> ModelsFile:
     if not models:
         raise UsageError(f"{path} names no models", next=(f"begin with:\n{_EXAMPLE}",))
     tables = {name: _table(str(path), said, f"models.{name}") for name, said in models.items()}
-    entries = [entry for name, said in tables.items() if not is_virtual(said) for entry in _entries(path, name, said)]
-    virtual = [_virtual(path, name, said) for name, said in tables.items() if is_virtual(said)]
+    entries = [entry for name, said in tables.items() if not _is_virtual(said) for entry in _entries(path, name, said)]
+    virtual = [_virtual(path, name, said) for name, said in tables.items() if _is_virtual(said)]
     _check_named(str(path), entries, virtual)
     pool = _table(str(path), data.get("pool", {}), "pool")
     _check_keys(f"{path}: [pool]", pool, _OF_POOL)
@@ -84,12 +84,9 @@ def read_folder(folder: str | Path) -> ModelsFile:
     folder = Path(folder)
     entries = []
     for path in sorted(folder.glob("*/*/model.pt2")) + sorted(folder.glob("*/*/model.toml")):
-        name, version = path.parts[-3:-1]
-        check_name(str(path), name)
         said = {"program": path.name} if path.suffix == ".pt2" else _toml(path)
-        _check_keys(str(path), said, {*_OF_MODEL, *_OF_ENTRY})
-        _check_kinds(str(path), said)
-        entries.append(_entry(path.parent, str(path), name, version, f"{name}:{version}", said))
+        name, version = path.parts[-3:-1]
+        entries.append(_entry(path.parent, str(path), name, version, f"{name}:{version}", _checked(str(path), name, said)))
     places = [(entry.name, entry.version) for entry in entries]
     if twice := next((place for place in places if places.count(place) > 1), ()):
         raise UsageError(f"{folder}: there are a model.pt2 and a model.toml for {':'.join(twice)}; only one of them can be the model")
@@ -118,22 +115,23 @@ def _toml(path: Path) -> dict[str, Any]:
 def _entries(path: Path, name: str, said: Any) -> list[Entry]:
     """One, or one per version; what a version does not say is as the model says it."""
     where = f"{path}: [models.{name}]"
-    check_name(where, name)
-    _check_keys(where, said, {*_OF_MODEL, *_OF_ENTRY, "versions"})
-    _check_kinds(where, said)
-    versions = said.get("versions", {})
-    common = {key: value for key, value in said.items() if key != "versions"}
+    common = _checked(where, name, said, {"versions"})
+    versions = common.pop("versions", {})
     if not versions:
         return [_entry(path.parent, where, name, "1", name, common)]
     found = []
     for version, own in versions.items():
-        where_own = f"{path}: [models.{name}.versions.{version}]"
-        own = _table(str(path), own, f"models.{name}.versions.{version}")
-        check_name(where_own, version)
-        _check_keys(where_own, own, {*_OF_MODEL, *_OF_ENTRY})
-        _check_kinds(where_own, own)
-        found.append(_entry(path.parent, where_own, name, version, f"{name}:{version}", {**common, **own}))
+        where = f"{path}: [models.{name}.versions.{version}]"
+        own = _checked(where, version, _table(str(path), own, f"models.{name}.versions.{version}"))
+        found.append(_entry(path.parent, where, name, version, f"{name}:{version}", {**common, **own}))
     return found
+
+
+def _checked(where: str, name: str, said: Mapping[str, Any], more: Iterable[str] = ()) -> dict[str, Any]:
+    """What was said of a model, or of a version of it, once its name, its keys and the kinds of their values are right."""
+    check_name(where, name)
+    _check_keys(where, said, {*_OF_MODEL, *_OF_ENTRY, *more})
+    return dict(said)
 
 
 def _entry(folder: Path, where: str, name: str, version: str, key: str, said: Mapping[str, Any]) -> Entry:
@@ -167,18 +165,19 @@ def _entry(folder: Path, where: str, name: str, version: str, key: str, said: Ma
 def _virtual(path: Path, name: str, said: Mapping[str, Any]) -> VirtualModel:
     where = f"{path}: [models.{name}]"
     check_name(where, name)
-    _check_keys(where, said, OF_VIRTUAL)
-    _check_kinds(where, said)
+    _check_keys(where, said, {"split", "ensemble", "combine", "inputs", "outputs", "shadow"})
     inputs, outputs = (_specs(where, what, said.get(what, [])) for what in ("inputs", "outputs"))
-    return VirtualModel(name, *read_targets(where, said), inputs, outputs, said.get("shadow", ""))
+    return VirtualModel(name, *_read_targets(where, said), inputs, outputs, said.get("shadow", ""))
 
 
 def _check_named(where: str, entries: Iterable[Entry], virtual: Iterable[VirtualModel]) -> None:
-    """What models name, others and each other, has to be there."""
     _check_apart(where, entries, virtual)
     real = {name for entry in entries for name in (entry.name, f"{entry.name}:{entry.version}")}
     for model in virtual:
-        check_targets(model, real)
+        for name in (*model.targets, *([model.shadow] if model.shadow else [])):
+            if name not in real:
+                there = f"there are {', '.join(sorted(real))}" if real else "there is none; a split or an ensemble is made of others"
+                raise UsageError(f"model {model.name!r} names {name!r}, which is not a model", why=there)
     for entry in entries:
         if entry.shadow and (entry.shadow not in real or entry.shadow.rpartition(":")[0] == entry.name or entry.shadow == entry.name):
             raise UsageError(f"{where}: [models.{entry.name}]: its shadow is {entry.shadow!r}, which is not another model")
@@ -246,12 +245,8 @@ def _check_keys(where: str, said: Mapping[str, Any], known: set[str]) -> None:
             close = difflib.get_close_matches(key, known, 1)
             steps = (f"did you mean {close[0]!r}?",) if close else ()
             raise UsageError(f"{where}: there is no {key!r}", why=f"there are {', '.join(sorted(known))}", next=steps)
-
-
-def _check_kinds(where: str, said: Mapping[str, Any]) -> None:
-    for key, kind in _KINDS.items():
-        if key in said and not isinstance(said[key], kind):
-            raise UsageError(f"{where}: {key} is {said[key]!r}; it must be {_WORDS[kind]}")
+        if key in _KINDS and not isinstance(said[key], _KINDS[key]):
+            raise UsageError(f"{where}: {key} is {said[key]!r}; it must be {_WORDS[_KINDS[key]]}")
 
 
 @dataclass(frozen=True)
@@ -268,21 +263,21 @@ class VirtualModel:
     version: str = "1"
 
 
-OF_VIRTUAL = {"split", "ensemble", "combine", "inputs", "outputs", "shadow"}
-
-
-def is_virtual(said: Mapping[str, Any]) -> bool:
+def _is_virtual(said: Mapping[str, Any]) -> bool:
     return "split" in said or "ensemble" in said
 
 
-def read_targets(where: str, said: Mapping[str, Any]) -> tuple[dict[str, float], str]:
+def _read_targets(where: str, said: Mapping[str, Any]) -> tuple[dict[str, float], str]:
     """The targets, and how their outputs are combined; empty for a split."""
     if "split" in said and "ensemble" in said:
         raise UsageError(f"{where} is a split or an ensemble, not both")
     if "split" in said:
         if "combine" in said:
             raise UsageError(f"{where}: combine belongs to an ensemble; of a split, one model answers")
-        return _weights(where, said["split"]), ""
+        weights, example = said["split"], "split = { champion = 0.9, challenger = 0.1 }"
+        if not isinstance(weights, dict) or not weights:
+            raise UsageError(f"{where}: split is {weights!r}; it must be a table of weights", next=(example,))
+        return checked_weights(f"{where}: ", weights, example), ""
     listed, combine = said["ensemble"], said.get("combine", "mean")
     is_list = isinstance(listed, list) and all(isinstance(name, str) for name in listed)
     if not is_list or len(listed) < 2 or len(set(listed)) < len(listed):
@@ -290,21 +285,6 @@ def read_targets(where: str, said: Mapping[str, Any]) -> tuple[dict[str, float],
     if combine not in MERGES:
         raise UsageError(f"{where}: there is no way to combine called {combine!r}", why=f"there are {', '.join(MERGES)}")
     return dict.fromkeys(listed, 1.0), combine
-
-
-def _weights(where: str, said: Any) -> dict[str, float]:
-    example = "split = { champion = 0.9, challenger = 0.1 }"
-    if not isinstance(said, dict) or not said:
-        raise UsageError(f"{where}: split is {said!r}; it must be a table of weights", next=(example,))
-    return checked_weights(f"{where}: ", said, example)
-
-
-def check_targets(virtual: VirtualModel, real: set[str]) -> None:
-    """`real` are the names of models, and NAME:VERSION of each."""
-    for name in (*virtual.targets, *([virtual.shadow] if virtual.shadow else [])):
-        if name not in real:
-            there = f"there are {', '.join(sorted(real))}" if real else "there is none; a split or an ensemble is made of others"
-            raise UsageError(f"model {virtual.name!r} names {name!r}, which is not a model", why=there)
 
 
 # What a model takes and gives, as far as its `.pt2` program or an example input says so: files are read, nothing runs.

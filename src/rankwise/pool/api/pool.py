@@ -67,7 +67,8 @@ class Pool:
         self._backend = start(engine, self._models, options)
         self._states, self._submit, self.plan = self._backend.models, self._backend.submit, self._backend.plan
         _LIVE.add(self)
-        _finish_first()
+        atexit.unregister(_finish_all)  # it comes before all that an engine has imported, and that ends with the interpreter too
+        atexit.register(_finish_all)
 
     def submit(self, model: str, *inputs: Any, deadline_s: float | None = None, priority: int = 0, seed: int | None = None) -> Future[Any]:
         """Run `model(*inputs)` in a worker. Raises PoolFull rather than wait."""
@@ -343,12 +344,6 @@ def _finish_all() -> None:
     finally:
         for pool in list(_LIVE):
             pool.close(cancel=True, timeout=0)
-
-
-def _finish_first() -> None:
-    """Before all that an engine has imported, and that ends with the interpreter too: the tasks need it."""
-    atexit.unregister(_finish_all)
-    atexit.register(_finish_all)
 
 
 def _forget_in_child() -> None:

@@ -171,12 +171,9 @@ def _pack_tensor(tensor: Any, put: Put, torch: Any) -> Node:
     try:  # refuses whatever is not plain memory of this process: gradients, devices, lazy conjugates, sparse and quantized tensors
         array = tensor.numpy()
     except (RuntimeError, TypeError):
-        return _pack_unusual(tensor, put, torch)
-    return ("T", name_of_numpy(array.dtype), array.shape, put(array, tensor))
-
-
-def _pack_unusual(tensor: Any, put: Put, torch: Any) -> Node:
-    name = name_of_torch(tensor.dtype)
+        name = name_of_torch(tensor.dtype)
+    else:
+        return ("T", name_of_numpy(array.dtype), array.shape, put(array, tensor))
     try:
         tensor = tensor.detach().cpu()
     except RuntimeError as error:  # it has no numbers: it is on the device "meta", say
@@ -184,17 +181,10 @@ def _pack_unusual(tensor: Any, put: Put, torch: Any) -> Node:
     if not name or tensor.layout is not torch.strided or tensor.is_nested:
         return _pickled(tensor, put)
     tensor = tensor.resolve_conj().resolve_neg()
-    return ("T", name, tuple(tensor.shape), put(_numpy_view(tensor, name), tensor))
-
-
-def _numpy_view(tensor: Any, name: str) -> np.ndarray[Any, Any]:
-    """The same memory as an array; types numpy does not know as integers of their width."""
-    if name not in TORCH_ONLY:
-        return tensor.numpy()  # type: ignore[no-any-return]
-    carrier = torch_dtype(TORCH_ONLY[name].name)
-    if tensor.dim() == 0:  # view(dtype) to another class of type is fine for the same width, also for 0-d
-        return tensor.reshape(1).view(carrier).reshape(()).numpy()  # type: ignore[no-any-return]
-    return tensor.view(carrier).numpy()  # type: ignore[no-any-return]
+    shape = tuple(tensor.shape)
+    if name in TORCH_ONLY:  # as integers of the same width; a single number has no view of another type
+        tensor = tensor.reshape(shape or (1,)).view(torch_dtype(TORCH_ONLY[name].name)).reshape(shape)
+    return ("T", name, shape, put(tensor.numpy(), tensor))
 
 
 def _pack_container(value: Any, put: Put, depth: int) -> Node:
@@ -246,6 +236,11 @@ def _pickled(value: Any, put: Put) -> Node:
         raise Unsendable(f"{type(value).__name__}: {error}") from error
     array = np.frombuffer(data, np.uint8)
     return ("P", len(array), put(array, array))
+
+
+def each_node(node: Node, act: Callable[[Node], Node]) -> Node:
+    """The same node with `act` applied to everything in it that is no container."""
+    return (*node[:-1], [each_node(item, act) for item in node[-1]]) if node[0] in ("[", "(", "{") else act(node)
 
 
 def described(node: Node) -> str:
@@ -323,19 +318,15 @@ def _has_same_state(a: Any, b: Any) -> bool:
 
 
 def _has_same_items(a: Any, b: Any) -> bool:
-    """Whether each item of one set has an equal item in the other."""
     if all(type(item) in PLAIN for item in a) and all(type(item) in PLAIN for item in b):
         return {exact_bytes(item) for item in a} == {exact_bytes(item) for item in b}
     left = list(b)
-    return all(_is_taken_out(item, left) for item in a)
-
-
-def _is_taken_out(item: Any, left: list[Any]) -> bool:
-    for i, other in enumerate(left):
-        if is_same(item, other):
-            del left[i]
-            return True
-    return False
+    for item in a:
+        found = next((i for i, other in enumerate(left) if is_same(item, other)), None)
+        if found is None:
+            return False
+        del left[found]
+    return True
 
 
 def _listed(item: Any) -> Any:
@@ -343,18 +334,16 @@ def _listed(item: Any) -> Any:
     return list(item) if hasattr(item, "__next__") else item
 
 
-_MADE_IN_C = "n_sequence_fields"  # of tuples such as torch's maximum with its index
-
-
 class Uneven(Exception):
     """Parts that do not make one value, or a container that cannot be made again with other items."""
 
 
 def items_of(value: Any) -> list[Any] | None:
-    """What lies in a list, a tuple of any kind (named ones, torch's own) or a dict of any kind; None for everything else."""
+    """What lies in a list, a tuple of any kind (named ones, and those made in C, such as torch's maximum with its index) or a dict of any
+    kind; None for everything else."""
     if isinstance(value, dict):
         return list(value.values())
-    if type(value) in (list, tuple) or (isinstance(value, tuple) and (_is_named(value) or hasattr(value, _MADE_IN_C))):
+    if type(value) in (list, tuple) or (isinstance(value, tuple) and (hasattr(value, "_make") or hasattr(value, "n_sequence_fields"))):
         return list(value)
     return None
 
@@ -365,7 +354,7 @@ def like(value: Any, items: Iterable[Any]) -> Any:
         return dict(zip(value, items))
     if isinstance(value, dict):
         return _like_dict(value, list(items))
-    return type(value)._make(items) if _is_named(value) else type(value)(items)
+    return type(value)._make(items) if hasattr(value, "_make") else type(value)(items)
 
 
 def _like_dict(value: Any, items: list[Any]) -> Any:
@@ -426,7 +415,3 @@ def has_rows(value: Any, rows: int) -> bool:
     """Whether there are arrays in a result, and each has a row for each row that went in."""
     arrays = [leaf for leaf in leaves(value) if hasattr(leaf, "shape")]
     return bool(arrays) and all(len(array.shape) > 0 and array.shape[0] == rows for array in arrays)
-
-
-def _is_named(value: Any) -> bool:
-    return hasattr(value, "_make")

@@ -10,8 +10,9 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
+from functools import partial
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -23,8 +24,10 @@ from rankwise.pool.memory.encoding import (
     TORCH_ONLY,
     EncodedInputs,
     Node,
+    Put,
     as_array,
     each_leaf,
+    each_node,
     exact_bytes,
     fitted,
     joined,
@@ -65,23 +68,28 @@ class InputEncoder:
         return None if slot is None else GatheredRows(self._arena, slot, (most_rows, *first.shape[1:]), first.dtype)
 
     def _nested(self, model: str, inputs: Sequence[Any]) -> EncodedInputs:
+        try:
+            node, size, slots = self.placed(lambda put: pack(tuple(inputs), put), partial(self._on_lane, model))
+        except Unsendable as error:
+            raise not_sendable(model, error) from error.__cause__
+        return node, size, slots, torch_module() is not None and wants_tensors(inputs)
+
+    def placed(self, make: Callable[[Put], Node], on_lane: Callable[[np.ndarray[Any, Any]], Slot]) -> tuple[Node, int, list[Slot]]:
+        """The node that `make` makes, with its large arrays put on the lane by `on_lane`; its size, and what it holds there."""
         slots: list[Slot] = []
 
         def put(array: np.ndarray[Any, Any], owner: Any) -> Any:
             if array.nbytes <= INLINE_BYTES:
                 return array.tobytes()
-            slots.append(slot := self._on_lane(model, array))
+            slots.append(slot := on_lane(array))
             return (slot.segment, slot.offset, array.nbytes)
 
         try:
-            node, size = fitted(pack(tuple(inputs), put), put)
-        except BaseException as error:
+            return (*fitted(make(put), put), slots)
+        except BaseException:
             for slot in slots:
                 self._arena.drop(slot)
-            if isinstance(error, Unsendable):
-                raise not_sendable(model, error) from error.__cause__
             raise
-        return node, size, slots, torch_module() is not None and wants_tensors(inputs)
 
     def _on_lane(self, model: str, array: np.ndarray[Any, Any]) -> Slot:
         slot = self._arena.lent_slot(array) or self._arena.write(array)
@@ -146,7 +154,6 @@ def not_sendable(model: str, error: Unsendable) -> UsageError:
 
 
 def is_one_array(node: Node) -> bool:
-    """A request of one tensor or array."""
     return node[0] == "(" and len(node[1]) == 1 and node[1][0][0] in ("T", "N")
 
 
@@ -158,20 +165,15 @@ def rows_and_key(node: Node) -> tuple[int, Any]:
         return (shape[0], (dtype, shape[1:])) if shape and shape[0] else (0, None)
     rows: set[int] = set()
 
-    def outline(node: Node) -> Any:
-        tag = node[0]
-        if tag in ("T", "N"):
-            rows.add(node[2][0] if node[2] else 0)
-            return ("T", node[1], node[2][1:])
-        if tag in ("[", "("):
-            return (tag, [outline(item) for item in node[1]])
-        if tag == "{":
-            return (tag, node[1], [outline(item) for item in node[2]])
-        if tag == "S":  # may hold arrays that would not be cut
+    def outline(leaf: Node) -> Node:
+        if leaf[0] in ("T", "N"):
+            rows.add(leaf[2][0] if leaf[2] else 0)
+            return ("T", leaf[1], leaf[2][1:])
+        if leaf[0] == "S":  # may hold arrays that would not be cut
             rows.add(0)
-        return node
+        return leaf
 
-    found = outline(node)
+    found = each_node(node, outline)
     if len(rows) != 1 or 0 in rows:
         return 0, None
     return rows.pop(), exact_bytes(found)  # a dict of keys would take 2 for True
@@ -179,18 +181,16 @@ def rows_and_key(node: Node) -> tuple[int, Any]:
 
 def cut(node: Node, start: int, stop: int) -> Node:
     """Rows start to stop of a request, on the same memory."""
-    tag = node[0]
-    if tag in ("T", "N"):
-        _, dtype, shape, place = node
-        nbytes = len(place) if type(place) is bytes else place[2]
-        row = nbytes // shape[0]
-        part = place[start * row : stop * row] if type(place) is bytes else (place[0], place[1] + start * row, (stop - start) * row)
-        return (tag, dtype, (stop - start, *shape[1:]), part)
-    if tag in ("[", "("):
-        return (tag, [cut(item, start, stop) for item in node[1]])
-    if tag == "{":
-        return (tag, node[1], [cut(item, start, stop) for item in node[2]])
-    return node
+
+    def part(leaf: Node) -> Node:
+        if leaf[0] not in ("T", "N"):
+            return leaf
+        tag, dtype, shape, place = leaf
+        row = (len(place) if type(place) is bytes else place[2]) // shape[0]
+        own = place[start * row : stop * row] if type(place) is bytes else (place[0], place[1] + start * row, (stop - start) * row)
+        return (tag, dtype, (stop - start, *shape[1:]), own)
+
+    return each_node(node, part)
 
 
 def join_nodes(nodes: list[Node]) -> Node:
@@ -207,12 +207,10 @@ def join_nodes(nodes: list[Node]) -> Node:
 
 
 def cut_value(value: Any, start: int, stop: int) -> Any:
-    """Rows start to stop of a result."""
     return each_leaf(value, lambda leaf: leaf[start:stop] if hasattr(leaf, "shape") else leaf)
 
 
 def split(array: Any, edges: Sequence[int]) -> Sequence[Any]:
-    """The rows of a tensor or array between each two edges."""
     if type(array) is np.ndarray:
         return [array[start:stop] for start, stop in pairwise(edges)]
     return array.split([stop - start for start, stop in pairwise(edges)])  # type: ignore[no-any-return]
@@ -232,12 +230,8 @@ def wants_tensors(inputs: Sequence[Any]) -> bool:
     """Whether results come as tensors: not where all arrays among the inputs are numpy's."""
     if len(inputs) == 1 and not isinstance(inputs[0], (list, tuple, dict)):
         return type(inputs[0]) is not np.ndarray
-    kinds = [type(item) for item in inputs]
-    if any(issubclass(kind, (list, tuple, dict)) for kind in kinds):
-        found = [_has_arrays_only(item) for item in inputs]
-        return False in found or True not in found
-    others = [kind for kind in kinds if kind is not np.ndarray and hasattr(kind, "dtype") and not issubclass(kind, np.generic)]
-    return np.ndarray not in kinds or bool(others)
+    found = [_has_arrays_only(item) for item in inputs]
+    return False in found or True not in found
 
 
 def _has_arrays_only(value: Any) -> bool | None:
@@ -254,13 +248,6 @@ _VIEW_BYTES = 64 << 10  # below, a copy is cheaper than keeping track
 _WORTH = 4  # a result that is a part of its input may keep up to so many times its own size of it
 
 
-class Wanted(Protocol):
-    """What the reader of a result needs to know of its task."""
-
-    to_tensor: bool
-    slots: Sequence[Any]
-
-
 class Reader:
     """Turns answers of one worker into values. Outlives the worker, where results of it stand on its lane."""
 
@@ -268,9 +255,9 @@ class Reader:
         self._segments, self._free, self._arena, self._limit = segments, free, arena, soft_limit // 2
         self._leased_bytes = 0
         self._ended: deque[int] = deque()  # bytes of leases that are over; finalizers add to it, wherever they run
-        self._task: Wanted | None = None
+        self._task: Any = None  # whose answer is read: whether it wants tensors, and which slots are its own
 
-    def value(self, task: Wanted, node: Node) -> Any:
+    def value(self, task: Any, node: Node) -> Any:
         if node[0] == "T" and task.to_tensor and type(node[3]) is bytes:  # what most results are, by the shortest way
             return as_array(bytearray(node[3]), node[1], node[2], True)
         self._task = task
@@ -280,7 +267,6 @@ class Reader:
             self._task = None  # it will know its result, which knows us
 
     def _get(self, place: Any, dtype: str, shape: tuple[int, ...], is_tensor: bool) -> Any:
-        assert self._task is not None
         is_tensor = is_tensor and stays_tensor(dtype, self._task.to_tensor)
         if type(place) is bytes:
             return as_array(bytearray(place), dtype, shape, is_tensor)
@@ -294,8 +280,7 @@ class Reader:
         segment = self._segments[number]
         if nbytes >= _VIEW_BYTES and self._has_room(nbytes):
             return leased(segment, offset, dtype, shape, self._release, (slot, nbytes))
-        array: np.ndarray[Any, Any] = np.empty(shape, NUMPY[dtype])
-        copy_into(array, np.ndarray(shape, NUMPY[dtype], segment.map, offset))
+        array = _copied(segment, offset, dtype, shape)
         self._free(slot)
         return array
 
@@ -313,18 +298,21 @@ class Reader:
 
     def _of_input(self, place: tuple[Any, ...], dtype: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
         """The model returned (part of) its input: the result uses the same memory, unless the arena needs that for other inputs."""
-        assert self._task is not None
         _, number, offset, nbytes = place
         arena = self._arena
         for slot in self._task.slots:
             if slot.segment == number and slot.offset <= offset < slot.offset + slot.room:
                 if slot.room > _WORTH * nbytes or 2 * arena.used_bytes() > arena.limit_bytes:
-                    array: np.ndarray[Any, Any] = np.empty(shape, NUMPY[dtype])
-                    copy_into(array, np.ndarray(shape, NUMPY[dtype], arena.segments[number].map, offset))
-                    return array
+                    return _copied(arena.segments[number], offset, dtype, shape)
                 arena.hold(slot)
                 return leased(arena.segments[number], offset, dtype, shape, arena.drop, slot)
         raise LookupError("the worker named memory that is not the task's")
+
+
+def _copied(segment: Segment | LostSegment, offset: int, dtype: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    array: np.ndarray[Any, Any] = np.empty(shape, NUMPY[dtype])
+    copy_into(array, np.ndarray(shape, NUMPY[dtype], segment.map, offset))
+    return array
 
 
 # Raised where a caller waits for results, these would end its loop, or look as if its task had been cancelled.
@@ -374,8 +362,6 @@ def made_without_init(kind: type[BaseException], args: tuple[Any, ...], state: d
 
 
 class _WithoutInit:
-    """Pickles as an exception that `made_without_init` makes."""
-
     def __init__(self, error: BaseException, args: tuple[Any, ...], state: dict[str, Any]) -> None:
         self._parts = type(error), args, state
 

@@ -18,7 +18,9 @@ import numpy as np
 from rankwise.pool.errors import pool_closed
 from rankwise.pool.memory.encoding import NUMPY, TORCH_ONLY, from_carrier, torch_for_tensors
 
-_POPULATE_WRITE, _DONTNEED, _REMOVE = 23, 4, 9
+POPULATE_WRITE = 23  # touch it now rather than in the first request
+DROP_OWN_WRITES = 4  # of a private mapping (MADV_DONTNEED): the next read sees what the file holds
+REMOVE = 9  # the pages go back to the machine, also where another process has them mapped
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 # One copy of more than a few MB is done with stores that pass by the cache; in pieces that fit it takes half the time here.
@@ -53,17 +55,9 @@ class Segment:
             os.close(fd)
             raise _cannot_be_had(size, error) from None
 
-    def fault_in(self, size: int) -> None:
-        """Touch the first bytes now rather than in the first request; a kernel before 5.14 refuses, which only costs time."""
-        _libc.madvise(self.address, min(size, self.size), _POPULATE_WRITE)
-
-    def forget_own_writes(self, offset: int, nbytes: int) -> None:
-        """Drop private pages, so that the next read sees what the file holds. Whole pages only."""
-        _libc.madvise(self.address + offset, nbytes, _DONTNEED)
-
-    def empty(self) -> None:
-        """Its pages go back to the machine, also where another process has it mapped."""
-        _libc.madvise(self.address, self.size, _REMOVE)
+    def advise(self, advice: int, offset: int, nbytes: int) -> None:
+        """madvise, for whole pages. A kernel before 5.14 knows no POPULATE_WRITE, which only costs time."""
+        _libc.madvise(self.address + offset, nbytes, advice)
 
     def close(self) -> None:
         if self.fd >= 0:
@@ -208,7 +202,7 @@ class Lane:
         """Give the memory of unused segments, which are too small for what is asked now, back to the machine."""
         for number, extents in enumerate(self._free_ranges):
             if extents.size and extents.is_empty:
-                self.segments[number].empty()
+                self.segments[number].advise(REMOVE, 0, extents.size)
                 self._free_ranges[number] = FreeRanges(0)
 
 
@@ -243,7 +237,7 @@ class Arena:
             is_first = not self.segments
             place = self._lane.take(room) or self._lane.grow(room, self.limit_bytes)
             if is_first and place is not None:
-                self.segments[0].fault_in(FIRST_BYTES // 4)
+                self.segments[0].advise(POPULATE_WRITE, 0, min(FIRST_BYTES // 4, self.segments[0].size))
             return Slot(*place, room) if place is not None else None
 
     def hold(self, slot: Slot) -> None:
@@ -338,7 +332,6 @@ def leased(
 
 
 def to_tensor(array: np.ndarray[Any, Any], dtype: str) -> Any:
-    """The same memory as a tensor."""
     torch = torch_for_tensors()
     if torch is None:
         return array

@@ -1,10 +1,12 @@
-"""The actors as this process knows them: started, listened to in a thread each, replaced when they are lost; and their numbers."""
+"""The actors as this process knows them: started, listened to in a thread each, replaced when they are lost; who of them gets which task;
+and their numbers."""
 
 from __future__ import annotations
 
 import itertools
 import logging
 import marshal
+import math
 import os
 import threading
 import time
@@ -15,8 +17,9 @@ from typing import Any, NamedTuple, Protocol
 
 from rankwise.pool.memory.encoding import torch_module
 from rankwise.pool.ray import cluster
-from rankwise.pool.ray.cluster import Placement
+from rankwise.pool.ray.cluster import Placement, Share, spread_replicas
 from rankwise.pool.ray.node import ActorSpec, PoolActor
+from rankwise.pool.schedule.pool_state import PoolState
 from rankwise.pool.schedule.state import ModelState, derived
 from rankwise.pool.schedule.tasks import Task, TaskFuture
 from rankwise.pool.stats import Counters
@@ -60,7 +63,6 @@ class ActorHandle:
 
     @property
     def is_exclusive(self) -> bool:
-        """It has a task that is to be by itself."""
         return len(self.inflight) == 1 and next(iter(self.inflight.values())).alone
 
     @property
@@ -113,29 +115,16 @@ class ActorHandle:
                     failed.append((call.numbers, error))
         return failed
 
-    def load(self, number: int, model: int) -> None:
-        self.handle.load.remote(number, model)
-
-    def unload(self, model: int) -> None:
-        self.handle.unload.remote(model)
-
-    def hold(self, model: int, count: int) -> None:
-        self.handle.hold.remote(model, count)
-
 
 class Engine(Protocol):
     """What the actors tell of themselves to, and what they need to know of it."""
 
-    counters: Counters
-    lock: threading.Lock
-    is_closed: bool
+    @property
+    def state(self) -> PoolState: ...
 
     def arrived(self, actor: ActorHandle) -> None: ...
     def take(self, actor: ActorHandle, answers: list[tuple[int, bool, Any]], arrays: Any, seconds: list[tuple[int, float]]) -> None: ...
     def lost(self, actor: ActorHandle, why: str, is_its_own: bool) -> None: ...
-    def fail(self, task: TaskFuture, error: BaseException) -> None: ...
-    def break_all(self, why: str) -> None: ...
-    def settle(self) -> None: ...
 
 
 class ActorSet:
@@ -177,25 +166,25 @@ class ActorSet:
 
     def remove(self, actor: ActorHandle, was_ready: bool, why: str) -> None:
         self.all.remove(actor)
-        if self._engine.is_closed:
+        if self._engine.state.is_closed:
             return
-        self._engine.counters.restarts += 1
+        self._engine.state.counters.restarts += 1
         self._early_deaths = 0 if was_ready else self._early_deaths + 1
         self._not_before = time.monotonic() + pause_s(self._early_deaths)
         where = actor.host or actor.node[:12] or "unknown"
         log.warning("actor %d on node %s is gone (%s); it is replaced", actor.number, where, why)
         if self._early_deaths >= _MAX_EARLY and not self.ready:
-            self._engine.break_all(f"{_MAX_EARLY} actors in a row died before they were ready; the last one: {why}")
+            self._engine.state.break_all(f"{_MAX_EARLY} actors in a row died before they were ready; the last one: {why}")
 
     def look_at_calls(self) -> None:
-        with self._engine.lock:
+        with self._engine.state.lock:
             failed = [(actor, *found) for actor in self.ready for found in actor.failed_calls()]
             for actor, numbers, error in failed:
                 for number in numbers:
                     task = actor.inflight.pop(number, None)
                     if task is not None and not task.is_over:
-                        self._engine.fail(task, error)
-        self._engine.settle()
+                        self._engine.state.fail(task, error)
+        self._engine.state.settle()
 
     def close(self) -> None:
         """Workers below an actor end with it."""
@@ -217,7 +206,7 @@ class ActorSet:
                 heard, message, arrays, numbers = self._ray.get(calls.popleft(), timeout=_SILENT_S)
                 calls.append(actor.answers.remote())
                 answers, seconds = marshal.loads(message)
-                with self._engine.lock:
+                with self._engine.state.lock:
                     actor.heard(heard)
                     actor.numbers = numbers or actor.numbers
                 self._engine.take(actor, answers, arrays, seconds)
@@ -234,6 +223,79 @@ class ActorSet:
             except Exception:  # the cluster is gone as well
                 is_its_own = False
         self._engine.lost(actor, _told(error), is_its_own)
+
+
+AHEAD_S = 0.05  # work that an actor has been given: enough that it need not wait for us, little enough to be done again elsewhere
+MOST_AHEAD = 4000  # tasks
+QUANTUM = 64  # tasks of one model before the others get their turn
+
+
+class Turns:
+    """Which actor gets which task next: each worker something to do first, then enough that none waits for the driver. The engine's lock is
+    held in all of this."""
+
+    def __init__(self, state: PoolState, needs: dict[str, Share], actors: ActorSet) -> None:
+        self._state, self._scheduler, self._needs, self._actors = state, state.scheduler, needs, actors
+        self._held: dict[int, dict[int, int]] = {
+            model.number: {} for model in state.scheduler.models.values() if model.replicas is not None
+        }
+
+    def give_out(self) -> None:
+        """What waits, to actors that have room for it. It goes on its way with their next `flush`."""
+        ready = [actor for actor in self._actors.ready if actor.may_be_sent]
+        if ready and self._scheduler.has_waiting:
+            for is_ahead in (False, True):
+                for actor in sorted(ready, key=lambda actor: len(actor.inflight) / actor.placement.workers):
+                    self._fill(actor, is_ahead)
+
+    def _fill(self, actor: ActorHandle, is_ahead: bool) -> None:
+        now, progress = time.monotonic(), True
+        while progress and not actor.is_exclusive:
+            progress = False
+            for model in self._scheduler.by_turn():
+                if self.can_run(actor, model):
+                    progress |= self._give(actor, model, _most(actor, model, is_ahead), now)
+
+    def _give(self, actor: ActorHandle, model: ModelState, most: int, now: float) -> bool:
+        """Some tasks of this model; one that was with an actor that died gets an actor to itself."""
+        given = 0
+        while given < QUANTUM and len(actor.inflight) < most and not actor.is_exclusive:
+            task = model.queue.peek()
+            if task is None or (task.alone and actor.inflight) or not actor.has_room_for(task):
+                break
+            model.queue.pop()
+            if not self._state.begins(task, now):
+                continue
+            actor.add(self._scheduler.next_serial(), task)  # type: ignore[arg-type]
+            model.virtual_s += model.order_s or 0.001
+            given += 1
+        return bool(given)
+
+    def can_run(self, actor: ActorHandle, model: ModelState) -> bool:
+        if model.number in actor.cannot or not actor.placement.can_hold(self._needs[model.name]):
+            return False
+        return model.number not in self._held or actor.number in self._held[model.number]
+
+    def spread_replicas(self) -> None:
+        for model in self._scheduler.models.values():
+            if model.replicas is None:
+                continue
+            able = {actor.number: actor for actor in self._actors.ready if actor.placement.can_hold(self._needs[model.name])}
+            before = self._held[model.number]
+            held = spread_replicas(model.replicas, before, {number: actor.placement.workers for number, actor in able.items()})
+            for number, count in held.items():
+                if before.get(number) != count:
+                    able[number].handle.hold.remote(model.number, count)
+            self._held[model.number] = held
+
+
+def _most(actor: ActorHandle, model: ModelState, is_ahead: bool) -> int:
+    """Tasks that may be with this actor, so that the next one of the model is sent as well."""
+    least = actor.placement.workers * model.max_batch
+    if not is_ahead:
+        return least
+    known = math.ceil(AHEAD_S / model.order_s) if model.order_s else 0
+    return min(MOST_AHEAD, max(2 * least, actor.placement.workers * known))
 
 
 def _check_version(host: str, version: str | None) -> None:

@@ -1,7 +1,4 @@
-"""The engine `ray`: queues tasks here, sends them to actors many at once, and settles each future once, whatever becomes of the actors.
-
-One lock guards all state. Futures are settled after it is released, because their callbacks may submit again.
-"""
+"""The engine `ray`: queues tasks here, sends them to actors many at once, and settles each future once, whatever becomes of the actors."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -19,17 +16,15 @@ from rankwise.errors import UsageError
 from rankwise.pool.api.model import Model
 from rankwise.pool.api.streams import Stream
 from rankwise.pool.backend import PoolOptions, Requests, states_of
-from rankwise.pool.errors import ModelUnavailable, deadline_exceeded, killed_actors, no_worker, pool_closed, pool_full
+from rankwise.pool.errors import ModelUnavailable, killed_actors, pool_closed
 from rankwise.pool.memory.encoding import NUMPY, described, torch_module
 from rankwise.pool.ray import cluster
-from rankwise.pool.ray.actors import ActorHandle, ActorSet, cluster_stats
+from rankwise.pool.ray.actors import ActorHandle, ActorSet, Turns, cluster_stats
 from rankwise.pool.ray.cluster import Placement, Share
 from rankwise.pool.ray.node import ActorSpec, decode_error, decode_value, encode
-from rankwise.pool.ray.turns import Turns
-from rankwise.pool.schedule.pool_state import tell
-from rankwise.pool.schedule.state import Deadlines, ModelState, Plan, Seat, any_seed, derived, seed_of
-from rankwise.pool.schedule.tasks import TaskFuture
-from rankwise.pool.stats import Counters
+from rankwise.pool.schedule.pool_state import PoolState, Settings
+from rankwise.pool.schedule.state import ModelState, Plan, Seat, any_seed, derived, seed_of
+from rankwise.pool.schedule.tasks import Task, TaskFuture
 
 log = logging.getLogger("rankwise.pool")
 MAX_KILLS = 3  # actors that may die while they run nothing but this input
@@ -57,6 +52,18 @@ def start(models: dict[str, Model], options: PoolOptions) -> RayEngine:
         raise
 
 
+class RayState(PoolState):
+    """What the pool knows of its tasks, which are with actors instead of workers; what they hold is in the object store."""
+
+    actors: ActorSet
+
+    def let_go(self, task: Task) -> None:
+        task.slots = ()
+
+    def _running(self) -> list[Task]:
+        return [task for actor in self.actors.all for task in actor.inflight.values() if not task.is_over]
+
+
 class RayEngine:
     """A `Backend` of Ray actors."""
 
@@ -64,17 +71,15 @@ class RayEngine:
         self, models: dict[str, ModelState], needs: dict[str, Share], spec: ActorSpec, options: PoolOptions, is_ours: bool
     ) -> None:
         self.models, self._needs, self._options, self._is_ours = models, list(needs.values()), options, is_ours
-        self._states = list(models.values())
-        self.counters = Counters(list(models))
-        self.lock = threading.Lock()
-        self._changed = threading.Condition(self.lock)  # a task is over, or a deadline may have come nearer
-        self.is_closing = self.is_closed = False
-        self._deadlines = Deadlines()
-        self._settled: list[tuple[TaskFuture | Future[None], bool, Any]] = []
+        self._models = list(models.values())
+        self.plan = Plan([], "")
+        self.state = state = RayState(self._models, Settings(options.max_queue, 0, 0, None, self.plan, {}, spec.seed))
+        self.counters, self._lock, self._changed = state.counters, state.lock, state.all_done
+        self.withdraw, self.has_open_tasks = state.withdraw, state.has_open_tasks
         self._loads: dict[int, tuple[ActorHandle, ModelState]] = {}  # by serial
         self._store = cluster.ray_module().put
-        self.actors = ActorSet(self, spec)
-        self._turns = Turns(self._states, needs, self.actors, self._begins)
+        self.actors = state.actors = ActorSet(self, spec)
+        self._turns = Turns(state, needs, self.actors)
         first = self._placements_wanted()
         seats = [
             Seat("cuda" if placement.share.gpus else "cpu", placement.threads) for placement in first for _ in range(placement.workers)
@@ -87,25 +92,29 @@ class RayEngine:
         for thread in self._threads:
             thread.start()
 
+    @property
+    def is_closed(self) -> bool:
+        return self.state.is_closed
+
     # ---- for callers, from any thread
 
     def submit(self, model: ModelState, inputs: tuple[Any, ...], deadline_s: float | None, priority: int, seed: int | None) -> Future[Any]:
-        if self.is_closing:
+        state, now = self.state, time.monotonic()
+        if state.is_closing:
             raise pool_closed()
-        now = time.monotonic()
         task = TaskFuture(model, encode(model.name, inputs, self._store), now, self)  # type: ignore[arg-type]
         task.priority, task.seed = priority, seed
         if deadline_s is not None:
             task.deadline = now + deadline_s
-        with self.lock:
-            if self.is_closing or model.broken is not None or model.queue.waiting >= self._options.max_queue:
-                self._refuse(model)
+        with self._lock:
+            if state.is_closing or model.broken is not None or model.queue.waiting >= self._options.max_queue:
+                state.refuse(task)
             model.queue.push(task)
             if task.deadline is not None:
-                self._deadlines.add(task.deadline, task)
+                state.deadlines.add(task.deadline, task)
                 self._changed.notify_all()
-            self.plan_more()
-        self.settle()
+            self._plan_more()
+        state.settle()
         return task
 
     def stream(
@@ -119,57 +128,38 @@ class RayEngine:
 
     def load(self, model: ModelState) -> Future[None]:
         future: Future[None] = Future()
-        with self.lock:
-            if self.is_closing:
+        with self._lock:
+            if self.state.is_closing:
                 raise pool_closed()
             model.broken = None
             for actor in self.actors.all:
                 actor.cannot.pop(model.number, None)
             model.awaiting_load.append(future)
-            self.plan_more()
-        self.settle()
+            self._plan_more()
+        self.state.settle()
         return future
 
     def unload(self, model: ModelState) -> None:
-        with self.lock:
+        with self._lock:
             for actor in self.actors.ready:
                 actor.cannot.pop(model.number, None)
-                actor.unload(model.number)
+                actor.handle.unload.remote(model.number)
 
     def empty(self, shape: tuple[int, ...], dtype: str, as_tensor: bool) -> Any:
         """Ordinary memory: what is large is copied to the object store at `submit`, once for all nodes."""
-        if self.is_closing:
+        if self.state.is_closing:
             raise pool_closed()
         torch = torch_module() if as_tensor else None
         return np.empty(shape, NUMPY[dtype]) if torch is None else torch.empty(shape, dtype=getattr(torch, dtype))
 
     def stats(self) -> dict[str, Any]:
-        with self.lock:
-            return cluster_stats(self._states, self.actors, self.counters, self.plan.why)
-
-    def has_open_tasks(self) -> bool:
-        with self.lock:
-            return self._has_open_tasks()
+        with self._lock:
+            return cluster_stats(self._models, self.actors, self.counters, self.plan.why)
 
     def close(self, cancel: bool, timeout: float | None) -> None:
-        end = None if timeout is None else time.monotonic() + timeout
-        with self.lock:
-            if self.is_closed:
-                return
-            self.is_closing = True
-            if cancel:
-                self._fail_waiting()
-        self.settle()
-        with self.lock:
-            while self._has_open_tasks() and (end is None or time.monotonic() < end):
-                self._changed.wait(0.1 if end is None else max(0.0, min(0.1, end - time.monotonic())))
-            self.is_closed = True
-            self._fail_waiting()
-            for actor in self.actors.all:
-                for task in list(actor.inflight.values()):
-                    self.fail(task, pool_closed())
-            self._changed.notify_all()
-        self.settle()
+        if self.is_closed:
+            return
+        self.state.close(cancel, timeout)
         self.actors.close()
         for thread in self._threads:
             thread.join(timeout=5)
@@ -178,7 +168,7 @@ class RayEngine:
 
     def forget_after_fork(self) -> None:
         """The connection is the parent's."""
-        self.is_closing = self.is_closed = True
+        self.state.is_closing = self.state.is_closed = True
 
     # ---- for TaskFuture
 
@@ -186,49 +176,40 @@ class RayEngine:
         """Nothing a caller could do: the answers come to another thread."""
         return timeout
 
-    def withdraw(self, task: TaskFuture) -> None:
-        """Its future is about to be cancelled: if it has not been sent, it never will be."""
-        with self.lock:
-            if not task.is_over and not task.has_begun:
-                task.model.queue.forget(task)
-                self.counters.of(task.model.name).cancelled += 1
-                task.end()
-                self._changed.notify_all()
-
     # ---- for the actors' threads
 
     def arrived(self, actor: ActorHandle) -> None:
         """An actor is there and can be given something to do."""
-        with self.lock:
+        with self._lock:
             actor.is_ready = not self.is_closed
             self._turns.spread_replicas()
-            self.plan_more()
-        self.settle()
+            self._plan_more()
+        self.state.settle()
 
     def take(self, actor: ActorHandle, answers: list[tuple[int, bool, Any]], arrays: Any, seconds: list[tuple[int, float]]) -> None:
-        with self.lock:
-            for state, (tasks, busy_s) in zip(self._states, seconds):
+        with self._lock:
+            for state, (tasks, busy_s) in zip(self._models, seconds):
                 if tasks:
                     state.ran(0, busy_s / tasks)
-                    self.counters.of(state.name).ran(tasks, 0, busy_s)
+                    state.counted.ran(tasks, 0, busy_s)
             loads = [(number, ok, payload) for number, ok, payload in answers if number in self._loads]
             answered = [(number, actor.inflight[number], ok, payload) for number, ok, payload in answers if number in actor.inflight]
         found = [(number, task, *self._read(task, ok, payload, arrays)) for number, task, ok, payload in answered]
         now = time.monotonic()
-        with self.lock:
+        with self._lock:
             for number, ok, payload in loads:
                 self._take_load(number, None if ok else decode_error(payload, self._loads[number][1].name))
             for number, task, ok, value in found:
                 del actor.inflight[number]
                 if not task.is_over:
                     self._take_one(actor, task, ok, value, now)
-            self.plan_more()
+            self._plan_more()
             self._changed.notify_all()
-        self.settle()
+        self.state.settle()
 
     def lost(self, actor: ActorHandle, why: str, is_its_own: bool) -> None:
         """It is gone, with all that it was given. `is_its_own`: its process has died, on a node that lives."""
-        with self.lock:
+        with self._lock:
             was_ready, actor.is_ready = actor.is_ready, False
             orphans = [task for task in actor.inflight.values() if not task.is_over]
             actor.inflight = {}
@@ -237,78 +218,55 @@ class RayEngine:
             if not self.is_closed:
                 self._run_again(orphans, why, is_its_own)
                 self._turns.spread_replicas()
-                self.plan_more()
+                self._plan_more()
             self._changed.notify_all()
-        self.settle()
-
-    def settle(self) -> None:
-        while self._settled:
-            with self.lock:
-                settled, self._settled = self._settled, []
-            tell(settled)
+        self.state.settle()
 
     # ---- the lock is held from here on
 
-    def plan_more(self) -> None:
+    def _plan_more(self) -> None:
         self._turns.give_out()
-        for state in self._states:
-            if state.awaiting_load and not any(model is state for _, model in self._loads.values()):
-                self._load_wanted(state)
+        for model in self._models:
+            if model.awaiting_load and not any(loading is model for _, loading in self._loads.values()):
+                self._load_wanted(model)
         now = time.monotonic()
         for actor in self.actors.ready:
             actor.flush(now)
 
-    def fail(self, task: TaskFuture, error: BaseException) -> None:
-        self.counters.of(task.model.name).failed += 1
-        self._conclude(task, False, error)
-
-    def break_all(self, why: str) -> None:
-        for model in self._states:
-            self._break(model, no_worker(why))
-
-    def _begins(self, task: Any, now: float) -> bool:
-        if task.deadline is not None and now >= task.deadline:
-            self._expire(task)
-            return False
-        if not task.has_begun:
-            task.has_begun = task.begin()
-        return True
-
     def _load_wanted(self, model: ModelState) -> None:
         able = [actor for actor in self.actors.ready if self._turns.can_run(actor, model)]
         for actor in able if model.replicas is not None else able[:1]:
-            serial = self._turns.next_serial()
+            serial = self.state.scheduler.next_serial()
             self._loads[serial] = (actor, model)
-            actor.load(serial, model.number)
+            actor.handle.load.remote(serial, model.number)
 
     def _take_load(self, number: int, error: BaseException | None) -> None:
         actor, model = self._loads.pop(number)
         if error is not None:
             self._cannot(actor, model, error)
-        if error is None and not any(other is model for _, other in self._loads.values()):
-            self._settled += [(future, True, None) for future in model.awaiting_load]
-            model.awaiting_load = []
+        elif not any(other is model for _, other in self._loads.values()):
+            self.state.tell_loaded(model)
 
     def _take_one(self, actor: ActorHandle, task: TaskFuture, ok: bool, value: Any, now: float) -> None:
         if isinstance(value, ModelUnavailable) and not ok:
             task.model.queue.push(task, front=True)
             self._cannot(actor, task.model, value)
             return
-        counted = self.counters.of(task.model.name)
+        counted = task.model.counted
         counted.took(now - task.submitted)
         if ok:
             counted.completed += 1
         else:
             counted.failed += 1
             counted.quarantined += getattr(getattr(value, "finding", None), "code", "") == "RW804"
-        self._conclude(task, ok, value)
+        self.state.conclude(task, ok, value)
 
     def _cannot(self, actor: ActorHandle, model: ModelState, error: BaseException) -> None:
         """This node cannot build it: a file may be missing there. Where none can, that is the model's end."""
         error.add_note(f"rankwise: on node {actor.host}")
         actor.cannot[model.number] = error
         if not any(self._turns.can_run(other, model) for other in self.actors.ready):
-            self._break(model, error)
+            self.state.break_model(model, error)
 
     def _run_again(self, orphans: list[TaskFuture], why: str, is_its_own: bool) -> None:
         """Where its process died, each of these may have done it: from now on they run by themselves, until it is clear which one."""
@@ -317,56 +275,14 @@ class RayEngine:
                 task.deaths += len(orphans) == 1
                 task.alone = True
                 if task.deaths >= MAX_KILLS:
-                    self.counters.of(task.model.name).quarantined += 1
-                    self.fail(task, killed_actors(task.model.name, described(task.node), task.deaths, why))
+                    task.model.counted.quarantined += 1
+                    self.state.fail(task, killed_actors(task.model.name, described(task.node), task.deaths, why))
                     continue
-            self.counters.of(task.model.name).rerun += 1
-            if self.is_closing and not self.actors.all:
-                self.fail(task, pool_closed())
+            task.model.counted.rerun += 1
+            if self.state.is_closing and not self.actors.all:
+                self.state.fail(task, pool_closed())
             else:
                 task.model.queue.push(task, front=True)
-
-    def _refuse(self, model: ModelState) -> NoReturn:
-        if self.is_closing:
-            raise pool_closed()
-        if model.broken is not None:
-            raise model.broken
-        self.counters.of(model.name).rejected += 1
-        raise pool_full(model.name, model.queue.waiting, "tasks")
-
-    def _break(self, model: ModelState, error: BaseException) -> None:
-        model.broken = error
-        self._settled += [(future, False, error) for future in model.awaiting_load]
-        model.awaiting_load = []
-        for task in model.queue.all():
-            model.queue.forget(task)
-            self.fail(task, error)  # type: ignore[arg-type]
-
-    def _expire(self, task: Any) -> None:
-        if task.is_over or task.deadline is None:
-            return
-        was_sent = not task.is_queued and task.has_begun
-        task.model.queue.forget(task)
-        self.counters.of(task.model.name).expired += 1
-        self.fail(task, deadline_exceeded(task.model.name, task.deadline - task.submitted, was_sent))
-
-    def _conclude(self, task: TaskFuture, ok: bool, value: Any) -> None:
-        task.end()
-        if not ok or not task.finish(value):
-            self._settled.append((task, ok, value))
-
-    def _fail_waiting(self) -> None:
-        for model in self._states:
-            self._settled += [(future, False, pool_closed()) for future in model.awaiting_load]
-            model.awaiting_load = []
-            for task in model.queue.all():
-                model.queue.forget(task)
-                self.fail(task, pool_closed())  # type: ignore[arg-type]
-
-    def _has_open_tasks(self) -> bool:
-        if any(state.queue.waiting for state in self._states):
-            return True
-        return any(not task.is_over for actor in self.actors.all for task in actor.inflight.values())
 
     # ---- without it
 
@@ -378,14 +294,15 @@ class RayEngine:
 
     def _watch_deadlines(self) -> None:
         while not self.is_closed:
-            with self.lock:
-                now = time.monotonic()
-                for task in self._deadlines.passed(now):
-                    self._expire(task)
-                if not self._settled:
-                    soonest = self._deadlines.next()
-                    self._changed.wait(1.0 if soonest is None else max(0.0, min(1.0, soonest - now)))
-            self.settle()
+            state, now = self.state, time.monotonic()
+            with self._lock:
+                for task in state.deadlines.passed(now):
+                    state.expire(task)
+            state.settle()
+            with self._lock:
+                soonest = state.deadlines.next()
+                if not state.is_closed:
+                    self._changed.wait(1.0 if soonest is None else max(0.0, min(1.0, soonest - time.monotonic())))
 
     def _watch_nodes(self) -> None:
         """Somebody for each placement that is vacant, and for each node that has joined."""
@@ -395,7 +312,7 @@ class RayEngine:
             except Exception as error:  # the cluster's head does not answer; what runs goes on
                 log.warning("the Ray cluster does not tell its nodes: %s", error)
                 continue
-            with self.lock:
+            with self._lock:
                 if not self.is_closed:
                     for placement in wanted:
                         self.actors.start(placement)

@@ -32,14 +32,15 @@ from rankwise.pool.memory.encoding import (
     NUMPY,
     EncodedInputs,
     Node,
+    Put,
     as_array,
-    fitted,
+    each_node,
     pack,
     stays_tensor,
     torch_module,
     unpack,
 )
-from rankwise.pool.memory.requests import RemoteTraceback, not_sendable, pickled, raised, wants_tensors
+from rankwise.pool.memory.requests import RemoteTraceback, is_one_array, not_sendable, pickled, raised, wants_tensors
 from rankwise.pool.memory.shared_memory import Slot, rounded
 from rankwise.pool.processes import Processes, staffed
 from rankwise.pool.ray.cluster import Placement
@@ -141,21 +142,9 @@ class PoolActor:
         """As a caller of this machine would have packed it: large arrays on the lane, where every worker reads them in place."""
         if is_small(node):
             return node, len(node[1][0][3]), (), to_tensor
-        slots: list[Slot] = []
-        arena = self._engine.arena
-
-        def put(data: np.ndarray[Any, Any], owner: Any = None) -> Any:
-            if data.nbytes <= INLINE_BYTES:
-                return data.tobytes()
-            slots.append(slot := self._on_lane(data))
-            return (slot.segment, slot.offset, data.nbytes)
-
-        try:
-            node, size = fitted(with_arrays_moved(node, arrays, put), put)
-        except BaseException:
-            for slot in slots:
-                arena.drop(slot)
-            raise
+        node, size, slots = self._engine.encoder.placed(
+            lambda put: with_arrays_moved(node, arrays, lambda data: put(data, data)), self._on_lane
+        )
         return node, size, slots, to_tensor
 
     def _on_lane(self, data: np.ndarray[Any, Any]) -> Slot:
@@ -202,36 +191,39 @@ def _engine(spec: ActorSpec) -> Processes:
 def encode(model: str, inputs: Sequence[Any], store: Callable[[Any], Any]) -> EncodedInputs:
     """The inputs as a node; `store` puts an array into the object store and gives a reference, which the parcel holds."""
     refs: list[Any] = []
-
-    def put(array: np.ndarray[Any, Any], owner: Any) -> Any:
-        if array.nbytes < LARGE_BYTES:
-            return array.tobytes()
-        refs.append(store(_flat(array)))
-        return (len(refs) - 1, 0, array.nbytes)
-
     try:
-        node = pack(tuple(inputs), put)
+        node = pack(tuple(inputs), _beside(refs, store))
     except Unsendable as error:
         raise not_sendable(model, error) from error.__cause__
     return node, 0, refs, torch_module() is not None and wants_tensors(inputs)
 
 
+def _beside(arrays: list[Any], store: Callable[[Any], Any] = lambda array: array) -> Put:
+    """For `pack`: what is large is added to these arrays, which travel beside the message."""
+
+    def put(array: np.ndarray[Any, Any], owner: Any) -> Any:
+        if array.nbytes < LARGE_BYTES:
+            return array.tobytes()
+        # Its bytes in order; numpy's own types say nothing that the node does not.
+        arrays.append(store(np.ascontiguousarray(array).reshape(-1).view(NUMPY["raw"])))
+        return (len(arrays) - 1, 0, array.nbytes)
+
+    return put
+
+
 def with_arrays_moved(node: Node, arrays: Sequence[np.ndarray[Any, Any]], put: Callable[[np.ndarray[Any, Any]], Any]) -> Node:
     """The same node with its bytes elsewhere: `put` gets them, and gives their new place."""
-    tag = node[0]
-    if tag in ("T", "N"):
-        return (tag, node[1], node[2], put(_bytes_at(node[3], arrays)))
-    if tag in ("[", "("):
-        return (tag, [with_arrays_moved(item, arrays, put) for item in node[1]])
-    if tag == "{":
-        return (tag, node[1], [with_arrays_moved(item, arrays, put) for item in node[2]])
-    if tag == "P":
-        return (tag, node[1], put(_bytes_at(node[2], arrays)))
-    if tag == "S":  # its items are in there, as nodes
-        hollow, items = marshal.loads(_bytes_at(node[2], arrays).tobytes())
-        data = np.frombuffer(marshal.dumps((hollow, [with_arrays_moved(item, arrays, put) for item in items]), 2), np.uint8)
-        return (tag, len(data), put(data))
-    return node
+
+    def moved(leaf: Node) -> Node:
+        if leaf[0] in ("T", "N", "P"):
+            return (*leaf[:-1], put(_bytes_at(leaf[-1], arrays)))
+        if leaf[0] == "S":  # its items are in there, as nodes
+            hollow, items = marshal.loads(_bytes_at(leaf[2], arrays).tobytes())
+            data = np.frombuffer(marshal.dumps((hollow, [each_node(item, moved) for item in items]), 2), np.uint8)
+            return ("S", len(data), put(data))
+        return leaf
+
+    return each_node(node, moved)
 
 
 class ResultEncoder:
@@ -242,7 +234,7 @@ class ResultEncoder:
 
     def result(self, value: Any) -> tuple[bool, Any]:
         try:
-            return True, pack(value, self._put)
+            return True, pack(value, _beside(self.arrays))
         except Unsendable as error:  # came from the worker, so this is hardly seen
             return False, (pickled(error, _LONGEST), str(error))
 
@@ -250,12 +242,6 @@ class ResultEncoder:
         cause = error.__cause__
         text = cause.text if isinstance(cause, RemoteTraceback) else ""
         return False, (pickled(error, _LONGEST), text)
-
-    def _put(self, array: np.ndarray[Any, Any], owner: Any) -> Any:
-        if array.nbytes < LARGE_BYTES:
-            return array.tobytes()
-        self.arrays.append(_flat(array))
-        return (len(self.arrays) - 1, 0, array.nbytes)
 
 
 def decode_value(node: Node, arrays: Sequence[np.ndarray[Any, Any]], to_tensor: bool) -> Any:
@@ -277,17 +263,9 @@ def decode_error(payload: tuple[bytes, str], model: str) -> BaseException:
 
 def is_small(node: Node) -> bool:
     """One array that fits a worker's message as it is."""
-    return node[0] == "(" and len(node[1]) == 1 and node[1][0][0] in ("T", "N") and _fits(node[1][0][3])
+    place = node[1][0][3] if is_one_array(node) else None
+    return type(place) is bytes and len(place) <= INLINE_BYTES
 
 
 def _bytes_at(place: Any, arrays: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
     return np.frombuffer(place, np.uint8) if type(place) is bytes else arrays[place[0]][place[1] : place[1] + place[2]]
-
-
-def _fits(place: Any) -> bool:
-    return type(place) is bytes and len(place) <= INLINE_BYTES
-
-
-def _flat(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Its bytes in order; numpy's own types say nothing that the node does not."""
-    return np.ascontiguousarray(array).reshape(-1).view(NUMPY["raw"])

@@ -9,16 +9,15 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
-from rankwise.pool.errors import deadline_exceeded, no_worker, pool_closed, removed, too_large
+from rankwise.pool.errors import deadline_exceeded, no_worker, pool_closed, pool_full, removed, too_large
 from rankwise.pool.memory.shared_memory import Arena
 from rankwise.pool.schedule.scheduler import Scheduler
 from rankwise.pool.schedule.state import Deadlines, ModelState, Order, Plan, WorkerState
-from rankwise.pool.schedule.tasks import Chunk, Item, Outcome, Task, TaskFuture
+from rankwise.pool.schedule.tasks import Chunk, Item, Task, TaskFuture
 from rankwise.pool.stats import Counters
 
 log = logging.getLogger("rankwise.pool")
@@ -53,14 +52,41 @@ class PoolState:
         self.deadlines = Deadlines()
         self.divided: set[Task] = set()  # open requests that run as several tasks
         self.all_done = threading.Condition(self.lock)
-        self._to_settle: list[tuple[Outcome | Future[None], bool, Any]] = []
+        self._to_settle: list[tuple[Task | Future[None], bool, Any]] = []
 
     def settle(self) -> None:
-        """Set the results of futures whose tasks are over."""
+        """Set the results of futures whose tasks are over. No lock is held."""
         while self._to_settle:
             with self.lock:
                 settled, self._to_settle = self._to_settle, []
-            tell(settled)
+            for future, ok, value in settled:
+                try:
+                    if isinstance(future, Task):
+                        future.settle(ok, value)
+                    elif ok:
+                        future.set_result(value)
+                    elif future.set_running_or_notify_cancel():
+                        future.set_exception(value)
+                except Exception:
+                    log.exception("a future could not be settled")
+
+    def close(self, cancel: bool, timeout: float | None) -> None:
+        """Take no new tasks; wait for the tasks that are there, or cancel the waiting ones."""
+        end = None if timeout is None else time.monotonic() + timeout
+        with self.lock:
+            self.is_closing = True
+            if cancel:
+                self._take_back_chunks()
+                self.fail_waiting()
+        self.settle()
+        with self.lock:
+            while self.is_any_open() and not self.is_closed and (end is None or time.monotonic() < end):
+                self.all_done.wait(0.05)
+            self.is_closed = True
+            self.fail_waiting()
+            self.fail_running(pool_closed())
+            self.all_done.notify_all()
+        self.settle()
 
     def withdraw(self, task: Task) -> None:
         """A future is about to be cancelled: if its task has not begun, it never will, and its place in the queue is free."""
@@ -124,8 +150,7 @@ class PoolState:
             return False
         if not task.has_begun:
             task.has_begun = True
-            outcome = task.outcome
-            if outcome is not None and not outcome.begin():  # a part of a request that was cancelled
+            if not task.begin():  # a part of a request that was cancelled
                 self._end(task)
                 return False
         return True
@@ -133,7 +158,7 @@ class PoolState:
     def expire(self, task: Task) -> None:
         if task.is_over or task.deadline is None:
             return
-        was_running = bool(task.parts) and task.has_begun
+        was_running = task.has_begun and not task.is_queued
         if task.worker is None:
             task.model.queue.forget(task)
         else:
@@ -145,10 +170,9 @@ class PoolState:
     def conclude(self, task: Task, ok: bool, value: Any) -> None:
         if ok:
             self.done(task, value)
-            return
-        if task.outcome is not None:
-            self._to_settle.append((task.outcome, False, value))
-        self._end(task)
+        else:
+            self._to_settle.append((task, False, value))
+            self._end(task)
 
     def done(self, task: Task, value: Any) -> None:
         """A future that no thread has looked at yet needs only its result; the others are told by `settle`."""
@@ -158,8 +182,7 @@ class PoolState:
             if not task.finish(value):
                 self._to_settle.append((task, True, value))
             return
-        if task.part is not None:
-            self._to_settle.append((task.part, True, value))
+        self._to_settle.append((task, True, value))
         self._end(task)
 
     def fail(self, task: Task, error: BaseException) -> None:
@@ -167,13 +190,11 @@ class PoolState:
         self.conclude(task, False, error)
 
     def let_go(self, task: Task) -> None:
-        """Give the memory of its inputs back."""
         for slot in task.slots:
             self.arena.drop(slot)
         task.slots = ()
 
     def done_chunk(self, chunk: Chunk) -> None:
-        """All requests of the chunk have their answers."""
         self.end_parts(chunk)
         self.let_go(chunk)
         chunk.release()
@@ -188,10 +209,10 @@ class PoolState:
         """Requests of the chunk that have no answer become tasks of their own: the one that was running, and the others."""
         tasks = self._tasks_of(chunk, 0)
         chunk.worker = None
-        culprit = [task for task in tasks if isinstance(task.part, Item) and task.part.place == running]
+        culprit: list[Task] = [task for task in tasks if isinstance(task, Item) and task.place == running]
         return culprit, [task for task in tasks if task not in culprit]
 
-    def take_back_chunks(self) -> None:
+    def _take_back_chunks(self) -> None:
         """Requests of chunks that are with a worker and have not begun wait again."""
         for worker in self.scheduler.workers.values():
             page = worker.handle.page
@@ -208,25 +229,19 @@ class PoolState:
             part.model.queue.forget(part)
             self._end(part)
 
-    def tell_loaded(self, model: ModelState) -> None:
-        if model.awaiting_load and self.scheduler.is_loaded(model):
-            self._to_settle += [(future, True, None) for future in model.awaiting_load]
-            model.awaiting_load = []
-
-    def tell_not_loaded(self, model: ModelState, error: Exception) -> None:
-        self._to_settle += [(future, False, error) for future in model.awaiting_load]
+    def tell_loaded(self, model: ModelState, error: BaseException | None = None) -> None:
+        """Callers that wait for this model: it is there, or cannot be had."""
+        self._to_settle += [(future, error is None, error) for future in model.awaiting_load]
         model.awaiting_load = []
 
-    def break_model(self, model: ModelState, error: Exception) -> None:
+    def break_model(self, model: ModelState, error: BaseException) -> None:
         """All tasks of this model fail with this error, now and later."""
         model.broken = error
         waiting, wanted = model.queue.all(), model.awaiting_load
-        self.tell_not_loaded(model, error)
+        self.tell_loaded(model, error)
         if not waiting and not wanted:  # otherwise their futures tell it
             log.error("%s", error)
-        for task in waiting:
-            model.queue.forget(task)
-            self.fail(task, error)
+        self._fail_waiting(model, error)
 
     def break_all(self, why: str) -> None:
         error = no_worker(why)
@@ -240,19 +255,29 @@ class PoolState:
 
     def fail_waiting(self) -> None:
         for model in self.scheduler.models.values():
-            self.tell_not_loaded(model, pool_closed())
-            for task in model.queue.all():
-                model.queue.forget(task)
-                self.fail(task, pool_closed())
+            self.tell_loaded(model, pool_closed())
+            self._fail_waiting(model, pool_closed())
+
+    def _fail_waiting(self, model: ModelState, error: BaseException) -> None:
+        for task in model.queue.all():
+            model.queue.forget(task)
+            self.fail(task, error)
 
     def fail_running(self, error: BaseException) -> None:
         for task in self._running():
             self.fail(task, error)
 
-    def refused(self, task: Task) -> None:
-        """The task was never taken. A chunk is tried again, so it keeps what it has."""
+    def refuse(self, task: Task) -> NoReturn:
+        """Raises why this task is not taken. A chunk is tried again, so it keeps what it has."""
+        model = task.model
         if not isinstance(task, Chunk):
             self._end(task)
+        if self.is_closing:
+            raise pool_closed()
+        if model.broken is not None:
+            raise model.broken
+        model.counted.rejected += 1
+        raise pool_full(model.name, model.queue.waiting, "tasks")
 
     def is_any_open(self) -> bool:
         return self.scheduler.has_waiting or bool(self.divided) or bool(self._running())
@@ -289,7 +314,7 @@ class PoolState:
                 model.queue.forget(task)
                 hand_over(task)
                 successor.queue.push(task)
-        self.tell_not_loaded(model, removed(model.name))
+        self.tell_loaded(model, removed(model.name))
         self._departing.append(model)
         self.scheduler.let_leave(model)
 
@@ -301,10 +326,7 @@ class PoolState:
 
     def forget_departed(self) -> list[ModelState]:
         """Removed models of which nothing waits, runs or is held any more."""
-        workers = self.scheduler.workers.values()
-        gone = [
-            model for model in self._departing if not model.queue.waiting and not any(model.number in worker.holds for worker in workers)
-        ]
+        gone = [model for model in self._departing if not model.queue.waiting and not self.scheduler.holdings_of(model)]
         for model in gone:
             self._departing.remove(model)
             del self.scheduler.models[model.number]
@@ -362,17 +384,3 @@ def hand_over(task: Task) -> None:
         task.model = task.model.successor
     for part in task.parts:
         part.model = task.model
-
-
-def tell(settled: Sequence[tuple[Outcome | Future[None], bool, Any]]) -> None:
-    """Settle futures whose tasks are over; a `TaskFuture` that worked has its result already. No lock is held."""
-    for future, ok, value in settled:
-        try:
-            if ok and isinstance(future, TaskFuture):
-                future.announce()
-            elif ok:
-                future.set_result(value)
-            elif future.running() or future.set_running_or_notify_cancel():
-                future.set_exception(value)
-        except Exception:
-            log.exception("a future could not be settled")

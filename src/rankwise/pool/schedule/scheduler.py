@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 
 from rankwise.pool.schedule.state import Action, Drop, Holding, Load, ModelState, Order, Run, WorkerState
 from rankwise.pool.schedule.tasks import Task
@@ -55,19 +55,20 @@ class Scheduler:
     def is_best_alone(self, model: ModelState, now: float) -> bool:
         """A row has come while no other waits: whether it should start at once, rather than wait for more."""
         model.arrivals.rows += 1
-        if wait_until(Forming(1, model.max_batch, now), model.cost.fit(), model.arrivals.gap_s(now), model.max_delay_s) <= now:
+        if wait_until(1, model, now, None, now) <= now:
             return True
         model.arrivals.rows -= 1  # it is counted when it is queued
         return False
 
-    def began(self, worker: WorkerState, model: ModelState, task: Task, serial: int) -> None:
-        """A task was sent to an idle worker without being planned."""
-        expected = model.order_s or UNKNOWN_S
-        worker.inflight[serial] = Order(serial, model, [task], expected, worker)
+    def begin(self, worker: WorkerState, model: ModelState, tasks: list[Task], expected: float, serial: int) -> Order:
+        """These tasks are with the worker from now on, under this serial."""
+        worker.inflight[serial] = order = Order(serial, model, tasks, expected, worker)
         worker.ahead_s += expected
         worker.holds[model.number].begin()
         model.virtual_s += expected
-        task.worker = worker
+        for task in tasks:
+            task.worker = worker
+        return order
 
     @property
     def has_waiting(self) -> bool:
@@ -80,7 +81,12 @@ class Scheduler:
         """Fill every worker that has room; idle ones first."""
         self.wake_at = None
         actions: list[Action] = []
-        hungry = [worker for worker in self.workers.values() if self.is_hungry(worker)]
+        hungry = [
+            worker
+            for worker in self.workers.values()
+            if worker.is_ready
+            and (len(worker.inflight) < 2 or (worker.ahead_s < AHEAD_LAZY_S / 2 and len(worker.inflight) < AHEAD_ORDERS // 2))
+        ]
         for worker in sorted(hungry, key=lambda w: (len(w.inflight), w.held_bytes, len(w.holds))):
             actions += self._fill(worker, now)
         for model in self.models.values():
@@ -97,29 +103,30 @@ class Scheduler:
 
     def is_loaded(self, model: ModelState) -> bool:
         """As often as it has to be."""
-        holdings = [worker.holds[model.number] for worker in self.workers.values() if model.number in worker.holds]
-        return sum(not holding.is_loading and not holding.is_leaving for holding in holdings) >= (model.replicas or 1)
+        return sum(not holding.is_loading and not holding.is_leaving for holding in self.holdings_of(model)) >= (model.replicas or 1)
+
+    def holdings_of(self, model: ModelState) -> list[Holding]:
+        return [worker.holds[model.number] for worker in self.workers.values() if model.number in worker.holds]
 
     def let_leave(self, model: ModelState) -> None:
         """What it has been given is done first; what waits, or comes, finds it loaded anew."""
-        for worker in self.workers.values():
-            if model.number in worker.holds:
-                worker.holds[model.number].is_leaving = True
+        for holding in self.holdings_of(model):
+            holding.is_leaving = True
+
+    def _drops(self, is_due: Callable[[Holding], bool]) -> list[Action]:
+        """Models that are due to leave do so, where they have nothing to do."""
+        return [self._drop(holding) for holding in self._holdings() if not holding.is_loading and not holding.orders and is_due(holding)]
 
     def leaving_drops(self) -> list[Action]:
-        return [
-            self._drop(worker, holding.model)
-            for worker in self.workers.values()
-            for holding in list(worker.holds.values())
-            if holding.is_leaving and not holding.is_loading and not holding.orders
-        ]
+        return self._drops(lambda holding: holding.is_leaving)
 
-    def is_hungry(self, worker: WorkerState) -> bool:
-        few = len(worker.inflight)
-        return worker.is_ready and (few < 2 or (worker.ahead_s < AHEAD_LAZY_S / 2 and few < AHEAD_ORDERS // 2))
+    def idle_drops(self, now: float, idle_s: float) -> list[Action]:
+        return self._drops(lambda holding: not holding.model.queue.waiting and now - holding.last_used > idle_s)
+
+    def _holdings(self) -> list[Holding]:
+        return [holding for worker in self.workers.values() for holding in worker.holds.values()]
 
     def take_back(self, worker: WorkerState, order: Order, now: float) -> None:
-        """The order is over, however it ended."""
         worker.ahead_s = max(0.0, worker.ahead_s - order.expected_s) if worker.inflight else 0.0
         holding = worker.holds.get(order.model.number)
         if holding is not None:
@@ -132,18 +139,9 @@ class Scheduler:
         holding.is_loading, holding.nbytes, holding.last_used = False, nbytes, now
         model.load_s = max(LEAST_LOAD_S, seconds)
         model.nbytes, model.is_measured, model.build_failures = nbytes, True, 0
-        place = model.place_on(worker.device)
-        limit = self.budgets.get(place)
-        if not can_ever_fit(nbytes, limit):
-            return [self._drop(worker, model)]
-        others = [r for r in self._residents(place) if (r.worker, r.model) != (worker.number, model.number)]
-        leaving = evictions(others, nbytes, limit)
-        if leaving is None:
-            return [self._drop(worker, model)]
-        return [self._drop(self.workers[r.worker], self.models[r.model]) for r in leaving]
-
-    def not_loaded(self, worker: WorkerState, model: ModelState) -> None:
-        worker.holds.pop(model.number, None)
+        others = [other for other in self._residents(model.place_on(worker.device)) if other is not holding]
+        leaving = evictions(others, nbytes, self.budgets.get(model.place_on(worker.device)))
+        return [self._drop(other) for other in ([holding] if leaving is None else leaving)]
 
     def lost(self, worker: WorkerState) -> list[Order]:
         """The worker is gone; what it had been given."""
@@ -159,14 +157,6 @@ class Scheduler:
             self.take_back(worker, order, now)
             self.add_again([task for task in order.tasks if not task.is_over])
 
-    def idle_drops(self, now: float, idle_s: float) -> list[Action]:
-        return [
-            self._drop(worker, holding.model)
-            for worker in self.workers.values()
-            for holding in list(worker.holds.values())
-            if not holding.is_loading and not holding.orders and not holding.model.queue.waiting and now - holding.last_used > idle_s
-        ]
-
     def next_serial(self) -> int:
         self.serial += 1
         return self.serial
@@ -175,7 +165,7 @@ class Scheduler:
         actions: list[Action] = []
         orders: list[Order] = []
         nbytes, is_its_turn = 0, False
-        for model in self._by_turn():
+        for model in self.by_turn():
             most_s = self._most_ahead_s(worker, model)
             while self._has_room(worker, model, most_s) and nbytes < AHEAD_BYTES:
                 holding = worker.holds.get(model.number)
@@ -211,7 +201,6 @@ class Scheduler:
         return most_s if worker.ahead_s < max(most_s, AHEAD_S) / 2 else 0.0
 
     def _has_room(self, worker: WorkerState, model: ModelState, most_s: float) -> bool:
-        """Whether the next task of the model may wait inside this worker."""
         head = model.queue.peek()
         if head is None or len(worker.inflight) >= AHEAD_ORDERS:
             return False
@@ -227,7 +216,7 @@ class Scheduler:
         head, holding = model.queue.peek(), worker.holds.get(model.number)
         return head is not None and not head.is_lazy and holding is not None and not holding.is_loading and worker.ahead_s >= AHEAD_S
 
-    def _by_turn(self) -> list[ModelState]:
+    def by_turn(self) -> list[ModelState]:
         waiting = [model for model in self.models.values() if model.queue.waiting]
         if len(waiting) < 2:
             return waiting
@@ -249,22 +238,10 @@ class Scheduler:
         tasks = model.queue.pop_like(head, model.max_batch) if head.rows else [head]
         rows = sum(task.rows for task in tasks)
         expected = model.cost.seconds(rows) if rows else model.order_s and model.order_s * head.count
-        return self._order(worker, model, tasks, expected or UNKNOWN_S)
-
-    def _order(self, worker: WorkerState, model: ModelState, tasks: list[Task], expected: float) -> Order:
-        order = Order(self.next_serial(), model, tasks, expected, worker)
-        worker.inflight[order.serial] = order
-        worker.ahead_s += expected
-        worker.holds[model.number].begin()
-        model.virtual_s += expected
-        for task in tasks:
-            task.worker = worker
-        return order
+        return self.begin(worker, model, tasks, expected or UNKNOWN_S, self.next_serial())
 
     def _should_wait(self, model: ModelState, head: Task, now: float) -> bool:
-        rows = model.queue.rows_like(head)
-        forming = Forming(rows, model.max_batch, head.submitted, head.deadline)
-        until = wait_until(forming, model.cost.fit(), model.arrivals.gap_s(now), model.max_delay_s)
+        until = wait_until(model.queue.rows_like(head), model, head.submitted, head.deadline, now)
         if until <= now:
             return False
         model.held_until = until
@@ -277,18 +254,18 @@ class Scheduler:
         leaving = evictions(self._residents(place), model.nbytes, self.budgets.get(place))
         if leaving is None:
             return []
-        drops: list[Action] = [self._drop(self.workers[r.worker], self.models[r.model]) for r in leaving]
+        drops: list[Action] = [self._drop(holding) for holding in leaving]
         order = Order(self.next_serial(), model, [], model.load_s, worker, is_load=True)
         worker.inflight[order.serial] = order
         worker.ahead_s += order.expected_s
-        worker.holds[model.number] = Holding(model, model.nbytes, last_used=now, orders=1)
+        worker.holds[model.number] = Holding(model, worker, model.nbytes, last_used=now, orders=1)
         return [*drops, Load(worker, model)]
 
     def _should_load(self, worker: WorkerState, model: ModelState, now: float) -> bool:
         if not model.may_run_on(worker.device) or model.broken or now < model.not_before:
             return False
-        holders = [w for w in self.workers.values() if model.number in w.holds]
-        if any(w.holds[model.number].is_loading for w in holders) and model.replicas is None:
+        holders = self.holdings_of(model)
+        if any(holding.is_loading for holding in holders) and model.replicas is None:
             return False
         if len(holders) < (model.replicas or 1):
             return True
@@ -298,70 +275,42 @@ class Scheduler:
         backlog_s = model.queue.requests * (model.order_s or UNKNOWN_S) / max(1, model.max_batch) / len(holders)
         return backlog_s > max(model.load_s, LEAST_LOAD_S)
 
-    def _residents(self, device: str) -> list[Resident]:
-        return [
-            Resident(worker.number, holding.model.number, holding.nbytes, holding.last_used, holding.is_needed)
-            for worker in self.workers.values()
-            for holding in worker.holds.values()
-            if holding.model.place_on(worker.device) == device
-        ]
+    def _residents(self, device: str) -> list[Holding]:
+        return [holding for holding in self._holdings() if holding.model.place_on(holding.worker.device) == device]
 
-    def _drop(self, worker: WorkerState, model: ModelState) -> Drop:
-        worker.holds.pop(model.number, None)
-        return Drop(worker, model)
+    def _drop(self, holding: Holding) -> Drop:
+        del holding.worker.holds[holding.model.number]
+        return Drop(holding.worker, holding.model)
 
 
-@dataclass(frozen=True)
-class Forming:
-    """A batch that could start now: its rows and how many it may have, when its oldest row came, and the first deadline in it."""
-
-    rows: int
-    max_rows: int
-    oldest: float
-    deadline: float | None = None
-
-
-def wait_until(batch: Forming, fit: tuple[float, float] | None, gap_s: float | None, max_delay_s: float) -> float:
-    """When it should start at the latest: at once, where waiting does not pay.
+def wait_until(rows: int, model: ModelState, oldest: float, deadline: float | None, now: float) -> float:
+    """When a batch of so many rows should start at the latest: at once, where waiting does not pay. `oldest` is when its first row came,
+    `deadline` the first in it.
 
     One more row saves its own fixed cost b, and costs each of the rows that wait the time until it comes.
     """
-    if batch.rows >= batch.max_rows or not max_delay_s or fit is None or gap_s is None:
-        return batch.oldest
+    fit, gap_s = model.cost.fit(), model.arrivals.gap_s(now)
+    if rows >= model.max_batch or not model.max_delay_s or fit is None or gap_s is None:
+        return oldest
     a, b = fit
-    if batch.rows * gap_s >= b:
-        return batch.oldest
-    latest = batch.oldest + max_delay_s
-    if batch.deadline is not None:
-        latest = min(latest, batch.deadline - 1.5 * (a * (batch.rows + 1) + b))
-    return max(batch.oldest, latest)
+    if rows * gap_s >= b:
+        return oldest
+    latest = oldest + model.max_delay_s
+    if deadline is not None:
+        latest = min(latest, deadline - 1.5 * (a * (rows + 1) + b))
+    return max(oldest, latest)
 
 
-@dataclass(frozen=True)
-class Resident:
-    """A model on a worker of the device."""
-
-    worker: int
-    model: int
-    nbytes: int
-    last_used: float
-    in_use: bool
-
-
-def evictions(residents: list[Resident], need: int, limit: int | None) -> list[Resident] | None:
+def evictions(residents: list[Holding], need: int, limit: int | None) -> list[Holding] | None:
     """What has to go for `need` more bytes; None where even that would not be enough right now."""
     if limit is None:
         return []
-    over = sum(resident.nbytes for resident in residents) + need - limit
-    chosen: list[Resident] = []
-    for resident in sorted((r for r in residents if not r.in_use), key=lambda r: r.last_used):
+    over = sum(holding.nbytes for holding in residents) + need - limit
+    chosen: list[Holding] = []
+    for holding in sorted((holding for holding in residents if not holding.is_needed), key=lambda holding: holding.last_used):
         if over <= 0:
             break
-        if resident.nbytes:
-            chosen.append(resident)
-            over -= resident.nbytes
+        if holding.nbytes:
+            chosen.append(holding)
+            over -= holding.nbytes
     return chosen if over <= 0 else None
-
-
-def can_ever_fit(need: int, limit: int | None) -> bool:
-    return limit is None or need <= limit

@@ -9,7 +9,7 @@ import secrets
 import weakref
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:  # `import rankwise.pool` needs nothing of shared memory
     from rankwise.pool.schedule.tasks import Task
@@ -98,7 +98,6 @@ class TaskQueue:
         return batch
 
     def rows_like(self, first: Task) -> int:
-        """Rows that wait and could run with `first`."""
         return self._rows.get(first.key, 0)
 
     def all(self) -> list[Task]:
@@ -115,9 +114,6 @@ class Deadlines:
         self._ticket = itertools.count()
         self._look_at = _FEW
 
-    def __len__(self) -> int:
-        return len(self._heap)
-
     def add(self, deadline: float, task: Task) -> None:
         heapq.heappush(self._heap, (deadline, next(self._ticket), weakref.ref(task)))
         if len(self._heap) >= self._look_at:
@@ -126,7 +122,6 @@ class Deadlines:
             self._look_at = _FEW + 2 * len(self._heap)
 
     def next(self) -> float | None:
-        """The next that still matters."""
         while self._heap and not _is_open(self._heap[0][2]):
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
@@ -288,6 +283,7 @@ class Holding:
     """A model inside a worker."""
 
     model: ModelState
+    worker: WorkerState
     nbytes: int
     is_loading: bool = True
     last_used: float = 0.0
@@ -316,28 +312,21 @@ class WorkerState:
     handle: Any = None  # the pool's end of it, a WorkerHandle
 
     @property
-    def is_loading(self) -> bool:
-        return any(holding.is_loading for holding in self.holds.values())
-
-    @property
     def held_bytes(self) -> int:
         return sum(holding.nbytes for holding in self.holds.values())
 
 
-@dataclass(frozen=True)
-class Load:
+class Load(NamedTuple):
     worker: WorkerState
     model: ModelState
 
 
-@dataclass(frozen=True)
-class Drop:
+class Drop(NamedTuple):
     worker: WorkerState
     model: ModelState
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(NamedTuple):
     worker: WorkerState
     orders: list[Order]
 

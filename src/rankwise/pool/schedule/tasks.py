@@ -19,16 +19,6 @@ from rankwise.pool.memory.shared_memory import Arena
 _making = threading.Lock()
 
 
-class Outcome(Protocol):
-    """What the pool settles: a future, or a part of one."""
-
-    def begin(self) -> bool: ...
-    def running(self) -> bool: ...
-    def set_running_or_notify_cancel(self) -> bool: ...
-    def set_result(self, result: Any) -> None: ...
-    def set_exception(self, exception: BaseException | None) -> None: ...
-
-
 class TaskOwner(Protocol):
     """What a task's future asks of the pool it belongs to."""
 
@@ -39,6 +29,7 @@ class TaskOwner(Protocol):
     def withdraw(self, task: Task) -> None: ...
     def forget(self, task: Task) -> bool: ...
     def run_uncut(self, task: Task) -> None: ...
+    def go_on(self, now: float) -> None: ...
 
 
 class Task:
@@ -60,7 +51,6 @@ class Task:
     worker: Any = None
     slots: Sequence[Any] = ()  # of the arena, held until the task is over
     brisk = 0  # its serial, where its answer may well come before falling asleep and waking up would be over
-    part: Outcome | None = None  # where its result goes, if it is not a future itself
     parts: Sequence[Task] = ()  # that run in its stead
     count = 1  # requests that it stands for
     is_extra = False  # a part that takes no place in the queue of its own: of a request, all but the last; of a chunk, all
@@ -69,14 +59,17 @@ class Task:
         self.model, self.submitted = model, submitted
         self.node, self.size, self.slots, self.to_tensor = encoded
 
-    @property
-    def outcome(self) -> Outcome | None:
-        return self.part
+    def begin(self) -> bool:
+        """Whether it may run. The pool's lock is held."""
+        return True
+
+    def settle(self, ok: bool, value: Any) -> None:
+        """Pass its result or its exception on to whoever waits for it. No lock is held."""
 
     def end(self) -> None:
         """It is over: let go of its input, which the caller would keep otherwise for as long as the future."""
         self.is_over = True
-        self.node = self.worker = self.part = None
+        self.node = self.worker = None
         self.slots = self.parts = ()
 
 
@@ -107,14 +100,17 @@ class TaskFuture(Task, Future[Any]):
                     self._made = threading.Condition()
         return self._made
 
-    @property
-    def outcome(self) -> Outcome | None:
-        return self
-
     def begin(self) -> bool:
         """As set_running_or_notify_cancel, under the pool's lock, where no thread can cancel it."""
         self._state = "RUNNING"
         return True
+
+    def settle(self, ok: bool, value: Any) -> None:
+        """One that worked has its result already."""
+        if ok:
+            self.announce()
+        elif self.running() or self.set_running_or_notify_cancel():
+            self.set_exception(value)
 
     def finish(self, result: Any) -> bool:
         """Set the result of a running task, which ends it. False where a thread waits for it and has to be told with `announce`."""
@@ -194,7 +190,6 @@ class Chunk(TaskFuture):
         return self._has_answer is not None
 
     def payload(self) -> tuple[Any, ...]:
-        """As it travels."""
         _, tag, dtype, shape, _ = self.kind
         if tag is None:
             return UNEVEN, self._data
@@ -227,9 +222,9 @@ class Chunk(TaskFuture):
             self.fail_all(error)
         self.is_here = True
 
-    def fail_all(self, error: BaseException | None) -> None:
+    def fail_all(self, error: Any) -> None:
         self.is_here = True
-        self._errors = dict.fromkeys(range(self.count), error or RuntimeError("the request failed"))
+        self._errors = dict.fromkeys(range(self.count), error)
 
     def value(self, i: int) -> Any:
         """What its i-th request gave, once; raises what it raised."""
@@ -246,21 +241,15 @@ class Chunk(TaskFuture):
             assert self._has_answer is not None
             wanted = [i for i in range(first, self._kept) if not self._has_answer[i]]
             self._kept = min(self._kept, first)
-        tasks = [self._task(i) for i in wanted]
+        tasks: list[Task] = [Item(self, i, self._owner) for i in wanted]
         self.parts = (*self.parts, *tasks)
         return tasks
 
     def _cut(self) -> None:
         self._has_answer, self._values, self._kept = [False] * self.count, [None] * self.count, self.count
 
-    def _task(self, i: int) -> Task:
-        task = Task(self.model, self._encoded(i), self.submitted)
-        task.part, task.priority = Item(self, i, self._owner), self.priority
-        task.is_lazy = task.has_begun = task.is_extra = True
-        return task
-
-    def _encoded(self, i: int) -> EncodedInputs:
-        """Its place on the lane is the new task's from now on."""
+    def encoded(self, i: int) -> EncodedInputs:
+        """Its i-th request, for a task of its own, whose place on the lane it is from now on."""
         _, tag, dtype, shape, to_tensor = self.kind
         node: Node = self._data[i] if tag is None else ("(", ((tag, dtype, shape, self._data[i]),))
         slots = self._slots[i] if self._slots else ()
@@ -274,37 +263,20 @@ class Chunk(TaskFuture):
         self.release()
 
     def release(self) -> None:
-        """What was sent is not needed any more."""
         self._data, self._slots = [], []
 
 
-class _NeverCancelled:
-    """A part of a future: callers have only the whole of it, which they may cancel."""
+class Item(Task):
+    """One request of a chunk, as a task of its own."""
 
-    def running(self) -> bool:
-        return True
+    is_lazy = has_begun = is_extra = True
 
-    def set_running_or_notify_cancel(self) -> bool:
-        return True
+    def __init__(self, chunk: Chunk, place: int, owner: TaskOwner) -> None:
+        super().__init__(chunk.model, chunk.encoded(place), chunk.submitted)
+        self._chunk, self.place, self._owner, self.priority = chunk, place, owner, chunk.priority
 
-
-class Item(_NeverCancelled):
-    """What the pool settles for one request of a chunk that has become a task."""
-
-    def __init__(self, chunk: Chunk, i: int, owner: TaskOwner) -> None:
-        self._chunk, self.place, self._owner = chunk, i, owner
-
-    def begin(self) -> bool:
-        return not self._chunk.is_over
-
-    def set_result(self, result: Any) -> None:
-        self._settle([result], {})
-
-    def set_exception(self, exception: BaseException | None) -> None:
-        self._settle([None], {0: exception or RuntimeError("the request failed")})
-
-    def _settle(self, values: list[Any], errors: dict[int, BaseException]) -> None:
-        if self._chunk.take(self.place, values, errors) and self._owner.forget(self._chunk):
+    def settle(self, ok: bool, value: Any) -> None:
+        if self._chunk.take(self.place, [value if ok else None], {} if ok else {0: value}) and self._owner.forget(self._chunk):
             self._chunk.set_result(None)
 
 
@@ -322,17 +294,13 @@ def cut_up(task: TaskFuture, owner: TaskOwner, arena: Arena) -> None:
     """Into tasks of as many rows as run together, each of which knows where its result belongs."""
     size = task.model.max_batch
     starts = range(0, task.rows, size)
-    whole = Whole(task, len(starts), owner)
-    parts = []
+    whole, parts = Whole(task, len(starts), owner), []
     for i, start in enumerate(starts):
         rows = min(size, task.rows - start)
         for slot in task.slots:
             arena.hold(slot)
-        part = Task(task.model, (cut(task.node, start, start + rows), task.size // len(starts), task.slots, task.to_tensor), task.submitted)
-        part.part = Part(whole, i, rows)
-        part.rows, part.key = rows, task.key
-        part.deadline, part.priority = task.deadline, task.priority
-        part.is_extra = start + rows < task.rows
+        part = Part(task, (cut(task.node, start, start + rows), task.size // len(starts), task.slots, task.to_tensor), whole, i)
+        part.rows, part.is_extra = rows, start + rows < task.rows
         parts.append(part)
     task.parts = parts
 
@@ -341,17 +309,9 @@ class Whole:
     """Collects the parts of one request; the first failure is the request's."""
 
     def __init__(self, future: TaskFuture, count: int, owner: TaskOwner) -> None:
-        self._future, self._results, self._missing, self._owner = future, [None] * count, count, owner
+        self.future, self._results, self._missing, self._owner = future, [None] * count, count, owner
         self._lock = threading.Lock()
         self._is_uncut = False
-
-    def begin(self) -> bool:
-        """The pool holds its lock: a part is about to run."""
-        if self._future.is_over:
-            return False
-        if not self._future.has_begun:
-            self._future.has_begun = self._future.begin()
-        return True
 
     def add(self, i: int, rows: int, value: Any) -> None:
         if not has_rows(value, rows):
@@ -369,39 +329,39 @@ class Whole:
         except (Uneven, TypeError, ValueError, RuntimeError):  # arrays that differ in more than their rows, say
             self._run_uncut()
             return
-        if self._owner.forget(self._future):
-            self._future.set_result(result)
+        if self._owner.forget(self.future):
+            self.future.set_result(result)
 
     def fail(self, error: BaseException) -> None:
         if isinstance(error, Uneven):
             self._run_uncut()
-        elif not self._is_uncut and self._owner.forget(self._future):
-            _set_exception(self._future, error)
+        elif not self._is_uncut and self._owner.forget(self.future):
+            self.future.settle(False, error)
 
     def _run_uncut(self) -> None:
         with self._lock:
             if self._is_uncut:
                 return
             self._is_uncut, self._results = True, []
-        self._owner.run_uncut(self._future)
+        self._owner.run_uncut(self.future)
 
 
-class Part(_NeverCancelled):
-    """What the pool settles for one part."""
+class Part(Task):
+    """Some rows of a request that has more of them than run together."""
 
-    def __init__(self, whole: Whole, i: int, rows: int) -> None:
-        self._whole, self._i, self._rows = whole, i, rows
+    def __init__(self, task: TaskFuture, encoded: EncodedInputs, whole: Whole, place: int) -> None:
+        super().__init__(task.model, encoded, task.submitted)
+        self._whole, self._place = whole, place
+        self.key, self.deadline, self.priority = task.key, task.deadline, task.priority
 
     def begin(self) -> bool:
-        return self._whole.begin()
+        future = self._whole.future
+        if not future.is_over and not future.has_begun:
+            future.has_begun = future.begin()
+        return not future.is_over
 
-    def set_result(self, result: Any) -> None:
-        self._whole.add(self._i, self._rows, result)
-
-    def set_exception(self, exception: BaseException | None) -> None:
-        self._whole.fail(exception or RuntimeError("a part of the request failed"))
-
-
-def _set_exception(future: TaskFuture, error: BaseException) -> None:
-    if future.running() or future.set_running_or_notify_cancel():
-        future.set_exception(error)
+    def settle(self, ok: bool, value: Any) -> None:
+        if ok:
+            self._whole.add(self._place, self.rows, value)
+        else:
+            self._whole.fail(value)

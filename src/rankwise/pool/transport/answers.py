@@ -15,7 +15,7 @@ from rankwise.pool.memory.requests import cut_value, raised
 from rankwise.pool.memory.shared_memory import to_tensors
 from rankwise.pool.schedule.pool_state import PoolState
 from rankwise.pool.schedule.state import Action, ModelState, Order, WorkerState
-from rankwise.pool.schedule.tasks import Chunk, Task
+from rankwise.pool.schedule.tasks import Chunk, Part, Task
 from rankwise.pool.transport.connection import HALVED, KEPT, UNBATCHABLE
 
 log = logging.getLogger("rankwise.pool")
@@ -44,8 +44,7 @@ class Answers:
             self._take_joined(worker, order, results[0], flags, now)
             return
         if order.model.unbatched is not None:
-            for task in order.tasks:
-                self._want_whole(task, flags)
+            self._want_whole(order.tasks, flags)
             if len(order.tasks) > 1 and not flags & UNBATCHABLE:  # they ran in one batch, before it was known that none is to be believed
                 self._throw_away(worker, results)
                 self._run_alone(order.tasks)
@@ -105,8 +104,7 @@ class Answers:
             order.carrier.slots = ()
         if not ok or order.model.unbatched is not None:
             if order.model.unbatched is not None:
-                for task in order.tasks:
-                    self._want_whole(task, flags)
+                self._want_whole(order.tasks, flags)
             self._run_alone(order.tasks)
             return
         is_array = hasattr(value, "shape")
@@ -148,12 +146,13 @@ class Answers:
             if not task.is_over:
                 self._state.fail(task, error)
 
-    def _want_whole(self, task: Task, flags: int) -> None:
+    def _want_whole(self, tasks: list[Task], flags: int) -> None:
         """The model turned out to know no rows: a part of a request means nothing by itself."""
-        if task.rows and task.part is not None and not task.is_over:
-            if flags & KEPT:
-                task.slots = ()
-            self._state.conclude(task, False, Uneven())
+        for task in tasks:
+            if isinstance(task, Part) and not task.is_over:
+                if flags & KEPT:
+                    task.slots = ()
+                self._state.conclude(task, False, Uneven())
 
     def _finish(self, worker: WorkerState, task: Task, ok: bool, data: Any, now: float, flags: int) -> None:
         counted = self._counters.of(task.model.name)
@@ -215,7 +214,8 @@ class Answers:
         limit = self._state.settings.budgets.get(place)
         if limit is not None and nbytes > limit:
             self._state.break_model(model, too_large(model.name, nbytes, place, limit))
-        self._state.tell_loaded(model)
+        if self._scheduler.is_loaded(model):
+            self._state.tell_loaded(model)
 
     def _compare_weights(self, worker: WorkerState, model: ModelState, stamp: tuple[int, int] | None) -> None:
         """A worker that is replaced, or one replica more, reads the file as it is by then."""
@@ -231,7 +231,7 @@ class Answers:
         _, serial, number, data, text, is_out_of_memory = message
         model = self._scheduler.models[number]
         self._scheduler.take_back(worker, worker.inflight.pop(serial), now)
-        self._scheduler.not_loaded(worker, model)
+        worker.holds.pop(number, None)
         model.build_failures += 1
         if is_out_of_memory and model.build_failures < MAX_BUILDS:
             log.warning("memory ran out while worker %d built model %r; it is tried again in another one", worker.number, model.name)

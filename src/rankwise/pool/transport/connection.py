@@ -85,12 +85,14 @@ class Receiver:
 
 
 SLOTS = 4096
-POSTED, ANSWERED, POSTED_FROM, RUNS_ON, _AWAITS_GPU, _ITEM = 4, 5, 6, 7, 8, 9  # words of eight bytes
+# Words of eight bytes. Who is watching sees there that a packet was posted to the worker (its serial; 0: one of another kind) and from
+# which core, that the worker has answered, and which core it runs on.
+POSTED, ANSWERED, POSTED_FROM, RUNS_ON, _AWAITS_GPU, _ITEM = 4, 5, 6, 7, 8, 9
 _CUTS, _NUM_CUTS = 256, 256  # words; more than the orders that are with a worker at once
 _FLAGS = 4096
 SIZE = _FLAGS + SLOTS
-_RUNNING, _RECALLED = struct.Struct("<QQ"), struct.Struct("<Q")
-_RECALLED_AT, _OWN_DOING = 16, 3
+_RUNNING = struct.Struct("<QQ")
+_RECALLED, _OWN_DOING = 2, 3  # words, too
 current_cpu = ctypes.PyDLL(None).sched_getcpu  # keeps the GIL: giving it away would take longer than the call
 
 
@@ -101,11 +103,6 @@ class StatusPage:
         self.segment = segment
         self._map = segment.map
         self.words = memoryview(segment.map)[:_FLAGS].cast("Q")
-
-    def run_here(self, serial: int, now_ns: int) -> None:
-        """As `run`, for a parent that may be watching."""
-        self.words[RUNS_ON] = current_cpu()
-        _RUNNING.pack_into(self._map, 0, serial, now_ns)
 
     def run(self, serial: int, now_ns: int) -> None:
         """Worker: this is what I do now; serial 0 is nothing."""
@@ -152,26 +149,14 @@ class StatusPage:
     def awaits_gpu(self) -> bool:
         return bool(self.words[1] and self.words[_AWAITS_GPU] == self.words[1])
 
-    def post(self, serial: int, cpu: int) -> None:
-        """Parent, from this core: there is a packet for a worker that may be watching."""
-        self.words[POSTED_FROM] = cpu
-        self.words[POSTED] = serial
-
-    def nudge(self) -> None:
-        """Parent: there is a packet of another kind."""
-        self.words[POSTED] = 0
-
-    def answer(self, serial: int) -> None:
-        """Worker: there is an answer for a parent that may be watching."""
-        self.words[ANSWERED] = serial
-
-    def recall(self, serial: int) -> None:
-        """Parent: whatever was sent up to this serial and has not begun shall not begin."""
-        _RECALLED.pack_into(self._map, _RECALLED_AT, serial)
-
     @property
     def recalled(self) -> int:
-        return int(_RECALLED.unpack_from(self._map, _RECALLED_AT)[0])
+        """Whatever was sent up to this serial and has not begun shall not begin; the parent says so."""
+        return int(self.words[_RECALLED])
+
+    @recalled.setter
+    def recalled(self, serial: int) -> None:
+        self.words[_RECALLED] = serial
 
     def note_own_signal(self) -> None:
         """Worker: the code of what I do now is about to end or stop me, or may be."""
@@ -186,12 +171,12 @@ class StatusPage:
     def is_taken(self, slot: int) -> bool:
         return self._map[_FLAGS + slot] != 0
 
+    def take(self, slot: int) -> None:
+        """The worker takes an output slot, the parent frees it: never both at once, so a byte is enough."""
+        self._map[_FLAGS + slot] = True
+
     def free(self, slot: int) -> None:
         self._map[_FLAGS + slot] = False
-
-    def mark(self, slot: int, taken: bool) -> None:
-        """The worker takes an output slot, the parent gives it back: never both at once, so a byte is enough."""
-        self._map[_FLAGS + slot] = taken
 
 
 # Watching for the other side for a moment before going to sleep exists only for speed. A process that was just woken runs Python two to
@@ -308,8 +293,8 @@ class WorkerHandle:
             return False
         return True
 
-    def await_end(self, seconds: float) -> None:
-        if self.pidfd >= 0:
+    def kill_and_wait(self, seconds: float) -> None:
+        if self.signal(signal.SIGKILL):
             select.select([self.pidfd], [], [], seconds)
 
     def add_segment(self, size: int) -> None:
@@ -328,7 +313,6 @@ class WorkerHandle:
         return Death(exit_code, out_of_memory, is_guess, own_doing=self.page.is_own_doing, stack=self.crash_notes())
 
     def crash_notes(self) -> str:
-        """What faulthandler wrote when the worker crashed."""
         try:
             return os.pread(self.crash, 20_000, 0).decode(errors="replace")
         except OSError:
@@ -370,7 +354,6 @@ def stack_of(handle: WorkerHandle) -> str:
 
 
 def _with_py_spy(pid: int) -> tuple[list[str], str]:
-    """Frames, or why there are none."""
     try:
         threads = read_threads(pid, _TIMEOUT_S)
         frames = [frame for thread in threads for frame in thread["frames"]]

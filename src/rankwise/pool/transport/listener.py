@@ -112,13 +112,18 @@ class Listener:
         """Something was sent to this worker: a thread has to read the answer."""
         if handle.is_armed:
             return
-        if self._reader is not None and handle.reading.acquire(blocking=False):
-            try:
-                self._arm(handle)
-            finally:
-                handle.reading.release()
-        else:
+        if self._reader is None or not self._has_armed(handle):
             self._give_grace()
+
+    def _has_armed(self, handle: WorkerHandle) -> bool:
+        """Watch for its packets, unless a thread is reading them."""
+        if not handle.reading.acquire(blocking=False):
+            return False
+        try:
+            self._arm(handle)
+        finally:
+            handle.reading.release()
+        return True
 
     def read_in(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
         """From now on this loop, in whose thread we are, reads the answers; until what is returned is called there. One loop at a time."""
@@ -341,29 +346,21 @@ class Listener:
     def _take_over(self) -> None:
         """Read the answers of workers whose callers have not come for them."""
         for worker in list(self._workers.values()):
-            handle: WorkerHandle = worker.handle
-            if worker.inflight and not handle.is_armed and handle.reading.acquire(blocking=False):
+            if worker.inflight and not worker.handle.is_armed and self._has_armed(worker.handle):
                 self._grace_ns = _SHORT_GRACE_NS
-                try:
-                    self._arm(handle)
-                finally:
-                    handle.reading.release()
 
     def _read_arrived(self) -> None:
         for fd, _ in self._packets.poll(0):
-            self._read_some(fd)
-
-    def _read_some(self, fd: int) -> None:
-        worker = self._workers.get(fd)
-        if worker is None or not worker.handle.reading.acquire(blocking=False):
-            return
-        try:
-            # One that starts will say so unasked, and its descriptor may be one that an event of a dead worker was meant for.
-            # A loop goes on watching: it is there anyway.
-            if not self._read_packets(worker) or (worker.is_ready and not worker.inflight and self._reader is None):
-                self.disarm(worker.handle)
-        finally:
-            worker.handle.reading.release()
+            worker = self._workers.get(fd)
+            if worker is None or not worker.handle.reading.acquire(blocking=False):
+                continue
+            try:
+                # One that starts will say so unasked, and its descriptor may be one that an event of a dead worker was meant for.
+                # A loop goes on watching: it is there anyway.
+                if not self._read_packets(worker) or (worker.is_ready and not worker.inflight and self._reader is None):
+                    self.disarm(worker.handle)
+            finally:
+                worker.handle.reading.release()
 
 
 class LoopReader:
@@ -382,7 +379,6 @@ class LoopReader:
         loop.add_reader(fd, self._read)
 
     def wake_by(self, moment: float) -> None:
-        """From any thread."""
         if threading.get_ident() == self._thread:
             self._set_timer(moment)
         else:

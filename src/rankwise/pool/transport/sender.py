@@ -7,23 +7,26 @@ import logging
 import time
 from collections.abc import Callable
 from marshal import dumps
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from rankwise.errors import UsageError
-from rankwise.pool.memory.encoding import INLINE_BYTES, EncodedInputs, Node, Part
+from rankwise.pool.memory.encoding import INLINE_BYTES, EncodedInputs, Node, Part, each_node
 from rankwise.pool.memory.requests import join_nodes
 from rankwise.pool.memory.shared_memory import Arena, Slot
 from rankwise.pool.schedule.pool_state import PoolState
-from rankwise.pool.schedule.state import Action, Drop, Load, ModelState, Order, Run, WorkerState
+from rankwise.pool.schedule.scheduler import UNKNOWN_S
+from rankwise.pool.schedule.state import Action, Load, ModelState, Order, Run, WorkerState
 from rankwise.pool.schedule.tasks import Chunk, Task, TaskFuture, TaskOwner
-from rankwise.pool.transport.connection import BRISK_NS, SEND_NOW, WorkerHandle, current_cpu, send
+from rankwise.pool.schedule.tasks import Part as TaskPart
+from rankwise.pool.transport.connection import BRISK_NS, POSTED, POSTED_FROM, SEND_NOW, WorkerHandle, current_cpu, send
 from rankwise.sizes import bytes_text
 
 log = logging.getLogger("rankwise.pool")
 # Quick tasks share an answer, but no caller waits long for it; of a stream, a worker answers while it still has half of what it was given.
 PROMPT_NS, LAZY_NS = 200_000, 15_000_000
+_BRISK_S = BRISK_NS / 1e9
 
 
 class Sender:
@@ -32,22 +35,21 @@ class Sender:
     def __init__(self, state: PoolState, specs: dict[int, Any], expect: Callable[[WorkerHandle], None]) -> None:
         self._state, self._scheduler, self._arena = state, state.scheduler, state.arena
         self._expect = expect  # told of each worker that something is sent to
-        self._specs = specs  # as `placed_specs` gives them
-
-    def add(self, number: int, spec: bytes) -> None:
-        self._specs[number] = _placed(spec, self._arena)
-
-    def forget(self, number: int) -> None:
-        del self._specs[number]
+        self.specs = specs  # by the model's number, as `placed` gives them
 
     def act(self, actions: list[Action], now: float) -> None:
         for action in actions:
             if isinstance(action, Run):
                 self._send_orders(action.worker, action.orders, now)
             elif isinstance(action, Load):
-                self._send_load(action.worker, action.model)
+                worker, model = action
+                serial = next(serial for serial, order in worker.inflight.items() if order.is_load and order.model is model)
+                self._send(worker, ("load", serial, model.number, self.specs[model.number]), must=True)
             else:
-                self._send_drop(action)
+                worker, model = action
+                self._state.counters.of(model.name).evictions += 1
+                log.info("model %r leaves worker %d", model.name, worker.number)
+                self._send(worker, ("drop", model.number), must=True)
 
     def _send_orders(self, worker: WorkerState, orders: list[Order], now: float) -> None:
         items = []
@@ -73,15 +75,6 @@ class Sender:
             self._scheduler.add_again(left_behind(order))
             return parts_of(order, self._arena)
 
-    def _send_load(self, worker: WorkerState, model: ModelState) -> None:
-        serial = next(serial for serial, order in worker.inflight.items() if order.is_load and order.model is model)
-        self._send(worker, ("load", serial, model.number, self._specs[model.number]), must=True)
-
-    def _send_drop(self, action: Drop) -> None:
-        self._state.counters.of(action.model.name).evictions += 1
-        log.info("model %r leaves worker %d", action.model.name, action.worker.number)
-        self._send(action.worker, ("drop", action.model.number), must=True)
-
     def _send(self, worker: WorkerState, message: tuple[Any, ...], must: bool = False) -> bool:
         """False where the worker's socket is full. A worker that is gone takes everything: its end gives it all back."""
         handle: WorkerHandle = worker.handle
@@ -93,7 +86,7 @@ class Sender:
                     return False
                 handle.known_segments += 1
             is_sent = send(handle.sock, message, wait=must)
-            handle.page.nudge()
+            handle.page.words[POSTED] = 0
             return is_sent
         except OSError as error:
             if error.errno == errno.EMSGSIZE:  # the worker never gets it, so no answer will come
@@ -105,12 +98,8 @@ _ORDER_BYTES = 50_000  # of one order; with AHEAD_BYTES before it, a packet stay
 _SMALL = 256  # bytes of an array that may stay
 
 
-def placed_specs(specs: dict[int, bytes], arena: Arena) -> dict[int, Any]:
-    """Where workers find each model's spec: in the message, or in the arena once for all of them, for as long as the pool lives."""
-    return {number: _placed(spec, arena) for number, spec in specs.items()}
-
-
-def _placed(spec: bytes, arena: Arena) -> Any:
+def placed(spec: bytes, arena: Arena) -> Any:
+    """Where workers find a model's spec: in the message, or in the arena once for all of them, for as long as the pool lives."""
     if len(spec) <= INLINE_BYTES:
         return spec
     slot = arena.write(np.frombuffer(spec, np.uint8))
@@ -158,7 +147,7 @@ def parts_of(order: Order, arena: Arena) -> list[Part] | tuple[Any, ...]:
             _to_lane(task, arena)
     is_batched = order.model.max_batch > 1
     return [
-        (task.rows if task.part is not None or (is_batched and not task.alone) else 0, task.node, task.deadline, task.seed)
+        (task.rows if isinstance(task, TaskPart) or (is_batched and not task.alone) else 0, task.node, task.deadline, task.seed)
         for task in tasks
     ]
 
@@ -177,8 +166,18 @@ def left_behind(order: Order) -> list[Task]:
 
 def _to_lane(task: Task, arena: Arena) -> None:
     slots: list[Slot] = []
+
+    def moved(leaf: Node) -> Node:
+        if leaf[0] not in ("T", "N", "P", "S") or type(leaf[-1]) is not bytes or len(leaf[-1]) <= _SMALL:
+            return leaf
+        slot = arena.write(np.frombuffer(leaf[-1], np.uint8))
+        if slot is None:
+            raise LaneFull
+        slots.append(slot)
+        return (*leaf[:-1], (slot.segment, slot.offset, len(leaf[-1])))
+
     try:
-        task.node = _laned(task.node, arena, slots)
+        task.node = each_node(task.node, moved)
     except LaneFull:
         for slot in slots:
             arena.drop(slot)
@@ -187,36 +186,13 @@ def _to_lane(task: Task, arena: Arena) -> None:
     task.size = min(task.size, 100)
 
 
-def _laned(node: Node, arena: Arena, slots: list[Slot]) -> Node:
-    tag = node[0]
-    if tag in ("T", "N", "P", "S") and type(node[-1]) is bytes and len(node[-1]) > _SMALL:
-        slot = arena.write(np.frombuffer(node[-1], np.uint8))
-        if slot is None:
-            raise LaneFull
-        slots.append(slot)
-        place: Any = (slot.segment, slot.offset, len(node[-1]))
-        return (*node[:-1], place)
-    if tag in ("[", "(", "{"):
-        return (*node[:-1], [_laned(item, arena, slots) for item in node[-1]])
-    return node
-
-
-BRISK_S = BRISK_NS / 1e9
-
-
-class FastPathOwner(TaskOwner, Protocol):
-    def go_on(self, now: float) -> None:
-        """A worker has time again, and tasks wait."""
-        ...
-
-
 class FastPath:
     """The short way of one task: no other task waits for the model, a worker that holds it is idle, and the caller fetches the result
     itself. Exists only for speed: a process that has just been woken runs Python several times slower than one that is warm, so what
     counts is how little is done between the caller and the worker. The packet is sent as early as can be; the books are kept while the
     worker is busy."""
 
-    def __init__(self, state: PoolState, owner: FastPathOwner, expect: Callable[[WorkerHandle], None]) -> None:
+    def __init__(self, state: PoolState, owner: TaskOwner, expect: Callable[[WorkerHandle], None]) -> None:
         self._state, self._owner, self._expect = state, owner, expect
         self._lock, self._scheduler, self._arena = state.lock, state.scheduler, state.arena
 
@@ -237,15 +213,17 @@ class FastPath:
                 return None
             except OSError:  # it is gone, which will be noticed; then its tasks run again
                 pass
-            handle.page.post(serial, current_cpu())
+            words = handle.page.words
+            words[POSTED_FROM] = current_cpu()
+            words[POSTED] = serial
             task = TaskFuture(model, encoded, time.monotonic(), self._owner)
-            if model.order_s is not None and model.order_s < BRISK_S:
+            if model.order_s is not None and model.order_s < _BRISK_S:
                 task.brisk = serial
             if rows:
                 task.rows, task.key = rows, (task.to_tensor, key)
             task.begin()
             task.has_begun = True
-            scheduler.began(worker, model, task, serial)
+            scheduler.begin(worker, model, [task], model.order_s or UNKNOWN_S, serial)
             self._expect(handle)
             return task
 

@@ -6,29 +6,12 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, TypeVar
 
 import torch
 from torch.nn.modules.module import _has_any_global_hook
 
-
-@contextmanager
-def own_defaults() -> Iterator[OwnDefaults]:
-    """Around a build: what it sets is that model's, and everybody else has what was before."""
-    others, found = Defaults.now(), OwnDefaults()
-    try:
-        yield found
-        now = Defaults.now()
-        found.own = now if now != others else None
-    finally:
-        others.restore()
-
-
-@dataclass
-class OwnDefaults:
-    """What a build has set; None where nothing was."""
-
-    own: Defaults | None = None
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -62,6 +45,16 @@ def _device_context() -> Any:
     except AttributeError:
         _DEVICE.device_context = None  # as torch leaves it where the default is the CPU again
         return None
+
+
+def built_with_defaults(build: Callable[[], T]) -> tuple[T, Defaults | None]:
+    """What `build` makes, and the defaults it has set, if any, which are that model's; everybody else has what was before."""
+    others = Defaults.now()
+    try:
+        built, now = build(), Defaults.now()
+        return built, now if now != others else None
+    finally:
+        others.restore()
 
 
 class WithOwnDefaults:

@@ -1,6 +1,6 @@
 """The fork server: a process that imports torch once and then only forks workers, which start in milliseconds and share its memory.
 
-Both ends are here: `ForkServer` and `WorkerStarter` run in the pool's process, `main` and `Forker` in the fork server itself. A fork after
+Both ends are here: `ForkServer` is the pool's, `main` and `Forker` run in the fork server itself. A fork after
 torch has run an operation with threads hangs the child, so the fork server never runs one. It may be killed at any time, by the kernel for
 want of memory or by the user. Then the pool starts it again, with growing pauses; tasks wait meanwhile, or miss their deadline."""
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import gc
-import logging
 import os
 import select
 import signal
@@ -16,18 +15,13 @@ import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rankwise.pool.errors import no_worker
-from rankwise.pool.schedule.state import THREAD_VARIABLES, Seat
+from rankwise.pool.schedule.state import THREAD_VARIABLES
 from rankwise.pool.transport.connection import Receiver, WorkerHandle, pair, send
 
-log = logging.getLogger("rankwise.pool")
-_PAUSES_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
-_WELL_AFTER_S = 10.0  # a fork server that has been ready for so long does not count as a failure
-_PASSES = ("MemoryError", "Cannot allocate memory")  # errors that another attempt may not meet
+PAUSES_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 # torch brings mimalloc on some machines, and there is no other way to tell it how long to keep memory (milliseconds, as `KEPT_S` in
 # loading.py); read when torch is loaded.
 ENVIRONMENT = {"MIMALLOC_PURGE_DELAY": "1000", "MIMALLOC_ARENA_PURGE_MULT": "1"}
@@ -35,7 +29,7 @@ ENVIRONMENT = {"MIMALLOC_PURGE_DELAY": "1000", "MIMALLOC_ARENA_PURGE_MULT": "1"}
 
 def pause_s(failures: int) -> float:
     """How long to wait before the next attempt, after so many failures in a row."""
-    return _PAUSES_S[min(failures, len(_PAUSES_S)) - 1] if failures else 0.0
+    return PAUSES_S[min(failures, len(PAUSES_S)) - 1] if failures else 0.0
 
 
 class ForkServer:
@@ -89,93 +83,6 @@ def start_process(control: socket.socket, env: dict[str, str]) -> subprocess.Pop
         stdin=subprocess.DEVNULL,
         start_new_session=True,  # Ctrl-C is for the user's program, which then closes the pool
     )
-
-
-class WorkerStarter:
-    """Keeps a fork server running, and asks it for a worker for each vacant seat. All methods are called with the pool's lock held."""
-
-    def __init__(self, seats: list[Seat], on_fork_server: Callable[[ForkServer], None], start_worker: Callable[[Seat], None]) -> None:
-        self._threads, self._on_fork_server, self._start_worker = seats[0].threads, on_fork_server, start_worker
-        self._vacant: list[tuple[float, Seat]] = [(0.0, seat) for seat in seats]  # each with the time before which it stays vacant
-        self._failures = 0  # of the fork server, in a row
-        self._start_at = 0.0
-        self._ready_since: float | None = None
-        self._was_ever_ready = self._has_made_one = False
-        self.fork_server: ForkServer | None = None
-
-    def go_on(self, now: float) -> None:
-        """Start what is due: the fork server, and a worker for each vacant seat."""
-        if self.fork_server is None:
-            if now < self._start_at:
-                return
-            if not self._has_started(now):
-                return
-        if self._ready_since is not None and now - self._ready_since > _WELL_AFTER_S:
-            self._failures = 0
-        due = [seat for moment, seat in self._vacant if moment <= now]
-        self._vacant = [(moment, seat) for moment, seat in self._vacant if moment > now]
-        for seat in due:
-            try:
-                self._start_worker(seat)
-                self._has_made_one = True
-            except OSError as error:  # no more files, or no memory
-                if not self._has_made_one and seat is due[-1]:  # the first attempt: whoever makes the pool gets the error
-                    steps = ("ulimit -n says how many files a process may open, ulimit -v how much memory it may take", "or fewer workers")
-                    raise no_worker(f"not one of {len(due)} could be made: {error}", steps) from error
-                log.warning("a worker could not be made (%s); it is tried again", error)
-                self.add_vacant_seat(seat, now + _PAUSES_S[-3])
-
-    def _has_started(self, now: float) -> bool:
-        try:
-            self.fork_server = ForkServer(self._threads)
-        except OSError as error:
-            if not self._failures:  # the first attempt: whoever makes the pool gets the error
-                raise
-            self._failures += 1
-            self._start_at = now + pause_s(self._failures)
-            log.warning("the process that workers are forked from could not be started (%s); it is tried again", error)
-            return False
-        self._on_fork_server(self.fork_server)
-        return True
-
-    def add_vacant_seat(self, seat: Seat, not_before: float = 0.0) -> None:
-        self._vacant.append((not_before, seat))
-
-    def ready(self, now: float) -> None:
-        assert self.fork_server is not None
-        self.fork_server.is_ready = self._was_ever_ready = True
-        self._ready_since = now
-
-    def fork_server_died(self, now: float) -> str:
-        """Empty where it will be started again; otherwise why not: another attempt would end in the same way."""
-        fork_server, self.fork_server = self.fork_server, None
-        assert fork_server is not None
-        code = fork_server.process.wait()
-        fork_server.close()
-        if self._ready_since is not None and now - self._ready_since > _WELL_AFTER_S:
-            self._failures = 0
-        self._failures += 1
-        self._ready_since = None
-        self._start_at = now + pause_s(self._failures)
-        may_pass = (
-            self._was_ever_ready or any(words in fork_server.complaint for words in _PASSES) or (code < 0 and not fork_server.complaint)
-        )
-        if not may_pass:
-            return fork_server.complaint or f"the process that imports torch ended with code {code}"
-        log.warning(
-            "the process that workers are forked from ended (%s); it is started again%s",
-            code,
-            f" in {pause_s(self._failures):g} s" if pause_s(self._failures) else "",
-        )
-        return ""
-
-    def close(self) -> None:
-        if self.fork_server is not None:
-            self.fork_server.close()
-
-    def close_after_fork(self) -> None:
-        if self.fork_server is not None:
-            self.fork_server.control.close()
 
 
 _LONGEST = 20_000  # characters of a traceback

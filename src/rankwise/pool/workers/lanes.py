@@ -26,7 +26,7 @@ from rankwise.pool.memory.encoding import (
     pack,
     unpack,
 )
-from rankwise.pool.memory.shared_memory import PAGE, Lane, Segment, copy_into, rounded, to_tensor
+from rankwise.pool.memory.shared_memory import DROP_OWN_WRITES, PAGE, Lane, Segment, copy_into, rounded, to_tensor
 from rankwise.pool.transport.connection import SLOTS, StatusPage, send
 
 
@@ -93,7 +93,7 @@ class Inputs:
         for _, segment, offset, nbytes in self.in_use:
             if not self._is_clean(segment.address + offset, nbytes):
                 first = offset - offset % PAGE  # a part of a larger request need not begin at a page
-                segment.forget_own_writes(first, rounded(offset + nbytes - first))
+                segment.advise(DROP_OWN_WRITES, first, rounded(offset + nbytes - first))
 
     def _is_clean(self, start: int, nbytes: int) -> bool:
         return self.pagemap >= 0 and is_untouched(self.pagemap, start, nbytes)
@@ -124,35 +124,27 @@ class Outputs:
             place = self._alias(owner)
             if place is not None:
                 return place
-        slot = self._take(rounded(nbytes))
-        number, offset, _ = self._out[slot]
+        slot, number, offset = self._take(rounded(nbytes))
         copy_into(np.ndarray(array.shape, array.dtype, self._lane.segments[number].map, offset), array)
         return ("o", number, offset, nbytes, slot)
 
-    def _take(self, room: int) -> int:
+    def _take(self, room: int) -> tuple[int, int, int]:
+        """A slot, and where it is."""
         if len(self._out) >= self._collect_at:
             self._collect()
-        slot = self._fit(room)
-        started = time.monotonic()
-        while slot is None:
-            self._collect()
-            slot = self._fit(room)
-            if slot is None and self._free:
-                is_late = time.monotonic() - started > _PATIENCE_S  # the parent copies what it can, so this is a user who keeps it all
-                slot = self._grown(room, is_late)
-            if slot is None:
-                time.sleep(0.0005)
-        return slot
-
-    def _fit(self, room: int) -> int | None:
         place = self._lane.take(room) if self._free else None
-        return self._mark(*place, room) if place is not None else None
-
-    def _mark(self, number: int, offset: int, room: int) -> int:
+        started = time.monotonic()
+        while place is None:
+            self._collect()
+            if self._free:
+                is_late = time.monotonic() - started > _PATIENCE_S  # the parent copies what it can, so this is a user who keeps it all
+                place = self._lane.take(room) or self._grown(room, is_late)
+            if place is None:
+                time.sleep(0.0005)
         slot = self._free.pop()
-        self._out[slot] = (number, offset, room)
-        self._page.mark(slot, True)
-        return slot
+        self._out[slot] = (*place, room)
+        self._page.take(slot)
+        return (slot, *place)
 
     def _collect(self) -> None:
         for slot in [slot for slot in self._out if not self._page.is_taken(slot)]:
@@ -161,16 +153,13 @@ class Outputs:
             self._free.append(slot)
         self._collect_at = 2 * len(self._out) + _SPARE
 
-    def _grown(self, room: int, must: bool) -> int | None:
-        place = self._lane.grow(room, self._soft_limit)
-        if place is None and must:
-            place = self._lane.add(room, room)
-        if place is None:
-            return None
-        segment = self._lane.segments[-1]
-        send(self._sock, ("segment", segment.size), (segment.fd,), wait=True)
-        segment.close()
-        return self._mark(*place, room)
+    def _grown(self, room: int, must: bool) -> tuple[int, int] | None:
+        place = self._lane.grow(room, self._soft_limit) or (self._lane.add(room, room) if must else None)
+        if place is not None:
+            segment = self._lane.segments[-1]
+            send(self._sock, ("segment", segment.size), (segment.fd,), wait=True)
+            segment.close()
+        return place
 
 
 MOST_BYTES = 48_000  # of results, in one message: where there are more, the other requests run elsewhere, or later
@@ -224,7 +213,6 @@ class Results:
         self._append(False, packed, len(packed[0]) + len(packed[1]))
 
     def packed(self) -> tuple[Any, ...]:
-        """The results as they are sent."""
         if self._results is not None or self._shape is None:
             return UNEVEN, self._results or []
         return EVEN, name_of_numpy(self._dtype), self._shape, len(self._data), b"".join(self._data)

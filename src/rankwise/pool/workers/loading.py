@@ -1,4 +1,5 @@
-"""Builds a model inside the worker that runs it, loads its weights, measures its size, and frees its memory."""
+"""Builds a model inside the worker that runs it, loads its weights, measures its size, and frees its memory; and the random
+numbers that models share there."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from rankwise.errors import UsageError
 from rankwise.files import stamp_of
 from rankwise.pool.api.model import become_like_the_caller
 from rankwise.pool.memory.encoding import each_where_possible, pack, shape_of, unpack
-from rankwise.pool.workers.defaults import WithOwnDefaults, own_defaults
+from rankwise.pool.workers.defaults import WithOwnDefaults, built_with_defaults
 from rankwise.pool.workers.lanes import copy_place, to_value
 
 
@@ -48,20 +49,8 @@ def seeded(seed: int) -> Iterator[None]:
             torch.cuda.set_rng_state(state, gpu)
 
 
-@dataclass
-class RandomUse:
-    was_drawn: bool = False
-
-
-@contextmanager
-def watched_random() -> Iterator[RandomUse]:
-    """Whether random numbers were drawn inside the block, known at its end."""
-    use, before = RandomUse(), _states()
-    yield use
-    use.was_drawn = _states() != before
-
-
-def _states() -> list[Any]:
+def random_states() -> list[Any]:
+    """Of all generators, to be compared: they differ where random numbers were drawn."""
     numpys: Any = np.random.get_state()
     states: list[Any] = [torch.get_rng_state().numpy().tobytes(), random.getstate(), (numpys[1].tobytes(), *numpys[2:])]
     return [*states, *[torch.cuda.get_rng_state(gpu).numpy().tobytes() for gpu in _gpus()]]
@@ -95,9 +84,9 @@ def load(spec: dict[str, Any], is_worker: bool = True) -> Loaded:
     elif spec["build"] and spec["cwd"] not in sys.path:
         sys.path.append(spec["cwd"])  # where workers look, too; behind all others, so that nothing is found elsewhere than before
     seeds = seeded(spec["seed"]) if spec["seed"] is not None else nullcontext()
-    with own_defaults() as defaults, seeds:  # all replicas are one model, and what a build seeds ends with it
-        loaded = _loaded(spec)
-    loaded.run.own = defaults.own
+    with seeds:  # all replicas are one model, and what a build seeds ends with it
+        loaded, own = built_with_defaults(lambda: _loaded(spec))
+    loaded.run.own = own
     return loaded
 
 
@@ -128,14 +117,19 @@ def _loaded(spec: dict[str, Any]) -> Loaded:
 def free_memory() -> None:
     """Return the memory of a model that was just dropped to the machine."""
     gc.collect()
+    release_gpu_memory()
+    return_unused_memory()
+
+
+def release_gpu_memory() -> None:
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.empty_cache()
-    return_unused_memory()
 
 
 def return_unused_memory() -> None:
     """Return memory that has been unused for a while to the machine."""
-    _trim_glibc()
+    if hasattr(_libc, "malloc_trim"):  # what glibc keeps
+        _libc.malloc_trim(0)
     try:
         torch.empty(_LARGE, dtype=torch.uint8)  # made and freed, never touched: mimalloc returns what it has kept long enough
     except RuntimeError:  # there is no room even for that
@@ -143,7 +137,6 @@ def return_unused_memory() -> None:
 
 
 def tensor_bytes(built: Any) -> int:
-    """The bytes of a module's own tensors; tensors that share memory are counted once."""
     if not isinstance(built, torch.nn.Module):
         return 0
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in [*built.parameters(), *built.buffers()]}
@@ -191,7 +184,6 @@ def _warm_up(built: Callable[..., Any], inputs: Any, device: torch.device) -> No
 
 
 def to_device(value: Any, device: torch.device) -> Any:
-    """Tensors anywhere in a nested value, on the device."""
     return each_where_possible(value, lambda leaf: leaf.to(device, non_blocking=True) if isinstance(leaf, torch.Tensor) else leaf)
 
 
@@ -210,16 +202,6 @@ _libc = ctypes.CDLL(None)
 
 def keep_freed_memory() -> None:
     """Make glibc keep freed memory in this process; `fork_server.py` does so for mimalloc."""
-    try:
+    if hasattr(_libc, "mallopt"):
         _libc.mallopt(_MMAP_THRESHOLD, _LARGEST_MMAP_THRESHOLD)
         _libc.mallopt(_TRIM_THRESHOLD, 2**31 - 1)
-    except AttributeError:  # another C library
-        pass
-
-
-def _trim_glibc() -> None:
-    """Return what glibc keeps; mimalloc returns its own whenever something large is freed."""
-    try:
-        _libc.malloc_trim(0)
-    except AttributeError:
-        pass

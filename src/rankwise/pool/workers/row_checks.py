@@ -15,21 +15,15 @@ from typing import Any
 import torch
 
 from rankwise.pool.memory.encoding import PLAIN, Uneven, exact_bytes, joined, leaves
-from rankwise.pool.workers.loading import Loaded, watched_random
-from rankwise.pool.workers.runner import Call, Unbatchable, check_gpu_usable, cut, each_tensor, is_out_of_memory, own
+from rankwise.pool.workers.loading import Loaded, random_states
+from rankwise.pool.workers.runner import Call, Unbatchable, check_gpu_usable, cut, is_out_of_memory, own
 
 # How far two computations of the same row may be apart, relative to its largest number.
 _TOLERANCES = {torch.float64: 1e-6, torch.complex128: 1e-6, torch.float32: 1e-3, torch.complex64: 1e-3, torch.float16: 1e-2}
 _COARSE_TOLERANCE = 5e-2  # for bfloat16 and what is coarser still
 
 
-def rows_at(value: Any, places: list[int]) -> Any:
-    """These rows of all tensors, as a copy."""
-    return each_tensor(value, lambda tensor: tensor[places])
-
-
 def rows_vary(value: Any) -> bool:
-    """Whether any row differs from the first one."""
     return any(not torch.equal(tensor, tensor[:1].expand_as(tensor)) for tensor in _tensors(value))
 
 
@@ -47,7 +41,6 @@ def tolerances(value: Any) -> list[float]:
 
 
 def largest(value: Any) -> list[float]:
-    """The largest finite number of each tensor."""
     return [_largest(tensor) if _is_inexact(tensor) else 0.0 for tensor in _tensors(value)]
 
 
@@ -57,7 +50,7 @@ def differences(a: Any, b: Any) -> list[float]:
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in leaves(value) if isinstance(leaf, torch.Tensor)]
+    return [leaf for leaf in leaves(value) if _is_tensor(leaf)]
 
 
 def _is_inexact(tensor: torch.Tensor) -> bool:
@@ -136,18 +129,17 @@ class RowChecker:
             if history.reason:
                 raise Unbatchable(history.reason)
             self._check_outline(history, inputs, output)
-            return output if inputs_copy is None else self._checked(history, call, inputs_copy, output)
+            if inputs_copy is None:
+                return output
+            started = time.monotonic_ns()
+            check = BatchCheck(history, call, inputs_copy, output, self._random)
+            checked = check.check_thoroughly() if self._needs_thorough_check(history, inputs_copy, check.rows) else check.check_one_row()
+            if not check.was_thorough:
+                history.checked_ns += time.monotonic_ns() - started
+            return checked
         except Unbatchable as error:
             history.reason = str(error)
             raise
-
-    def _checked(self, history: ModelHistory, call: Call, inputs_copy: tuple[Any, ...], output: Any) -> Any:
-        started = time.monotonic_ns()
-        check = BatchCheck(history, call, inputs_copy, output, self._random)
-        checked = check.check_thoroughly() if self._needs_thorough_check(history, inputs_copy, check.rows) else check.check_one_row()
-        if not check.was_thorough:
-            history.checked_ns += time.monotonic_ns() - started
-        return checked
 
     def _history_of(self, model: Loaded) -> ModelHistory:
         history = self._histories.get(id(model))
@@ -178,7 +170,7 @@ class BatchCheck:
 
     def __init__(self, history: ModelHistory, call: Call, inputs: tuple[Any, ...], output: Any, source: random.Random) -> None:
         self._history, self._call, self._inputs, self._output, self._random = history, call, inputs, output, source
-        self.rows = _rows_of(output)
+        self.rows = int(_tensors(output)[0].shape[0])  # all of them have as many
         self.was_thorough = False
         self._scale = largest(output)
         self._tolerances = tolerances(output)
@@ -231,15 +223,15 @@ class BatchCheck:
 
     def _is_nondeterministic(self) -> bool:
         """Whether the model draws random numbers, or returns something else for the same row the second time."""
-        with watched_random() as use:
-            self._alone[0] = self._run_alone(0)
-        return use.was_drawn or not self._is_within_noise(self._run_alone(0))
+        before = random_states()
+        self._alone[0] = self._run_alone(0)
+        return random_states() != before or not self._is_within_noise(self._run_alone(0))
 
     def _measure_noise(self) -> None:
         """Rounding depends on the size of the batch. A row among copies of itself differs from the row alone by nothing else."""
         copies = self._run_rows([0] * self.rows)
         for place in (0, self.rows - 1):
-            if not self._is_within_noise(rows_at(copies, [place])):
+            if not self._is_within_noise(own(copies, [place])):
                 raise Unbatchable("a row among copies of itself does not give what it gives alone")
 
     def _is_within_noise(self, again: Any) -> bool:
@@ -262,10 +254,10 @@ class BatchCheck:
     def _compare_among_fewer(self, places: list[int]) -> None:
         output = self._run_rows(places)
         for i, row in enumerate(places):
-            self._compare(row, rows_at(output, [i]))
+            self._compare(row, own(output, [i]))
 
     def _compare(self, row: int, found: Any) -> None:
-        among = rows_at(self._output, [row])
+        among = own(self._output, [row])
         sizes = self._sizes(found, among)
         for difference, size, tolerance, noise in zip(differences(found, among), sizes, self._tolerances, self._noise):
             if difference > max(_NOISE * noise, tolerance * size):
@@ -306,8 +298,3 @@ class BatchCheck:
 
 def _is_tensor(leaf: Any) -> bool:
     return isinstance(leaf, torch.Tensor)
-
-
-def _rows_of(output: Any) -> int:
-    """Of all its tensors, which have as many."""
-    return int(next(leaf.shape[0] for leaf in leaves(output) if _is_tensor(leaf)))

@@ -5,45 +5,30 @@ from __future__ import annotations
 import copy
 import errno
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from rankwise.pool.memory.encoding import Uneven, each_leaf, each_where_possible, joined, leaves
 from rankwise.pool.memory.requests import failure
 from rankwise.pool.transport.connection import HALVED, UNBATCHABLE
-from rankwise.pool.workers.loading import Loaded, to_device
+from rankwise.pool.workers.loading import Loaded, release_gpu_memory, to_device
 
 Again = Callable[[int], tuple[Any, ...]]
 Call = Callable[[tuple[Any, ...]], Any]
 
 
-class RowChecks(Protocol):
-    """Checks now and then whether the rows of a batch are independent; see `row_checks.py`."""
-
-    def copy_inputs(self, model: Loaded, inputs: tuple[Any, ...], rows: int) -> tuple[Any, ...] | None:
-        """Before a batch runs: a copy of its inputs, if it will be checked."""
-        ...
-
-    def check(
-        self, model: Loaded, call: Call, inputs: tuple[Any, ...], inputs_copy: tuple[Any, ...] | None, output: Any, took_ns: int
-    ) -> Any:
-        """After it: the output to cut into requests. Raises Unbatchable."""
-        ...
-
-
 class Runner:
     """Gets inputs as tensors, gives outputs as (ok, value) in the same order."""
 
-    def __init__(self, row_checks: RowChecks) -> None:
+    def __init__(self, row_checks: Any) -> None:
         self.flags = 0
         self.reason = ""  # why a model's rows are not to be batched
         self.on_call: Callable[[], None] = lambda: None
         self.on_wait: Callable[[], None] = lambda: None  # for a GPU to be done with what it was given
         self._again: Again = lambda place: ()
-        self._staging = Staging()
-        self._row_checks = row_checks
+        self._row_checks = row_checks  # a RowChecker: looks now and then whether the rows of a batch are independent
 
     def run(self, model: Loaded, requests: list[tuple[Any, ...]], rows: list[int], again: Again) -> list[tuple[bool, Any]]:
         """rows[i] is 0 for a request that stands for itself; otherwise its inputs are cut along the first dimension. `again` brings the
@@ -78,7 +63,7 @@ class Runner:
             check_gpu_usable(error)
             if is_out_of_memory(error):
                 self.flags |= HALVED
-                release_memory()
+                release_gpu_memory()
                 if stop - start > 1:
                     return 2
                 results[start] = self._halves(model, self._again(start), rows[start], error)
@@ -125,7 +110,7 @@ class Runner:
             check_gpu_usable(raised)
             if stop - start < 2 or not is_out_of_memory(raised):
                 raise raised
-            release_memory()
+            release_gpu_memory()
             return 2
 
         try:
@@ -154,27 +139,20 @@ class Runner:
             if model.keeps_inputs:
                 inputs = each_tensor(inputs, torch.Tensor.clone)
             return model.run(*inputs)
-        output = model.run(*[to_device(self._staging.pin(item), model.device) for item in inputs])
+        if torch.cuda.is_available():
+            inputs = tuple([each_where_possible(item, _pinned) for item in inputs])
+        output = model.run(*[to_device(item, model.device) for item in inputs])
         self.on_wait()
-        return self._staging.fetch(output)
+        fetched = each_where_possible(output, _fetched)
+        torch.cuda.synchronize()
+        return fetched
 
 
 _LEAST_BYTES = 64 << 10  # below, pinning costs more than it saves
 
 
-class Staging:
-    """Reuses torch's own cache of pinned blocks; what is fetched is complete when `fetch` returns."""
-
-    def pin(self, value: Any) -> Any:
-        return each_where_possible(value, _pinned) if torch.cuda.is_available() else value
-
-    def fetch(self, value: Any) -> Any:
-        fetched = each_where_possible(value, _fetched)
-        torch.cuda.synchronize()
-        return fetched
-
-
 def _pinned(value: Any) -> Any:
+    """In one of the pinned blocks that torch keeps for reuse."""
     if not isinstance(value, torch.Tensor) or value.nbytes < _LEAST_BYTES:
         return value
     return torch.empty(value.shape, dtype=value.dtype, pin_memory=True).copy_(value)
@@ -199,12 +177,12 @@ def join(requests: list[tuple[Any, ...]]) -> tuple[Any, ...]:
         if isinstance(first, torch.Tensor):
             return torch.cat(values)
         if type(first) in (list, tuple):
-            return type(first)([merge([value[i] for value in values]) for i in range(len(first))])
+            return type(first)([merge(list(column)) for column in zip(*values)])
         if type(first) is dict:
             return {key: merge([value[key] for value in values]) for key in first}
         return own(first)
 
-    return tuple([merge([request[i] for request in requests]) for i in range(len(requests[0]))])
+    return tuple([merge(list(column)) for column in zip(*requests)])
 
 
 def cut(output: Any, rows: list[int]) -> list[Any]:
@@ -290,12 +268,12 @@ def _is_sticky(error: BaseException) -> bool:
     return any(kind in text for kind in ("cuda", "hip", "accelerator")) and any(words in text for words in _STICKY)
 
 
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        yield error
+def _chain(error: BaseException | None) -> list[BaseException]:
+    seen: list[BaseException] = []
+    while error is not None and not any(error is known for known in seen):
+        seen.append(error)
         error = error.__cause__ or error.__context__
+    return seen
 
 
 def _gpu_answers() -> bool:
@@ -319,8 +297,3 @@ def run_divided(run: Callable[[int, int], None], judge: Callable[[BaseException,
     size = stop - start
     for i in range(parts):
         run_divided(run, judge, start + i * size // parts, start + (i + 1) * size // parts)
-
-
-def release_memory() -> None:
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        torch.cuda.empty_cache()

@@ -11,7 +11,7 @@ from collections import deque
 from pathlib import Path
 from weakref import WeakSet
 
-from rankwise.pool.errors import MAX_BUILDS, MAX_KILLS, Death, back_off_s, build_died, is_quarantined, quarantined, task_hung
+from rankwise.pool.errors import MAX_BUILDS, MAX_KILLS, Death, back_off_s, build_died, is_quarantined, no_worker, quarantined, task_hung
 from rankwise.pool.memory.encoding import described
 from rankwise.pool.memory.requests import Reader
 from rankwise.pool.schedule.pool_state import PoolState
@@ -19,11 +19,13 @@ from rankwise.pool.schedule.state import ModelState, Order, Seat, WorkerState, d
 from rankwise.pool.schedule.tasks import Chunk, Task
 from rankwise.pool.transport.connection import WorkerHandle, stack_of, wait_at_most
 from rankwise.pool.transport.listener import Events, Listener
-from rankwise.pool.workers.fork_server import ForkServer, WorkerStarter, pause_s
+from rankwise.pool.workers.fork_server import PAUSES_S, ForkServer, pause_s
 
 log = logging.getLogger("rankwise.pool")
 _MAX_EARLY_DEATHS = 3
 _LATELY_S = 60.0
+_WELL_AFTER_S = 10.0  # a fork server that has been ready for so long does not count as a failure
+_PASSES = ("MemoryError", "Cannot allocate memory")  # errors that another attempt may not meet
 _END_S = 5.0  # until a worker that was killed is gone
 _LOOK_UP_S = 0.1  # how often a thread that waits for a packet looks whether the worker is still there
 
@@ -36,19 +38,54 @@ class Lifecycle:
     def __init__(self, state: PoolState, listener: Listener, events: Events) -> None:
         self._state, self._scheduler, self._listener, self._events = state, state.scheduler, listener, events
         self._numbers = itertools.count(1)
-        self._starter = WorkerStarter(state.settings.plan.seats, self._on_fork_server, self._start_worker)
         self._early_deaths = self._left_early = 0
         self.oom = OomWatch(time.monotonic())
         self._signalled: deque[tuple[float, WeakSet[Task]]] = deque(maxlen=16)  # the last deaths by a signal: when, and under which tasks
         self.workers: dict[int, WorkerState] = {}
+        self._vacant: list[tuple[float, Seat]] = [(0.0, seat) for seat in state.settings.plan.seats]  # and until when each stays so
+        self._has_made_one = False
+        self.fork_server: ForkServer | None = None
+        self._failures = 0  # of the fork server, in a row
+        self._start_at = 0.0
+        self._ready_since: float | None = None
+        self._was_ever_ready = False
 
     def go_on(self, now: float) -> None:
-        if not self._state.is_closed:
-            self._starter.go_on(now)
+        """Start what is due: the fork server, and a worker for each vacant seat."""
+        if self._state.is_closed or (self.fork_server is None and not self._has_fork_server(now)):
+            return
+        self._forgive_failures(now)
+        due = [seat for moment, seat in self._vacant if moment <= now]
+        self._vacant = [(moment, seat) for moment, seat in self._vacant if moment > now]
+        for seat in due:
+            try:
+                self._start_worker(seat)
+                self._has_made_one = True
+            except OSError as error:  # no more files, or no memory
+                if not self._has_made_one and seat is due[-1]:  # the first attempt: whoever makes the pool gets the error
+                    steps = ("ulimit -n says how many files a process may open, ulimit -v how much memory it may take", "or fewer workers")
+                    raise no_worker(f"not one of {len(due)} could be made: {error}", steps) from error
+                log.warning("a worker could not be made (%s); it is tried again", error)
+                self._vacant.append((now + PAUSES_S[-3], seat))
 
-    @property
-    def fork_server(self) -> ForkServer | None:
-        return self._starter.fork_server
+    def _has_fork_server(self, now: float) -> bool:
+        if now < self._start_at:
+            return False
+        try:
+            self.fork_server = ForkServer(self._state.settings.plan.seats[0].threads)
+        except OSError as error:
+            if not self._failures:  # the first attempt: whoever makes the pool gets the error
+                raise
+            self._failures += 1
+            self._start_at = now + pause_s(self._failures)
+            log.warning("the process that workers are forked from could not be started (%s); it is tried again", error)
+            return False
+        self._listener.add_fork_server(self.fork_server.control.fileno())
+        return True
+
+    def _forgive_failures(self, now: float) -> None:
+        if self._ready_since is not None and now - self._ready_since > _WELL_AFTER_S:
+            self._failures = 0
 
     def read_fork_server(self) -> None:
         """Take one message of the fork server. Runs in the listener's thread, without the lock."""
@@ -64,7 +101,8 @@ class Lifecycle:
         if message is None:
             self._fork_server_died()
         elif message[0] == "ready":
-            self._starter.ready(time.monotonic())
+            fork_server.is_ready = self._was_ever_ready = True
+            self._ready_since = time.monotonic()
         elif message[0] == "failed":
             fork_server.complaint = message[1]
         elif message[0] == "born" and message[1] in self.workers:
@@ -89,22 +127,20 @@ class Lifecycle:
 
     def close(self) -> None:
         """End all workers. Runs in the listener's thread, without the lock, because a caller may still read an answer."""
-        self._starter.close()
+        if self.fork_server is not None:
+            self.fork_server.close()
         for worker in self.workers.values():
             if worker.handle.is_orphan:
-                worker.handle.kill()
-                worker.handle.await_end(_END_S)
+                worker.handle.kill_and_wait(_END_S)
             worker.handle.is_gone = True
             with worker.handle.reading:
                 worker.handle.close()
 
     def close_after_fork(self) -> None:
-        self._starter.close_after_fork()
+        if self.fork_server is not None:
+            self.fork_server.control.close()
         for worker in self.workers.values():
             worker.handle.close()
-
-    def _on_fork_server(self, fork_server: ForkServer) -> None:
-        self._listener.add_fork_server(fork_server.control.fileno())
 
     def _start_worker(self, seat: Seat) -> None:
         state, limit = self._state, self._state.settings.output_bytes
@@ -145,8 +181,8 @@ class Lifecycle:
             self._state.break_all(f"three workers in a row died before they were ready; the last one {death.text}")
             return
         now = time.monotonic()
-        self._starter.add_vacant_seat(seat, now + pause_s(self._early_deaths))
-        self._starter.go_on(now)
+        self._vacant.append((now + pause_s(self._early_deaths), seat))
+        self.go_on(now)
 
     def _death(self, handle: WorkerHandle, exit_code: int | None) -> Death:
         if exit_code not in (None, -signal.SIGKILL) or handle.verdict is not None:
@@ -155,7 +191,6 @@ class Lifecycle:
         return handle.death(exit_code, out_of_memory=bool(ran_out), is_guess=ran_out == "perhaps")
 
     def _drain(self, worker: WorkerState) -> None:
-        """Take the messages that the worker sent before it died."""
         while True:
             try:
                 message = worker.handle.receiver.receive(wait=False)
@@ -225,7 +260,7 @@ class Lifecycle:
         state = self._state
         self._listener.remove_fork_server()
         with state.lock:
-            complaint = self._starter.fork_server_died(time.monotonic())
+            complaint = self._why_not_again(time.monotonic())
             for worker in self.workers.values():
                 worker.handle.is_orphan = True
                 if worker.handle.pid:
@@ -235,6 +270,23 @@ class Lifecycle:
             if complaint:
                 state.break_all(complaint)
         state.settle()
+
+    def _why_not_again(self, now: float) -> str:
+        """Empty where the fork server will be started again; otherwise why not: another attempt would end in the same way."""
+        fork_server, self.fork_server = self.fork_server, None
+        assert fork_server is not None
+        code, complaint = fork_server.process.wait(), fork_server.complaint
+        fork_server.close()
+        self._forgive_failures(now)
+        self._failures += 1
+        self._ready_since = None
+        pause = pause_s(self._failures)
+        self._start_at = now + pause
+        if not (self._was_ever_ready or any(words in complaint for words in _PASSES) or (code < 0 and not complaint)):
+            return complaint or f"the process that imports torch ended with code {code}"
+        again = f" in {pause:g} s" if pause else ""
+        log.warning("the process that workers are forked from ended (%s); it is started again%s", code, again)
+        return ""
 
 
 STOPPED_AFTER_S = 0.8  # a debugger may stop a worker for a moment
@@ -285,7 +337,7 @@ class Supervisor:
             behind = [order for order in worker.inflight.values() if order.serial > serial and not order.is_load]
             if serial not in worker.inflight or not others or not behind:
                 return
-            page.recall(max(order.serial for order in behind))
+            page.recalled = max(order.serial for order in behind)
             # The worker begins none of them any more, except perhaps the first, which it may have begun at this very moment. That one
             # then runs twice, and one of its answers is thrown away. Leaving it there would be wrong: if the worker has seen the note,
             # the task would never run.

@@ -20,9 +20,11 @@ from rankwise.pool.memory.encoding import INLINE_BYTES, Node, Part, fitted, pack
 from rankwise.pool.memory.requests import failure, shortened
 from rankwise.pool.memory.shared_memory import Segment
 from rankwise.pool.transport.connection import (
+    ANSWERED,
     BRISK_NS,
     KEPT,
     MAX_BYTES,
+    RUNS_ON,
     SEND,
     SIZE,
     STACK_SIGNAL,
@@ -30,6 +32,7 @@ from rankwise.pool.transport.connection import (
     PostWatch,
     Receiver,
     StatusPage,
+    current_cpu,
     send,
     wait_at_most,
 )
@@ -68,7 +71,7 @@ class Worker:
         self._serial = self._number = 0  # of the order at hand, and its model
         self._pid = os.getpid()
         self._has_forked = False  # where this is the child: known without asking the kernel after each request
-        os.register_at_fork(after_in_child=self._note_fork)
+        os.register_at_fork(after_in_child=lambda: setattr(self, "_has_forked", True))
         self._runner.on_call, self._runner.on_wait = self._begin_call, page.wait_for_gpu
         self._answers: list[tuple[Any, ...]] = []
         self._answers_bytes = 0
@@ -148,7 +151,6 @@ class Worker:
         self._models.pop(number, None)
         free_memory()
         self._trim_at_ns = time.monotonic_ns() + int(1e9 * _IDLE_S)
-        send(self._sock, ("dropped", number), wait=True)
 
     def _on_one(self, message: tuple[str, int, int, Node]) -> None:
         """One task for an idle worker: by the shortest way, because a caller waits for just this."""
@@ -158,7 +160,8 @@ class Worker:
             self._on_run([(serial, number, [(0, node, None, None)])], 0)
             return
         now = time.monotonic_ns()
-        self._page.run_here(serial, now)
+        self._page.words[RUNS_ON] = current_cpu()
+        self._page.run(serial, now)
         ok, flags = True, 0
         answer: Any
         try:
@@ -175,7 +178,7 @@ class Worker:
         self._sock.send(dumps(("one", serial, took, ok, answer, flags), 2), SEND)
         self._page.run(0, 0)
         if took < BRISK_NS:
-            self._page.answer(serial)
+            self._page.words[ANSWERED] = serial
             self._brisk = serial
         if self._inputs.in_use:
             self._inputs.finish()
@@ -220,9 +223,6 @@ class Worker:
         """The limit is for each call of the model: an order may have more than one, where its rows are looked at or one of them fails."""
         self._check_is_worker(self._number)
         self._page.run(self._serial, time.monotonic_ns())
-
-    def _note_fork(self) -> None:
-        self._has_forked = True
 
     def _check_is_worker(self, number: int) -> None:
         """A process that the model has forked, and that has come back from the model as well: it would answer once more, and take the next
@@ -289,7 +289,11 @@ class Worker:
                     found = self._runner.run(model, requests, [part[0] for part in timely], lambda i: self._again(timely[i][1]))
             except BaseException as error:
                 found = [(False, self._failure(self._serial, error))] * len(timely)
-        packed = self._packed_all(found)
+        # All of them go into one packet: the more there are, the sooner an array goes to the lane and an exception is cut short.
+        share = _RESULTS_BYTES // max(1, len(found))
+        self._outputs.inline_bytes = min(INLINE_BYTES, share)
+        packed = [self._packed(ok, value, share // 2) for ok, value in found]
+        self._outputs.inline_bytes = INLINE_BYTES
         results = iter([(ok, answer) for ok, answer, _ in packed])
         in_order = [next(results) if part[2] is None or now < part[2] else (False, None) for part in parts]
         return in_order, sum([size for _, _, size in packed])
@@ -298,15 +302,6 @@ class Worker:
         """The inputs of a request as the caller gave them, whatever the model has done to them."""
         self._inputs.restore()
         return tuple(unpack(node, self._inputs.get))
-
-    def _packed_all(self, found: list[tuple[bool, Any]]) -> list[tuple[bool, Any, int]]:
-        """All of them go into one packet: the more there are, the sooner an array goes to the lane and an exception is cut short."""
-        share = _RESULTS_BYTES // max(1, len(found))
-        self._outputs.inline_bytes = min(INLINE_BYTES, share)
-        try:
-            return [self._packed(ok, value, share // 2) for ok, value in found]
-        finally:
-            self._outputs.inline_bytes = INLINE_BYTES
 
     def _packed(self, ok: bool, value: Any, longest: int) -> tuple[bool, Any, int]:
         try:
