@@ -164,7 +164,6 @@ class Journal:
                 time_ns=int(facts["t"]),
                 thread=str(facts["thread"]),
                 text=str(facts["text"]),
-                chain=tuple(map(str, facts["chain"])),
                 finding=Finding.from_dict(facts["finding"]) if facts.get("finding") else None,
             )
         )

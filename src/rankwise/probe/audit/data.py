@@ -13,12 +13,12 @@ from .. import hooks, sites
 from . import fingerprints, record, window
 
 _IDS = 8  # sample ids shown of a batch
-_SKETCH = 256  # ids kept of a pass, to tell how much two ranks' passes overlap
+_KEPT_IDS = 256  # of a pass, to tell whether a sample is drawn twice
 _FIELDS = 4
 _FIRST_PASSES = 4
 _AT_ONCE = 64  # batches whose ids are counted together
 _PASS, _EARLY = "_rankwise_pass", "_rankwise_early"  # kept on torch's iterators, which nobody saves
-_PRIME, _MASK = 2654435761, 0xFFFFFFFF
+_MASK = 0xFFFFFFFF
 
 _numbers: weakref.WeakKeyDictionary[Any, tuple[int, int]] = weakref.WeakKeyDictionary()  # loader: its number, the place it was made
 _num_loaders = 0
@@ -35,8 +35,7 @@ class Pass:
         self.given = 0
         self.began_backwards = window.backwards
         self.repeats = 0
-        self.sketch: dict[int, int] = {}
-        self.limit = _MASK + 1
+        self.first_ids: set[Any] = set()
         self.is_over = False
         self.uncounted: list[tuple[Any, ...]] = []
 
@@ -85,13 +84,10 @@ def pass_began(loader: Any, iterator: Any, frame: Any) -> None:
         epoch=_whole(getattr(sampler, "epoch", None)),
         has_epoch=hasattr(sampler, "set_epoch"),
         is_distributed=isinstance(sampler, _class("torch.utils.data.distributed", "DistributedSampler")),
-        drop_last=bool(getattr(sampler, "drop_last", False)),
         size=_length(dataset),
         is_iterable=isinstance(dataset, _class("torch.utils.data", "IterableDataset")),
         workers=int(getattr(loader, "num_workers", 0) or 0),
-        batch_size=_whole(getattr(loader, "batch_size", None)),
         backwards=window.backwards,
-        prefetch=_whole(getattr(loader, "prefetch_factor", None)),
         data_sum=_dataset_sum(dataset) if n == 0 else None,
     )
     for index in iterator.__dict__.pop(_EARLY, ()):
@@ -182,26 +178,17 @@ def _count(one: Pass) -> int:
         checksum = _checksum(ids)
         one.samples += len(ids)
         one.checksum = zlib.crc32(checksum.to_bytes(8, "little"), one.checksum)
-        _sketch(one, ids)
+        _count_repeats(one, ids)
     one.uncounted.clear()
     return checksum
 
 
-def _sketch(one: Pass, ids: tuple[Any, ...]) -> None:
-    """Keeps the ids that come first in an order all ranks share, so that the ranks' samples of ids can be compared."""
-    if not all(type(i) is int for i in ids):
-        return
-    sketch = one.sketch
-    for key, i in [(key, i) for i in ids if (key := i * _PRIME & _MASK) <= one.limit]:
-        if key in sketch:
-            one.repeats += 1
-        elif len(sketch) < _SKETCH:
-            sketch[key] = i
-            one.limit = max(sketch) if len(sketch) == _SKETCH else _MASK
-        elif key < one.limit:
-            del sketch[one.limit]
-            sketch[key] = i
-            one.limit = max(sketch)
+def _count_repeats(one: Pass, ids: tuple[Any, ...]) -> None:
+    """How often one of the first ids of the pass comes again."""
+    if all(type(i) is int for i in ids):
+        room = _KEPT_IDS - len(one.first_ids)
+        one.repeats += len(ids) - len(set(ids) - one.first_ids)
+        one.first_ids.update(ids[: max(0, room)])
 
 
 def _checksum(ids: tuple[Any, ...]) -> int:
@@ -267,7 +254,6 @@ def pass_ended(iterator: Any) -> None:
 def _end(one: Pass, whole: bool) -> None:
     one.is_over = True
     _count(one)
-    sketch = dict(sorted(one.sketch.items()))
     record.write(
         "pass_end",
         loader=one.loader,
@@ -277,7 +263,6 @@ def _end(one: Pass, whole: bool) -> None:
         samples=one.samples,
         sum=one.checksum,
         backwards=window.backwards - one.began_backwards,
-        ids=list(sketch.values()),
         repeats=one.repeats,
     )
 

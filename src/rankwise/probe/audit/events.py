@@ -39,7 +39,7 @@ def process_ends() -> None:
     steps.at_end()
     times.at_end()
     value, count = loss.mean()
-    record.write("end", loss=value, losses=count, forwards=window.forwards, backwards=window.backwards)
+    record.write("end", loss=value, losses=count)
     record.flush()
     spans.flush()
 

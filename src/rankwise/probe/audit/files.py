@@ -41,7 +41,7 @@ def _noted_save(original: Callable[..., Any]) -> Callable[..., Any]:
             _in_save = False
             times.add("save", time.perf_counter_ns() - began)
         if isinstance(target, (str, os.PathLike)):
-            _note(target, "torch.save", "w", sys._getframe(1))
+            _note(target, "torch.save", sys._getframe(1))
         return result
 
     return save
@@ -61,11 +61,11 @@ def watch_open() -> None:
 
 def _note_open(frame: Any, _: Any, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> None:
     if mode[:1] in "wxa" and not _in_save and _num_written < _MOST:
-        _note(file, "open", mode, frame)
+        _note(file, "open", frame)
 
 
 @record.budgeted
-def _note(path: Any, how: str, mode: str, frame: Any) -> None:
+def _note(path: Any, how: str, frame: Any) -> None:
     global _num_written
     if not isinstance(path, (str, os.PathLike)) or not hooks.is_recording() or (how == "open" and not sites.is_called_by_user(frame)):
         return
@@ -74,4 +74,4 @@ def _note(path: Any, how: str, mode: str, frame: Any) -> None:
         return
     _num_written += 1
     if _num_written <= _MOST:
-        record.write("wrote", path=full, how=how, mode=mode[:3], site=sites.number_of_caller(frame))
+        record.write("wrote", path=full, how=how, site=sites.number_of_caller(frame))

@@ -117,19 +117,17 @@ def _write_window(seen: OptimizerState, count: int) -> None:
 def _write_optimizer(optimizer: Any, seen: OptimizerState) -> None:
     """At its first step: which of its parameters belong to a wrapped model."""
     held = [p for group in optimizer.param_groups for p in group["params"]]
-    names, own = models.names(), models.own()
+    names = models.names()
     window.watch(held)
     if not models.known:
         reduces.optimized[:] = [weakref.ref(p) for p in held]
     record.write(
         "optimizer",
         i=seen.number,
-        cls=type(optimizer).__name__,
         site=seen.site,
         built=_built.get(optimizer, 0),
         held=len(held),
         of_model=sum(id(p) in names for p in held),
-        late=[names[id(p)][0] for p in held if id(p) in names and not names[id(p)][1] and p.requires_grad and id(p) not in own][:8],
         with_grad=sum(p.grad is not None for p in held),
         model_with_grad=sum(p.grad is not None for one in models.known for _, p in one.named()),
     )
@@ -272,4 +270,4 @@ def at_end() -> None:
     for seen in _all:
         end_window(seen)
     if window.pending():
-        record.write("left", pattern=window.pending(), time=time.time_ns(), places=dict(window.where))
+        record.write("left", pattern=window.pending())
