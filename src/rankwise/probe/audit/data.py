@@ -61,7 +61,7 @@ def _note_loader(frame: Any, _: None, loader: Any, *args: Any, **kwargs: Any) ->
 
 
 @record.budgeted
-def pass_began(loader: Any, iterator: Any, frame: Any) -> None:
+def pass_began(frame: Any, iterator: Any, loader: Any) -> None:
     """`iter(loader)` has returned this iterator."""
     if loader not in _numbers:
         return
@@ -175,26 +175,15 @@ def _count(one: Pass) -> int:
     """Count what is not counted yet; returns the checksum of the last batch."""
     checksum = 0
     for ids in one.uncounted:
-        checksum = _checksum(ids)
+        are_numbers = all(type(i) is int for i in ids)
+        checksum = hash(ids) & 0x7FFFFFFFFFFFFFFF if are_numbers else zlib.crc32(repr(list(ids)).encode())
         one.samples += len(ids)
         one.checksum = zlib.crc32(checksum.to_bytes(8, "little"), one.checksum)
-        _count_repeats(one, ids)
+        if are_numbers:
+            one.repeats += len(ids) - len(set(ids) - one.first_ids)
+            one.first_ids.update(ids[: max(0, _KEPT_IDS - len(one.first_ids))])
     one.uncounted.clear()
     return checksum
-
-
-def _count_repeats(one: Pass, ids: tuple[Any, ...]) -> None:
-    """How often one of the first ids of the pass comes again."""
-    if all(type(i) is int for i in ids):
-        room = _KEPT_IDS - len(one.first_ids)
-        one.repeats += len(ids) - len(set(ids) - one.first_ids)
-        one.first_ids.update(ids[: max(0, room)])
-
-
-def _checksum(ids: tuple[Any, ...]) -> int:
-    if all(type(i) is int for i in ids):
-        return hash(ids) & 0x7FFFFFFFFFFFFFFF
-    return zlib.crc32(repr(list(ids)).encode())
 
 
 @record.budgeted

@@ -1,16 +1,9 @@
 """What the rest of the probe tells the audit: something began or ended."""
 
-import time
 from typing import Any
 
 from .. import sites
-from . import data, files, forwards, local_gradients, loss, models, record, reduces, spans, steps, times, window
-
-
-def joined() -> None:
-    """This process has joined a job."""
-    if record.is_on():
-        files.watch_open()
+from . import data, local_gradients, loss, models, record, spans, steps, times, window
 
 
 @record.budgeted
@@ -42,8 +35,3 @@ def process_ends() -> None:
     record.write("end", loss=value, losses=count)
     record.flush()
     spans.flush()
-
-
-forward = forwards.forward
-reduced = reduces.note
-now_ns = time.perf_counter_ns

@@ -1,12 +1,9 @@
 """Notes the files this rank writes: `torch.save`, and files that the user's code opens for writing."""
 
 import builtins
-import functools
 import io
 import os
-import sys
 import time
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -23,28 +20,22 @@ _in_save = False
 
 def attach(module: ModuleType) -> None:
     """After `torch.serialization`."""
-    module.save = _noted_save(module.save)  # type: ignore[attr-defined]
+    module.save = hooks.surround(module.save, _begin_save, _end_save)  # type: ignore[attr-defined]
 
 
-def _noted_save(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def save(*args: Any, **kwargs: Any) -> Any:
-        global _in_save
-        target = args[1] if len(args) > 1 else kwargs.get("f")
-        began, _in_save = times.begin("save"), True
-        try:
-            result = original(*args, **kwargs)
-        except BaseException as error:
-            hooks.drop_wrapper_frame(error)
-            raise
-        finally:
-            _in_save = False
-            times.add("save", time.perf_counter_ns() - began)
-        if isinstance(target, (str, os.PathLike)):
-            _note(target, "torch.save", sys._getframe(1))
-        return result
+def _begin_save(frame: Any, args: Any, kwargs: Any) -> tuple[int, Any, Any]:
+    global _in_save
+    _in_save = True
+    return times.begin("save"), args[1] if len(args) > 1 else kwargs.get("f"), frame
 
-    return save
+
+def _end_save(begun: tuple[int, Any, Any], _result: None, error: BaseException | None) -> None:
+    global _in_save
+    _in_save = False
+    began_ns, target, frame = begun
+    times.add("save", time.perf_counter_ns() - began_ns)
+    if error is None:
+        _note(target, "torch.save", frame)
 
 
 def watch_open() -> None:

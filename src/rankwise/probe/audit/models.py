@@ -26,7 +26,7 @@ class Wrapped:
         return [] if wrapper is None else list(wrapper.module.named_parameters())[:_MAX_NAMES]
 
     def buffers(self) -> list[tuple[str, Any]]:
-        """The parameters that DDP reduces: all but the ones it was told to ignore."""
+        """All but the ones that DDP was told to ignore."""
         wrapper = self._wrapper()
         if wrapper is None:
             return []

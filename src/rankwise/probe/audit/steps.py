@@ -186,13 +186,9 @@ def _write_step(facts: dict[str, Any], labels: list[Any], num_state: int, names:
 
 def _mismatched_parameters(names: dict[int, tuple[str, bool]], held: list[Any]) -> dict[str, Any]:
     """Parameters that the optimizer holds and the model does not, and the other way round."""
-    return {"foreign": sum(id(p) not in names and p.grad is None for p in held) if names else 0, "unheld": _unheld(names, held)[:4]}
-
-
-def _unheld(names: dict[int, tuple[str, bool]], held: list[Any]) -> list[str]:
-    """Parameters of wrapped models that have a gradient and are not this optimizer's."""
     own = {id(p) for p in held}
-    return [names[id(p)][0] for one in models.known for _, p in one.named() if p.grad is not None and id(p) not in own and id(p) in names]
+    unheld = [name for one in models.known for name, p in one.named() if p.grad is not None and id(p) not in own]
+    return {"foreign": sum(id(p) not in names and p.grad is None for p in held) if names else 0, "unheld": unheld[:4]}
 
 
 def _part_of(items: list[Any], n: int) -> list[Any]:
@@ -250,9 +246,7 @@ def _noted_zero(original: Callable[..., Any]) -> Callable[..., Any]:
     return zero_grad
 
 
-@record.budgeted
-def _zeroed(frame: Any) -> None:
-    window.zeroed(frame)
+_zeroed = record.budgeted(window.zeroed)
 
 
 @record.budgeted
