@@ -35,7 +35,7 @@ GOOD: list[dict[str, Any]] = [
     {"k": "new_group_made", "name": "1"},
     {"k": "model", "site": 1, "names": ["w"], "shapes": [[2, 3]], "dtypes": ["torch.half"], "file": "n.py", "buffers": False},
     {"k": "unused", "names": ["w"], "replaced": [], "added": ["v"]},
-    {"k": "raise", "type": "KeyError", "message": "'x'", "frames": FRAMES, "chain": ["OSError"], "thread": "main", "text": "T…"},
+    {"k": "raise", "type": "KeyError", "message": "'x'", "frames": FRAMES, "thread": "main", "text": "T…"},
     {"k": "exit", "kind": "exception", "code": 1, "frames": FRAMES},
     {"k": "child_exit", "pid": 9, "code": -9},
     {"k": "signal", "target": 9, "signal": 15, "frames": FRAMES},
@@ -92,7 +92,7 @@ def test_every_kind_of_line_is_understood(tmp_path: Path) -> None:
     assert journal.inits == [Init(1, 2, "gloo", "env://", "node-a", 29500, 30.0, 1007, 1008, stack)]
     assert journal.groups == [NewGroup("1", (0, 1), 1010, 1011, stack)]
     assert journal.models == [Model(("w",), ((2, 3),), ("torch.half",), "n.py", stack, ("w",), (), ("v",))]
-    assert journal.raised == [Raised("KeyError", "'x'", stack, 1014, "main", "T…", chain=("OSError",))]
+    assert journal.raised == [Raised("KeyError", "'x'", stack, 1014, "main", "T…")]
     assert journal.ended == Ended("exception", 1015, code=1, stack=stack)
     assert journal.child_exits == {9: (-9, 1016)}
     assert journal.broken == ["ring: no room"]

@@ -151,7 +151,7 @@ def hostile(payload: str) -> tuple[dict[str, Any], JobEvidence]:
     log.add(1, signature, START_NS, False, stack)
     other.add(1, Signature(payload, payload * 2, (2,), payload), START_NS, False, stack)
     ended = Ended(payload, NOW_NS, signal=9, by=payload)
-    raised = Raised(payload, payload, stack, NOW_NS, text=payload, chain=(payload,))
+    raised = Raised(payload, payload, stack, NOW_NS, text=payload)
     call = Call(payload, START_NS, 0, stack, group=payload, dtype=payload)
     helper = Helper(9, payload, 1, (Thread(payload, stack, is_main=True),), payload, True, raised, ended, payload, True)
     thread = Thread(payload, stack, is_main=True)

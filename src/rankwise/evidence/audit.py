@@ -24,14 +24,11 @@ class Record:
 class Wrapper(Record):
     """A DDP wrapper was built."""
 
-    i: int
     site: int
     broadcast_buffers: bool
     ranks: tuple[int, ...]
-    parameters: int
     reduced: int
     bytes: int
-    cls: str = ""
     cap: int = 0  # bytes of a bucket, at most
 
 
@@ -40,12 +37,10 @@ class OptimizerSeen(Record):
     """An optimizer at its first step: whose parameters it holds."""
 
     i: int
-    cls: str
     site: int
     built: int
     held: int
     of_model: int
-    late: tuple[str, ...]  # parameters of a wrapped model that DDP does not reduce
     with_grad: int
     model_with_grad: int
 
@@ -100,13 +95,10 @@ class PassBegun(Record):
     epoch: int | None
     has_epoch: bool
     is_distributed: bool
-    drop_last: bool
     size: int | None
     is_iterable: bool
     workers: int
-    batch_size: int | None
     backwards: int
-    prefetch: int | None = None
     data_sum: int | None = None  # of what the dataset holds, where that can be told
 
 
@@ -147,7 +139,6 @@ class PassEnded(Record):
     samples: int
     sum: int
     backwards: int
-    ids: tuple[int, ...]  # a part of the ids, chosen in a way all ranks share
     repeats: int
 
 
@@ -160,9 +151,6 @@ class ForwardSeen(Record):
     with_grad: bool
     training: bool
     sums: tuple[int | None, ...]
-    shape: tuple[int, ...]
-    numel: int
-    backwards: int
 
 
 @dataclass(frozen=True)
@@ -196,7 +184,6 @@ class Loaded(Record):
 class Wrote(Record):
     path: str
     how: str
-    mode: str
     site: int
 
 
@@ -248,12 +235,6 @@ class Left(Record):
     """Backwards at the end that no step followed."""
 
     pattern: str
-    places: dict[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Throttled(Record):
-    stride: int
 
 
 @dataclass(frozen=True)
@@ -266,8 +247,6 @@ class DataParallelBuilt(Record):
 class AuditEnd(Record):
     loss: float
     losses: int
-    forwards: int
-    backwards: int
 
 
 def _of_kind(kind: str) -> tuple[Any, ...]:
@@ -298,7 +277,6 @@ class Audit:
     links: tuple[LinksSeen, ...] = _of_kind("links")
     bad_losses: tuple[BadLoss, ...] = _of_kind("bad_loss")
     left: tuple[Left, ...] = _of_kind("left")
-    throttled: tuple[Throttled, ...] = _of_kind("throttled")
     data_parallel: tuple[DataParallelBuilt, ...] = _of_kind("data_parallel")
     ends: tuple[AuditEnd, ...] = _of_kind("end")
 

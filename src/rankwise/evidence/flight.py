@@ -46,7 +46,8 @@ def read_flights(dumps: list[bytes], calls: tuple[Call, ...], backend: str = "")
     whole = [entry for entries in found for entry in _settled(entries)]
     for entry in sorted(whole, key=lambda entry: int(entry["time_created_ns"])) if len(found) > 1 else whole:
         try:
-            (_add_p2p if entry.get("is_p2p") else _add)(log, entry, finder, "nccl" in backend)
+            created = int(entry["time_created_ns"])
+            (_add_p2p if entry.get("is_p2p") else _add)(log, entry, created, finder.around(created), "nccl" in backend)
         except (KeyError, TypeError, ValueError, IndexError, OverflowError, AttributeError):
             continue
     return log
@@ -114,11 +115,9 @@ def _group_of(entry: dict[str, Any], is_on_nccl: bool) -> str:
     return str(entry["process_group"][0]) + (GLOO_MARK if is_gloo else "")
 
 
-def _add(log: CollectiveLog, entry: dict[str, Any], finder: _CallFinder, is_on_nccl: bool) -> None:
+def _add(log: CollectiveLog, entry: dict[str, Any], created: int, call: Call | None, is_on_nccl: bool) -> None:
     op = str(entry["profiling_name"]).rsplit(":", 1)[-1]
     op = _ALIASES.get(op, op)
-    created = int(entry["time_created_ns"])
-    call = finder.around(created)
     sizes = _sizes_of(entry.get("input_sizes") or [[]], op)
     dtype = str((entry.get("input_dtypes") or [""])[0])
     exact = call is not None and call.op == op
@@ -134,20 +133,21 @@ def _add(log: CollectiveLog, entry: dict[str, Any], finder: _CallFinder, is_on_n
     origin = call.op if call is not None and call.op in WRAPPER_CALLS else "user"
     # torch marks an entry a moment after the waiter has gone on: a call that has returned from a barrier is over.
     passed = exact and call is not None and call.op == "barrier" and call.ended_ns > 0 and not call.failed
-    done = bool(entry.get("retired")) or entry.get("state") == "completed" or passed
+    done = _is_done(entry) or passed
     log.add(int(entry["collective_seq_id"]), what, created, done, call.stack if call else None, origin)
 
 
-def _add_p2p(log: CollectiveLog, entry: dict[str, Any], finder: _CallFinder, is_on_nccl: bool) -> None:
+def _add_p2p(log: CollectiveLog, entry: dict[str, Any], created: int, call: Call | None, _is_on_nccl: bool) -> None:
     """NCCL records sends and receives too, as `nccl:send 0->1`; they have numbers of their own, so they get a group of their own."""
     match = _P2P_NAME.search(str(entry["profiling_name"]))
     if match is None:
         return
-    created = int(entry["time_created_ns"])
-    call = finder.around(created)
     what = Signature(f"{entry['process_group'][0]}{P2P_MARK}", match[1], peer=int(match[2]))
-    done = bool(entry.get("retired")) or entry.get("state") == "completed"
-    log.add(int(entry["p2p_seq_id"]), what, created, done, call.stack if call else None)
+    log.add(int(entry["p2p_seq_id"]), what, created, _is_done(entry), call.stack if call else None)
+
+
+def _is_done(entry: dict[str, Any]) -> bool:
+    return bool(entry.get("retired")) or entry.get("state") == "completed"
 
 
 class _CallFinder:

@@ -9,7 +9,7 @@ from typing import Any
 
 from rankwise.evidence.audit import AuditLog
 from rankwise.evidence.records import Caught, Ended, Frame, Init, Model, NewGroup, PortHolder, Raised, SentSignal, Stack
-from rankwise.findings import Finding
+from rankwise.evidence.thaw import thaw
 
 _MAX_BYTES = 32 << 20
 
@@ -93,33 +93,23 @@ class Journal:
     def _on_site(self, facts: dict[str, Any]) -> None:
         self.sites[int(facts["i"])] = stack_from(facts["frames"])
 
+    def _record(self, cls: type, facts: dict[str, Any], **more: Any) -> Any:
+        """A record from a line; `more` is what the line calls by another name."""
+        stack = stack_from(facts["frames"]) if "frames" in facts else self.sites.get(facts["site"], ())
+        return replace(thaw(cls, {**facts, **more, "stack": []}), stack=stack)
+
     def _on_init(self, facts: dict[str, Any]) -> None:
-        rank, world_size = _whole_or_none(facts["rank"]), _whole_or_none(facts["world_size"])
-        timeout_s, file_mtime = _real_or_none(facts.get("timeout_s")), _real_or_none(facts.get("file_mtime"))
-        env = _texts(facts.get("env") or {})
         port = str(facts.get("port", ""))
-        self.inits.append(
-            Init(
-                rank=rank,
-                world_size=world_size,
-                backend=str(facts["backend"]),
-                method=str(facts["method"]),
-                address=str(facts["address"]),
-                port=int(port) if port.isdecimal() and len(port) < 6 else None,
-                timeout_s=timeout_s,
-                started_ns=int(facts["t"]),
-                ended_ns=0,
-                stack=self.sites.get(facts["site"], ()),
-                file_mtime=file_mtime,
-            )
-        )
-        self.rank, self.world_size = rank, world_size
+        number = int(port) if port.isdecimal() and len(port) < 6 else None
+        init: Init = self._record(Init, facts, port=number, started_ns=facts["t"], ended_ns=0)
+        env = _texts(facts.get("env") or {})
+        self.inits.append(init)
+        self.rank, self.world_size = init.rank, init.world_size
         self.process.setdefault("env", {}).update(env)
 
     def _on_inited(self, facts: dict[str, Any]) -> None:
         if self.inits:
-            held = facts.get("holder")
-            holder = PortHolder(int(held["port"]), int(held["pid"]), str(held["name"]), str(held["command"])[:300]) if held else None
+            holder = thaw(PortHolder, facts["holder"]) if facts.get("holder") else None
             self.inits[-1] = replace(self.inits[-1], ended_ns=int(facts["t"]), error=str(facts["error"]), holder=holder)
 
     def _on_rank(self, facts: dict[str, Any]) -> None:
@@ -139,16 +129,7 @@ class Journal:
             self.groups[-1] = replace(self.groups[-1], name=str(facts["name"]), ended_ns=int(facts["t"]))
 
     def _on_model(self, facts: dict[str, Any]) -> None:
-        self.models.append(
-            Model(
-                names=tuple(map(str, facts["names"])),
-                shapes=tuple(tuple(int(n) for n in shape) for shape in facts["shapes"]),
-                dtypes=tuple(map(str, facts["dtypes"])),
-                class_file=str(facts["file"]),
-                stack=self.sites.get(facts["site"], ()),
-                has_buffers=bool(facts["buffers"]),
-            )
-        )
+        self.models.append(self._record(Model, facts, class_file=facts["file"], has_buffers=facts["buffers"]))
 
     def _on_unused(self, facts: dict[str, Any]) -> None:
         if self.models:
@@ -156,26 +137,15 @@ class Journal:
             self.models[-1] = replace(self.models[-1], unused=unused, replaced=replaced, added=added)
 
     def _on_raise(self, facts: dict[str, Any]) -> None:
-        self.raised.append(
-            Raised(
-                type=str(facts["type"]),
-                message=str(facts["message"]),
-                stack=stack_from(facts["frames"]),
-                time_ns=int(facts["t"]),
-                thread=str(facts["thread"]),
-                text=str(facts["text"]),
-                chain=tuple(map(str, facts["chain"])),
-                finding=Finding.from_dict(facts["finding"]) if facts.get("finding") else None,
-            )
-        )
+        self.raised.append(self._record(Raised, facts, time_ns=facts["t"]))
 
     def _on_exit(self, facts: dict[str, Any]) -> None:
-        self.ended = Ended(str(facts["kind"]), int(facts["t"]), code=_whole_or_none(facts["code"]), stack=stack_from(facts["frames"]))
+        self.ended = self._record(Ended, facts, time_ns=facts["t"])
 
     def _on_worker_raised(self, facts: dict[str, Any]) -> None:
         """A DataLoader worker's exception that reached this process; the latest line tells how often."""
-        kind, message = str(facts["type"]), str(facts["message"])
-        self.caught[f"{kind}: {message}"] = Caught(kind, message, _whole(facts["times"]), int(facts["t"]), stack_from(facts["frames"]))
+        caught: Caught = self._record(Caught, facts, time_ns=facts["t"])
+        self.caught[f"{caught.type}: {caught.message}"] = caught
 
     def _on_child_start(self, facts: dict[str, Any]) -> None:
         self.children[_whole(facts["pid"])] = (_texts(facts["env"]), _whole(facts["t"]))
@@ -184,8 +154,7 @@ class Journal:
         self.child_exits[int(facts["pid"])] = (int(facts["code"]), int(facts["t"]))
 
     def _on_signal(self, facts: dict[str, Any]) -> None:
-        stack = stack_from(facts["frames"])
-        self.signals.append(SentSignal(self.pid, int(facts["target"]), int(facts["signal"]), int(facts["t"]), stack))
+        self.signals.append(self._record(SentSignal, facts, by=self.pid, time_ns=facts["t"]))
 
     def _on_audit(self, facts: dict[str, Any]) -> None:
         for line in facts["lines"]:
@@ -199,16 +168,6 @@ def _whole(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or abs(value) >= 1 << 63:
         raise TypeError("expected a whole number")
     return value
-
-
-def _whole_or_none(value: Any) -> int | None:
-    return None if value is None else _whole(value)
-
-
-def _real_or_none(value: Any) -> float | None:
-    if value is not None and (not isinstance(value, (int, float)) or isinstance(value, bool)):
-        raise TypeError("expected a number")
-    return value if value is None else float(value)
 
 
 def _texts(value: Any) -> dict[str, str]:

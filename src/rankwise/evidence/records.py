@@ -66,7 +66,6 @@ class Raised:
     time_ns: int
     thread: str = "MainThread"
     text: str = ""  # the traceback as Python prints it
-    chain: tuple[str, ...] = ()  # types of the exceptions it came from
     finding: Finding | None = None  # where it is an error of rankwise's own
 
 

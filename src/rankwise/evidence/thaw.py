@@ -56,23 +56,20 @@ def _fit_for(hint: Any) -> Fit:
         fit = _fit_for(next(a for a in arguments if a is not type(None)))
         return (lambda value: None if value is None else fit(value)) if type(None) in arguments else fit
     if origin is typing.Literal:
-        return _literal_fit(arguments)
+        return partial(_one_of, arguments)
     if origin is tuple:
         return _tuple_fit(arguments)
     if origin is dict:
         return _dict_fit(*arguments)
     if is_dataclass(hint) and isinstance(hint, type):
         return partial(thaw, hint)
-    return _float_fit if hint is float else _int_fit if hint is int else _plain_fit(hint)
+    return _float_fit if hint is float else _int_fit if hint is int else partial(_checked, hint)
 
 
-def _literal_fit(allowed: tuple[Any, ...]) -> Fit:
-    def fit(value: Any) -> Any:
-        if value not in allowed:
-            raise ValueError(f"expected one of {allowed}, not {value!r}")
-        return value
-
-    return fit
+def _one_of(allowed: tuple[Any, ...], value: Any) -> Any:
+    if value not in allowed:
+        raise ValueError(f"expected one of {allowed}, not {value!r}")
+    return value
 
 
 def _tuple_fit(arguments: tuple[Any, ...]) -> Fit:
@@ -84,17 +81,8 @@ def _tuple_fit(arguments: tuple[Any, ...]) -> Fit:
 
 
 def _dict_fit(key_hint: Any, hint: Any) -> Fit:
-    fit = _fit_for(hint)
-    if key_hint is int:
-        return lambda value: {int(key): fit(part) for key, part in _checked(dict, value).items()}
-    return lambda value: {key: fit(part) for key, part in _checked(dict, value).items()}
-
-
-def _plain_fit(hint: Any) -> Fit:
-    def fit(value: Any) -> Any:
-        return value if type(value) is hint else _checked(hint, value)
-
-    return fit
+    fit, key_of = _fit_for(hint), int if key_hint is int else str
+    return lambda value: {key_of(key): fit(part) for key, part in _checked(dict, value).items()}
 
 
 def _int_fit(value: Any) -> int:
@@ -112,6 +100,6 @@ def _float_fit(value: Any) -> float:
 
 
 def _checked(hint: Any, value: Any) -> Any:
-    if (hint is int and isinstance(value, bool)) or not isinstance(value, hint):
+    if not isinstance(value, hint):
         raise ValueError(f"expected {hint.__name__}, not {type(value).__name__}")
     return value

@@ -66,13 +66,13 @@ def end(opened: Opened, failed: bool = False) -> int:
         return 0
 
 
-def note(op: int, number: int | None = None) -> None:
-    """Note something the caller's caller did that takes no time, with its number (the batches so far where none is given)."""
+def note(op: int, frame: Any, number: int | None = None) -> None:
+    """Note something done at this frame that takes no time, with its number (the batches so far where none is given)."""
     try:
         record = ring.existing()
         if record is not None:
             noted = record.count_of(ring.NUMBER["next_batch"]) if number is None else number
-            record.leave(record.enter(op, sys._getframe(2), peer=noted))
+            record.leave(record.enter(op, frame, peer=noted))
     except Exception as error:
         hooks.note_broken(ring.OPS[op], error)
 

@@ -85,18 +85,12 @@ def watch_poll(module: ModuleType) -> None:
 
 
 def watch_subprocess(module: ModuleType) -> None:
-    cls = module.Popen
-    original = getattr(cls, "_handle_exitstatus", None)
-    if original is None:
-        return
+    module.Popen._handle_exitstatus = hooks.wrap(module.Popen._handle_exitstatus, after=hooks.guarded(_note_subprocess))
 
-    def _handle_exitstatus(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(self, *args, **kwargs)
-        if self.returncode is not None:
-            hooks.guarded(_note_code)(self.pid, self.returncode)
-        return result
 
-    cls._handle_exitstatus = _handle_exitstatus
+def _note_subprocess(_frame: Any, _result: None, process: Any, *_: Any, **__: Any) -> None:
+    if process.returncode is not None:
+        _note_code(process.pid, process.returncode)
 
 
 def _note_code(pid: int, code: int) -> None:

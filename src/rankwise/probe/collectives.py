@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from . import calls, ddp, exits, hooks, journal, ports, ring, server, sites, splits, streams
-from .audit import events, record, spans, times
+from .audit import record, reduces, spans, times
 
 # function: position of tensor, group, peer, reduce op or tag (None: it has none), with the names they have as keywords
 _SHAPES: dict[str, tuple[tuple[int, str] | None, tuple[int, str], tuple[int, str] | None, tuple[int, str] | None]] = {
@@ -56,8 +56,8 @@ def attach(module: ModuleType) -> None:
         original = getattr(module, name, None)
         if original is not None:
             setattr(module, name, _recorded(original, name, *shape))
-    module.init_process_group = _recorded_init(module, module.init_process_group)  # type: ignore[attr-defined]
-    module.new_group = _recorded_new_group(module.new_group)  # type: ignore[attr-defined]
+    module.init_process_group = hooks.surround(module.init_process_group, _begin_init, _end_init)  # type: ignore[attr-defined]
+    module.new_group = hooks.surround(module.new_group, _begin_new_group, _end_new_group)  # type: ignore[attr-defined]
     module.destroy_process_group = calls.noted(module.destroy_process_group, "destroy_process_group")  # type: ignore[attr-defined]
 
 
@@ -80,7 +80,7 @@ def _recorded(original: Callable[..., Any], name: str, *shape: tuple[int, str] |
                 return None
             name_of_group = "0" if group is None else _group_name(group)
             if is_audited:
-                events.reduced(name, name_of_group, tensor, sys._getframe(2))
+                reduces.note(name, name_of_group, tensor, sys._getframe(2))
             n = place.enter(
                 number,
                 sys._getframe(2),
@@ -117,34 +117,15 @@ def _recorded(original: Callable[..., Any], name: str, *shape: tuple[int, str] |
 
 def _global_rank(group: Any, rank: Any) -> Any:
     """The peer as `group_src` and `group_dst` name it (batch_isend_irecv always does): by its number within the group."""
-    c10d = sys.modules["torch.distributed.distributed_c10d"]
-    return rank if group is None or rank is None else c10d.get_global_rank(group, rank)
+    return rank if group is None or rank is None else _c10d().get_global_rank(group, rank)
 
 
-def _recorded_init(module: ModuleType, original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def init_process_group(*args: Any, **kwargs: Any) -> Any:
-        opened = hooks.guarded(_begin_init)(args, kwargs)
-        try:
-            result = original(*args, **kwargs)
-        except BaseException as error:
-            hooks.guarded(_end_init)(opened, error)
-            hooks.drop_wrapper_frame(error)
-            raise
-        hooks.guarded(_end_init)(opened, None)
-        hooks.guarded(_note_rank)(module)
-        return result
-
-    return init_process_group
-
-
-def _begin_init(args: Any, kwargs: Any) -> Any:
+def _begin_init(frame: Any, args: Any, kwargs: Any) -> calls.Opened:
     hooks.start_recording()
     hooks.separate_output()
     exits.go_first()
     names = ("backend", "init_method", "timeout", "world_size", "rank", "store", "group_name")
     given = {**dict(zip(names, args)), **kwargs}
-    frame = sys._getframe(3)
     timeout = given.get("timeout")
     journal.write(
         "init",
@@ -171,41 +152,25 @@ def _age_of_store(method: str) -> float | None:
     return os.path.getmtime(path)
 
 
-def _end_init(opened: calls.Opened, error: BaseException | None) -> None:
+def _end_init(opened: calls.Opened, _result: None, error: BaseException | None) -> None:
     calls.end(opened, error is not None)
     text = "" if error is None else f"{type(error).__name__}: {error}"[:1000]
     taken = "EADDRINUSE" in text or "already in use" in text
     # Asked here and now: by the time the watcher could, the job and whoever holds the port may be gone.
     journal.write("inited", error=text, holder=ports.holder_of(text) if taken else None)
+    if error is None:
+        c10d = _c10d()
+        streams.name_rank(c10d.get_rank())
+        ddp.mark_backward()
+        journal.write("rank", rank=c10d.get_rank(), world_size=c10d.get_world_size(), backend=str(c10d.get_backend()))
 
 
-def _note_rank(module: ModuleType) -> None:
-    streams.name_rank(module.get_rank())
-    ddp.mark_backward()
-    journal.write("rank", rank=module.get_rank(), world_size=module.get_world_size(), backend=str(module.get_backend()))
+def _c10d() -> Any:
+    return sys.modules["torch.distributed.distributed_c10d"]
 
 
-def _recorded_new_group(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def new_group(*args: Any, **kwargs: Any) -> Any:
-        opened = hooks.guarded(_begin_new_group)(args, kwargs)
-        group = None
-        try:
-            group = original(*args, **kwargs)
-        except BaseException as error:
-            hooks.drop_wrapper_frame(error)
-            raise
-        finally:
-            calls.end(opened, group is None)
-            hooks.guarded(_note_new_group)(group)
-        return group
-
-    return new_group
-
-
-def _begin_new_group(args: Any, kwargs: Any) -> calls.Opened:
+def _begin_new_group(frame: Any, args: Any, kwargs: Any) -> calls.Opened:
     ranks = args[0] if args else kwargs.get("ranks")
-    frame = sys._getframe(3)
     journal.write(
         "new_group",
         ranks=None if ranks is None else [int(rank) for rank in ranks][:8192],
@@ -215,7 +180,8 @@ def _begin_new_group(args: Any, kwargs: Any) -> calls.Opened:
     return calls.begin(ring.NUMBER["new_group"], frame)
 
 
-def _note_new_group(group: Any) -> None:
+def _end_new_group(opened: calls.Opened, group: Any, _error: BaseException | None) -> None:
+    calls.end(opened, group is None)
     journal.write("new_group_made", name="0" if group is None else _group_name(group))
 
 

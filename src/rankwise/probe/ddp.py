@@ -4,13 +4,14 @@ import functools
 import inspect
 import re
 import sys
+import time
 import weakref
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from . import calls, hooks, journal, ring, sites
-from .audit import data, events, record, spans, times, window
+from .audit import data, events, files, forwards, record, spans, times, window
 
 _MAX_PARAMETERS = 4000
 _wrapped_backward = False
@@ -20,7 +21,7 @@ _parameters: weakref.WeakKeyDictionary[Any, list[tuple[str, int]]] = weakref.Wea
 
 def attach(module: ModuleType) -> None:
     cls = module.DistributedDataParallel
-    cls.__init__ = _recorded_init(cls.__init__)
+    cls.__init__ = hooks.surround(cls.__init__, _begin_wrapping, _end_wrapping)
     cls.forward = _recorded_forward(cls.forward)
 
 
@@ -29,83 +30,57 @@ def attach_dataloader(module: ModuleType) -> None:
     cls, is_audited = module._BaseDataLoaderIter, record.is_on()
     if is_audited:
         data.attach(module)
-    original, original_iter = cls.__next__, module.DataLoader.__iter__
+    original = cls.__next__
     fetched, ended, began, over = (ring.NUMBER[name] for name in ("next_batch", "end_of_data", "pass_start", "pass_end"))
 
     @functools.wraps(original)
     def counted(self: Any) -> Any:
-        began = times.begin("data") if is_audited else 0
+        began_ns = times.begin("data") if is_audited else 0
         try:
             batch = original(self)
         except BaseException as error:
             if isinstance(error, StopIteration):
                 calls.count(ended)
-                calls.note(over, self._num_yielded)
+                calls.note(over, sys._getframe(1), self._num_yielded)
                 if is_audited:
                     data.pass_ended(self)
             hooks.drop_wrapper_frame(error)
             raise
         calls.count(fetched)
         if is_audited:
-            times.add("data", events.now_ns() - began)
+            times.add("data", time.perf_counter_ns() - began_ns)
             data.batch_given(self, batch)
         return batch
 
-    @functools.wraps(original_iter)
-    def iterate(self: Any) -> Any:
-        calls.note(began)
-        try:
-            iterator = original_iter(self)
-        except BaseException as error:
-            hooks.drop_wrapper_frame(error)
-            raise
-        if is_audited:
-            data.pass_began(self, iterator, sys._getframe(1))
-        return iterator
+    def begin_pass(frame: Any, _loader: Any) -> None:
+        calls.note(began, frame)
 
     cls.__next__ = counted
-    module.DataLoader.__iter__ = iterate
+    module.DataLoader.__iter__ = hooks.wrap(module.DataLoader.__iter__, begin_pass, data.pass_began if is_audited else None)
 
 
-def _recorded_init(original: Callable[..., Any]) -> Callable[..., Any]:
-    number = ring.NUMBER["ddp"]
-
-    @functools.wraps(original)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        model = args[0] if args else kwargs.get("module")
-        opened = hooks.guarded(_begin)(number, model)
-        try:
-            original(self, *args, **kwargs)
-        except BaseException as error:
-            hooks.drop_wrapper_frame(error)
-            raise
-        finally:
-            calls.end(opened)
-        hooks.guarded(_remember)(self, model)
-        if record.is_on():
-            events.ddp_built(self, sys._getframe(1))
-
-    return __init__
-
-
-def _begin(number: int, model: Any) -> calls.Opened:
-    frame = sys._getframe(3)
-    site = sites.number_of_caller(frame)
+def _begin_wrapping(frame: Any, args: Any, kwargs: Any) -> tuple[calls.Opened, Any, Any, Any]:
+    wrapper, model = args[0], args[1] if len(args) > 1 else kwargs.get("module")
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad][:_MAX_PARAMETERS]
     journal.write(
         "model",
-        site=site,
+        site=sites.number_of_caller(frame),
         names=[name for name, _ in named],
         shapes=[list(p.shape) for _, p in named],
         dtypes=[str(p.dtype) for _, p in named],
         file=_source_file(type(model)),
         buffers=any(True for _ in model.buffers()),
     )
-    return calls.begin(number, frame)
+    return calls.begin(ring.NUMBER["ddp"], frame), wrapper, model, frame
 
 
-def _remember(wrapper: Any, model: Any) -> None:
-    _parameters[wrapper] = [(name, id(p)) for name, p in model.named_parameters() if p.requires_grad]
+def _end_wrapping(begun: tuple[calls.Opened, Any, Any, Any], _result: None, error: BaseException | None) -> None:
+    opened, wrapper, model, frame = begun
+    calls.end(opened)
+    if error is None:
+        _parameters[wrapper] = [(name, id(p)) for name, p in model.named_parameters() if p.requires_grad]
+        if record.is_on():
+            events.ddp_built(wrapper, frame)
 
 
 def _recorded_forward(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -118,7 +93,7 @@ def _recorded_forward(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, *inputs, **kwargs)
         mode = _mode_of(self, torch.is_grad_enabled())
         if is_audited:
-            events.forward(self, inputs, kwargs, mode, sys._getframe(1))
+            forwards.forward(self, inputs, kwargs, mode, sys._getframe(1))
         opened = calls.begin_if_open(number, mode)
         if spans.IS_ON:
             spans.begin("forward")
@@ -174,7 +149,8 @@ def mark_backward() -> None:
 
     original = torch.autograd.backward
     torch.autograd.backward = _audited_backward(original) if record.is_on() else calls.noted(original, "backward")
-    events.joined()
+    if record.is_on():
+        files.watch_open()
 
 
 def _audited_backward(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -52,17 +52,15 @@ def go_first() -> None:
 
 
 def note_exception(error: BaseException, thread: str = "MainThread") -> None:
-    """Write an exception nobody caught, with its whole chain."""
+    """Write an exception nobody caught."""
     import traceback
 
-    chain = _chain_of(error)
     frames = traceback.extract_tb(error.__traceback__)
     journal.write(
         "raise",
         type=_name_of(error),
         message=str(error)[:4000],
         frames=[[f.filename, f.lineno or 0, f.name] for f in reversed(frames)][:80],
-        chain=[_name_of(link) for link in chain],
         thread=thread,
         text="".join(traceback.format_exception(error))[-12000:],
         finding=_finding_of(error),
@@ -189,15 +187,6 @@ def watch_threads(module: ModuleType) -> None:
         return invoke_excepthook
 
     module._make_invoke_excepthook = make  # type: ignore[attr-defined]
-
-
-def _chain_of(error: BaseException) -> list[BaseException]:
-    chain: list[BaseException] = []
-    link = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    while link is not None and len(chain) < 10 and link not in chain:
-        chain.append(link)
-        link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
-    return chain
 
 
 def _name_of(error: BaseException) -> str:

@@ -53,17 +53,16 @@ def attach_fsdp1(module: ModuleType) -> None:
         if getattr(_here, "opened", None) is not None:
             return original(self, *args, **kwargs)
         _here.opened = opened = calls.begin_if_open(number)
-        is_failed = True
         try:
             output = original(self, *args, **kwargs)
-            is_failed = False
-            return output
         except BaseException as error:
+            calls.end(opened, True)
             hooks.drop_wrapper_frame(error)
             raise
         finally:
-            calls.end(opened, is_failed)
             _here.opened = None
+        calls.end(opened)
+        return output
 
     cls.forward = forward
 

@@ -130,6 +130,24 @@ def wrap(
     return dress(call, original)
 
 
+def surround(original: Callable[..., Any], begin: Callable[..., Any], end: Callable[..., Any]) -> Callable[..., Any]:
+    """The function itself, between `begin(frame, args, kwargs)` and `end(opened, result, error)`, which gets what `begin` returned."""
+    begin, end = guarded(begin), guarded(end)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        opened = begin(sys._getframe(1), args, kwargs)
+        try:
+            result = original(*args, **kwargs)
+        except BaseException as error:
+            end(opened, None, error)
+            drop_wrapper_frame(error)
+            raise
+        end(opened, result, None)
+        return result
+
+    return dress(call, original)
+
+
 def dress(wrapper: Function, original: Any) -> Function:
     """`functools.wraps`, but under a module in which pickle finds the wrapper, and without the import."""
     for name in ("__name__", "__qualname__", "__doc__"):

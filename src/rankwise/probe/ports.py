@@ -14,7 +14,7 @@ def holder_of(message: str) -> dict[str, Any] | None:
     inodes = _listening_inodes(port)
     for pid in filter(str.isdigit, os.listdir("/proc")):
         if int(pid) != os.getpid() and _holds(pid, inodes):
-            return {"port": port, "pid": int(pid), "name": _read(f"/proc/{pid}/comm"), "command": _read(f"/proc/{pid}/cmdline")}
+            return {"port": port, "pid": int(pid), "name": _read(f"/proc/{pid}/comm"), "command": _read(f"/proc/{pid}/cmdline")[:300]}
     return None
 
 

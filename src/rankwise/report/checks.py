@@ -58,9 +58,8 @@ def _plain_lines(report: dict[str, Any]) -> Iterator[str]:
         head = f"  {result['status']:12}  {result['title']:34}  "
         cells = _cells(result, hosts)
         first, *more = cells or [("", one_line(result["why"], _CELL))]
-        for prefix, (name, text) in zip([head, *[" " * len(head)] * len(more)], [first, *more]):
-            mark = "* " if name in result["odd"] and len(hosts) > 1 else ""
-            yield f"{prefix}{mark}{name + ': ' if name and len(hosts) > 1 else ''}{text}".rstrip()
+        for prefix, cell in zip([head, *[" " * len(head)] * len(more)], [first, *more]):
+            yield f"{prefix}{_labelled(cell, result, hosts)[0]}".rstrip()
 
 
 def _cells(result: dict[str, Any], hosts: list[str]) -> list[tuple[str, str]]:
@@ -134,12 +133,15 @@ def _columns(result: dict[str, Any], hosts: list[str]) -> list[Text]:
 
 
 def _stacked(result: dict[str, Any], hosts: list[str]) -> Text:
-    lines = []
-    for name, text in _cells(result, hosts):
-        is_odd = name in result["odd"] and len(hosts) > 1
-        label = f"{name}: " if name and len(hosts) > 1 else ""
-        lines.append(Text(f"{'* ' * is_odd}{label}{text}", _STYLES[result["status"]] if is_odd else ""))
-    return Text("\n").join(lines)
+    lines = [_labelled(cell, result, hosts) for cell in _cells(result, hosts)]
+    return Text("\n").join(Text(text, _STYLES[result["status"]] if is_odd else "") for text, is_odd in lines)
+
+
+def _labelled(cell: tuple[str, str], result: dict[str, Any], hosts: list[str]) -> tuple[str, bool]:
+    """What was seen, with whose it is where there are several, and whether that is an odd one."""
+    name, text = cell
+    is_odd = name in result["odd"] and len(hosts) > 1
+    return f"{'* ' * is_odd}{name + ': ' if name and len(hosts) > 1 else ''}{text}", is_odd
 
 
 def _finding_parts(findings: list[Finding], colour: bool, width: int) -> Iterator[str]:

@@ -28,8 +28,8 @@ class WhereLine:
 
 
 def where_lines(finding: Finding) -> list[WhereLine]:
-    culprits = _grouped(finding.culprits, lambda p: (p.file, p.line, p.function, p.rank is None))
-    waits = _grouped(finding.waiting, lambda w: (w.file, w.line, w.function, w.op, w.group, w.seq, w.rank is None))
+    culprits = grouped(finding.culprits, lambda p: (p.file, p.line, p.function, p.rank is None))
+    waits = grouped(finding.waiting, lambda w: (w.file, w.line, w.function, w.op, w.group, w.seq, w.rank is None))
     return [_culprit_line(places) for places in culprits] + [_wait_line(group) for group in waits]
 
 
@@ -85,7 +85,7 @@ def _place_text(place: Place | Wait) -> str:
     return one_line(where(place.file, place.line, place.function), 300) if place.file else ""
 
 
-def _grouped(things: Iterable[_T], key: Callable[[_T], Hashable]) -> list[list[_T]]:
+def grouped(things: Iterable[_T], key: Callable[[_T], Hashable]) -> list[list[_T]]:
     groups: dict[Hashable, list[_T]] = {}
     for thing in things:
         groups.setdefault(key(thing), []).append(thing)

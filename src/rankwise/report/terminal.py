@@ -58,9 +58,7 @@ def taken_back_text(finding: Finding, why: str, *, colour: bool, width: int) -> 
     verb = "over" if finding.certain else "taken back"
     text = Text.assemble((f"{verb}: ", "bold"), one_line(finding.summary), f" · {why}" if why else "")
     first, *more = _wrapped(text, width - _MARGIN)
-    code = Text(one_line(finding.code, 20), "dim")
-    code.pad_right(max(2, _MARGIN - code.cell_len))
-    return _rendered([Text.assemble(code, first), *(_indented(line) for line in more)], colour)
+    return _rendered([Text.assemble(_code(finding, "dim"), first), *(_indented(line) for line in more)], colour)
 
 
 def _finding_lines(finding: Finding, width: int) -> Iterator[Text]:
@@ -80,14 +78,19 @@ def _short_lines(finding: Finding, width: int) -> Iterator[Text]:
 
 def _headline(finding: Finding, width: int) -> Iterator[Text]:
     certainty = Text("certain", "bold") if finding.certain else Text("suspected", "yellow")
-    code = Text(one_line(finding.code, 20), _SEVERITY_STYLES[finding.severity])
-    code.pad_right(max(2, _MARGIN - code.cell_len))
+    code = _code(finding, _SEVERITY_STYLES[finding.severity])
     room = max(20, width - _MARGIN - certainty.cell_len - 2)
     first, *more = _wrapped(Text(one_line(finding.summary), "bold"), room)
     first.rstrip()
     first.pad_right(max(2, width - code.cell_len - first.cell_len - certainty.cell_len))
     yield Text.assemble(code, first, certainty)
     yield from (_indented(line) for line in more)
+
+
+def _code(finding: Finding, style: str) -> Text:
+    code = Text(one_line(finding.code, 20), style)
+    code.pad_right(max(2, _MARGIN - code.cell_len))
+    return code
 
 
 def _where_texts(lines: list[WhereLine], width: int) -> Iterator[Text]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
+from rankwise.evidence.thaw import thaw
 from rankwise.files import write_whole
 from rankwise.findings import Finding
 from rankwise.report.wording import duration_text
@@ -15,8 +16,6 @@ from rankwise.report.wording import duration_text
 Outcome = Literal["completed", "crashed", "hung", "stalled", "running"]
 SCHEMA = 1
 _MAX_FINDINGS = 100
-_NUMBERS = ("rank", "pid", "line", "seq")
-_WORDS = ("host", "file", "function", "op", "group")
 
 
 def verdict_dict(
@@ -44,11 +43,15 @@ def write_json_atomically(path: Path, data: Any) -> None:
 
 
 def findings_of(verdict: dict[str, Any]) -> list[Finding]:
-    """The findings a verdict holds; entries that are not findings are left out, values of a wrong type become None."""
+    """The findings a verdict holds; entries that are not whole findings are left out."""
     raw = verdict.get("findings")
-    entries = raw[:_MAX_FINDINGS] if isinstance(raw, list) else []
-    found = (_finding_of(entry) for entry in entries if isinstance(entry, dict))
-    return [finding for finding in found if finding is not None]
+    found = []
+    for entry in raw[:_MAX_FINDINGS] if isinstance(raw, list) else []:
+        try:
+            found.append(thaw(Finding, entry))
+        except ValueError:
+            continue
+    return found
 
 
 def outcome_facts(verdict: dict[str, Any]) -> list[str]:
@@ -69,24 +72,6 @@ def seconds_of(verdict: dict[str, Any], name: str) -> float | None:
     seconds = verdict.get("seconds")
     value = seconds.get(name) if isinstance(seconds, dict) else None
     return float(value) if isinstance(value, int | float) and 0 <= value < 1e10 else None
-
-
-def _finding_of(entry: dict[str, Any]) -> Finding | None:
-    tidy = dict(entry)
-    for key in ("culprits", "waiting"):
-        places = entry.get(key)
-        tidy[key] = [_tidy(place) for place in places if isinstance(place, dict)] if isinstance(places, list) else []
-    tidy["next"] = entry["next"] if isinstance(entry.get("next"), list) else []
-    try:
-        return Finding.from_dict(tidy)
-    except (KeyError, TypeError, ValueError):
-        return None
-
-
-def _tidy(place: dict[str, Any]) -> dict[str, Any]:
-    numbers = {key: place[key] for key in _NUMBERS if isinstance(place.get(key), int)}
-    words = {key: place[key] for key in _WORDS if isinstance(place.get(key), str)}
-    return numbers | words
 
 
 def _rounded(seconds: float | None) -> float | None:

@@ -9,14 +9,14 @@ from rankwise.diagnose.silent.augmentation import find
 from rankwise.evidence.audit import Audit, Drawn, PassBegun, PassEnded, RandomUsed
 from tests.diagnose.jobs import job, rank, stack_of
 
-LOADER = PassBegun(1, 0, 1, 1, "RandomSampler", True, None, False, False, False, 64, False, 2, 4, 0)
+LOADER = PassBegun(1, 0, 1, 1, "RandomSampler", True, None, False, False, 64, False, 2, 0)
 
 
 def audited(number: int, *epochs: int) -> Audit:
     """A rank whose workers draw from these states, one state an epoch; each epoch's workers count their looks from 0."""
     looks = tuple(RandomUsed(n, ("torch",), (state + n,), worker=0) for state in epochs for n in range(4))
     drawn = tuple(Drawn(1, 0, n, 100 * number + n, (number, n), 4) for n in range(4))
-    ended = PassEnded(1, 0, True, 4, 16, 0, 4, (), 0)
+    ended = PassEnded(1, 0, True, 4, 16, 0, 4, 0)
     return Audit(sites={1: stack_of("train.py:9 main")}, passes=(LOADER,), drawn=drawn, pass_ends=(ended,), randoms=looks)
 
 

@@ -11,7 +11,7 @@ from rankwise.diagnose.silent.same_samples import find
 from rankwise.evidence.audit import Audit, BatchSeen, Drawn, PassBegun, PassEnded, Reduced
 from tests.diagnose.jobs import job, new_group, rank, stack_of
 
-LOADER = PassBegun(1, 0, 1, 1, "DistributedSampler", False, 0, True, True, False, 64, False, 0, 4, None, 0)
+LOADER = PassBegun(1, 0, 1, 1, "DistributedSampler", False, 0, True, True, 64, False, 0, 0)
 MESH = tuple(new_group(*members, name=str(name)) for name, members in enumerate(((0, 1), (2, 3), (0, 2), (1, 3)), 1))
 
 
@@ -22,7 +22,7 @@ def audited(number: int, *, reduced_in: str, sampler: str) -> Audit:
     drawn = tuple(Drawn(1, 0, n, 100 * part + n, (part, n), 4) for n in range(4))
     batches = tuple(BatchSeen(1, 0, n, (100 * part + n,), (0,), 8, 4, n + 1) for n in range(4))
     reduces = (Reduced("all_reduce", reduced_in, 0, "gradient of weight", (), (), 8, 1),) if reduced_in else ()
-    ended = PassEnded(1, 0, True, 4, 16, 0, 4, (), 0)
+    ended = PassEnded(1, 0, True, 4, 16, 0, 4, 0)
     sites = {1: stack_of("train.py:9 main")}
     return Audit(sites=sites, passes=(begun,), drawn=drawn, batches=batches, pass_ends=(ended,), reduces=reduces)
 

@@ -13,12 +13,12 @@ from .. import hooks, sites
 from . import fingerprints, record, window
 
 _IDS = 8  # sample ids shown of a batch
-_SKETCH = 256  # ids kept of a pass, to tell how much two ranks' passes overlap
+_KEPT_IDS = 256  # of a pass, to tell whether a sample is drawn twice
 _FIELDS = 4
 _FIRST_PASSES = 4
 _AT_ONCE = 64  # batches whose ids are counted together
 _PASS, _EARLY = "_rankwise_pass", "_rankwise_early"  # kept on torch's iterators, which nobody saves
-_PRIME, _MASK = 2654435761, 0xFFFFFFFF
+_MASK = 0xFFFFFFFF
 
 _numbers: weakref.WeakKeyDictionary[Any, tuple[int, int]] = weakref.WeakKeyDictionary()  # loader: its number, the place it was made
 _num_loaders = 0
@@ -35,8 +35,7 @@ class Pass:
         self.given = 0
         self.began_backwards = window.backwards
         self.repeats = 0
-        self.sketch: dict[int, int] = {}
-        self.limit = _MASK + 1
+        self.first_ids: set[Any] = set()
         self.is_over = False
         self.uncounted: list[tuple[Any, ...]] = []
 
@@ -62,7 +61,7 @@ def _note_loader(frame: Any, _: None, loader: Any, *args: Any, **kwargs: Any) ->
 
 
 @record.budgeted
-def pass_began(loader: Any, iterator: Any, frame: Any) -> None:
+def pass_began(frame: Any, iterator: Any, loader: Any) -> None:
     """`iter(loader)` has returned this iterator."""
     if loader not in _numbers:
         return
@@ -85,13 +84,10 @@ def pass_began(loader: Any, iterator: Any, frame: Any) -> None:
         epoch=_whole(getattr(sampler, "epoch", None)),
         has_epoch=hasattr(sampler, "set_epoch"),
         is_distributed=isinstance(sampler, _class("torch.utils.data.distributed", "DistributedSampler")),
-        drop_last=bool(getattr(sampler, "drop_last", False)),
         size=_length(dataset),
         is_iterable=isinstance(dataset, _class("torch.utils.data", "IterableDataset")),
         workers=int(getattr(loader, "num_workers", 0) or 0),
-        batch_size=_whole(getattr(loader, "batch_size", None)),
         backwards=window.backwards,
-        prefetch=_whole(getattr(loader, "prefetch_factor", None)),
         data_sum=_dataset_sum(dataset) if n == 0 else None,
     )
     for index in iterator.__dict__.pop(_EARLY, ()):
@@ -179,35 +175,15 @@ def _count(one: Pass) -> int:
     """Count what is not counted yet; returns the checksum of the last batch."""
     checksum = 0
     for ids in one.uncounted:
-        checksum = _checksum(ids)
+        are_numbers = all(type(i) is int for i in ids)
+        checksum = hash(ids) & 0x7FFFFFFFFFFFFFFF if are_numbers else zlib.crc32(repr(list(ids)).encode())
         one.samples += len(ids)
         one.checksum = zlib.crc32(checksum.to_bytes(8, "little"), one.checksum)
-        _sketch(one, ids)
+        if are_numbers:
+            one.repeats += len(ids) - len(set(ids) - one.first_ids)
+            one.first_ids.update(ids[: max(0, _KEPT_IDS - len(one.first_ids))])
     one.uncounted.clear()
     return checksum
-
-
-def _sketch(one: Pass, ids: tuple[Any, ...]) -> None:
-    """Keeps the ids that come first in an order all ranks share, so that the ranks' samples of ids can be compared."""
-    if not all(type(i) is int for i in ids):
-        return
-    sketch = one.sketch
-    for key, i in [(key, i) for i in ids if (key := i * _PRIME & _MASK) <= one.limit]:
-        if key in sketch:
-            one.repeats += 1
-        elif len(sketch) < _SKETCH:
-            sketch[key] = i
-            one.limit = max(sketch) if len(sketch) == _SKETCH else _MASK
-        elif key < one.limit:
-            del sketch[one.limit]
-            sketch[key] = i
-            one.limit = max(sketch)
-
-
-def _checksum(ids: tuple[Any, ...]) -> int:
-    if all(type(i) is int for i in ids):
-        return hash(ids) & 0x7FFFFFFFFFFFFFFF
-    return zlib.crc32(repr(list(ids)).encode())
 
 
 @record.budgeted
@@ -267,7 +243,6 @@ def pass_ended(iterator: Any) -> None:
 def _end(one: Pass, whole: bool) -> None:
     one.is_over = True
     _count(one)
-    sketch = dict(sorted(one.sketch.items()))
     record.write(
         "pass_end",
         loader=one.loader,
@@ -277,7 +252,6 @@ def _end(one: Pass, whole: bool) -> None:
         samples=one.samples,
         sum=one.checksum,
         backwards=window.backwards - one.began_backwards,
-        ids=list(sketch.values()),
         repeats=one.repeats,
     )
 

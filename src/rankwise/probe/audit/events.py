@@ -1,16 +1,9 @@
 """What the rest of the probe tells the audit: something began or ended."""
 
-import time
 from typing import Any
 
 from .. import sites
-from . import data, files, forwards, local_gradients, loss, models, record, reduces, spans, steps, times, window
-
-
-def joined() -> None:
-    """This process has joined a job."""
-    if record.is_on():
-        files.watch_open()
+from . import data, local_gradients, loss, models, record, spans, steps, times, window
 
 
 @record.budgeted
@@ -39,11 +32,6 @@ def process_ends() -> None:
     steps.at_end()
     times.at_end()
     value, count = loss.mean()
-    record.write("end", loss=value, losses=count, forwards=window.forwards, backwards=window.backwards)
+    record.write("end", loss=value, losses=count)
     record.flush()
     spans.flush()
-
-
-forward = forwards.forward
-reduced = reduces.note
-now_ns = time.perf_counter_ns

@@ -1,12 +1,9 @@
 """Notes the files this rank writes: `torch.save`, and files that the user's code opens for writing."""
 
 import builtins
-import functools
 import io
 import os
-import sys
 import time
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -23,28 +20,22 @@ _in_save = False
 
 def attach(module: ModuleType) -> None:
     """After `torch.serialization`."""
-    module.save = _noted_save(module.save)  # type: ignore[attr-defined]
+    module.save = hooks.surround(module.save, _begin_save, _end_save)  # type: ignore[attr-defined]
 
 
-def _noted_save(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def save(*args: Any, **kwargs: Any) -> Any:
-        global _in_save
-        target = args[1] if len(args) > 1 else kwargs.get("f")
-        began, _in_save = times.begin("save"), True
-        try:
-            result = original(*args, **kwargs)
-        except BaseException as error:
-            hooks.drop_wrapper_frame(error)
-            raise
-        finally:
-            _in_save = False
-            times.add("save", time.perf_counter_ns() - began)
-        if isinstance(target, (str, os.PathLike)):
-            _note(target, "torch.save", "w", sys._getframe(1))
-        return result
+def _begin_save(frame: Any, args: Any, kwargs: Any) -> tuple[int, Any, Any]:
+    global _in_save
+    _in_save = True
+    return times.begin("save"), args[1] if len(args) > 1 else kwargs.get("f"), frame
 
-    return save
+
+def _end_save(begun: tuple[int, Any, Any], _result: None, error: BaseException | None) -> None:
+    global _in_save
+    _in_save = False
+    began_ns, target, frame = begun
+    times.add("save", time.perf_counter_ns() - began_ns)
+    if error is None:
+        _note(target, "torch.save", frame)
 
 
 def watch_open() -> None:
@@ -61,11 +52,11 @@ def watch_open() -> None:
 
 def _note_open(frame: Any, _: Any, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> None:
     if mode[:1] in "wxa" and not _in_save and _num_written < _MOST:
-        _note(file, "open", mode, frame)
+        _note(file, "open", frame)
 
 
 @record.budgeted
-def _note(path: Any, how: str, mode: str, frame: Any) -> None:
+def _note(path: Any, how: str, frame: Any) -> None:
     global _num_written
     if not isinstance(path, (str, os.PathLike)) or not hooks.is_recording() or (how == "open" and not sites.is_called_by_user(frame)):
         return
@@ -74,4 +65,4 @@ def _note(path: Any, how: str, mode: str, frame: Any) -> None:
         return
     _num_written += 1
     if _num_written <= _MOST:
-        record.write("wrote", path=full, how=how, mode=mode[:3], site=sites.number_of_caller(frame))
+        record.write("wrote", path=full, how=how, site=sites.number_of_caller(frame))

@@ -39,7 +39,4 @@ def forward(wrapper: Any, inputs: Any, kwargs: Any, mode: str | None, site: Any)
         with_grad=mode is None or "no_grad" not in mode,
         training=bool(wrapper.module.training),
         sums=[found[0] if found else None for found in fingerprints.of_tensors(fields)],
-        shape=list(fields[0].shape)[:4] if fields else [],
-        numel=sum(t.numel() for t in fields),
-        backwards=window.backwards,
     )

@@ -11,8 +11,7 @@ _MAX_NAMES = 4000
 class Wrapped:
     """One DDP wrapper. Holds it weakly: it may go whenever the user lets it go."""
 
-    def __init__(self, number: int, wrapper: Any) -> None:
-        self.number = number
+    def __init__(self, wrapper: Any) -> None:
         self._wrapper = weakref.ref(wrapper)
         ignored = getattr(wrapper, "parameters_to_ignore", ())
         self.own = {id(p) for name, p in wrapper.module.named_parameters() if name in ignored}  # each rank's own, and said to be so
@@ -27,7 +26,7 @@ class Wrapped:
         return [] if wrapper is None else list(wrapper.module.named_parameters())[:_MAX_NAMES]
 
     def buffers(self) -> list[tuple[str, Any]]:
-        """The parameters that DDP reduces: all but the ones it was told to ignore."""
+        """All but the ones that DDP was told to ignore."""
         wrapper = self._wrapper()
         if wrapper is None:
             return []
@@ -40,19 +39,16 @@ known: list[Wrapped] = []
 
 def wrapped(wrapper: Any, site: int) -> None:
     """A DDP wrapper was built."""
-    one = Wrapped(len(known), wrapper)
+    one = Wrapped(wrapper)
     known.append(one)
     group = getattr(wrapper, "process_group", None)
     record.write(
         "ddp",
-        i=one.number,
         site=site,
         broadcast_buffers=bool(getattr(wrapper, "broadcast_buffers", True)),
         ranks=_ranks_of(group),
-        parameters=sum(1 for _ in wrapper.module.parameters()),
         reduced=len(one.reduced),
         bytes=sum(p.numel() * p.element_size() for p in wrapper.module.parameters() if p.requires_grad),
-        cls=type(wrapper.module).__qualname__,
         cap=int(getattr(wrapper, "bucket_bytes_cap", 0) or 0),
     )
 

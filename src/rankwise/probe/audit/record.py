@@ -121,7 +121,6 @@ def _add_cost() -> None:
     over_ns, share_ns = _spent_ns - _ALLOWED_NS, _SHARE * (now - _began_ns)
     if over_ns > share_ns and _coarse < _COARSEST:
         _coarse, _changed_ns = _coarse + 1, now
-        write("throttled", stride=1 << _coarse)
     elif over_ns < 0.5 * share_ns and _coarse and now - _changed_ns > _PATIENCE_NS:
         _coarse, _changed_ns = _coarse - 1, now
 

@@ -2,7 +2,6 @@
 
 import functools
 import random
-import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -28,16 +27,7 @@ def attach_numpy(module: ModuleType) -> None:
 
 
 def _noted(original: Callable[..., Any], which: str) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def seed(*args: Any, **kwargs: Any) -> Any:
-        _note(which, args[0] if args else next(iter(kwargs.values()), None), sys._getframe(1))
-        try:
-            return original(*args, **kwargs)
-        except BaseException as error:
-            hooks.drop_wrapper_frame(error)
-            raise
-
-    return seed
+    return hooks.wrap(original, functools.partial(_note, which))
 
 
 def _is_called_by_user(frame: Any) -> bool:
@@ -50,8 +40,9 @@ def _is_called_by_user(frame: Any) -> bool:
 
 
 @record.budgeted
-def _note(which: str, value: Any, frame: Any) -> None:
+def _note(which: str, frame: Any, *args: Any, **kwargs: Any) -> None:
     global _num_noted
     _num_noted += 1
     if _num_noted <= _MOST and hooks.is_recording() and _is_called_by_user(frame):
+        value = args[0] if args else next(iter(kwargs.values()), None)
         record.write("seeded", which=which, value=str(value)[:40], site=sites.number_of_caller(frame))

@@ -117,19 +117,17 @@ def _write_window(seen: OptimizerState, count: int) -> None:
 def _write_optimizer(optimizer: Any, seen: OptimizerState) -> None:
     """At its first step: which of its parameters belong to a wrapped model."""
     held = [p for group in optimizer.param_groups for p in group["params"]]
-    names, own = models.names(), models.own()
+    names = models.names()
     window.watch(held)
     if not models.known:
         reduces.optimized[:] = [weakref.ref(p) for p in held]
     record.write(
         "optimizer",
         i=seen.number,
-        cls=type(optimizer).__name__,
         site=seen.site,
         built=_built.get(optimizer, 0),
         held=len(held),
         of_model=sum(id(p) in names for p in held),
-        late=[names[id(p)][0] for p in held if id(p) in names and not names[id(p)][1] and p.requires_grad and id(p) not in own][:8],
         with_grad=sum(p.grad is not None for p in held),
         model_with_grad=sum(p.grad is not None for one in models.known for _, p in one.named()),
     )
@@ -188,13 +186,9 @@ def _write_step(facts: dict[str, Any], labels: list[Any], num_state: int, names:
 
 def _mismatched_parameters(names: dict[int, tuple[str, bool]], held: list[Any]) -> dict[str, Any]:
     """Parameters that the optimizer holds and the model does not, and the other way round."""
-    return {"foreign": sum(id(p) not in names and p.grad is None for p in held) if names else 0, "unheld": _unheld(names, held)[:4]}
-
-
-def _unheld(names: dict[int, tuple[str, bool]], held: list[Any]) -> list[str]:
-    """Parameters of wrapped models that have a gradient and are not this optimizer's."""
     own = {id(p) for p in held}
-    return [names[id(p)][0] for one in models.known for _, p in one.named() if p.grad is not None and id(p) not in own and id(p) in names]
+    unheld = [name for one in models.known for name, p in one.named() if p.grad is not None and id(p) not in own]
+    return {"foreign": sum(id(p) not in names and p.grad is None for p in held) if names else 0, "unheld": unheld[:4]}
 
 
 def _part_of(items: list[Any], n: int) -> list[Any]:
@@ -252,9 +246,7 @@ def _noted_zero(original: Callable[..., Any]) -> Callable[..., Any]:
     return zero_grad
 
 
-@record.budgeted
-def _zeroed(frame: Any) -> None:
-    window.zeroed(frame)
+_zeroed = record.budgeted(window.zeroed)
 
 
 @record.budgeted
@@ -272,4 +264,4 @@ def at_end() -> None:
     for seen in _all:
         end_window(seen)
     if window.pending():
-        record.write("left", pattern=window.pending(), time=time.time_ns(), places=dict(window.where))
+        record.write("left", pattern=window.pending())

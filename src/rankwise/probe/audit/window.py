@@ -27,7 +27,6 @@ _watched: list[weakref.ref[Any]] = []
 _sites: dict[Any, int] = {}
 is_scaled = False
 backwards = 0  # in all
-forwards = 0  # of DDP, in all
 syncs = 0  # backwards that DDP reduced
 where: dict[str, int] = {}  # letter: the place it was last noted at
 
@@ -57,8 +56,7 @@ def _site_of(frame: Any) -> int:
 
 def forward(mode: str | None) -> None:
     """A forward through DDP began; `mode` says how it differs from one of plain training: no_sync, no_grad, eval."""
-    global _forwards, forwards
-    forwards += 1
+    global _forwards
     if mode is None:
         _forwards = "s"
     elif "no_grad" not in mode and ("eval" not in mode or not _forwards):

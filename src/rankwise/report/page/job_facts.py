@@ -6,13 +6,13 @@ import re
 import shlex
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from importlib import metadata
 
 from rankwise.evidence.audit import Times, total_times
 from rankwise.report.page.markup import Html, block, joined, tag
 from rankwise.report.page.reported_job import ReportedJob
 from rankwise.report.places import short_ranks
 from rankwise.report.wording import duration_text
+from rankwise.version import __version__
 
 _MAX_BLIND = 30
 _MAX_TAILS = 4
@@ -61,7 +61,7 @@ def _facts(reported: ReportedJob) -> Iterator[tuple[str, str | Html]]:
     yield "evidence of", _clock(job.now_ns)
     yield "hosts", _several({rank.host for rank in job.ranks.values() if rank.host})
     yield "torch", _several({rank.torch for rank in job.ranks.values() if rank.torch})
-    yield "rankwise", _own_version()
+    yield "rankwise", __version__
     yield "backend", _several({init.backend for rank in job.ranks.values() for init in rank.inits if init.backend})
     yield "launched as", job.launch_style
     yield "stuck means", f"no progress for {duration_text(job.stall_after_s)}"
@@ -78,13 +78,6 @@ def _several(words: set[str]) -> str:
     ordered = sorted(words, key=lambda word: [int(piece) if piece.isdecimal() else piece for piece in re.split(r"(\d+)", word[:80])])
     more = f" and {len(ordered) - 8:,} more" if len(ordered) > 8 else ""
     return ", ".join(ordered[:8]) + more
-
-
-def _own_version() -> str:
-    try:
-        return metadata.version("rankwise")
-    except metadata.PackageNotFoundError:
-        return ""
 
 
 def step_times_section(reported: ReportedJob) -> Html | None:

@@ -35,10 +35,10 @@ def joined(children: Iterable[Child]) -> Html:
 
 
 def escape(child: Child) -> Html:
-    return child if isinstance(child, Html) else Html(html.escape(printable(child, 4000), quote=True))
+    return child if isinstance(child, Html) else block(child, 4000)
 
 
-def block(text: str, limit: int = 12_000) -> Html:
+def block(text: Child, limit: int = 12_000) -> Html:
     """Longer text, line breaks kept."""
     return Html(html.escape(printable(text, limit), quote=True))
 

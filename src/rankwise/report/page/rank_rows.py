@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable
 
 from rankwise.report.page.markup import Html, classes, joined, tag
 from rankwise.report.page.rank_state import RankState, state_mark
 from rankwise.report.page.reported_job import ReportedJob
-from rankwise.report.places import short_ranks
+from rankwise.report.places import grouped, short_ranks
 from rankwise.report.wording import duration_text
 from rankwise.sizes import bytes_text
 
@@ -33,10 +33,8 @@ def rank_section(reported: ReportedJob, states: list[RankState]) -> Html:
 
 def _merged(states: list[RankState]) -> list[list[RankState]]:
     """Ranks in the same situation together; culprits first, then the rarest situations, the crowd last."""
-    groups: dict[Hashable, list[RankState]] = {}
-    for state in states:
-        groups.setdefault((state.is_culprit, state.state, state.frame, state.last, state.is_pending), []).append(state)
-    return sorted(groups.values(), key=lambda group: (not group[0].is_culprit, len(group), group[0].rank))
+    groups = grouped(states, lambda state: (state.is_culprit, state.state, state.frame, state.last, state.is_pending))
+    return sorted(groups, key=lambda group: (not group[0].is_culprit, len(group), group[0].rank))
 
 
 def _row(reported: ReportedJob, group: list[RankState]) -> Html:
@@ -66,7 +64,8 @@ def _where(reported: ReportedJob, state: RankState) -> Html:
     if state.frame is None:
         return tag("span", "not seen", class_="faint")
     spot = f"{reported.short(state.frame.file)}:{state.frame.line}"
-    return joined([tag("code", spot, title=state.frame.file), " ", tag("span", _function(state.frame.function), class_="faint mono")])
+    function = "" if state.frame.function == "<module>" else f"{state.frame.function}()"
+    return joined([tag("code", spot, title=state.frame.file), " ", tag("span", function, class_="faint mono")])
 
 
 def _last(state: RankState) -> Html:
@@ -116,7 +115,3 @@ def _processes(states: list[RankState]) -> Html:
         tag("li", tag("b", state.rank), f" {state.pid if state.pid is not None else '–'} {state.host}") for state in states[:_MAX_LISTED]
     )
     return tag("details", tag("summary", "every rank's process"), tag("ol", listed, class_="processes"))
-
-
-def _function(name: str) -> str:
-    return "" if name == "<module>" else f"{name}()"

@@ -20,7 +20,7 @@ MAX_ROWS = 24
 MAX_STRIPS = 5
 _AFTER = 11  # columns kept to the right of the divergence, so that it is in sight on a phone
 _TAIL = 256  # entries of a rank that are looked at
-_MAX_CLUSTERS = 256
+_MAX_KINDS = 256  # of histories
 POINT_TO_POINT = frozenset({"send", "recv", "isend", "irecv"})
 _SAME_SHAPE = ("all_reduce", "allreduce", "broadcast", "reduce", "all_gather", "allgather")
 
@@ -85,15 +85,6 @@ class Timeline:
     parting: tuple[str, ...]  # further groups in which ranks part
     agreeing: tuple[str, ...]  # groups in which they do not
     left_out: tuple[int, ...]  # ranks with yet other histories, where there were too many
-
-
-@dataclass
-class _Cluster:
-    """Ranks whose recent logs are the same but for the names of their groups, with the entries of each group."""
-
-    ranks: list[int]
-    log: CollectiveLog  # of the first of them
-    entries: list[dict[int, Entry]]
 
 
 @dataclass
@@ -194,40 +185,38 @@ def build_timeline(reported: ReportedJob) -> Timeline:
 
 def _tracks(reported: ReportedJob) -> tuple[dict[str, list[_Track]], list[int]]:
     """The tracks of every group, and the ranks that were one kind too many."""
-    clusters, names, left_out = _clusters(reported)
+    alike, names = _alike(reported)
     members = _members(reported.job, {group for groups in names.values() for group in groups})
     tracks: dict[str, list[_Track]] = {}
-    for cluster in clusters:
-        is_culprit = not reported.culprits.isdisjoint(cluster.ranks)
+    for together in alike[:_MAX_KINDS]:
+        example = reported.job.ranks[together[0]]
+        log, histories = example.collectives, _entries(example.collectives, names[together[0]])
+        is_culprit = not reported.culprits.isdisjoint(together)
         may_be_odd = is_culprit or not reported.culprits
-        is_blind = not len(cluster.log) and bool(reported.job.ranks[cluster.ranks[0]].blind)
+        is_blind = not len(log) and bool(example.blind)
         inside: dict[tuple[str, int | None], list[int]] = {}
-        for rank in cluster.ranks:
+        for rank in together:
             for i, group in enumerate(names[rank]):
                 inside.setdefault((group, i), []).append(rank)
             for group in members.get(rank, ()):
                 if group not in names[rank]:
                     inside.setdefault((group, None), []).append(rank)
         for (group, index), ranks in inside.items():
-            entries = cluster.entries[index] if index is not None else {}
-            tracks.setdefault(group, []).append(_Track(ranks, cluster.log, entries, is_culprit, is_blind, may_be_odd))
+            entries = histories[index] if index is not None else {}
+            tracks.setdefault(group, []).append(_Track(ranks, log, entries, is_culprit, is_blind, may_be_odd))
+    left_out = [rank for ranks in alike[_MAX_KINDS:] for rank in ranks]
     return {group: some for group, some in tracks.items() if any(track.entries for track in some)}, left_out
 
 
-def _clusters(reported: ReportedJob) -> tuple[list[_Cluster], dict[int, tuple[str, ...]], list[int]]:
-    """Clusters with the ranks the findings name first, every rank's group names in its cluster's order, and the ranks left out."""
+def _alike(reported: ReportedJob) -> tuple[list[list[int]], dict[int, tuple[str, ...]]]:
+    """Ranks whose recent logs are the same but for the names of their groups, those the findings name first; and these names."""
     merged: dict[Hashable, list[int]] = {}
     names: dict[int, tuple[str, ...]] = {}
     for rank, evidence in sorted(reported.job.ranks.items()):
         names[rank], pattern = _pattern(evidence.collectives)
         merged.setdefault((rank in reported.culprits, bool(evidence.blind), pattern), []).append(rank)
     named = {*reported.culprits, *reported.waiting}
-    ordered = sorted(merged.values(), key=lambda ranks: (reported.culprits.isdisjoint(ranks), named.isdisjoint(ranks), -len(ranks)))
-    clusters = []
-    for ranks in ordered[:_MAX_CLUSTERS]:
-        log = reported.job.ranks[ranks[0]].collectives
-        clusters.append(_Cluster(ranks, log, _entries(log, names[ranks[0]])))
-    return clusters, names, [rank for ranks in ordered[_MAX_CLUSTERS:] for rank in ranks]
+    return sorted(merged.values(), key=lambda ranks: (reported.culprits.isdisjoint(ranks), named.isdisjoint(ranks), -len(ranks))), names
 
 
 def _pattern(log: CollectiveLog) -> tuple[tuple[str, ...], Hashable]:
