@@ -22,6 +22,7 @@ from rankwise.train import committed, group
 from rankwise.train.captured import check_plain, find_misfit, first_not_plain, on_cpu, restore_rng, rng_state, same_weights, seed_rng
 from rankwise.train.committed import STATE, Saved, not_written, unsafe
 from rankwise.train.distcp import asked_for
+from rankwise.train.errors import train_error
 from rankwise.train.group import rank_zero
 from rankwise.train.sharded import load_sharded, save_sharded
 from rankwise.train.wrapping import unwrap
@@ -142,15 +143,12 @@ class Checkpoints:
             check_plain(state)
         except Exception as error:
             why = first_not_plain(state) or (str(error).splitlines()[0] if str(error) else type(error).__name__)
-            raise TrainError(
-                load_cause("RW710").finding("the state to be saved could not be loaded again", certain=True, why=why)
-            ) from error
+            raise train_error("RW710", "the state to be saved could not be loaded again", why=why) from error
         if not self._has_resumed and (there := committed.all_saved(self.folder)):
-            summary = f"{self.folder} holds checkpoints up to step {there[0].step}, and resume() was not called"
-            raise TrainError(load_cause("RW709").finding(summary, certain=True))
+            raise train_error("RW709", f"{self.folder} holds checkpoints up to step {there[0].step}, and resume() was not called")
         if not self._may_write():
-            summary = f"another process is writing its checkpoints to {self.folder}"
-            raise TrainError(load_cause("RW709").finding(summary, certain=True, next=("end the other training, or use another folder",)))
+            step = "end the other training, or use another folder"
+            raise train_error("RW709", f"another process is writing its checkpoints to {self.folder}", next=(step,))
         for saved in self._damaged:
             committed.set_aside(saved)
 
@@ -225,8 +223,8 @@ class Checkpoints:
     def _check_visible(self, saved: Saved) -> None:
         blind = [rank for rank, sees in enumerate(group.gathered(saved.state.is_file())) if not sees]
         if blind:
-            summary = f"rank {blind[0]} cannot see {saved.state}, rank 0 can"
-            raise TrainError(load_cause("RW710").finding(summary, certain=True, why="the folder has to be the same on all nodes"))
+            why = "the folder has to be the same on all nodes"
+            raise train_error("RW710", f"rank {blind[0]} cannot see {saved.state}, rank 0 can", why=why)
 
     def _load(self, saved: Saved, state: dict[str, Any]) -> None:
         is_sharded = (saved.path / "shards").is_dir()

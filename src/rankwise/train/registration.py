@@ -13,10 +13,9 @@ import time
 from dataclasses import asdict, replace
 from typing import Any
 
-from rankwise.causes import load_cause
 from rankwise.findings import Finding, Place
 from rankwise.ranks import MeetingPlace
-from rankwise.stages import REGISTRATION
+from rankwise.train.errors import start_finding
 from rankwise.train.rank_info import RankInfo
 from rankwise.train.rollcall import (
     find_contradiction,
@@ -154,7 +153,7 @@ class Registration:
 
     def _leader_silent(self) -> dict[str, Any]:
         summary = "rank 0 registered and then stopped answering before every rank had"
-        finding = load_cause("RW110").finding(summary, certain=False, culprits=(Place(rank=0),), stage=REGISTRATION.name)
+        finding = start_finding("RW110", summary, [Place(rank=0)], certain=False)
         return {"finding": finding.to_dict(), "present": self._info.world_size}
 
     # -- writing --------------------------------------------------------------------------------------------------------------

@@ -15,10 +15,9 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed import Store  # type: ignore[attr-defined]
 
-from rankwise.causes import load_cause
 from rankwise.errors import StartError
 from rankwise.findings import Finding
-from rankwise.stages import STORE
+from rankwise.train.errors import start_finding
 
 _LIMIT_S = 15.0  # a store that is alive answers in milliseconds
 _FIRST_PAUSE_S = 0.0005
@@ -33,7 +32,7 @@ class StoreLost(StartError):
 
 
 def find_loss(said: str) -> Finding:
-    return load_cause("RW111").finding("the connection to the store was lost", certain=True, why=said, stage=STORE.name)
+    return start_finding("RW111", "the connection to the store was lost", why=said)
 
 
 class StoreClient:
