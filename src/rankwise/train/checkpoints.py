@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import pickle
-import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor
 
-from rankwise.causes import load_cause
 from rankwise.errors import TrainError, UsageError
 from rankwise.findings import Finding
 from rankwise.train import committed, group
@@ -160,25 +158,17 @@ class Checkpoints:
 
     def _write(self, step: int, state: dict[str, Any]) -> Finding | None:
         """Write and commit; what fails is told, not raised, and leaves nothing behind."""
-        partial: Path | None = None
-        try:
-            if finding := committed.find_newer(self.folder, step):
-                return finding
-            if committed.is_whole(self.folder, step):
-                return self._find_other_weights(step, state["model"])
-            partial = committed.begin(self.folder, step)
-            line = committed.write_file(partial / STATE, lambda file: torch.save(state, file))
-            committed.commit(partial, step, {STATE: line}, {"world_size": group.world_size()})
-            committed.prune(self.folder, self.keep)
-        except OSError as error:
-            if partial is not None:
-                shutil.rmtree(partial, ignore_errors=True)
-            return not_written(self.folder, step, error)
-        return None
+        partial = committed.begin(self.folder, step)
+        if isinstance(partial, Path):
+            return committed.finish(partial, step, state, self.keep)
+        return partial or self._find_other_weights(step, state["model"])
 
     def _find_other_weights(self, step: int, weights: dict[str, Any]) -> Finding | None:
         """A checkpoint that is there is never replaced: that is told where it is not the one that was to be written."""
-        there = _read(Saved(step, committed.path_of(self.folder, step)).state)
+        try:
+            there = _read(committed.path_of(self.folder, step) / STATE)
+        except OSError as error:
+            return not_written(self.folder, step, error)
         return None if same_weights(weights, there.get("model", {})) else committed.other_weights(step)
 
     def _write_beside(self, step: int, state: dict[str, Any]) -> None:
@@ -215,7 +205,7 @@ class Checkpoints:
             if (problem := committed.find_damage(saved)) is None:
                 return saved, damaged
             self._damaged.append(saved)
-            damaged.append(load_cause("RW708").finding(f"the checkpoint of step {saved.step} is damaged: {problem}", certain=True))
+            damaged.append(committed.damaged(f"the checkpoint of step {saved.step}", problem))
         if damaged:
             raise TrainError(damaged[0])
         return None, []
