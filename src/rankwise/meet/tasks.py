@@ -12,22 +12,21 @@ Result = TypeVar("Result")
 class Task(Generic[Result]):
     """Begins at once; once it is done, `error` is what it raised, else `result` what it returned."""
 
-    def __init__(self, work: Callable[[], Result], name: str) -> None:
+    def __init__(self, work: Callable[[], Result], name: str, *, daemon: bool = True) -> None:
         self.result: Result | None = None
         self.error: BaseException | None = None
-        self._work = work
-        self._thread = threading.Thread(target=self._run, daemon=True, name=f"rankwise-{name}")
+        self._thread = threading.Thread(target=self._run, args=(work,), daemon=daemon, name=f"rankwise-{name}")  # which forgets `work`
         self._thread.start()
 
-    def _run(self) -> None:
+    def _run(self, work: Callable[[], Result]) -> None:
         try:
-            self.result = self._work()
+            self.result = work()
         except BaseException as error:
             self.error = error
 
     def is_done(self) -> bool:
         return not self._thread.is_alive()
 
-    def wait(self, timeout_s: float) -> bool:
+    def wait(self, timeout_s: float | None = None) -> bool:
         self._thread.join(timeout_s)
         return self.is_done()

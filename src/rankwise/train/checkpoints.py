@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import pickle
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from torch.distributed.tensor import DTensor
 
 from rankwise.errors import TrainError, UsageError
 from rankwise.findings import Finding
+from rankwise.meet.tasks import Task
 from rankwise.train import committed, group
 from rankwise.train.captured import check_plain, find_misfit, first_not_plain, on_cpu, restore_rng, rng_state, same_weights, seed_rng
 from rankwise.train.committed import STATE, Saved, not_written, unsafe
@@ -64,9 +64,7 @@ class Checkpoints:
         self._things = things
         self._is_first, self._has_resumed = True, False
         self._damaged: list[Saved] = []  # what resume() passed over, on rank 0
-        self._writer: threading.Thread | None = None
-        self._problem: Finding | None = None  # of the writer
-        self._failure: BaseException | None = None  # what it raised, for whoever waits for it
+        self._writer: Task[Finding | None] | None = None
 
     def resume(self) -> int:
         """Restore the newest good checkpoint; returns its step, or 0 if there is none yet."""
@@ -97,8 +95,7 @@ class Checkpoints:
         if not self.asynchronous:
             return self._settle(rank_zero(lambda: self._write(step, own)))
         if group.rank() == 0:
-            self._writer = threading.Thread(target=self._write_beside, args=(step, own), name="rankwise-checkpoint")
-            self._writer.start()
+            self._writer = Task(lambda: self._write(step, own), "checkpoint", daemon=False)  # a program that ends waits for it
         return True
 
     def wait(self) -> None:
@@ -128,9 +125,13 @@ class Checkpoints:
         about = {"schema": 1, "step": step, "world_size": group.world_size()}
         if group.rank() != 0:
             return {}
-        things = {name: thing for name, thing in self._things.items() if not (self.sharded and name in ("model", "optimizer"))}
-        state = {name: (unwrap(thing) if isinstance(thing, nn.Module) else thing).state_dict() for name, thing in things.items()}
+        state = {name: thing.state_dict() for name, thing in self._in_file(self.sharded).items()}
         return {**on_cpu(state, copy=self.asynchronous), "rng": generators, "rankwise": about}
+
+    def _in_file(self, is_sharded: bool) -> dict[str, Any]:
+        """What is not in the shards; models as they are without their wrappers."""
+        things = {name: thing for name, thing in self._things.items() if not (is_sharded and name in ("model", "optimizer"))}
+        return {name: unwrap(thing) if isinstance(thing, nn.Module) else thing for name, thing in things.items()}
 
     def _beside(self) -> dict[str, Any]:
         """What a sharded checkpoint keeps elsewhere, as far as it could be something that cannot be loaded again."""
@@ -171,21 +172,15 @@ class Checkpoints:
             return not_written(self.folder, step, error)
         return None if same_weights(weights, there.get("model", {})) else committed.other_weights(step)
 
-    def _write_beside(self, step: int, state: dict[str, Any]) -> None:
-        try:
-            self._problem = self._write(step, state)
-        except BaseException as error:
-            self._failure = error
-
     def _join(self) -> Finding | None:
-        if self._writer is not None:
-            self._writer.join()
-            self._writer = None
-        problem, self._problem = self._problem, None
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
-        return problem
+        writer = self._writer
+        if writer is None:
+            return None
+        writer.wait()
+        self._writer = None
+        if writer.error is not None:
+            raise writer.error
+        return writer.result
 
     def _settle(self, finding: Finding | None) -> bool:
         if finding is not None:
@@ -218,8 +213,7 @@ class Checkpoints:
 
     def _load(self, saved: Saved, state: dict[str, Any]) -> None:
         is_sharded = (saved.path / "shards").is_dir()
-        things = {name: thing for name, thing in self._things.items() if not (is_sharded and name in ("model", "optimizer"))}
-        targets = {name: unwrap(thing) if isinstance(thing, nn.Module) else thing for name, thing in things.items()}
+        targets = self._in_file(is_sharded)
         for name, target in targets.items():  # all of them first: nobody shall go on with half of a checkpoint
             if finding := find_misfit(name, target, state, saved.path):
                 raise TrainError(finding)

@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 
 from rankwise.train.errors import train_error
+from rankwise.train.store_client import pauses_s
 
 Result = TypeVar("Result")
 _POLL_S = (0.001, 0.25)  # from quick to patient
@@ -92,10 +93,9 @@ def _next_name() -> str:
 
 def _published(store: Any, key: str) -> Any:
     """What rank 0 came to, once it is there; the last to have read it removes it."""
-    pause_s, longest_s = _POLL_S
+    pauses = pauses_s(*_POLL_S)
     while not store.check([key]):
-        time.sleep(pause_s)
-        pause_s = min(pause_s * 1.5, longest_s)
+        time.sleep(next(pauses))
     succeeded, result = pickle.loads(store.get(key))
     if store.add(f"{key}/read", 1) == world_size() - 1:
         store.delete_key(key)

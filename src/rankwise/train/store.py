@@ -21,7 +21,7 @@ from rankwise.meet.tasks import Task
 from rankwise.ranks import MeetingPlace
 from rankwise.stages import STORE
 from rankwise.train.errors import start_finding
-from rankwise.train.store_client import StoreClient
+from rankwise.train.store_client import TELL_EVERY_S, StoreClient, pauses_s
 
 logger = logging.getLogger("rankwise.session")
 
@@ -34,7 +34,6 @@ _BULK_TRIES = 2
 _SILENT = "it has not answered for"
 _PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 1.0
-_TELL_EVERY_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -73,19 +72,19 @@ def open_store(place: MeetingPlace, me: Place, timeout_s: float) -> OpenStore:
 
 def resolve_store(place: MeetingPlace, me: Place, deadline: float) -> list[str]:
     """Every address the name stands for; asked again until the deadline, because a service's name may come up after its first user."""
-    pause_s, began = _PAUSE_S, time.monotonic()
-    told_at = began
+    began = told_at = time.monotonic()
+    pauses = pauses_s(_PAUSE_S, _LONGEST_PAUSE_S)
     while True:
+        pause_s = next(pauses)
         found = resolve(place.address, max(1.0, deadline - time.monotonic()))
         if found.addresses:
             return list(found.addresses)
         if time.monotonic() + pause_s > deadline or _is_hopeless(place.address):
             raise StartError(_unresolvable(place, me, found.error, time.monotonic() - began))
-        if time.monotonic() - told_at > _TELL_EVERY_S:
+        if time.monotonic() - told_at > TELL_EVERY_S:
             told_at = time.monotonic()
             logger.warning("rank %s on %s: %s does not resolve yet (%s)", me.rank, me.host, place.address, found.error)
         time.sleep(pause_s)
-        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
 def _is_hopeless(name: str) -> bool:
@@ -137,9 +136,9 @@ def _not_opened(place: MeetingPlace, me: Place, error: OSError) -> Finding:
 def reach(place: MeetingPlace, addresses: list[str], me: Place, deadline: float) -> str:
     """The first address that takes a connection; tried until the deadline, because rank 0 may start last."""
     began = told_at = time.monotonic()
-    pause_s, tries = _PAUSE_S / 10, 0
+    pauses = enumerate(pauses_s(_PAUSE_S / 10, _LONGEST_PAUSE_S), 1)
     while True:
-        tries += 1
+        tries, pause_s = next(pauses)
         outcomes = {}
         for address in addresses:
             outcomes[address] = try_port(address, place.port, min(_CONNECT_S, max(0.2, deadline - time.monotonic())))
@@ -148,12 +147,11 @@ def reach(place: MeetingPlace, addresses: list[str], me: Place, deadline: float)
         now = time.monotonic()
         if now + pause_s > deadline:
             raise StartError(_unreachable(place, me, outcomes, tries, now - began))
-        if now - told_at > _TELL_EVERY_S:
+        if now - told_at > TELL_EVERY_S:
             told_at = now
             text = ", ".join(f"{address}: {outcome}" for address, outcome in outcomes.items())
             logger.warning("rank %s on %s waits for the store at %s, %.0f s (%s)", me.rank, me.host, place, now - began, text)
         time.sleep(pause_s)
-        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
 _MEANING = {
