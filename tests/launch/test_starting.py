@@ -8,28 +8,45 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from rankwise.launch.starting import StartProgress, starting_text
+from rankwise.launch.peers import Peer
+from rankwise.launch.starting import starting_text
 from tests.launch.jobs import write_script
 
-HOSTS = {0: "node-a", 1: "node-a", 2: "node-b", 3: "node-b"}
 S = 1_000_000_000
 
 
+class SeenRanks:
+    """What an observer sees of this node's ranks: since when each waits in init_process_group, None for those that are through."""
+
+    def __init__(self, since_ns: dict[int, int | None], idle: tuple[int, ...] = ()) -> None:
+        inits = {rank: [SimpleNamespace(started_ns=ns or 0, ended_ns=0 if ns is not None else 1)] for rank, ns in since_ns.items()}
+        self.journals = {rank: SimpleNamespace(inits=inits.get(rank, []), world_size=4) for rank in (*since_ns, *idle)}
+
+    def is_alive(self, pid: int) -> bool:
+        return True
+
+    def rank_pids(self) -> dict[int, list[int]]:
+        return {rank: [rank] for rank in self.journals}
+
+
 @pytest.mark.parametrize(
-    ("progress", "text"),
+    ("seen", "joined_elsewhere", "text"),
     [
-        (StartProgress(4, HOSTS, frozenset({0, 1, 3}), 0), "3 of 4 ranks registered, waiting for rank 2 on node-b, 14 s"),
-        (StartProgress(4, {0: "node-a"}, frozenset({0}), 4 * S), "1 of 4 ranks registered, waiting for ranks 1-3, 10 s"),
-        (StartProgress(4, HOSTS, frozenset(range(4)), 0), "4 of 4 ranks registered, not yet: backend connected, 14 s"),
-        (StartProgress(4, HOSTS, frozenset(range(4)), None), ""),
-        (StartProgress(), ""),
+        (SeenRanks({0: 0, 1: 0}), (3,), "3 of 4 ranks registered, waiting for rank 2 on node-b, 14 s"),
+        (SeenRanks({0: 4 * S}, idle=(1,)), (), "1 of 4 ranks registered, waiting for ranks 1-3, 10 s"),
+        (SeenRanks({0: 0, 1: 0}), (2, 3), "4 of 4 ranks registered, not yet: backend connected, 14 s"),
+        (SeenRanks({0: None, 1: None}), (2, 3), ""),
+        (SeenRanks({}), (), ""),
     ],
 )
-def test_says_who_is_waited_for_and_where(progress: StartProgress, text: str) -> None:
-    assert starting_text(progress, 14 * S) == text
+def test_says_who_is_waited_for_and_where(seen: SeenRanks, joined_elsewhere: tuple[int, ...], text: str) -> None:
+    other = Peer(2, host="node-b", ranks={2: 12, 3: 13}, joined=joined_elsewhere)
+
+    assert starting_text(seen, [other], 14 * S) == text
 
 
 @pytest.mark.live

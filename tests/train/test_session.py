@@ -12,7 +12,7 @@ import pytest
 
 from tests.train.stage import Part, Stage, free_port, rank_env, stage
 
-TELL_SOON = {"registration._TELL_AFTER_S": 0.3, "registration._TELL_EVERY_S": 0.3}  # who is waited for
+TELL_SOON = {"registration.TELL_AFTER_S": 0.3, "registration.TELL_EVERY_S": 0.3}  # who is waited for
 
 
 @pytest.fixture(scope="module")

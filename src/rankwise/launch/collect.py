@@ -145,10 +145,11 @@ class Collector:
             stacks += [raised.stack for raised in e.raised] + [e.ended.stack if e.ended else ()]
             scripts += [model.class_file for model in e.models] + [e.script]
         latest = [call.stack for e in ranks.values() for call in e.calls[-3:]]
-        for file in [*{*source_files(stacks), *filter(None, scripts)}, *_library_files(latest)]:
-            if file not in self._sources and len(self._sources) < 200:
-                self._sources[file] = _read_text(file)
-        for file in _neighbours(list(self._sources)):
+        self._keep_sources([*{*source_files(stacks), *filter(None, scripts)}, *_library_files(latest)])
+        self._keep_sources(_neighbours(list(self._sources)))
+
+    def _keep_sources(self, files: list[str]) -> None:
+        for file in files:
             if file not in self._sources and len(self._sources) < 200:
                 self._sources[file] = _read_text(file)
 

@@ -7,25 +7,17 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from rankwise.launch.job import TICK_S, RunningJob
+
+if TYPE_CHECKING:  # loaded while the job starts
+    from rankwise.launch.watch import Watch
 
 _STUCK_S = 30.0  # a single step of the watcher that takes so long will not end
 
 
-class Watcher(Protocol):
-    """What the other thread runs."""
-
-    exit_code: int | None  # of `rankwise run`, once the watcher has decided it
-    is_over: threading.Event  # set once the guardian's reports are the watcher's to read
-    step: str  # what it does now, and since when
-    step_s: float
-
-    def run(self) -> None: ...
-
-
-def follow(job: RunningJob, make_watcher: Callable[[], Watcher]) -> int:
+def follow(job: RunningJob, make_watcher: Callable[[], Watch]) -> int:
     """The exit code of `rankwise run`: the command's own, or the one for a hung job that was stopped."""
     hook = threading.excepthook
     threading.excepthook = lambda failed: _note_thread(job, failed)
@@ -50,7 +42,7 @@ def follow(job: RunningJob, make_watcher: Callable[[], Watcher]) -> int:
     return (job.code or 0) if code is None else code
 
 
-def _start(job: RunningJob, make_watcher: Callable[[], Watcher]) -> tuple[Watcher | None, threading.Thread]:
+def _start(job: RunningJob, make_watcher: Callable[[], Watch]) -> tuple[Watch | None, threading.Thread]:
     """The watcher in its thread; None where there can be none."""
     thread = threading.Thread(target=lambda: None)
     with job.faults.guard("watch the job"):
@@ -61,14 +53,14 @@ def _start(job: RunningJob, make_watcher: Callable[[], Watcher]) -> tuple[Watche
     return None, thread
 
 
-def _run(job: RunningJob, watcher: Watcher) -> None:
+def _run(job: RunningJob, watcher: Watch) -> None:
     with contextlib.suppress(AttributeError, OSError):  # wait for a free processor: one that a rank is driven from keeps all ranks waiting
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     with job.faults.guard("watch the job"):
         watcher.run()
 
 
-def _note_if_stuck(job: RunningJob, watcher: Watcher | None, thread: threading.Thread) -> None:
+def _note_if_stuck(job: RunningJob, watcher: Watch | None, thread: threading.Thread) -> None:
     if watcher is not None and thread.is_alive() and time.monotonic() - watcher.step_s > _STUCK_S:
         job.faults.note(watcher.step, TimeoutError(f"it has taken {_STUCK_S:.0f} s, and goes on"))
 

@@ -25,7 +25,6 @@ class Process:
     state: str
     cpu_s: float
     rss: int
-    name: str
 
 
 def read_table(root: int, unrelated: set[int] | None = None) -> dict[int, Process]:
@@ -110,6 +109,11 @@ def script_of(command: list[str], cwd: str) -> str:
     return ""
 
 
+def catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler of its own for a signal."""
+    return bool(int(_fields(f"/proc/{pid}/status").get("SigCgt", "0"), 16) >> (number - 1) & 1)
+
+
 def cwd_of(pid: int) -> str:
     try:
         return os.readlink(f"/proc/{pid}/cwd")
@@ -188,16 +192,8 @@ def _read_stat(pid: int) -> Process | None:
     text = _read(f"/proc/{pid}/stat")
     if not text:
         return None
-    name, rest = text.split("(", 1)[1].rsplit(")", 1)
-    fields = rest.split()
-    return Process(
-        pid=pid,
-        parent=int(fields[1]),
-        state=fields[0],
-        cpu_s=(int(fields[11]) + int(fields[12])) / _TICK,
-        rss=int(fields[21]) * _PAGE,
-        name=name,
-    )
+    state, parent, *fields = text.rpartition(")")[2].split()
+    return Process(pid, int(parent), state, cpu_s=(int(fields[9]) + int(fields[10])) / _TICK, rss=int(fields[19]) * _PAGE)
 
 
 def _fields(path: str) -> dict[str, str]:

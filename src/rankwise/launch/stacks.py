@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 from rankwise.evidence.records import Frame, Thread
-from rankwise.launch.processes import cwd_of
+from rankwise.launch.processes import catches, cwd_of
 from rankwise.pyspy import NoStack, find_py_spy, read_threads
 
 _STACK_SIGNAL = signal.SIGRTMAX - 2  # the probe's choice, see probe/exits.py
@@ -104,7 +104,7 @@ class StackReader:
         So only processes that stand still are asked; where there is no other way, one that runs is asked a few times in its life.
         """
         path = self._live / f"t-{pid}"
-        if not _catches(pid, _STACK_SIGNAL):  # it may have become another program since, which the signal would kill
+        if not catches(pid, _STACK_SIGNAL):  # it may have become another program since, which the signal would kill
             return ()
         if not _stands_still(pid):
             self._asked_running[pid] += 1
@@ -182,12 +182,3 @@ def _ticks(pid: int) -> int | None:
     except (OSError, ValueError, IndexError):
         return None
     return total
-
-
-def _catches(pid: int, number: int) -> bool:
-    try:
-        status = Path(f"/proc/{pid}/status").read_text()
-        caught = int(status.split("SigCgt:")[1].split()[0], 16)
-    except (OSError, IndexError, ValueError):
-        return False
-    return bool(caught >> (number - 1) & 1)

@@ -29,7 +29,7 @@ from rankwise.launch.observe import Observer
 from rankwise.launch.output import OutputPump
 from rankwise.launch.pace import Pace
 from rankwise.launch.plan import RunPlan
-from rankwise.launch.starting import find_start_progress, starting_text
+from rankwise.launch.starting import starting_text
 from rankwise.launch.trace import write_trace
 
 HUNG_EXIT_CODE = 70
@@ -61,14 +61,14 @@ Teller = Callable[[Report, OutputPump], None]
 
 
 class Watch:
-    """One job on this host, from start to end. See `follow.Watcher` for what the other thread sees of it."""
+    """One job on this host, from start to end. `follow`, in the other thread, sees what has no underscore."""
 
     def __init__(self, plan: RunPlan, folder: Path, job: RunningJob, tell: Teller) -> None:
         self._plan, self._folder, self._job, self._tell = plan, folder, job, tell
         self._output = job.output
-        self.exit_code: int | None = None
-        self.is_over = threading.Event()
-        self.step, self.step_s = "begin to watch", time.monotonic()
+        self.exit_code: int | None = None  # of `rankwise run`, once that is decided
+        self.is_over = threading.Event()  # set once the guardian's reports are ours to read
+        self.step, self.step_s = "begin to watch", time.monotonic()  # what is done now, and since when
         self._pace = Pace(plan.stall_after_s)
         self._nodes: OneNode = OneNode()
         self._has_joined = False
@@ -149,7 +149,7 @@ class Watch:
 
     def _show_status(self, now: int) -> None:
         if self._output.shows_status:
-            starting = starting_text(find_start_progress(self._observer, self._nodes.other_nodes()), now)
+            starting = starting_text(self._observer, self._nodes.other_nodes(), now)
             self._output.status(self._pace.status_line(self._observer, self._job.started_ns, now, self._waiting, starting))
 
     def _look_closer(self, now: int) -> None:

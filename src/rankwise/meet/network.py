@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import socket
-import threading
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import psutil
+
+from rankwise.meet.tasks import Task
 
 _RESOLVE_S = 5.0
 _FAMILIES = (socket.AF_INET, socket.AF_INET6)
@@ -36,21 +37,12 @@ class Resolved:
 
 def resolve(name: str, timeout_s: float = _RESOLVE_S) -> Resolved:
     """Ask the system's resolver, but not for longer than this: one that is down can take minutes."""
-    found: list[Resolved] = []
-
-    def ask() -> None:
-        try:
-            answers = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-            found.append(Resolved(tuple(dict.fromkeys(str(answer[4][0]) for answer in answers))))
-        except socket.gaierror as error:
-            found.append(Resolved(error=error.strerror or str(error)))
-        except (OSError, UnicodeError, ValueError) as error:
-            found.append(Resolved(error=str(error)[:200]))
-
-    thread = threading.Thread(target=ask, daemon=True)
-    thread.start()
-    thread.join(timeout_s)
-    return found[0] if found else Resolved(error=f"no answer from the resolver within {timeout_s:g} s", is_slow=True)
+    task = Task(lambda: socket.getaddrinfo(name, None, type=socket.SOCK_STREAM), "resolve")
+    if not task.wait(timeout_s):
+        return Resolved(error=f"no answer from the resolver within {timeout_s:g} s", is_slow=True)
+    if error := task.error:
+        return Resolved(error=(isinstance(error, socket.gaierror) and error.strerror) or str(error)[:200])
+    return Resolved(tuple(dict.fromkeys(str(answer[4][0]) for answer in task.result or ())))
 
 
 def interfaces() -> list[Interface]:

@@ -6,16 +6,17 @@ import hashlib
 import itertools
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from rankwise.causes import load_cause
 from rankwise.findings import Finding, Place, ranks_text
 from rankwise.meet.differences import find_difference
 from rankwise.stages import GRADIENT, PARAMETERS, Stage
 from rankwise.train.assembly import Assembly
+from rankwise.train.errors import start_finding
 
 Described = list[list[Any]]  # [name, shape, dtype] of each parameter and buffer, or [name, digest] of each gradient
 
@@ -61,9 +62,10 @@ class Agreement:
         if own in (few, many):
             self._assembly.post(f"{stage.name}{visit}/shown/{own}", text)
         shown = {rank: json.loads(self._assembly.read(f"{stage.name}{visit}/shown/{rank}", _ANSWER_S) or "[]") for rank in (many, few)}
-        finding = judge(many, shown[many], few, shown[few], notes)
+        finding: Finding = judge(many, shown[many], few, shown[few], notes)
         places = {info.rank: info.place for info in self._assembly.infos}
-        self._assembly.stop(_placed(finding, places, list(odd) if len(odd) < len(digests) else [many, few], stage))
+        culprits = tuple(places.get(rank, Place(rank=rank)) for rank in (odd if len(odd) < len(digests) else (many, few)))
+        self._assembly.stop(replace(finding, culprits=culprits, stage=stage.name))
 
 
 def find_different_models(many: int, theirs: Described, few: int, own: Described, notes: dict[str, list[int]]) -> Finding:
@@ -71,11 +73,7 @@ def find_different_models(many: int, theirs: Described, few: int, own: Described
     number, left, right = next((i, a, b) for i, (a, b) in enumerate(itertools.zip_longest(theirs, own), 1) if a != b)
     counts = f"; rank {many} has {len(theirs)} parameters and buffers, rank {few} {len(own)}" if len(theirs) != len(own) else ""
     sides = f"{_tensor_text(left)} on rank {many} and {_tensor_text(right)} on rank {few}"
-    return load_cause("RW216").finding(
-        f"the model is not the same on all ranks: number {number} is {sides}{counts}",
-        certain=True,
-        why=_groups_text(notes),
-    )
+    return start_finding("RW216", f"the model is not the same on all ranks: number {number} is {sides}{counts}", why=_groups_text(notes))
 
 
 def find_different_gradients(many: int, theirs: Described, few: int, own: Described, notes: dict[str, list[int]]) -> Finding:
@@ -84,14 +82,11 @@ def find_different_gradients(many: int, theirs: Described, few: int, own: Descri
     left, right = next(((a, b) for a, b in different if (a[1] is None) != (b[1] is None)), different[0])
     if left[1] is None or right[1] is None:
         without, having = (many, few) if left[1] is None else (few, many)
-        return load_cause("RW215").finding(
-            f"parameter {left[0]} has a gradient on rank {having} and none on rank {without}", certain=True, why=_groups_text(notes)
-        )
-    return load_cause("RW124").finding(
-        f"the first gradients were not synchronised: that of {left[0]} is not the same on rank {many} and rank {few}",
-        certain=True,
-        why=f"each rank would take a step of its own, and the models drift apart; {_groups_text(notes)}",
-    )
+        summary = f"parameter {left[0]} has a gradient on rank {having} and none on rank {without}"
+        return start_finding("RW215", summary, why=_groups_text(notes))
+    summary = f"the first gradients were not synchronised: that of {left[0]} is not the same on rank {many} and rank {few}"
+    why = f"each rank would take a step of its own, and the models drift apart; {_groups_text(notes)}"
+    return start_finding("RW124", summary, why=why)
 
 
 def digest_of(tensor: torch.Tensor) -> str:
@@ -118,10 +113,6 @@ def _buckets(tensors: Iterable[torch.Tensor]) -> Iterable[list[torch.Tensor]]:
         if sum(t.numel() * t.element_size() for t in bucket) >= _BUCKET_BYTES:
             yield kinds.pop((tensor.dtype, tensor.device))
     yield from kinds.values()
-
-
-def _placed(finding: Finding, places: dict[int, Place], culprits: list[int], stage: Stage) -> Finding:
-    return Finding(**{**vars(finding), "culprits": tuple(places.get(rank, Place(rank=rank)) for rank in culprits), "stage": stage.name})
 
 
 def _tensor_text(described: list[Any] | None) -> str:

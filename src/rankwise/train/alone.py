@@ -9,8 +9,6 @@ import torch.distributed as dist
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 NAME = "rankwise_alone"
-
-
 _Group: Any = dist.ProcessGroup  # its stub asks for overloads that a group of one has no use for
 
 
@@ -41,9 +39,6 @@ class Done(dist.Work):
 
 class AloneGroup(_Group):  # type: ignore[misc]
     """What torch.distributed asks of a group, answered for one rank."""
-
-    def __init__(self, rank: int, world_size: int) -> None:
-        super().__init__(rank, world_size)
 
     def getBackendName(self) -> str:
         return NAME

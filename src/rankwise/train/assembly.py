@@ -17,11 +17,11 @@ from typing import Any, NoReturn
 import psutil
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
-from rankwise.causes import load_cause
 from rankwise.errors import StartError
 from rankwise.findings import Finding, Place, ranks_text
 from rankwise.ranks import MeetingPlace
 from rankwise.stages import REGISTRATION, STAGE_NAMED, Stage
+from rankwise.train.errors import start_finding
 from rankwise.train.rank_info import RankInfo
 from rankwise.train.registration import Registration
 from rankwise.train.store import OpenStore
@@ -46,7 +46,7 @@ class Assembly:
         self.notes: list[Finding] = []  # what differs without being in the way
         self._stage: Stage = REGISTRATION
         self._is_over = False
-        self._looked_at, self._asked_at, self._gone = 0.0, 0.0, set[int]()
+        self._looked_at, self._gone = 0.0, set[int]()
         self._num_present = 1  # ranks that can be reached, this one included
 
     def gather(self, timeout_s: float) -> None:
@@ -81,7 +81,7 @@ class Assembly:
         with self._told_if_interrupted(lambda problem: self._publish(base, problem, self._num_present - 1)):
             pauses = pauses_s()
             while True:
-                problem = problem or self._find_left(stage, base) or self._find_ended()
+                problem = problem or self._find_absent(base)
                 try:
                     is_through = problem is None and is_done()
                 except StartError as error:
@@ -94,7 +94,9 @@ class Assembly:
                 if (outcome := self._store.look(base)) is not None:
                     break
                 if time.monotonic() > deadline:
-                    self._publish(base, self._late(stage, base, timeout_s))
+                    late = [info for info in self.infos if self._store.look(f"{base}/rank/{info.rank}") is None]
+                    how = f"did not pass the stage {stage.done!r} within {timeout_s:.0f} s"
+                    self._publish(base, self._find("RW126", late, how, "all other ranks are through and wait"))
                 time.sleep(next(pauses))
         answer = dict(json.loads(outcome))
         if finding := answer.get("finding"):
@@ -110,56 +112,37 @@ class Assembly:
                 notes.setdefault(self._store.look(f"{base}/rank/{rank}") or "", []).append(rank)
             self._store.put_first(base, json.dumps({"notes": notes}))
 
-    def _find_ended(self) -> Finding | None:
-        """A rank of this host whose process is gone; it had a moment to say itself why, and that counts before this."""
+    def _find_absent(self, base: str) -> Finding | None:
+        """Ranks that will never do what the others wait for: looked for now and then."""
         now = time.monotonic()
         if now - self._looked_at < _LOOK_EVERY_S:
             return None
         self._looked_at = now
-        neighbours = [info for info in self.infos if info.host == self._info.host and info.rank != self._info.rank]
-        gone = {info.pid for info in neighbours if not psutil.pid_exists(info.pid)}
-        ended, self._gone = [info for info in neighbours if info.pid in gone & self._gone], gone
-        if not ended:
-            return None
-        self._num_present = self._info.world_size - len(ended)
-        return load_cause("RW110").finding(
-            f"{ranks_text([info.rank for info in ended])} on {self._info.host} ended during start-up, after registering",
-            certain=True,
-            culprits=tuple(info.place for info in ended),
-            why="its process is gone and has told the others nothing: killed, out of memory, or crashed in native code",
-            stage=self._stage.name,
-        )
+        if left := self._left(base):
+            self._num_present = self._info.world_size - len(left)
+            how = f"left the session and did not pass the stage {self._stage.done!r}"
+            return self._find("RW126", left, how, "the others made the call, and wait for it")
+        if ended := self._ended():
+            self._num_present = self._info.world_size - len(ended)
+            why = "its process is gone and has told the others nothing: killed, out of memory, or crashed in native code"
+            return self._find("RW110", ended, f"on {self._info.host} ended during start-up, after registering", why)
+        return None
 
-    def _find_left(self, stage: Stage, base: str) -> Finding | None:
-        """Ranks that have closed their session: what the others wait for, they will never do."""
-        now = time.monotonic()
-        if now - self._asked_at < _LOOK_EVERY_S:
-            return None
-        self._asked_at = now
+    def _left(self, base: str) -> list[RankInfo]:
+        """Ranks that have closed their session, but not because all were through."""
         key = f"rankwise/{self._name}/left"
-        if not self._store.add(key, 0):
-            return None
-        left = [info for info in self.infos if self._store.look(f"{key}/{info.rank}") is not None]
-        if not left or self._store.look(base) is not None:  # they left when all were through
-            return None
-        self._num_present = self._info.world_size - len(left)
-        return load_cause("RW126").finding(
-            f"{ranks_text([info.rank for info in left])} left the session and did not pass the stage {stage.done!r}",
-            certain=True,
-            culprits=tuple(info.place for info in left[:64]),
-            why="the others made the call, and wait for it",
-            stage=stage.name,
-        )
+        left = [info for info in self.infos if self._store.look(f"{key}/{info.rank}") is not None] if self._store.add(key, 0) else []
+        return left if left and self._store.look(base) is None else []
 
-    def _late(self, stage: Stage, base: str, timeout_s: float) -> Finding:
-        late = [info for info in self.infos if self._store.look(f"{base}/rank/{info.rank}") is None]
-        return load_cause("RW126").finding(
-            f"{ranks_text([info.rank for info in late])} did not pass the stage {stage.done!r} within {timeout_s:.0f} s",
-            certain=True,
-            culprits=tuple(info.place for info in late[:64]),
-            why="all other ranks are through and wait",
-            stage=stage.name,
-        )
+    def _ended(self) -> list[RankInfo]:
+        """Ranks of this host whose process is gone; each had a moment to say itself why, and that counts before this."""
+        neighbours = [info for info in self.infos if info.host == self._info.host and info.rank != self._info.rank]
+        before, self._gone = self._gone, {info.pid for info in neighbours if not psutil.pid_exists(info.pid)}
+        return [info for info in neighbours if info.pid in before & self._gone]
+
+    def _find(self, code: str, infos: list[RankInfo], how: str, why: str) -> Finding:
+        summary = f"{ranks_text([info.rank for info in infos])} {how}"
+        return start_finding(code, summary, (info.place for info in infos), why=why, stage=self._stage)
 
     @property
     def rank(self) -> int:
@@ -238,14 +221,9 @@ class Assembly:
             raise
         except BaseException as error:
             how = f"{type(error).__name__}: {error}".removesuffix(": ")
-            problem = load_cause("RW110").finding(
-                f"rank {self._info.rank} on {self._info.host} left during start-up: {how}",
-                certain=True,
-                culprits=(self._info.place,),
-                stage=self._stage.name,
-            )
+            summary = f"rank {self._info.rank} on {self._info.host} left during start-up: {how}"
             with suppress(StoreLost):
-                tell(problem)
+                tell(start_finding("RW110", summary, [self._info.place], stage=self._stage))
             self.leave()
             raise
 
@@ -256,10 +234,10 @@ class Assembly:
 
     def _find_loss(self, said: str) -> Finding:
         keeper = "the launcher" if self._place.kept_by_launcher else "rank 0"
-        return load_cause("RW111").finding(
+        return start_finding(
+            "RW111",
             f"rank {self._info.rank} on {self._info.host} lost the store at {self._place}, which {keeper} keeps",
-            certain=True,
-            culprits=() if self._place.kept_by_launcher else tuple(info.place for info in self.infos if info.rank == 0) or (Place(rank=0),),
+            () if self._place.kept_by_launcher else [info.place for info in self.infos if info.rank == 0] or [Place(rank=0)],
             why=f"{said}: {keeper} has ended, and its output says why, or the network between them was lost",
-            stage=self._stage.name,
+            stage=self._stage,
         )

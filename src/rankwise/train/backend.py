@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -11,38 +9,16 @@ import torch
 import torch.distributed as dist
 from torch.distributed import Store, distributed_c10d  # type: ignore[attr-defined]
 
-from rankwise.causes import load_cause
 from rankwise.errors import StartError
 from rankwise.findings import Finding
+from rankwise.meet.tasks import Task
 from rankwise.stages import BACKEND, COLLECTIVE, Stage
 from rankwise.train.assembly import Assembly
+from rankwise.train.errors import start_finding
 from rankwise.train.mesh import Mesh
 from rankwise.train.rank_info import RankInfo
 
 _NUM_NUMBERS = 8192
-
-
-class Task:
-    """Something of torch's that may block for minutes, with its end as a question instead."""
-
-    def __init__(self, work: Callable[[], None], name: str) -> None:
-        self.error: BaseException | None = None
-        self._work = work
-        self._thread = threading.Thread(target=self._run, daemon=True, name=f"rankwise-{name}")
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            self._work()
-        except BaseException as error:
-            self.error = error
-
-    def is_done(self) -> bool:
-        return not self._thread.is_alive()
-
-    def wait(self, timeout_s: float) -> bool:
-        self._thread.join(timeout_s)
-        return self.is_done()
 
 
 def connect_backend(assembly: Assembly, info: RankInfo, device: torch.device, collective_timeout_s: float | None) -> None:
@@ -72,7 +48,7 @@ def use_device(device: torch.device) -> None:
         torch.cuda.set_device(device)
 
 
-def _together(assembly: Assembly, stage: Stage, task: Task, info: RankInfo) -> None:
+def _together(assembly: Assembly, stage: Stage, task: Task[None], info: RankInfo) -> None:
     """Until all are through; where it takes too long or fails, the ranks first find out who cannot reach whom."""
     mesh = Mesh(assembly, info, stage)
 
@@ -100,13 +76,10 @@ def _first_collective(info: RankInfo, device: torch.device) -> None:
 
 def _failed(stage: Stage, info: RankInfo, error: BaseException) -> Finding:
     said = str(error).strip().splitlines()
-    return load_cause("RW114").finding(
-        f"rank {info.rank} on {info.host} could not connect its {info.backend} backend: {said[0][:200] if said else type(error).__name__}",
-        certain=False,
-        culprits=(info.place,),
-        why="every rank is registered in the same store; the connections between the ranks themselves were not made",
-        stage=stage.name,
-    )
+    how = said[0][:200] if said else type(error).__name__
+    summary = f"rank {info.rank} on {info.host} could not connect its {info.backend} backend: {how}"
+    why = "every rank is registered in the same store; the connections between the ranks themselves were not made"
+    return start_finding("RW114", summary, [info.place], certain=False, why=why, stage=stage)
 
 
 def _set_timeout(collective_timeout_s: float | None, store: Store) -> None:

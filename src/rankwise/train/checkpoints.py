@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import pickle
-import shutil
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +13,14 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor
 
-from rankwise.causes import load_cause
 from rankwise.errors import TrainError, UsageError
 from rankwise.findings import Finding
+from rankwise.meet.tasks import Task
 from rankwise.train import committed, group
 from rankwise.train.captured import check_plain, find_misfit, first_not_plain, on_cpu, restore_rng, rng_state, same_weights, seed_rng
 from rankwise.train.committed import STATE, Saved, not_written, unsafe
 from rankwise.train.distcp import asked_for
+from rankwise.train.errors import train_error
 from rankwise.train.group import rank_zero
 from rankwise.train.sharded import load_sharded, save_sharded
 from rankwise.train.wrapping import unwrap
@@ -65,9 +64,7 @@ class Checkpoints:
         self._things = things
         self._is_first, self._has_resumed = True, False
         self._damaged: list[Saved] = []  # what resume() passed over, on rank 0
-        self._writer: threading.Thread | None = None
-        self._problem: Finding | None = None  # of the writer
-        self._failure: BaseException | None = None  # what it raised, for whoever waits for it
+        self._writer: Task[Finding | None] | None = None
 
     def resume(self) -> int:
         """Restore the newest good checkpoint; returns its step, or 0 if there is none yet."""
@@ -98,8 +95,7 @@ class Checkpoints:
         if not self.asynchronous:
             return self._settle(rank_zero(lambda: self._write(step, own)))
         if group.rank() == 0:
-            self._writer = threading.Thread(target=self._write_beside, args=(step, own), name="rankwise-checkpoint")
-            self._writer.start()
+            self._writer = Task(lambda: self._write(step, own), "checkpoint", daemon=False)  # a program that ends waits for it
         return True
 
     def wait(self) -> None:
@@ -129,9 +125,13 @@ class Checkpoints:
         about = {"schema": 1, "step": step, "world_size": group.world_size()}
         if group.rank() != 0:
             return {}
-        things = {name: thing for name, thing in self._things.items() if not (self.sharded and name in ("model", "optimizer"))}
-        state = {name: (unwrap(thing) if isinstance(thing, nn.Module) else thing).state_dict() for name, thing in things.items()}
+        state = {name: thing.state_dict() for name, thing in self._in_file(self.sharded).items()}
         return {**on_cpu(state, copy=self.asynchronous), "rng": generators, "rankwise": about}
+
+    def _in_file(self, is_sharded: bool) -> dict[str, Any]:
+        """What is not in the shards; models as they are without their wrappers."""
+        things = {name: thing for name, thing in self._things.items() if not (is_sharded and name in ("model", "optimizer"))}
+        return {name: unwrap(thing) if isinstance(thing, nn.Module) else thing for name, thing in things.items()}
 
     def _beside(self) -> dict[str, Any]:
         """What a sharded checkpoint keeps elsewhere, as far as it could be something that cannot be loaded again."""
@@ -142,15 +142,12 @@ class Checkpoints:
             check_plain(state)
         except Exception as error:
             why = first_not_plain(state) or (str(error).splitlines()[0] if str(error) else type(error).__name__)
-            raise TrainError(
-                load_cause("RW710").finding("the state to be saved could not be loaded again", certain=True, why=why)
-            ) from error
+            raise train_error("RW710", "the state to be saved could not be loaded again", why=why) from error
         if not self._has_resumed and (there := committed.all_saved(self.folder)):
-            summary = f"{self.folder} holds checkpoints up to step {there[0].step}, and resume() was not called"
-            raise TrainError(load_cause("RW709").finding(summary, certain=True))
+            raise train_error("RW709", f"{self.folder} holds checkpoints up to step {there[0].step}, and resume() was not called")
         if not self._may_write():
-            summary = f"another process is writing its checkpoints to {self.folder}"
-            raise TrainError(load_cause("RW709").finding(summary, certain=True, next=("end the other training, or use another folder",)))
+            step = "end the other training, or use another folder"
+            raise train_error("RW709", f"another process is writing its checkpoints to {self.folder}", next=(step,))
         for saved in self._damaged:
             committed.set_aside(saved)
 
@@ -162,42 +159,28 @@ class Checkpoints:
 
     def _write(self, step: int, state: dict[str, Any]) -> Finding | None:
         """Write and commit; what fails is told, not raised, and leaves nothing behind."""
-        partial: Path | None = None
-        try:
-            if finding := committed.find_newer(self.folder, step):
-                return finding
-            if committed.is_whole(self.folder, step):
-                return self._find_other_weights(step, state["model"])
-            partial = committed.begin(self.folder, step)
-            line = committed.write_file(partial / STATE, lambda file: torch.save(state, file))
-            committed.commit(partial, step, {STATE: line}, {"world_size": group.world_size()})
-            committed.prune(self.folder, self.keep)
-        except OSError as error:
-            if partial is not None:
-                shutil.rmtree(partial, ignore_errors=True)
-            return not_written(self.folder, step, error)
-        return None
+        partial = committed.begin(self.folder, step)
+        if isinstance(partial, Path):
+            return committed.finish(partial, step, state, self.keep)
+        return partial or self._find_other_weights(step, state["model"])
 
     def _find_other_weights(self, step: int, weights: dict[str, Any]) -> Finding | None:
         """A checkpoint that is there is never replaced: that is told where it is not the one that was to be written."""
-        there = _read(Saved(step, committed.path_of(self.folder, step)).state)
+        try:
+            there = _read(committed.path_of(self.folder, step) / STATE)
+        except OSError as error:
+            return not_written(self.folder, step, error)
         return None if same_weights(weights, there.get("model", {})) else committed.other_weights(step)
 
-    def _write_beside(self, step: int, state: dict[str, Any]) -> None:
-        try:
-            self._problem = self._write(step, state)
-        except BaseException as error:
-            self._failure = error
-
     def _join(self) -> Finding | None:
-        if self._writer is not None:
-            self._writer.join()
-            self._writer = None
-        problem, self._problem = self._problem, None
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
-        return problem
+        writer = self._writer
+        if writer is None:
+            return None
+        writer.wait()
+        self._writer = None
+        if writer.error is not None:
+            raise writer.error
+        return writer.result
 
     def _settle(self, finding: Finding | None) -> bool:
         if finding is not None:
@@ -217,7 +200,7 @@ class Checkpoints:
             if (problem := committed.find_damage(saved)) is None:
                 return saved, damaged
             self._damaged.append(saved)
-            damaged.append(load_cause("RW708").finding(f"the checkpoint of step {saved.step} is damaged: {problem}", certain=True))
+            damaged.append(committed.damaged(f"the checkpoint of step {saved.step}", problem))
         if damaged:
             raise TrainError(damaged[0])
         return None, []
@@ -225,13 +208,12 @@ class Checkpoints:
     def _check_visible(self, saved: Saved) -> None:
         blind = [rank for rank, sees in enumerate(group.gathered(saved.state.is_file())) if not sees]
         if blind:
-            summary = f"rank {blind[0]} cannot see {saved.state}, rank 0 can"
-            raise TrainError(load_cause("RW710").finding(summary, certain=True, why="the folder has to be the same on all nodes"))
+            why = "the folder has to be the same on all nodes"
+            raise train_error("RW710", f"rank {blind[0]} cannot see {saved.state}, rank 0 can", why=why)
 
     def _load(self, saved: Saved, state: dict[str, Any]) -> None:
         is_sharded = (saved.path / "shards").is_dir()
-        things = {name: thing for name, thing in self._things.items() if not (is_sharded and name in ("model", "optimizer"))}
-        targets = {name: unwrap(thing) if isinstance(thing, nn.Module) else thing for name, thing in things.items()}
+        targets = self._in_file(is_sharded)
         for name, target in targets.items():  # all of them first: nobody shall go on with half of a checkpoint
             if finding := find_misfit(name, target, state, saved.path):
                 raise TrainError(finding)

@@ -26,8 +26,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import torch
+
 from rankwise.causes import load_cause
 from rankwise.findings import Finding
+from rankwise.train import group
 
 MANIFEST, STATE, LAST, WRITER = "manifest.json", "state.pt", "last.pt", ".writer"
 _NAME = re.compile(r"step-(\d{8,})$")
@@ -57,15 +60,6 @@ def path_of(folder: Path, step: int) -> Path:
     return folder / f"step-{step:08d}"
 
 
-def find_newer(folder: Path, step: int) -> Finding | None:
-    """A checkpoint behind a newer one is of no use: `resume` would pass over it, and `prune` remove it."""
-    there = all_saved(folder)
-    if not there or there[0].step <= step:
-        return None
-    summary = f"the checkpoint of step {step} was not written: {folder} holds one of step {there[0].step}, which resume() would take"
-    return load_cause("RW707").finding(summary, certain=True, next=("count on from what resume() returned, or use another folder",))
-
-
 def set_aside(saved: Saved) -> None:
     """A damaged checkpoint must not be the newest of what follows: it would be kept, and a good one removed."""
     with contextlib.suppress(OSError):
@@ -89,22 +83,44 @@ def lock(folder: Path) -> bool:
     return True
 
 
-def is_whole(folder: Path, step: int) -> bool:
-    """Whether a good checkpoint of this step is there already: then nothing may be put in its place, not even for a moment."""
-    return any(saved.step == step and find_damage(saved) is None for saved in all_saved(folder))
+def begin(folder: Path, step: int) -> Path | Finding | None:
+    """A fresh folder to write into, or why nothing can be written.
 
-
-def begin(folder: Path, step: int) -> Path:
-    """A fresh folder to write into; its own files go away with it if it is never committed.
-
-    Nobody else has its name: a writer that was thought dead, and is not, must not add its files to it or commit it half-written.
+    None if a good checkpoint of this step is there already: then nothing may be put in its place, not even for a moment. A checkpoint
+    behind a newer one is of no use: `resume` would pass over it. Nobody else has the folder's name: a writer that was thought dead, and
+    is not, must not add its files to it or commit it half-written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in folder.glob(".step-*"):
-        shutil.rmtree(path, ignore_errors=True)
-    partial = folder / f".step-{step:08d}.{uuid.uuid4().hex[:8]}.partial"
-    partial.mkdir()
-    return partial
+    try:
+        there = all_saved(folder)
+        if there and there[0].step > step:
+            how = f"was not written: {folder} holds one of step {there[0].step}, which resume() would take"
+            return _unwritten(step, how, next=("count on from what resume() returned, or use another folder",))
+        if any(saved.step == step and find_damage(saved) is None for saved in there):
+            return None
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in folder.glob(".step-*"):
+            shutil.rmtree(path, ignore_errors=True)
+        partial = folder / f".step-{step:08d}.{uuid.uuid4().hex[:8]}.partial"
+        partial.mkdir()
+        return partial
+    except OSError as error:
+        return not_written(folder, step, error)
+
+
+def finish(partial: Path, step: int, state: dict[str, Any], keep: int, shards: dict[str, dict[str, Any]] | None = None) -> Finding | None:
+    """Write the state, commit it beside the shards that are there, and remove the oldest; what fails is told, and leaves nothing behind."""
+    try:
+        line = write_file(partial / STATE, lambda file: torch.save(state, file))
+        commit(partial, step, {**(shards or {}), STATE: line}, {"world_size": group.world_size()})
+        prune(partial.parent, keep)
+    except OSError as error:
+        return abandon(partial, step, error)
+    return None
+
+
+def abandon(partial: Path, step: int, error: OSError) -> Finding:
+    shutil.rmtree(partial, ignore_errors=True)
+    return not_written(partial.parent, step, error)
 
 
 def write_file(path: Path, write: Callable[[BinaryIO], object]) -> dict[str, Any]:
@@ -123,12 +139,10 @@ def write_file(path: Path, write: Callable[[BinaryIO], object]) -> dict[str, Any
 
 def hash_file(path: Path) -> dict[str, Any]:
     """The manifest's line for a file that torch has written; flushes it to the disk."""
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
         os.fsync(file.fileno())
-        return {"bytes": file.tell(), "sha256": digest.hexdigest()}
+        return {"bytes": file.tell(), "sha256": digest}
 
 
 def commit(partial: Path, step: int, files: dict[str, dict[str, Any]], about: dict[str, Any]) -> Saved:
@@ -225,8 +239,8 @@ def _flush_folder(path: Path) -> None:
 
 
 def other_weights(step: int) -> Finding:
-    summary = f"the checkpoint of step {step} was not written: one with other weights has this number, and was kept"
-    return load_cause("RW707").finding(summary, certain=True, next=("give each save a number of its own: checkpoints.save(step.count)",))
+    how = "was not written: one with other weights has this number, and was kept"
+    return _unwritten(step, how, next=("give each save a number of its own: checkpoints.save(step.count)",))
 
 
 def not_written(folder: Path, step: int, error: OSError) -> Finding:
@@ -236,12 +250,15 @@ def not_written(folder: Path, step: int, error: OSError) -> Finding:
     except OSError:
         free = ""
     last = f"the last good one is of step {there[0].step}" if there else "there is no earlier one"
-    summary = f"the checkpoint of step {step} could not be written: {error.strerror or error}{free}; {last}"
-    return load_cause("RW707").finding(summary, certain=True, why=f"{folder}: {error}")
+    return _unwritten(step, f"could not be written: {error.strerror or error}{free}; {last}", why=f"{folder}: {error}")
 
 
-def damaged(path: Path, problem: str) -> Finding:
-    return load_cause("RW708").finding(f"{path} is damaged: {problem}", certain=True)
+def _unwritten(step: int, how: str, **details: Any) -> Finding:
+    return load_cause("RW707").finding(f"the checkpoint of step {step} {how}", certain=True, **details)
+
+
+def damaged(what: Path | str, problem: str) -> Finding:
+    return load_cause("RW708").finding(f"{what} is damaged: {problem}", certain=True)
 
 
 def unsafe(path: Path, asked_for: str) -> Finding:

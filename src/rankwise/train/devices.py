@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from rankwise.causes import load_cause
 from rankwise.findings import Finding, Place
 from rankwise.meet.network import interfaces, missing_interface
-from rankwise.stages import DEVICES, ENVIRONMENT
+from rankwise.train.errors import start_finding
 
 
 @dataclass(frozen=True)
@@ -63,14 +62,9 @@ def find_missing_interface(backend: str, environ: Mapping[str, str], me: Place) 
     there = sorted(interface.name for interface in interfaces())
     if not missing_interface(variable, wanted, there):
         return None
-    return load_cause("RW108").finding(
-        f"{variable}={wanted} on rank {me.rank}: there is no such network interface on {me.host} (there are {', '.join(there)})",
-        certain=True,
-        culprits=(me,),
-        why="the backend can bind to no address, so the ranks could never connect",
-        stage=ENVIRONMENT.name,
-    )
+    summary = f"{variable}={wanted} on rank {me.rank}: there is no such network interface on {me.host} (there are {', '.join(there)})"
+    return start_finding("RW108", summary, [me], why="the backend can bind to no address, so the ranks could never connect")
 
 
 def _unusable(summary: str, me: Place) -> Finding:
-    return load_cause("RW122").finding(summary, certain=True, culprits=(me,), stage=DEVICES.name)
+    return start_finding("RW122", summary, [me])

@@ -18,10 +18,8 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from rankwise.causes import load_cause
-from rankwise.errors import TrainError
-from rankwise.findings import Place
-from rankwise.train import group
+from rankwise.train.errors import train_error
+from rankwise.train.store_client import pauses_s
 
 Result = TypeVar("Result")
 _POLL_S = (0.001, 0.25)  # from quick to patient
@@ -68,11 +66,11 @@ def traffic_device() -> torch.device:
 
 def rank_zero(work: Callable[[], Result]) -> Result:
     """Call `work` on rank 0; every rank gets what it returns, or an error if it raised one. All ranks must call this."""
-    if group.world_size() == 1:
+    if world_size() == 1:
         return work()
     store: Any = dist.distributed_c10d._get_default_store()
     key = _next_name()
-    if group.rank() != 0:
+    if rank() != 0:
         return _published(store, key)  # type: ignore[no-any-return]
     try:
         result = work()
@@ -88,22 +86,20 @@ def _next_name() -> str:
     """The same on every rank, and different after a restart: the launcher's store outlives the ranks."""
     job: Any = dist.group.WORLD
     if job not in _names:
-        mine = group.gathered(uuid.uuid4().hex)[0]
+        mine = gathered(uuid.uuid4().hex)[0]
         _names[job] = (f"rankwise/rank_zero/{mine}/{number}" for number in count())
     return next(_names[job])
 
 
 def _published(store: Any, key: str) -> Any:
     """What rank 0 came to, once it is there; the last to have read it removes it."""
-    pause_s, longest_s = _POLL_S
+    pauses = pauses_s(*_POLL_S)
     while not store.check([key]):
-        time.sleep(pause_s)
-        pause_s = min(pause_s * 1.5, longest_s)
+        time.sleep(next(pauses))
     succeeded, result = pickle.loads(store.get(key))
-    if store.add(f"{key}/read", 1) == group.world_size() - 1:
+    if store.add(f"{key}/read", 1) == world_size() - 1:
         store.delete_key(key)
         store.delete_key(f"{key}/read")
     if not succeeded:
-        finding = load_cause("RW711").finding(f"rank 0 failed in its own work: {result}", certain=True, culprits=(Place(rank=0),))
-        raise TrainError(finding)
+        raise train_error("RW711", f"rank 0 failed in its own work: {result}", 0)
     return result

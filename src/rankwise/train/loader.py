@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
-from rankwise.causes import load_cause
-from rankwise.errors import TrainError, UsageError
-from rankwise.findings import Place
+from rankwise.errors import UsageError
 from rankwise.train import batches, group
+from rankwise.train.captured import seed_rng
+from rankwise.train.errors import train_error
 from rankwise.train.plan import UNEVEN, Plan, Uneven, epoch_order, mixed_seed
 from rankwise.train.stream import Portion, StreamShard
 
@@ -133,29 +131,23 @@ class Loader:
         ours = {"length": self.length, "shuffle": self.shuffle}
         if other := {name: (state[name], value) for name, value in ours.items() if state[name] != value}:
             said = ", ".join(f"{name} {then!r} then, {now!r} now" for name, (then, now) in other.items())
-            cause = load_cause("RW703")
-            raise TrainError(cause.finding(f"the position was taken in another dataset: {said}", certain=True))
+            raise train_error("RW703", f"the position was taken in another dataset: {said}")
         self.seed, self.epoch, self._resume_at = int(state["seed"]), int(state["epoch"]), int(state["done"])
 
     def check_agreement(self) -> None:
         """All ranks must cut the same samples in the same way; called by all of them at the beginning of an epoch."""
         facts = {"samples": self.length, "samples in a step": self.global_batch, "epoch": self.epoch, "seed": self.seed}
-        facts |= {
-            "fewest samples of a rank": self.least,
-            "samples done": self._resume_at or 0,
-            "shuffle": int(self.shuffle),
-            "uneven": UNEVEN.index(self.uneven),
-        }
+        facts |= {"fewest samples of a rank": self.least, "samples done": self._resume_at or 0}
+        facts |= {"shuffle": int(self.shuffle), "uneven": UNEVEN.index(self.uneven)}
         everyone = group.gathered_numbers(list(facts.values()))
         for rank, theirs in enumerate(everyone):
             for name, value, first in zip(facts, theirs, everyone[0]):
                 if value != first:
-                    summary = f"rank {rank} has {name} = {value}, rank 0 has {first}"
-                    raise TrainError(load_cause("RW703").finding(summary, certain=True, culprits=(Place(rank=rank),)))
+                    raise train_error("RW703", f"rank {rank} has {name} = {value}, rank 0 has {first}", rank)
 
     def _planned(self) -> Iterator[Portion]:
         """A map-style dataset: each rank fetches only what is its own."""
-        self._order = self._order_of(self.epoch)
+        self._order = epoch_order(self.length, self.seed, self.epoch) if self.shuffle else range(self.length)
         plan = self._plan
         self._worker_seeds.seed = mixed_seed(self.seed, self.epoch, plan.done, self.rank)
         if self._dataloader is None:  # kept, so that `persistent_workers` are
@@ -179,9 +171,6 @@ class Loader:
 
     def _begin(self, epoch: int) -> None:
         self.epoch, self._num_taken, self._plan = epoch, 0, self._plan_after(0)
-
-    def _order_of(self, epoch: int) -> torch.Tensor | range:
-        return epoch_order(self.length, self.seed, epoch) if self.shuffle else range(self.length)
 
     def _plan_after(self, done: int) -> Plan:
         return Plan(self.length, self.global_batch, self.world_size, self.uneven, done, self.least)
@@ -236,10 +225,7 @@ class _WorkerSeeds:
         self.seed, self.then = 0, then
 
     def __call__(self, worker_id: int) -> None:
-        seed = mixed_seed(self.seed, worker_id)
-        torch.manual_seed(seed)
-        random.seed(seed)
-        np.random.seed(seed % 2**32)
+        seed_rng(self.seed, worker_id)
         if self.then is not None:
             self.then(worker_id)
 

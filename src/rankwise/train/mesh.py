@@ -12,12 +12,12 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from rankwise.causes import load_cause
 from rankwise.findings import Finding
 from rankwise.meet.links import blame
 from rankwise.meet.ports import try_port
 from rankwise.stages import Stage
 from rankwise.train.assembly import Assembly
+from rankwise.train.errors import start_finding
 from rankwise.train.rank_info import RankInfo
 
 _PATIENCE_S = 4.0  # a healthy backend connects in a fraction of this
@@ -158,13 +158,14 @@ def find_broken_paths(paths: list[Path], infos: list[RankInfo], stage: Stage) ->
     verb = "reaches" if first.outcome == _SWALLOWED else "cannot connect to"
     ends = f"rank {source.rank} on {source.host} {verb} rank {target.rank} on {target.host}"
     is_elsewhere = bool(target.route) and target.address != target.route
-    return load_cause("RW608" if first.outcome == _SWALLOWED else "RW114").finding(
+    return start_finding(
+        "RW608" if first.outcome == _SWALLOWED else "RW114",
         f"{ends} at {first.address}: {first.outcome}{more}",
+        (info.place for info in infos if info.host in named),
         certain=first.outcome != _SWALLOWED,
-        culprits=tuple(info.place for info in infos if info.host in named)[:64],
         why=_wrong_interface(target) if is_elsewhere and first.outcome != _SWALLOWED else _closed(target, first.outcome),
         next=(f"on {target.host}: export GLOO_SOCKET_IFNAME={target.route_interface}",) if is_elsewhere and target.route_interface else (),
-        stage=stage.name,
+        stage=stage,
     )
 
 
@@ -172,13 +173,9 @@ def find_silent(silent: list[RankInfo], stage: Stage) -> Finding | None:
     """Hosts whose ranks registered, but did not take part in the test."""
     if not silent:
         return None
-    return load_cause("RW126").finding(
-        f"rank {silent[0].rank} on {silent[0].host} registered and then fell silent",
-        certain=False,
-        culprits=tuple(info.place for info in silent[:64]),
-        why="it no longer answers through the store: its process ended or is stopped, or its host lost the network",
-        stage=stage.name,
-    )
+    summary = f"rank {silent[0].rank} on {silent[0].host} registered and then fell silent"
+    why = "it no longer answers through the store: its process ended or is stopped, or its host lost the network"
+    return start_finding("RW126", summary, (info.place for info in silent), certain=False, why=why, stage=stage)
 
 
 def _culprit_hosts(broken: list[Path], whole: list[Path], hosts: dict[int, str]) -> set[str]:

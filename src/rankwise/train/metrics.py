@@ -7,10 +7,9 @@ import math
 import torch
 import torch.distributed as dist
 
-from rankwise.causes import load_cause
 from rankwise.errors import TrainError, UsageError
-from rankwise.findings import Place
 from rankwise.train import group
+from rankwise.train.errors import train_error
 from rankwise.train.loader import Loader
 
 _Kind = tuple[torch.dtype, tuple[int, ...]]  # of a row
@@ -77,8 +76,7 @@ class Predictions:
         rows = len(output) if output.dim() else -1
         if portion is None or rows not in (portion.num_samples, max(portion.num_samples, 1)):
             wanted = portion.num_samples if portion else "no"
-            summary = f"an output of shape {tuple(output.shape)} for a batch of {wanted} samples"
-            raise _mismatch(summary)
+            raise _mismatch(f"an output of shape {tuple(output.shape)} for a batch of {wanted} samples")
         self._rows.append(output.detach()[: portion.num_samples].clone())  # the model may use its memory again
         self._indices += self._loader.indices_at(range(portion.first, portion.first + portion.num_samples))
         if len(set(self._indices[-2 * portion.num_samples :])) < len(self._indices[-2 * portion.num_samples :]):
@@ -138,5 +136,4 @@ def _concatenated(filled: list[torch.Tensor], kind: _Kind, sizes: list[int]) -> 
 
 
 def _mismatch(summary: str, rank: int | None = None) -> TrainError:
-    rank = group.rank() if rank is None else rank
-    return TrainError(load_cause("RW706").finding(summary, certain=True, culprits=(Place(rank=rank),)))
+    return train_error("RW706", summary, group.rank() if rank is None else rank)

@@ -17,6 +17,7 @@ from rankwise.causes import load_cause
 from rankwise.errors import TrainError
 from rankwise.findings import Finding
 from rankwise.train.batches import moved
+from rankwise.train.errors import train_error
 
 _MAX_NAMED = 5
 
@@ -51,7 +52,7 @@ def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
     if strangers := [parameter for parameter in held if id(parameter) not in own]:
         shapes = listed([str(tuple(parameter.shape)) for parameter in strangers])
         summary = f"the optimizer holds {len(strangers)} of {len(held)} parameters that are not the model's: shapes {shapes}"
-        raise TrainError(load_cause("RW702").finding(summary, certain=True))
+        raise train_error("RW702", summary)
 
 
 def find_change(before: dict[str, Seen], now: dict[str, Seen]) -> Finding | None:

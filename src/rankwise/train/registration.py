@@ -13,10 +13,9 @@ import time
 from dataclasses import asdict, replace
 from typing import Any
 
-from rankwise.causes import load_cause
 from rankwise.findings import Finding, Place
 from rankwise.ranks import MeetingPlace
-from rankwise.stages import REGISTRATION
+from rankwise.train.errors import start_finding
 from rankwise.train.rank_info import RankInfo
 from rankwise.train.rollcall import (
     find_contradiction,
@@ -26,12 +25,10 @@ from rankwise.train.rollcall import (
     find_unreachable_address,
     registered_text,
 )
-from rankwise.train.store_client import StoreClient
+from rankwise.train.store_client import TELL_AFTER_S, TELL_EVERY_S, StoreClient
 
 logger = logging.getLogger("rankwise.session")
 
-_TELL_AFTER_S = 3.0
-_TELL_EVERY_S = 10.0
 _QUIET_S = 0.1  # after so long without news the infos are compared, not at every single one
 _SETTLE_S = 2.0  # how long ranks that are just arriving are waited for when it is already known that the job cannot start
 _SKIP_S = 5.0  # between taking a number and writing under it, a rank needs a fraction of this
@@ -65,7 +62,7 @@ class Registration:
 
     def _lead(self, deadline: float, timeout_s: float) -> dict[str, Any]:
         number, began, is_wrong, has_news = 0, time.monotonic(), False, True
-        tell_at, heard_at = began + _TELL_AFTER_S, began
+        tell_at, heard_at = began + TELL_AFTER_S, began
         while len(self._present) < max(info.world_size for info in self._present.values()):
             event = self._store.wait(
                 f"rankwise/event/{number + 1}", min(deadline, tell_at, time.monotonic() + (_QUIET_S if has_news else 1.0))
@@ -82,7 +79,7 @@ class Registration:
             elif now >= deadline:
                 break
             elif now >= tell_at:
-                tell_at = now + _TELL_EVERY_S
+                tell_at = now + TELL_EVERY_S
                 logger.warning(registered_text(infos, self._info.world_size, now - began))
         return self._publish(self._judged(timeout_s))
 
@@ -154,7 +151,7 @@ class Registration:
 
     def _leader_silent(self) -> dict[str, Any]:
         summary = "rank 0 registered and then stopped answering before every rank had"
-        finding = load_cause("RW110").finding(summary, certain=False, culprits=(Place(rank=0),), stage=REGISTRATION.name)
+        finding = start_finding("RW110", summary, [Place(rank=0)], certain=False)
         return {"finding": finding.to_dict(), "present": self._info.world_size}
 
     # -- writing --------------------------------------------------------------------------------------------------------------

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from rankwise.causes import load_cause
 from rankwise.findings import Finding, Place, ranks_text
 from rankwise.meet.differences import find_difference
 from rankwise.meet.roster import claimed_twice, missing_numbers, waiting_text, with_host
-from rankwise.stages import BACKEND, DEVICES, REGISTRATION
+from rankwise.train.errors import start_finding
 from rankwise.train.rank_info import RankInfo
 
-_MAX_PLACES = 64
 # These name things of one host, or only change what is logged: they may well differ.
 _OWN_SETTINGS = {"NCCL_HOSTID", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_TOPO_FILE", "NCCL_TOPO_DUMP_FILE"}
 _LOG_SETTINGS = ("NCCL_DEBUG", "TORCH_NCCL_DEBUG_INFO", "TORCH_NCCL_TRACE")
@@ -27,13 +25,12 @@ def find_missing(infos: list[RankInfo], world_size: int, waited_s: float, place:
     """Who has not come when the time is over."""
     missing = missing_numbers({info.rank for info in infos}, world_size)
     hosts, num_here = {rank: likely_host(rank, infos) for rank in missing}, world_size - len(missing)
-    return load_cause("RW101").finding(
+    return start_finding(
+        "RW101",
         f"{with_host(missing, hosts)} never registered at {place}: {num_here} of {world_size} ranks did within {waited_s:.0f} s",
-        certain=True,
-        culprits=tuple(Place(rank=rank, host=hosts[rank]) for rank in missing[:_MAX_PLACES]),
+        (Place(rank=rank, host=hosts[rank]) for rank in missing),
         why=f"registered are {roll_text(infos)}; whoever is missing was not started, ended before, or cannot reach {place} from its host",
         next=("read the missing rank's own output: it names what it could not reach, or how it ended",),
-        stage=REGISTRATION.name,
     )
 
 
@@ -47,15 +44,10 @@ def find_device_problem(infos: list[RankInfo]) -> Finding | None:
         hostids = {info.settings.get("NCCL_HOSTID", "") for info in sharing}
         if len(sharing) < 2 or (len(hostids) == len(sharing) and "" not in hostids):  # on purpose, see NCCL_HOSTID
             continue
-        ranks = [info.rank for info in sharing]
         used = ", ".join(f"rank {info.rank} uses {info.device}" for info in sharing[:8])
-        return load_cause("RW121").finding(
-            f"{ranks_text(ranks)} on {sharing[0].host} claim the same GPU ({gpu}): {used}",
-            certain=True,
-            culprits=tuple(info.place for info in sharing),
-            why="the device comes from LOCAL_RANK, which is the same for these ranks, or CUDA_VISIBLE_DEVICES shows them one GPU",
-            stage=DEVICES.name,
-        )
+        summary = f"{ranks_text([info.rank for info in sharing])} on {sharing[0].host} claim the same GPU ({gpu}): {used}"
+        why = "the device comes from LOCAL_RANK, which is the same for these ranks, or CUDA_VISIBLE_DEVICES shows them one GPU"
+        return start_finding("RW121", summary, (info.place for info in sharing), why=why)
     return None
 
 
@@ -65,16 +57,14 @@ def find_unreachable_address(infos: list[RankInfo]) -> Finding | None:
     lost = [info for info in infos if info.is_loopback and not info.uses_nccl and _is_dialled(info, infos)]
     if len(hosts) < 2 or not lost:
         return None
-    info = lost[0]
-    ranks = ranks_text([c.rank for c in lost])
-    return load_cause("RW114").finding(
-        f"{ranks} on {info.host} would be reached at {info.address}, which on every other host is that host itself",
-        certain=True,
-        culprits=tuple(c.place for c in lost),
-        why=f"without GLOO_SOCKET_IFNAME gloo offers the address that the name {info.host} resolves to there; "
-        f"towards the store that host uses {info.route or 'another one'}",
-        next=(f"on {info.host}, use the interface with {info.route}: ip -br addr",) if info.route else (),
-        stage=BACKEND.name,
+    first, ranks = lost[0], ranks_text([info.rank for info in lost])
+    return start_finding(
+        "RW114",
+        f"{ranks} on {first.host} would be reached at {first.address}, which on every other host is that host itself",
+        (info.place for info in lost),
+        why=f"without GLOO_SOCKET_IFNAME gloo offers the address that the name {first.host} resolves to there; "
+        f"towards the store that host uses {first.route or 'another one'}",
+        next=(f"on {first.host}, use the interface with {first.route}: ip -br addr",) if first.route else (),
     )
 
 
@@ -123,25 +113,16 @@ def _brought_along(infos: list[RankInfo]) -> Finding | None:
 def _claimed_twice(infos: list[RankInfo]) -> Finding | None:
     for rank, claimants in claimed_twice((info.rank, info) for info in infos).items():
         who = " and ".join(f"pid {info.pid} on {info.host}" for info in claimants)
-        return load_cause("RW102").finding(
-            f"{len(claimants)} processes are rank {rank}: {who}",
-            certain=True,
-            culprits=tuple(info.place for info in claimants),
-            why="RANK must be unique over all hosts; with one rank given twice another is given to nobody",
-            stage=REGISTRATION.name,
-        )
+        why = "RANK must be unique over all hosts; with one rank given twice another is given to nobody"
+        return start_finding("RW102", f"{len(claimants)} processes are rank {rank}: {who}", (info.place for info in claimants), why=why)
     return None
 
 
 def _different_world_sizes(infos: list[RankInfo]) -> Finding | None:
     if beyond := [info for info in infos if info.rank >= info.world_size]:
-        info = beyond[0]
-        return load_cause("RW112").finding(
-            f"rank {info.rank} on {info.host} is outside its world: WORLD_SIZE={info.world_size} has ranks 0 to {info.world_size - 1}",
-            certain=True,
-            culprits=tuple(one.place for one in beyond),
-            stage=REGISTRATION.name,
-        )
+        first, size = beyond[0], beyond[0].world_size
+        summary = f"rank {first.rank} on {first.host} is outside its world: WORLD_SIZE={size} has ranks 0 to {size - 1}"
+        return start_finding("RW112", summary, (info.place for info in beyond))
     why = "each rank waits for as many ranks as its own WORLD_SIZE says"
     said = "ranks disagree about the world size"
     return _different("RW112", said, infos, [info.world_size for info in infos], prefix="WORLD_SIZE=", why=why)
@@ -149,7 +130,7 @@ def _different_world_sizes(infos: list[RankInfo]) -> Finding | None:
 
 def _different_backends(infos: list[RankInfo]) -> Finding | None:
     why = "session() takes NCCL where it sees a GPU and gloo where it sees none; backend= sets one for all"
-    return _different("RW113", "ranks use different backends", infos, [info.backend for info in infos], why=why, stage=DEVICES.name)
+    return _different("RW113", "ranks use different backends", infos, [info.backend for info in infos], why=why)
 
 
 def _different_versions(infos: list[RankInfo]) -> Iterator[Finding | None]:
@@ -166,19 +147,9 @@ def _different_settings(infos: list[RankInfo]) -> Iterator[Finding | None]:
         yield _different("RW125", f"{name} is not the same on all ranks", infos, [info.settings.get(name, "(not set)") for info in infos])
 
 
-def _different(
-    code: str,
-    said: str,
-    infos: list[RankInfo],
-    values: Sequence[object],
-    *,
-    prefix: str = "",
-    stage: str = REGISTRATION.name,
-    **details: Any,
-) -> Finding | None:
+def _different(code: str, said: str, infos: list[RankInfo], values: Sequence[object], prefix: str = "", **details: Any) -> Finding | None:
     """None where the ranks have the same value; the culprits are the ranks that have another one than most."""
     differs = find_difference({info.rank: value for info, value in zip(infos, values, strict=True)})
     if differs is None:
         return None
-    odd = tuple(info.place for info in infos if info.rank in differs.odd)[:_MAX_PLACES]
-    return load_cause(code).finding(f"{said}: {differs.text(prefix)}", certain=True, culprits=odd, stage=stage, **details)
+    return start_finding(code, f"{said}: {differs.text(prefix)}", (info.place for info in infos if info.rank in differs.odd), **details)

@@ -13,16 +13,17 @@ from dataclasses import dataclass, field, replace
 import torch
 import torch.distributed as dist
 
-from rankwise.causes import load_cause
 from rankwise.errors import StartError, UsageError
 from rankwise.findings import Finding, Place
+from rankwise.meet.tasks import Task
 from rankwise.ranks import MeetingPlace, RankEnv, read_meeting_place, read_rank_env
 from rankwise.stages import ENVIRONMENT
 from rankwise.train.agreement import Agreement
 from rankwise.train.alone import start_alone
 from rankwise.train.assembly import Assembly
-from rankwise.train.backend import Task, connect_backend, use_device
+from rankwise.train.backend import connect_backend, use_device
 from rankwise.train.devices import check_backend, claim_device
+from rankwise.train.errors import start_finding
 from rankwise.train.rank_info import own_info
 from rankwise.train.store import open_store
 
@@ -109,7 +110,7 @@ def _start_together(backend: str | None, env: RankEnv, timeout_s: float, collect
         if rank < world_size:
             raise
         raise _out_of_range(rank, world_size) from None
-    claim = claim_device(backend, local_rank_of(env), me, os.environ)
+    claim = claim_device(backend, env.local_rank or 0, me, os.environ)  # without one there is one rank per container, as in Kubernetes
     claim = replace(claim, problem=opened.problem or claim.problem)
     info = own_info(rank, world_size, env.local_rank, claim, opened.address, os.environ)
     assembly = Assembly(opened, place, info)
@@ -119,7 +120,8 @@ def _start_together(backend: str | None, env: RankEnv, timeout_s: float, collect
     except BaseException:
         end(None, claim.device)
         raise
-    local_rank = env.local_rank if env.local_rank is not None else _counted_local_rank(assembly, rank, me.host)
+    counted = sum(other.host == me.host and other.rank < rank for other in assembly.infos)
+    local_rank = counted if env.local_rank is None else env.local_rank
     return Job(rank, world_size, local_rank, claim.device, claim.backend, tuple(assembly.notes), Agreement(assembly)), assembly
 
 
@@ -132,15 +134,8 @@ def read_place(env: RankEnv, environ: Mapping[str, str]) -> tuple[int, int, Meet
     if env.rank is None or env.world_size is None or place is None:
         names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
         there = ", ".join(f"{name}={environ[name]}" for name in names if name in environ)
-        raise StartError(
-            load_cause("RW120").finding(
-                f"the environment lacks {' and '.join(missing)}",
-                certain=True,
-                culprits=(_here(env.rank),),
-                why=f"it holds {there or 'none of the variables a launcher sets'}",
-                stage=ENVIRONMENT.name,
-            )
-        )
+        why = f"it holds {there or 'none of the variables a launcher sets'}"
+        raise StartError(start_finding("RW120", f"the environment lacks {' and '.join(missing)}", [_here(env.rank)], why=why))
     if env.world_size < 2:
         raise _out_of_range(env.rank, env.world_size)
     return env.rank, env.world_size, place
@@ -149,16 +144,7 @@ def read_place(env: RankEnv, environ: Mapping[str, str]) -> tuple[int, int, Meet
 def _out_of_range(rank: int, world_size: int) -> StartError:
     has = f"ranks 0 to {world_size - 1}" if world_size > 1 else ("no rank", "rank 0 alone")[world_size]
     summary = f"rank {rank} is out of range: WORLD_SIZE={world_size} has {has}"
-    return StartError(load_cause("RW112").finding(summary, certain=True, culprits=(_here(rank),), stage=ENVIRONMENT.name))
-
-
-def local_rank_of(env: RankEnv) -> int:
-    """What picks the device: without LOCAL_RANK there is one rank per container, as Kubernetes starts them."""
-    return env.local_rank or 0
-
-
-def _counted_local_rank(assembly: Assembly, rank: int, host: str | None) -> int:
-    return sum(info.host == host and info.rank < rank for info in assembly.infos)
+    return StartError(start_finding("RW112", summary, [_here(rank)], stage=ENVIRONMENT))
 
 
 def _here(rank: int | None) -> Place:

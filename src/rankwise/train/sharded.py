@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from rankwise.errors import TrainError
 from rankwise.findings import Finding
 from rankwise.train import committed, group
 from rankwise.train.captured import find_names_misfit, misfit, same_weights
-from rankwise.train.committed import STATE, damaged, not_written, unsafe
+from rankwise.train.committed import damaged, unsafe
 from rankwise.train.distcp import METADATA, Planner, Reader, Refused, read_metadata
 from rankwise.train.group import rank_zero
 
@@ -27,7 +26,7 @@ SHARDS = "shards"
 
 def save_sharded(folder: Path, step: int, things: dict[str, Any], rest: dict[str, Any], keep: int) -> Finding | None:
     """All ranks write; rank 0 commits when everybody has."""
-    partial = rank_zero(lambda: _begin(folder, step))
+    partial = rank_zero(lambda: committed.begin(folder, step))
     if partial is None:
         return None if _has_same_weights(committed.path_of(folder, step), things) else committed.other_weights(step)
     if not isinstance(partial, Path):
@@ -42,9 +41,10 @@ def save_sharded(folder: Path, step: int, things: dict[str, Any], rest: dict[str
     except (Exception, CheckpointException) as error:
         problem = _said(error)
     everyone = group.gathered((problem, lines))
-    problems = [said for said, _ in everyone if said]
-    files = {name: line for _, theirs in everyone for name, line in theirs.items()}
-    return rank_zero(lambda: _finish(partial, step, problems, files, rest, keep))
+    if problems := [said for said, _ in everyone if said]:
+        return rank_zero(lambda: committed.abandon(partial, step, OSError(problems[0])))
+    shards = {name: line for _, theirs in everyone for name, line in theirs.items()}
+    return rank_zero(lambda: committed.finish(partial, step, rest, keep, shards))
 
 
 def load_sharded(path: Path, things: dict[str, Any]) -> None:
@@ -121,30 +121,6 @@ def _weights(things: dict[str, Any]) -> dict[str, Any]:
     """Under the names the plain model has; the optimizer's state too goes by names, so that it can be cut anew."""
     model, optimizer = get_state_dict(things["model"], things.get("optimizer", ()))
     return {"model": model, "optimizer": optimizer} if "optimizer" in things else {"model": model}
-
-
-def _begin(folder: Path, step: int) -> Path | Finding | None:
-    """Where to write; None if this checkpoint is there already, or why nothing can be written."""
-    try:
-        if finding := committed.find_newer(folder, step):
-            return finding
-        return None if committed.is_whole(folder, step) else committed.begin(folder, step)
-    except OSError as error:
-        return not_written(folder, step, error)
-
-
-def _finish(partial: Path, step: int, problems: list[str], files: dict[str, Any], rest: dict[str, Any], keep: int) -> Finding | None:
-    folder = partial.parent
-    try:
-        if problems:
-            raise OSError(problems[0])
-        files[STATE] = committed.write_file(partial / STATE, lambda file: torch.save(rest, file))
-        committed.commit(partial, step, files, {"world_size": group.world_size()})
-        committed.prune(folder, keep)
-    except OSError as error:
-        shutil.rmtree(partial, ignore_errors=True)
-        return not_written(folder, step, error)
-    return None
 
 
 def _writer_of(path: Path) -> int:

@@ -13,10 +13,10 @@ from torch import nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from rankwise.causes import load_cause
 from rankwise.errors import TrainError, UsageError
 from rankwise.train import group
 from rankwise.train.batches import num_samples_in
+from rankwise.train.errors import train_error
 from rankwise.train.loader import Loader
 from rankwise.train.parameters import check_optimizer, check_unchanged
 from rankwise.train.windows import Count, Micro, counted, planned, streamed
@@ -192,11 +192,10 @@ class Step:
         self.num_skipped += 1
         self._skips_in_a_row += 1
         summary = f"gradients after step {self.count} are not finite (norm {self.grad_norm}); the step was skipped on every rank"
-        finding = load_cause("RW704").finding(summary, certain=True)
         if self._skips_in_a_row > MAX_SKIPS_IN_A_ROW:
-            raise TrainError(finding)
+            raise train_error("RW704", summary)
         if group.rank() == 0:
-            log.log(logging.DEBUG if self.scaler else logging.WARNING, "%s %s", finding.code, summary)
+            log.log(logging.DEBUG if self.scaler else logging.WARNING, "RW704 %s", summary)
 
 
 def check_options(model: nn.Module, optimizer: Any, accumulate: int, precision: str, clip_norm: float | None) -> torch.device:
@@ -219,7 +218,7 @@ def check_synchronised(model: nn.Module) -> None:
     """Raise if nothing would average the gradients over the ranks."""
     if group.world_size() > 1 and not (hasattr(model, "no_sync") or hasattr(model, "set_requires_gradient_sync")):
         summary = f"{type(model).__name__} is not wrapped, and there are {group.world_size()} ranks"
-        raise TrainError(load_cause("RW714").finding(summary, certain=True))
+        raise train_error("RW714", summary)
 
 
 def fewest_samples(model: nn.Module) -> int:
@@ -229,7 +228,7 @@ def fewest_samples(model: nn.Module) -> int:
 
 
 def _out_of_order(summary: str) -> TrainError:
-    return TrainError(load_cause("RW705").finding(summary, certain=True))
+    return train_error("RW705", summary)
 
 
 def _autocast(device_type: str, precision: Precision) -> AbstractContextManager[Any]:

@@ -5,25 +5,23 @@ from __future__ import annotations
 import errno
 import logging
 import socket
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
-from typing import Any
 
-import torch.distributed as dist
 from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 
-from rankwise.causes import load_cause
 from rankwise.errors import StartError
 from rankwise.findings import Finding, Place
 from rankwise.meet.network import interfaces, is_loopback, is_own, resolve
 from rankwise.meet.ports import find_listeners, try_port
+from rankwise.meet.tasks import Task
 from rankwise.ranks import MeetingPlace
-from rankwise.stages import ADDRESS, STORE
-from rankwise.train.store_client import StoreClient
+from rankwise.stages import STORE
+from rankwise.train.errors import start_finding
+from rankwise.train.store_client import TELL_EVERY_S, StoreClient, pauses_s
 
 logger = logging.getLogger("rankwise.session")
 
@@ -36,7 +34,6 @@ _BULK_TRIES = 2
 _SILENT = "it has not answered for"
 _PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 1.0
-_TELL_EVERY_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -75,19 +72,19 @@ def open_store(place: MeetingPlace, me: Place, timeout_s: float) -> OpenStore:
 
 def resolve_store(place: MeetingPlace, me: Place, deadline: float) -> list[str]:
     """Every address the name stands for; asked again until the deadline, because a service's name may come up after its first user."""
-    pause_s, began = _PAUSE_S, time.monotonic()
-    told_at = began
+    began = told_at = time.monotonic()
+    pauses = pauses_s(_PAUSE_S, _LONGEST_PAUSE_S)
     while True:
+        pause_s = next(pauses)
         found = resolve(place.address, max(1.0, deadline - time.monotonic()))
         if found.addresses:
             return list(found.addresses)
         if time.monotonic() + pause_s > deadline or _is_hopeless(place.address):
             raise StartError(_unresolvable(place, me, found.error, time.monotonic() - began))
-        if time.monotonic() - told_at > _TELL_EVERY_S:
+        if time.monotonic() - told_at > TELL_EVERY_S:
             told_at = time.monotonic()
             logger.warning("rank %s on %s: %s does not resolve yet (%s)", me.rank, me.host, place.address, found.error)
         time.sleep(pause_s)
-        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
 def _is_hopeless(name: str) -> bool:
@@ -96,14 +93,9 @@ def _is_hopeless(name: str) -> bool:
 
 
 def _unresolvable(place: MeetingPlace, me: Place, error: str, waited_s: float) -> Finding:
-    return load_cause("RW106").finding(
-        f"MASTER_ADDR={place.address} does not resolve on {me.host} (rank {me.rank}): {error}",
-        certain=True,
-        culprits=(me,),
-        why=f"{me.host} asked its resolver for {waited_s:.0f} s; neither DNS nor /etc/hosts there knows the name",
-        next=(f"on {me.host}: getent hosts {place.address}",),
-        stage=ADDRESS.name,
-    )
+    summary = f"MASTER_ADDR={place.address} does not resolve on {me.host} (rank {me.rank}): {error}"
+    why = f"{me.host} asked its resolver for {waited_s:.0f} s; neither DNS nor /etc/hosts there knows the name"
+    return start_finding("RW106", summary, [me], why=why, next=(f"on {me.host}: getent hosts {place.address}",))
 
 
 # -- stage: store reached -----------------------------------------------------------------------------------------------------
@@ -132,29 +124,21 @@ def _opened(place: MeetingPlace, addresses: list[str], me: Place) -> Store:
 
 def _not_opened(place: MeetingPlace, me: Place, error: OSError) -> Finding:
     if error.errno != errno.EADDRINUSE:
-        return load_cause("RW111").finding(
-            f"rank {me.rank} on {me.host} cannot open the store on port {place.port}: {error.strerror}",
-            certain=True,
-            culprits=(me,),
-            next=("ports below 1024 need root; use one above",) if error.errno == errno.EACCES else (),
-            stage=STORE.name,
-        )
-    holder = next(map(str, find_listeners(place.port)), "")
-    return load_cause("RW107").finding(
-        f"rank {me.rank} cannot open the store on {me.host}: port {place.port} is held by {holder or 'another program'}",
-        certain=True,
-        culprits=(me,),
-        why="the port that MASTER_PORT names is already in use on the host of rank 0, so the other ranks have nowhere to meet",
-        stage=STORE.name,
-    )
+        summary = f"rank {me.rank} on {me.host} cannot open the store on port {place.port}: {error.strerror}"
+        steps = ("ports below 1024 need root; use one above",) if error.errno == errno.EACCES else ()
+        return start_finding("RW111", summary, [me], next=steps)
+    holder = next(map(str, find_listeners(place.port)), "another program")
+    summary = f"rank {me.rank} cannot open the store on {me.host}: port {place.port} is held by {holder}"
+    why = "the port that MASTER_PORT names is already in use on the host of rank 0, so the other ranks have nowhere to meet"
+    return start_finding("RW107", summary, [me], why=why)
 
 
 def reach(place: MeetingPlace, addresses: list[str], me: Place, deadline: float) -> str:
     """The first address that takes a connection; tried until the deadline, because rank 0 may start last."""
     began = told_at = time.monotonic()
-    pause_s, tries = _PAUSE_S / 10, 0
+    pauses = enumerate(pauses_s(_PAUSE_S / 10, _LONGEST_PAUSE_S), 1)
     while True:
-        tries += 1
+        tries, pause_s = next(pauses)
         outcomes = {}
         for address in addresses:
             outcomes[address] = try_port(address, place.port, min(_CONNECT_S, max(0.2, deadline - time.monotonic())))
@@ -163,12 +147,11 @@ def reach(place: MeetingPlace, addresses: list[str], me: Place, deadline: float)
         now = time.monotonic()
         if now + pause_s > deadline:
             raise StartError(_unreachable(place, me, outcomes, tries, now - began))
-        if now - told_at > _TELL_EVERY_S:
+        if now - told_at > TELL_EVERY_S:
             told_at = now
             text = ", ".join(f"{address}: {outcome}" for address, outcome in outcomes.items())
             logger.warning("rank %s on %s waits for the store at %s, %.0f s (%s)", me.rank, me.host, place, now - began, text)
         time.sleep(pause_s)
-        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
 _MEANING = {
@@ -183,40 +166,25 @@ def _unreachable(place: MeetingPlace, me: Place, outcomes: dict[str, str], tries
     own = [address for address in outcomes if is_own(address, interfaces())]
     why = _MEANING.get(outcome, "the network has no way to that host: wrong address, wrong network, or the host is down")
     if own and outcome == "connection refused" and not is_loopback(own[0]):
-        return load_cause("RW103").finding(
+        return start_finding(
+            "RW103",
             f"rank {me.rank} on {me.host} looks for the store at {place}, which is {me.host} itself, and nothing listens there",
+            [me],
             certain=False,
-            culprits=(me,),
             why="the store is where rank 0 runs: MASTER_ADDR must name that host, and be the same on all hosts; "
             f"or rank 0, which should be on {me.host}, was not started. Tried {tries} times in {waited_s:.0f} s",
-            stage=STORE.name,
         )
-    return load_cause("RW111").finding(
-        f"rank {me.rank} on {me.host} cannot reach the store at {place}: {outcome}",
-        certain=True,
-        culprits=(me,),
-        why=f"{why}. Tried {tries} times in {waited_s:.0f} s: {tried}",
-        next=(f"on {me.host}, while rank 0 runs: nc -vz {place.address} {place.port}",),
-        stage=STORE.name,
-    )
+    summary = f"rank {me.rank} on {me.host} cannot reach the store at {place}: {outcome}"
+    step = f"on {me.host}, while rank 0 runs: nc -vz {place.address} {place.port}"
+    return start_finding("RW111", summary, [me], why=f"{why}. Tried {tries} times in {waited_s:.0f} s: {tried}", next=(step,))
 
 
 def _answered(address: str, port: int) -> tuple[Store | None, str]:
     """The store, or what happened instead. In a thread: torch's client waits for ever at a port whose holder says nothing."""
-    result: list[Any] = []
-
-    def ask() -> None:
-        try:
-            result.append(_client(address, port))
-        except (dist.DistError, RuntimeError, ValueError) as error:
-            result.append(error)
-
-    thread = threading.Thread(target=ask, daemon=True, name="rankwise-store")
-    thread.start()
-    thread.join(_ANSWER_S)
-    if result and isinstance(result[0], Store):
-        return result[0], ""
-    return None, f"it hung up ({str(result[0]).splitlines()[0][:120]})" if result else f"{_SILENT} {_ANSWER_S:.0f} s"
+    task = Task(lambda: _client(address, port), "store")
+    if not task.wait(_ANSWER_S):
+        return None, f"{_SILENT} {_ANSWER_S:.0f} s"
+    return task.result, f"it hung up ({str(task.error).splitlines()[0][:120]})" if task.error else ""
 
 
 def _with_bulk_tried(opened: OpenStore, place: MeetingPlace, me: Place) -> OpenStore:
@@ -231,24 +199,19 @@ def _with_bulk_tried(opened: OpenStore, place: MeetingPlace, me: Place) -> OpenS
 
 
 def _swallowed(place: MeetingPlace, me: Place) -> Finding:
-    return load_cause("RW608").finding(
-        f"rank {me.rank} on {me.host} reaches the store at {place} with small packets only: large ones vanish on the way",
-        certain=False,
-        culprits=(me,),
-        why=f"8 KiB to the store and back did not arrive in {_BULK_TRIES} times {_BULK_S:.0f} s, while short questions were answered",
-        stage=STORE.name,
-    )
+    summary = f"rank {me.rank} on {me.host} reaches the store at {place} with small packets only: large ones vanish on the way"
+    why = f"8 KiB to the store and back did not arrive in {_BULK_TRIES} times {_BULK_S:.0f} s, while short questions were answered"
+    return start_finding("RW608", summary, [me], certain=False, why=why, stage=STORE)
 
 
 def _not_a_store(place: MeetingPlace, address: str, me: Place, said: str) -> Finding:
     holder = next(map(str, find_listeners(place.port)), "") if is_own(address, interfaces()) else ""
-    return load_cause("RW107").finding(
+    return start_finding(
+        "RW107",
         f"port {place.port} at {place.address} is held by {holder or 'a program that is not the store of this job'}",
-        certain=True,
-        culprits=(Place(rank=0, host=place.address),),
+        [Place(rank=0, host=place.address)],
         why=f"the port takes connections, but seen from rank {me.rank} on {me.host} {said}: rank 0 could not open its store there",
         next=(f"on {place.address}: ss -ltnp 'sport = :{place.port}'",),
-        stage=STORE.name,
     )
 
 

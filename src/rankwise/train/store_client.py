@@ -15,16 +15,13 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed import Store  # type: ignore[attr-defined]
 
-from rankwise.causes import load_cause
 from rankwise.errors import StartError
 from rankwise.findings import Finding
-from rankwise.stages import STORE
+from rankwise.train.errors import start_finding
 
 _LIMIT_S = 15.0  # a store that is alive answers in milliseconds
-_FIRST_PAUSE_S = 0.0005
-_LONGEST_PAUSE_S = 0.05
-_TELL_AFTER_S = 3.0
-_TELL_EVERY_S = 10.0
+TELL_AFTER_S = 3.0  # whom a rank waits for
+TELL_EVERY_S = 10.0
 _BULK = "x" * 8192  # needs packets of full size, both ways
 
 
@@ -33,7 +30,7 @@ class StoreLost(StartError):
 
 
 def find_loss(said: str) -> Finding:
-    return load_cause("RW111").finding("the connection to the store was lost", certain=True, why=said, stage=STORE.name)
+    return start_finding("RW111", "the connection to the store was lost", why=said)
 
 
 class StoreClient:
@@ -66,12 +63,12 @@ class StoreClient:
         By asking again: torch's own blocking wait logs each timeout.
         """
         began = time.monotonic()
-        told_at, pauses = began - _TELL_EVERY_S + _TELL_AFTER_S, pauses_s()
+        told_at, pauses = began - TELL_EVERY_S + TELL_AFTER_S, pauses_s()
         while (text := self.look(key)) is None:
             now = time.monotonic()
             if now >= deadline:
                 return None
-            if tell and now - told_at > _TELL_EVERY_S:
+            if tell and now - told_at > TELL_EVERY_S:
                 told_at = now
                 tell(now - began)
             time.sleep(min(next(pauses), deadline - now))
@@ -112,9 +109,9 @@ class StoreClient:
             del question, answers  # the store must not be kept alive by the last question
 
 
-def pauses_s() -> Iterator[float]:
+def pauses_s(first_s: float = 0.0005, longest_s: float = 0.05) -> Iterator[float]:
     """Between two looks: hardly any at first, because most waits are short."""
-    pause_s = _FIRST_PAUSE_S
+    pause_s = first_s
     while True:
         yield pause_s
-        pause_s = min(1.4 * pause_s, _LONGEST_PAUSE_S)
+        pause_s = min(1.4 * pause_s, longest_s)

@@ -10,10 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
-from rankwise.causes import load_cause
-from rankwise.errors import TrainError
-from rankwise.findings import Place
 from rankwise.train import group
+from rankwise.train.errors import train_error
 from rankwise.train.loader import Loader
 from rankwise.train.plan import Plan
 
@@ -73,9 +71,7 @@ def counted(batches: Iterable[Any], accumulate: int, count: Count) -> Iterator[M
         if window:
             spare = window[-1][0]
         elif spare is None:
-            rank = group.rank()
-            summary = f"rank {rank} has no batch at all, other ranks have"
-            raise TrainError(load_cause("RW712").finding(summary, certain=True, culprits=(Place(rank=rank),)))
+            raise train_error("RW712", f"rank {group.rank()} has no batch at all, other ranks have", group.rank())
         window += [(spare, 0)] * (num_batches - len(window))
         for number, (batch, samples) in enumerate(window, 1):
             yield Micro(batch, samples, samples * world_size / max(total, 1), number == num_batches)

@@ -16,10 +16,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 from torch.utils.checkpoint import checkpoint
 
-from rankwise.causes import load_cause
 from rankwise.errors import TrainError, UsageError
-from rankwise.findings import Finding, Place
 from rankwise.train import group
+from rankwise.train.errors import train_error
 from rankwise.train.parameters import DryRun, dry_run, listed, remember
 
 log = logging.getLogger("rankwise.train")
@@ -108,11 +107,9 @@ def check_ready(model: nn.Module, device: torch.device) -> None:
         if is_lazy(tensor):
             raise UsageError(f"{name} has no shape yet", next=("pass sample=, so that a dry run gives it one",))
         if tensor.device != device:
-            summary = f"{name} is on {tensor.device}, the model is to be on {device}"
-            raise TrainError(load_cause("RW701").finding(summary, certain=True))
+            raise train_error("RW701", f"{name} is on {tensor.device}, the model is to be on {device}")
     if hidden := list(find_unregistered(model)):
-        summary = f"layers or parameters the model does not know it has: {listed(hidden)}"
-        raise TrainError(load_cause("RW713").finding(summary, certain=True))
+        raise train_error("RW713", f"layers or parameters the model does not know it has: {listed(hidden)}")
 
 
 def find_unregistered(model: nn.Module) -> Iterable[str]:
@@ -133,7 +130,7 @@ def check_same_model(model: nn.Module) -> None:
     everyone = group.gathered(mine)
     for rank, theirs in enumerate(everyone):
         if theirs != everyone[0]:
-            raise TrainError(_difference(rank, theirs, everyone[0]))
+            raise _different(rank, theirs, everyone[0])
 
 
 def matching_modules(model: nn.Module, patterns: Iterable[str]) -> list[str]:
@@ -147,13 +144,11 @@ def matching_modules(model: nn.Module, patterns: Iterable[str]) -> list[str]:
     return found
 
 
-def _difference(rank: int, theirs: list[Any], ours: list[Any]) -> Finding:
-    pairs = [pair for pair in zip(theirs, ours) if pair[0] != pair[1]]
-    if pairs:
-        summary = f"rank {rank} has {pairs[0][0]} where rank 0 has {pairs[0][1]}"
-    else:
-        summary = f"rank {rank} has {len(theirs)} parameters, rank 0 has {len(ours)}"
-    return load_cause("RW216").finding(summary, certain=True, culprits=(Place(rank=rank),))
+def _different(rank: int, theirs: list[Any], ours: list[Any]) -> TrainError:
+    for its, first in zip(theirs, ours):
+        if its != first:
+            return train_error("RW216", f"rank {rank} has {its} where rank 0 has {first}", rank)
+    return train_error("RW216", f"rank {rank} has {len(theirs)} parameters, rank 0 has {len(ours)}", rank)
 
 
 def _over_all_ranks(seen: DryRun) -> DryRun:
