@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
 
-from rankwise.files import whole_file, write_whole
+from rankwise.files import what_stops, whole_file, write_whole
 
 
 @pytest.mark.parametrize("is_synced", [True, False])
@@ -27,3 +28,13 @@ def test_private_files_are_for_their_owner_alone(tmp_path: Path) -> None:
 
     assert (tmp_path / "own").stat().st_mode & 0o777 == 0o600
     assert (tmp_path / "all").stat().st_mode & 0o400
+
+
+@pytest.mark.parametrize(
+    ("number", "what", "helps"),
+    [(errno.ENOSPC, "disk is full", "make room"), (errno.EFBIG, "size of files", "ulimit -f"), (errno.EEXIST, "exists", "ls -ld")],
+)
+def test_what_helps_is_what_is_in_the_way(number: int, what: str, helps: str) -> None:
+    said, way_out = what_stops(OSError(number, "it exists"))
+
+    assert what in said and helps in way_out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import tempfile
 from collections.abc import Iterator
@@ -48,6 +49,16 @@ def sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def what_stops(error: OSError) -> tuple[str, str]:
+    """What is in the way of writing a file, and what helps."""
+    what = error.strerror or str(error)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "the disk is full" if error.errno == errno.ENOSPC else what, "make room there"
+    if error.errno == errno.EFBIG:
+        return "a limit on the size of files is reached", "ulimit -f shows the limit and sets it"
+    return what, "see what is at that path, and who may write there (ls -ld)"
 
 
 def stamp_of(path: str | Path) -> tuple[int, int]:

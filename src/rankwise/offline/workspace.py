@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import shutil
@@ -13,7 +12,7 @@ from typing import Any
 
 from rankwise.causes import load_cause
 from rankwise.errors import RankwiseError
-from rankwise.files import write_whole
+from rankwise.files import what_stops, write_whole
 from rankwise.offline.journal import Gone, InUse, Journal, read_records
 from rankwise.offline.parts import Part, Results, is_whole, read_part, write_part
 
@@ -211,10 +210,8 @@ def read_marker(output: Path) -> dict[str, Any]:
 
 
 def cannot_write(output: Path, error: OSError, why: str = "") -> PredictError:
-    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    what = "the disk is full" if is_full else error.strerror or str(error)
-    steps = ("make room and give the same command again",) if is_full else ("see who may write there, and give the same command again",)
-    return not_written(output, what, why, steps)
+    what, step = what_stops(error)
+    return not_written(output, what, why, (f"{step}, and give the same command again",))
 
 
 def not_written(output: Any, what: str, why: str, steps: tuple[str, ...]) -> PredictError:

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from rankwise.causes import load_cause
+from rankwise.files import what_stops
 from rankwise.findings import Finding
 
 MANIFEST, STATE, LAST, WRITER = "manifest.json", "state.pt", "last.pt", ".writer"
@@ -236,8 +237,9 @@ def not_written(folder: Path, step: int, error: OSError) -> Finding:
     except OSError:
         free = ""
     last = f"the last good one is of step {there[0].step}" if there else "there is no earlier one"
-    summary = f"the checkpoint of step {step} could not be written: {error.strerror or error}{free}; {last}"
-    return load_cause("RW707").finding(summary, certain=True, why=f"{folder}: {error}")
+    what, way_out = what_stops(error)
+    summary = f"the checkpoint of step {step} could not be written: {what}{free}; {last}"
+    return load_cause("RW707").finding(summary, certain=True, why=f"{folder}: {error}", next=(way_out,))
 
 
 def damaged(path: Path, problem: str) -> Finding:

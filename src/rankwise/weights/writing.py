@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from rankwise.files import whole_file
+from rankwise.files import what_stops, whole_file
 from rankwise.weights.records import ITEM_SIZES, CheckpointError
 from rankwise.weights.safetensors_file import CRC_KEY, DTYPES
 
@@ -49,7 +49,8 @@ def new_file(path: Path) -> Iterator[Any]:
 
 
 def not_written(path: Path, error: OSError) -> CheckpointError:
-    return CheckpointError("RW741", f"{path} could not be written", why=error.strerror or str(error))
+    what, way_out = what_stops(error)
+    return CheckpointError("RW741", f"{path} could not be written", why=what, next=(way_out,))
 
 
 def _header(plan: Mapping[str, tuple[str, tuple[int, ...]]], order: list[str], crcs: Mapping[str, str], notes: Mapping[str, str]) -> bytes:

@@ -26,6 +26,7 @@ from rankwise.pool.transport.connection import Receiver, WorkerHandle, pair, sen
 
 log = logging.getLogger("rankwise.pool")
 _PAUSES_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+_UNMADE_FROM = 6  # the first pause for a worker that could not be made is of 5 s: files and memory do not come back sooner
 _WELL_AFTER_S = 10.0  # a fork server that has been ready for so long does not count as a failure
 _PASSES = ("MemoryError", "Cannot allocate memory")  # errors that another attempt may not meet
 # torch brings mimalloc on some machines, and there is no other way to tell it how long to keep memory (milliseconds, as `KEPT_S` in
@@ -98,6 +99,7 @@ class WorkerStarter:
         self._threads, self._on_fork_server, self._start_worker = seats[0].threads, on_fork_server, start_worker
         self._vacant: list[tuple[float, Seat]] = [(0.0, seat) for seat in seats]  # each with the time before which it stays vacant
         self._failures = 0  # of the fork server, in a row
+        self._unmade = 0  # rounds in a row in which a worker could not be made
         self._start_at = 0.0
         self._ready_since: float | None = None
         self._was_ever_ready = self._has_made_one = False
@@ -114,6 +116,7 @@ class WorkerStarter:
             self._failures = 0
         due = [seat for moment, seat in self._vacant if moment <= now]
         self._vacant = [(moment, seat) for moment, seat in self._vacant if moment > now]
+        vacant = len(self._vacant)
         for seat in due:
             try:
                 self._start_worker(seat)
@@ -122,8 +125,11 @@ class WorkerStarter:
                 if not self._has_made_one and seat is due[-1]:  # the first attempt: whoever makes the pool gets the error
                     steps = ("ulimit -n says how many files a process may open, ulimit -v how much memory it may take", "or fewer workers")
                     raise no_worker(f"not one of {len(due)} could be made: {error}", steps) from error
-                log.warning("a worker could not be made (%s); it is tried again", error)
-                self.add_vacant_seat(seat, now + _PAUSES_S[-3])
+                pause = pause_s(_UNMADE_FROM + self._unmade)
+                log.warning("a worker could not be made (%s); it is tried again in %g s", error, pause)
+                self.add_vacant_seat(seat, now + pause)
+        if due:
+            self._unmade = self._unmade + 1 if len(self._vacant) > vacant else 0
 
     def _has_started(self, now: float) -> bool:
         try:

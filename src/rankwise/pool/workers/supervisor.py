@@ -138,10 +138,11 @@ class Lifecycle:
         self._events.tick(time.monotonic())
 
     def _replace(self, seat: Seat, death: Death, is_early: bool) -> None:
-        """Start another worker: at once, or after a pause where this one did not even get ready. Give up after three early exits."""
+        """Start another worker: at once, or after a pause where this one did not even get ready. Give up after three early exits, unless
+        another worker does its work: then it is this one's seat that nothing can be started on, and not the pool."""
         self._early_deaths = self._early_deaths + 1 if is_early else 0
         self._left_early = self._left_early + 1 if is_early and death.exit_code is not None and death.exit_code >= 0 else 0
-        if self._left_early >= _MAX_EARLY_DEATHS:
+        if self._left_early >= _MAX_EARLY_DEATHS and not any(worker.is_ready for worker in self.workers.values()):
             self._state.break_all(f"three workers in a row died before they were ready; the last one {death.text}")
             return
         now = time.monotonic()
