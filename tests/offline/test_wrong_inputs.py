@@ -16,6 +16,7 @@ import torch
 
 import rankwise
 from rankwise.cli.main import main
+from rankwise.errors import UnreadableInput
 from rankwise.offline.workspace import PredictError
 from tests.offline.inputs import KINDS, WIDTH, rows, write
 
@@ -161,6 +162,30 @@ def test_a_model_that_takes_none_of_the_rows_is_told_at_the_end(tmp_path: Path, 
     told = capsys.readouterr()
     assert "9 rows failed" in told.out
     assert told.err.startswith("RW833  none of the 9 rows worked") and "shapes cannot be multiplied" in told.err and "--columns" in told.err
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", ["pipe.jsonl", "zeros.csv", "zeros.npy"])
+def test_what_may_never_end_is_not_read(tmp_path: Path, name: str) -> None:
+    place = tmp_path / name
+    os.mkfifo(place) if name.startswith("pipe") else place.symlink_to("/dev/zero")
+
+    with pytest.raises(UnreadableInput, match="pipe or a device"):
+        rankwise.predict("tests.offline.nets:build", place, tmp_path / "out.npy", workers=0)
+
+
+@pytest.mark.timeout(120)
+def test_pipes_and_devices_in_a_folder_cost_themselves(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a.txt").write_bytes(b"abc")
+    os.mkfifo(folder / "b.txt")
+    (folder / "c.txt").symlink_to("/dev/zero")
+    (folder / "d.txt").symlink_to("nowhere")
+    done = rankwise.predict(lambda: lambda files: [len(file) for file in files], folder, tmp_path / "out.jsonl", workers=0)
+
+    assert (done.rows, done.failed) == (4, 3)
+    assert json.loads((tmp_path / "out.jsonl").read_text())["output"] == 3
 
 
 def test_an_input_without_rows_gives_an_output_without_rows(tmp_path: Path) -> None:
