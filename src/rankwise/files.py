@@ -17,6 +17,7 @@ def whole_file(path: Path, *, is_private: bool = False, is_synced: bool = False)
 
     `is_private`: only the owner may read it. `is_synced`: it is on the disk before it takes its name.
     """
+    check_not_special(path)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")  # mode 0600
     try:
         with os.fdopen(handle, "wb") as file:
@@ -34,6 +35,18 @@ def whole_file(path: Path, *, is_private: bool = False, is_synced: bool = False)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def check_not_special(path: Path) -> None:
+    if is_special(path):
+        raise OSError(errno.EINVAL, "it is a pipe or a device, which no file must take the place of", str(path))
+
+
+def is_special(path: Path) -> bool:
+    """Whether no file must be renamed to this: a pipe, a device, a link like `/dev/stdout`. Root may, and `/dev/null` would be gone."""
+    is_device = path.exists() and not (path.is_file() or path.is_dir())
+    folder = path.parent.resolve()
+    return is_device or (os.path.lexists(path) and (folder == Path("/dev") or Path("/proc") in folder.parents))
 
 
 def write_whole(path: Path, content: str | bytes, *, is_private: bool = False) -> None:

@@ -16,12 +16,19 @@ import torch
 
 import rankwise
 from rankwise.cli.main import main
-from rankwise.errors import UnreadableInput
+from rankwise.errors import UnreadableInput, UsageError
 from rankwise.offline.workspace import PredictError
 from tests.offline.inputs import KINDS, WIDTH, rows, write
 
 COUNT, BAD = 50, 7
 LETTERS = "abcdef"
+
+
+def always_fails() -> Callable[[Any], Any]:
+    def run(x: Any) -> Any:
+        raise ValueError("no")
+
+    return run
 
 
 def lines_with(change: Callable[[list[Any]], list[Any]]) -> list[list[Any]]:
@@ -172,6 +179,18 @@ def test_what_may_never_end_is_not_read(tmp_path: Path, name: str) -> None:
 
     with pytest.raises(UnreadableInput, match="pipe or a device"):
         rankwise.predict("tests.offline.nets:build", place, tmp_path / "out.npy", workers=0)
+
+
+@pytest.mark.parametrize("what", ["output", "errors"])
+def test_no_pipe_is_replaced_by_a_file(tmp_path: Path, what: str) -> None:
+    pipe = tmp_path / "pipe.npy"
+    os.mkfifo(pipe)
+    np.save(tmp_path / "x.npy", rows(3))
+    written = {"output": tmp_path / "out.npy", "errors": tmp_path / "errors", what: pipe}
+    with pytest.raises(UsageError, match="is not a file"):
+        rankwise.predict(always_fails, tmp_path / "x.npy", workers=0, overwrite=True, max_errors=9, **written)
+
+    assert pipe.is_fifo()
 
 
 @pytest.mark.timeout(120)
