@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import tempfile
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ def whole_file(path: Path, *, is_private: bool = False, is_synced: bool = False)
 
     `is_private`: only the owner may read it. `is_synced`: it is on the disk before it takes its name.
     """
+    check_not_special(path)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")  # mode 0600
     try:
         with os.fdopen(handle, "wb") as file:
@@ -35,6 +37,18 @@ def whole_file(path: Path, *, is_private: bool = False, is_synced: bool = False)
         raise
 
 
+def check_not_special(path: Path) -> None:
+    if is_special(path):
+        raise OSError(errno.EINVAL, "it is a pipe or a device, which no file must take the place of", str(path))
+
+
+def is_special(path: Path) -> bool:
+    """Whether no file must be renamed to this: a pipe, a device, a link like `/dev/stdout`. Root may, and `/dev/null` would be gone."""
+    is_device = path.exists() and not (path.is_file() or path.is_dir())
+    folder = path.parent.resolve()
+    return is_device or (os.path.lexists(path) and (folder == Path("/dev") or Path("/proc") in folder.parents))
+
+
 def write_whole(path: Path, content: str | bytes, *, is_private: bool = False) -> None:
     with whole_file(path, is_private=is_private) as file:
         file.write(content.encode() if isinstance(content, str) else content)
@@ -48,6 +62,16 @@ def sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def what_stops(error: OSError) -> tuple[str, str]:
+    """What is in the way of writing a file, and what helps."""
+    what = error.strerror or str(error)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "the disk is full" if error.errno == errno.ENOSPC else what, "make room there"
+    if error.errno == errno.EFBIG:
+        return "a limit on the size of files is reached", "ulimit -f shows the limit and sets it"
+    return what, "see what is at that path, and who may write there (ls -ld)"
 
 
 def stamp_of(path: str | Path) -> tuple[int, int]:

@@ -16,11 +16,19 @@ import torch
 
 import rankwise
 from rankwise.cli.main import main
+from rankwise.errors import UnreadableInput, UsageError
 from rankwise.offline.workspace import PredictError
 from tests.offline.inputs import KINDS, WIDTH, rows, write
 
 COUNT, BAD = 50, 7
 LETTERS = "abcdef"
+
+
+def always_fails() -> Callable[[Any], Any]:
+    def run(x: Any) -> Any:
+        raise ValueError("no")
+
+    return run
 
 
 def lines_with(change: Callable[[list[Any]], list[Any]]) -> list[list[Any]]:
@@ -161,6 +169,42 @@ def test_a_model_that_takes_none_of_the_rows_is_told_at_the_end(tmp_path: Path, 
     told = capsys.readouterr()
     assert "9 rows failed" in told.out
     assert told.err.startswith("RW833  none of the 9 rows worked") and "shapes cannot be multiplied" in told.err and "--columns" in told.err
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", ["pipe.jsonl", "zeros.csv", "zeros.npy"])
+def test_what_may_never_end_is_not_read(tmp_path: Path, name: str) -> None:
+    place = tmp_path / name
+    os.mkfifo(place) if name.startswith("pipe") else place.symlink_to("/dev/zero")
+
+    with pytest.raises(UnreadableInput, match="pipe or a device"):
+        rankwise.predict("tests.offline.nets:build", place, tmp_path / "out.npy", workers=0)
+
+
+@pytest.mark.parametrize("what", ["output", "errors"])
+def test_no_pipe_is_replaced_by_a_file(tmp_path: Path, what: str) -> None:
+    pipe = tmp_path / "pipe.npy"
+    os.mkfifo(pipe)
+    np.save(tmp_path / "x.npy", rows(3))
+    written = {"output": tmp_path / "out.npy", "errors": tmp_path / "errors", what: pipe}
+    with pytest.raises(UsageError, match="is not a file"):
+        rankwise.predict(always_fails, tmp_path / "x.npy", workers=0, overwrite=True, max_errors=9, **written)
+
+    assert pipe.is_fifo()
+
+
+@pytest.mark.timeout(120)
+def test_pipes_and_devices_in_a_folder_cost_themselves(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a.txt").write_bytes(b"abc")
+    os.mkfifo(folder / "b.txt")
+    (folder / "c.txt").symlink_to("/dev/zero")
+    (folder / "d.txt").symlink_to("nowhere")
+    done = rankwise.predict(lambda: lambda files: [len(file) for file in files], folder, tmp_path / "out.jsonl", workers=0)
+
+    assert (done.rows, done.failed) == (4, 3)
+    assert json.loads((tmp_path / "out.jsonl").read_text())["output"] == 3
 
 
 def test_an_input_without_rows_gives_an_output_without_rows(tmp_path: Path) -> None:

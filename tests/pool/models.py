@@ -594,5 +594,26 @@ def sets_default_dtype(when: str) -> Any:
     return run
 
 
+def sets_modes(when: str) -> Any:
+    """Autocast and determinism, for the whole process."""
+
+    def set_both() -> None:
+        torch.set_autocast_enabled("cpu", True)
+        torch.use_deterministic_algorithms(True, warn_only=True)
+
+    def run(x: torch.Tensor) -> tuple[str, bool]:
+        if when == "forward":
+            set_both()
+        return tells_modes()(x)
+
+    if when == "build":
+        set_both()
+    return run
+
+
+def tells_modes() -> Any:
+    return lambda x: (str((x.reshape(1, -1) @ x.reshape(-1, 1)).dtype), torch.are_deterministic_algorithms_enabled())
+
+
 def makes_ones() -> Any:
     return lambda x: torch.ones(len(x), 1)

@@ -75,6 +75,20 @@ def test_two_processes_with_one_rank_are_both_named(cast: Stage) -> None:
     assert len({culprit["pid"] for culprit in finding["culprits"]}) == 2
 
 
+@pytest.mark.parametrize("ranks", [(0, 0), (0, 0, 1), (0, 0, 0, 1)])
+def test_two_processes_that_are_rank_0_are_named_where_the_launcher_keeps_the_store(cast: Stage, ranks: tuple[int, ...]) -> None:
+    port = free_port()
+    keeper = cast.play("keep_store", {}, port=port)
+    cast.until(keeper, "open")
+    envs = [rank_env(rank, len(ranks), port) | {"TORCHELASTIC_USE_AGENT_STORE": "True"} for rank in ranks]
+    parts = cast.end([cast.play("sum", env, timeout_s=20.0) for env in envs])
+    cast.kill(keeper, signal.SIGKILL)
+    cast.end([keeper])
+
+    finding = same_finding(parts)
+    assert (finding["code"], [culprit["rank"] for culprit in finding["culprits"]]) == ("RW102", [0] * ranks.count(0))
+
+
 @pytest.mark.parametrize("sizes", [(3, 3, 4), (4, 3, 3)])
 def test_a_different_world_size_is_told_at_once(cast: Stage, sizes: tuple[int, ...]) -> None:
     port, began = free_port(), time.monotonic()

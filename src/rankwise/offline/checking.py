@@ -10,6 +10,7 @@ from pathlib import Path, PurePath, PurePosixPath
 from typing import Any
 
 from rankwise.errors import UsageError
+from rankwise.files import is_special
 from rankwise.offline.addresses import Address, Place, is_address, path_or_address
 from rankwise.offline.format import format_to_write
 from rankwise.offline.workspace import names_in, read_marker
@@ -69,6 +70,10 @@ def check_output(target: Place, keep: Sequence[str], options: Options) -> None:
         raise UsageError(f"there is no folder {target.parent}", next=(f"mkdir -p {target.parent}",))
     if options.errors and not Path(options.errors).parent.is_dir():
         raise UsageError(f"there is no folder {Path(options.errors).parent} for the list of failed rows", next=("make it first",))
+    for place in (target, Path(options.errors) if options.errors else None):
+        if isinstance(place, Path) and is_special(place):
+            why = "what is written appears under its name when it is complete, and would take the place of the pipe or device"
+            raise UsageError(f"{place} is not a file", why=why, next=("give the path of a file",))
     if keep and not kind.keeps_columns:
         raise UsageError(
             f"{target.suffix} holds {kind.without_columns}, so {keep[0]!r} cannot be kept in {target}",

@@ -19,6 +19,7 @@ from rankwise.offline.executing import Executor, FirstRowsFail, Recipe, of_model
 from rankwise.offline.format import Source
 from rankwise.offline.identity import first_rows_digest, identity_of, is_certain, was_rewritten
 from rankwise.offline.journal import Gone
+from rankwise.offline.later_rows import LaterRows
 from rankwise.offline.lazy import check_arrow
 from rankwise.offline.output import check_fits, write_errors, write_output
 from rankwise.offline.parts import Part
@@ -229,8 +230,10 @@ class _Job:
         part = Part()
         patience, has_worked = executor.patience, False
         first_errors: list[dict[str, Any]] = []
+        later = LaterRows(executor, 1 if isinstance(self._options.batch, int) else batch, self._source.is_one_shot)
         flushed, done, failed = time.monotonic(), self._space.done_rows, self._space.failed_rows
-        for results in executor.run(self._noted(batches_of(self._source, batch, done, self._space.position))):
+        for results in executor.run(later.note(self._noted(batches_of(self._source, batch, done, self._space.position)))):
+            later.look_at(results)
             part.add(results)
             if not has_worked and len(results.rows):
                 has_worked = True

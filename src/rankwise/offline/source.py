@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from rankwise.errors import UnreadableInput, UsageError
@@ -25,6 +26,8 @@ def open_source(given: Any, selection: Selection) -> Source:
         raise _unreadable(path, error) from error
     if not is_there:
         raise UnreadableInput(f"there is no input {path}", next=("check the path",))
+    if isinstance(path, Path) and not (path.is_file() or path.is_dir()):  # reading it might never end, and nobody can read it twice
+        raise UnreadableInput(f"{path} is a pipe or a device", next=("write what comes out of it to a file, and give that",))
     kind = format_to_read(path)
     if (selection.columns or selection.keep) and kind.without_columns:
         raise UsageError(f"{path} is {kind.without_columns} and has no columns", next=("leave out --columns and --keep",))

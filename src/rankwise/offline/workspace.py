@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import shutil
@@ -14,7 +13,7 @@ from typing import Any
 
 from rankwise.causes import load_cause
 from rankwise.errors import RankwiseError
-from rankwise.files import write_whole
+from rankwise.files import what_stops, write_whole
 from rankwise.offline.journal import Gone, InUse, Journal, read_records
 from rankwise.offline.parts import Part, Results, is_whole, read_part, write_part
 
@@ -213,10 +212,8 @@ def writing(output: Path, why: str = "") -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        what = "the disk is full" if is_full else error.strerror or str(error)
-        step = "make room and give the same command again" if is_full else "see who may write there, and give the same command again"
-        raise not_written(output, what, why, (step,)) from error
+        what, step = what_stops(error)
+        raise not_written(output, what, why, (f"{step}, and give the same command again",)) from error
 
 
 def not_written(output: Any, what: str, why: str, steps: tuple[str, ...]) -> PredictError:

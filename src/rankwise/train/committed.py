@@ -29,6 +29,7 @@ from typing import Any, BinaryIO
 import torch
 
 from rankwise.causes import load_cause
+from rankwise.files import what_stops
 from rankwise.findings import Finding
 from rankwise.train import group
 
@@ -250,7 +251,8 @@ def not_written(folder: Path, step: int, error: OSError) -> Finding:
     except OSError:
         free = ""
     last = f"the last good one is of step {there[0].step}" if there else "there is no earlier one"
-    return _unwritten(step, f"could not be written: {error.strerror or error}{free}; {last}", why=f"{folder}: {error}")
+    what, way_out = what_stops(error)
+    return _unwritten(step, f"could not be written: {what}{free}; {last}", why=f"{folder}: {error}", next=(way_out,))
 
 
 def _unwritten(step: int, how: str, **details: Any) -> Finding:

@@ -94,6 +94,8 @@ class Registration:
             if info.id != self._info.id and info.job == self._info.job:
                 self._waiting[info.id] = info
                 self._reply(info, {"attempt": self.name})
+                if info.rank == 0:  # it waits for confirmations itself, and would not send one
+                    self._write_event({"here": self._info.id, "attempt": info.id})
         elif event.get("attempt") == self.name and event.get("here") in self._waiting:
             self._present[event["here"]] = self._waiting.pop(event["here"])
         elif (gone := self._present.get(event.get("gone", "")) or self._waiting.get(event.get("gone", ""))) is not None:
@@ -101,7 +103,7 @@ class Registration:
         self.num_present = sum(not info.is_gone for info in self._present.values())
 
     def _judged(self, timeout_s: float) -> dict[str, Any]:
-        infos = sorted(self._present.values(), key=lambda info: info.rank)
+        infos = sorted(self._present.values(), key=lambda info: (info.rank, info.id))
         finding = find_contradiction(infos)
         if finding is None and len(infos) < self._info.world_size:
             finding = find_missing(infos, self._info.world_size, timeout_s, str(self._place))

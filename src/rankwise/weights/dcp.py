@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from rankwise.weights.opcodes import Call, Global, Stream, read_pickle
 from rankwise.weights.records import EXTRA_STATE, ITEM_SIZES, Chunk, Content, Damaged, Extent, TensorRecord, Unbuilt, as_damage, check_cover
 from rankwise.weights.torch_file import read_embedded_value
 from rankwise.weights.zipped import MAX_SMALL_ENTRY
+
+log = logging.getLogger("rankwise.weights")
 
 METADATA = ".metadata"
 FORMAT = "torch.distributed.checkpoint"  # and the module that all its classes are of
@@ -44,6 +47,7 @@ def read_dcp(folder: Path) -> Content:
             _plant(tree, paths.get(name) or (name,), value)
 
     files = dict.fromkeys(extent.path for extent in stored.values())
+    _check_one_save(folder, list(stored.values()))
     return Content(FORMAT, tree, (folder / METADATA, *files))
 
 
@@ -62,6 +66,26 @@ def _stored(folder: Path, storage_data: dict[Any, Any]) -> dict[tuple[str, tuple
         where = index.state.get("offset")
         found[index.state["fqn"], None if where is None else _size(where)] = Extent(path, offset, length)
     return found
+
+
+_COPIED_PER_S = 5 << 20  # a copy is at least so fast, in bytes
+_SAVED_APART_S = 60.0
+
+
+def _check_one_save(folder: Path, extents: list[Extent]) -> None:
+    """torch writes `.metadata` last. A save that ended half-way over an older one leaves that one's `.metadata` and files of both."""
+    ends: dict[Path, int] = {}
+    for extent in extents:
+        ends[extent.path] = max(ends.get(extent.path, 0), extent.offset + extent.nbytes)
+    facts = {path: path.stat() for path in ends}
+    if longer := [path.name for path, end in ends.items() if facts[path].st_size > end]:
+        raise Damaged(f"{longer[0]} is longer than {METADATA} says: it is of another save")
+    saved = (folder / METADATA).stat().st_mtime
+    later = saved + _SAVED_APART_S + sum(fact.st_size for fact in facts.values()) / _COPIED_PER_S  # a slow copy that kept no times
+    newer = [path.name for path, fact in facts.items() if fact.st_mtime > later]
+    if newer and any(fact.st_mtime <= saved for fact in facts.values()):
+        text = "%s: %d of %d files are much newer than %s, which torch writes last, and others are older; was a save over an older one"
+        log.warning(text + " cut off? Then the weights are of both", folder, len(newer), len(facts), METADATA)
 
 
 def _record(name: str, entry: dict[str, Any], stored: dict[tuple[str, tuple[int, ...] | None], Extent]) -> TensorRecord:

@@ -17,7 +17,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from rankwise.errors import UsageError
-from rankwise.files import sync_folder
+from rankwise.files import check_not_special, sync_folder
 from rankwise.weights.building import build_model, example_inputs
 from rankwise.weights.loading import load_weights
 from rankwise.weights.records import CheckpointError
@@ -76,6 +76,7 @@ _IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 def _begun(output: Path, model: torch.nn.Module) -> str:
     """A new file beside the output, on a disk that has room for it: torch ends the whole process where it finds none while it writes."""
     try:
+        check_not_special(output)
         handle, temporary = tempfile.mkstemp(dir=output.parent, prefix=f".{output.stem}.", suffix=".pt2")
     except OSError as error:
         raise not_written(output, error) from error

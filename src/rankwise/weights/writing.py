@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from rankwise.files import whole_file
+from rankwise.files import what_stops, whole_file
 from rankwise.weights.records import ITEM_SIZES, CheckpointError
 from rankwise.weights.safetensors_file import CRC_KEY, NAMES, header_of
 from rankwise.weights.sharing import bytes_of
@@ -47,4 +47,5 @@ def write_safetensors(
 
 
 def not_written(path: Path, error: OSError) -> CheckpointError:
-    return CheckpointError("RW741", f"{path} could not be written", why=error.strerror or str(error))
+    what, way_out = what_stops(error)
+    return CheckpointError("RW741", f"{path} could not be written", why=what, next=(way_out,))

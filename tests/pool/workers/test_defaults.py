@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 import rankwise  # noqa: E402
 from rankwise.pool import Model, Pool  # noqa: E402
 from rankwise.pool.workers.defaults import WithOwnDefaults  # noqa: E402
+from tests.pool.models import tells_modes  # noqa: E402
 
 HERE = "tests.pool.models"
 
@@ -27,6 +28,18 @@ def test_the_default_dtype_of_one_model_is_not_that_of_others(workers: int, when
     wide, plain = torch.float64, torch.float32
     assert seen == [wide, wide, plain, wide, plain]
     assert torch.get_default_dtype() is plain
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("when", ["build", "forward"])
+def test_autocast_and_determinism_of_one_model_are_not_those_of_others(workers: int, when: str) -> None:
+    models = {"coarse": Model(f"{HERE}:sets_modes", args=(when,)), "plain": Model(f"{HERE}:tells_modes")}
+    with Pool(models, workers=workers) as pool:
+        seen = [pool.submit(name, torch.ones(2)).result(60) for name in ("coarse", "coarse", "plain", "coarse", "plain")]
+
+    coarse, plain = ("torch.bfloat16", True), ("torch.float32", False)
+    assert seen == [coarse, coarse, plain, coarse, plain]
+    assert tells_modes()(torch.ones(2)) == plain
 
 
 def test_predict_in_this_process_leaves_the_callers_defaults(tmp_path: Path) -> None:

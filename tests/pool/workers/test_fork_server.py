@@ -9,7 +9,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,8 @@ import pytest
 from rankwise.cli.top import _text
 from rankwise.pool import DeadlineExceeded, Model, Pool
 from rankwise.pool.errors import PoolError
-from rankwise.pool.workers.fork_server import pause_s
+from rankwise.pool.schedule.state import Seat
+from rankwise.pool.workers.fork_server import ForkServer, pause_s
 from rankwise.pool.workers.supervisor import Lifecycle
 from tests.families import mostly_live
 from tests.pool.models import EXIT
@@ -245,3 +248,40 @@ def test_a_pool_that_cannot_make_a_single_worker_says_so_and_leaves_nothing(monk
 
     assert raised.value.finding.code == "RW809"
     assert {child.pid for child in psutil.Process().children()} <= before
+
+
+def test_a_worker_that_can_never_be_made_beside_others_is_tried_less_and_less_often() -> None:
+    good, bad = Seat("cpu", 1), Seat("cpu", 1, (1,))
+    tries: list[float] = []
+    now = 0.0
+
+    def start(seat: Seat) -> None:
+        if seat is bad:
+            tries.append(now)
+            raise OSError(errno.EMFILE, "Too many open files")
+
+    state: Any = SimpleNamespace(scheduler=None, settings=SimpleNamespace(plan=SimpleNamespace(seats=[good, bad])), is_closed=False)
+    starter = Lifecycle(state, listener=None, events=None)  # type: ignore[arg-type]
+    starter.fork_server, starter._start_worker = object(), start  # type: ignore[assignment, method-assign]
+    for second in range(150):
+        now = float(second)
+        starter.go_on(now)
+
+    assert tries == [0.0, 5.0, 15.0, 45.0, 75.0, 105.0, 135.0]
+
+
+def test_a_seat_on_which_no_worker_gets_ready_does_not_end_a_pool_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    ask, asked = ForkServer.ask_for, []
+
+    def ask_for(self: ForkServer, handle: Any, *rest: Any) -> None:
+        asked.append(handle.number)
+        if handle.number > 1:
+            handle.seat = replace(handle.seat, cpus=(4095,))  # a core that is not there
+        ask(self, handle, *rest)
+
+    monkeypatch.setattr(ForkServer, "ask_for", ask_for)
+    with Pool({"echo": Model("tests.pool.models:echo", replicas=1)}, workers=2) as pool:
+        pool.submit("echo", np.ones(2)).result(120)
+        wait_for(lambda: len(asked) > 5, 120)
+
+        assert pool.submit("echo", np.ones(2)).result(120).tolist() == [1.0, 1.0]

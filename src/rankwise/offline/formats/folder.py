@@ -38,6 +38,8 @@ class FolderSource(Source):
             names = self._names[start : start + size]
             paths = [self._path.below(name) if isinstance(self._path, Address) else str(self._path / name) for name in names]
             broken = {i: "its name is not UTF-8" for i, name in enumerate(names) if not is_utf8(name)}
+            if not isinstance(self._path, Address):  # a pipe is waited for until somebody writes, and a device need not end
+                broken |= {i: "it is a pipe, a device or a link to nothing" for i, path in enumerate(paths) if not os.path.isfile(path)}
             yield Batch(start, {FILE_COLUMN: paths}, len(names), broken, {"file": names})
 
 

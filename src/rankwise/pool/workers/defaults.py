@@ -1,4 +1,4 @@
-"""torch's default dtype and device, which models may set and all of a process share: each model keeps its own."""
+"""torch's default dtype and device, autocast and determinism, which models may set and all of a process share: each keeps its own."""
 
 from __future__ import annotations
 
@@ -16,21 +16,48 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Defaults:
-    """What torch makes tensors of where nobody says. Models may set it, in `build` or in `forward`, and all of a process share it."""
+    """What torch computes with where nobody says. Models may set it, in `build` or in `forward`, and all of a process share it."""
 
     dtype: torch.dtype
     device: torch.device | None
+    modes: Modes
 
     @classmethod
     def now(cls) -> Defaults:
         context = _device_context()
-        return cls(torch.get_default_dtype(), context.device if context is not None else None)
+        return cls(torch.get_default_dtype(), context.device if context is not None else None, Modes.now())
 
     def restore(self) -> None:
-        if torch.get_default_dtype() is not self.dtype:
+        now = Defaults.now()
+        if now.dtype is not self.dtype:
             torch.set_default_dtype(self.dtype)
-        if Defaults.now().device != self.device:
+        if now.device != self.device:
             torch.set_default_device(self.device)
+        if now.modes != self.modes:
+            self.modes.restore()
+
+
+@dataclass(frozen=True)
+class Modes:
+    """How torch computes."""
+
+    autocast: tuple[tuple[str, bool, torch.dtype], ...]  # device type, whether it is on, to what
+    is_deterministic: bool
+    only_warns: bool
+
+    @classmethod
+    def now(cls) -> Modes:
+        autocast = tuple((kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda"))
+        return cls(autocast, torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled())
+
+    def restore(self) -> None:
+        for kind, is_on, dtype in self.autocast:
+            torch.set_autocast_enabled(kind, is_on)
+            torch.set_autocast_dtype(kind, dtype)
+        torch.use_deterministic_algorithms(self.is_deterministic, warn_only=self.only_warns)
+
+
+_AS_STARTED = Modes.now()
 
 
 _DEVICE: Any = (
@@ -80,16 +107,22 @@ class WithOwnDefaults:
         finally:
             self._end(*others)
 
-    def _begin(self) -> tuple[torch.dtype, Any]:
-        others = torch.get_default_dtype(), _device_context()
+    def _begin(self) -> tuple[torch.dtype, Any, tuple[bool, bool], Modes]:
+        """What others have. Nearly always no mode is on, and only that is asked: all of them would take some microseconds of each task."""
+        on = _modes_on()
+        others = torch.get_default_dtype(), _device_context(), on, Modes.now() if any(on) else _AS_STARTED
         if self.own is not None:
             self.own.restore()
         return others
 
-    def _end(self, dtype: torch.dtype, context: Any) -> None:
-        if self.own is not None or torch.get_default_dtype() is not dtype or _device_context() is not context:
+    def _end(self, dtype: torch.dtype, context: Any, on: tuple[bool, bool], modes: Modes) -> None:
+        if self.own is not None or torch.get_default_dtype() is not dtype or _device_context() is not context or _modes_on() != on:
             self.own = Defaults.now()
-            Defaults(dtype, context.device if context is not None else None).restore()
+            Defaults(dtype, context.device if context is not None else None, modes).restore()
+
+
+def _modes_on() -> tuple[bool, bool]:
+    return torch._C._is_any_autocast_enabled(), torch._C._get_deterministic_algorithms()
 
 
 _HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")

@@ -21,7 +21,8 @@ from typing import Any
 from rankwise.pool.schedule.state import THREAD_VARIABLES
 from rankwise.pool.transport.connection import Receiver, WorkerHandle, pair, send
 
-PAUSES_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+_PAUSES_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+UNMADE_FROM = 6  # the first pause for a worker that could not be made is of 5 s: files and memory do not come back sooner
 # torch brings mimalloc on some machines, and there is no other way to tell it how long to keep memory (milliseconds, as `KEPT_S` in
 # loading.py); read when torch is loaded.
 ENVIRONMENT = {"MIMALLOC_PURGE_DELAY": "1000", "MIMALLOC_ARENA_PURGE_MULT": "1"}
@@ -29,7 +30,7 @@ ENVIRONMENT = {"MIMALLOC_PURGE_DELAY": "1000", "MIMALLOC_ARENA_PURGE_MULT": "1"}
 
 def pause_s(failures: int) -> float:
     """How long to wait before the next attempt, after so many failures in a row."""
-    return PAUSES_S[min(failures, len(PAUSES_S)) - 1] if failures else 0.0
+    return _PAUSES_S[min(failures, len(_PAUSES_S)) - 1] if failures else 0.0
 
 
 class ForkServer:

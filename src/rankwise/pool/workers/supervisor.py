@@ -19,7 +19,7 @@ from rankwise.pool.schedule.state import ModelState, Order, Seat, WorkerState, d
 from rankwise.pool.schedule.tasks import Chunk, Task
 from rankwise.pool.transport.connection import WorkerHandle, stack_of, wait_at_most
 from rankwise.pool.transport.listener import Events, Listener
-from rankwise.pool.workers.fork_server import PAUSES_S, ForkServer, pause_s
+from rankwise.pool.workers.fork_server import UNMADE_FROM, ForkServer, pause_s
 
 log = logging.getLogger("rankwise.pool")
 _MAX_EARLY_DEATHS = 3
@@ -44,6 +44,7 @@ class Lifecycle:
         self.workers: dict[int, WorkerState] = {}
         self._vacant: list[tuple[float, Seat]] = [(0.0, seat) for seat in state.settings.plan.seats]  # and until when each stays so
         self._has_made_one = False
+        self._unmade = 0  # rounds in a row in which a worker could not be made
         self.fork_server: ForkServer | None = None
         self._failures = 0  # of the fork server, in a row
         self._start_at = 0.0
@@ -57,6 +58,7 @@ class Lifecycle:
         self._forgive_failures(now)
         due = [seat for moment, seat in self._vacant if moment <= now]
         self._vacant = [(moment, seat) for moment, seat in self._vacant if moment > now]
+        unmade = False
         for seat in due:
             try:
                 self._start_worker(seat)
@@ -65,8 +67,12 @@ class Lifecycle:
                 if not self._has_made_one and seat is due[-1]:  # the first attempt: whoever makes the pool gets the error
                     steps = ("ulimit -n says how many files a process may open, ulimit -v how much memory it may take", "or fewer workers")
                     raise no_worker(f"not one of {len(due)} could be made: {error}", steps) from error
-                log.warning("a worker could not be made (%s); it is tried again", error)
-                self._vacant.append((now + PAUSES_S[-3], seat))
+                pause = pause_s(UNMADE_FROM + self._unmade)
+                log.warning("a worker could not be made (%s); it is tried again in %g s", error, pause)
+                self._vacant.append((now + pause, seat))
+                unmade = True
+        if due:
+            self._unmade = self._unmade + 1 if unmade else 0
 
     def _has_fork_server(self, now: float) -> bool:
         if now < self._start_at:
@@ -174,10 +180,11 @@ class Lifecycle:
         self._events.tick(time.monotonic())
 
     def _replace(self, seat: Seat, death: Death, is_early: bool) -> None:
-        """Start another worker: at once, or after a pause where this one did not even get ready. Give up after three early exits."""
+        """Start another worker: at once, or after a pause where this one did not even get ready. Give up after three early exits, unless
+        another worker does its work: then it is this one's seat that nothing can be started on, and not the pool."""
         self._early_deaths = self._early_deaths + 1 if is_early else 0
         self._left_early = self._left_early + 1 if is_early and death.exit_code is not None and death.exit_code >= 0 else 0
-        if self._left_early >= _MAX_EARLY_DEATHS:
+        if self._left_early >= _MAX_EARLY_DEATHS and not any(worker.is_ready for worker in self.workers.values()):
             self._state.break_all(f"three workers in a row died before they were ready; the last one {death.text}")
             return
         now = time.monotonic()
