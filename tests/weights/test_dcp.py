@@ -11,7 +11,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch import nn
 
-from rankwise.weights import load_weights
+from rankwise.weights.loading import load_weights
 from rankwise.weights.records import CheckpointError
 
 
