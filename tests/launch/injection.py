@@ -50,7 +50,7 @@ import json, os, socket, sys, threading, time
 from _rankwise_probe import hooks, journal, ring
 
 rank = int(os.environ["RANK"])
-journal.write("init", rank=rank, world_size=2, backend="gloo", method="env://", address="127.0.0.1", port="29500", site=0)
+journal.write("init", rank=rank, world_size=2, backend="gloo", method="env://", address="127.0.0.1", port="29500", timeout_s=None, site=0)
 journal.write("inited", error="")
 record = ring.open_ring(hooks.live)
 created = []

@@ -17,6 +17,7 @@ from torch.nn.functional import mse_loss
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from rankwise.train import Loader, Step, group, wrap
+from rankwise.train.plan import epoch_order
 
 
 def small_model(seed: int = 0) -> nn.Module:
@@ -114,7 +115,7 @@ def train_by_hand(
     stepper = optimizer_of(optimizer, model)
     epoch = 0
     while True:
-        order = Loader(data, batch_size=1, shuffle=True, seed=3)._order_of(epoch) if shuffle else torch.arange(length)
+        order = epoch_order(length, 3, epoch) if shuffle else torch.arange(length)
         for window in order.split(global_batch * accumulate):
             x, y = (tensor[window] for tensor in data.tensors)
             with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
