@@ -30,16 +30,18 @@ def audited(number: int, *, reduced_in: str, sampler: str) -> Audit:
 @pytest.mark.parametrize(
     ("reduced_in", "sampler", "told"),
     [
-        ("across", "DistributedSampler", []),  # gradients are averaged over 0 and 2, 1 and 3: 0 and 1 hold parts of one model
-        ("", "DistributedSampler", []),  # by a way that is not seen; which part a rank reads was said on purpose
-        ("", "RandomSampler", [("info", False)]),
-        ("all", "DistributedSampler", [("warning", True)]),
+        ("across", "DistributedSampler", None),  # gradients are averaged over 0 and 2, 1 and 3: 0 and 1 hold parts of one model
+        ("", "DistributedSampler", None),  # by a way that is not seen; which part a rank reads was said on purpose
+        ("", "RandomSampler", ("info", False)),
+        ("all", "DistributedSampler", ("warning", True)),
     ],
 )
-def test_ranks_that_share_their_data(reduced_in: str, sampler: str, told: list[tuple[str, bool]]) -> None:
+def test_ranks_that_share_their_data(reduced_in: str, sampler: str, told: tuple[str, bool] | None) -> None:
     ranks = []
     for r in range(4):
         group = {"across": str(3 + r % 2), "all": "0", "": ""}[reduced_in]
         ranks.append(replace(rank(r, []), groups=MESH, audit=audited(r, reduced_in=group, sampler=sampler)))
 
-    assert [(found.severity, found.certain) for found in find(AuditedJob(job(*ranks)))] == told
+    found = find(AuditedJob(job(*ranks)))
+
+    assert (None if found is None else (found.severity, found.certain)) == told

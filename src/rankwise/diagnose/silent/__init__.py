@@ -20,7 +20,6 @@ from rankwise.diagnose.silent import (
     skipped_step,
     slow,
     statistics,
-    workers,
     wrong_tool,
 )
 from rankwise.diagnose.silent.audited_job import AuditedJob
@@ -29,8 +28,11 @@ from rankwise.findings import Finding
 
 # In the order in which one explains the other: what comes first is told first where several are of the same severity.
 _KINDS = (
-    workers, same_samples, repeated_order, augmentation, order, held_elsewhere, not_finite, scaling, accumulation, skipped_step,
-    diverged, statistics, files, reporting, shards, wrong_tool, slow, links,
+    same_samples.find_repeating_workers, same_samples.find, repeated_order.find, augmentation.find, order.find, held_elsewhere.find,
+    not_finite.find, scaling.find, accumulation.find_thrown_away, accumulation.find_short_window, accumulation.find_not_divided,
+    accumulation.find_reduced_each_time, skipped_step.find, diverged.find, statistics.find, files.find, reporting.find, shards.find_uneven,
+    shards.find_whole_on_each, shards.find_padded, wrong_tool.find_data_parallel, wrong_tool.find_inference, slow.find_small_buckets,
+    slow.find_wait_for_data, slow.find_own_collectives, links.find,
 )  # fmt: skip
 _WEIGHT = {"error": 0, "warning": 1, "info": 2}
 
@@ -40,7 +42,7 @@ def find_silent(job: JobEvidence) -> list[Finding]:
     if not any(evidence.audit.sites for evidence in job.ranks.values()):
         return []
     audited = AuditedJob(job)
-    found = [finding for kind in _KINDS for finding in kind.find(audited)]
+    found = [finding for find in _KINDS if (finding := find(audited)) is not None]
     codes = {finding.code for finding in found}
     found = [finding for finding in found if not codes & set(load_cause(finding.code).echo_of)]
     return sorted(found, key=lambda finding: _WEIGHT[finding.severity])

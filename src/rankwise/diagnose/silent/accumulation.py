@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rankwise.diagnose.silent.audited_job import BACKWARDS, AuditedJob, num_backwards
@@ -34,16 +33,8 @@ class Habit:
         return num_backwards(kept[: kept.rfind("z") + 1]) if "z" in kept and "|" not in kept else 0
 
 
-def find(audited: AuditedJob) -> Iterator[Finding]:
-    habits = [habit for rank in audited.audits if (habit := _habit(audited, rank)) is not None]
-    if wasteful := [habit for habit in habits if habit.wasted]:
-        yield _thrown_away(audited, wasteful)
-    yield from _short(audited, habits)
-    useful = [habit for habit in habits if not habit.wasted]
-    if undivided := [habit for habit in useful if _is_undivided(habit)]:
-        yield _not_divided(audited, undivided)
-    if reducing := [habit for habit in useful if {c for c in habit.usual.pattern if c in BACKWARDS} == {"s"}]:
-        yield _reduced_each_time(audited, reducing)
+def _habits(audited: AuditedJob) -> list[Habit]:
+    return [habit for rank in audited.audits if (habit := _habit(audited, rank)) is not None]
 
 
 def _habit(audited: AuditedJob, rank: int) -> Habit | None:
@@ -64,7 +55,10 @@ def _habit(audited: AuditedJob, rank: int) -> Habit | None:
     return None
 
 
-def _thrown_away(audited: AuditedJob, found: list[Habit]) -> Finding:
+def find_thrown_away(audited: AuditedJob) -> Finding | None:
+    found = [habit for habit in _habits(audited) if habit.wasted]
+    if not found:
+        return None
     one = found[0]
     by_hand = "m" in one.usual.pattern
     return audited.finding(
@@ -81,11 +75,14 @@ def _thrown_away(audited: AuditedJob, found: list[Habit]) -> Finding:
 def _is_undivided(habit: Habit) -> bool:
     usual = habit.usual
     is_other = usual.divisor is None or (usual.divisor > 1 and abs(usual.divisor - habit.length) > 0.01 * habit.length)
-    return usual.is_mean and is_other and not set("mg") & set(usual.pattern)
+    return usual.is_mean and is_other and not set("mg") & set(usual.pattern) and not habit.wasted
 
 
-def _not_divided(audited: AuditedJob, found: list[Habit]) -> Finding:
+def find_not_divided(audited: AuditedJob) -> Finding | None:
     """Only the user can know whether the learning rate was chosen for the sum: a note."""
+    found = [habit for habit in _habits(audited) if _is_undivided(habit)]
+    if not found:
+        return None
     one = found[0]
     by = "not divided at all" if one.usual.divisor is None else f"divided by {one.usual.divisor:g}"
     return audited.suspected(
@@ -98,16 +95,16 @@ def _not_divided(audited: AuditedJob, found: list[Habit]) -> Finding:
     )
 
 
-def _short(audited: AuditedJob, habits: list[Habit]) -> Iterator[Finding]:
+def find_short_window(audited: AuditedJob) -> Finding | None:
     """The last window of an epoch, which may be shorter than the others."""
     for look in (_dropped, _carried, _wrongly_scaled):
-        found = [(habit, told) for habit in habits if (told := look(audited, habit)) is not None]
+        found = [(habit, told) for habit in _habits(audited) if (told := look(audited, habit)) is not None]
         if found:
             summary, why = found[0][1]
             is_lost = look is _dropped
             sites = {habit.rank: habit.site(BACKWARDS) for habit, _ in found}
-            yield audited.finding("RW763", summary, sites, why, certain=is_lost, severity="warning" if is_lost else "info")
-            return
+            return audited.finding("RW763", summary, sites, why, certain=is_lost, severity="warning" if is_lost else "info")
+    return None
 
 
 def _dropped(audited: AuditedJob, habit: Habit) -> tuple[str, str] | None:
@@ -148,7 +145,10 @@ def _wrongly_scaled(audited: AuditedJob, habit: Habit) -> tuple[str, str] | None
     return None
 
 
-def _reduced_each_time(audited: AuditedJob, found: list[Habit]) -> Finding:
+def find_reduced_each_time(audited: AuditedJob) -> Finding | None:
+    found = [habit for habit in _habits(audited) if not habit.wasted and set(habit.usual.pattern) & set(BACKWARDS) == {"s"}]
+    if not found:
+        return None
     one = found[0]
     audit = audited.audits[one.rank]
     size = sum(w.bytes for w in audit.wrappers)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 
 from rankwise.diagnose.silent.audited_job import AuditedJob
 from rankwise.evidence.audit import Seeded
@@ -14,7 +13,7 @@ Key = tuple[str, int, int, int]
 _NAMES = {"random": "random", "torch": "torch", "numpy": "numpy.random"}
 
 
-def find(audited: AuditedJob) -> Iterator[Finding]:
+def find(audited: AuditedJob) -> Finding | None:
     for ranks in audited.groups():
         states = {rank: _states(audited, rank) for rank in ranks}
         common = set.intersection(*(set(found) for found in states.values()))
@@ -22,8 +21,8 @@ def find(audited: AuditedJob) -> Iterator[Finding]:
         different = {key[0] for key in common - same}
         alike = [g for g, num in sorted(Counter(key[0] for key in same).items()) if num >= _LEAST and g not in different]
         if alike and _trains_on_different_samples(audited, ranks):
-            yield _finding(audited, ranks, alike, len(same))
-            return
+            return _finding(audited, ranks, alike, len(same))
+    return None
 
 
 def _states(audited: AuditedJob, rank: int) -> dict[Key, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from rankwise.diagnose.silent.audited_job import BACKWARDS, AuditedJob, num_backwards
@@ -56,12 +55,9 @@ class Story:
     last: int = 0
 
 
-def find(audited: AuditedJob) -> Iterator[Finding]:
-    for ranks in audited.groups():
-        for story in _stories(audited, ranks):
-            if (finding := _judge(audited, story)) is not None:
-                yield finding
-                return
+def find(audited: AuditedJob) -> Finding | None:
+    stories = (story for ranks in audited.groups() for story in _stories(audited, ranks))
+    return next((found for story in stories if (found := _judge(audited, story)) is not None), None)
 
 
 def _stories(audited: AuditedJob, ranks: list[int]) -> list[Story]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
 
 from rankwise.diagnose.silent.audited_job import AuditedJob
 from rankwise.evidence.audit import Wrote
@@ -12,15 +11,15 @@ from rankwise.findings import Finding, ranks_text
 _AT_ONCE_NS = 2_000_000_000
 
 
-def find(audited: AuditedJob) -> Iterator[Finding]:
+def find(audited: AuditedJob) -> Finding | None:
     by_path: defaultdict[tuple[str, str], defaultdict[int, list[Wrote]]] = defaultdict(lambda: defaultdict(list))
     for rank, audit in audited.audits.items():
         for one in audit.writes:
             by_path[audited.job.ranks[rank].host, one.path][rank].append(one)
     shared = {path: ranks for (_, path), ranks in by_path.items() if len(ranks) > 1 and _at_once(ranks)}
     saved = [path for path, ranks in shared.items() if any(one.how == "torch.save" for found in ranks.values() for one in found)]
-    for path in [*saved, *shared][:1]:
-        yield _finding(audited, path, shared[path], bool(saved))
+    first = next(iter([*saved, *shared]), None)
+    return _finding(audited, first, shared[first], bool(saved)) if first is not None else None
 
 
 def _at_once(ranks: dict[int, list[Wrote]]) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from rankwise.diagnose.silent.audited_job import AuditedJob
 from rankwise.evidence.audit import OptimizerSeen
 from rankwise.findings import Finding
@@ -11,13 +9,12 @@ from rankwise.findings import Finding
 _LOOKED_AT = 4  # a step by which a model has its final form; the probe tells it of the first few only
 
 
-def find(audited: AuditedJob) -> Iterator[Finding]:
+def find(audited: AuditedJob) -> Finding | None:
     found = {rank: one for rank in audited.audits if (one := _foreign(audited, rank)) is not None}
     if not found:
-        yield from _some_elsewhere(audited)
-        return
+        return _some_elsewhere(audited)
     one = next(iter(found.values()))
-    yield audited.proven(
+    return audited.proven(
         "RW702",
         f"the optimizer updates parameters that the model does not hold: none of its {one.held} is a parameter of the wrapped model",
         {rank: seen.built or seen.site for rank, seen in found.items()},
@@ -27,7 +24,7 @@ def find(audited: AuditedJob) -> Iterator[Finding]:
     )
 
 
-def _some_elsewhere(audited: AuditedJob) -> Iterator[Finding]:
+def _some_elsewhere(audited: AuditedJob) -> Finding | None:
     """A layer was replaced: the optimizer still holds the old one, and nobody holds the new."""
     for rank, audit in audited.audits.items():
         latest = {step.i: step for step in audit.steps if step.n == _LOOKED_AT}
@@ -37,14 +34,14 @@ def _some_elsewhere(audited: AuditedJob) -> Iterator[Finding]:
         stale = next((step for step in latest.values() if step.foreign), None)
         if unheld and stale is not None:
             name = sorted(unheld)[0]
-            yield audited.proven(
+            return audited.proven(
                 "RW702",
                 f"the optimizer does not hold parameter {name} of the model, which gets gradients, and holds {stale.foreign} others that get none",
                 {r: audited.built(r, stale.i) for r in audited.audits},
                 f"seen at step {stale.n} of rank {rank}: the model was changed after the optimizer was built, so {name} is never updated",
                 severity="warning",
             )
-            return
+    return None
 
 
 def _foreign(audited: AuditedJob, rank: int) -> OptimizerSeen | None:

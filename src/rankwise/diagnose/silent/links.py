@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rankwise.diagnose.silent.audited_job import AuditedJob
@@ -29,22 +28,22 @@ class _Link:
         return self.bytes / self.busy_s
 
 
-def find(audited: AuditedJob) -> Iterator[Finding]:
+def find(audited: AuditedJob) -> Finding | None:
     links = sorted(
         (link for link in _links(audited).values() if link.bytes >= _LEAST_BYTES and link.busy_s > 0), key=lambda link: link.rate
     )
     if len(links) < 3:
-        return  # two cannot tell which of them is the odd one
+        return None  # two cannot tell which of them is the odd one
     best = links[-1].rate
     slow = [link for link in links if link.rate * _SLOWER < best and link.busy_s > _SHARE * link.wall_s]
     # A host with a slow way out is also slow to confirm what it gets, so that the links to it look slow as well.
     shared = set.intersection(*({link.sender, link.receiver} for link in slow)) if slow else set()
     if not shared or any(link not in slow and shared == {link.sender, link.receiver} for link in links):
-        return
+        return None
     worst = slow[0]
     what = f"the network of {shared.pop()}" if len(shared) == 1 else f"the link from {worst.sender} to {worst.receiver}"
     gain = worst.busy_s * (1 - worst.rate / best)
-    yield audited.suspected(
+    return audited.suspected(
         "RW515",
         f"{what} is slow: {worst.sender} sends {_per_s(worst.rate)} to {worst.receiver}, elsewhere it is {_per_s(best)}",
         dict.fromkeys(sorted({link.rank for link in slow if link.rate == worst.rate})),

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from rankwise.diagnose.silent.audited_job import BACKWARDS, AuditedJob
 from rankwise.findings import Finding, ranks_text
 
 
-def find(audited: AuditedJob) -> Iterator[Finding]:
+def find(audited: AuditedJob) -> Finding | None:
     bad = {rank: audit.bad_losses[0] for rank, audit in audited.audits.items() if audit.bad_losses}
     if not bad:
-        return
+        return None
     first = min(one.n for one in bad.values())
     if (found := _in_backward(audited, first)) is not None:
-        yield found
-        return
+        return found
     ranks = sorted(rank for rank, one in bad.items() if one.n == first)
     spoiled = _spoiled(audited)
     some = len(ranks) < len(audited.audits)
     what = f"{ranks_text(ranks)} alone" if some else "all ranks"
     inputs = _bad_inputs(audited, ranks)
     after = f"; from step {spoiled[1]} on parameter {spoiled[0]} is not finite on {ranks_text(spoiled[2])}" if spoiled else ""
-    yield audited.proven(
+    return audited.proven(
         "RW766",
         f"the loss became {bad[ranks[0]].value} on {what} at step {first}{after}",
         {rank: bad[rank].site for rank in ranks},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import combinations, groupby
 
 from rankwise.diagnose.silent.audited_job import AuditedJob
@@ -16,12 +16,12 @@ Pair = tuple[str, Reduced, str, Reduced]  # a call of two ranks, with what each 
 _LEAST = 2  # places in the order that have to differ
 
 
-def find(audited: AuditedJob) -> Iterator[Finding]:
+def find(audited: AuditedJob) -> Finding | None:
     series = {rank: _by_kind(audit.reduces) for rank, audit in audited.audits.items()}
     for first, other in combinations(sorted(series), 2):
         if (found := _swapped(series[first], series[other])) is not None:
-            yield _finding(audited, [first, other], found)
-            return
+            return _finding(audited, [first, other], found)
+    return None
 
 
 def _by_kind(reduces: tuple[Reduced, ...]) -> Series:

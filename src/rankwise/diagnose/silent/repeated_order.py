@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
 
 from rankwise.diagnose.silent.audited_job import AuditedJob, DataPass
@@ -11,13 +10,13 @@ from rankwise.findings import Finding, ranks_text
 _LEAST_SAMPLES = 8
 
 
-def find(audited: AuditedJob) -> Iterator[Finding]:
+def find(audited: AuditedJob) -> Finding | None:
     for ranks in audited.groups() or [[rank] for rank in audited.audits]:
         for loader in audited.shared_loaders(ranks):
             repeated = {rank: pair for rank, passes in loader.items() if (pair := _repeated(passes)) is not None}
             if repeated:
-                yield _finding(audited, repeated, len(ranks))
-                return
+                return _finding(audited, repeated, len(ranks))
+    return None
 
 
 def _repeated(passes: list[DataPass]) -> tuple[DataPass, DataPass] | None:

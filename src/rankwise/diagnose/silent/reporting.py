@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 from rankwise.diagnose.silent.audited_job import AuditedJob
 from rankwise.evidence.records import Frame
@@ -17,10 +16,8 @@ _COMBINING = ("all_reduce", "reduce", "all_gather", "all_gather_into_tensor", "g
 _RECORDS = re.compile(r"(loss|metric|log|history|train|result|score)[^/]*$|\.(csv|jsonl?|tsv)$", re.I)
 
 
-def find(audited: AuditedJob) -> Iterator[Finding]:
-    finding = _mean_of_means(audited) or _local_loss(audited) or _local_metric(audited)
-    if finding is not None:
-        yield finding
+def find(audited: AuditedJob) -> Finding | None:
+    return _mean_of_means(audited) or _local_loss(audited) or _local_metric(audited)
 
 
 def _speaks_alone(audited: AuditedJob, pattern: re.Pattern[str]) -> bool:

@@ -1,8 +1,7 @@
-"""Ranks that train together draw the same samples."""
+"""Ranks that train together, or the DataLoader workers of one rank, draw the same samples."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from rankwise.diagnose.silent.audited_job import AuditedJob, DataPass
@@ -12,7 +11,7 @@ _LEAST = 3  # batches that have to be the same
 _LEAST_FORWARDS = 6
 
 
-def find(audited: AuditedJob) -> Iterator[Finding]:
+def find(audited: AuditedJob) -> Finding | None:
     for ranks in audited.groups():
         trained = False
         for loader in audited.shared_loaders(ranks):
@@ -22,11 +21,10 @@ def find(audited: AuditedJob) -> Iterator[Finding]:
                 alike = _alike(audited, by_rank)
                 if alike and all(by_rank[rank].trains for rank in alike) and _matters(audited, by_rank, alike):
                     found = _finding(audited, by_rank, alike)
-                    yield found if audited.are_together(alike) else replace(found, severity="info", certain=False)
-                    return
+                    return found if audited.are_together(alike) else replace(found, severity="info", certain=False)
         if not trained and (seen := _from_forwards(audited, ranks)) is not None:
-            yield seen
-            return
+            return seen
+    return None
 
 
 def _matters(audited: AuditedJob, passes: dict[int, DataPass], alike: list[int]) -> bool:
@@ -110,3 +108,29 @@ def _from_forwards(audited: AuditedJob, ranks: list[int]) -> Finding | None:
         f"the inputs of {len(common)} forwards that were looked at have the same numbers on every rank, and others each time",
         instead=("give each rank its own part of the data, or its own seed for what is drawn at random",),
     )
+
+
+def find_repeating_workers(audited: AuditedJob) -> Finding | None:
+    """Each DataLoader worker of a rank yields the same data."""
+    found = {rank: one for rank in audited.audits for passes in audited.loaders(rank).values() for one in passes if _repeats(one)}
+    if not found:
+        return None
+    first, one = next(iter(found.items()))
+    num_different = len({batch.sums for n, batch in one.batches.items() if n < 16})
+    return audited.proven(
+        "RW755",
+        f"every DataLoader worker yields the same data: the loop gets each batch {one.begun.workers} times (duplicate samples)",
+        {rank: one.begun.made for rank, one in found.items()},
+        f"of the first {len(one.batches)} batches of rank {first} only {num_different} are different; the dataset is iterable, "
+        f"is copied into {one.begun.workers} workers, and does not split its items between them",
+    )
+
+
+def _repeats(one: DataPass) -> bool:
+    """Batches come in turn from each worker: with W workers, W in a row are the same, and the next W are others."""
+    workers = one.begun.workers
+    rounds = [[one.batches[n] for n in range(k, k + workers) if n in one.batches] for k in range(0, 16, max(1, workers))]
+    whole = [batches for batches in rounds if len(batches) == workers]
+    if not one.begun.is_iterable or workers < 2 or len(whole) < 2 or any(None in b.sums or not b.sums for r in whole for b in r):
+        return False
+    return all(len({b.sums for b in batches}) == 1 for batches in whole) and len({batches[0].sums for batches in whole}) == len(whole)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from rankwise.diagnose.silent.audited_job import AuditedJob, num_backwards
 from rankwise.evidence.audit import Window
@@ -11,22 +11,23 @@ from rankwise.findings import Finding
 _LEAST = 2
 
 
-def find(audited: AuditedJob) -> Iterator[Finding]:
+def find(audited: AuditedJob) -> Finding | None:
     if found := _windows(audited, lambda w: "c" in w.pattern and "g" in w.pattern):
         one = next(iter(found.values()))
-        yield audited.proven(
+        return audited.proven(
             "RW764",
             "gradients are clipped before they are unscaled: the limit is applied to gradients multiplied by the GradScaler's loss scale",
             {rank: window.places.get("c") for rank, window in found.items()},
             f"in {one.count} steps in a row: scale, backward, clip, {'unscale_, ' if 'u' in one.pattern else ''}step; "
             "unscale_ has to come before the clipping",
         )
-    elif found := _windows(
+    if found := _windows(
         audited, lambda w: "g" in w.pattern and not w.pattern.endswith("G") and "u" not in w.pattern and num_backwards(w.pattern) > 0
     ):
-        yield _misused(audited, found, "the loss is scaled by the GradScaler, but the optimizer steps by itself with the scaled gradients")
-    elif found := _windows(audited, lambda w: w.pattern.endswith("G") and "g" not in w.pattern and num_backwards(w.pattern) > 0):
-        yield _misused(audited, found, "the GradScaler steps and divides gradients of a loss that it never scaled")
+        return _misused(audited, found, "the loss is scaled by the GradScaler, but the optimizer steps by itself with the scaled gradients")
+    if found := _windows(audited, lambda w: w.pattern.endswith("G") and "g" not in w.pattern and num_backwards(w.pattern) > 0):
+        return _misused(audited, found, "the GradScaler steps and divides gradients of a loss that it never scaled")
+    return None
 
 
 def _windows(audited: AuditedJob, is_so: Callable[[Window], bool]) -> dict[int, Window]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from statistics import mean
 
 from rankwise.diagnose.silent.audited_job import AuditedJob, DataPass
@@ -12,16 +12,26 @@ _UNEVEN = 1.25
 _LARGER = 1.6
 
 
-def find(audited: AuditedJob) -> Iterator[Finding]:
-    told: set[str] = set()
+def find_uneven(audited: AuditedJob) -> Finding | None:
+    return _first(audited, lambda passes: _uneven(audited, passes) or _larger(audited, passes))
+
+
+def find_whole_on_each(audited: AuditedJob) -> Finding | None:
+    return _first(audited, lambda passes: _whole_each(audited, passes))
+
+
+def find_padded(audited: AuditedJob) -> Finding | None:
+    return _first(audited, lambda passes: _padded(audited, passes))
+
+
+def _first(audited: AuditedJob, look: Callable[[dict[int, DataPass]], Finding | None]) -> Finding | None:
+    """What is found first in the first passes of ranks that train together."""
     for ranks in audited.groups():
         for loader in audited.shared_loaders(ranks):
-            passes = {rank: loader[rank][0] for rank in ranks}  # the first pass of each
-            for look in (_uneven, _larger, _whole_each, _padded):
-                finding = look(audited, passes)
-                if finding is not None and finding.code not in told:
-                    told.add(finding.code)
-                    yield finding if audited.are_together(ranks) else finding.with_severity("info")
+            finding = look({rank: loader[rank][0] for rank in ranks})
+            if finding is not None:
+                return finding if audited.are_together(ranks) else finding.with_severity("info")
+    return None
 
 
 def _ended(passes: dict[int, DataPass]) -> bool:

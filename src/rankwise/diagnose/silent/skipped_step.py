@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from rankwise.diagnose.silent.audited_job import BACKWARDS, AuditedJob, num_backwards
 from rankwise.evidence.audit import StepSeen, Window
 from rankwise.findings import Finding, ranks_text
@@ -11,7 +9,7 @@ from rankwise.findings import Finding, ranks_text
 _LEAST = 2  # steps at which the weights have to be different
 
 
-def find(audited: AuditedJob) -> Iterator[Finding]:
+def find(audited: AuditedJob) -> Finding | None:
     for ranks in audited.groups():
         if not all(audited.audits[rank].wrappers for rank in ranks) or any(
             s.joined or s.hooked for r in ranks for s in audited.audits[r].steps
@@ -20,8 +18,8 @@ def find(audited: AuditedJob) -> Iterator[Finding]:
         for seen in _by_reductions(audited, ranks):
             apart = [steps for steps in seen if len({step.n for step in steps.values()}) > 1 and _differ(steps)]
             if len(apart) >= _LEAST:
-                yield _finding(audited, apart)
-                return
+                return _finding(audited, apart)
+    return None
 
 
 def _by_reductions(audited: AuditedJob, ranks: list[int]) -> list[list[dict[int, StepSeen]]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from math import sqrt
 
 from rankwise.diagnose.silent.audited_job import AuditedJob
@@ -14,13 +13,13 @@ _FAR = 0.5  # of a standard deviation
 _MOMENTUM, _VERY_FAR = 0.1, 1.5  # what one batch moves the running mean by; how far the ranks' data has to be apart
 
 
-def find(audited: AuditedJob) -> Iterator[Finding]:
+def find(audited: AuditedJob) -> Finding | None:
     for ranks in audited.groups():
         steps = [found for found in audited.steps(ranks) if all(step.buffers for step in found.values())]
         names = _drifting(steps[-1]) if len(steps) > 1 else []
         if names and (found := _finding(audited, ranks, steps[-1], names[0])) is not None:
-            yield found
-            return
+            return found
+    return None
 
 
 def _drifting(steps: dict[int, StepSeen]) -> list[str]:
