@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections import Counter
-from collections.abc import Sequence
+from collections import defaultdict
 from dataclasses import dataclass, field
 from math import prod
 
@@ -82,65 +81,31 @@ def _overflowed(job: JobEvidence, rank: int) -> bool:
     return sum(stored) > len(job.ranks[rank].calls)
 
 
-@dataclass(frozen=True)
-class _Pattern:
-    """What some ranks did in one group, alike to the last slot: numbers, signatures (as indices into a shared table), places in each log."""
-
-    seqs: array[int]
-    whats: array[int]
-    places: dict[int, Sequence[int]]  # by rank
-
-    def index_of(self, seq: int) -> int | None:
-        guess = seq - self.seqs[0]  # numbers run without gaps, nearly always
-        if 0 <= guess < len(self.seqs) and self.seqs[guess] == seq:
-            return guess
-        return self.seqs.index(seq) if seq in self.seqs else None
-
-
 def _first_conflict(group: str, logs: dict[int, CollectiveLog]) -> Conflict | None:
-    """Compares pattern with pattern, not rank with rank: thousands of ranks have a handful of patterns."""
+    """Ranks whose slots are alike to the last are looked at once: thousands of ranks have a handful of patterns."""
     table: dict[Signature, int] = {}
-    patterns = _patterns(group, logs, table)
+    in_slot: defaultdict[int, set[int]] = defaultdict(set)  # what was called in each
+    for seqs, whats in {_pattern(group, log, table) for log in logs.values()}:
+        for seq, what in zip(array("I", seqs), array("I", whats)):
+            in_slot[seq].add(what)
     signatures = list(table)
-    if len(patterns) < 2 or all(_is_same_where_shared(patterns[0], other) for other in patterns[1:]):
-        return None
-    shared = Counter(seq for pattern in patterns for seq in set(pattern.seqs))
-    for seq in sorted(seq for seq, count in shared.items() if count > 1):
-        here = [(pattern, index) for pattern in patterns if (index := pattern.index_of(seq)) is not None]
-        about = _difference([signatures[pattern.whats[index]] for pattern, index in here])
-        if about:
-            entries = {rank: logs[rank][places[index]] for pattern, index in here for rank, places in pattern.places.items()}
-            stacks = {rank: logs[rank].stack_of(entry) for rank, entry in entries.items()}
-            return Conflict(group, seq, about, dict(sorted(entries.items())), stacks)
+    for seq in sorted(seq for seq, whats in in_slot.items() if len(whats) > 1):
+        if not _difference([signatures[what] for what in in_slot[seq]]):
+            continue
+        entries = {rank: entry for rank, log in sorted(logs.items()) if (entry := _at(log, group, seq)) is not None}
+        if about := _difference([entry.what for entry in entries.values()]):  # damaged evidence may hold a slot twice
+            return Conflict(group, seq, about, entries, {rank: logs[rank].stack_of(entry) for rank, entry in entries.items()})
     return None
 
 
-def _patterns(group: str, logs: dict[int, CollectiveLog], table: dict[Signature, int]) -> list[_Pattern]:
-    """The distinct patterns of a group, the majority's first."""
-    found: dict[tuple[bytes, bytes], _Pattern] = {}
-    for rank, log in logs.items():
-        numbers = {i: table.setdefault(what, len(table)) for i, what in enumerate(log.signatures) if what.group == group}
-        if not numbers:
-            continue
-        places: Sequence[int] = range(len(log))
-        seqs, whats = log.seq, log.what
-        if len(numbers) < len(log.signatures):
-            places = [i for i, what in enumerate(log.what) if what in numbers]
-            seqs, whats = array("I", (log.seq[i] for i in places)), array("I", (log.what[i] for i in places))
-        whats = array("I", map(numbers.__getitem__, whats))
-        if len(seqs):
-            found.setdefault((seqs.tobytes(), whats.tobytes()), _Pattern(seqs, whats, {})).places[rank] = places
-    return sorted(found.values(), key=lambda pattern: -len(pattern.places))
-
-
-def _is_same_where_shared(a: _Pattern, b: _Pattern) -> bool:
-    """The usual case, decided by comparing arrays: one is just further than the other, or has forgotten more."""
-    first, last = max(a.seqs[0], b.seqs[0]), min(a.seqs[-1], b.seqs[-1])
-    i, j = a.index_of(first), b.index_of(first)
-    if i is None or j is None or last < first:
-        return False
-    n = last - first + 1
-    return a.whats[i : i + n] == b.whats[j : j + n] and a.seqs[i : i + n] == b.seqs[j : j + n]
+def _pattern(group: str, log: CollectiveLog, table: dict[Signature, int]) -> tuple[bytes, bytes]:
+    """The numbers and the signatures (as indices into a shared table) of what one rank did in a group."""
+    numbers = {i: table.setdefault(what, len(table)) for i, what in enumerate(log.signatures) if what.group == group}
+    seqs, whats = log.seq, log.what
+    if len(numbers) < len(log.signatures):
+        places = [i for i, what in enumerate(log.what) if what in numbers]
+        seqs, whats = array("I", (log.seq[i] for i in places)), array("I", (log.what[i] for i in places))
+    return seqs.tobytes(), array("I", map(numbers.__getitem__, whats)).tobytes()
 
 
 def _at(log: CollectiveLog, group: str, seq: int) -> Entry | None:

@@ -10,6 +10,12 @@ from rankwise.evidence.records import Frame
 from rankwise.findings import Finding, Place, Wait, ranks_text, where
 
 _SUMMARY = 99  # characters: one line of a terminal, beside the code
+_INSIDE = {  # what DDP or FSDP was doing: beside its operation, in a headline, as a call in a history
+    "backward": ("in backward", "the gradient {}", "the backward"),
+    "forward": ("in the DDP forward", "a DDP forward", "the forward"),
+    "fsdp_forward": ("in the sharded model's forward, FSDP", "a forward of the sharded model (FSDP)", "the sharded model's forward"),
+    "ddp": ("in the DDP constructor", "the DDP constructor", "the DDP constructor"),
+}
 _P = TypeVar("_P", Place, Wait)
 
 
@@ -35,34 +41,20 @@ def verb(ranks: list[int] | set[int], one: str, many: str) -> str:
 
 def op_text(op: str, inside: str) -> str:
     """An operation as a user knows it; `inside` is what DDP or FSDP was doing."""
-    where = {
-        "backward": "gradients, in backward" if "reduce" in op else "in backward",
-        "forward": "in the DDP forward",
-        "fsdp_forward": "in the sharded model's forward, FSDP",
-        "ddp": "in the DDP constructor",
-    }.get(inside)
-    return f"{op} ({where})" if where else op
+    if inside not in _INSIDE:
+        return op
+    gradients = "gradients, " if inside == "backward" and "reduce" in op else ""
+    return f"{op} ({gradients}{_INSIDE[inside][0]})"
 
 
 def short_op_text(op: str, inside: str) -> str:
     """An operation in a headline."""
-    return {
-        "backward": f"the gradient {op}",
-        "forward": "a DDP forward",
-        "fsdp_forward": "a forward of the sharded model (FSDP)",
-        "ddp": "the DDP constructor",
-    }.get(inside, op)
+    return _INSIDE[inside][1].format(op) if inside in _INSIDE else op
 
 
 def event_text(op: str) -> str:
     """A call in the history of a rank: `the backward`, or the operation's own name."""
-    names = {
-        "forward": "the forward",
-        "backward": "the backward",
-        "ddp": "the DDP constructor",
-        "fsdp_forward": "the sharded model's forward",
-    }
-    return names.get(op, op)
+    return _INSIDE[op][2] if op in _INSIDE else op
 
 
 def group_text(group: str) -> str:
