@@ -158,12 +158,9 @@ def _finding_of_exception(job: JobEvidence, states: RankStates, book: SourceBook
     raised = root.raised
     assert raised is not None
     text = f"{raised.type}: {raised.message}".lower()
-    for special in (_unused_parameters, _different_models):
-        finding = special(job, states, book, root, together)
-        if finding is not None:
-            return finding
-    if raised.type == "KeyboardInterrupt":
-        return _interrupted(job, together)
+    ranks = sorted(end.rank for end in together)
+    if (special := _unused_parameters(job, states, book, raised, ranks) or _different_models(job, raised)) is not None:
+        return special
     killed = _WORKER_KILLED.search(raised.message)
     if killed:
         return _worker_killed(job, states, root, int(killed[1].split(",")[0]), killed[2])
@@ -174,7 +171,10 @@ def _finding_of_exception(job: JobEvidence, states: RankStates, book: SourceBook
     why = "the first exception by time; what the other ranks report came after it"
     before = " before init_process_group" if not job.ranks[root.rank].inits else ""
     failed = f"failed{before} with {_error_text(raised)}{at(_raise_frame(raised))}"
-    if any(words in text for words in _SHM):
+    if raised.type == "KeyboardInterrupt":
+        code, why = "RW409", "somebody (a user, a scheduler) asked the job to end"
+        failed = "was interrupted from outside (Ctrl-C, SIGINT)"
+    elif any(words in text for words in _SHM):
         code, why = "RW406", "shared memory (/dev/shm) is used up" + _shm_left(job)
     elif any(words in text for words in _OUT_OF_MEMORY):
         code, why = "RW408", f"the memory ran out on this rank{_memory_text(job.ranks[root.rank])}"
@@ -187,7 +187,6 @@ def _finding_of_exception(job: JobEvidence, states: RankStates, book: SourceBook
         why = _CUDA_ASYNC_WHY
     if origin := _origin_of(raised):
         why = f"it came from {origin}; {why}"
-    ranks = [end.rank for end in together]
     return load_cause(code).finding(
         f"{ranks_text(ranks)} {failed}",
         certain=True,
@@ -226,15 +225,6 @@ def _found_by_session(ends: list[_RankEnd]) -> Finding | None:
     return replace(best, deadlock=True)
 
 
-def _interrupted(job: JobEvidence, together: list[_RankEnd]) -> Finding:
-    return load_cause("RW409").finding(
-        f"{ranks_text([end.rank for end in together])} was interrupted from outside (Ctrl-C, SIGINT)",
-        certain=True,
-        culprits=tuple(place_at(job.ranks[end.rank], _raise_frame(end.raised)) for end in together),
-        why="somebody (a user, a scheduler) asked the job to end",
-    )
-
-
 def _prefixed_side(message: str) -> str | None:
     """Which side of a failed load_state_dict has a wrapper's prefix in front of its names; None if neither or both."""
     missing, _, unexpected = message.partition("Unexpected key(s)")
@@ -249,11 +239,9 @@ def _prefixed_side(message: str) -> str | None:
     return None
 
 
-def _unused_parameters(job: JobEvidence, states: RankStates, book: SourceBook, root: _RankEnd, together: list[_RankEnd]) -> Finding | None:
-    raised = root.raised
-    if raised is None or _UNUSED not in raised.message:
+def _unused_parameters(job: JobEvidence, states: RankStates, book: SourceBook, raised: Raised, ranks: list[int]) -> Finding | None:
+    if _UNUSED not in raised.message:
         return None
-    ranks = sorted({end.rank for end in together})
     models = {rank: job.ranks[rank].models[-1] for rank in ranks if job.ranks[rank].models}
     model = next(iter(models.values()), None)
     names = list(model.unused) if model else []
@@ -291,14 +279,9 @@ def _names_text(names: list[str]) -> str:
     return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
 
 
-def _different_models(job: JobEvidence, states: RankStates, book: SourceBook, root: _RankEnd, together: list[_RankEnd]) -> Finding | None:
-    models = {rank: e.models[-1] for rank, e in job.ranks.items() if e.models}
-    if len({(m.names, m.shapes, m.dtypes) for m in models.values()}) < 2:
-        return None
-    raised = root.raised
-    in_ddp = raised is not None and (
-        any(words in raised.message.lower() for words in _MODELS)
-        or any(f.function == "__init__" and "parallel/distributed" in f.file for f in raised.stack)
+def _different_models(job: JobEvidence, raised: Raised) -> Finding | None:
+    in_ddp = any(words in raised.message.lower() for words in _MODELS) or any(
+        f.function == "__init__" and "parallel/distributed" in f.file for f in raised.stack
     )
     return model_difference(job, deadlock=True) if in_ddp else None
 

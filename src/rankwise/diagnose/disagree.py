@@ -18,14 +18,13 @@ from rankwise.diagnose.blame import (
 )
 from rankwise.diagnose.divergence import blame_for_divergence, side_of
 from rankwise.diagnose.groups import find_group_disagreement
-from rankwise.diagnose.history import Divergence, find_divergence, find_other_sizes, history_of, is_beside, key_of, was_called
+from rankwise.diagnose.history import Divergence, find_divergence, history_of, is_beside, key_of, was_called
 from rankwise.diagnose.match import Conflict, find_conflict, value_of
 from rankwise.diagnose.p2p import circle_finding, find_circle, find_unmatched_p2p
 from rankwise.diagnose.rank_state import P2P, RankStates, end_of, last_call_frame, place_at, wait_of
 from rankwise.diagnose.splits import find_split_disagreement
 from rankwise.diagnose.waiting import doomed_ranks, members_of, needed_by
 from rankwise.diagnose.wording import at, group_text, verb
-from rankwise.evidence.collectives import Entry, Signature
 from rankwise.evidence.flight import base_group
 from rankwise.evidence.frames import user_frame, user_frames
 from rankwise.evidence.records import Frame, JobEvidence
@@ -73,21 +72,6 @@ def _slot_disagreement(job: JobEvidence, states: RankStates, book: SourceBook) -
             return diverged
         certain = False
     return _same_slot(job, states, book, conflict, certain)
-
-
-def find_other_size(job: JobEvidence, states: RankStates, book: SourceBook) -> Finding | None:
-    """The ranks were in step, and one of them gave a tensor of another size or dtype: as their calls show, where torch's record was lost in a crash."""
-    first, *others = sorted(job.ranks)
-    found = {other: pair for other in others if (pair := find_other_sizes(job, first, other)) is not None}
-    if not found:
-        return None
-    calls = {first: next(iter(found.values()))[0], **{other: pair[1] for other, pair in found.items()}}
-    entries = {
-        rank: Entry(0, Signature(call.group, call.op, call.sizes, call.dtype), call.started_ns, False, -1) for rank, call in calls.items()
-    }
-    about = "size" if len({call.sizes for call in calls.values()}) > 1 else "dtype"
-    conflict = Conflict(calls[first].group, 0, about, entries, {rank: call.stack for rank, call in calls.items()})
-    return _same_slot(job, states, book, conflict, certain=True)
 
 
 def _same_slot(job: JobEvidence, states: RankStates, book: SourceBook, conflict: Conflict, certain: bool) -> Finding:

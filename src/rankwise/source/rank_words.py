@@ -8,12 +8,14 @@ from functools import cache
 from rankwise.ranks import RANK_VARIABLES
 from rankwise.source.tree import called_name, last_name, owner_name, string_key
 
-_GLOBAL = {"rank", "global_rank", "world_rank", "process_index", "my_rank", "proc_id", "rank_id"}
-_LOCAL = {"local_rank", "local_process_index"}
-_SIZES = {"world_size", "nprocs", "num_processes", "n_ranks", "num_replicas"}
-_LOOSE_SIZES = {"size", "world", "ws"}  # world sizes only where a rank stands beside them: def run(rank, size)
-_MAIN = {"is_main_process", "is_master", "is_main", "is_rank_zero", "is_rank0", "main_process", "is_global_zero", "master_process"}
-_LOCAL_MAIN = {"is_local_main_process"}
+_MEANINGS = {
+    "rank": {"rank", "global_rank", "world_rank", "process_index", "my_rank", "proc_id", "rank_id"},
+    "local_rank": {"local_rank", "local_process_index"},
+    "world_size": {"world_size", "nprocs", "num_processes", "n_ranks", "num_replicas"},
+    "size": {"size", "world", "ws"},  # world sizes only where a rank stands beside them: def run(rank, size)
+    "main": {"is_main_process", "is_master", "is_main", "is_rank_zero", "is_rank0", "main_process", "is_global_zero", "master_process"},
+    "local_main": {"is_local_main_process"},
+}
 _CALLS = {"get_rank": "rank", "get_global_rank": "rank", "get_local_rank": "local_rank", "get_world_size": "world_size"}
 _VARIABLES = dict(zip(("rank", "world_size", "local_rank"), zip(*RANK_VARIABLES)))
 _ZERO_ONLY = ("rank_zero", "rank0_only", "main_process_only", "on_main_process", "master_only", "only_rank")
@@ -28,17 +30,7 @@ _CONVERSIONS = {"int", "bool", "str", "range", "len"}
 def meaning_of(name: str) -> str:
     """What a variable of this name holds: rank, local_rank, world_size, size, main, local_main, or nothing known."""
     plain = name.lower().lstrip("_")
-    for words, meaning in (
-        (_GLOBAL, "rank"),
-        (_LOCAL, "local_rank"),
-        (_SIZES, "world_size"),
-        (_LOOSE_SIZES, "size"),
-        (_MAIN, "main"),
-        (_LOCAL_MAIN, "local_main"),
-    ):
-        if plain in words:
-            return meaning
-    return ""
+    return next((meaning for meaning, words in _MEANINGS.items() if plain in words), "")
 
 
 def meaning_of_call(call: ast.Call) -> str:
