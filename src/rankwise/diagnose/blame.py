@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from rankwise.causes import load_cause
 from rankwise.diagnose.history import different_modes
+from rankwise.diagnose.rank_state import RankState, RankStates, place_at, wait_of
 from rankwise.diagnose.wording import at, op_text, short_op_text, verb
 from rankwise.evidence.collectives import WRAPPER_CALLS
 from rankwise.evidence.frames import user_frame
 from rankwise.evidence.records import Frame, JobEvidence, Stack
-from rankwise.findings import ranks_text
+from rankwise.findings import Finding, Place, ranks_text
 from rankwise.source.book import SourceBook, common_frames
+
+COMPARE = ("compare the lines named above: each of these ranks does what the other does not",)
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,11 @@ class Side:
     op: str
     stack: Stack
     inside: str = ""
+
+    @classmethod
+    def at(cls, ranks: list[int], state: RankState) -> Side:
+        """Where these ranks wait, as one of them does."""
+        return cls(ranks, state.op, state.stack, state.inside)
 
     @property
     def frame(self) -> Frame | None:
@@ -142,6 +151,29 @@ def undecided(sides: list[Side]) -> Blame:
     sides_text = " and ".join(f"{side.text}{at(side.frame)}" for side in sides)
     why = f"{sides_text} came in the same place; neither the code nor what the ranks did before tells who went another way: compare these lines"
     return Blame("RW202", sorted(rank for side in sides for rank in side.ranks), why, certain=False)
+
+
+def finding_of(
+    job: JobEvidence, states: RankStates, blame: Blame, sides: list[Side], summary: str, *, slot: str = "", deadlock: bool = True
+) -> Finding:
+    """What a blame comes to: who is to blame and where, who waits, why, and what each side is in."""
+    now = "; ".join(f"{verb(side.ranks, 'is', 'are')} in {side.text}{at(side.frame)}" for side in sides)
+    all_ranks = [(rank, side) for side in sides for rank in side.ranks]
+    return load_cause(blame.code).finding(
+        summary,
+        certain=blame.certain,
+        culprits=tuple(place for rank, side in all_ranks if rank in blame.ranks for place in _places(job, rank, blame, side.frame)),
+        waiting=tuple(wait_of(states[rank]) for rank, _ in all_ranks if rank not in blame.ranks and states[rank].kind == "waiting"),
+        why=f"{blame.why}; {now}{slot}",
+        deadlock=deadlock,
+        instead=() if blame.certain else COMPARE,
+    )
+
+
+def _places(job: JobEvidence, rank: int, blame: Blame, now: Frame | None) -> list[Place]:
+    """The line that led a rank astray, or the lines that may have, and where it is now."""
+    lines = [blame.line] if blame.line is not None else [*blame.candidates]
+    return [place_at(job.ranks[rank], frame) for frame in dict.fromkeys([*lines, now]) if frame is not None or not lines]
 
 
 def minority(values: dict[str, list[int]]) -> list[int]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from rankwise.causes import load_cause
 from rankwise.diagnose.blame import (
+    COMPARE,
     Blame,
     Side,
     by_branch,
@@ -13,6 +14,7 @@ from rankwise.diagnose.blame import (
     by_missing_gradients,
     by_rank_condition,
     by_sync_off,
+    finding_of,
     minority,
     undecided,
 )
@@ -28,12 +30,12 @@ from rankwise.diagnose.wording import at, group_text, verb
 from rankwise.evidence.flight import base_group
 from rankwise.evidence.frames import user_frame, user_frames
 from rankwise.evidence.records import Frame, JobEvidence
-from rankwise.findings import Finding, Place, ranks_text
+from rankwise.findings import Finding, ranks_text
 from rankwise.source.book import SourceBook
 
 _ODD_ONE_OUT = ("RW201", "RW208", "RW209")  # told by what the few did: that most ranks did otherwise is proof enough
+_LEAVING = "a rank that leaves takes its part of every further collective with it"
 _ORDER = ("go over the tensors in the same order on every rank: sort them by name, never iterate over a set",)
-_COMPARE = ("compare the lines named above: each of these ranks does what the other does not",)
 _SAME_SLOT = {
     "size": ("RW204", "different shapes", "shape"),
     "dtype": ("RW205", "different dtypes", "dtype"),
@@ -106,7 +108,7 @@ def _same_slot(job: JobEvidence, states: RankStates, book: SourceBook, conflict:
             else ""
         ),
         deadlock=_is_stuck(states, conflict),
-        instead=(*_ORDER, *load_cause(code).next[:1]) if order else () if certain else _COMPARE,
+        instead=(*_ORDER, *load_cause(code).next[:1]) if order else () if certain else COMPARE,
     )
 
 
@@ -122,7 +124,7 @@ def find_paired_collectives(job: JobEvidence, guess: Finding) -> list[Finding]:
             certain=True,
             culprits=tuple(place_at(job.ranks[rank], user_frame(stack)) for rank, stack in conflict.stacks.items()),
             why=f"slot #{conflict.seq}{group_text(conflict.group)} of torch's own record holds both; the backend does not compare them, so their results are garbage. It may be that {guess.summary.split(';')[0]}: {guess.why}",
-            instead=_COMPARE,
+            instead=COMPARE,
         )
     ]
 
@@ -238,28 +240,7 @@ def _finding_for(job: JobEvidence, states: RankStates, book: SourceBook, sides: 
     group = states[sides[0].ranks[0]].group
     divergences = [find_divergence(job, sides[0].ranks[0], other.ranks[0], group) for other in sides[1:]]
     blame = _blame(job, book, sides, divergences)
-    now = "; ".join(f"{verb(side.ranks, 'is', 'are')} in {side.text}{at(side.frame)}" for side in sides)
-    culprits = []
-    for side in sides:
-        for rank in side.ranks:
-            if rank in blame.ranks:
-                culprits += _places(job, rank, blame, side.frame)
-    innocent = [rank for side in sides for rank in side.ranks if rank not in blame.ranks]
-    return load_cause(blame.code).finding(
-        _headline(blame, sides, divergences[0]),
-        certain=blame.certain,
-        culprits=tuple(culprits),
-        waiting=tuple(wait_of(states[rank]) for rank in innocent if states[rank].kind == "waiting"),
-        why=f"{blame.why}; {now} ({slot})",
-        deadlock=deadlock,
-        instead=() if blame.certain else _COMPARE,
-    )
-
-
-def _places(job: JobEvidence, rank: int, blame: Blame, now: Frame | None) -> list[Place]:
-    """The line that led a rank astray, or the lines that may have, and where it is now."""
-    lines = [blame.line] if blame.line is not None else [*blame.candidates]
-    return [place_at(job.ranks[rank], frame) for frame in dict.fromkeys([*lines, now]) if frame is not None or not lines]
+    return finding_of(job, states, blame, sides, _headline(blame, sides, divergences[0]), slot=f" ({slot})", deadlock=deadlock)
 
 
 def _blame(job: JobEvidence, book: SourceBook, sides: list[Side], divergences: list[Divergence | None]) -> Blame:
@@ -356,20 +337,13 @@ def _circular_wait(job: JobEvidence, states: RankStates, book: SourceBook) -> Fi
     for rank, state in sorted(states.items()):
         if state.kind == "waiting":
             by_group.setdefault(state.group, []).append(rank)
-    sides = _merged([Side(ranks, states[ranks[0]].op, states[ranks[0]].stack, states[ranks[0]].inside) for ranks in by_group.values()])
+    sides = _merged([Side.at(ranks, states[ranks[0]]) for ranks in by_group.values()])
     is_one_group = len({base_group(group) for group in by_group}) == 1  # of two backends
     if len(sides) == 2 and not is_one_group and (blame := _alone_in_a_group(job, book, sides, next(iter(by_group)))) is not None:
         there = next(side for side in sides if side.ranks == blame.ranks)
         others = next(side for side in sides if side is not there)
-        return load_cause(blame.code).finding(
-            f"only {ranks_text(there.ranks)} called {there.short_text}; {verb(others.ranks, 'waits', 'wait')} in {others.short_text}",
-            certain=blame.certain,
-            culprits=tuple(place for rank in there.ranks for place in _places(job, rank, blame, there.frame)),
-            waiting=tuple(wait_of(states[rank]) for rank in others.ranks),
-            why=f"{blame.why}; {verb(others.ranks, 'is', 'are')} in {others.text}{at(others.frame)}",
-            deadlock=True,
-            instead=() if blame.certain else _COMPARE,
-        )
+        summary = f"only {ranks_text(there.ranks)} called {there.short_text}; {verb(others.ranks, 'waits', 'wait')} in {others.short_text}"
+        return finding_of(job, states, blame, sides, summary)
     return circle_finding(job, states, ring)
 
 
@@ -414,10 +388,7 @@ def _missing_in_slot(job: JobEvidence, states: RankStates, book: SourceBook) -> 
             and {rank, *elsewhere} <= doomed
             and all(states[r].group == state.group for r in elsewhere)
         ):
-            sides = [Side(waiting, state.op, state.stack, state.inside)]
-            for other in elsewhere:
-                s = states[other]
-                sides.append(Side([other], s.op, s.stack, s.inside))
+            sides = [Side.at(waiting, state), *(Side.at([other], states[other]) for other in elsewhere)]
             if len({side.op for side in sides}) > 1 or len({side.frame for side in sides}) > 1:
                 return _finding_for(job, states, book, _merged(sides), "as their calls show", True)
     return None
@@ -430,24 +401,16 @@ def _left_quietly(job: JobEvidence, rank: int) -> bool:
 
 def _left_while_waited_for(job: JobEvidence, states: RankStates, book: SourceBook, waiting: list[int], gone: list[int]) -> Finding:
     state = states[waiting[0]]
-    side = Side(waiting, state.op, state.stack, state.inside)
+    side = Side.at(waiting, state)
     divergence = find_divergence(job, waiting[0], gone[0], state.group)
     blame = blame_for_divergence(job, book, divergence, waiting, gone) if divergence is not None else None
     blame = blame or by_rank_condition(job, book, [side, Side(gone, "exit", ())]) or _odd_ones_out(job, waiting, gone)
-    has = verb(gone, "has", "have")
     if blame is not None and set(blame.ranks) == set(waiting):
-        alone = (
-            side_of(waiting, divergence.next if divergence.mine.rank in waiting else divergence.next_other)
-            if divergence is not None
-            else side
-        )
-        return load_cause(blame.code).finding(
-            f"only {ranks_text(waiting)} called {alone.short_text}; {has} already finished and left",
-            certain=blame.certain,
-            culprits=tuple(place for rank in waiting for place in _places(job, rank, blame, state.frame)),
-            why=f"{blame.why}; {verb(waiting, 'is', 'are')} in {side.text}{at(state.frame)}",
-            deadlock=True,
-        )
+        alone = side
+        if divergence is not None:
+            alone = side_of(waiting, divergence.next if divergence.mine.rank in waiting else divergence.next_other)
+        summary = f"only {ranks_text(waiting)} called {alone.short_text}; {verb(gone, 'has', 'have')} already finished and left"
+        return finding_of(job, states, blame, [side], summary)
     ended = end_of(job.ranks[gone[0]])
     assert ended is not None
     frame = states[gone[0]].frame
@@ -455,30 +418,21 @@ def _left_while_waited_for(job: JobEvidence, states: RankStates, book: SourceBoo
         ended.kind, "finished and exited with code 0" if not job.ranks[gone[0]].alive else "has come to the end of its script"
     )
     rest = f"{verb(waiting, 'waits', 'wait')} in {side.short_text}"
-    left_by_call = ended.kind in ("os_exit", "sys_exit")
-    code = blame.code if blame is not None and not left_by_call else "RW402"
-    certain = left_by_call or (blame is not None and blame.certain)
-    reason = (
-        blame.why if blame is not None and not left_by_call else "a rank that leaves takes its part of every further collective with it"
-    )
-    if not certain and blame is None:
-        reason = f"{ranks_text(gone)} may have left too early, or {verb(waiting, 'makes', 'make')} a call that is not meant for all: compare the lines"
-    places = tuple(
-        place_at(
-            job.ranks[rank],
-            (blame.line if blame is not None and not left_by_call else None) or states[rank].frame or last_call_frame(job.ranks[rank]),
-        )
-        for rank in gone
-    )
-    is_one_side = certain or (blame is not None and blame.code == "RW402" and blame.ranks == gone)
-    return load_cause(code).finding(
+    if ended.kind in ("os_exit", "sys_exit"):
+        blame = Blame("RW402", gone, _LEAVING)
+    elif blame is None:
+        why = f"{ranks_text(gone)} may have left too early, or {verb(waiting, 'makes', 'make')} a call that is not meant for all: compare the lines"
+        blame = Blame("RW402", [*gone, *waiting], why, certain=False)
+    places = tuple(place_at(job.ranks[rank], blame.line or states[rank].frame or last_call_frame(job.ranks[rank])) for rank in gone)
+    is_one_side = blame.certain or (blame.code == "RW402" and blame.ranks == gone)
+    return load_cause(blame.code).finding(
         f"{ranks_text(gone)} {how}; {rest}",
-        certain=certain,
+        certain=blame.certain,
         culprits=places if is_one_side else (*places, *(place_at(job.ranks[rank], state.frame) for rank in waiting)),
         waiting=tuple(wait_of(states[rank]) for rank in waiting) if is_one_side else (),
-        why=f"{reason}; it left{at(frame)}, {verb(waiting, 'is', 'are')} in {side.text}{at(state.frame)}",
+        why=f"{blame.why}; it left{at(frame)}, {verb(waiting, 'is', 'are')} in {side.text}{at(state.frame)}",
         deadlock=True,
-        instead=() if is_one_side else _COMPARE,
+        instead=() if is_one_side else COMPARE,
     )
 
 
@@ -486,11 +440,7 @@ def _odd_ones_out(job: JobEvidence, waiting: list[int], gone: list[int]) -> Blam
     """Blame the minority: the ranks that wait, or the ranks that left."""
     if len(gone) > len(job.ranks) / 2:
         return Blame("RW208", waiting, f"{verb(gone, 'ended', 'ended')} without this call")
-    return (
-        Blame("RW402", gone, "a rank that leaves takes its part of every further collective with it")
-        if len(waiting) > len(job.ranks) / 2
-        else None
-    )
+    return Blame("RW402", gone, _LEAVING) if len(waiting) > len(job.ranks) / 2 else None
 
 
 def _merged(sides: list[Side]) -> list[Side]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import prod
 
 from rankwise.causes import load_cause
-from rankwise.diagnose.blame import Blame, Side, by_rank_condition
+from rankwise.diagnose.blame import Blame, Side, by_rank_condition, finding_of
 from rankwise.diagnose.history import has_unusual_step, key_of
 from rankwise.diagnose.rank_state import P2P, RankStates, ended_well, lists_its_transfers, place_at, wait_of
 from rankwise.diagnose.reasons import LeftLoops, find_left_loops, find_skips, reasons_text
@@ -59,7 +59,7 @@ def _beside_a_collective(job: JobEvidence, states: RankStates, book: SourceBook,
     answers = num_transfers(job.ranks[peer], "recv" if "send" in state.op else "send", rank, latest.tag) if latest else 0
     if not answers or any(key_of(one) == key_of(call) for one in job.ranks[rank].calls):
         return None
-    here, there = (Side([one.rank], one.op, one.stack, one.inside) for one in (state, other))
+    here, there = (Side.at([one.rank], one) for one in (state, other))
     blame = by_rank_condition(job, book, [there, here])
     if blame is None or blame.code != "RW208" or blame.ranks != [peer]:
         told = [reason for reason in find_skips(book, here.stack, there.stack) if reason.kind == "condition"]
@@ -67,16 +67,9 @@ def _beside_a_collective(job: JobEvidence, states: RankStates, book: SourceBook,
             return None
         why = f"{there.text}{at(other.frame)} is made {reasons_text(told)}; rank {rank} never came to it"
         blame = Blame("RW208", [peer], why, None, False, tuple(reason.frame for reason in told[:4]))
-    lines = [frame for frame in (blame.line, *blame.candidates, other.frame) if frame is not None]
-    return load_cause("RW208").finding(
-        f"only rank {peer} called {there.short_text}; rank {rank} waits in {here.op}",
-        certain=blame.certain,
-        culprits=tuple(place_at(job.ranks[peer], frame) for frame in dict.fromkeys(lines)),
-        waiting=tuple(wait_of(states[r]) for r in sorted(doomed_ranks(job, states) - {peer}) if states[r].kind == "waiting"),
-        why=f"{blame.why}; rank {rank} is in {here.op}{at(state.frame)}, rank {peer} in {there.text}{at(other.frame)}",
-        deadlock=True,
-        instead=() if blame.certain else ("compare the lines named above: each of these ranks does what the other does not",),
-    )
+    summary = f"only rank {peer} called {there.short_text}; rank {rank} waits in {here.op}"
+    waiting = tuple(wait_of(states[r]) for r in sorted(doomed_ranks(job, states) - {peer}))
+    return replace(finding_of(job, states, blame, [here, there], summary), waiting=waiting)
 
 
 def _who_departed(job: JobEvidence, states: RankStates, book: SourceBook, rank: int, peer: int) -> tuple[list[int], str]:
