@@ -261,22 +261,16 @@ def _unused_parameters(job: JobEvidence, states: RankStates, book: SourceBook, r
         )
     code = "RW214" if everyone else "RW215"
     line = _attribute_place(book, names[0], ("define",) if everyone else ("guarded", "use", "define")) if names else None
+    named = names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "") if names else "some parameters"
     others = "" if everyone else ", unlike on the other ranks"
     return load_cause(code).finding(
-        f"{ranks_text(ranks)}: {_names_text(names)} got no gradient (unused parameters){others}",
+        f"{ranks_text(ranks)}: {named} got no gradient (unused parameters){others}",
         certain=True,
         culprits=tuple(place_at(job.ranks[rank], line or frame) for rank in ranks),
         waiting=waits_except(states, ranks),
         why=f"{listed}: their output did not take part in the loss{at(line)}; DDP failed with '{_first_line(raised.message, 70)}'{at(frame)}; it waits for every parameter unless find_unused_parameters=True",
         deadlock=True,
     )
-
-
-def _names_text(names: list[str]) -> str:
-    """`head.weight and 3 more`: as much as fits a line."""
-    if not names:
-        return "some parameters"
-    return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
 
 
 def _different_models(job: JobEvidence, raised: Raised) -> Finding | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rankwise.causes import load_cause
 from rankwise.diagnose.at_exit import find_stuck_at_exit
 from rankwise.diagnose.crash import failed_in_collective, find_crash
-from rankwise.diagnose.disagree import find_disagreement, find_out_of_step, find_paired_collectives
+from rankwise.diagnose.disagree import find_disagreement, find_other_size, find_out_of_step, find_paired_collectives
 from rankwise.diagnose.health import find_notes
 from rankwise.diagnose.lost import with_lost_nodes
 from rankwise.diagnose.match import find_conflict, last_seq
@@ -69,6 +69,8 @@ def find_root(job: JobEvidence, states: RankStates, book: SourceBook) -> list[Fi
             return [diverged]
         if disagreement is not None and _explains(disagreement, crash):
             return [disagreement]
+        if crash.code == "RW204" and not crash.certain and (other_size := find_other_size(job, states, book)) is not None:
+            return [other_size]
         if disagreement is None or not load_cause(disagreement.code).unnoticed:
             return [crash]
         return [disagreement, crash] if _failed_on_its_result(job, crash) else [crash, disagreement]

@@ -20,13 +20,14 @@ from rankwise.diagnose.blame import (
 )
 from rankwise.diagnose.divergence import blame_for_divergence, side_of
 from rankwise.diagnose.groups import find_group_disagreement
-from rankwise.diagnose.history import Divergence, find_divergence, history_of, is_beside, key_of, was_called
+from rankwise.diagnose.history import Divergence, find_divergence, find_other_sizes, history_of, is_beside, key_of, was_called
 from rankwise.diagnose.match import Conflict, find_conflict, value_of
 from rankwise.diagnose.p2p import circle_finding, find_circle, find_unmatched_p2p
 from rankwise.diagnose.rank_state import P2P, RankStates, end_of, last_call_frame, place_at, wait_of
 from rankwise.diagnose.splits import find_split_disagreement
 from rankwise.diagnose.waiting import doomed_ranks, members_of, needed_by
 from rankwise.diagnose.wording import at, group_text, verb
+from rankwise.evidence.collectives import Entry, Signature
 from rankwise.evidence.flight import base_group
 from rankwise.evidence.frames import user_frame, user_frames
 from rankwise.evidence.records import Frame, JobEvidence
@@ -68,12 +69,28 @@ def _slot_disagreement(job: JobEvidence, states: RankStates, book: SourceBook) -
     if conflict.about == "op":
         return _different_ops(job, states, book, conflict)
     certain = True
-    if _have_diverged(job, conflict):  # then these two calls never belonged together
+    first, second = list(conflict.by_value().values())[:2]
+    if find_divergence(job, first[0], second[0], conflict.group) is not None:  # then these two calls never belonged together
         diverged = _different_ops(job, states, book, conflict)
         if diverged.code != "RW202":
             return diverged
         certain = False
     return _same_slot(job, states, book, conflict, certain)
+
+
+def find_other_size(job: JobEvidence, states: RankStates, book: SourceBook) -> Finding | None:
+    """The ranks were in step, and one of them gave a tensor of another size or dtype: as their calls show, where torch's record was lost in a crash."""
+    first, *others = sorted(job.ranks)
+    found = {other: pair for other in others if (pair := find_other_sizes(job, first, other)) is not None}
+    if not found:
+        return None
+    calls = {first: next(iter(found.values()))[0], **{other: pair[1] for other, pair in found.items()}}
+    entries = {
+        rank: Entry(0, Signature(call.group, call.op, call.sizes, call.dtype), call.started_ns, False, -1) for rank, call in calls.items()
+    }
+    about = "size" if len({call.sizes for call in calls.values()}) > 1 else "dtype"
+    conflict = Conflict(calls[first].group, 0, about, entries, {rank: call.stack for rank, call in calls.items()})
+    return _same_slot(job, states, book, conflict, certain=True)
 
 
 def _same_slot(job: JobEvidence, states: RankStates, book: SourceBook, conflict: Conflict, certain: bool) -> Finding:
@@ -219,11 +236,6 @@ def _argument_text(conflict: Conflict, rank: int) -> str:
     if conflict.about == "size":
         return str(list(what.sizes))
     return {"dtype": what.dtype, "src": f"src={what.peer}", "reduce_op": f"op={what.reduce_op}"}[conflict.about]
-
-
-def _have_diverged(job: JobEvidence, conflict: Conflict) -> bool:
-    first, second = list(conflict.by_value().values())[:2]
-    return find_divergence(job, first[0], second[0], conflict.group) is not None
 
 
 def _different_ops(job: JobEvidence, states: RankStates, book: SourceBook, conflict: Conflict) -> Finding:

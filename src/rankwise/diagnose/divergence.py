@@ -30,7 +30,6 @@ def blame_for_divergence(job: JobEvidence, book: SourceBook, divergence: Diverge
     sides = [side_of(mine, divergence.next), side_of(others, divergence.instead)]
     view, back = _View(job, book, divergence, mine, others), _View(job, book, divergence.swapped(), others, mine)
     arguments = (
-        _by_own_condition,
         _by_handler,
         _by_data,
         _by_jump,
@@ -124,22 +123,6 @@ def side_of(ranks: list[int], call: Call | None) -> Side:
     return Side(ranks, WRAPPER_CALLS.get(call.op, call.op), user_frames(call.stack), inside)
 
 
-def _by_own_condition(view: _View) -> Blame | None:
-    """The others make a call under a condition that speaks of the rank, though its value cannot be worked out; these are under none."""
-    there, before = view.divergence.next_other, view.divergence.before
-    if there is None or any(reason.is_about_rank for reason in find_skips(view.book, _stack(before), _stack(view.divergence.next))):
-        return None
-    about_rank = [reason for reason in find_skips(view.book, _stack(before), _stack(there)) if reason.is_about_rank]
-    if not about_rank:
-        return None
-    line = next(
-        (frame for frame in _stack(there) if frame.file == about_rank[0].frame.file and frame.function == about_rank[0].frame.function),
-        None,
-    )
-    why = f"{reasons_text(about_rank)}: a condition on the rank, under which {ranks_text(view.mine)} did not call it"
-    return Blame("RW209" if there.op == "forward" else "RW208", view.others, why, line)
-
-
 def _by_handler(view: _View) -> Blame | None:
     """The others make a call in an except block, where only those come who met an exception."""
     there = view.divergence.next_other
@@ -188,15 +171,11 @@ def _by_jump(view: _View) -> Blame | None:
         return None
     found = _skipped(view, f", as all ranks did {usual} times before")
     is_known = found.line is not None or bool(found.candidates) or missed.op == "backward" or bool(_other_mode(view))
-    if is_known or not _is_again(divergence, there):
+    last_few = [divergence.mine.key(i) for i in range(max(0, divergence.at - _FEW), divergence.at)]
+    if is_known or key_of(there) not in last_few:  # else it may have been repeated, rather than reached by leaving others out
         return found
     again = f"it called {side_of(view.others, there).text}{at(_line(there))} again, or left out what comes before it: {found.why}"
     return replace(found, why=again, certain=False)
-
-
-def _is_again(divergence: Divergence, call: Call) -> bool:
-    """The same call was one of the last few: then it may have been repeated, rather than reached by leaving others out."""
-    return key_of(call) in [divergence.mine.key(i) for i in range(max(0, divergence.at - _FEW), divergence.at)]
 
 
 def _by_round(view: _View) -> Blame | None:

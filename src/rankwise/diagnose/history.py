@@ -201,6 +201,17 @@ def find_divergence(job: JobEvidence, rank: int, other: int, group: str = "0") -
     return Divergence(mine, theirs, i, j, is_in_step_again=j == j_end and i_end < len(mine.calls))
 
 
+def find_other_sizes(job: JobEvidence, rank: int, other: int) -> tuple[Call, Call] | None:
+    """The first collective that both ranks called from the same place, but with tensors of different size or dtype."""
+    mine, theirs = _from_the_same_call(history_of(job.ranks[rank]), history_of(job.ranks[other]))
+    for a, b in zip(mine.calls, theirs.calls, strict=False):
+        if _cost(a, b) > _TWIN:
+            return None
+        if key_of(a) == key_of(b) and a.op in _SAME_SIZE and a.dtype and b.dtype and (a.sizes, a.dtype) != (b.sizes, b.dtype):
+            return a, b
+    return None
+
+
 def _has_left(evidence: RankEvidence, history: History) -> bool:
     """True for a rank that will make no further call, and did not end in the middle of its last one."""
     return end_of(evidence) is not None and not (history.calls and _is_unfinished(history.calls[-1]))

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from rankwise.evidence.records import Frame, Stack
 from rankwise.source.book import SourceBook
 from rankwise.source.guards import Loop, Skip
-from rankwise.source.rank_words import mentions_rank
 
 _VERBS = {"continue": "continues", "return": "returns", "break": "breaks out of the loop", "except": "catches an exception"}
 
@@ -20,7 +19,6 @@ class Reason:
     frame: Frame
     kind: str  # continue, return, break, except, condition, while, data
     text: str
-    is_about_rank: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,7 @@ def find_skips(book: SourceBook, before: Stack, missed: Stack) -> list[Reason]:
         for guard in book.guards(frame.file, frame.line):
             if guard.text not in guards_known and guard.line not in known and guard.line > start:
                 place = Frame(frame.file, guard.line, frame.function)
-                found.append(Reason(place, "condition", f"only when `{guard.condition}`", mentions_rank(guard.test)))
+                found.append(Reason(place, "condition", f"only when `{guard.condition}`"))
     return list(dict.fromkeys(found))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from rankwise.causes import load_cause
@@ -18,6 +19,7 @@ from rankwise.source.book import SourceBook
 
 _ALL_STARTED = ": the launcher has started all its processes and waits for them"
 _NOT_SEEN = " (on this host, no process with that rank was seen)"
+_THIS_HOST = re.compile(r"^(::1|0\.0\.0\.0|127\..*)$")
 _PORT_TAKEN = ("eaddrinuse", "address already in use")
 
 
@@ -56,7 +58,8 @@ def _port_taken(job: JobEvidence, states: RankStates, book: SourceBook, waiting:
         if init is None or not any(words in text for words in _PORT_TAKEN):
             continue
         port = init.store_port
-        holder = init.holder or _holder(job, port, evidence)
+        holders = (h for host in job.hosts for h in host.holders if h.port == port and h.pid != evidence.pid)
+        holder = init.holder or next(holders, None)
         by = f" by {_holder_text(holder)}" if holder else " by another program"
         line = _setting_line(job, book, evidence, "MASTER_PORT") or user_frame(init.stack)
         return load_cause("RW107").finding(
@@ -179,7 +182,7 @@ def _different_ports(job: JobEvidence, states: RankStates, book: SourceBook, wai
 
 def _different_names(job: JobEvidence, states: RankStates, book: SourceBook, waiting: list[int]) -> Finding | None:
     """Two names may mean one host: only a suspicion, and only when nothing else explains the wait."""
-    names = {r: "localhost" if _is_this_host(i.store_address) else i.store_address for r, i in _store_inits(job).items()}
+    names = {r: _THIS_HOST.sub("localhost", i.store_address) for r, i in _store_inits(job).items()}
     return _different_stores(job, states, certain=False) if len(set(names.values())) > 1 else None
 
 
@@ -201,10 +204,6 @@ def _different_stores(job: JobEvidence, states: RankStates, certain: bool) -> Fi
 
 def _store_inits(job: JobEvidence) -> dict[int, Init]:
     return {r: e.inits[-1] for r, e in job.ranks.items() if e.inits and e.inits[-1].method.startswith(("env", "tcp"))}
-
-
-def _is_this_host(address: str) -> bool:
-    return address in ("localhost", "::1", "0.0.0.0") or address.startswith("127.")
 
 
 def _different_backends(job: JobEvidence, states: RankStates, book: SourceBook, waiting: list[int]) -> Finding | None:
@@ -393,10 +392,6 @@ def _setting_line(job: JobEvidence, book: SourceBook, evidence: RankEvidence, va
     own = [frame.file for init in evidence.inits for frame in init.stack]
     files = dict.fromkeys([*own, *(launcher.script for launcher in job.launchers if launcher.script), *book.sources])
     return next((Frame(file, line, "") for file in files if (line := book.line_setting(file, variable))), None)
-
-
-def _holder(job: JobEvidence, port: int | None, evidence: RankEvidence) -> PortHolder | None:
-    return next((h for host in job.hosts for h in host.holders if h.port == port and h.pid != evidence.pid), None)
 
 
 def _holder_text(holder: PortHolder) -> str:

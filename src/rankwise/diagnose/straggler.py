@@ -68,17 +68,14 @@ def find_straggler(job: JobEvidence) -> Finding | None:
 
 def slow_rank(job: JobEvidence) -> int | None:
     """While the job runs: the rank that is busy much longer than the others between two steps, by its own clock."""
-    busy = {rank: busy_ms for rank, e in job.ranks.items() if (busy_ms := _busy_ms(total_times(e.audit.times, 3))) is not None}
+    totals = {rank: total for rank, e in job.ranks.items() if (total := total_times(e.audit.times, 3)) is not None}
+    # A step's time without the backward, in which all wait for the slowest.
+    busy = {rank: (total.wall - total.backward - total.collective) / total.steps for rank, total in totals.items()}
     if len(busy) < 2 or len(busy) < len(job.ranks):
         return None
     rank = max(busy, key=lambda r: busy[r])
     others = median(ms for r, ms in busy.items() if r != rank)
     return rank if busy[rank] > others + max(1e3 * _LATE_S, 0.2 * others) else None
-
-
-def _busy_ms(total: Times | None) -> float | None:
-    """A step's time without the backward, in which all wait for the slowest."""
-    return None if total is None else (total.wall - total.backward - total.collective) / total.steps
 
 
 def _find_lag(arrivals: dict[int, dict[int, int]]) -> _Lag | None:

@@ -112,33 +112,7 @@ def _conditions(above: ast.AST, node: ast.AST) -> list[Guard]:
             return [Guard(test, node is then)]
         case ast.BoolOp(op=op, values=values):
             return [Guard(value, isinstance(op, ast.And)) for value in values[: values.index(node)]]  # type: ignore[arg-type]
-        case ast.match_case(body=body) if node in body:
-            return _case_conditions(above)
     return []
-
-
-def _case_conditions(case: ast.match_case) -> list[Guard]:
-    whole = parent_of(case)
-    if not isinstance(whole, ast.Match):
-        return []
-    before = [_is_case(whole, other) for other in whole.cases[: whole.cases.index(case)] if other.guard is None]
-    here = _is_case(whole, case)
-    found = [Guard(test, False) for test in before if test is not None]
-    found += [Guard(here, True)] if here is not None else []
-    return [*found, Guard(case.guard, True)] if case.guard is not None else found
-
-
-def _is_case(whole: ast.Match, case: ast.match_case) -> ast.expr | None:
-    """`subject == value` for a case of plain values."""
-    options = case.pattern.patterns if isinstance(case.pattern, ast.MatchOr) else [case.pattern]
-    values = [option.value for option in options if isinstance(option, ast.MatchValue)]
-    if len(values) < len(options):
-        return None
-    test = ast.Compare(whole.subject, [ast.In()], [ast.Tuple(values, ast.Load())])
-    if len(values) == 1:
-        test = ast.Compare(whole.subject, [ast.Eq()], values)
-    test.parent = whole  # type: ignore[attr-defined]
-    return ast.fix_missing_locations(ast.copy_location(test, values[0]))
 
 
 # -- within one line ----------------------------------------------------------------------------------------------------------

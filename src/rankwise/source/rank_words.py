@@ -78,16 +78,6 @@ def zero_only_mark(function: str) -> bool:
     return any(mark in function for mark in _ZERO_ONLY) and "first" not in function
 
 
-def mentions_rank(test: ast.AST) -> bool:
-    """True for a condition that speaks of the rank somewhere, understood or not."""
-    for node in ast.walk(test):
-        name = last_name(node) if isinstance(node, (ast.Name, ast.Attribute)) else ""
-        meaning = meaning_of_call(node) if isinstance(node, ast.Call) else meaning_of(name) if name else ""
-        if meaning in ("rank", "local_rank", "main", "local_main") and not is_other_rank(name):
-            return True
-    return False
-
-
 def tells_rank(node: ast.expr | None) -> bool:
     """True for an expression that, given to a variable called `rank`, leaves no doubt that it is the process's rank."""
     match node:

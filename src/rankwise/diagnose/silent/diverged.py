@@ -144,27 +144,15 @@ def _late(audited: AuditedJob, story: Story) -> Finding:
 
 
 def _line_of_change(audited: AuditedJob, story: Story) -> Frame | None:
-    """Where parameters are unfrozen: a line after the wrapping that sets requires_grad, or calls a function of the user's that does."""
+    """Where parameters are unfrozen or added: the first line after the wrapping that does so."""
     rank = story.ranks[0]
     wrapped = audited.frame(rank, audited.audits[rank].wrappers[0].site) if audited.audits[rank].wrappers else None
     if wrapped is None:
         return None
     lines = audited.job.sources.get(wrapped.file, "").splitlines()
-    setters = {wrapped.function: ""}
-    function, found = "", []
-    for text in lines:
-        stripped = text.strip()
-        if stripped.startswith("def "):
-            function = stripped[4:].split("(")[0]
-        elif "requires_grad" in stripped:
-            setters[function] = stripped
-    for n, text in enumerate(lines, 1):
-        if n <= wrapped.line or text.strip().startswith("def "):
-            continue
-        calls = any(f"{name}(" in text for name, how in setters.items() if how and name and name != wrapped.function)
-        if calls or "requires_grad" in text or "add_module(" in text:
-            found.append(n)
-    return Frame(wrapped.file, found[0], wrapped.function) if found else None
+    later = enumerate(lines[wrapped.line :], wrapped.line + 1)
+    found = next((n for n, text in later if "requires_grad" in text or "add_module(" in text), None)
+    return Frame(wrapped.file, found, wrapped.function) if found else None
 
 
 def _not_reduced(audited: AuditedJob, story: Story) -> Finding:
