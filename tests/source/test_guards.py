@@ -41,7 +41,6 @@ def main():
         [0],
     ),
     "while": ("def main():\n    while rank == 0:\n        dist.barrier()\n", [0]),
-    "match": ("def main():\n    match rank:\n        case 0:\n            dist.barrier()\n", [0]),
     "module level": ("if rank == 0:\n    dist.barrier()\n", [0]),
     "over several lines": (
         "def main():\n    if (\n        rank\n        == 0\n    ):\n        foo(\n            dist.barrier(),\n        )\n",

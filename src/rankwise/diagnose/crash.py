@@ -19,7 +19,7 @@ from rankwise.diagnose.rank_state import (
     place_at,
     waits_except,
 )
-from rankwise.diagnose.wording import at
+from rankwise.diagnose.wording import at, class_name, error_text, first_line
 from rankwise.evidence.frames import is_user_file, user_frame
 from rankwise.evidence.records import Ended, Frame, JobEvidence, Raised, RankEvidence
 from rankwise.findings import Finding, ranks_text, signal_name
@@ -170,7 +170,7 @@ def _finding_of_exception(job: JobEvidence, states: RankStates, book: SourceBook
     code = "RW401"
     why = "the first exception by time; what the other ranks report came after it"
     before = " before init_process_group" if not job.ranks[root.rank].inits else ""
-    failed = f"failed{before} with {_error_text(raised)}{at(_raise_frame(raised))}"
+    failed = f"failed{before} with {error_text(raised)}{at(_raise_frame(raised))}"
     if raised.type == "KeyboardInterrupt":
         code, why = "RW409", "somebody (a user, a scheduler) asked the job to end"
         failed = "was interrupted from outside (Ctrl-C, SIGINT)"
@@ -215,9 +215,9 @@ def _last_error(message: str) -> str:
 
 def _found_by_session(ends: list[_RankEnd]) -> Finding | None:
     """The finding of `session()`, which every rank raised. A finding about a missing rank says less than one about why it is missing."""
-    if ends[0].raised is None or _class_name(ends[0].raised.type) != "StartError":
+    if ends[0].raised is None or class_name(ends[0].raised.type) != "StartError":
         return None
-    findings = [end.raised.finding for end in ends if end.raised and _class_name(end.raised.type) == "StartError"]
+    findings = [end.raised.finding for end in ends if end.raised and class_name(end.raised.type) == "StartError"]
     known = [finding for finding in findings if finding is not None and is_cause(finding.code)]
     if not known:
         return None
@@ -268,7 +268,7 @@ def _unused_parameters(job: JobEvidence, states: RankStates, book: SourceBook, r
         certain=True,
         culprits=tuple(place_at(job.ranks[rank], line or frame) for rank in ranks),
         waiting=waits_except(states, ranks),
-        why=f"{listed}: their output did not take part in the loss{at(line)}; DDP failed with '{_first_line(raised.message, 70)}'{at(frame)}; it waits for every parameter unless find_unused_parameters=True",
+        why=f"{listed}: their output did not take part in the loss{at(line)}; DDP failed with '{first_line(raised.message, 70)}'{at(frame)}; it waits for every parameter unless find_unused_parameters=True",
         deadlock=True,
     )
 
@@ -452,20 +452,3 @@ def _memory_text(evidence: RankEvidence) -> str:
 def _shm_left(job: JobEvidence) -> str:
     free = [host.shm_free for host in job.hosts if host.shm_free is not None]
     return f" ({bytes_text(free[0])} free now)" if free else ""
-
-
-def _first_line(message: str, length: int = 200) -> str:
-    lines = [line for line in message.splitlines() if line.strip()]
-    if "Original Traceback" in message and lines:
-        return lines[-1].strip()[:length]
-    return (lines[0].strip() if lines else "")[:length]
-
-
-def _error_text(raised: Raised) -> str:
-    said = _first_line(raised.message)
-    name = _class_name(raised.type)
-    return said if said.startswith(f"{name}:") else f"{name}: {said}" if said else name
-
-
-def _class_name(name: str) -> str:
-    return name.rsplit(".", 1)[-1]

@@ -18,7 +18,7 @@ from rankwise.diagnose.silent import find_silent
 from rankwise.diagnose.start import find_start_problem
 from rankwise.diagnose.stuck import find_all_idle, find_stuck
 from rankwise.diagnose.waiting import members_of, needed_by
-from rankwise.diagnose.wording import at, in_short, relative_to, seconds_text, verb
+from rankwise.diagnose.wording import at, error_text, in_short, relative_to, seconds_text, verb
 from rankwise.evidence.records import JobEvidence
 from rankwise.findings import Finding, ranks_text
 from rankwise.source.book import SourceBook
@@ -135,15 +135,17 @@ def _timed_out(job: JobEvidence, states: RankStates, stuck: list[Finding]) -> Fi
     )
 
 
-def _queued_on_gpu(states: RankStates, waiting: list[int], longest_s: float) -> Finding:
-    """All ranks have queued the same collective: what the GPUs do before it, or in it, takes long. No fault is in sight."""
-    state = states[waiting[0]]
-    return load_cause("RW502").finding(
-        f"all ranks have queued the same {state.op}; the GPUs have not finished it for {seconds_text(longest_s)}",
-        certain=False,
-        waiting=tuple(wait_of(states[r]) for r in waiting),
-        why=f"every rank arrived with the same call{at(state.frame)}; a long kernel before it, or a slow or broken link, would look like this",
-    )
+def _all_in_the_same(job: JobEvidence, states: RankStates, waiting: list[int], longest_s: float) -> Finding:
+    """All ranks have come to the same collective, and it takes long. No fault of the program is in sight."""
+    state, lasting = states[waiting[0]], seconds_text(longest_s)
+    if any("nccl" in e.inits[-1].backend for e in job.ranks.values() if e.inits):
+        code, summary = "RW502", f"all ranks have queued the same {state.op}; the GPUs have not finished it for {lasting}"
+        why = f"every rank arrived with the same call{at(state.frame)}; a long kernel before it, or a slow or broken link, would look like this"
+    else:
+        code, summary = "RW114", f"all ranks are in the same {state.op} and it does not complete for {lasting}{at(state.frame)}"
+        why = "every rank arrived with the same call; the network or the backend between them does not deliver"
+    finding = load_cause(code).finding(summary, certain=False, waiting=tuple(wait_of(states[r]) for r in waiting), why=why)
+    return finding.with_severity("warning") if finding.severity == "error" else finding
 
 
 def _unknown(job: JobEvidence, states: RankStates) -> list[Finding]:
@@ -161,22 +163,11 @@ def _unknown(job: JobEvidence, states: RankStates) -> list[Finding]:
     doing = "; ".join(f"rank {r} waits in {states[r].op_text}{at(states[r].frame)}" for r in waiting[:4])
     if ended and not waiting:
         raised = first_raised(job.ranks[ended[0]])
-        said = raised.message.splitlines()[0][:200] if raised and raised.message else ""
-        doing = f"rank {ended[0]} ended" + (f" with {raised.type}: {said}" if raised else "")
+        doing = f"rank {ended[0]} ended" + (f" with {error_text(raised)}" if raised else "")
     together = {(states[r].op, states[r].group, states[r].seq) for r in waiting}
     unseen = sorted(set(members_of(job, states[waiting[0]].group)) - set(job.ranks)) if waiting else []
     if job.exit_code is None and len(waiting) == len(job.ranks) and len(together) == 1 and not unseen:
-        if any("nccl" in e.inits[-1].backend for e in job.ranks.values() if e.inits):
-            return [_queued_on_gpu(states, waiting, longest)]
-        return [
-            load_cause("RW114").finding(
-                f"all ranks are in the same {states[waiting[0]].op} and it does not complete for {seconds_text(longest)}{at(states[waiting[0]].frame)}",
-                certain=False,
-                severity="warning",
-                waiting=tuple(wait_of(states[r]) for r in waiting),
-                why="every rank arrived with the same call; the network or the backend between them does not deliver",
-            )
-        ]
+        return [_all_in_the_same(job, states, waiting, longest)]
     if unseen and waiting:
         where = f"on {', '.join(job.lost_hosts)}, which stopped answering" if job.lost_hosts else "on another node?"
         doing += f"; {verb(unseen, 'was', 'were')} not seen here ({where})"

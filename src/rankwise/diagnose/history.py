@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 from math import prod
 
 from rankwise.diagnose.rank_state import end_of
@@ -327,29 +327,19 @@ def times_followed(divergence: Divergence, first: Call | None, second: Call | No
     if first is None or second is None:
         return 0
     start, end = key_of(first), key_of(second)
-    length = _row_length(divergence, start)
-    if all(start not in past[: len(past) - length] for past in divergence.past()):  # the first row of its kind: its length is not known
-        return sum(sum(pair == (start, end) for pair in pairwise(past)) for past in divergence.past())
-    return sum(_times_in(past, start, end, length) for past in divergence.past())
+    pasts = list(divergence.past())
+    mine, other = map(_rows, pasts)
+    length = mine[-1][1] if mine and mine[-1][0] == start else 0
+    is_known = any(start in past[: len(past) - length] for past in pasts)  # else it is the first row of its kind
+    if start == end:
+        return sum(num - 1 if not is_known else num > length for key, num in [*mine, *other] if key == start)
+    pairs = [*pairwise(mine), *pairwise(other)]
+    return sum(key == start and after == end and (num == length or not is_known) for (key, num), (after, _) in pairs)
 
 
-def _row_length(divergence: Divergence, key: Key) -> int:
-    length = 0
-    while length < divergence.at and divergence.mine.key(divergence.at - 1 - length) == key:
-        length += 1
-    return length
-
-
-def _times_in(past: tuple[Key, ...], start: Key, end: Key, length: int) -> int:
-    times = row = 0
-    for key in past:
-        if key == start:
-            row += 1
-            times += key == end and row == length + 1
-            continue
-        times += row == length and key == end and row > 0
-        row = 0
-    return times
+def _rows(past: tuple[Key, ...]) -> list[tuple[Key, int]]:
+    """Calls that were made several times in a row, and how often."""
+    return [(key, len(list(same))) for key, same in groupby(past)]
 
 
 def times_between(divergence: Divergence, missed: Call, end: Call) -> tuple[set[int], int]:

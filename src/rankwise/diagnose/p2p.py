@@ -147,33 +147,23 @@ def find_crossed_queues(job: JobEvidence, states: RankStates) -> Finding | None:
 def circle_finding(job: JobEvidence, states: RankStates, ring: list[int]) -> Finding:
     """What is wrong with ranks that wait for each other in a circle: the order of their groups, or the device of their tensors."""
     if len({base_group(states[r].group) for r in ring}) == 1:
-        return _different_backends(job, states, ring)
-    calls = "; ".join(
-        f"rank {r} is in {states[r].op_text}{group_text(states[r].group) or ' of the default group'}{at(states[r].frame)}" for r in ring
-    )
-    return load_cause("RW218").finding(
-        f"{ranks_text(ring)} wait for each other in collectives of different groups",
+        devices = {r: "CPU tensor (gloo)" if states[r].group.endswith(GLOO_MARK) else "CUDA tensor (nccl)" for r in ring}
+        code, of_what = "RW202", {r: f" of a {device}" for r, device in devices.items()}
+        summary = f"{ranks_text(ring)} call {states[ring[0]].op} on different devices, CPU (gloo) and CUDA (nccl)"
+        why = "with two backends a collective goes to the one of its tensor's device, and the two never meet:"
+        instead: tuple[str, ...] = ("put the tensor on the same device on every rank",)
+    else:
+        code, of_what = "RW218", {r: group_text(states[r].group) or " of the default group" for r in ring}
+        summary = f"{ranks_text(ring)} wait for each other in collectives of different groups"
+        why, instead = "ranks that share several groups must call the groups' collectives in the same order;", ()
+    calls = "; ".join(f"rank {r} is in {states[r].op_text}{of_what[r]}{at(states[r].frame)}" for r in ring)
+    return load_cause(code).finding(
+        summary,
         certain=True,
         culprits=tuple(place_at(job.ranks[r], states[r].frame) for r in ring),
-        why=f"ranks that share several groups must call the groups' collectives in the same order; {calls}",
+        why=f"{why} {calls}",
         deadlock=True,
-    )
-
-
-def _different_backends(job: JobEvidence, states: RankStates, ring: list[int]) -> Finding:
-    """The same group, but one rank's tensor is on the CPU and another's on the GPU: the calls went to different backends."""
-    on_cpu = {r: states[r].group.endswith(GLOO_MARK) for r in ring}
-    calls = "; ".join(
-        f"rank {r} is in {states[r].op_text} of a {'CPU tensor (gloo)' if on_cpu[r] else 'CUDA tensor (nccl)'}{at(states[r].frame)}"
-        for r in ring
-    )
-    return load_cause("RW202").finding(
-        f"{ranks_text(ring)} call {states[ring[0]].op} on different devices, CPU (gloo) and CUDA (nccl)",
-        certain=True,
-        culprits=tuple(place_at(job.ranks[r], states[r].frame) for r in ring),
-        why=f"with two backends a collective goes to the one of its tensor's device, and the two never meet: {calls}",
-        deadlock=True,
-        instead=("put the tensor on the same device on every rank",),
+        instead=instead,
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from rankwise.causes import load_cause
 from rankwise.diagnose.rank_state import RankStates, ended_well, first_raised, main_stack, place_at, wait_of, waits_except
 from rankwise.diagnose.stuck import activity_of, loop_places
-from rankwise.diagnose.wording import at, seconds_text, verb
+from rankwise.diagnose.wording import at, error_text, seconds_text, verb
 from rankwise.evidence.frames import user_frame
 from rankwise.evidence.records import Frame, Helper, HostFacts, Init, JobEvidence, PortHolder, RankEvidence
 from rankwise.findings import Finding, Place, ranks_text
@@ -244,7 +244,7 @@ def _died_before(job: JobEvidence, states: RankStates, book: SourceBook, waiting
     evidence = job.ranks[dead[0]]
     raised = first_raised(evidence)
     frame = user_frame(raised.stack) if raised else states[dead[0]].frame
-    how = f"{raised.type}: {raised.message.splitlines()[0][:200] if raised.message else ''}" if raised else _end_text(evidence)
+    how = error_text(raised) if raised else _end_text(evidence)
     return load_cause("RW110").finding(
         f"rank {dead[0]} died before init_process_group with {how}{at(frame)}; {verb(waiting, 'waits', 'wait')} for it",
         certain=True,
@@ -295,9 +295,8 @@ def _died_before_naming_rank(job: JobEvidence, states: RankStates, book: SourceB
     raised = failed[0].raised
     assert raised is not None
     frame = user_frame(raised.stack)
-    said = raised.message.splitlines()[0][:200] if raised.message else ""
     return load_cause("RW110").finding(
-        f"{ranks_text(missing)} died before init_process_group with {raised.type}: {said}{at(frame)}; {verb(waiting, 'waits', 'wait')} for it",
+        f"{ranks_text(missing)} died before init_process_group with {error_text(raised)}{at(frame)}; {verb(waiting, 'waits', 'wait')} for it",
         certain=True,
         culprits=tuple(place_at(RankEvidence(rank, helper.pid), frame) for rank, helper in zip(missing, failed, strict=True)),
         waiting=waits_except(states, missing),

@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 from typing import TypeVar
 
-from rankwise.evidence.records import Frame
+from rankwise.evidence.records import Frame, Raised
 from rankwise.findings import Finding, Place, Wait, ranks_text, where
 
 _SUMMARY = 99  # characters: one line of a terminal, beside the code
@@ -55,6 +55,26 @@ def short_op_text(op: str, inside: str) -> str:
 def event_text(op: str) -> str:
     """A call in the history of a rank: `the backward`, or the operation's own name."""
     return _INSIDE[op][2] if op in _INSIDE else op
+
+
+def first_line(message: str, length: int = 200) -> str:
+    """What an exception says; for one of a DataLoader worker, what it said there."""
+    lines = [line for line in message.splitlines() if line.strip()]
+    if "Original Traceback" in message and lines:
+        return lines[-1].strip()[:length]
+    return (lines[0].strip() if lines else "")[:length]
+
+
+def error_text(raised: Raised) -> str:
+    """`ValueError: what it says`, in one line."""
+    said = first_line(raised.message)
+    name = class_name(raised.type)
+    return said if said.startswith(f"{name}:") else f"{name}: {said}" if said else name
+
+
+def class_name(name: str) -> str:
+    """The name of an exception without its module."""
+    return name.rsplit(".", 1)[-1]
 
 
 def group_text(group: str) -> str:
