@@ -173,7 +173,7 @@ def test_rw104_different_init_methods() -> None:
         sources={"train.py": METHODS},
     )
 
-    expect(root(evidence), "RW104", [0], "init methods", "env://", "file:///tmp/store", at=f"train.py:{METHOD_LINES['method']}")
+    expect(root(evidence), "RW104", [0], "init methods", "env://", "file:///tmp/store", at=f"train.py:{METHOD_LINES['init']}")
 
 
 def test_rw104_a_file_store_of_each_ranks_own() -> None:

@@ -86,25 +86,6 @@ def test_a_variable_whose_name_ends_alike_is_another_one() -> None:
     assert SourceBook({"/x/go.sh": script}).line_setting("/x/go.sh", "RANK") == 4
 
 
-def test_finds_where_an_argument_got_its_value() -> None:
-    source = """\
-def main(rank):
-    method = "env://"
-    if rank:
-        method = f"file:///tmp/{rank}"
-    dist.init_process_group(
-        "gloo",
-        init_method=method,
-    )
-"""
-    book = book_of(source)
-
-    assert book.argument_name(FILE, 5, "init_process_group", "init_method", 1) == "method"
-    assert book.assignment_of(FILE, 5, "method") == 4
-    assert book_of('dist.init_process_group("gloo", method)\n').argument_name(FILE, 1, "init_process_group", "init_method", 1) == "method"
-    assert book_of('dist.init_process_group("gloo", "env://")\n').argument_name(FILE, 1, "init_process_group", "init_method", 1) == ""
-
-
 def test_tells_definitions_uses_and_replacements_of_an_attribute_apart() -> None:
     source = """\
         class Net:
@@ -181,8 +162,6 @@ def test_any_source_is_survived_quickly(kind: str) -> None:
     book.has_twin_call(frame, "barrier", [1], [0], WORLD)
     book.line_setting(FILE, "RANK")
     book.attribute_lines("weight")
-    book.argument_name(FILE, line, "barrier", "group", 0)
-    book.assignment_of(FILE, line, "rank")
 
     assert ranks <= set(ALL) and ranks
     assert time.process_time() - started < 5

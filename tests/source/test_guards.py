@@ -9,8 +9,6 @@ from tests.source.sources import ALL, FILE, LOOP, book_of, line_of, reaching
 
 FORMS = {
     "if on one line": ("def main():\n    if rank == 0: dist.barrier()\n", [0]),
-    "conditional expression": ("def main():\n    dist.barrier() if rank == 0 else None\n", [0]),
-    "and": ("def main():\n    rank == 0 and dist.barrier()\n", [0]),
     "early return": ("def main():\n    if dist.get_rank() != 0:\n        return\n    x = 1\n    dist.barrier()\n", [0]),
     "early return on one line": ("def main():\n    if rank != 0: return\n    dist.barrier()\n", [0]),
     "early return in the else": ("def main():\n    if rank == 0:\n        x = 1\n    else:\n        return\n    dist.barrier()\n", [0]),

@@ -217,19 +217,15 @@ def _other_size(job: JobEvidence, states: RankStates) -> Finding | None:
             pairs = zip(_of(evidence, "send", receiver), _of(job.ranks[receiver], "recv", sender), strict=False)
             for number, (sent, received) in enumerate(pairs, 1):
                 if sent.dtype and received.dtype and prod(sent.sizes) != prod(received.sizes):
-                    return _sizes_finding(job, sender, receiver, number, sent, received)
+                    at_sender, at_receiver = user_frame(sent.stack), user_frame(received.stack)
+                    return load_cause("RW212").finding(
+                        f"rank {sender} sends {list(sent.sizes)} to rank {receiver}, which receives {list(received.sizes)}",
+                        certain=False,
+                        culprits=(place_at(evidence, at_sender), place_at(job.ranks[receiver], at_receiver)),
+                        why=f"transfer {number} between them: sent{at(at_sender)}, received{at(at_receiver)}; transfers are matched in order",
+                        instead=("send and receive in the same order on both sides",),
+                    )
     return None
-
-
-def _sizes_finding(job: JobEvidence, sender: int, receiver: int, number: int, sent: Call, received: Call) -> Finding:
-    places = {sender: user_frame(sent.stack), receiver: user_frame(received.stack)}
-    return load_cause("RW212").finding(
-        f"rank {sender} sends {list(sent.sizes)} to rank {receiver}, which receives {list(received.sizes)}",
-        certain=False,
-        culprits=tuple(place_at(job.ranks[rank], frame) for rank, frame in places.items()),
-        why=f"transfer {number} between them: sent{at(places[sender])}, received{at(places[receiver])}; transfers are matched in order",
-        instead=("send and receive in the same order on both sides",),
-    )
 
 
 def _of(evidence: RankEvidence, kind: str, peer: int) -> list[Call]:

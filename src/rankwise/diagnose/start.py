@@ -162,15 +162,12 @@ def _different_methods(job: JobEvidence, states: RankStates, book: SourceBook, w
     differs, by_method = find_difference(stores), find_difference(methods)
     ranks = differs.odd if differs else tuple(sorted(methods))
     frame = user_frame(inits[ranks[0]].stack)
-    variable = book.argument_name(frame.file, frame.line, "init_process_group", "init_method", 1) if frame else ""
-    origin = book.assignment_of(frame.file, frame.line, variable) if frame and variable else None
-    line = Frame(frame.file, origin, frame.function) if frame and origin else frame
     return load_cause("RW104").finding(
         f"ranks use different init methods, and so different stores: {by_method.text() if by_method else ''}",
         certain=True,
-        culprits=tuple(place_at(job.ranks[r], line) for r in ranks),
+        culprits=tuple(place_at(job.ranks[r], frame) for r in ranks),
         waiting=waits_except(states, ranks),
-        why=f"ranks that meet in different stores (init_method mismatch) never find each other{'; the value comes from' + at(line)[3:] if origin else ''}",
+        why="ranks that meet in different stores (init_method mismatch) never find each other",
         deadlock=True,
     )
 
@@ -245,12 +242,19 @@ def _died_before(job: JobEvidence, states: RankStates, book: SourceBook, waiting
     raised = first_raised(evidence)
     frame = user_frame(raised.stack) if raised else states[dead[0]].frame
     how = error_text(raised) if raised else _end_text(evidence)
+    places = tuple(place_at(job.ranks[r], frame if r == dead[0] else states[r].frame) for r in dead)
+    return _died_finding(states, dead[:1], f"{how}{at(frame)}", places, waiting)
+
+
+def _died_finding(
+    states: RankStates, ranks: list[int], how: str, places: tuple[Place, ...], waiting: list[int], proof: str = ""
+) -> Finding:
     return load_cause("RW110").finding(
-        f"rank {dead[0]} died before init_process_group with {how}{at(frame)}; {verb(waiting, 'waits', 'wait')} for it",
+        f"{ranks_text(ranks)} died before init_process_group with {how}; {verb(waiting, 'waits', 'wait')} for it",
         certain=True,
-        culprits=tuple(place_at(job.ranks[r], frame if r == dead[0] else states[r].frame) for r in dead),
-        waiting=waits_except(states, dead),
-        why="the launcher did not end the others, so they wait until their timeout",
+        culprits=places,
+        waiting=waits_except(states, [place.rank for place in places if place.rank is not None]),
+        why=f"{proof}the launcher did not end the others, so they wait until their timeout",
         deadlock=True,
     )
 
@@ -295,14 +299,8 @@ def _died_before_naming_rank(job: JobEvidence, states: RankStates, book: SourceB
     raised = failed[0].raised
     assert raised is not None
     frame = user_frame(raised.stack)
-    return load_cause("RW110").finding(
-        f"{ranks_text(missing)} died before init_process_group with {error_text(raised)}{at(frame)}; {verb(waiting, 'waits', 'wait')} for it",
-        certain=True,
-        culprits=tuple(place_at(RankEvidence(rank, helper.pid), frame) for rank, helper in zip(missing, failed, strict=True)),
-        waiting=waits_except(states, missing),
-        why="nobody else is missing, and the launcher did not end the others, so they wait until their timeout",
-        deadlock=True,
-    )
+    places = tuple(place_at(RankEvidence(rank, helper.pid), frame) for rank, helper in zip(missing, failed, strict=True))
+    return _died_finding(states, missing, f"{error_text(raised)}{at(frame)}", places, waiting, "nobody else is missing, and ")
 
 
 def _missing(job: JobEvidence, states: RankStates, book: SourceBook, waiting: list[int]) -> Finding | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from rankwise.causes import load_cause
-from rankwise.diagnose.rank_state import place_at
+from rankwise.diagnose.rank_state import last_call_frame, place_at
 from rankwise.diagnose.wording import seconds_text
 from rankwise.evidence.audit import Times, total_times
 from rankwise.evidence.collectives import CollectiveLog
@@ -159,7 +159,5 @@ def _busy_at(evidence: RankEvidence, part: str) -> Frame | None:
         "optimizer": [one.site for one in audit.optimizers],
         "save": [one.site for one in audit.writes],
     }
-    known = sites.get(part, [])
-    if known and (frame := user_frame(audit.sites.get(known[-1], ()))) is not None:
-        return frame
-    return next((frame for call in reversed(evidence.calls) if (frame := user_frame(call.stack))), None)
+    known = sites.get(part)
+    return (user_frame(audit.sites.get(known[-1], ())) if known else None) or last_call_frame(evidence)

@@ -9,11 +9,11 @@ from itertools import pairwise
 
 from rankwise.evidence.records import Frame, JobEvidence, Stack
 from rankwise.ranks import read_rank_env
-from rankwise.source.guards import Guard, Loop, Skip, caught_by, find_skips, guards_at, leaves, loop_of, polled_condition
+from rankwise.source.guards import Guard, Loop, Skip, caught_by, find_skips, guards_around, leaves, loop_of, polled_condition
 from rankwise.source.names import Names
 from rankwise.source.rank_conditions import Position, RankConditions, find_misnamed
 from rankwise.source.rank_words import meaning_of, zero_only_mark
-from rankwise.source.settings import find_python_setting, find_shell_setting, passed_name
+from rankwise.source.settings import find_python_setting, find_shell_setting
 from rankwise.source.tree import (
     FUNCTIONS,
     LOOPS,
@@ -68,7 +68,7 @@ class SourceBook:
         """The conditions around a line inside its function, and the early exits before it (`if …: return`), outermost first."""
         statement = self._statement_at(file, line)
         try:
-            return guards_at(statement, line) if statement is not None else []
+            return guards_around(statement, line) if statement is not None else []
         except RecursionError:  # thousands of blocks within each other
             return []
 
@@ -199,18 +199,6 @@ class SourceBook:
         """What could leave the loop or function of a line before that line is reached, in this round or a later one."""
         scope = next(iter(self._loops_at(file, line)), None) or self._function_at(file, line)
         return find_skips(scope, line) if scope is not None else []
-
-    def assignment_of(self, file: str, frame_line: int, name: str) -> int | None:
-        """Where a variable used at a line got its value, in the same function."""
-        function = self._function_at(file, frame_line)
-        bindings = self._names.bindings(function).get(name, []) if function is not None else []
-        lines = [getattr(b.node, "lineno", 0) for b in bindings if b.kind != "parameter" and scope_of(b.node) is function]
-        return max((line for line in lines if line < frame_line), default=None)
-
-    def argument_name(self, file: str, line: int, function: str, keyword: str, position: int) -> str:
-        """The plain variable passed to a call at a line, e.g. for init_method=method; empty if it is something else."""
-        tree = self.tree(file)
-        return passed_name(tree, line, function, keyword, position) if tree is not None else ""
 
     def line_setting(self, file: str, variable: str) -> int | None:
         """The line that sets an environment variable, in Python or in a shell script."""

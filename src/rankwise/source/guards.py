@@ -80,11 +80,6 @@ class Loop:
     exits: tuple[Skip, ...] = ()
 
 
-def guards_at(statement: ast.stmt, line: int) -> list[Guard]:
-    """The conditions for a line of a statement to run, within its function, outermost first."""
-    return [*guards_around(statement, line), *_inside(statement)]
-
-
 def guards_around(node: ast.AST, line: int = 0) -> list[Guard]:
     """The conditions for a node to run, within its function, outermost first; with `line`, only if that line tells that it runs."""
     found: list[Guard] = []  # innermost first
@@ -113,30 +108,6 @@ def _conditions(above: ast.AST, node: ast.AST) -> list[Guard]:
         case ast.BoolOp(op=op, values=values):
             return [Guard(value, isinstance(op, ast.And)) for value in values[: values.index(node)]]  # type: ignore[arg-type]
     return []
-
-
-# -- within one line ----------------------------------------------------------------------------------------------------------
-
-
-def _inside(statement: ast.stmt) -> list[Guard]:
-    """The conditions of `act() if test else None` and `test and act()`, where nothing else in the statement can be what runs."""
-    if not isinstance(statement, (ast.Expr, ast.Assign, ast.AnnAssign, ast.Return)) or _has_neighbour(statement):
-        return []
-    node, found = statement.value, []
-    while isinstance(node, (ast.IfExp, ast.BoolOp)):
-        parts = [node.test, node.body, node.orelse] if isinstance(node, ast.IfExp) else node.values
-        working = [part for part in parts if not _is_inert(part)]
-        if len(working) != 1 or (isinstance(node, ast.BoolOp) and working[0] is not parts[-1]):
-            break
-        found += _conditions(node, working[0])
-        node = working[0]
-    return found
-
-
-def _has_neighbour(statement: ast.stmt) -> bool:
-    """True for `a(); b()`: the line does not tell which of them runs."""
-    others = [other for other in block_of(statement) if other is not statement]
-    return any(last_line(other) == statement.lineno or other.lineno == last_line(statement) for other in others)
 
 
 def _may_be_in_test(above: ast.AST, line: int) -> bool:

@@ -1,11 +1,11 @@
-"""Where scripts set environment variables, and what they pass on."""
+"""Where scripts set environment variables."""
 
 from __future__ import annotations
 
 import ast
 import re
 
-from rankwise.source.tree import called_name, covers, string_key
+from rankwise.source.tree import called_name, string_key
 
 
 def find_python_setting(tree: ast.Module, variable: str) -> int | None:
@@ -35,14 +35,3 @@ def find_shell_setting(lines: list[str], variable: str) -> int | None:
         if not text.lstrip().startswith("#") and setting.search(text.split(" #")[0]):
             return number
     return None
-
-
-def passed_name(tree: ast.Module, line: int, function: str, keyword: str, position: int) -> str:
-    """The plain variable that a call at a line is given; empty if it is something else."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and called_name(node) == function and covers(node, line):
-            given = next((k.value for k in node.keywords if k.arg == keyword), None)
-            if given is None and len(node.args) > position:
-                given = node.args[position]
-            return given.id if isinstance(given, ast.Name) else ""
-    return ""
