@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from rankwise.diagnose.splits import find_split_disagreement
 from rankwise.evidence.records import Call, JobEvidence, RankEvidence
 from tests.diagnose.jobs import NOW_NS, SECOND, Slot, job, log_of, rank, root, stack_of
@@ -75,16 +73,15 @@ def test_several_rounds_that_do_not_fit_tell_more_than_the_first() -> None:
     assert [place.rank for place in found.culprits] == [2] and found.certain
 
 
-@pytest.mark.parametrize("is_new", [False, True])
-def test_one_pair_that_does_not_fit_names_both_or_who_changed_but_proves_nothing(is_new: bool) -> None:
-    before = [(FAIR, FAIR)] * 3 if is_new else [(changed(FAIR, (0, 0), by=n),) * 2 for n in range(3)]
+def test_one_pair_that_does_not_fit_names_both_and_proves_nothing() -> None:
+    before = [(FAIR, FAIR)] * 3
     odd = [*before, (FAIR, changed(FAIR, (0, 1)))]
     fair = [*before, (FAIR, FAIR)]
 
     found = root(job_of(fair, odd, fair))
 
     assert found.code == "RW204" and not found.certain
-    assert sorted(place.rank for place in found.culprits) == ([1] if is_new else [0, 1])
+    assert sorted(place.rank for place in found.culprits) == [0, 1]
     assert "rank 0 sends 8 numbers to rank 1, which expects 12" in found.summary
 
 

@@ -36,7 +36,7 @@ def find_split_disagreement(job: JobEvidence, states: RankStates) -> Finding | N
     if not bad:
         return None
     found = bad[0]
-    ranks, proof, certain = _culprits(job, found, {pair[:2] for one in bad for pair in one.pairs})
+    ranks, proof = _culprits({pair[:2] for one in bad for pair in one.pairs})
     sender, receiver, sent, expected = found.pairs[0]
     named = ranks or sorted({rank for pair in found.pairs for rank in pair[:2]})
     op = next(iter(found.calls.values())).op
@@ -51,12 +51,12 @@ def find_split_disagreement(job: JobEvidence, states: RankStates) -> Finding | N
     is_stuck = any(states[rank].kind == "waiting" and states[rank].group == found.group for rank in found.calls if rank in states)
     return load_cause("RW204").finding(
         f"{op}{group_text(found.group)}: {mismatch}",
-        certain=certain,
+        certain=bool(ranks),
         culprits=tuple(place_at(job.ranks[rank], lines.get(rank)) for rank in named),
         waiting=tuple(wait_of(states[rank]) for rank in found.calls if rank not in named and states[rank].kind == "waiting"),
         why=f"in all_to_all, what a rank sends to another must be what that one expects from it. {shown}. {proof}",
         deadlock=is_stuck,
-        instead=_INSTEAD if certain else _COMPARE,
+        instead=_INSTEAD if ranks else _COMPARE,
     )
 
 
@@ -102,28 +102,13 @@ def _checked(job: JobEvidence, group: str, seq: int, calls: dict[int, Call]) -> 
     return _Round(group, seq, dict(sorted(calls.items())), tuple(pairs))
 
 
-def _culprits(job: JobEvidence, found: _Round, pairs: set[tuple[int, int]]) -> tuple[list[int], str, bool]:
-    """Who has the wrong split sizes, what says so, and whether that is proof; nobody where nothing does."""
+def _culprits(pairs: set[tuple[int, int]]) -> tuple[list[int], str]:
+    """Who has the wrong split sizes, and what proves it; nobody where nothing does: a rank that changed its numbers may have done so rightly."""
     alone = sorted({sender for sender, receiver in pairs if sender == receiver})
     if alone and all({*pair} & {*alone} for pair in pairs):
-        return alone, f"{ranks_text(alone)} does not even agree with itself", True
+        return alone, f"{ranks_text(alone)} does not even agree with itself"
     common = set.intersection(*({*pair} for pair in pairs))
     if len(common) == 1:
         (rank,) = common
-        return [rank], f"rank {rank} is in every pair that does not fit, its peers fit each other", True
-    # A rank that changed its numbers may have done so rightly, and its peer may have missed it: likely, not proven.
-    odd = [rank for rank in sorted(common) if _is_unusual(job, found, rank) is True]
-    if len(odd) == 1 and all(_is_unusual(job, found, rank) is False for rank in common - set(odd)):
-        return odd, f"rank {odd[0]} called it with other split sizes than in all rounds before, its peer as always", False
-    return [], "Which of them has the wrong split sizes is not proven", False
-
-
-def _is_unusual(job: JobEvidence, found: _Round, rank: int) -> bool | None:
-    """Whether this rank's split sizes differ from those it always had at this place; None where they varied anyway."""
-    call = found.calls[rank]
-    before = {
-        (one.sent, one.expected)
-        for one in job.ranks[rank].calls
-        if one.stack == call.stack and one.started_ns < call.started_ns and one.sent
-    }
-    return (call.sent, call.expected) not in before if len(before) == 1 else None
+        return [rank], f"rank {rank} is in every pair that does not fit, its peers fit each other"
+    return [], "Which of them has the wrong split sizes is not proven"

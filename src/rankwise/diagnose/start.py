@@ -76,7 +76,7 @@ def _port_taken(job: JobEvidence, states: RankStates, book: SourceBook, waiting:
 
 def _interface_missing(job: JobEvidence, states: RankStates, book: SourceBook, waiting: list[int]) -> Finding | None:
     for evidence in job.ranks.values():
-        host = _host(job, evidence)
+        host = next((host for host in job.hosts if host.name == evidence.host), job.hosts[0] if job.hosts else None)
         for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
             wanted = evidence.env.get(variable, "")
             backend = evidence.inits[-1].backend if evidence.inits else ""
@@ -397,10 +397,6 @@ def _holder_text(holder: PortHolder) -> str:
         if holder.pid
         else "a program of another user"
     )
-
-
-def _host(job: JobEvidence, evidence: RankEvidence) -> HostFacts | None:
-    return next((host for host in job.hosts if host.name == evidence.host), job.hosts[0] if job.hosts else None)
 
 
 def _likely_interface(host: HostFacts) -> str:
