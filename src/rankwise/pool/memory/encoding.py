@@ -147,24 +147,19 @@ def unpack(node: Node, get: Get) -> Any:
 
 def as_array(data: Any, dtype: str, shape: tuple[int, ...], as_tensor: bool) -> Any:
     """A tensor or array over `data`, which offers a writable buffer of exactly its bytes."""
-    array: np.ndarray[Any, Any] = np.ndarray(shape, NUMPY[dtype], data)
-    if as_tensor:
-        torch = torch_for_tensors()
-        if torch is not None:  # through numpy, because torch's own frombuffer and view take twice as long
-            return torch.from_numpy(array) if dtype not in TORCH_ONLY else from_carrier(array, dtype, torch)
-    return widened(array, dtype) if dtype in TORCH_ONLY else array
+    return given(np.ndarray(shape, NUMPY[dtype], data), dtype, as_tensor)
 
 
-def from_carrier(array: np.ndarray[Any, Any], dtype: str, torch: Any) -> Any:
-    """A tensor of a type that numpy does not have, over the integers that hold its bytes."""
-    return torch.from_numpy(array.reshape(-1)).view(torch_dtype(dtype)).view(array.shape)
-
-
-def widened(array: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
-    """bfloat16 as float32, which holds every value of it; for a parent that has no torch."""
+def given(array: np.ndarray[Any, Any], dtype: str, as_tensor: bool) -> Any:
+    """The same numbers as a tensor, where torch is there, or as an array of a type that numpy has."""
+    torch = torch_for_tensors() if as_tensor else None
+    if dtype not in TORCH_ONLY:  # through numpy, because torch's own frombuffer and view take twice as long
+        return array if torch is None else torch.from_numpy(array)
+    if torch is not None:  # the array holds its bytes as integers
+        return torch.from_numpy(array.reshape(-1)).view(torch_dtype(dtype)).view(array.shape)
     if dtype != "bfloat16":
         raise TypeError(f"a result of type {dtype} needs torch: import it before using the pool")
-    return (array.astype(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return (array.astype(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)  # holds every value of bfloat16
 
 
 def _pack_tensor(tensor: Any, put: Put, torch: Any) -> Node:
@@ -270,10 +265,12 @@ def _first_bytes(node: tuple[Any, ...]) -> str:
 EVEN, UNEVEN = "E", "U"  # requests or results that are arrays of one shape and type, and any others
 
 
-def split_copies(data: bytes, dtype: str, shape: tuple[int, ...], count: int) -> list[np.ndarray[Any, Any]]:
+def given_copies(dtype: str, shape: tuple[int, ...], count: int, data: bytes, as_tensors: bool) -> list[Any]:
     """The arrays that were sent as one, each copied: keeping one does not keep all in memory, and writing to one changes no other."""
     whole: np.ndarray[Any, Any] = np.ndarray((count, *shape), NUMPY[dtype], data)
-    return [whole[i, ...].copy() for i in range(count)] if not shape else [array.copy() for array in whole]
+    arrays = [whole[i, ...].copy() for i in range(count)] if not shape else [array.copy() for array in whole]
+    torch = torch_for_tensors() if as_tensors else None
+    return arrays if torch is None else list(map(torch.from_numpy, arrays))
 
 
 def exact_bytes(value: Any) -> bytes:
@@ -287,51 +284,27 @@ def is_same(a: Any, b: Any) -> bool:
         return True
     if type(a) is not type(b):
         return False
-    if type(a) in PLAIN:
-        return exact_bytes(a) == exact_bytes(b)
     try:
-        return _is_alike(a, b)
-    except Exception:  # whatever its comparison or its reduction does
+        return exact_bytes(a) == exact_bytes(b) if type(a) in PLAIN else _content(a) == _content(b)
+    except Exception:  # whatever cannot be pickled
         return False
 
 
-def _is_alike(a: Any, b: Any) -> bool:
-    if isinstance(a, (list, tuple)):
-        return len(a) == len(b) and all(map(is_same, a, b)) and _has_same_state(a, b)
-    if isinstance(a, dict):
-        return len(a) == len(b) and all(map(is_same, a, b)) and all(map(is_same, a.values(), b.values())) and _has_same_state(a, b)
-    if isinstance(a, (set, frozenset)):
-        return len(a) == len(b) and _has_same_items(a, b)
-    if hasattr(a, "tobytes"):  # an array, a scalar of numpy
-        return bool(a.dtype == b.dtype and not a.dtype.hasobject and a.shape == b.shape and a.tobytes() == b.tobytes())
-    if a != b:  # by its own word, and then by what it is made of
-        return False
-    reduced, other = a.__reduce_ex__(4), b.__reduce_ex__(4)
-    if isinstance(reduced, str) or isinstance(other, str):  # found by its name
-        return bool(reduced == other)
-    return len(reduced) == len(other) and all(is_same(_listed(one), _listed(two)) for one, two in zip(reduced, other))
+def _content(value: Any) -> bytes:
+    file = io.BytesIO()
+    _ContentPickler(file).dump(value)
+    return file.getvalue()
 
 
-def _has_same_state(a: Any, b: Any) -> bool:
-    """Compares the attributes that a container has besides its items."""
-    return is_same(getattr(a, "__dict__", None), getattr(b, "__dict__", None))
+class _ContentPickler(pickle.Pickler):
+    """Writes what an object is made of: each part in full, however often it was seen before, and sets in one order."""
 
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
+        self.fast = True
 
-def _has_same_items(a: Any, b: Any) -> bool:
-    if all(type(item) in PLAIN for item in a) and all(type(item) in PLAIN for item in b):
-        return {exact_bytes(item) for item in a} == {exact_bytes(item) for item in b}
-    left = list(b)
-    for item in a:
-        found = next((i for i, other in enumerate(left) if is_same(item, other)), None)
-        if found is None:
-            return False
-        del left[found]
-    return True
-
-
-def _listed(item: Any) -> Any:
-    """Iterators as lists: `__reduce_ex__` may return the items of a container that way."""
-    return list(item) if hasattr(item, "__next__") else item
+    def persistent_id(self, found: Any) -> Any:
+        return (type(found).__name__, sorted(map(_content, found))) if type(found) in (set, frozenset) else None
 
 
 class Uneven(Exception):

@@ -20,13 +20,13 @@ from rankwise.pool.memory.encoding import (
     UNEVEN,
     Get,
     Put,
-    as_array,
     fitted,
+    given,
     name_of_numpy,
     pack,
     unpack,
 )
-from rankwise.pool.memory.shared_memory import DROP_OWN_WRITES, PAGE, Lane, Segment, copy_into, rounded, to_tensor
+from rankwise.pool.memory.shared_memory import DROP_OWN_WRITES, PAGE, Lane, Segment, copy_into, rounded
 from rankwise.pool.transport.connection import SLOTS, StatusPage, send
 
 
@@ -37,9 +37,8 @@ def copy_place(array: np.ndarray[Any, Any], owner: Any) -> np.ndarray[Any, Any]:
 
 def to_value(place: Any, dtype: str, shape: tuple[int, ...], as_tensor: bool) -> Any:
     """For `unpack`, of what `copy_place` kept. numpy arrays become tensors as well: that is what a model takes."""
-    if type(place) is bytes:
-        return as_array(bytearray(place), dtype, shape, dtype != "raw")
-    return place if dtype == "raw" else to_tensor(place, dtype)
+    array = np.ndarray(shape, NUMPY[dtype], bytearray(place)) if type(place) is bytes else place
+    return given(array, dtype, dtype != "raw")
 
 
 class Inputs:
@@ -56,13 +55,12 @@ class Inputs:
 
     def get(self, place: Any, dtype: str, shape: tuple[int, ...], as_tensor: bool) -> Any:
         """For `unpack`: as `to_value`, also for arrays on the lane."""
-        if type(place) is bytes:
-            return to_value(place, dtype, shape, as_tensor)
-        number, offset, nbytes = place
-        segment = self.segments[number]
-        array: np.ndarray[Any, Any] = np.ndarray(shape, NUMPY[dtype], segment.map, offset)
-        self.in_use.append((array, segment, offset, nbytes))
-        return array if dtype == "raw" else to_tensor(array, dtype)
+        if type(place) is not bytes:
+            number, offset, nbytes = place
+            segment = self.segments[number]
+            place = np.ndarray(shape, NUMPY[dtype], segment.map, offset)
+            self.in_use.append((place, segment, offset, nbytes))
+        return to_value(place, dtype, shape, as_tensor)
 
     def raw(self, place: Any) -> bytes:
         if type(place) is bytes:
