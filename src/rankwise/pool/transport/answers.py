@@ -163,10 +163,6 @@ class Answers:
         rows = sum([task.rows for task in order.tasks])
         model.ran(rows, seconds)
         self._counters.of(model.name).ran(len(order.tasks), rows, seconds, ok)
-        if not flags:
-            return
-        if flags & UNBATCHABLE:  # its worker has said why; nothing is known only where that did not arrive
-            self.stop_batching(model, "its output has no row for each row of its input")
         if flags & HALVED:
             model.max_batch = max(1, min(model.max_batch, rows // 2))
             log.warning("memory ran out for %d rows of model %r; from now on %d at once", rows, model.name, model.max_batch)

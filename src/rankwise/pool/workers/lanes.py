@@ -255,16 +255,15 @@ def open_pagemap(path: str = "/proc/self/pagemap") -> int:
         return -1
     tried = Segment.create(2 * PAGE, "rankwise-tried")
     mine = Segment(tried.fd, 2 * PAGE, private=True)
+    tried.close()
     mine.view[0] = mine.view[PAGE] + 1  # one page is written to, the other only read
     try:
-        if is_untouched(fd, mine.address + PAGE, PAGE) and not is_untouched(fd, mine.address, PAGE):
-            return fd
+        tells = is_untouched(fd, mine.address + PAGE, PAGE) and not is_untouched(fd, mine.address, PAGE)
     except OSError:
-        pass
-    finally:
-        tried.close()
-    os.close(fd)
-    return -1
+        tells = False
+    if not tells:
+        os.close(fd)
+    return fd if tells else -1
 
 
 def is_untouched(pagemap: int, start: int, nbytes: int) -> bool:

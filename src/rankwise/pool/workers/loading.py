@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import importlib
 import os
 import pickle
+import pkgutil
 import random
 import sys
 import traceback
@@ -75,6 +75,7 @@ class Loaded:
     is_plain: bool = True  # takes its inputs as they lie on the lane
     is_checked: bool = True  # whether its batches are checked for rows that depend on each other
     stamp: tuple[int, int] | None = None  # of the file its weights are from
+    history: Any = None  # what the checks of its batches have shown
 
 
 def load(spec: dict[str, Any], is_worker: bool = True) -> Loaded:
@@ -162,11 +163,7 @@ def _build(spec: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) 
         return torch.export.load(spec["program"]).module()
     if spec["pickled"] is not None:
         return _unpickled(spec, "pickled")(*args, **kwargs)
-    module, _, name = spec["build"].partition(":")
-    found: Any = importlib.import_module(module)
-    for part in name.split("."):
-        found = getattr(found, part)
-    return found(*args, **kwargs)
+    return pkgutil.resolve_name(spec["build"])(*args, **kwargs)
 
 
 def _warm_up(built: Callable[..., Any], inputs: Any, device: torch.device) -> None:

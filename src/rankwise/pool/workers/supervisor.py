@@ -44,7 +44,7 @@ class Lifecycle:
         self.workers: dict[int, WorkerState] = {}
         self._vacant: list[tuple[float, Seat]] = [(0.0, seat) for seat in state.settings.plan.seats]  # and until when each stays so
         self._has_made_one = False
-        self._unmade = 0  # rounds in a row in which a worker could not be made
+        self._unmade = 0  # attempts in a row to make a worker that failed
         self.fork_server: ForkServer | None = None
         self._failures = 0  # of the fork server, in a row
         self._start_at = 0.0
@@ -58,21 +58,18 @@ class Lifecycle:
         self._forgive_failures(now)
         due = [seat for moment, seat in self._vacant if moment <= now]
         self._vacant = [(moment, seat) for moment, seat in self._vacant if moment > now]
-        unmade = False
         for seat in due:
             try:
                 self._start_worker(seat)
-                self._has_made_one = True
+                self._has_made_one, self._unmade = True, 0
             except OSError as error:  # no more files, or no memory
-                if not self._has_made_one and seat is due[-1]:  # the first attempt: whoever makes the pool gets the error
+                if not self._has_made_one:  # the first attempt: whoever makes the pool gets the error
                     steps = ("ulimit -n says how many files a process may open, ulimit -v how much memory it may take", "or fewer workers")
                     raise no_worker(f"not one of {len(due)} could be made: {error}", steps) from error
                 pause = pause_s(UNMADE_FROM + self._unmade)
                 log.warning("a worker could not be made (%s); it is tried again in %g s", error, pause)
                 self._vacant.append((now + pause, seat))
-                unmade = True
-        if due:
-            self._unmade = self._unmade + 1 if unmade else 0
+                self._unmade += 1
 
     def _has_fork_server(self, now: float) -> bool:
         if now < self._start_at:
@@ -264,8 +261,9 @@ class Lifecycle:
 
     def _fork_server_died(self) -> None:
         """Its workers go on, but their exit codes are no longer reported."""
-        state = self._state
-        self._listener.remove_fork_server()
+        state, fork_server = self._state, self.fork_server
+        assert fork_server is not None
+        self._listener.remove_fork_server(fork_server.control.fileno())
         with state.lock:
             complaint = self._why_not_again(time.monotonic())
             for worker in self.workers.values():
@@ -422,15 +420,10 @@ class OomWatch:
         return ""
 
     def _count_of_group(self) -> int | None:
-        """Kills in this process' control group (version 2, then 1). In a container the group often is the root of the visible tree."""
-        for line in _read(self._proc / "self/cgroup").splitlines():
-            _, controllers, path = [*line.split(":", 2), "", ""][:3]
-            folder, name = (self._cgroups, "memory.events") if not controllers else (self._cgroups / "memory", "memory.oom_control")
-            if not controllers or "memory" in controllers.split(","):
-                counts = [_oom_kills(_read(place / name)) for place in (folder / path.lstrip("/"), folder)]
-                if found := [count for count in counts if count is not None]:
-                    return found[0]
-        return None
+        """Kills in this process' control group (version 2). In a container the group often is the root of the visible tree."""
+        path = next((line[3:] for line in _read(self._proc / "self/cgroup").splitlines() if line.startswith("0::")), "")
+        counts = [_oom_kills(_read(folder / "memory.events")) for folder in (self._cgroups / path.lstrip("/"), self._cgroups)]
+        return next((count for count in counts if count is not None), None)
 
     def _count_of_machine(self) -> int:
         return _oom_kills(_read(self._proc / "vmstat")) or 0
