@@ -142,7 +142,11 @@ def unpack(node: Node, get: Get) -> Any:
     if tag == "P":
         return pickle.loads(raw)
     inner = marshal.loads(raw)
-    return unpack(inner, get) if tag == "M" else _ShellUnpickler(inner[0], [unpack(item, get) for item in inner[1]]).load()
+    if tag == "M":
+        return unpack(inner, get)
+    unpickler = pickle.Unpickler(io.BytesIO(inner[0]))
+    unpickler.persistent_load = [unpack(item, get) for item in inner[1]].__getitem__  # type: ignore[method-assign]
+    return unpickler.load()
 
 
 def as_array(data: Any, dtype: str, shape: tuple[int, ...], as_tensor: bool) -> Any:
@@ -188,35 +192,15 @@ def _pack_container(value: Any, put: Put, depth: int) -> Node:
     items = [item for item in (value.values() if isinstance(value, dict) else value) if type(item) not in PLAIN]
     if not items:
         return _pickled(value, put)
-    file = io.BytesIO()
+    places = {id(item): i for i, item in enumerate(items)}  # each item is replaced by its number
+    pickler = pickle.Pickler(file := io.BytesIO(), protocol=pickle.HIGHEST_PROTOCOL)
+    pickler.persistent_id = lambda found: places.get(id(found))  # type: ignore[method-assign]
     try:
-        _ShellPickler(file, items).dump(value)
+        pickler.dump(value)
     except Exception as error:  # a class made inside a function, say
         raise Unsendable(f"{type(value).__name__}: {error}") from error
     array = np.frombuffer(marshal.dumps((file.getvalue(), [pack(item, put, depth + 1) for item in items]), 2), np.uint8)
     return ("S", len(array), put(array, array))
-
-
-class _ShellPickler(pickle.Pickler):
-    """Pickles a container without its items: each is replaced by its number."""
-
-    def __init__(self, file: io.BytesIO, items: list[Any]) -> None:
-        super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
-        self._places = {id(item): i for i, item in enumerate(items)}
-
-    def persistent_id(self, found: Any) -> int | None:
-        return self._places.get(id(found))
-
-
-class _ShellUnpickler(pickle.Unpickler):
-    """Unpickles such a container, with these items in it."""
-
-    def __init__(self, hollow: bytes, items: list[Any]) -> None:
-        super().__init__(io.BytesIO(hollow))
-        self._items = items
-
-    def persistent_load(self, number: int) -> Any:
-        return self._items[number]
 
 
 def stays_tensor(dtype: str, wants_tensors: bool) -> bool:
@@ -291,20 +275,16 @@ def is_same(a: Any, b: Any) -> bool:
 
 
 def _content(value: Any) -> bytes:
-    file = io.BytesIO()
-    _ContentPickler(file).dump(value)
+    """What an object is made of: each part in full, however often it was seen before, and sets in one order."""
+    pickler = pickle.Pickler(file := io.BytesIO(), protocol=pickle.HIGHEST_PROTOCOL)
+    pickler.fast = True
+    pickler.persistent_id = _sorted_set  # type: ignore[method-assign]
+    pickler.dump(value)
     return file.getvalue()
 
 
-class _ContentPickler(pickle.Pickler):
-    """Writes what an object is made of: each part in full, however often it was seen before, and sets in one order."""
-
-    def __init__(self, file: io.BytesIO) -> None:
-        super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
-        self.fast = True
-
-    def persistent_id(self, found: Any) -> Any:
-        return (type(found).__name__, sorted(map(_content, found))) if type(found) in (set, frozenset) else None
+def _sorted_set(value: Any) -> Any:
+    return (type(value).__name__, sorted(map(_content, value))) if type(value) in (set, frozenset) else None
 
 
 class Uneven(Exception):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 import mmap
 import os
@@ -11,6 +10,7 @@ import weakref
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -19,10 +19,6 @@ from rankwise.pool.errors import pool_closed
 from rankwise.pool.memory.encoding import NUMPY, given
 
 POPULATE_WRITE = 23  # touch it now rather than in the first request
-DROP_OWN_WRITES = 4  # of a private mapping (MADV_DONTNEED): the next read sees what the file holds
-REMOVE = 9  # the pages go back to the machine, also where another process has them mapped
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 # One copy of more than a few MB is done with stores that pass by the cache; in pieces that fit it takes half the time here.
 _PIECE = 4 << 20
 
@@ -49,10 +45,6 @@ class Segment:
         except OSError as error:  # RLIMIT_FSIZE, RLIMIT_AS
             os.close(fd)
             raise OSError(error.errno, f"{size} bytes of shared memory cannot be had: {error.strerror}") from None
-
-    def advise(self, advice: int, offset: int, nbytes: int) -> None:
-        """madvise, for whole pages. A kernel before 5.14 knows no POPULATE_WRITE, which only costs time."""
-        _libc.madvise(self.address + offset, nbytes, advice)
 
     def close(self) -> None:
         if self.fd >= 0:
@@ -161,7 +153,7 @@ class Lane:
         """Give the memory of unused segments, which are too small for what is asked now, back to the machine."""
         for number, extents in enumerate(self._free_ranges):
             if extents.size and extents.is_empty:
-                self.segments[number].advise(REMOVE, 0, extents.size)
+                self.segments[number].map.madvise(mmap.MADV_REMOVE)  # also where another process has it mapped
                 self._free_ranges[number] = FreeRanges(0)
 
 
@@ -196,7 +188,8 @@ class Arena:
             is_first = not self.segments
             place = self._lane.take(room) or self._lane.grow(room, self.limit_bytes)
             if is_first and place is not None:
-                self.segments[0].advise(POPULATE_WRITE, 0, min(FIRST_BYTES // 4, self.segments[0].size))
+                with suppress(OSError):  # a kernel before 5.14 does not know it, which only costs time
+                    self.segments[0].map.madvise(POPULATE_WRITE, 0, min(FIRST_BYTES // 4, self.segments[0].size))
             return Slot(*place, room) if place is not None else None
 
     def hold(self, slot: Slot) -> None:

@@ -7,10 +7,9 @@ import itertools
 import logging
 import marshal
 import math
-import os
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from dataclasses import replace
 from itertools import groupby
 from typing import Any, NamedTuple, Protocol
@@ -22,7 +21,6 @@ from rankwise.pool.ray.node import ActorSpec, PoolActor
 from rankwise.pool.schedule.pool_state import PoolState
 from rankwise.pool.schedule.state import ModelState, derived
 from rankwise.pool.schedule.tasks import Task, TaskFuture
-from rankwise.pool.stats import Counters
 from rankwise.pool.workers.fork_server import pause_s
 from rankwise.version import __version__
 
@@ -317,40 +315,35 @@ def _is_of_node(error: Exception) -> bool:
     return "node has died" in text or "node died" in text or "owner" in text
 
 
-def cluster_stats(states: list[ModelState], actors: ActorSet, counters: Counters, plan: str) -> dict[str, Any]:
-    """The pool at one moment, in the shape that the pool of one machine has, with the node of each worker. What actors know is as they
-    told it last, a second ago at the most."""
+def cluster_stats(shown: dict[str, Any], actors: ActorSet, plan: str) -> dict[str, Any]:
+    """`shown`, what the driver knows of the pool, with what its actors know: as they told it last, a second ago at the most."""
     told = [actor.numbers["models"] for actor in actors.ready if actor.numbers]
-    running = [task.model for actor in actors.all for task in actor.inflight.values() if not task.is_over]
+    running = Counter(task.model.name for actor in actors.all for task in actor.inflight.values() if not task.is_over)
     workers: list[dict[str, Any]] = []
     for actor in actors.all:
         for worker in actor.numbers.get("workers", ()):
             workers.append({**worker, "number": len(workers) + 1, "node": actor.host, "actor": actor.number})
     lanes = [actor.numbers["lanes"] for actor in actors.ready if actor.numbers]
     return {
-        "pid": os.getpid(),
+        **shown,
         "plan": plan,
-        "models": {state.name: _model(state, [each[state.name] for each in told], running.count(state), counters) for state in states},
+        "models": {name: _model(model, [each[name] for each in told], running[name]) for name, model in shown["models"].items()},
         "workers": workers,
-        "restarts": counters.restarts + sum(actor.numbers.get("restarts", 0) for actor in actors.all),
-        "lanes": {name: sum(each[name] for each in lanes) for name in ("inputs_used_bytes", "inputs_bytes")},
+        "restarts": shown["restarts"] + sum(actor.numbers.get("restarts", 0) for actor in actors.all),
+        "lanes": {name: sum(each[name] for each in lanes) for name in shown["lanes"]},
         "actors": [
             {"number": actor.number, "node": actor.host, "ready": actor.is_ready, "inflight": len(actor.inflight)} for actor in actors.all
         ],
     }
 
 
-def _model(state: ModelState, told: list[dict[str, Any]], running: int, counters: Counters) -> dict[str, Any]:
-    broken = state.broken.finding if state.broken is not None else None
-    findings = [each["finding"] for each in told if each["finding"]]
+def _model(shown: dict[str, Any], told: list[dict[str, Any]], running: int) -> dict[str, Any]:
     return {
-        "queued": state.queue.requests,
+        **shown,
         "running": running,
         "memory_bytes": max([each["memory_bytes"] or 0 for each in told], default=0) or None,
-        "max_batch": min([each["max_batch"] for each in told], default=state.max_batch),
+        "max_batch": min([each["max_batch"] for each in told], default=shown["max_batch"]),
         "batch_cost_s": next((each["batch_cost_s"] for each in told if each["batch_cost_s"]), None),
-        "state": "failed" if broken is not None else "ok",
-        "finding": f"{broken.code} {broken.summary}" if broken is not None else next(iter(findings), None),
-        **counters.of(state.name).to_dict(),
+        "finding": next((each["finding"] for each in (shown, *told) if each["finding"]), None),
         **{name: sum(each[name] for each in told) for name in _SUMMED},
     }

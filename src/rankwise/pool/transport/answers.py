@@ -27,8 +27,6 @@ class Answers:
 
     def take(self, worker: WorkerState, answer: tuple[Any, ...], now: float) -> None:
         worker.handle.has_answered = True
-        if answer[0] == "back":  # recalled before it began; it runs elsewhere by now
-            return
         serial, nanoseconds, results, flags = answer
         order = worker.inflight.pop(serial, None)
         if order is None:  # the caller does not want it any more

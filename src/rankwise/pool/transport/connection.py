@@ -102,6 +102,7 @@ class StatusPage:
         self.segment = segment
         self._map = segment.map
         self.words = memoryview(segment.map)[:_FLAGS].cast("Q")
+        self.taken = memoryview(segment.map)[_FLAGS:]  # the worker takes an output slot, the parent frees it: a byte is enough
 
     def run(self, serial: int, now_ns: int) -> None:
         """Worker: this is what I do now; serial 0 is nothing."""
@@ -167,15 +168,8 @@ class StatusPage:
         serial, _ = self.running
         return bool(serial and self.words[_OWN_DOING] == serial)
 
-    def is_taken(self, slot: int) -> bool:
-        return self._map[_FLAGS + slot] != 0
-
-    def take(self, slot: int) -> None:
-        """The worker takes an output slot, the parent frees it: never both at once, so a byte is enough."""
-        self._map[_FLAGS + slot] = True
-
     def free(self, slot: int) -> None:
-        self._map[_FLAGS + slot] = False
+        self.taken[slot] = False
 
 
 # Watching for the other side for a moment before going to sleep exists only for speed. A process that was just woken runs Python two to

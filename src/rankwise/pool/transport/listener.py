@@ -45,8 +45,6 @@ class Events(Protocol):
         ...
 
     def take_message(self, worker: WorkerState, message: tuple[Any, ...] | None) -> None: ...
-    def worker_ended(self, worker: WorkerState, exit_code: int | None) -> None: ...
-    def read_fork_server(self) -> None: ...
     def tick(self, now: float) -> None: ...
     def next_moment(self, latest: float) -> float: ...
     def on_time(self, now: float) -> None: ...
@@ -62,17 +60,17 @@ class Listener:
         self._epoll = select.epoll()
         self._acts: dict[int, Callable[[], object]] = {}  # what is done when there is something to read from a descriptor
         self._packets = select.epoll()  # the workers' sockets, apart: an event loop may watch them in this thread's place
-        self._watch(self._packets.fileno(), self._read_arrived)
+        self.watch(self._packets.fileno(), self._read_arrived)
         self._reader: LoopReader | None = None
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._grace = Timer()
         self._grace_lock = threading.Lock()
         self._graces = 0  # how often it was set
-        self._watch(self._wake, partial(os.eventfd_read, self._wake))
-        self._watch(self._grace.fd, self._end_grace)
+        self.watch(self._wake, partial(os.eventfd_read, self._wake))
+        self.watch(self._grace.fd, self._end_grace)
         self._window = window = open_window(next(_WINDOWS))
         if window is not None:
-            self._watch(window.fileno(), lambda: answer(window, events.stats()))
+            self.watch(window.fileno(), lambda: answer(window, events.stats()))
         self._workers: dict[int, WorkerState] = {}  # by descriptor
         self._sleeps_until = 0.0
         self._grace_ns = _LONG_GRACE_NS
@@ -81,19 +79,15 @@ class Listener:
     def start(self) -> None:
         self._thread.start()
 
-    def add_fork_server(self, fd: int) -> None:
-        self._watch(fd, self._events.read_fork_server)
+    def watch(self, fd: int, act: Callable[[], object]) -> None:
+        """Call this whenever there is something to read, in the listener's thread."""
+        if fd not in self._acts:
+            self._acts[fd] = act
+            self._epoll.register(fd, select.EPOLLIN)
 
-    def remove_fork_server(self, fd: int) -> None:
-        self._forget(fd)
-
-    def add_end(self, worker: WorkerState) -> None:
-        """Watch its process, because the fork server that would report its end is gone."""
-        handle: WorkerHandle = worker.handle
-        if handle.pidfd < 0:  # it had ended before anybody could look
-            handle.is_lost = True
-        elif handle.pidfd not in self._acts:
-            self._watch(handle.pidfd, partial(self._events.worker_ended, worker, None))
+    def forget(self, fd: int) -> None:
+        if self._acts.pop(fd, None) is not None:
+            self._epoll.unregister(fd)
 
     def add(self, worker: WorkerState) -> None:
         self._workers[worker.handle.sock.fileno()] = worker
@@ -102,7 +96,7 @@ class Listener:
     def remove(self, worker: WorkerState) -> None:
         self.disarm(worker.handle)
         self._workers.pop(worker.handle.sock.fileno(), None)
-        self._forget(worker.handle.pidfd)
+        self.forget(worker.handle.pidfd)
 
     def expect(self, handle: WorkerHandle) -> None:
         """Something was sent to this worker: a thread has to read the answer."""
@@ -123,7 +117,7 @@ class Listener:
         """From now on this loop, in whose thread we are, reads the answers; until what is returned is called there. One loop at a time."""
         if self._reader is not None:
             return lambda: None
-        self._forget(self._packets.fileno())
+        self.forget(self._packets.fileno())
         self._reader = LoopReader(loop, self._packets.fileno(), self._read_arrived, self._events)
         self._take_over()
 
@@ -135,7 +129,7 @@ class Listener:
                     self._packets.close()
                     return
                 try:
-                    self._watch(self._packets.fileno(), self._read_arrived)
+                    self.watch(self._packets.fileno(), self._read_arrived)
                     self.wake()
                 except (OSError, ValueError):  # closed meanwhile
                     pass
@@ -318,14 +312,6 @@ class Listener:
             if act is not None:  # it may have been forgotten by what another one did
                 act()
         self._events.on_time(time.monotonic())
-
-    def _watch(self, fd: int, act: Callable[[], object]) -> None:
-        self._acts[fd] = act
-        self._epoll.register(fd, select.EPOLLIN)
-
-    def _forget(self, fd: int) -> None:
-        if self._acts.pop(fd, None) is not None:
-            self._epoll.unregister(fd)
 
     def _end_grace(self) -> None:
         self._grace.clear()

@@ -3,6 +3,7 @@ the worker's own lane."""
 
 from __future__ import annotations
 
+import mmap
 import os
 import socket
 import sys
@@ -26,7 +27,7 @@ from rankwise.pool.memory.encoding import (
     pack,
     unpack,
 )
-from rankwise.pool.memory.shared_memory import DROP_OWN_WRITES, PAGE, Lane, Segment, copy_into, rounded
+from rankwise.pool.memory.shared_memory import PAGE, Lane, Segment, copy_into, rounded
 from rankwise.pool.transport.connection import SLOTS, StatusPage, send
 
 
@@ -91,7 +92,7 @@ class Inputs:
         for _, segment, offset, nbytes in self.in_use:
             if not self._is_clean(segment.address + offset, nbytes):
                 first = offset - offset % PAGE  # a part of a larger request need not begin at a page
-                segment.advise(DROP_OWN_WRITES, first, rounded(offset + nbytes - first))
+                segment.map.madvise(mmap.MADV_DONTNEED, first, rounded(offset + nbytes - first))  # the next read sees what the file holds
 
     def _is_clean(self, start: int, nbytes: int) -> bool:
         return self.pagemap >= 0 and is_untouched(self.pagemap, start, nbytes)
@@ -141,11 +142,11 @@ class Outputs:
                 time.sleep(0.0005)
         slot = self._free.pop()
         self._out[slot] = (*place, room)
-        self._page.take(slot)
+        self._page.taken[slot] = True
         return (slot, *place)
 
     def _collect(self) -> None:
-        for slot in [slot for slot in self._out if not self._page.is_taken(slot)]:
+        for slot in [slot for slot in self._out if not self._page.taken[slot]]:
             number, offset, room = self._out.pop(slot)
             self._lane.give(number, offset, room)
             self._free.append(slot)
@@ -189,8 +190,8 @@ def _split(data: bytes, dtype: str, shape: tuple[int, ...], count: int) -> Seque
 class Results:
     """Collects the results of several requests. Each is copied at once: a model may return the same memory every time."""
 
-    def __init__(self, put: Put, most_each: int) -> None:
-        self._put, self._most_each = put, most_each
+    def __init__(self, put: Put) -> None:
+        self._put = put
         self._data: list[bytes] = []  # of arrays that are all of one shape and type
         self._shape: tuple[int, ...] | None = None
         self._dtype: Any = None
@@ -222,7 +223,7 @@ class Results:
         except (RuntimeError, TypeError):  # whatever is not plain memory of this process
             return False
         if array.shape != self._shape or array.dtype is not self._dtype:
-            if self._shape is not None or array.nbytes > self._most_each:
+            if self._shape is not None or array.nbytes > INLINE_BYTES:
                 return False
             self._shape, self._dtype = array.shape, array.dtype
         data = array.tobytes()

@@ -36,17 +36,14 @@ def seed_all(seed: int) -> None:
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Seed the random generators; afterwards they go on as if nothing had been drawn."""
-    gpus = _gpus()
-    before = torch.get_rng_state(), np.random.get_state(), random.getstate(), [torch.cuda.get_rng_state(gpu) for gpu in gpus]
-    seed_all(seed)
-    try:
-        yield
-    finally:
-        torch.set_rng_state(before[0])
-        np.random.set_state(before[1])
-        random.setstate(before[2])
-        for gpu, state in zip(gpus, before[3]):
-            torch.cuda.set_rng_state(state, gpu)
+    numpys, pythons = np.random.get_state(), random.getstate()
+    with torch.random.fork_rng(devices=_gpus(), device_type="cuda"):
+        seed_all(seed)
+        try:
+            yield
+        finally:
+            np.random.set_state(numpys)
+            random.setstate(pythons)
 
 
 def random_states() -> list[Any]:

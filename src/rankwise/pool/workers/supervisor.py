@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections import deque
+from functools import partial
 from pathlib import Path
 from weakref import WeakSet
 
@@ -83,7 +84,7 @@ class Lifecycle:
             self._start_at = now + pause_s(self._failures)
             log.warning("the process that workers are forked from could not be started (%s); it is tried again", error)
             return False
-        self._listener.add_fork_server(self.fork_server.control.fileno())
+        self._listener.watch(self.fork_server.control.fileno(), self.read_fork_server)
         return True
 
     def _forgive_failures(self, now: float) -> None:
@@ -119,7 +120,7 @@ class Lifecycle:
         worker.handle.born(pid)  # the worker's own message may come before that of the fork server
         self._early_deaths = 0
         if worker.handle.is_orphan:
-            self._listener.add_end(worker)
+            self._watch_end(worker)
 
     def socket_closed(self, worker: WorkerState) -> None:
         """The worker has closed its socket: it gets nothing more, and the fork server will report its death. Where the fork server is gone,
@@ -263,18 +264,25 @@ class Lifecycle:
         """Its workers go on, but their exit codes are no longer reported."""
         state, fork_server = self._state, self.fork_server
         assert fork_server is not None
-        self._listener.remove_fork_server(fork_server.control.fileno())
+        self._listener.forget(fork_server.control.fileno())
         with state.lock:
             complaint = self._why_not_again(time.monotonic())
             for worker in self.workers.values():
                 worker.handle.is_orphan = True
                 if worker.handle.pid:
-                    self._listener.add_end(worker)
+                    self._watch_end(worker)
             if state.is_closed:
                 return
             if complaint:
                 state.break_all(complaint)
         state.settle()
+
+    def _watch_end(self, worker: WorkerState) -> None:
+        """Of its process, because the fork server that would report it is gone."""
+        if worker.handle.pidfd < 0:  # it had ended before anybody could look
+            worker.handle.is_lost = True
+        else:
+            self._listener.watch(worker.handle.pidfd, partial(self.remove_dead, worker, None))
 
     def _why_not_again(self, now: float) -> str:
         """Empty where the fork server will be started again; otherwise why not: another attempt would end in the same way."""
@@ -372,18 +380,10 @@ class Supervisor:
         handle.kill()
 
     def _is_stopped(self, number: int, pid: int, now: float) -> bool:
-        if _state(pid) != "T":
+        if not _read(Path(f"/proc/{pid}/stat")).rpartition(")")[2].startswith(" T"):
             self._stopped_since.pop(number, None)
             return False
         return now - self._stopped_since.setdefault(number, now) > STOPPED_AFTER_S
-
-
-def _state(pid: int) -> str:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rsplit(b")", 1)[1].split()[0].decode()
-    except (OSError, IndexError):
-        return ""
 
 
 _SOON_S = 1.0  # a kill that matches no worker within this time, or twice that, was another process's
@@ -435,6 +435,6 @@ def _oom_kills(text: str) -> int | None:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text()
+        return path.read_text(errors="replace")  # a process may call itself anything
     except OSError:
         return ""
