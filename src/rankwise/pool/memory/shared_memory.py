@@ -153,7 +153,8 @@ class Lane:
         """Give the memory of unused segments, which are too small for what is asked now, back to the machine."""
         for number, extents in enumerate(self._free_ranges):
             if extents.size and extents.is_empty:
-                self.segments[number].map.madvise(mmap.MADV_REMOVE)  # also where another process has it mapped
+                with suppress(OSError):  # where the kernel does not know it, the memory stays
+                    self.segments[number].map.madvise(mmap.MADV_REMOVE)  # also where another process has it mapped
                 self._free_ranges[number] = FreeRanges(0)
 
 

@@ -12,7 +12,7 @@ import time
 from collections import Counter, deque
 from dataclasses import replace
 from itertools import groupby
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from rankwise.pool.memory.encoding import torch_module
 from rankwise.pool.ray import cluster
@@ -114,22 +114,12 @@ class ActorHandle:
         return failed
 
 
-class Engine(Protocol):
-    """What the actors tell of themselves to, and what they need to know of it."""
-
-    @property
-    def state(self) -> PoolState: ...
-
-    def arrived(self, actor: ActorHandle) -> None: ...
-    def take(self, actor: ActorHandle, answers: list[tuple[int, bool, Any]], arrays: Any, seconds: list[tuple[int, float]]) -> None: ...
-    def lost(self, actor: ActorHandle, why: str, is_its_own: bool) -> None: ...
-
-
 class ActorSet:
     """All of a pool. `start` and `remove` are called with the engine's lock held."""
 
-    def __init__(self, engine: Engine, spec: ActorSpec) -> None:
-        self._engine, self._spec = engine, spec
+    def __init__(self, engine: Any, spec: ActorSpec) -> None:
+        self._engine, self._spec = engine, spec  # a RayEngine: hears when an actor has arrived, has answers to take, or is lost
+        self._state: PoolState = engine.state
         self._ray = cluster.ray_module()
         self._kind = self._ray.remote(max_restarts=0, max_task_retries=0, concurrency_groups={"in": 1, "out": 1})(PoolActor)
         self._numbers = itertools.count(1)
@@ -164,25 +154,25 @@ class ActorSet:
 
     def remove(self, actor: ActorHandle, was_ready: bool, why: str) -> None:
         self.all.remove(actor)
-        if self._engine.state.is_closed:
+        if self._state.is_closed:
             return
-        self._engine.state.counters.restarts += 1
+        self._state.counters.restarts += 1
         self._early_deaths = 0 if was_ready else self._early_deaths + 1
         self._not_before = time.monotonic() + pause_s(self._early_deaths)
         where = actor.host or actor.node[:12] or "unknown"
         log.warning("actor %d on node %s is gone (%s); it is replaced", actor.number, where, why)
         if self._early_deaths >= _MAX_EARLY and not self.ready:
-            self._engine.state.break_all(f"{_MAX_EARLY} actors in a row died before they were ready; the last one: {why}")
+            self._state.break_all(f"{_MAX_EARLY} actors in a row died before they were ready; the last one: {why}")
 
     def look_at_calls(self) -> None:
-        with self._engine.state.lock:
+        with self._state.lock:
             failed = [(actor, *found) for actor in self.ready for found in actor.failed_calls()]
             for actor, numbers, error in failed:
                 for number in numbers:
                     task = actor.inflight.pop(number, None)
                     if task is not None and not task.is_over:
-                        self._engine.state.fail(task, error)
-        self._engine.state.settle()
+                        self._state.fail(task, error)
+        self._state.settle()
 
     def close(self) -> None:
         """Workers below an actor end with it."""
@@ -204,7 +194,7 @@ class ActorSet:
                 heard, message, arrays, numbers = self._ray.get(calls.popleft(), timeout=_SILENT_S)
                 calls.append(actor.answers.remote())
                 answers, seconds = marshal.loads(message)
-                with self._engine.state.lock:
+                with self._state.lock:
                     actor.heard(heard)
                     actor.numbers = numbers or actor.numbers
                 self._engine.take(actor, answers, arrays, seconds)

@@ -219,7 +219,7 @@ class Listener:
         """Close descriptors once: their numbers are soon those of other files, in a forked child as well."""
         if self._wake < 0:
             return
-        self._workers = {}
+        self._workers, self._acts = {}, {}
         wake, self._wake = self._wake, -1
         self._epoll.close()
         if self._reader is None:  # or it is closed when its loop lets go of it: the loop would take the next file of this number for it

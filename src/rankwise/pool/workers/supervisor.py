@@ -103,7 +103,7 @@ class Lifecycle:
         except OSError:
             message = None
         if message is None:
-            self._fork_server_died()
+            self._fork_server_died(fork_server)
         elif message[0] == "ready":
             fork_server.is_ready = self._was_ever_ready = True
             self._ready_since = time.monotonic()
@@ -260,13 +260,13 @@ class Lifecycle:
         if death.hung_s is not None or model.build_failures >= (MAX_BUILDS if death.is_proven or not death.is_kill else MAX_KILLS):
             self._state.break_model(model, build_died(model.name, model.build_failures, death))
 
-    def _fork_server_died(self) -> None:
+    def _fork_server_died(self, fork_server: ForkServer) -> None:
         """Its workers go on, but their exit codes are no longer reported."""
-        state, fork_server = self._state, self.fork_server
-        assert fork_server is not None
+        state = self._state
         self._listener.forget(fork_server.control.fileno())
         with state.lock:
-            complaint = self._why_not_again(time.monotonic())
+            self.fork_server = None
+            complaint = self._why_not_again(fork_server, time.monotonic())
             for worker in self.workers.values():
                 worker.handle.is_orphan = True
                 if worker.handle.pid:
@@ -284,10 +284,8 @@ class Lifecycle:
         else:
             self._listener.watch(worker.handle.pidfd, partial(self.remove_dead, worker, None))
 
-    def _why_not_again(self, now: float) -> str:
+    def _why_not_again(self, fork_server: ForkServer, now: float) -> str:
         """Empty where the fork server will be started again; otherwise why not: another attempt would end in the same way."""
-        fork_server, self.fork_server = self.fork_server, None
-        assert fork_server is not None
         code, complaint = fork_server.process.wait(), fork_server.complaint
         fork_server.close()
         self._forgive_failures(now)
