@@ -32,10 +32,7 @@ SHARED = (
 TORCH_ONLY: dict[str, np.dtype[Any]] = {
     "bfloat16": np.dtype("int16"),
     "complex32": np.dtype("int32"),
-    "float8_e4m3fn": np.dtype("int8"),
-    "float8_e5m2": np.dtype("int8"),
-    "float8_e4m3fnuz": np.dtype("int8"),
-    "float8_e5m2fnuz": np.dtype("int8"),
+    **dict.fromkeys(("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"), np.dtype("int8")),
 }
 # "raw" is for bytes that are not an array.
 NUMPY: dict[str, np.dtype[Any]] = {name: np.dtype(name) for name in SHARED} | TORCH_ONLY | {"raw": np.dtype("uint8")}

@@ -45,9 +45,8 @@ class Defaults:
         torch.use_deterministic_algorithms(self.is_deterministic, warn_only=self.only_warns)
 
 
-_DEVICE: Any = (
-    getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None) or threading.local()
-)  # torch.get_default_device() would make a tensor to find out
+# torch.get_default_device() would make a tensor to find out
+_DEVICE: Any = getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None) or threading.local()
 
 
 def _device_context() -> Any:
