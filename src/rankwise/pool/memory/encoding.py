@@ -272,16 +272,20 @@ def is_same(a: Any, b: Any) -> bool:
 
 
 def _content(value: Any) -> bytes:
-    """What an object is made of: each part in full, however often it was seen before, and sets in one order."""
+    """What an object is made of: each part in full, however often it was seen before, sets and arrays in one order."""
     pickler = pickle.Pickler(file := io.BytesIO(), protocol=pickle.HIGHEST_PROTOCOL)
     pickler.fast = True
-    pickler.persistent_id = _sorted_set  # type: ignore[method-assign]
+    pickler.persistent_id = _in_one_order  # type: ignore[method-assign]
     pickler.dump(value)
     return file.getvalue()
 
 
-def _sorted_set(value: Any) -> Any:
-    return (type(value).__name__, sorted(map(_content, value))) if type(value) in (set, frozenset) else None
+def _in_one_order(value: Any) -> Any:
+    if type(value) in (set, frozenset):
+        return type(value).__name__, sorted(map(_content, value))
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        return type(value).__name__, str(value.dtype), value.shape, value.tobytes()
+    return None
 
 
 class Uneven(Exception):
