@@ -23,9 +23,8 @@ import torch
 from rankwise.pool.api.model import Model
 from rankwise.pool.backend import PoolOptions, Requests, plan_workers, states_of, this_machine
 from rankwise.pool.errors import Unsendable, build_failed, deadline_exceeded, pool_closed
-from rankwise.pool.memory.encoding import TORCH_ONLY, Node, as_array, pack, stays_tensor, unpack, widened
+from rankwise.pool.memory.encoding import Node, as_array, given, pack, stays_tensor, unpack
 from rankwise.pool.memory.requests import NOT_IN_A_LOOP, failure, not_sendable, raised, wants_tensors
-from rankwise.pool.memory.shared_memory import to_tensor
 from rankwise.pool.schedule.state import ModelState, Plan, derived, seed_of
 from rankwise.pool.stats import Counters
 from rankwise.pool.workers.lanes import copy_place, to_value
@@ -203,11 +202,7 @@ class InProcess:
 
         def get(place: Any, dtype: str, shape: tuple[int, ...], is_tensor: bool) -> Any:
             is_tensor = is_tensor and stays_tensor(dtype, as_tensors)
-            if type(place) is bytes:
-                return as_array(bytearray(place), dtype, shape, is_tensor)
-            if is_tensor:
-                return to_tensor(place, dtype)
-            return widened(place, dtype) if dtype in TORCH_ONLY else place
+            return as_array(bytearray(place), dtype, shape, is_tensor) if type(place) is bytes else given(place, dtype, is_tensor)
 
         return unpack(output, get)
 

@@ -77,7 +77,6 @@ class Processes:
         fast_path = FastPath(state, self, self._listener.expect)
         self._fast_path, self.take_answer = fast_path.send, fast_path.finish
         self.lifecycle = Lifecycle(state, self._listener, self)
-        self.read_fork_server, self.worker_ended = self.lifecycle.read_fork_server, self.lifecycle.remove_dead
         self._supervisor = Supervisor(state, self.lifecycle)
         try:
             self.lifecycle.go_on(time.monotonic())

@@ -65,7 +65,7 @@ def test_a_dict_of_its_own_kind_stays_one() -> None:
         [[rows()], [rows(), rows()]],
         [(rows(),), [rows()]],
         [{"y": rows()}, {"y": None}],
-        [{"y": rows(), "x": object()}, {"y": rows(), "x": object()}],
+        [{"y": rows(), "x": lambda: 1}, {"y": rows(), "x": lambda: 1}],
         [rows(), rows().long()],
         [rows().numpy(), rows().double().numpy()],
         [rows(), rows()[:, :1]],

@@ -66,6 +66,13 @@ def test_a_copy_is_the_same(value: Any) -> None:
     assert is_same(value, pickle.loads(pickle.dumps(value)))
 
 
+def test_how_an_array_lies_in_memory_is_no_difference() -> None:
+    rows = np.arange(12.0).reshape(3, 4)
+
+    assert is_same([rows], [np.asfortranarray(rows)]) and is_same(rows[:, ::2], rows[:, ::2].copy())
+    assert not is_same([rows], [rows.astype(np.float32)]) and not is_same([rows], [rows.reshape(4, 3)])
+
+
 def test_what_cannot_be_compared_is_not_the_same() -> None:
     assert not is_same(lambda: 1, lambda: 1)
 

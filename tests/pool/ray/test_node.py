@@ -10,7 +10,7 @@ import torch
 
 from rankwise.pool.errors import Unsendable
 from rankwise.pool.memory.encoding import unpack
-from rankwise.pool.ray.node import ResultEncoder, decode_error, decode_value, encode, is_small, with_arrays_moved
+from rankwise.pool.ray.node import decode_error, decode_value, encode, encode_error, encode_result, is_small, with_arrays_moved
 
 
 class Pair(NamedTuple):
@@ -39,18 +39,18 @@ def test_large_arrays_travel_beside_the_message_and_come_back_as_they_were() -> 
 
 
 def test_results_are_the_callers_own_memory() -> None:
-    encoder = ResultEncoder()
-    ok, node = encoder.result(torch.zeros(300, 300))
-    for array in encoder.arrays:
+    arrays: list[np.ndarray[Any, Any]] = []
+    ok, node = encode_result(torch.zeros(300, 300), arrays)
+    for array in arrays:
         array.flags.writeable = False  # as what stands in the object store is
 
-    value = decode_value(node, encoder.arrays, to_tensor=True)
+    value = decode_value(node, arrays, to_tensor=True)
     value[0] = 1.0
-    assert ok and float(value.sum()) == 300.0 and not encoder.arrays[0].any()
+    assert ok and float(value.sum()) == 300.0 and not arrays[0].any()
 
 
 def test_an_exception_keeps_its_class_and_says_where_it_was_raised() -> None:
-    ok, payload = ResultEncoder().failure(KeyError("no"))
+    ok, payload = encode_error(KeyError("no"))
     error = decode_error(payload, "m")
 
     assert not ok and isinstance(error, KeyError) and error.__cause__ is None

@@ -271,7 +271,6 @@ class Kernel:
 GROUPS = {
     "version 2": ("0::/user.slice/a\n", "user.slice/a/memory.events"),
     "version 2 in a container": ("0::/some/where/else\n", "memory.events"),
-    "version 1": ("4:memory:/docker/a\n1:cpu:/\n0::/\n", "memory/docker/a/memory.oom_control"),
 }
 
 

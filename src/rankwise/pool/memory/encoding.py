@@ -32,10 +32,7 @@ SHARED = (
 TORCH_ONLY: dict[str, np.dtype[Any]] = {
     "bfloat16": np.dtype("int16"),
     "complex32": np.dtype("int32"),
-    "float8_e4m3fn": np.dtype("int8"),
-    "float8_e5m2": np.dtype("int8"),
-    "float8_e4m3fnuz": np.dtype("int8"),
-    "float8_e5m2fnuz": np.dtype("int8"),
+    **dict.fromkeys(("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"), np.dtype("int8")),
 }
 # "raw" is for bytes that are not an array.
 NUMPY: dict[str, np.dtype[Any]] = {name: np.dtype(name) for name in SHARED} | TORCH_ONLY | {"raw": np.dtype("uint8")}
@@ -142,29 +139,28 @@ def unpack(node: Node, get: Get) -> Any:
     if tag == "P":
         return pickle.loads(raw)
     inner = marshal.loads(raw)
-    return unpack(inner, get) if tag == "M" else _ShellUnpickler(inner[0], [unpack(item, get) for item in inner[1]]).load()
+    if tag == "M":
+        return unpack(inner, get)
+    unpickler = pickle.Unpickler(io.BytesIO(inner[0]))
+    unpickler.persistent_load = [unpack(item, get) for item in inner[1]].__getitem__  # type: ignore[method-assign]
+    return unpickler.load()
 
 
 def as_array(data: Any, dtype: str, shape: tuple[int, ...], as_tensor: bool) -> Any:
     """A tensor or array over `data`, which offers a writable buffer of exactly its bytes."""
-    array: np.ndarray[Any, Any] = np.ndarray(shape, NUMPY[dtype], data)
-    if as_tensor:
-        torch = torch_for_tensors()
-        if torch is not None:  # through numpy, because torch's own frombuffer and view take twice as long
-            return torch.from_numpy(array) if dtype not in TORCH_ONLY else from_carrier(array, dtype, torch)
-    return widened(array, dtype) if dtype in TORCH_ONLY else array
+    return given(np.ndarray(shape, NUMPY[dtype], data), dtype, as_tensor)
 
 
-def from_carrier(array: np.ndarray[Any, Any], dtype: str, torch: Any) -> Any:
-    """A tensor of a type that numpy does not have, over the integers that hold its bytes."""
-    return torch.from_numpy(array.reshape(-1)).view(torch_dtype(dtype)).view(array.shape)
-
-
-def widened(array: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
-    """bfloat16 as float32, which holds every value of it; for a parent that has no torch."""
+def given(array: np.ndarray[Any, Any], dtype: str, as_tensor: bool) -> Any:
+    """The same numbers as a tensor, where torch is there, or as an array of a type that numpy has."""
+    torch = torch_for_tensors() if as_tensor else None
+    if dtype not in TORCH_ONLY:  # through numpy, because torch's own frombuffer and view take twice as long
+        return array if torch is None else torch.from_numpy(array)
+    if torch is not None:  # the array holds its bytes as integers
+        return torch.from_numpy(array.reshape(-1)).view(torch_dtype(dtype)).view(array.shape)
     if dtype != "bfloat16":
         raise TypeError(f"a result of type {dtype} needs torch: import it before using the pool")
-    return (array.astype(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return (array.astype(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)  # holds every value of bfloat16
 
 
 def _pack_tensor(tensor: Any, put: Put, torch: Any) -> Node:
@@ -193,35 +189,15 @@ def _pack_container(value: Any, put: Put, depth: int) -> Node:
     items = [item for item in (value.values() if isinstance(value, dict) else value) if type(item) not in PLAIN]
     if not items:
         return _pickled(value, put)
-    file = io.BytesIO()
+    places = {id(item): i for i, item in enumerate(items)}  # each item is replaced by its number
+    pickler = pickle.Pickler(file := io.BytesIO(), protocol=pickle.HIGHEST_PROTOCOL)
+    pickler.persistent_id = lambda found: places.get(id(found))  # type: ignore[method-assign]
     try:
-        _ShellPickler(file, items).dump(value)
+        pickler.dump(value)
     except Exception as error:  # a class made inside a function, say
         raise Unsendable(f"{type(value).__name__}: {error}") from error
     array = np.frombuffer(marshal.dumps((file.getvalue(), [pack(item, put, depth + 1) for item in items]), 2), np.uint8)
     return ("S", len(array), put(array, array))
-
-
-class _ShellPickler(pickle.Pickler):
-    """Pickles a container without its items: each is replaced by its number."""
-
-    def __init__(self, file: io.BytesIO, items: list[Any]) -> None:
-        super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
-        self._places = {id(item): i for i, item in enumerate(items)}
-
-    def persistent_id(self, found: Any) -> int | None:
-        return self._places.get(id(found))
-
-
-class _ShellUnpickler(pickle.Unpickler):
-    """Unpickles such a container, with these items in it."""
-
-    def __init__(self, hollow: bytes, items: list[Any]) -> None:
-        super().__init__(io.BytesIO(hollow))
-        self._items = items
-
-    def persistent_load(self, number: int) -> Any:
-        return self._items[number]
 
 
 def stays_tensor(dtype: str, wants_tensors: bool) -> bool:
@@ -270,10 +246,12 @@ def _first_bytes(node: tuple[Any, ...]) -> str:
 EVEN, UNEVEN = "E", "U"  # requests or results that are arrays of one shape and type, and any others
 
 
-def split_copies(data: bytes, dtype: str, shape: tuple[int, ...], count: int) -> list[np.ndarray[Any, Any]]:
+def given_copies(dtype: str, shape: tuple[int, ...], count: int, data: bytes, as_tensors: bool) -> list[Any]:
     """The arrays that were sent as one, each copied: keeping one does not keep all in memory, and writing to one changes no other."""
     whole: np.ndarray[Any, Any] = np.ndarray((count, *shape), NUMPY[dtype], data)
-    return [whole[i, ...].copy() for i in range(count)] if not shape else [array.copy() for array in whole]
+    arrays = [whole[i, ...].copy() for i in range(count)] if not shape else [array.copy() for array in whole]
+    torch = torch_for_tensors() if as_tensors else None
+    return arrays if torch is None else list(map(torch.from_numpy, arrays))
 
 
 def exact_bytes(value: Any) -> bytes:
@@ -287,51 +265,27 @@ def is_same(a: Any, b: Any) -> bool:
         return True
     if type(a) is not type(b):
         return False
-    if type(a) in PLAIN:
-        return exact_bytes(a) == exact_bytes(b)
     try:
-        return _is_alike(a, b)
-    except Exception:  # whatever its comparison or its reduction does
+        return exact_bytes(a) == exact_bytes(b) if type(a) in PLAIN else _content(a) == _content(b)
+    except Exception:  # whatever cannot be pickled
         return False
 
 
-def _is_alike(a: Any, b: Any) -> bool:
-    if isinstance(a, (list, tuple)):
-        return len(a) == len(b) and all(map(is_same, a, b)) and _has_same_state(a, b)
-    if isinstance(a, dict):
-        return len(a) == len(b) and all(map(is_same, a, b)) and all(map(is_same, a.values(), b.values())) and _has_same_state(a, b)
-    if isinstance(a, (set, frozenset)):
-        return len(a) == len(b) and _has_same_items(a, b)
-    if hasattr(a, "tobytes"):  # an array, a scalar of numpy
-        return bool(a.dtype == b.dtype and not a.dtype.hasobject and a.shape == b.shape and a.tobytes() == b.tobytes())
-    if a != b:  # by its own word, and then by what it is made of
-        return False
-    reduced, other = a.__reduce_ex__(4), b.__reduce_ex__(4)
-    if isinstance(reduced, str) or isinstance(other, str):  # found by its name
-        return bool(reduced == other)
-    return len(reduced) == len(other) and all(is_same(_listed(one), _listed(two)) for one, two in zip(reduced, other))
+def _content(value: Any) -> bytes:
+    """What an object is made of: each part in full, however often it was seen before, sets and arrays in one order."""
+    pickler = pickle.Pickler(file := io.BytesIO(), protocol=pickle.HIGHEST_PROTOCOL)
+    pickler.fast = True
+    pickler.persistent_id = _in_one_order  # type: ignore[method-assign]
+    pickler.dump(value)
+    return file.getvalue()
 
 
-def _has_same_state(a: Any, b: Any) -> bool:
-    """Compares the attributes that a container has besides its items."""
-    return is_same(getattr(a, "__dict__", None), getattr(b, "__dict__", None))
-
-
-def _has_same_items(a: Any, b: Any) -> bool:
-    if all(type(item) in PLAIN for item in a) and all(type(item) in PLAIN for item in b):
-        return {exact_bytes(item) for item in a} == {exact_bytes(item) for item in b}
-    left = list(b)
-    for item in a:
-        found = next((i for i, other in enumerate(left) if is_same(item, other)), None)
-        if found is None:
-            return False
-        del left[found]
-    return True
-
-
-def _listed(item: Any) -> Any:
-    """Iterators as lists: `__reduce_ex__` may return the items of a container that way."""
-    return list(item) if hasattr(item, "__next__") else item
+def _in_one_order(value: Any) -> Any:
+    if type(value) in (set, frozenset):
+        return type(value).__name__, sorted(map(_content, value))
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        return type(value).__name__, str(value.dtype), value.shape, value.tobytes()
+    return None
 
 
 class Uneven(Exception):

@@ -21,7 +21,6 @@ from rankwise.pool.errors import Unsendable, cannot_be_sent, lane_full, model_ra
 from rankwise.pool.memory.encoding import (
     INLINE_BYTES,
     NUMPY,
-    TORCH_ONLY,
     EncodedInputs,
     Node,
     Put,
@@ -30,15 +29,15 @@ from rankwise.pool.memory.encoding import (
     each_node,
     exact_bytes,
     fitted,
+    given,
     joined,
     name_of_numpy,
     pack,
     stays_tensor,
     torch_module,
     unpack,
-    widened,
 )
-from rankwise.pool.memory.shared_memory import Arena, LostSegment, Segment, Slot, copy_into, leased, rounded, to_tensor
+from rankwise.pool.memory.shared_memory import Arena, Segment, Slot, copy_into, leased, rounded
 from rankwise.sizes import bytes_text
 
 
@@ -230,18 +229,15 @@ def wants_tensors(inputs: Sequence[Any]) -> bool:
     """Whether results come as tensors: not where all arrays among the inputs are numpy's."""
     if len(inputs) == 1 and not isinstance(inputs[0], (list, tuple, dict)):
         return type(inputs[0]) is not np.ndarray
-    found = [_has_arrays_only(item) for item in inputs]
-    return False in found or True not in found
+    return set(_kinds_of_arrays(inputs)) != {np.ndarray}
 
 
-def _has_arrays_only(value: Any) -> bool | None:
-    """True for numpy arrays, False as soon as there is a tensor, None where there is neither."""
-    if type(value) is np.ndarray:
-        return True
+def _kinds_of_arrays(value: Any) -> Iterator[type]:
     if isinstance(value, (list, tuple, dict)):
-        found = [_has_arrays_only(item) for item in (value.values() if isinstance(value, dict) else value)]
-        return False if False in found else True if True in found else None
-    return False if hasattr(value, "dtype") and not isinstance(value, np.generic) else None
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _kinds_of_arrays(item)
+    elif hasattr(value, "dtype") and not isinstance(value, np.generic):
+        yield type(value)
 
 
 _VIEW_BYTES = 64 << 10  # below, a copy is cheaper than keeping track
@@ -251,33 +247,28 @@ _WORTH = 4  # a result that is a part of its input may keep up to so many times 
 class Reader:
     """Turns answers of one worker into values. Outlives the worker, where results of it stand on its lane."""
 
-    def __init__(self, segments: Sequence[Segment | LostSegment], free: Callable[[int], None], arena: Arena, soft_limit: int) -> None:
+    def __init__(self, segments: Sequence[Segment | OSError], free: Callable[[int], None], arena: Arena, soft_limit: int) -> None:
         self._segments, self._free, self._arena, self._limit = segments, free, arena, soft_limit // 2
         self._leased_bytes = 0
         self._ended: deque[int] = deque()  # bytes of leases that are over; finalizers add to it, wherever they run
-        self._task: Any = None  # whose answer is read: whether it wants tensors, and which slots are its own
 
     def value(self, task: Any, node: Node) -> Any:
         if node[0] == "T" and task.to_tensor and type(node[3]) is bytes:  # what most results are, by the shortest way
-            return as_array(bytearray(node[3]), node[1], node[2], True)
-        self._task = task
-        try:
-            return unpack(node, self._get)
-        finally:
-            self._task = None  # it will know its result, which knows us
+            return given(np.ndarray(node[2], NUMPY[node[1]], bytearray(node[3])), node[1], True)
+        return unpack(node, partial(self._get, task))
 
-    def _get(self, place: Any, dtype: str, shape: tuple[int, ...], is_tensor: bool) -> Any:
-        is_tensor = is_tensor and stays_tensor(dtype, self._task.to_tensor)
+    def _get(self, task: Any, place: Any, dtype: str, shape: tuple[int, ...], is_tensor: bool) -> Any:
+        is_tensor = is_tensor and stays_tensor(dtype, task.to_tensor)
         if type(place) is bytes:
             return as_array(bytearray(place), dtype, shape, is_tensor)
-        array = self._of_input(place, dtype, shape) if place[0] == "i" else self._of_lane(place, dtype, shape)
-        if is_tensor:
-            return to_tensor(array, dtype)
-        return widened(array, dtype) if dtype in TORCH_ONLY else array
+        array = self._of_input(task.slots, place, dtype, shape) if place[0] == "i" else self._of_lane(place, dtype, shape)
+        return given(array, dtype, is_tensor)
 
     def _of_lane(self, place: tuple[Any, ...], dtype: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
         _, number, offset, nbytes, slot = place
         segment = self._segments[number]
+        if isinstance(segment, OSError):
+            raise segment
         if nbytes >= _VIEW_BYTES and self._has_room(nbytes):
             return leased(segment, offset, dtype, shape, self._release, (slot, nbytes))
         array = _copied(segment, offset, dtype, shape)
@@ -296,11 +287,11 @@ class Reader:
         self._free(slot[0])
         self._ended.append(slot[1])
 
-    def _of_input(self, place: tuple[Any, ...], dtype: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    def _of_input(self, slots: Sequence[Slot], place: tuple[Any, ...], dtype: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
         """The model returned (part of) its input: the result uses the same memory, unless the arena needs that for other inputs."""
         _, number, offset, nbytes = place
         arena = self._arena
-        for slot in self._task.slots:
+        for slot in slots:
             if slot.segment == number and slot.offset <= offset < slot.offset + slot.room:
                 if slot.room > _WORTH * nbytes or 2 * arena.used_bytes() > arena.limit_bytes:
                     return _copied(arena.segments[number], offset, dtype, shape)
@@ -309,7 +300,7 @@ class Reader:
         raise LookupError("the worker named memory that is not the task's")
 
 
-def _copied(segment: Segment | LostSegment, offset: int, dtype: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+def _copied(segment: Segment, offset: int, dtype: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
     array: np.ndarray[Any, Any] = np.empty(shape, NUMPY[dtype])
     copy_into(array, np.ndarray(shape, NUMPY[dtype], segment.map, offset))
     return array

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 import mmap
 import os
@@ -11,18 +10,15 @@ import weakref
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from rankwise.pool.errors import pool_closed
-from rankwise.pool.memory.encoding import NUMPY, TORCH_ONLY, from_carrier, torch_for_tensors
+from rankwise.pool.memory.encoding import NUMPY, given
 
 POPULATE_WRITE = 23  # touch it now rather than in the first request
-DROP_OWN_WRITES = 4  # of a private mapping (MADV_DONTNEED): the next read sees what the file holds
-REMOVE = 9  # the pages go back to the machine, also where another process has them mapped
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 # One copy of more than a few MB is done with stores that pass by the cache; in pieces that fit it takes half the time here.
 _PIECE = 4 << 20
 
@@ -38,49 +34,22 @@ class Segment:
 
     @classmethod
     def create(cls, size: int, name: str) -> Segment:
-        fd = os.memfd_create(name, os.MFD_CLOEXEC)
-        try:
-            os.ftruncate(fd, size)
-        except OSError as error:  # RLIMIT_FSIZE
-            os.close(fd)
-            raise _cannot_be_had(size, error) from None
-        return cls.adopted(fd, size)
+        return cls.adopted(os.memfd_create(name, os.MFD_CLOEXEC), size)
 
     @classmethod
     def adopted(cls, fd: int, size: int) -> Segment:
         """Of a descriptor that is ours from now on."""
         try:
+            os.ftruncate(fd, size)
             return cls(fd, size)
-        except OSError as error:  # RLIMIT_AS
+        except OSError as error:  # RLIMIT_FSIZE, RLIMIT_AS
             os.close(fd)
-            raise _cannot_be_had(size, error) from None
-
-    def advise(self, advice: int, offset: int, nbytes: int) -> None:
-        """madvise, for whole pages. A kernel before 5.14 knows no POPULATE_WRITE, which only costs time."""
-        _libc.madvise(self.address + offset, nbytes, advice)
+            raise OSError(error.errno, f"{size} bytes of shared memory cannot be had: {error.strerror}") from None
 
     def close(self) -> None:
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
-
-
-class LostSegment:
-    """In the place of a segment that could not be mapped in this process; whoever wants to read it is told why."""
-
-    def __init__(self, size: int, error: OSError) -> None:
-        self.size, self._error = size, error
-
-    @property
-    def map(self) -> Any:
-        raise OSError(self._error.errno, f"a result cannot be read in this process: {self._error.strerror}")
-
-    def close(self) -> None:
-        pass
-
-
-def _cannot_be_had(size: int, error: OSError) -> OSError:
-    return OSError(error.errno, f"{size} bytes of shared memory cannot be had: {error.strerror}")
 
 
 def copy_into(target: np.ndarray[Any, Any], source: np.ndarray[Any, Any]) -> None:
@@ -106,43 +75,28 @@ class FreeRanges:
     """Free ranges of [0, size), sorted, never touching each other. Sizes and offsets are multiples of the page."""
 
     def __init__(self, size: int) -> None:
-        self.size = size
-        self.free_bytes = size
-        self._starts = [0]
-        self._sizes = [size]
+        self.size = self.free_bytes = size
+        self._ranges = [(0, size)]  # start and end
 
     def take(self, nbytes: int) -> int | None:
         """The offset of `nbytes` (whole pages) that were free, or None."""
-        for i, size in enumerate(self._sizes):
-            if size >= nbytes:
-                start = self._starts[i]
-                if size == nbytes:
-                    del self._starts[i], self._sizes[i]
-                else:
-                    self._starts[i] += nbytes
-                    self._sizes[i] -= nbytes
+        for i, (start, end) in enumerate(self._ranges):
+            if end - start >= nbytes:
+                self._ranges[i : i + 1] = [(start + nbytes, end)] if end - start > nbytes else []
                 self.free_bytes -= nbytes
                 return start
         return None
 
     def give(self, start: int, nbytes: int) -> None:
         """Free what `take` gave; joins it with its neighbours."""
-        i = bisect_left(self._starts, start)
-        before = i > 0 and self._starts[i - 1] + self._sizes[i - 1]
-        if (i > 0 and before > start) or (i < len(self._starts) and start + nbytes > self._starts[i]):
+        end, i = start + nbytes, bisect_left(self._ranges, (start, 0))
+        if (i and self._ranges[i - 1][1] > start) or (i < len(self._ranges) and self._ranges[i][0] < end):
             raise ValueError(f"{nbytes} bytes at {start} are free already")
         self.free_bytes += nbytes
-        joins_next = i < len(self._starts) and start + nbytes == self._starts[i]
-        if i > 0 and before == start:
-            self._sizes[i - 1] += nbytes
-            if joins_next:
-                self._sizes[i - 1] += self._sizes[i]
-                del self._starts[i], self._sizes[i]
-        elif joins_next:
-            self._starts[i], self._sizes[i] = start, self._sizes[i] + nbytes
-        else:
-            self._starts.insert(i, start)
-            self._sizes.insert(i, nbytes)
+        self._ranges.insert(i, (start, end))
+        for k in (i + 1, i):
+            if 0 < k < len(self._ranges) and self._ranges[k - 1][1] == self._ranges[k][0]:
+                self._ranges[k - 1 : k + 1] = [(self._ranges[k - 1][0], self._ranges[k][1])]
 
     @property
     def is_empty(self) -> bool:
@@ -183,13 +137,10 @@ class Lane:
         """A new segment and a place in it, or None where that would pass the limit. The segment is a little larger than asked for, so that
         requests that grow bit by bit do not each make a new one."""
         ample = rounded(max(room + room // 4, GROWTH_BYTES if self.segments else FIRST_BYTES))
-        for free_first in (False, True):
-            if free_first:
-                self._retire()
-            left = (limit_bytes - self.total_bytes) // PAGE * PAGE
-            if left >= room:
-                return self.add(min(ample, left), room)
-        return None
+        if limit_bytes - self.total_bytes < room:
+            self._retire()
+        left = (limit_bytes - self.total_bytes) // PAGE * PAGE
+        return self.add(min(ample, left), room) if left >= room else None
 
     def add(self, size: int, room: int) -> tuple[int, int]:
         self.segments.append(Segment.create(size, self._name))
@@ -202,7 +153,8 @@ class Lane:
         """Give the memory of unused segments, which are too small for what is asked now, back to the machine."""
         for number, extents in enumerate(self._free_ranges):
             if extents.size and extents.is_empty:
-                self.segments[number].advise(REMOVE, 0, extents.size)
+                with suppress(OSError):  # where the kernel does not know it, the memory stays
+                    self.segments[number].map.madvise(mmap.MADV_REMOVE)  # also where another process has it mapped
                 self._free_ranges[number] = FreeRanges(0)
 
 
@@ -237,7 +189,8 @@ class Arena:
             is_first = not self.segments
             place = self._lane.take(room) or self._lane.grow(room, self.limit_bytes)
             if is_first and place is not None:
-                self.segments[0].advise(POPULATE_WRITE, 0, min(FIRST_BYTES // 4, self.segments[0].size))
+                with suppress(OSError):  # a kernel before 5.14 does not know it, which only costs time
+                    self.segments[0].map.madvise(POPULATE_WRITE, 0, min(FIRST_BYTES // 4, self.segments[0].size))
             return Slot(*place, room) if place is not None else None
 
     def hold(self, slot: Slot) -> None:
@@ -261,7 +214,7 @@ class Arena:
             return None
         self.lent[self.address(slot)] = slot
         array = leased(self.segments[slot.segment], slot.offset, dtype, shape, self.drop, slot)
-        return to_tensor(array, dtype) if as_tensor else array
+        return given(array, dtype, as_tensor)
 
     def lent_slot(self, array: np.ndarray[Any, Any]) -> Slot | None:
         """The slot this array fills from its beginning, held once more; None for memory that is not ours."""
@@ -303,51 +256,24 @@ class Arena:
                 self._lane.give(slot.segment, slot.offset, slot.room)
 
 
-class _Lease(weakref.ref[Any]):
-    """Tells when the array that all views and tensors of this memory are based on is collected."""
-
-    __slots__ = ("release", "slot")
-    release: Callable[[Any], None]
-    slot: Any
-
-    def __hash__(self) -> int:  # a reference's own hash is that of its array, which has none
-        return id(self)
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-
-_held: set[_Lease] = set()
+# By its id: a reference to the array that all views and tensors of some memory are based on, and what to call when it is collected.
+_leases: dict[int, tuple[weakref.ref[Any], Callable[[Any], None], Any]] = {}
 
 
 def leased(
-    segment: Segment | LostSegment, offset: int, dtype: str, shape: tuple[int, ...], release: Callable[[Any], None], slot: Any
+    segment: Segment, offset: int, dtype: str, shape: tuple[int, ...], release: Callable[[Any], None], slot: Any
 ) -> np.ndarray[Any, Any]:
     """An array on lane memory; `release(slot)` is called at its end, in whatever thread that is, so it must not wait for a lock."""
     array: np.ndarray[Any, Any] = np.ndarray(shape, NUMPY[dtype], segment.map, offset)
-    lease = _Lease(array, _end)
-    lease.release, lease.slot = release, slot
-    _held.add(lease)
+    reference = weakref.ref(array, _end)
+    _leases[id(reference)] = reference, release, slot
     return array
 
 
-def to_tensor(array: np.ndarray[Any, Any], dtype: str) -> Any:
-    torch = torch_for_tensors()
-    if torch is None:
-        return array
-    return torch.from_numpy(array) if dtype not in TORCH_ONLY else from_carrier(array, dtype, torch)
-
-
-def to_tensors(arrays: list[np.ndarray[Any, Any]], dtype: str) -> list[Any]:
-    """`to_tensor` for many small arrays: one call for each would add half of the time to it."""
-    torch = torch_for_tensors()
-    return [to_tensor(array, dtype) for array in arrays] if torch is None or dtype in TORCH_ONLY else list(map(torch.from_numpy, arrays))
-
-
-def _end(lease: _Lease) -> None:
-    _held.discard(lease)
-    lease.release(lease.slot)
+def _end(reference: weakref.ref[Any]) -> None:
+    _, release, slot = _leases.pop(id(reference))
+    release(slot)
 
 
 # A forked child has copies of the arrays, but the memory belongs to the parent: collecting a copy must free nothing.
-os.register_at_fork(after_in_child=_held.clear)
+os.register_at_fork(after_in_child=_leases.clear)

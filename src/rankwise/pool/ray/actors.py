@@ -7,13 +7,12 @@ import itertools
 import logging
 import marshal
 import math
-import os
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from dataclasses import replace
 from itertools import groupby
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from rankwise.pool.memory.encoding import torch_module
 from rankwise.pool.ray import cluster
@@ -22,7 +21,6 @@ from rankwise.pool.ray.node import ActorSpec, PoolActor
 from rankwise.pool.schedule.pool_state import PoolState
 from rankwise.pool.schedule.state import ModelState, derived
 from rankwise.pool.schedule.tasks import Task, TaskFuture
-from rankwise.pool.stats import Counters
 from rankwise.pool.workers.fork_server import pause_s
 from rankwise.version import __version__
 
@@ -116,22 +114,12 @@ class ActorHandle:
         return failed
 
 
-class Engine(Protocol):
-    """What the actors tell of themselves to, and what they need to know of it."""
-
-    @property
-    def state(self) -> PoolState: ...
-
-    def arrived(self, actor: ActorHandle) -> None: ...
-    def take(self, actor: ActorHandle, answers: list[tuple[int, bool, Any]], arrays: Any, seconds: list[tuple[int, float]]) -> None: ...
-    def lost(self, actor: ActorHandle, why: str, is_its_own: bool) -> None: ...
-
-
 class ActorSet:
     """All of a pool. `start` and `remove` are called with the engine's lock held."""
 
-    def __init__(self, engine: Engine, spec: ActorSpec) -> None:
-        self._engine, self._spec = engine, spec
+    def __init__(self, engine: Any, spec: ActorSpec) -> None:
+        self._engine, self._spec = engine, spec  # a RayEngine: hears when an actor has arrived, has answers to take, or is lost
+        self._state: PoolState = engine.state
         self._ray = cluster.ray_module()
         self._kind = self._ray.remote(max_restarts=0, max_task_retries=0, concurrency_groups={"in": 1, "out": 1})(PoolActor)
         self._numbers = itertools.count(1)
@@ -166,25 +154,25 @@ class ActorSet:
 
     def remove(self, actor: ActorHandle, was_ready: bool, why: str) -> None:
         self.all.remove(actor)
-        if self._engine.state.is_closed:
+        if self._state.is_closed:
             return
-        self._engine.state.counters.restarts += 1
+        self._state.counters.restarts += 1
         self._early_deaths = 0 if was_ready else self._early_deaths + 1
         self._not_before = time.monotonic() + pause_s(self._early_deaths)
         where = actor.host or actor.node[:12] or "unknown"
         log.warning("actor %d on node %s is gone (%s); it is replaced", actor.number, where, why)
         if self._early_deaths >= _MAX_EARLY and not self.ready:
-            self._engine.state.break_all(f"{_MAX_EARLY} actors in a row died before they were ready; the last one: {why}")
+            self._state.break_all(f"{_MAX_EARLY} actors in a row died before they were ready; the last one: {why}")
 
     def look_at_calls(self) -> None:
-        with self._engine.state.lock:
+        with self._state.lock:
             failed = [(actor, *found) for actor in self.ready for found in actor.failed_calls()]
             for actor, numbers, error in failed:
                 for number in numbers:
                     task = actor.inflight.pop(number, None)
                     if task is not None and not task.is_over:
-                        self._engine.state.fail(task, error)
-        self._engine.state.settle()
+                        self._state.fail(task, error)
+        self._state.settle()
 
     def close(self) -> None:
         """Workers below an actor end with it."""
@@ -206,7 +194,7 @@ class ActorSet:
                 heard, message, arrays, numbers = self._ray.get(calls.popleft(), timeout=_SILENT_S)
                 calls.append(actor.answers.remote())
                 answers, seconds = marshal.loads(message)
-                with self._engine.state.lock:
+                with self._state.lock:
                     actor.heard(heard)
                     actor.numbers = numbers or actor.numbers
                 self._engine.take(actor, answers, arrays, seconds)
@@ -317,40 +305,35 @@ def _is_of_node(error: Exception) -> bool:
     return "node has died" in text or "node died" in text or "owner" in text
 
 
-def cluster_stats(states: list[ModelState], actors: ActorSet, counters: Counters, plan: str) -> dict[str, Any]:
-    """The pool at one moment, in the shape that the pool of one machine has, with the node of each worker. What actors know is as they
-    told it last, a second ago at the most."""
+def cluster_stats(shown: dict[str, Any], actors: ActorSet, plan: str) -> dict[str, Any]:
+    """`shown`, what the driver knows of the pool, with what its actors know: as they told it last, a second ago at the most."""
     told = [actor.numbers["models"] for actor in actors.ready if actor.numbers]
-    running = [task.model for actor in actors.all for task in actor.inflight.values() if not task.is_over]
+    running = Counter(task.model.name for actor in actors.all for task in actor.inflight.values() if not task.is_over)
     workers: list[dict[str, Any]] = []
     for actor in actors.all:
         for worker in actor.numbers.get("workers", ()):
             workers.append({**worker, "number": len(workers) + 1, "node": actor.host, "actor": actor.number})
     lanes = [actor.numbers["lanes"] for actor in actors.ready if actor.numbers]
     return {
-        "pid": os.getpid(),
+        **shown,
         "plan": plan,
-        "models": {state.name: _model(state, [each[state.name] for each in told], running.count(state), counters) for state in states},
+        "models": {name: _model(model, [each[name] for each in told], running[name]) for name, model in shown["models"].items()},
         "workers": workers,
-        "restarts": counters.restarts + sum(actor.numbers.get("restarts", 0) for actor in actors.all),
-        "lanes": {name: sum(each[name] for each in lanes) for name in ("inputs_used_bytes", "inputs_bytes")},
+        "restarts": shown["restarts"] + sum(actor.numbers.get("restarts", 0) for actor in actors.all),
+        "lanes": {name: sum(each[name] for each in lanes) for name in shown["lanes"]},
         "actors": [
             {"number": actor.number, "node": actor.host, "ready": actor.is_ready, "inflight": len(actor.inflight)} for actor in actors.all
         ],
     }
 
 
-def _model(state: ModelState, told: list[dict[str, Any]], running: int, counters: Counters) -> dict[str, Any]:
-    broken = state.broken.finding if state.broken is not None else None
-    findings = [each["finding"] for each in told if each["finding"]]
+def _model(shown: dict[str, Any], told: list[dict[str, Any]], running: int) -> dict[str, Any]:
     return {
-        "queued": state.queue.requests,
+        **shown,
         "running": running,
         "memory_bytes": max([each["memory_bytes"] or 0 for each in told], default=0) or None,
-        "max_batch": min([each["max_batch"] for each in told], default=state.max_batch),
+        "max_batch": min([each["max_batch"] for each in told], default=shown["max_batch"]),
         "batch_cost_s": next((each["batch_cost_s"] for each in told if each["batch_cost_s"]), None),
-        "state": "failed" if broken is not None else "ok",
-        "finding": f"{broken.code} {broken.summary}" if broken is not None else next(iter(findings), None),
-        **counters.of(state.name).to_dict(),
+        "finding": next((each["finding"] for each in (shown, *told) if each["finding"]), None),
         **{name: sum(each[name] for each in told) for name in _SUMMED},
     }

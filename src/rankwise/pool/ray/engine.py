@@ -153,8 +153,9 @@ class RayEngine:
         return np.empty(shape, NUMPY[dtype]) if torch is None else torch.empty(shape, dtype=getattr(torch, dtype))
 
     def stats(self) -> dict[str, Any]:
+        shown = self.state.snapshot()
         with self._lock:
-            return cluster_stats(self._models, self.actors, self.counters, self.plan.why)
+            return cluster_stats(shown, self.actors, self.plan.why)
 
     def close(self, cancel: bool, timeout: float | None) -> None:
         if self.is_closed:

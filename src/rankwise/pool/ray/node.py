@@ -115,13 +115,14 @@ class PoolActor:
 
     def answers(self) -> tuple[int, bytes, list[np.ndarray[Any, Any]], dict[str, Any] | None]:
         """As soon as there is one: the calls of `run` that were heard so far, the answers, their large arrays, and now and then numbers."""
-        encoder, answers = ResultEncoder(), []
+        arrays: list[np.ndarray[Any, Any]] = []
+        answers = []
         try:
             number, task = self._done.get(timeout=_TELL_S)
             until = time.monotonic() + _GATHER_S
             while True:
                 error = task.exception()
-                answers.append((number, *(encoder.result(task.result()) if error is None else encoder.failure(error))))
+                answers.append((number, *(encode_result(task.result(), arrays) if error is None else encode_error(error))))
                 del task, error  # or the memory of its result would be in use until the next one comes
                 self._answered += 1
                 if len(answers) >= _MOST:
@@ -130,10 +131,7 @@ class PoolActor:
                 number, task = self._done.get(timeout=left_s) if left_s > 0 else self._done.get_nowait()
         except queue.Empty:
             pass
-        return self._calls, marshal.dumps((answers, self._seconds()), 2), encoder.arrays, self._numbers()
-
-    def close(self) -> None:
-        self._engine.close(cancel=True, timeout=0)
+        return self._calls, marshal.dumps((answers, self._seconds()), 2), arrays, self._numbers()
 
     def _note(self, number: int, task: Future[Any]) -> None:
         self._done.put((number, task))
@@ -226,22 +224,17 @@ def with_arrays_moved(node: Node, arrays: Sequence[np.ndarray[Any, Any]], put: C
     return each_node(node, moved)
 
 
-class ResultEncoder:
-    """Results on their way back: as nodes, with the large arrays beside them."""
+def encode_result(value: Any, arrays: list[np.ndarray[Any, Any]]) -> tuple[bool, Any]:
+    """A result on its way back: as a node, with its large arrays added to these, which travel beside the message."""
+    try:
+        return True, pack(value, _beside(arrays))
+    except Unsendable as error:  # came from the worker, so this is hardly seen
+        return encode_error(error)
 
-    def __init__(self) -> None:
-        self.arrays: list[np.ndarray[Any, Any]] = []
 
-    def result(self, value: Any) -> tuple[bool, Any]:
-        try:
-            return True, pack(value, _beside(self.arrays))
-        except Unsendable as error:  # came from the worker, so this is hardly seen
-            return False, (pickled(error, _LONGEST), str(error))
-
-    def failure(self, error: BaseException) -> tuple[bool, Any]:
-        cause = error.__cause__
-        text = cause.text if isinstance(cause, RemoteTraceback) else ""
-        return False, (pickled(error, _LONGEST), text)
+def encode_error(error: BaseException) -> tuple[bool, Any]:
+    cause = error.__cause__
+    return False, (pickled(error, _LONGEST), cause.text if isinstance(cause, RemoteTraceback) else "")
 
 
 def decode_value(node: Node, arrays: Sequence[np.ndarray[Any, Any]], to_tensor: bool) -> Any:

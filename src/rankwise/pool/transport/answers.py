@@ -10,9 +10,8 @@ from typing import Any
 
 from rankwise.errors import whole_text
 from rankwise.pool.errors import MAX_BUILDS, Death, back_off_s, build_failed, not_batched, too_large
-from rankwise.pool.memory.encoding import EVEN, UNEVEN, Uneven, split_copies
+from rankwise.pool.memory.encoding import EVEN, UNEVEN, Uneven, given_copies
 from rankwise.pool.memory.requests import cut_value, raised
-from rankwise.pool.memory.shared_memory import to_tensors
 from rankwise.pool.schedule.pool_state import PoolState
 from rankwise.pool.schedule.state import Action, ModelState, Order, WorkerState
 from rankwise.pool.schedule.tasks import Chunk, Part, Task
@@ -28,8 +27,6 @@ class Answers:
 
     def take(self, worker: WorkerState, answer: tuple[Any, ...], now: float) -> None:
         worker.handle.has_answered = True
-        if answer[0] == "back":  # recalled before it began; it runs elsewhere by now
-            return
         serial, nanoseconds, results, flags = answer
         order = worker.inflight.pop(serial, None)
         if order is None:  # the caller does not want it any more
@@ -76,30 +73,20 @@ class Answers:
     def _values(self, worker: WorkerState, chunk: Chunk, results: tuple[Any, ...]) -> tuple[list[Any], dict[int, BaseException]]:
         if results[0] == EVEN:
             _, dtype, shape, count, data = results
-            arrays = split_copies(data, dtype, shape, count)
-            return (to_tensors(arrays, dtype) if chunk.to_tensor else arrays), {}
+            return given_copies(dtype, shape, count, data, chunk.to_tensor), {}
         values: list[Any] = []
         errors: dict[int, BaseException] = {}
         for i, (ok, data) in enumerate(results[1]):
-            value: Any = None
-            try:
-                if ok:
-                    value = worker.handle.reader.value(chunk, data)
-                else:
-                    errors[i] = raised(data, chunk.model.name)
-            except Exception as error:  # a result that cannot be had here
-                errors[i] = error
-            values.append(value)
+            ok, value = _read(worker, chunk, ok, data)
+            values.append(value if ok else None)
+            if not ok:
+                errors[i] = value
         return values, errors
 
     def _take_joined(self, worker: WorkerState, order: Order, result: tuple[bool, Any], flags: int, now: float) -> None:
         """Each task gets its rows. Where one of them spoilt it for all, each runs by itself."""
         ok, node = result
-        value: Any = None
-        try:
-            value = worker.handle.reader.value(order.carrier or order.tasks[0], node) if ok else None
-        except Exception:  # a result that cannot be had here, which each of them will say
-            ok = False
+        ok, value = _read(worker, order.carrier or order.tasks[0], ok, node)
         if flags & KEPT and order.carrier is not None:  # the model still has its input: these pages are not used again
             order.carrier.slots = ()
         if not ok or order.model.unbatched is not None:
@@ -157,14 +144,10 @@ class Answers:
     def _finish(self, worker: WorkerState, task: Task, ok: bool, data: Any, now: float, flags: int) -> None:
         counted = self._counters.of(task.model.name)
         counted.took(now - task.submitted)
-        value: Any
-        try:
-            if not ok and data is None:  # its deadline had passed when its turn came
-                self._state.expire(task)
-                return
-            value = worker.handle.reader.value(task, data) if ok else raised(data, task.model.name)
-        except Exception as error:  # a result that cannot be had here: a class that cannot be imported, say
-            ok, value = False, error
+        if not ok and data is None:  # its deadline had passed when its turn came
+            self._state.expire(task)
+            return
+        ok, value = _read(worker, task, ok, data)
         if ok:
             counted.completed += 1
         else:
@@ -178,10 +161,6 @@ class Answers:
         rows = sum([task.rows for task in order.tasks])
         model.ran(rows, seconds)
         self._counters.of(model.name).ran(len(order.tasks), rows, seconds, ok)
-        if not flags:
-            return
-        if flags & UNBATCHABLE:  # its worker has said why; nothing is known only where that did not arrive
-            self.stop_batching(model, "its output has no row for each row of its input")
         if flags & HALVED:
             model.max_batch = max(1, min(model.max_batch, rows // 2))
             log.warning("memory ran out for %d rows of model %r; from now on %d at once", rows, model.name, model.max_batch)
@@ -197,10 +176,7 @@ class Answers:
         """Read and forget, so that their room in the lane is free again."""
         for ok, data in results:
             if ok:
-                try:
-                    worker.handle.reader.value(_NOBODY, data)
-                except Exception:
-                    pass
+                _read(worker, _NOBODY, ok, data)
 
     def loaded(self, worker: WorkerState, message: tuple[Any, ...], now: float) -> None:
         _, serial, number, nbytes, seconds, stamp = message
@@ -243,6 +219,14 @@ class Answers:
         error = build_failed(model.name, text, model.build_failures, cause)
         error.__cause__ = cause
         self._state.break_model(model, error)
+
+
+def _read(worker: WorkerState, task: Task, ok: bool, data: Any) -> tuple[bool, Any]:
+    """What the model gave, or the exception that the caller sees in its place."""
+    try:
+        return ok, worker.handle.reader.value(task, data) if ok else raised(data, task.model.name)
+    except Exception as error:  # a result that cannot be had here: a class that cannot be imported, say
+        return False, error
 
 
 def separate(results: Any) -> list[tuple[bool, Any]]:

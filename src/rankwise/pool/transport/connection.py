@@ -19,9 +19,8 @@ from dataclasses import replace
 from typing import Any
 
 from rankwise.pool.errors import Death
-from rankwise.pool.memory.shared_memory import LostSegment, Segment
+from rankwise.pool.memory.shared_memory import Segment
 from rankwise.pool.schedule.state import Seat
-from rankwise.pyspy import NoStack, read_threads
 
 MAX_BYTES = 120_000  # the smallest default socket buffer is 208 KiB, and the kernel counts its own overhead against it
 KEPT, UNBATCHABLE, HALVED = 1, 2, 4  # what an order's answer says besides its results
@@ -103,6 +102,7 @@ class StatusPage:
         self.segment = segment
         self._map = segment.map
         self.words = memoryview(segment.map)[:_FLAGS].cast("Q")
+        self.taken = memoryview(segment.map)[_FLAGS:]  # the worker takes an output slot, the parent frees it: a byte is enough
 
     def run(self, serial: int, now_ns: int) -> None:
         """Worker: this is what I do now; serial 0 is nothing."""
@@ -168,15 +168,8 @@ class StatusPage:
         serial, _ = self.running
         return bool(serial and self.words[_OWN_DOING] == serial)
 
-    def is_taken(self, slot: int) -> bool:
-        return self._map[_FLAGS + slot] != 0
-
-    def take(self, slot: int) -> None:
-        """The worker takes an output slot, the parent frees it: never both at once, so a byte is enough."""
-        self._map[_FLAGS + slot] = True
-
     def free(self, slot: int) -> None:
-        self._map[_FLAGS + slot] = False
+        self.taken[slot] = False
 
 
 # Watching for the other side for a moment before going to sleep exists only for speed. A process that was just woken runs Python two to
@@ -250,7 +243,7 @@ class WorkerHandle:
         self.pid: int | None = None  # None until it runs: a signal to 0 would reach our whole process group
         self.pidfd = -1
         self.known_segments = 0  # of the arena, that the worker has been given
-        self.segments: list[Segment | LostSegment] = []  # of its outputs
+        self.segments: list[Segment | OSError] = []  # of its outputs; or why one cannot be had here
         self.lacks_segment = False
         self.is_closed = False
         self.is_gone = False  # its process has ended, or is about to
@@ -304,7 +297,7 @@ class WorkerHandle:
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))  # the kernel drops what finds no free number
             self.segments.append(Segment.adopted(self.receiver.fds.pop(0), size))
         except OSError as error:
-            self.segments.append(LostSegment(size, error))
+            self.segments.append(OSError(error.errno, f"a result cannot be read in this process: {error.strerror}"))
             self.lacks_segment = True
 
     def death(self, exit_code: int | None, out_of_memory: bool = False, is_guess: bool = False) -> Death:
@@ -328,50 +321,31 @@ class WorkerHandle:
         self.receiver.close()
         self.page.segment.close()
         for segment in self.segments:
-            segment.close()
+            if isinstance(segment, Segment):
+                segment.close()
         for fd in (self.crash, self._life, self._life_line, self.pidfd):
             if fd >= 0:
                 os.close(fd)
 
 
 _OURS = ("rankwise/pool/workers/", "runpy")
-_TIMEOUT_S = 10.0  # for py-spy, which looks through all a process has mapped; a GPU's driver maps much
 _ANSWER_S, _SETTLE_S = 2.0, 0.05
 
 
 def stack_of(handle: WorkerHandle) -> str:
-    """The Python stack, innermost first, without our own frames; where nothing can be had, why."""
-    frames, why_not = _with_py_spy(handle.pid) if handle.pid else ([], "it had not started")
+    """The Python stack, innermost first, without our own frames: the worker's handler of a signal writes it to its crash notes, line by
+    line, whatever Python does. Where nothing comes, why."""
+    before = len(handle.crash_notes())
+    if not handle.signal(STACK_SIGNAL):
+        return "(its stack could not be read: the worker is gone)"
+    end, notes, last = time.monotonic() + _ANSWER_S, "", ""
+    while time.monotonic() < end and not (notes and notes == last):
+        time.sleep(_SETTLE_S)
+        last, notes = notes, handle.crash_notes()[before:]
+    frames = [line.strip() for line in notes.splitlines() if line.startswith("  File ")]
     if not frames:
-        frames, silent = _with_faulthandler(handle)
-        why_not = f"{why_not}; {silent}"
-    if not frames:
-        return f"(its stack could not be read: {why_not})"
+        return "(its stack could not be read: the worker did not answer a signal)"
     lines = [line for line in frames if not any(ours in line for ours in _OURS)] or frames
     if handle.page.awaits_gpu:
         lines.insert(0, "(the model had returned, and the GPU was not done with what it had been given)")
     return "\n".join(lines)
-
-
-def _with_py_spy(pid: int) -> tuple[list[str], str]:
-    try:
-        threads = read_threads(pid, _TIMEOUT_S)
-        frames = [frame for thread in threads for frame in thread["frames"]]
-        return [f"{frame['name']} ({frame.get('short_filename') or frame['filename']}:{frame['line']})" for frame in frames], ""
-    except (NoStack, KeyError, TypeError) as error:
-        return [], str(error)
-
-
-def _with_faulthandler(handle: WorkerHandle) -> tuple[list[str], str]:
-    """The worker's own handler writes to its crash notes, line by line; a stopped worker cannot."""
-    before = len(handle.crash_notes())
-    if not handle.signal(STACK_SIGNAL):
-        return [], "the worker is gone"
-    end, notes = time.monotonic() + _ANSWER_S, ""
-    while time.monotonic() < end:
-        time.sleep(_SETTLE_S)
-        last, notes = notes, handle.crash_notes()[before:]
-        if notes and notes == last:
-            break
-    frames = [line.strip() for line in notes.splitlines() if line.startswith("  File ")]
-    return frames, "" if frames else "the worker did not answer a signal"

@@ -15,6 +15,7 @@ import select
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 from rankwise.pool.schedule.state import WorkerState
@@ -44,8 +45,6 @@ class Events(Protocol):
         ...
 
     def take_message(self, worker: WorkerState, message: tuple[Any, ...] | None) -> None: ...
-    def worker_ended(self, worker: WorkerState, exit_code: int | None) -> None: ...
-    def read_fork_server(self) -> None: ...
     def tick(self, now: float) -> None: ...
     def next_moment(self, latest: float) -> float: ...
     def on_time(self, now: float) -> None: ...
@@ -59,21 +58,20 @@ class Listener:
     def __init__(self, events: Events) -> None:
         self._events = events
         self._epoll = select.epoll()
+        self._acts: dict[int, Callable[[], object]] = {}  # what is done when there is something to read from a descriptor
         self._packets = select.epoll()  # the workers' sockets, apart: an event loop may watch them in this thread's place
-        self._epoll.register(self._packets.fileno(), select.EPOLLIN)
+        self.watch(self._packets.fileno(), self._read_arrived)
         self._reader: LoopReader | None = None
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._grace = Timer()
         self._grace_lock = threading.Lock()
         self._graces = 0  # how often it was set
-        self._epoll.register(self._wake, select.EPOLLIN)
-        self._epoll.register(self._grace.fd, select.EPOLLIN)
-        self._window = open_window(next(_WINDOWS))
-        if self._window is not None:
-            self._epoll.register(self._window.fileno(), select.EPOLLIN)
+        self.watch(self._wake, partial(os.eventfd_read, self._wake))
+        self.watch(self._grace.fd, self._end_grace)
+        self._window = window = open_window(next(_WINDOWS))
+        if window is not None:
+            self.watch(window.fileno(), lambda: answer(window, events.stats()))
         self._workers: dict[int, WorkerState] = {}  # by descriptor
-        self._ends: dict[int, WorkerState] = {}  # by the descriptor of their process
-        self._fork_server_fd = -1
         self._sleeps_until = 0.0
         self._grace_ns = _LONG_GRACE_NS
         self._thread = threading.Thread(target=self._loop, name="rankwise-pool", daemon=True)
@@ -81,22 +79,15 @@ class Listener:
     def start(self) -> None:
         self._thread.start()
 
-    def add_fork_server(self, fd: int) -> None:
-        self._fork_server_fd = fd
-        self._epoll.register(fd, select.EPOLLIN)
+    def watch(self, fd: int, act: Callable[[], object]) -> None:
+        """Call this whenever there is something to read, in the listener's thread."""
+        if fd not in self._acts:
+            self._acts[fd] = act
+            self._epoll.register(fd, select.EPOLLIN)
 
-    def remove_fork_server(self) -> None:
-        self._epoll.unregister(self._fork_server_fd)
-        self._fork_server_fd = -1
-
-    def add_end(self, worker: WorkerState) -> None:
-        """Watch its process, because the fork server that would report its end is gone."""
-        handle: WorkerHandle = worker.handle
-        if handle.pidfd >= 0 and handle.pidfd not in self._ends:
-            self._ends[handle.pidfd] = worker
-            self._epoll.register(handle.pidfd, select.EPOLLIN)
-        elif handle.pidfd < 0:  # it had ended before anybody could look
-            handle.is_lost = True
+    def forget(self, fd: int) -> None:
+        if self._acts.pop(fd, None) is not None:
+            self._epoll.unregister(fd)
 
     def add(self, worker: WorkerState) -> None:
         self._workers[worker.handle.sock.fileno()] = worker
@@ -105,14 +96,11 @@ class Listener:
     def remove(self, worker: WorkerState) -> None:
         self.disarm(worker.handle)
         self._workers.pop(worker.handle.sock.fileno(), None)
-        if self._ends.pop(worker.handle.pidfd, None) is not None:
-            self._epoll.unregister(worker.handle.pidfd)
+        self.forget(worker.handle.pidfd)
 
     def expect(self, handle: WorkerHandle) -> None:
         """Something was sent to this worker: a thread has to read the answer."""
-        if handle.is_armed:
-            return
-        if self._reader is None or not self._has_armed(handle):
+        if not handle.is_armed and (self._reader is None or not self._has_armed(handle)):
             self._give_grace()
 
     def _has_armed(self, handle: WorkerHandle) -> bool:
@@ -129,7 +117,7 @@ class Listener:
         """From now on this loop, in whose thread we are, reads the answers; until what is returned is called there. One loop at a time."""
         if self._reader is not None:
             return lambda: None
-        self._epoll.unregister(self._packets.fileno())
+        self.forget(self._packets.fileno())
         self._reader = LoopReader(loop, self._packets.fileno(), self._read_arrived, self._events)
         self._take_over()
 
@@ -141,7 +129,7 @@ class Listener:
                     self._packets.close()
                     return
                 try:
-                    self._epoll.register(self._packets.fileno(), select.EPOLLIN)
+                    self.watch(self._packets.fileno(), self._read_arrived)
                     self.wake()
                 except (OSError, ValueError):  # closed meanwhile
                     pass
@@ -179,17 +167,22 @@ class Listener:
             worker, graces = task.worker, self._graces
             if worker is None or not worker.handle.reading.acquire(blocking=False):
                 break
-            others = self._take_others(worker)
+            workers = [worker, *self._take_others(worker)]
             if not task.brisk:
                 self._need_no_grace(graces)
+            self._grace_ns = _LONG_GRACE_NS
             try:
-                if others:
-                    self._read_several([worker, *others], task, end)
+                for taken in workers:
+                    self.disarm(taken.handle)
+                if len(workers) > 1:
+                    self._read_several(workers, task, end)
                 else:
                     self._read_until_over(worker, task, end)
             finally:
-                for taken in (worker, *others):
+                for taken in workers:
                     taken.handle.reading.release()
+                if len(workers) > 1 or worker.inflight:  # a caller that waits for these comes soon, or the other thread takes over
+                    self._give_grace()
             if end is not None and time.monotonic() >= end:
                 break
         return None if end is None else max(0.0, end - time.monotonic())
@@ -226,7 +219,7 @@ class Listener:
         """Close descriptors once: their numbers are soon those of other files, in a forked child as well."""
         if self._wake < 0:
             return
-        self._workers = {}
+        self._workers, self._acts = {}, {}
         wake, self._wake = self._wake, -1
         self._epoll.close()
         if self._reader is None:  # or it is closed when its loop lets go of it: the loop would take the next file of this number for it
@@ -248,45 +241,32 @@ class Listener:
 
     def _read_until_over(self, worker: WorkerState, task: Task, end: float | None) -> None:
         handle: WorkerHandle = worker.handle
-        self._grace_ns = _LONG_GRACE_NS
-        if handle.is_armed:
-            self.disarm(handle)
         if task.brisk:
             watch_for_answer(handle.page, task.brisk, time.monotonic_ns())
-        try:
-            while not task.is_over and not handle.is_gone:
-                try:
-                    message = handle.receiver.receive(wait=True)
-                except BlockingIOError:  # nothing for a while: look whether there is still something to wait for
-                    if end is not None and time.monotonic() >= end:
-                        return
-                    continue
-                except OSError:
-                    message = None
-                self._take_in(worker, message)
-                if message is None:
+        while not task.is_over and not handle.is_gone:
+            try:
+                message = handle.receiver.receive(wait=True)
+            except BlockingIOError:  # nothing for a while: look whether there is still something to wait for
+                if end is not None and time.monotonic() >= end:
                     return
-        finally:
-            if worker.inflight:  # a caller that waits for it comes soon, or the other thread takes over
-                self._give_grace()
+                continue
+            except OSError:
+                message = None
+            self._take_in(worker, message)
+            if message is None:
+                return
 
     def _read_several(self, workers: list[WorkerState], task: Task, end: float | None) -> None:
-        self._grace_ns = _LONG_GRACE_NS
+        by_fd = {worker.handle.sock.fileno(): worker for worker in workers}
         poll = select.poll()
-        by_fd = {}
-        for worker in workers:
-            self.disarm(worker.handle)
-            by_fd[worker.handle.sock.fileno()] = worker
-            poll.register(worker.handle.sock, select.POLLIN)
-        try:
-            while not task.is_over and not any(worker.handle.is_gone for worker in workers):
-                for fd, _ in poll.poll(_LOOK_UP_MS):
-                    if not self._read_packets(by_fd[fd], 1):
-                        return
-                if task.worker not in workers or (end is not None and time.monotonic() >= end):  # it waits again, or for another one
+        for fd in by_fd:
+            poll.register(fd, select.POLLIN)
+        while not task.is_over and not any(worker.handle.is_gone for worker in workers):
+            for fd, _ in poll.poll(_LOOK_UP_MS):
+                if not self._read_packets(by_fd[fd], 1):
                     return
-        finally:  # a caller that waits for the others comes soon, or the other thread takes over
-            self._give_grace()
+            if task.worker not in workers or (end is not None and time.monotonic() >= end):  # it waits again, or for another one
+                return
 
     def _read_packets(self, worker: WorkerState, most: int = _PACKETS) -> bool:
         """What a worker has said so far; False where it has closed its socket."""
@@ -328,20 +308,14 @@ class Listener:
     def _listen(self, next_tick: float) -> None:
         self._sleeps_until = until = self._events.next_moment(next_tick) if self._reader is None else next_tick
         for fd, _ in self._epoll.poll(max(0.0, until - time.monotonic())):
-            if fd == self._wake:
-                os.eventfd_read(self._wake)
-            elif fd == self._grace.fd:
-                self._grace.clear()
-                self._take_over()
-            elif self._window is not None and fd == self._window.fileno():
-                answer(self._window, self._events.stats())
-            elif fd == self._fork_server_fd:
-                self._events.read_fork_server()
-            elif fd in self._ends:
-                self._events.worker_ended(self._ends[fd], None)
-            elif self._reader is None:
-                self._read_arrived()
+            act = self._acts.get(fd)
+            if act is not None:  # it may have been forgotten by what another one did
+                act()
         self._events.on_time(time.monotonic())
+
+    def _end_grace(self) -> None:
+        self._grace.clear()
+        self._take_over()
 
     def _take_over(self) -> None:
         """Read the answers of workers whose callers have not come for them."""
@@ -434,10 +408,6 @@ _libc = ctypes.PyDLL(None)  # holds the GIL: the calls are shorter than giving i
 _CLOEXEC, _NONBLOCK = 0o2000000, 0o4000
 
 
-class _Spec(ctypes.Structure):
-    _fields_ = [("interval_s", ctypes.c_long), ("interval_ns", ctypes.c_long), ("s", ctypes.c_long), ("ns", ctypes.c_long)]
-
-
 class Timer:
     """Wakes an epoll after some microseconds, which a caller has to read an answer itself; an epoll's own timeout counts in milliseconds.
     Exists only for speed. Python has a timerfd of its own from 3.13 on."""
@@ -447,12 +417,12 @@ class Timer:
         if self.fd < 0:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
-        self._spec = _Spec()
+        self._spec = (ctypes.c_long * 4)()  # of an interval, and until it fires: seconds and nanoseconds
         self._pointer = ctypes.byref(self._spec)
 
     def set(self, nanoseconds: int) -> None:
         """Fire once, that much later than now; an earlier setting is forgotten. Under a second; 0: not at all."""
-        self._spec.ns = nanoseconds
+        self._spec[3] = nanoseconds
         _libc.timerfd_settime(self.fd, 0, self._pointer, None)
 
     def clear(self) -> None:

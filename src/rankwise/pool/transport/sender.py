@@ -6,6 +6,7 @@ import errno
 import logging
 import time
 from collections.abc import Callable
+from itertools import accumulate
 from marshal import dumps
 from typing import Any
 
@@ -71,8 +72,11 @@ class Sender:
     def _parts_of(self, order: Order) -> list[Part] | tuple[Any, ...]:
         try:
             return parts_of(order, self._arena)
-        except LaneFull:  # it may stay so for as long as the caller likes to keep what is there
-            self._scheduler.add_again(left_behind(order))
+        except LaneFull:  # it may stay so for as long as the caller likes to keep what is there; what fits a packet needs no room
+            fit = max(1, sum([size <= _ORDER_BYTES for size in accumulate([task.size for task in order.tasks])]))
+            self._scheduler.add_again(order.tasks[fit:])
+            del order.tasks[fit:]
+            order.is_joined, order.carrier = False, None
             return parts_of(order, self._arena)
 
     def _send(self, worker: WorkerState, message: tuple[Any, ...], must: bool = False) -> bool:
@@ -150,18 +154,6 @@ def parts_of(order: Order, arena: Arena) -> list[Part] | tuple[Any, ...]:
         (task.rows if isinstance(task, TaskPart) or (is_batched and not task.alone) else 0, task.node, task.deadline, task.seed)
         for task in tasks
     ]
-
-
-def left_behind(order: Order) -> list[Task]:
-    """Leaves in the order what fits a packet without the lane, and takes the others out of it."""
-    order.is_joined, order.carrier = False, None
-    kept, size = 1, order.tasks[0].size
-    while kept < len(order.tasks) and size + order.tasks[kept].size <= _ORDER_BYTES:
-        size += order.tasks[kept].size
-        kept += 1
-    others = order.tasks[kept:]
-    del order.tasks[kept:]
-    return others
 
 
 def _to_lane(task: Task, arena: Arena) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeGuard, TypeVar
 
 import torch
@@ -20,12 +20,16 @@ class Defaults:
 
     dtype: torch.dtype
     device: torch.device | None
-    modes: Modes
+    autocast: tuple[tuple[str, bool, torch.dtype], ...]  # device type, whether it is on, to what
+    is_deterministic: bool
+    only_warns: bool
 
     @classmethod
     def now(cls) -> Defaults:
-        context = _device_context()
-        return cls(torch.get_default_dtype(), context.device if context is not None else None, Modes.now())
+        autocast = tuple((kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda"))
+        is_deterministic = torch.are_deterministic_algorithms_enabled()
+        only_warns = torch.is_deterministic_algorithms_warn_only_enabled()
+        return cls(torch.get_default_dtype(), _device_of(_device_context()), autocast, is_deterministic, only_warns)
 
     def restore(self) -> None:
         now = Defaults.now()
@@ -33,36 +37,16 @@ class Defaults:
             torch.set_default_dtype(self.dtype)
         if now.device != self.device:
             torch.set_default_device(self.device)
-        if now.modes != self.modes:
-            self.modes.restore()
-
-
-@dataclass(frozen=True)
-class Modes:
-    """How torch computes."""
-
-    autocast: tuple[tuple[str, bool, torch.dtype], ...]  # device type, whether it is on, to what
-    is_deterministic: bool
-    only_warns: bool
-
-    @classmethod
-    def now(cls) -> Modes:
-        autocast = tuple((kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda"))
-        return cls(autocast, torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled())
-
-    def restore(self) -> None:
+        if replace(now, dtype=self.dtype, device=self.device) == self:
+            return
         for kind, is_on, dtype in self.autocast:
             torch.set_autocast_enabled(kind, is_on)
             torch.set_autocast_dtype(kind, dtype)
         torch.use_deterministic_algorithms(self.is_deterministic, warn_only=self.only_warns)
 
 
-_AS_STARTED = Modes.now()
-
-
-_DEVICE: Any = (
-    getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None) or threading.local()
-)  # torch.get_default_device() would make a tensor to find out
+# torch.get_default_device() would make a tensor to find out
+_DEVICE: Any = getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None) or threading.local()
 
 
 def _device_context() -> Any:
@@ -72,6 +56,13 @@ def _device_context() -> Any:
     except AttributeError:
         _DEVICE.device_context = None  # as torch leaves it where the default is the CPU again
         return None
+
+
+def _device_of(context: Any) -> torch.device | None:
+    return context.device if context is not None else None
+
+
+_AS_STARTED = Defaults.now()
 
 
 def built_with_defaults(build: Callable[[], T]) -> tuple[T, Defaults | None]:
@@ -107,18 +98,18 @@ class WithOwnDefaults:
         finally:
             self._end(*others)
 
-    def _begin(self) -> tuple[torch.dtype, Any, tuple[bool, bool], Modes]:
+    def _begin(self) -> tuple[torch.dtype, Any, tuple[bool, bool], Defaults]:
         """What others have. Nearly always no mode is on, and only that is asked: all of them would take some microseconds of each task."""
         on = _modes_on()
-        others = torch.get_default_dtype(), _device_context(), on, Modes.now() if any(on) else _AS_STARTED
+        others = torch.get_default_dtype(), _device_context(), on, Defaults.now() if any(on) else _AS_STARTED
         if self.own is not None:
             self.own.restore()
         return others
 
-    def _end(self, dtype: torch.dtype, context: Any, on: tuple[bool, bool], modes: Modes) -> None:
+    def _end(self, dtype: torch.dtype, context: Any, on: tuple[bool, bool], others: Defaults) -> None:
         if self.own is not None or torch.get_default_dtype() is not dtype or _device_context() is not context or _modes_on() != on:
             self.own = Defaults.now()
-            Defaults(dtype, context.device if context is not None else None, modes).restore()
+            replace(others, dtype=dtype, device=_device_of(context)).restore()
 
 
 def _modes_on() -> tuple[bool, bool]:

@@ -46,14 +46,14 @@ class ForkServer:
         theirs.close()
 
     def ask_for(self, handle: WorkerHandle, soft_limit: int, seed: int) -> None:
-        orders: dict[str, Any] = {
+        seat = handle.seat
+        orders = {
             "number": handle.number,
-            "env": handle.seat.env,
-            "cpus": list(handle.seat.cpus),
-            "threads": handle.seat.threads,
+            "env": seat.env,
+            "cpus": seat.cpus,
+            "threads": seat.threads,
             "soft_limit": soft_limit,
             "seed": seed,
-            "title": f"rankwise-w{handle.number}",
         }
         send(self.control, ("spawn", orders), handle.fds, wait=True)
         handle.given_away()

@@ -3,6 +3,7 @@ the worker's own lane."""
 
 from __future__ import annotations
 
+import mmap
 import os
 import socket
 import sys
@@ -20,13 +21,13 @@ from rankwise.pool.memory.encoding import (
     UNEVEN,
     Get,
     Put,
-    as_array,
     fitted,
+    given,
     name_of_numpy,
     pack,
     unpack,
 )
-from rankwise.pool.memory.shared_memory import DROP_OWN_WRITES, PAGE, Lane, Segment, copy_into, rounded, to_tensor
+from rankwise.pool.memory.shared_memory import PAGE, Lane, Segment, copy_into, rounded
 from rankwise.pool.transport.connection import SLOTS, StatusPage, send
 
 
@@ -37,9 +38,8 @@ def copy_place(array: np.ndarray[Any, Any], owner: Any) -> np.ndarray[Any, Any]:
 
 def to_value(place: Any, dtype: str, shape: tuple[int, ...], as_tensor: bool) -> Any:
     """For `unpack`, of what `copy_place` kept. numpy arrays become tensors as well: that is what a model takes."""
-    if type(place) is bytes:
-        return as_array(bytearray(place), dtype, shape, dtype != "raw")
-    return place if dtype == "raw" else to_tensor(place, dtype)
+    array = np.ndarray(shape, NUMPY[dtype], bytearray(place)) if type(place) is bytes else place
+    return given(array, dtype, dtype != "raw")
 
 
 class Inputs:
@@ -56,13 +56,12 @@ class Inputs:
 
     def get(self, place: Any, dtype: str, shape: tuple[int, ...], as_tensor: bool) -> Any:
         """For `unpack`: as `to_value`, also for arrays on the lane."""
-        if type(place) is bytes:
-            return to_value(place, dtype, shape, as_tensor)
-        number, offset, nbytes = place
-        segment = self.segments[number]
-        array: np.ndarray[Any, Any] = np.ndarray(shape, NUMPY[dtype], segment.map, offset)
-        self.in_use.append((array, segment, offset, nbytes))
-        return array if dtype == "raw" else to_tensor(array, dtype)
+        if type(place) is not bytes:
+            number, offset, nbytes = place
+            segment = self.segments[number]
+            place = np.ndarray(shape, NUMPY[dtype], segment.map, offset)
+            self.in_use.append((place, segment, offset, nbytes))
+        return to_value(place, dtype, shape, as_tensor)
 
     def raw(self, place: Any) -> bytes:
         if type(place) is bytes:
@@ -93,7 +92,7 @@ class Inputs:
         for _, segment, offset, nbytes in self.in_use:
             if not self._is_clean(segment.address + offset, nbytes):
                 first = offset - offset % PAGE  # a part of a larger request need not begin at a page
-                segment.advise(DROP_OWN_WRITES, first, rounded(offset + nbytes - first))
+                segment.map.madvise(mmap.MADV_DONTNEED, first, rounded(offset + nbytes - first))  # the next read sees what the file holds
 
     def _is_clean(self, start: int, nbytes: int) -> bool:
         return self.pagemap >= 0 and is_untouched(self.pagemap, start, nbytes)
@@ -143,11 +142,11 @@ class Outputs:
                 time.sleep(0.0005)
         slot = self._free.pop()
         self._out[slot] = (*place, room)
-        self._page.take(slot)
+        self._page.taken[slot] = True
         return (slot, *place)
 
     def _collect(self) -> None:
-        for slot in [slot for slot in self._out if not self._page.is_taken(slot)]:
+        for slot in [slot for slot in self._out if not self._page.taken[slot]]:
             number, offset, room = self._out.pop(slot)
             self._lane.give(number, offset, room)
             self._free.append(slot)
@@ -191,8 +190,8 @@ def _split(data: bytes, dtype: str, shape: tuple[int, ...], count: int) -> Seque
 class Results:
     """Collects the results of several requests. Each is copied at once: a model may return the same memory every time."""
 
-    def __init__(self, put: Put, most_each: int) -> None:
-        self._put, self._most_each = put, most_each
+    def __init__(self, put: Put) -> None:
+        self._put = put
         self._data: list[bytes] = []  # of arrays that are all of one shape and type
         self._shape: tuple[int, ...] | None = None
         self._dtype: Any = None
@@ -224,7 +223,7 @@ class Results:
         except (RuntimeError, TypeError):  # whatever is not plain memory of this process
             return False
         if array.shape != self._shape or array.dtype is not self._dtype:
-            if self._shape is not None or array.nbytes > self._most_each:
+            if self._shape is not None or array.nbytes > INLINE_BYTES:
                 return False
             self._shape, self._dtype = array.shape, array.dtype
         data = array.tobytes()
@@ -257,16 +256,15 @@ def open_pagemap(path: str = "/proc/self/pagemap") -> int:
         return -1
     tried = Segment.create(2 * PAGE, "rankwise-tried")
     mine = Segment(tried.fd, 2 * PAGE, private=True)
+    tried.close()
     mine.view[0] = mine.view[PAGE] + 1  # one page is written to, the other only read
     try:
-        if is_untouched(fd, mine.address + PAGE, PAGE) and not is_untouched(fd, mine.address, PAGE):
-            return fd
+        tells = is_untouched(fd, mine.address + PAGE, PAGE) and not is_untouched(fd, mine.address, PAGE)
     except OSError:
-        pass
-    finally:
-        tried.close()
-    os.close(fd)
-    return -1
+        tells = False
+    if not tells:
+        os.close(fd)
+    return fd if tells else -1
 
 
 def is_untouched(pagemap: int, start: int, nbytes: int) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import importlib
 import os
 import pickle
+import pkgutil
 import random
 import sys
 import traceback
@@ -36,17 +36,14 @@ def seed_all(seed: int) -> None:
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Seed the random generators; afterwards they go on as if nothing had been drawn."""
-    gpus = _gpus()
-    before = torch.get_rng_state(), np.random.get_state(), random.getstate(), [torch.cuda.get_rng_state(gpu) for gpu in gpus]
-    seed_all(seed)
-    try:
-        yield
-    finally:
-        torch.set_rng_state(before[0])
-        np.random.set_state(before[1])
-        random.setstate(before[2])
-        for gpu, state in zip(gpus, before[3]):
-            torch.cuda.set_rng_state(state, gpu)
+    numpys, pythons = np.random.get_state(), random.getstate()
+    with torch.random.fork_rng(devices=_gpus(), device_type="cuda"):
+        seed_all(seed)
+        try:
+            yield
+        finally:
+            np.random.set_state(numpys)
+            random.setstate(pythons)
 
 
 def random_states() -> list[Any]:
@@ -75,6 +72,7 @@ class Loaded:
     is_plain: bool = True  # takes its inputs as they lie on the lane
     is_checked: bool = True  # whether its batches are checked for rows that depend on each other
     stamp: tuple[int, int] | None = None  # of the file its weights are from
+    history: Any = None  # what the checks of its batches have shown
 
 
 def load(spec: dict[str, Any], is_worker: bool = True) -> Loaded:
@@ -162,11 +160,7 @@ def _build(spec: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) 
         return torch.export.load(spec["program"]).module()
     if spec["pickled"] is not None:
         return _unpickled(spec, "pickled")(*args, **kwargs)
-    module, _, name = spec["build"].partition(":")
-    found: Any = importlib.import_module(module)
-    for part in name.split("."):
-        found = getattr(found, part)
-    return found(*args, **kwargs)
+    return pkgutil.resolve_name(spec["build"])(*args, **kwargs)
 
 
 def _warm_up(built: Callable[..., Any], inputs: Any, device: torch.device) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 import time
-import weakref
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -88,7 +87,6 @@ _SMALL = 0.01  # a row is measured by at least this part of the batch's largest 
 class ModelHistory:
     """What the checks of one model in this worker have shown."""
 
-    model: weakref.ref[Loaded]
     reason: str = ""  # why its rows must not be batched
     thorough_checks_left: int = _THOROUGH_CHECKS
     uniform_checks_left: int = 1  # thorough checks of batches whose rows are all the same, which show less
@@ -104,14 +102,13 @@ class RowChecker:
     """`copy_inputs` is called before a batch runs, `check` after it. `check` raises Unbatchable, with the reason."""
 
     def __init__(self) -> None:
-        self._histories: dict[int, ModelHistory] = {}
         self._random = random.Random()  # its own generator, so that the model draws the same numbers with and without checks
 
     def copy_inputs(self, model: Loaded, inputs: tuple[Any, ...], rows: int) -> tuple[Any, ...] | None:
         """A copy of the inputs of a batch that will be checked, because the model may write to them; None if it will not be."""
         if not model.is_checked or rows < 2:
             return None
-        history = self._history_of(model)
+        history = _history_of(model)
         if history.is_nondeterministic or history.reason:
             return None
         is_due = self._needs_thorough_check(history, inputs, rows) or history.checked_ns * _SHARE < history.ran_ns
@@ -123,7 +120,7 @@ class RowChecker:
         """The output to cut into requests: this one, or what the rows gave one by one where one of them is in doubt."""
         if not model.is_checked:
             return output
-        history = self._history_of(model)
+        history = _history_of(model)
         history.ran_ns += took_ns
         try:
             if history.reason:
@@ -141,12 +138,6 @@ class RowChecker:
             history.reason = str(error)
             raise
 
-    def _history_of(self, model: Loaded) -> ModelHistory:
-        history = self._histories.get(id(model))
-        if history is None or history.model() is not model:
-            history = self._histories[id(model)] = ModelHistory(weakref.ref(model))
-        return history
-
     def _needs_thorough_check(self, history: ModelHistory, inputs: tuple[Any, ...], rows: int) -> bool:
         if rows >= 2 * history.largest_checked:
             return True
@@ -163,6 +154,12 @@ class RowChecker:
             raise Unbatchable("rows of inputs of the same shape have another shape in another batch")
         if len(history.outlines) > _MOST_KEYS:
             history.outlines.clear()
+
+
+def _history_of(model: Loaded) -> ModelHistory:
+    if model.history is None:
+        model.history = ModelHistory()
+    return model.history  # type: ignore[no-any-return]
 
 
 class BatchCheck:

@@ -66,7 +66,7 @@ class Runner:
                 release_gpu_memory()
                 if stop - start > 1:
                     return 2
-                results[start] = self._halves(model, self._again(start), rows[start], error)
+                results[start] = self._halves(model, self._again(start), rows[start], failure(error))
             elif stop - start > 1:
                 return stop - start
             else:
@@ -86,47 +86,37 @@ class Runner:
             parts = cut(output, rows)
             if inputs_copy is not None:  # the check runs the model again
                 output = own(output)
-                parts = cut(output, rows)
             checked = self._row_checks.check(model, lambda inputs: self.call(model, inputs), whole, inputs_copy, output, took_ns)
-            return [(True, part) for part in (parts if checked is output else cut(checked, rows))]
+            return [(True, part) for part in (parts if inputs_copy is None else cut(checked, rows))]
         except Unbatchable as error:
             self._not_batchable(str(error))
         if len(requests) == 1:  # there was nothing to cut; and its input may not be what it was any more
             return [(True, output)]
         return self._one_by_one(model, requests)
 
-    def _halves(self, model: Loaded, inputs: tuple[Any, ...], rows: int, error: BaseException) -> tuple[bool, Any]:
-        """The rows of one request, on copies: a model that writes to its input may have done so before memory ran out."""
-        outputs: list[Any] = []
-
-        def run(start: int, stop: int) -> None:
-            if stop - start == rows:  # that is what memory ran out for
-                raise error
-            output = self.call(model, own(inputs, slice(start, stop)))
-            cut(output, [stop - start])
-            outputs.append(own(output))
-
-        def judge(raised: BaseException, start: int, stop: int) -> int:
-            check_gpu_usable(raised)
-            if stop - start < 2 or not is_out_of_memory(raised):
-                raise raised
+    def _halves(self, model: Loaded, inputs: tuple[Any, ...], rows: int, failed: tuple[bytes, str]) -> tuple[bool, Any]:
+        """The rows of one request, fewer and fewer at once, on copies: a model that writes to its input may have done so before memory
+        ran out."""
+        size = rows
+        while size > 1:
+            size = -(-size // 2)
             release_gpu_memory()
-            return 2
+            try:
+                outputs = [self._part(model, inputs, start, min(size, rows - start)) for start in range(0, rows, size)]
+                return True, joined(outputs, lambda leaf: isinstance(leaf, torch.Tensor), torch.cat)
+            except (Unbatchable, Uneven) as error:  # the answers for parts of a request do not make one answer
+                self._not_batchable(str(error) or "its outputs for parts of a batch do not make one")
+                return False, failed
+            except BaseException as error:
+                check_gpu_usable(error)
+                if not is_out_of_memory(error):
+                    return False, failure(error)
+        return False, failed
 
-        try:
-            run_divided(run, judge, 0, rows)
-        except GpuUnusable:
-            raise
-        except Unbatchable as unbatchable:  # the answers for parts of a request do not make one answer
-            self._not_batchable(str(unbatchable))
-            return False, failure(error)
-        except BaseException as raised:
-            return False, failure(raised)
-        try:
-            return True, joined(outputs, lambda leaf: isinstance(leaf, torch.Tensor), torch.cat)
-        except (Uneven, RuntimeError):
-            self._not_batchable("its outputs for parts of a batch do not make one")
-            return False, failure(error)
+    def _part(self, model: Loaded, inputs: tuple[Any, ...], start: int, rows: int) -> Any:
+        output = self.call(model, own(inputs, slice(start, start + rows)))
+        cut(output, [rows])
+        return own(output)
 
     def _not_batchable(self, reason: str) -> None:
         self.flags |= UNBATCHABLE

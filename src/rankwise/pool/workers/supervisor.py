@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections import deque
+from functools import partial
 from pathlib import Path
 from weakref import WeakSet
 
@@ -44,7 +45,7 @@ class Lifecycle:
         self.workers: dict[int, WorkerState] = {}
         self._vacant: list[tuple[float, Seat]] = [(0.0, seat) for seat in state.settings.plan.seats]  # and until when each stays so
         self._has_made_one = False
-        self._unmade = 0  # rounds in a row in which a worker could not be made
+        self._unmade = 0  # attempts in a row to make a worker that failed
         self.fork_server: ForkServer | None = None
         self._failures = 0  # of the fork server, in a row
         self._start_at = 0.0
@@ -58,21 +59,18 @@ class Lifecycle:
         self._forgive_failures(now)
         due = [seat for moment, seat in self._vacant if moment <= now]
         self._vacant = [(moment, seat) for moment, seat in self._vacant if moment > now]
-        unmade = False
         for seat in due:
             try:
                 self._start_worker(seat)
-                self._has_made_one = True
+                self._has_made_one, self._unmade = True, 0
             except OSError as error:  # no more files, or no memory
-                if not self._has_made_one and seat is due[-1]:  # the first attempt: whoever makes the pool gets the error
+                if not self._has_made_one:  # the first attempt: whoever makes the pool gets the error
                     steps = ("ulimit -n says how many files a process may open, ulimit -v how much memory it may take", "or fewer workers")
                     raise no_worker(f"not one of {len(due)} could be made: {error}", steps) from error
                 pause = pause_s(UNMADE_FROM + self._unmade)
                 log.warning("a worker could not be made (%s); it is tried again in %g s", error, pause)
                 self._vacant.append((now + pause, seat))
-                unmade = True
-        if due:
-            self._unmade = self._unmade + 1 if unmade else 0
+                self._unmade += 1
 
     def _has_fork_server(self, now: float) -> bool:
         if now < self._start_at:
@@ -86,7 +84,7 @@ class Lifecycle:
             self._start_at = now + pause_s(self._failures)
             log.warning("the process that workers are forked from could not be started (%s); it is tried again", error)
             return False
-        self._listener.add_fork_server(self.fork_server.control.fileno())
+        self._listener.watch(self.fork_server.control.fileno(), self.read_fork_server)
         return True
 
     def _forgive_failures(self, now: float) -> None:
@@ -105,7 +103,7 @@ class Lifecycle:
         except OSError:
             message = None
         if message is None:
-            self._fork_server_died()
+            self._fork_server_died(fork_server)
         elif message[0] == "ready":
             fork_server.is_ready = self._was_ever_ready = True
             self._ready_since = time.monotonic()
@@ -122,7 +120,7 @@ class Lifecycle:
         worker.handle.born(pid)  # the worker's own message may come before that of the fork server
         self._early_deaths = 0
         if worker.handle.is_orphan:
-            self._listener.add_end(worker)
+            self._watch_end(worker)
 
     def socket_closed(self, worker: WorkerState) -> None:
         """The worker has closed its socket: it gets nothing more, and the fork server will report its death. Where the fork server is gone,
@@ -262,26 +260,32 @@ class Lifecycle:
         if death.hung_s is not None or model.build_failures >= (MAX_BUILDS if death.is_proven or not death.is_kill else MAX_KILLS):
             self._state.break_model(model, build_died(model.name, model.build_failures, death))
 
-    def _fork_server_died(self) -> None:
+    def _fork_server_died(self, fork_server: ForkServer) -> None:
         """Its workers go on, but their exit codes are no longer reported."""
         state = self._state
-        self._listener.remove_fork_server()
+        self._listener.forget(fork_server.control.fileno())
         with state.lock:
-            complaint = self._why_not_again(time.monotonic())
+            self.fork_server = None
+            complaint = self._why_not_again(fork_server, time.monotonic())
             for worker in self.workers.values():
                 worker.handle.is_orphan = True
                 if worker.handle.pid:
-                    self._listener.add_end(worker)
+                    self._watch_end(worker)
             if state.is_closed:
                 return
             if complaint:
                 state.break_all(complaint)
         state.settle()
 
-    def _why_not_again(self, now: float) -> str:
+    def _watch_end(self, worker: WorkerState) -> None:
+        """Of its process, because the fork server that would report it is gone."""
+        if worker.handle.pidfd < 0:  # it had ended before anybody could look
+            worker.handle.is_lost = True
+        else:
+            self._listener.watch(worker.handle.pidfd, partial(self.remove_dead, worker, None))
+
+    def _why_not_again(self, fork_server: ForkServer, now: float) -> str:
         """Empty where the fork server will be started again; otherwise why not: another attempt would end in the same way."""
-        fork_server, self.fork_server = self.fork_server, None
-        assert fork_server is not None
         code, complaint = fork_server.process.wait(), fork_server.complaint
         fork_server.close()
         self._forgive_failures(now)
@@ -374,18 +378,10 @@ class Supervisor:
         handle.kill()
 
     def _is_stopped(self, number: int, pid: int, now: float) -> bool:
-        if _state(pid) != "T":
+        if not _read(Path(f"/proc/{pid}/stat")).rpartition(")")[2].startswith(" T"):
             self._stopped_since.pop(number, None)
             return False
         return now - self._stopped_since.setdefault(number, now) > STOPPED_AFTER_S
-
-
-def _state(pid: int) -> str:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rsplit(b")", 1)[1].split()[0].decode()
-    except (OSError, IndexError):
-        return ""
 
 
 _SOON_S = 1.0  # a kill that matches no worker within this time, or twice that, was another process's
@@ -422,15 +418,10 @@ class OomWatch:
         return ""
 
     def _count_of_group(self) -> int | None:
-        """Kills in this process' control group (version 2, then 1). In a container the group often is the root of the visible tree."""
-        for line in _read(self._proc / "self/cgroup").splitlines():
-            _, controllers, path = [*line.split(":", 2), "", ""][:3]
-            folder, name = (self._cgroups, "memory.events") if not controllers else (self._cgroups / "memory", "memory.oom_control")
-            if not controllers or "memory" in controllers.split(","):
-                counts = [_oom_kills(_read(place / name)) for place in (folder / path.lstrip("/"), folder)]
-                if found := [count for count in counts if count is not None]:
-                    return found[0]
-        return None
+        """Kills in this process' control group (version 2). In a container the group often is the root of the visible tree."""
+        path = next((line[3:] for line in _read(self._proc / "self/cgroup").splitlines() if line.startswith("0::")), "")
+        counts = [_oom_kills(_read(folder / "memory.events")) for folder in (self._cgroups / path.lstrip("/"), self._cgroups)]
+        return next((count for count in counts if count is not None), None)
 
     def _count_of_machine(self) -> int:
         return _oom_kills(_read(self._proc / "vmstat")) or 0
@@ -442,6 +433,6 @@ def _oom_kills(text: str) -> int | None:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text()
+        return path.read_text(errors="replace")  # a process may call itself anything
     except OSError:
         return ""

@@ -54,7 +54,7 @@ def serve(orders: dict[str, Any], fds: list[int]) -> None:
     torch.set_num_threads(orders["threads"])
     seed_all(orders["seed"])  # each worker has its own, or all would draw what the process they come from would have drawn
     keep_freed_memory()
-    _set_title(orders["title"])
+    _set_title(f"rankwise-w{orders['number']}")
     note_own_signals(page)
     Worker(sock, page, orders["soft_limit"]).serve()
     os._exit(0)
@@ -196,7 +196,6 @@ class Worker:
         self._page.run(serial, now)
         self._serial, self._number = serial, number
         if serial <= self._page.recalled:  # another worker has it by now
-            self._add(("back", serial), 40)
             return
         model = self._models[number]
         flags = 0
@@ -252,7 +251,7 @@ class Worker:
         """Run the requests of a chunk until the rest is taken back: their results, the bytes these take, and flags."""
         count, request = requests_of(payload, self._inputs.get)
         begins, in_use, flags = self._page.chunk(self._serial), self._inputs.in_use, 0
-        results = Results(self._outputs.put, INLINE_BYTES)
+        results = Results(self._outputs.put)
         with model.run.several() as run:
             for i in range(count):
                 if not begins(i) or results.size > MOST_BYTES:
