@@ -65,7 +65,8 @@ class Processes:
         self.models, self.plan = models, settings.plan
         self.state = state = PoolState(list(models.values()), settings)
         self._lock, self._scheduler, self.arena, self.counters = state.lock, state.scheduler, state.arena, state.counters
-        self.withdraw, self.forget, self.has_open_tasks, self.stats = state.withdraw, state.forget, state.has_open_tasks, state.snapshot
+        self.withdraw, self.abandon, self.forget = state.withdraw, state.abandon, state.forget
+        self.has_open_tasks, self.stats = state.has_open_tasks, state.snapshot
         self.encoder = InputEncoder(state.arena, state.input_bytes)
         self.no_room = self.encoder.no_room
         places = {number: placed(spec, state.arena) for number, spec in specs.items()}  # may refuse, so it comes before anything is opened

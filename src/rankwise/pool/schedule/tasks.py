@@ -27,6 +27,7 @@ class TaskOwner(Protocol):
         ...
 
     def withdraw(self, task: Task) -> None: ...
+    def abandon(self, chunk: Chunk) -> None: ...
     def forget(self, task: Task) -> bool: ...
     def run_uncut(self, task: Task) -> None: ...
     def go_on(self, now: float) -> None: ...
@@ -219,12 +220,8 @@ class Chunk(TaskFuture):
         except PoolClosed:
             raise
         except Exception as error:
-            self.fail_all(error)
+            self._errors = dict.fromkeys(range(self.count), error)
         self.is_here = True
-
-    def fail_all(self, error: Any) -> None:
-        self.is_here = True
-        self._errors = dict.fromkeys(range(self.count), error)
 
     def value(self, i: int) -> Any:
         """What its i-th request gave, once; raises what it raised."""
@@ -257,6 +254,11 @@ class Chunk(TaskFuture):
             self._slots[i] = ()
             self.slots = without(self.slots, slots)
         return node, self.size // self.count, slots, to_tensor
+
+    def cancel(self) -> bool:
+        """The caller no longer wants the results: its requests that have not begun never will."""
+        self._owner.abandon(self)
+        return True
 
     def end(self) -> None:
         super().end()
