@@ -4,12 +4,11 @@ To add an engine: implement `Backend`, and name its `start` in `ENGINES`."""
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from rankwise.errors import UsageError
 from rankwise.pool.api.model import Model, check_number, parse_bytes, shown
+from rankwise.pool.api.streams import StreamOptions
 from rankwise.pool.schedule.state import ModelState, Plan, Seat
 from rankwise.pool.stats import Counters
 from rankwise.sizes import bytes_text
@@ -110,10 +110,8 @@ class Backend(Protocol):
         """Raises PoolFull rather than wait, and PoolClosed after `close`."""
         ...
 
-    def stream(
-        self, requests: Requests, window: int | None, deadline_s: float | None, priority: int, seed: int | None, length: int
-    ) -> Iterator[Any]:
-        """Results in the order of the requests; `length` is 0 where the source does not know its own."""
+    def stream(self, requests: Requests, options: StreamOptions) -> Iterator[Any]:
+        """Results in the order of the requests."""
         ...
 
     def load(self, model: ModelState) -> Future[None]:
@@ -125,6 +123,9 @@ class Backend(Protocol):
     def empty(self, shape: tuple[int, ...], dtype: str, as_tensor: bool) -> Any:
         """Memory whose content is submitted without a copy, where the engine has such."""
         ...
+
+    # And, where it has it: read_in(loop), after which an asyncio loop reads the answers itself, which saves a switch of threads for
+    # each, until what was returned is called; both in the loop's own thread.
 
     def stats(self) -> dict[str, Any]: ...
 
@@ -151,15 +152,6 @@ class Growing(Protocol):
 
     def reload(self, name: str, model: Model) -> Future[None]:
         """Done when the new one has taken the old one's place; where it cannot be had, the old one stays."""
-        ...
-
-
-@runtime_checkable
-class ReadInLoop(Protocol):
-    """An engine whose answers an asyncio loop may read itself, which saves a switch of threads for each."""
-
-    def read_in(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
-        """From now on, until what is returned is called; both in the loop's own thread."""
         ...
 
 

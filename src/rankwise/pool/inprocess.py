@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from rankwise.pool.api.model import Model
+from rankwise.pool.api.streams import StreamOptions
 from rankwise.pool.backend import PoolOptions, Requests, plan_workers, states_of, this_machine
 from rankwise.pool.errors import Unsendable, build_failed, deadline_exceeded, pool_closed
 from rankwise.pool.memory.encoding import TORCH_ONLY, Node, as_array, pack, stays_tensor, unpack, widened
@@ -106,11 +107,9 @@ class InProcess:
         self.counters.of(model).did_one(seconds, int(1e9 * seconds))
         return Done(result, None)
 
-    def stream(
-        self, requests: Requests, window: int | None, deadline_s: float | None, priority: int, seed: int | None, length: int
-    ) -> Iterator[Any]:
+    def stream(self, requests: Requests, options: StreamOptions) -> Iterator[Any]:
         for number, (model, inputs) in enumerate(requests):
-            yield self.submit(model, tuple(inputs), deadline_s, priority, seed_of(seed, number)).result()
+            yield self.submit(model, tuple(inputs), options.deadline_s, options.priority, seed_of(options.seed, number)).result()
 
     def load(self, state: ModelState) -> Future[Any]:
         if self.is_closed:

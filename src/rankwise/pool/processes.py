@@ -14,6 +14,7 @@ from typing import Any
 from rankwise.errors import UsageError
 from rankwise.pool.api.grouped_streams import GroupedStream
 from rankwise.pool.api.model import Model, parse_bytes
+from rankwise.pool.api.streams import StreamOptions
 from rankwise.pool.backend import PoolOptions, Requests, check_shape, memory_limits, plan_workers, states_of, this_machine
 from rankwise.pool.errors import pool_closed
 from rankwise.pool.memory.encoding import NUMPY, EncodedInputs
@@ -135,10 +136,8 @@ class Processes:
         self._queue(future)
         return future
 
-    def stream(
-        self, requests: Requests, window: int | None, deadline_s: float | None, priority: int, seed: int | None, length: int
-    ) -> Iterator[Any]:
-        return GroupedStream(self, window, deadline_s, priority, seed, length).results(requests)
+    def stream(self, requests: Requests, options: StreamOptions) -> Iterator[Any]:
+        return GroupedStream(self, options).results(requests)
 
     def submit_chunk(self, chunk: Chunk) -> Future[Any]:
         chunk.submitted = time.monotonic()

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from rankwise.pool.api.streams import Stream, failed
+from rankwise.pool.api.streams import Stream, StreamOptions, failed
 from rankwise.pool.errors import PoolClosed
 from rankwise.pool.memory.encoding import NUMPY, EncodedInputs, has_rows
 from rankwise.pool.memory.requests import GatheredRows, InputEncoder, cut_value, is_one_array, plain_array, split
@@ -116,19 +116,17 @@ class StreamPool(TaskOwner, Protocol):
 class GroupedStream(Stream):
     """A stream of models and their inputs; without a window of the caller's, as many groups are under way as keep the workers busy."""
 
-    def __init__(
-        self, pool: StreamPool, window: int | None, deadline_s: float | None, priority: int, seed: int | None, length: int
-    ) -> None:
-        submit = partial(pool.submit_encoded, priority=priority) if priority else pool.submit_encoded
-        super().__init__(submit, pool.state.has_open_tasks, window or _MOST)
+    def __init__(self, pool: StreamPool, options: StreamOptions) -> None:
+        submit = partial(pool.submit_encoded, priority=options.priority) if options.priority else pool.submit_encoded
+        super().__init__(submit, pool.state.has_open_tasks, options.window or _MOST)
         self._pool, self._encode, self._workers = pool, pool.encoder.encode, len(pool.plan.seats)
-        self._deadline_s, self._priority, self._most_futures = deadline_s, priority, window or _MOST_FUTURES
+        self._deadline_s, self._priority, self._most_futures = options.deadline_s, options.priority, options.window or _MOST_FUTURES
         self._num_futures = 0  # of the entries that wait
         self._groups: dict[Any, Any] = {}  # bunches and chunks that are not sent yet, by what their requests have in common
         self._filling: dict[int, Filling] = {}  # by the model, until the next chunk is sent
         self._tried: set[int] = set()  # models that a chunk was sent of: no more before it is known how large results are
         self._limit = _FIRST
-        self._seed, self._taken, self._length = seed, 0, length  # as far as the source knows; 0: it does not
+        self._seed, self._taken, self._length = options.seed, 0, options.length
 
     def _take(self, request: tuple[ModelState, Sequence[Any]], is_slow: bool) -> None:
         model, inputs = request

@@ -123,15 +123,17 @@ def check_models(models: Any) -> None:
             raise UsageError(f"the name of a model is {shown(name)}; it must be a string", next=(_EXAMPLE,))
 
 
-def check_number(what: str, value: Any, *, least: float, above: bool = False, whole: bool = False, none: bool = False) -> None:
+def check_number(
+    what: str, value: Any, *, least: float | None = None, above: bool = False, whole: bool = False, none: bool = False
+) -> None:
     """`above`: it has to be more than the least; `none`: it may be None."""
     if value is None and none:
         return
-    kind = int if whole else (int, float)
-    if isinstance(value, bool) or not isinstance(value, kind) or not (value > least if above else value >= least) or math.isinf(value):
-        bound = f"{'above' if above else 'of at least'} {least:g}"
-        allowed = f"a {'whole number' if whole else 'number'} {bound}" + (", or None" if none else "")
-        raise UsageError(f"{what} is {shown(value)}; it must be {allowed}")
+    is_number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool) and (whole or math.isfinite(value))
+    if is_number and (least is None or value > least or (value == least and not above)):
+        return
+    bound = "" if least is None else f" {'above' if above else 'of at least'} {least:g}"
+    raise UsageError(f"{what} is {shown(value)}; it must be a {'whole number' if whole else 'number'}{bound}{', or None' if none else ''}")
 
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}

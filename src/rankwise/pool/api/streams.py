@@ -5,7 +5,6 @@ Whatever goes wrong on the way in has its place among the results: results of th
 from __future__ import annotations
 
 import asyncio
-import math
 import operator
 import resource
 import threading
@@ -14,11 +13,12 @@ from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from concurrent.futures import Future
 from functools import partial
-from numbers import Real
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from rankwise.errors import UsageError
-from rankwise.pool.api.model import shown
+from rankwise.pool.api.model import check_number, shown
 from rankwise.pool.errors import PoolFull
 
 WINDOW = 64  # requests under way where each has a future of its own, and the caller did not say
@@ -244,30 +244,35 @@ async def awaited(future: Any) -> Any:
     return future.result()
 
 
-def checked_deadline(deadline_s: Any) -> float | None:
-    if deadline_s is None:
-        return None
-    if not isinstance(deadline_s, Real) or math.isnan(deadline_s):
-        raise UsageError(f"deadline_s must be a number of seconds, not {deadline_s!r}", next=("deadline_s=0.5",))
-    return float(deadline_s)
+class StreamOptions(NamedTuple):
+    """What a stream was told, checked."""
+
+    window: int | None
+    deadline_s: float | None
+    priority: int
+    seed: int | None
+    length: int  # of its source; 0 where that does not know
 
 
-def checked_priority(priority: Any) -> int:
+def stream_options(source: Any, window: Any, deadline_s: Any, priority: Any, seed: Any) -> StreamOptions:
+    check_window(window)
     try:
-        return operator.index(priority)
-    except TypeError:
-        raise UsageError(
-            f"priority must be a whole number, not {priority!r}", why="tasks with a higher one go first; 0 is usual", next=("priority=1",)
-        ) from None
+        length = operator.length_hint(source)
+    except Exception:  # whatever its __len__ does
+        length = 0
+    return StreamOptions(window, *checked_options(deadline_s, priority, seed), length)
+
+
+def checked_options(deadline_s: Any, priority: Any, seed: Any) -> tuple[float | None, int, int | None]:
+    """What is said of a task, in Python's own numbers; raises UsageError."""
+    deadline_s, priority, seed = [value.item() if isinstance(value, np.generic) else value for value in (deadline_s, priority, seed)]
+    check_number("deadline_s", deadline_s, none=True)
+    check_number("priority", priority, whole=True)
+    return deadline_s, priority, checked_seed(seed)
 
 
 def check_window(window: Any) -> None:
-    try:
-        is_right = window is None or operator.index(window) >= 1
-    except TypeError:
-        is_right = False
-    if not is_right:
-        raise UsageError(f"window must be a whole number of at least 1, not {window!r}", why="it is how many requests may be under way")
+    check_number("window", window, least=1, whole=True, none=True)
 
 
 def is_request(request: Any) -> bool:
@@ -283,12 +288,7 @@ _LEAST, _MOST = -(2**63), 2**64 - 1  # what torch.manual_seed takes
 
 
 def checked_seed(seed: Any) -> int | None:
-    if seed is None:
-        return None
-    try:
-        number = operator.index(seed)
-    except TypeError:
-        number = _LEAST - 1
-    if isinstance(seed, bool) or not _LEAST <= number <= _MOST:
+    is_number = isinstance(seed, (int, np.integer)) and not isinstance(seed, bool)
+    if seed is not None and not (is_number and _LEAST <= seed <= _MOST):
         raise UsageError(f"seed must be a whole number that torch.manual_seed takes, not {seed!r}", next=("seed=0",))
-    return number
+    return None if seed is None else int(seed)
