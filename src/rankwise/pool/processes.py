@@ -220,7 +220,7 @@ class Processes:
         """Run a request once more in one piece, because its parts have no rows that could be joined; its model is not batched any more."""
         state = self.state
         with self._lock:
-            if task.is_over:
+            if task.is_over or task.alone:  # another part has said so already
                 return
             state.end_parts(task)
             self._answers.stop_batching(task.model, "what it returns for parts of a request does not make one output")

@@ -105,10 +105,8 @@ def _toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(raw.decode("utf-8"))
     except OSError as error:
         raise UnreadableInput(f"{path} cannot be read", why=error.strerror or str(error), next=("check the path",)) from None
-    except UnicodeDecodeError as error:
-        raise UnreadableInput(f"{path} is not TOML", why=f"it is not UTF-8: {error}", next=(f"it begins like this:\n{_EXAMPLE}",)) from None
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        why = str(error) if isinstance(error, tomllib.TOMLDecodeError) else "it is nested too deep"
+    except (ValueError, RecursionError) as error:  # not UTF-8 either
+        why = str(error) if isinstance(error, ValueError) else "it is nested too deep"
         raise UnreadableInput(f"{path} is not valid TOML: {why}", next=(f"it looks like this:\n{_EXAMPLE}",)) from None
 
 

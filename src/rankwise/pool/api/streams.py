@@ -140,7 +140,7 @@ class Stream:
         return next((future for future in self._waiting if not future.done()), None)
 
 
-def failed(error: Exception) -> Future[Any]:
+def failed(error: BaseException) -> Future[Any]:
     """The future of a request that was never sent."""
     future: Future[Any] = Future()
     future.set_exception(error)

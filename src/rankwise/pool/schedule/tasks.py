@@ -252,7 +252,10 @@ class Chunk(TaskFuture):
         slots = self._slots[i] if self._slots else ()
         if slots:
             self._slots[i] = ()
-            self.slots = without(self.slots, slots)
+            left = list(self.slots)
+            for slot in slots:
+                left.remove(slot)  # once: the same memory may have been given to several requests
+            self.slots = left
         return node, self.size // self.count, slots, to_tensor
 
     def cancel(self) -> bool:
@@ -282,16 +285,6 @@ class Item(Task):
             self._chunk.set_result(None)
 
 
-def without(slots: Sequence[Any], own: Sequence[Any]) -> list[Any]:
-    """Each of them taken out once: the same memory may have been given to several requests."""
-    left = list(slots)
-    for slot in own:
-        at = next((i for i, other in enumerate(left) if other is slot), None)
-        if at is not None:
-            del left[at]
-    return left
-
-
 def cut_up(task: TaskFuture, owner: TaskOwner, arena: Arena) -> None:
     """Into tasks of as many rows as run together, each of which knows where its result belongs."""
     size = task.model.max_batch
@@ -313,15 +306,12 @@ class Whole:
     def __init__(self, future: TaskFuture, count: int, owner: TaskOwner) -> None:
         self.future, self._results, self._missing, self._owner = future, [None] * count, count, owner
         self._lock = threading.Lock()
-        self._is_uncut = False
 
     def add(self, i: int, rows: int, value: Any) -> None:
         if not has_rows(value, rows):
-            self._run_uncut()
+            self._owner.run_uncut(self.future)
             return
         with self._lock:
-            if self._is_uncut:
-                return
             self._results[i] = value
             self._missing -= 1
             if self._missing:
@@ -329,23 +319,16 @@ class Whole:
         try:
             result = join(self._results)
         except (Uneven, TypeError, ValueError, RuntimeError):  # arrays that differ in more than their rows, say
-            self._run_uncut()
+            self._owner.run_uncut(self.future)
             return
         if self._owner.forget(self.future):
             self.future.set_result(result)
 
     def fail(self, error: BaseException) -> None:
         if isinstance(error, Uneven):
-            self._run_uncut()
-        elif not self._is_uncut and self._owner.forget(self.future):
+            self._owner.run_uncut(self.future)
+        elif not self.future.alone and self._owner.forget(self.future):
             self.future.settle(False, error)
-
-    def _run_uncut(self) -> None:
-        with self._lock:
-            if self._is_uncut:
-                return
-            self._is_uncut, self._results = True, []
-        self._owner.run_uncut(self.future)
 
 
 class Part(Task):
