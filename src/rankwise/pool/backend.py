@@ -5,7 +5,6 @@ To add an engine: implement `Backend`, and name its `start` in `ENGINES`."""
 from __future__ import annotations
 
 import importlib
-import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,7 +18,6 @@ from rankwise.pool.api.model import Model, check_number, parse_bytes, shown
 from rankwise.pool.api.streams import StreamOptions
 from rankwise.pool.schedule.state import ModelState, Plan, Seat
 from rankwise.pool.stats import Counters
-from rankwise.sizes import bytes_text
 
 Requests = Iterator[tuple[ModelState, Sequence[Any]]]  # model and inputs, one after the other
 ENGINES = {"processes": "rankwise.pool.processes", "ray": "rankwise.pool.ray.engine"}
@@ -78,21 +76,14 @@ def memory_limits(memory: Any, devices: Iterable[str]) -> dict[str, int]:
     return limits
 
 
-def check_shape(shape: Any, itemsize: int, limit_bytes: int | None) -> tuple[int, ...]:
-    """Of an array that is to be made: whole numbers from 0 on, and not more bytes than there can ever be."""
-    sizes = (shape,) if not isinstance(shape, Iterable) else tuple(shape)
+def check_shape(shape: Any) -> tuple[int, ...]:
+    """Of an array that is to be made: whole numbers from 0 on."""
     try:
-        found = tuple([size.__index__() for size in sizes])
+        found = tuple([size.__index__() for size in (tuple(shape) if isinstance(shape, Iterable) else (shape,))])
     except AttributeError:
         found = (-1,)
     if any(size < 0 for size in found):
         raise UsageError(f"the shape is {shown(shape)}; it must be a whole number of at least 0, or several")
-    nbytes = math.prod(found) * itemsize
-    if limit_bytes is not None and nbytes > limit_bytes:
-        raise UsageError(
-            f"an array of shape {found} takes {bytes_text(nbytes)}, more than there is lane memory ({bytes_text(limit_bytes)})",
-            next=("make it smaller, or: Pool(..., lane_bytes=…)",),
-        )
     return found
 
 

@@ -15,7 +15,7 @@ from rankwise.errors import UsageError
 from rankwise.pool.api.grouped_streams import GroupedStream
 from rankwise.pool.api.model import Model, parse_bytes
 from rankwise.pool.api.streams import StreamOptions
-from rankwise.pool.backend import PoolOptions, Requests, check_shape, memory_limits, plan_workers, states_of, this_machine
+from rankwise.pool.backend import Machine, PoolOptions, Requests, memory_limits, plan_workers, states_of, this_machine
 from rankwise.pool.errors import pool_closed
 from rankwise.pool.memory.encoding import NUMPY, EncodedInputs
 from rankwise.pool.memory.requests import InputEncoder, rows_and_key
@@ -39,22 +39,16 @@ def start(models: dict[str, Model], options: PoolOptions) -> Processes:
     _check_seats(states, plan)
     seed = any_seed() if options.seed is None else options.seed
     specs = {state.number: _spec(models[name], state, seed) for name, state in states.items()}
-    return staffed(states, specs, plan, options, here.memory_bytes, seed, here.gpus)
+    return staffed(states, specs, plan, options, here, seed)
 
 
 def staffed(
-    states: dict[str, ModelState],
-    specs: dict[int, bytes],
-    plan: Plan,
-    options: PoolOptions,
-    memory_bytes: int,
-    seed: int,
-    gpus: tuple[str, ...],
+    states: dict[str, ModelState], specs: dict[int, bytes], plan: Plan, options: PoolOptions, here: Machine, seed: int
 ) -> Processes:
-    lanes = parse_bytes(options.lane_bytes) if options.lane_bytes is not None else memory_bytes // _LANE_SHARE
+    lanes = parse_bytes(options.lane_bytes) if options.lane_bytes is not None else here.memory_bytes // _LANE_SHARE
     budgets = memory_limits(options.memory, {seat.device for seat in plan.seats})
     output_bytes = max(64 << 20, lanes // (2 * len(plan.seats)))
-    return Processes(states, specs, Settings(options.max_queue, lanes, output_bytes, options.idle_s, plan, budgets, seed), gpus)
+    return Processes(states, specs, Settings(options.max_queue, lanes, output_bytes, options.idle_s, plan, budgets, seed), here.gpus)
 
 
 class Processes:
@@ -66,7 +60,7 @@ class Processes:
         self.models, self.plan = models, settings.plan
         self.state = state = PoolState(list(models.values()), settings)
         self._lock, self._scheduler, self.arena, self.counters = state.lock, state.scheduler, state.arena, state.counters
-        self.withdraw, self.abandon, self.forget = state.withdraw, state.abandon, state.forget
+        self.withdraw, self.forget = state.withdraw, state.forget
         self.has_open_tasks, self.stats = state.has_open_tasks, state.snapshot
         self.encoder = InputEncoder(state.arena, state.input_bytes)
         self.no_room = self.encoder.no_room
@@ -197,10 +191,9 @@ class Processes:
 
     def empty(self, shape: tuple[int, ...], dtype: str, as_tensor: bool) -> Any:
         """Lane memory, which every worker reads in place."""
-        itemsize = NUMPY[dtype].itemsize
-        array = self.arena.lend(check_shape(shape, itemsize, self.arena.limit_bytes), dtype, as_tensor)
+        array = self.arena.lend(shape, dtype, as_tensor)
         if array is None:
-            raise self.no_room("pool.empty", math.prod(shape) * itemsize)
+            raise self.no_room("pool.empty", math.prod(shape) * NUMPY[dtype].itemsize)
         return array
 
     def close(self, cancel: bool, timeout: float | None) -> None:

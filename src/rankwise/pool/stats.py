@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 import os
 import socket
 import struct
@@ -20,20 +19,8 @@ from rankwise.errors import UsageError
 
 # Upper edges in seconds, from 50 µs to a minute: what Prometheus is shown.
 EDGES: tuple[float, ...] = (*[base * 10**power for power in range(-5, 2) for base in (1.0, 2.0, 5.0)][2:], 100.0)
-_STEP = 1.1  # from one fine edge to the next, so that percentiles are right to some percent
-
-
-def _finer(edges: tuple[float, ...]) -> list[float]:
-    """These edges, with as many between each two as make even steps."""
-    fine = [edges[0]]
-    for low, high in pairwise(edges):
-        parts = math.ceil(math.log(high / low, _STEP))
-        fine += [low * (high / low) ** (i / parts) for i in range(1, parts)]
-        fine.append(high)
-    return fine
-
-
-_FINE = _finer((1e-6, *EDGES))
+# Between each two as many more as make percentiles right to some percent, from a microsecond on.
+_FINE: list[float] = [*[low * (high / low) ** (i / 40) for low, high in pairwise((1e-6, *EDGES)) for i in range(40)], EDGES[-1]]
 _MOST_WAITING = 1000  # numbers that are only kept, before they are sorted in: that takes longer than a quick task
 
 
@@ -226,16 +213,12 @@ class PoolCollector:
 
         shown = [(name, pool.stats(), counters) for pool, (name, counters) in list(self._pools.items())]
         models = [(pool, model, numbers) for pool, now, _ in shown for model, numbers in now["models"].items()]
-        for name, text in _GAUGES.items():
-            gauge = GaugeMetricFamily(f"rankwise_pool_{name}", text, labels=["pool", "model"])
-            for pool, model, numbers in models:
-                gauge.add_metric([pool, model], numbers.get(name) or 0)
-            yield gauge
-        for name, text in _COUNTERS.items():
-            counter = CounterMetricFamily(f"rankwise_pool_{name.replace('busy_s', 'busy_seconds')}", text, labels=["pool", "model"])
-            for pool, model, numbers in models:
-                counter.add_metric([pool, model], numbers[name])
-            yield counter
+        for family, texts in ((GaugeMetricFamily, _GAUGES), (CounterMetricFamily, _COUNTERS)):
+            for name, text in texts.items():
+                metric = family(f"rankwise_pool_{name.replace('busy_s', 'busy_seconds')}", text, labels=["pool", "model"])
+                for pool, model, numbers in models:
+                    metric.add_metric([pool, model], numbers.get(name) or 0)
+                yield metric
         latency = HistogramMetricFamily("rankwise_pool_latency_seconds", "from submit to result", labels=["pool", "model"])
         edges = [*[f"{edge:g}" for edge in EDGES], "+Inf"]
         for pool, _, counters in shown:

@@ -102,16 +102,14 @@ class Turns:
     thread that looks after all workers goes on. The thread is there only while there is something to do."""
 
     def __init__(self) -> None:
-        self._calls: deque[Callable[[], None]] = deque()
+        self._calls: deque[Callable[[], None]] = deque()  # the first is running
         self._lock = threading.Lock()
-        self._is_running = False
 
     def add(self, call: Callable[[], None]) -> None:
         with self._lock:
             self._calls.append(call)
-            if self._is_running:
+            if len(self._calls) > 1:
                 return
-            self._is_running = True
         try:
             threading.Thread(target=self._run, name="rankwise-combine", daemon=True).start()
         except RuntimeError:  # the interpreter is about to end, and makes no more threads
@@ -119,12 +117,11 @@ class Turns:
 
     def _run(self) -> None:
         while True:
+            self._calls[0]()
             with self._lock:
+                self._calls.popleft()
                 if not self._calls:
-                    self._is_running = False
                     return
-                call = self._calls.popleft()
-            call()
 
 
 class Split:

@@ -260,7 +260,7 @@ class GroupedStream(Stream):
         try:
             self._patiently(lambda: self._pool.submit_chunk(chunk))
         except Exception as error:  # the pool is closed, say: that is what became of each request
-            chunk.cancel()
+            self._pool.withdraw(chunk)
             chunk.set_exception(error)
         del self._groups[chunk.kind]
 

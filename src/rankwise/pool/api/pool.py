@@ -13,6 +13,8 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, It
 from concurrent.futures import Future, wait
 from typing import Any
 
+import numpy as np
+
 from rankwise.errors import UsageError
 from rankwise.pool.api.ensembles import Combine, Ensemble, Router, Split
 from rankwise.pool.api.model import Model, check_models, is_importing_script
@@ -133,8 +135,7 @@ class Pool:
         Not to be changed between `submit` and the result.
         """
         name, as_tensor = _dtype_name("float32" if dtype is None else dtype)
-        sizes = check_shape(shape, NUMPY[name].itemsize, None)
-        return self._backend.empty(sizes, name, as_tensor)
+        return self._backend.empty(check_shape(shape), name, as_tensor)
 
     def stats(self) -> dict[str, Any]:
         """Numbers of this moment: per model, per worker, and of the lanes."""
@@ -282,19 +283,16 @@ def _checked(models: Mapping[str, Any]) -> dict[str, Model]:
 
 def _dtype_name(dtype: Any) -> tuple[str, bool]:
     if type(dtype).__module__ == "torch":
-        name = name_of_torch(dtype)
-        if name:
-            return name, True
+        name, as_tensor = name_of_torch(dtype), True
     else:
-        import numpy as np
-
         try:
             name = dtype if dtype in NUMPY else name_of_numpy(np.dtype(dtype))
         except TypeError:
             name = ""
-        if name:
-            return name, name not in SHARED
-    raise UsageError(f"{dtype!r} cannot lie in lane memory")
+        as_tensor = name not in SHARED
+    if not name:
+        raise UsageError(f"{dtype!r} cannot lie in lane memory")
+    return name, as_tensor
 
 
 def _finish_all() -> None:

@@ -17,6 +17,7 @@ from rankwise.pool.memory.requests import cut, join
 from rankwise.pool.memory.shared_memory import Arena
 
 _making = threading.Lock()
+_NO_ANSWER = object()
 
 
 class TaskOwner(Protocol):
@@ -27,7 +28,6 @@ class TaskOwner(Protocol):
         ...
 
     def withdraw(self, task: Task) -> None: ...
-    def abandon(self, chunk: Chunk) -> None: ...
     def forget(self, task: Task) -> bool: ...
     def run_uncut(self, task: Task) -> None: ...
     def go_on(self, now: float) -> None: ...
@@ -170,9 +170,8 @@ class Chunk(TaskFuture):
         self.count = self.fetched = 0  # requests, and those whose results the caller has
         self._data: list[Any] = []  # the bytes of each request, or its node
         self._slots: list[Any] = []  # of each request
-        self._values: list[Any] = []
+        self._values: list[Any] = []  # as soon as some are here, or each is waited for by itself
         self._errors: dict[int, BaseException] = {}
-        self._has_answer: list[bool] | None = None  # of each request, where they are answered one by one
         self._kept = 0  # requests that a worker has been left, where others were taken from it
         self._settling = threading.Lock()
 
@@ -180,15 +179,14 @@ class Chunk(TaskFuture):
         self._data.append(data)
         self.count += 1
         self.size += size
-        if slots or self._slots:
-            self._slots += [()] * (self.count - 1 - len(self._slots))
-            self._slots.append(slots)
+        self._slots.append(slots)
+        if slots:
             self.slots = (*self.slots, *slots)
 
     @property
     def is_cut(self) -> bool:
         """Whether some of its requests are tasks of their own."""
-        return self._has_answer is not None
+        return bool(self._values)
 
     def payload(self) -> tuple[Any, ...]:
         _, tag, dtype, shape, _ = self.kind
@@ -199,19 +197,16 @@ class Chunk(TaskFuture):
     def take(self, first: int, values: list[Any], errors: dict[int, BaseException]) -> bool:
         """Answers of the requests from this place on; whether all are here now."""
         with self._settling:
-            if self._has_answer is None:
-                if first == 0 and len(values) == self.count:
-                    self._values, self._errors = values, errors
-                    return True
-                self._cut()
-            assert self._has_answer is not None
+            if not self._values and first == 0 and len(values) == self.count:
+                self._values, self._errors = values, errors
+                return True
+            self._cut()
             for i, value in enumerate(values, first):
-                if i < self.count and not self._has_answer[i]:
-                    self._has_answer[i] = True
+                if i < self.count and self._values[i] is _NO_ANSWER:
                     self._values[i] = value
                     if i - first in errors:
                         self._errors[i] = errors[i - first]
-            return all(self._has_answer)
+            return all(value is not _NO_ANSWER for value in self._values)
 
     def wait(self) -> None:
         """Until all have answers. What became of the chunk as a whole (its model cannot be built) became of each."""
@@ -233,35 +228,28 @@ class Chunk(TaskFuture):
     def tasks_from(self, first: int) -> list[Task]:
         """Make a task of each request from this place on that has no answer and is not a task yet. The pool's lock is held."""
         with self._settling:
-            if self._has_answer is None:
-                self._cut()
-            assert self._has_answer is not None
-            wanted = [i for i in range(first, self._kept) if not self._has_answer[i]]
+            self._cut()
+            wanted = [i for i in range(first, self._kept) if self._values[i] is _NO_ANSWER]
             self._kept = min(self._kept, first)
         tasks: list[Task] = [Item(self, i, self._owner) for i in wanted]
         self.parts = (*self.parts, *tasks)
         return tasks
 
     def _cut(self) -> None:
-        self._has_answer, self._values, self._kept = [False] * self.count, [None] * self.count, self.count
+        if not self._values:
+            self._values, self._kept = [_NO_ANSWER] * self.count, self.count
 
     def encoded(self, i: int) -> EncodedInputs:
         """Its i-th request, for a task of its own, whose place on the lane it is from now on."""
         _, tag, dtype, shape, to_tensor = self.kind
         node: Node = self._data[i] if tag is None else ("(", ((tag, dtype, shape, self._data[i]),))
-        slots = self._slots[i] if self._slots else ()
-        if slots:
-            self._slots[i] = ()
-            left = list(self.slots)
-            for slot in slots:
+        slots, self._slots[i] = self._slots[i], ()
+        left = list(self.slots)
+        for slot in slots:
+            if slot in left:  # not where the model has kept an input: then the pages are not used again
                 left.remove(slot)  # once: the same memory may have been given to several requests
-            self.slots = left
+        self.slots = left
         return node, self.size // self.count, slots, to_tensor
-
-    def cancel(self) -> bool:
-        """The caller no longer wants the results: its requests that have not begun never will."""
-        self._owner.abandon(self)
-        return True
 
     def end(self) -> None:
         super().end()
