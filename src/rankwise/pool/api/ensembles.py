@@ -72,11 +72,10 @@ class Ensemble:
                 whole.set_result(self._combine(outputs))
             except BaseException as error:
                 whole.set_exception(error)
-            finally:
-                parts.clear()  # they know us, and we them: all outputs would wait for the garbage collector
+            parts.clear()  # they know us, and we them: all outputs would wait for the garbage collector
 
-        def on_cancel(_: Future[Any]) -> None:
-            """The result of a part that runs already is thrown away."""
+        def cancel_parts(whole: Future[Any]) -> None:
+            """The result of one that runs already is thrown away."""
             for part in list(parts) if whole.cancelled() else ():
                 part.cancel()
 
@@ -90,7 +89,7 @@ class Ensemble:
             else:
                 self._turns.add(combine)
 
-        whole.add_done_callback(on_cancel)
+        whole.add_done_callback(cancel_parts)
         self._pool.await_at_close(whole)
         for part in list(parts):
             part.add_done_callback(on_done)
@@ -199,6 +198,7 @@ def _map(pool: PoolLike, submit: Callable[..., Future[Any]], inputs: Iterable[An
 
 
 Merge = Callable[[list[Any]], Any]
+_OWN_COMBINE = ("give combine= a function of the list of outputs",)
 
 
 def _each(outputs: list[Any], merge: Merge) -> Any:
@@ -275,7 +275,7 @@ def _labels(output: Any) -> np.ndarray[Any, Any]:
     raise UsageError(
         f"there is no vote over {getattr(output, 'dtype', type(output).__name__)}{list(np.shape(output))}",
         why=why,
-        next=("give combine= a function of the list of outputs",),
+        next=_OWN_COMBINE,
     )
 
 
@@ -292,6 +292,4 @@ def _check_same(outputs: list[Any], is_like_first: Callable[[Any], bool]) -> Non
 
 
 def _do_not_fit(why: str) -> UsageError:
-    return UsageError(
-        "the outputs of the ensemble's models cannot be combined", why=why, next=("give combine= a function of the list of outputs",)
-    )
+    return UsageError("the outputs of the ensemble's models cannot be combined", why=why, next=_OWN_COMBINE)
