@@ -59,7 +59,7 @@ class Stream:
         try:
             while True:
                 try:
-                    for request in () if self._is_full() else source:
+                    for request in () if self._is_short else source:
                         now = monotonic()
                         is_slow, last = now - last > _SLOW_S and not self._was_preempted(), now
                         self._take(request, is_slow)
@@ -162,7 +162,10 @@ class AsyncStream:
             while True:
                 while len(waiting) < self._window and not is_over:
                     coming = coming or _next_of(source)
-                    await asyncio.wait([coming, *list(waiting)[:1]], return_when=asyncio.FIRST_COMPLETED)
+                    if coming.done():
+                        await asyncio.sleep(0)  # a turn for the task that brings results
+                    else:
+                        await asyncio.wait([coming, waiting[0]] if waiting else [coming], return_when=asyncio.FIRST_COMPLETED)
                     if not coming.done() or (waiting and waiting[0].done()):  # a result is not to wait for the source
                         break
                     if coming.exception() is None and coming.result() is _OVER:
