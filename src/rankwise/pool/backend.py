@@ -4,12 +4,10 @@ To add an engine: implement `Backend`, and name its `start` in `ENGINES`."""
 
 from __future__ import annotations
 
-import asyncio
 import importlib
-import math
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +15,9 @@ from typing import Any, Protocol, runtime_checkable
 
 from rankwise.errors import UsageError
 from rankwise.pool.api.model import Model, check_number, parse_bytes, shown
+from rankwise.pool.api.streams import StreamOptions
 from rankwise.pool.schedule.state import ModelState, Plan, Seat
 from rankwise.pool.stats import Counters
-from rankwise.sizes import bytes_text
 
 Requests = Iterator[tuple[ModelState, Sequence[Any]]]  # model and inputs, one after the other
 ENGINES = {"processes": "rankwise.pool.processes", "ray": "rankwise.pool.ray.engine"}
@@ -78,21 +76,14 @@ def memory_limits(memory: Any, devices: Iterable[str]) -> dict[str, int]:
     return limits
 
 
-def check_shape(shape: Any, itemsize: int, limit_bytes: int | None) -> tuple[int, ...]:
-    """Of an array that is to be made: whole numbers from 0 on, and not more bytes than there can ever be."""
-    sizes = (shape,) if not isinstance(shape, Iterable) else tuple(shape)
+def check_shape(shape: Any) -> tuple[int, ...]:
+    """Of an array that is to be made: whole numbers from 0 on."""
     try:
-        found = tuple([size.__index__() for size in sizes])
+        found = tuple([size.__index__() for size in (tuple(shape) if isinstance(shape, Iterable) else (shape,))])
     except AttributeError:
         found = (-1,)
     if any(size < 0 for size in found):
         raise UsageError(f"the shape is {shown(shape)}; it must be a whole number of at least 0, or several")
-    nbytes = math.prod(found) * itemsize
-    if limit_bytes is not None and nbytes > limit_bytes:
-        raise UsageError(
-            f"an array of shape {found} takes {bytes_text(nbytes)}, more than there is lane memory ({bytes_text(limit_bytes)})",
-            next=("make it smaller, or: Pool(..., lane_bytes=…)",),
-        )
     return found
 
 
@@ -110,10 +101,8 @@ class Backend(Protocol):
         """Raises PoolFull rather than wait, and PoolClosed after `close`."""
         ...
 
-    def stream(
-        self, requests: Requests, window: int | None, deadline_s: float | None, priority: int, seed: int | None, length: int
-    ) -> Iterator[Any]:
-        """Results in the order of the requests; `length` is 0 where the source does not know its own."""
+    def stream(self, requests: Requests, options: StreamOptions) -> Iterator[Any]:
+        """Results in the order of the requests."""
         ...
 
     def load(self, model: ModelState) -> Future[None]:
@@ -125,6 +114,9 @@ class Backend(Protocol):
     def empty(self, shape: tuple[int, ...], dtype: str, as_tensor: bool) -> Any:
         """Memory whose content is submitted without a copy, where the engine has such."""
         ...
+
+    # And, where it has it: read_in(loop), after which an asyncio loop reads the answers itself, which saves a switch of threads for
+    # each, until what was returned is called; both in the loop's own thread.
 
     def stats(self) -> dict[str, Any]: ...
 
@@ -151,15 +143,6 @@ class Growing(Protocol):
 
     def reload(self, name: str, model: Model) -> Future[None]:
         """Done when the new one has taken the old one's place; where it cannot be had, the old one stays."""
-        ...
-
-
-@runtime_checkable
-class ReadInLoop(Protocol):
-    """An engine whose answers an asyncio loop may read itself, which saves a switch of threads for each."""
-
-    def read_in(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
-        """From now on, until what is returned is called; both in the loop's own thread."""
         ...
 
 

@@ -99,9 +99,8 @@ def build_failed(model: str, text: str, attempts: int, cause: BaseException) -> 
 def build_died(model: str, attempts: int, death: Death) -> ModelUnavailable:
     """There is no traceback: the process that built it is gone."""
     why = f"where it was:\n{death.stack}" if death.stack else "the process ended in the middle of it, without an exception"
-    return ModelUnavailable(
-        _found("RW807", f"model {model!r} could not be built{_times(attempts)}: the worker that built it {death.text}", why)
-    )
+    summary = f"model {model!r} could not be built{_times(attempts)}: the worker that built it {death.text}"
+    return ModelUnavailable(_found("RW807", summary, why))
 
 
 def cannot_be_sent(model: str, error: BaseException) -> ModelError:
@@ -116,14 +115,10 @@ def model_raised(model: str, text: str) -> ModelError:
 
 
 def too_large(model: str, nbytes: int, device: str, limit: int) -> ModelUnavailable:
-    return ModelUnavailable(
-        _found(
-            "RW808",
-            f"model {model!r} takes {nbytes / 1e6:.1f} MB, more than all {device} has been given ({limit / 1e6:.1f} MB)",
-            "the budget holds for all models of a device together, so this one cannot be loaded even alone",
-            instead=(f'raise it: Pool(..., memory={{"{device}": "{-(-nbytes // 10**6)}MB"}})', "or use a smaller model or dtype"),
-        )
-    )
+    summary = f"model {model!r} takes {nbytes / 1e6:.1f} MB, more than all {device} has been given ({limit / 1e6:.1f} MB)"
+    why = "the budget holds for all models of a device together, so this one cannot be loaded even alone"
+    steps = (f'raise it: Pool(..., memory={{"{device}": "{-(-nbytes // 10**6)}MB"}})', "or use a smaller model or dtype")
+    return ModelUnavailable(_found("RW808", summary, why, instead=steps))
 
 
 def no_worker(why: str, instead: tuple[str, ...] = ()) -> PoolError:
@@ -143,19 +138,17 @@ def not_batched(model: str, reason: str) -> Finding:
 def lane_full(what: str, nbytes: int, limit: int, used: int, waiting: int) -> PoolFull:
     """`waiting`: what inputs of tasks that are not over hold of what is used; the rest is the caller's."""
     held = max(0, used - waiting)
-    return PoolFull(
-        _found(
-            "RW801",
-            f"the lane has no {bytes_text(nbytes)} in one piece for {what}: {bytes_text(used)} of its {bytes_text(limit)} are in use",
-            f"{bytes_text(waiting)} are inputs of tasks that are not done; {bytes_text(held)} are arrays of pool.empty, and results "
-            "that stand on their input's memory, which the caller still has",
-            instead=(
-                "wait for results before submitting more (pool.map does so by itself)",
-                "let go of what pool.empty gave, and of results, or keep copies of them (y.clone(), y.copy())",
-                "a larger lane: Pool(..., lane_bytes=…)",
-            ),
-        )
+    summary = f"the lane has no {bytes_text(nbytes)} in one piece for {what}: {bytes_text(used)} of its {bytes_text(limit)} are in use"
+    why = (
+        f"{bytes_text(waiting)} are inputs of tasks that are not done; {bytes_text(held)} are arrays of pool.empty, and results "
+        "that stand on their input's memory, which the caller still has"
     )
+    steps = (
+        "wait for results before submitting more (pool.map does so by itself)",
+        "let go of what pool.empty gave, and of results, or keep copies of them (y.clone(), y.copy())",
+        "a larger lane: Pool(..., lane_bytes=…)",
+    )
+    return PoolFull(_found("RW801", summary, why, instead=steps))
 
 
 # Read before anything can go wrong: where there are no file descriptors left, a page could not be opened.

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import os
 import pickle
-import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import nullcontext
 from typing import Any
@@ -21,6 +20,7 @@ import numpy as np
 import torch
 
 from rankwise.pool.api.model import Model
+from rankwise.pool.api.streams import StreamOptions, failed
 from rankwise.pool.backend import PoolOptions, Requests, plan_workers, states_of, this_machine
 from rankwise.pool.errors import Unsendable, build_failed, deadline_exceeded, pool_closed
 from rankwise.pool.memory.encoding import Node, as_array, given, pack, stays_tensor, unpack
@@ -31,22 +31,6 @@ from rankwise.pool.workers.lanes import copy_place, to_value
 from rankwise.pool.workers.loading import Loaded, load, seeded
 from rankwise.pool.workers.row_checks import RowChecker
 from rankwise.pool.workers.runner import Runner
-
-_no_one_waits = threading.Condition()
-
-
-class Done(Future[Any]):
-    """A future that was never pending, so no thread ever waits for it: all of them share one condition."""
-
-    def __init__(self, result: Any, error: BaseException | None) -> None:
-        self._condition = _no_one_waits
-        self._state = "FINISHED"
-        self._result, self._exception = result, error
-        self._waiters: list[Any] = []
-        self._done_callbacks: list[Any] = []
-
-    def result(self, timeout: float | None = None) -> Any:
-        return self._result if self._exception is None else super().result(timeout)
 
 
 class NotSent(Exception):
@@ -98,18 +82,16 @@ class InProcess:
             except BaseException as error:
                 self.counters.of(model).failed += 1
                 travels = isinstance(error, Exception) and not isinstance(error, (Unsendable, *NOT_IN_A_LOOP))
-                return Done(None, error if travels else raised(failure(error), model))
+                return failed(error if travels else raised(failure(error), model))
         seconds = time.monotonic() - started
         if deadline_s is not None and seconds > deadline_s:
             return self._late(model, deadline_s, was_running=True)
         self.counters.of(model).did_one(seconds, int(1e9 * seconds))
-        return Done(result, None)
+        return _done(result)
 
-    def stream(
-        self, requests: Requests, window: int | None, deadline_s: float | None, priority: int, seed: int | None, length: int
-    ) -> Iterator[Any]:
+    def stream(self, requests: Requests, options: StreamOptions) -> Iterator[Any]:
         for number, (model, inputs) in enumerate(requests):
-            yield self.submit(model, tuple(inputs), deadline_s, priority, seed_of(seed, number)).result()
+            yield self.submit(model, tuple(inputs), options.deadline_s, options.priority, seed_of(options.seed, number)).result()
 
     def load(self, state: ModelState) -> Future[Any]:
         if self.is_closed:
@@ -120,8 +102,8 @@ class InProcess:
             try:
                 self._loaded.get(model) or self._load(model)
             except Exception as error:
-                return Done(None, error)
-        return Done(None, None)
+                return failed(error)
+        return _done(None)
 
     def unload(self, model: ModelState) -> None:
         with self._lock:
@@ -142,11 +124,11 @@ class InProcess:
             try:
                 loaded = load(pickle.loads(spec), is_worker=False)
             except Exception as error:
-                return Done(None, build_failed(name, traceback.format_exc(), 1, error))
+                return failed(build_failed(name, traceback.format_exc(), 1, error))
             self._specs[name], self._loaded[name] = spec, loaded
             self._broken.pop(name, None)
         self.counters.of(name).loads += 1
-        return Done(None, None)
+        return _done(None)
 
     def remove(self, name: str) -> None:
         self.unload(self.models[name])
@@ -186,18 +168,14 @@ class InProcess:
     def _late(self, model: str, deadline_s: float, was_running: bool) -> Future[Any]:
         self.counters.of(model).expired += 1
         self.counters.of(model).failed += 1
-        return Done(None, deadline_exceeded(model, deadline_s, was_running))
+        return failed(deadline_exceeded(model, deadline_s, was_running))
 
     def _run(self, model: Loaded, inputs: tuple[Any, ...]) -> Any:
-        if torch.is_inference_mode_enabled():  # by the caller: to enter it once more takes as long as a small layer
+        is_entered = torch.is_inference_mode_enabled()  # by the caller: to enter it once more takes as long as a small layer
+        with nullcontext() if is_entered else torch.inference_mode():
             output = self._output(model, inputs)
-            if isinstance(output, torch.Tensor):
-                return output if _is_new(output) else output.clone()
-        else:
-            with torch.inference_mode():
-                output = self._output(model, inputs)
-            if isinstance(output, torch.Tensor):
-                return output.clone()  # outside of inference mode: it may be changed and trained with
+        if isinstance(output, torch.Tensor):
+            return output.clone()  # nobody else's, and outside of inference mode: it may be changed and trained with
         as_tensors = wants_tensors(inputs)
 
         def get(place: Any, dtype: str, shape: tuple[int, ...], is_tensor: bool) -> Any:
@@ -231,28 +209,14 @@ class InProcess:
         return model
 
 
+def _done(result: Any) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_result(result)
+    return future
+
+
 def _is_plain(value: Any) -> bool:
     """A tensor of which a clone is the same as a copy by way of its bytes."""
     if type(value) is not torch.Tensor or value.layout is not torch.strided or not value.is_cpu or value.is_nested or value.is_quantized:
         return False
     return value.is_contiguous() and not value.is_conj() and not value.is_neg()
-
-
-def _is_new(output: torch.Tensor) -> bool:
-    """Only the caller has this tensor and its memory: the model keeps neither, and it is not a view of something that the model keeps."""
-    return sys.getrefcount(output) == _OWN_REFERENCES and _uses(output.untyped_storage()._cdata) == _OWN_USES
-
-
-def _references_of_one() -> int:
-    """As `_is_new` counts those of a tensor that only its caller has; it depends on the version of Python."""
-
-    def count(output: torch.Tensor) -> int:
-        return sys.getrefcount(output)
-
-    output = torch.empty(1)
-    return count(output)
-
-
-_uses: Callable[[int], int] = torch._C._storage_Use_Count
-_OWN_USES = 2  # the tensor, and the storage as it was asked for
-_OWN_REFERENCES = _references_of_one()

@@ -14,7 +14,8 @@ from typing import Any
 from rankwise.errors import UsageError
 from rankwise.pool.api.grouped_streams import GroupedStream
 from rankwise.pool.api.model import Model, parse_bytes
-from rankwise.pool.backend import PoolOptions, Requests, check_shape, memory_limits, plan_workers, states_of, this_machine
+from rankwise.pool.api.streams import StreamOptions
+from rankwise.pool.backend import Machine, PoolOptions, Requests, memory_limits, plan_workers, states_of, this_machine
 from rankwise.pool.errors import pool_closed
 from rankwise.pool.memory.encoding import NUMPY, EncodedInputs
 from rankwise.pool.memory.requests import InputEncoder, rows_and_key
@@ -38,22 +39,16 @@ def start(models: dict[str, Model], options: PoolOptions) -> Processes:
     _check_seats(states, plan)
     seed = any_seed() if options.seed is None else options.seed
     specs = {state.number: _spec(models[name], state, seed) for name, state in states.items()}
-    return staffed(states, specs, plan, options, here.memory_bytes, seed, here.gpus)
+    return staffed(states, specs, plan, options, here, seed)
 
 
 def staffed(
-    states: dict[str, ModelState],
-    specs: dict[int, bytes],
-    plan: Plan,
-    options: PoolOptions,
-    memory_bytes: int,
-    seed: int,
-    gpus: tuple[str, ...],
+    states: dict[str, ModelState], specs: dict[int, bytes], plan: Plan, options: PoolOptions, here: Machine, seed: int
 ) -> Processes:
-    lanes = parse_bytes(options.lane_bytes) if options.lane_bytes is not None else memory_bytes // _LANE_SHARE
+    lanes = parse_bytes(options.lane_bytes) if options.lane_bytes is not None else here.memory_bytes // _LANE_SHARE
     budgets = memory_limits(options.memory, {seat.device for seat in plan.seats})
     output_bytes = max(64 << 20, lanes // (2 * len(plan.seats)))
-    return Processes(states, specs, Settings(options.max_queue, lanes, output_bytes, options.idle_s, plan, budgets, seed), gpus)
+    return Processes(states, specs, Settings(options.max_queue, lanes, output_bytes, options.idle_s, plan, budgets, seed), here.gpus)
 
 
 class Processes:
@@ -65,7 +60,8 @@ class Processes:
         self.models, self.plan = models, settings.plan
         self.state = state = PoolState(list(models.values()), settings)
         self._lock, self._scheduler, self.arena, self.counters = state.lock, state.scheduler, state.arena, state.counters
-        self.withdraw, self.forget, self.has_open_tasks, self.stats = state.withdraw, state.forget, state.has_open_tasks, state.snapshot
+        self.withdraw, self.forget = state.withdraw, state.forget
+        self.has_open_tasks, self.stats = state.has_open_tasks, state.snapshot
         self.encoder = InputEncoder(state.arena, state.input_bytes)
         self.no_room = self.encoder.no_room
         places = {number: placed(spec, state.arena) for number, spec in specs.items()}  # may refuse, so it comes before anything is opened
@@ -133,10 +129,8 @@ class Processes:
         self._queue(future)
         return future
 
-    def stream(
-        self, requests: Requests, window: int | None, deadline_s: float | None, priority: int, seed: int | None, length: int
-    ) -> Iterator[Any]:
-        return GroupedStream(self, window, deadline_s, priority, seed, length).results(requests)
+    def stream(self, requests: Requests, options: StreamOptions) -> Iterator[Any]:
+        return GroupedStream(self, options).results(requests)
 
     def submit_chunk(self, chunk: Chunk) -> Future[Any]:
         chunk.submitted = time.monotonic()
@@ -196,10 +190,9 @@ class Processes:
 
     def empty(self, shape: tuple[int, ...], dtype: str, as_tensor: bool) -> Any:
         """Lane memory, which every worker reads in place."""
-        itemsize = NUMPY[dtype].itemsize
-        array = self.arena.lend(check_shape(shape, itemsize, self.arena.limit_bytes), dtype, as_tensor)
+        array = self.arena.lend(shape, dtype, as_tensor)
         if array is None:
-            raise self.no_room("pool.empty", math.prod(shape) * itemsize)
+            raise self.no_room("pool.empty", math.prod(shape) * NUMPY[dtype].itemsize)
         return array
 
     def close(self, cancel: bool, timeout: float | None) -> None:
@@ -219,7 +212,7 @@ class Processes:
         """Run a request once more in one piece, because its parts have no rows that could be joined; its model is not batched any more."""
         state = self.state
         with self._lock:
-            if task.is_over:
+            if task.is_over or task.alone:  # another part has said so already
                 return
             state.end_parts(task)
             self._answers.stop_batching(task.model, "what it returns for parts of a request does not make one output")

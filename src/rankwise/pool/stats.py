@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 import os
 import socket
 import struct
@@ -20,20 +19,8 @@ from rankwise.errors import UsageError
 
 # Upper edges in seconds, from 50 µs to a minute: what Prometheus is shown.
 EDGES: tuple[float, ...] = (*[base * 10**power for power in range(-5, 2) for base in (1.0, 2.0, 5.0)][2:], 100.0)
-_STEP = 1.1  # from one fine edge to the next, so that percentiles are right to some percent
-
-
-def _finer(edges: tuple[float, ...]) -> list[float]:
-    """These edges, with as many between each two as make even steps."""
-    fine = [edges[0]]
-    for low, high in pairwise(edges):
-        parts = math.ceil(math.log(high / low, _STEP))
-        fine += [low * (high / low) ** (i / parts) for i in range(1, parts)]
-        fine.append(high)
-    return fine
-
-
-_FINE = _finer((1e-6, *EDGES))
+# Between each two as many more as make percentiles right to some percent, from a microsecond on.
+_FINE: list[float] = [*[low * (high / low) ** (i / 40) for low, high in pairwise((1e-6, *EDGES)) for i in range(40)], EDGES[-1]]
 _MOST_WAITING = 1000  # numbers that are only kept, before they are sorted in: that takes longer than a quick task
 
 
@@ -87,63 +74,52 @@ class ModelCounters:
     busy_s: float = 0.0
     latency: Histogram = field(default_factory=Histogram)
     batches: dict[int, tuple[int, int]] = field(default_factory=dict)  # by rows: how often so many ran together and worked, nanoseconds
-    ones: list[tuple[float, int]] = field(default_factory=list)  # tasks that ran by themselves, not yet counted: latency, nanoseconds
-    waiting: list[float] = field(default_factory=list)  # latencies not yet in the histogram: `stats()` may not be called for a long while
-    chunks: list[tuple[float, int]] = field(default_factory=list)  # the same, of so many requests at once
+    # Not sorted in yet: latency, how many requests had it, and the nanoseconds of a task that ran by itself and is not counted either.
+    waiting: list[tuple[float, int, int | None]] = field(default_factory=list)
 
     def ran(self, tasks: int, rows: int, seconds: float, ok: bool = True) -> None:
         if ok:
             self._count_batches(rows or tasks, 1, int(seconds * 1e9))
-        self.orders += 1
-        self.tasks += tasks
-        self.rows += rows or tasks
-        self.busy_s += seconds
+        self._count_orders(1, tasks, rows or tasks, seconds)
 
     def did_one(self, latency_s: float, nanoseconds: int) -> None:
-        self.ones.append((latency_s, nanoseconds))
-        if len(self.ones) > _MOST_WAITING:
+        self.waiting.append((latency_s, 1, nanoseconds))
+        if len(self.waiting) > _MOST_WAITING:
             self.sort_in()
 
     def completed_many(self, latencies_s: list[float]) -> None:
         self.completed += len(latencies_s)
-        self.waiting += latencies_s
-        if len(self.waiting) > _MOST_WAITING:
-            self.sort_in()
+        for latency_s in latencies_s:
+            self.took(latency_s)
 
     def did_chunk(self, latency_s: float, seconds: float, completed: int, failed: int) -> None:
         """Requests that ran one by one and were answered together."""
+        count = completed + failed
         self.completed += completed
         self.failed += failed
-        self.orders += completed + failed
-        self.tasks += completed + failed
-        self.rows += completed + failed
-        self.busy_s += seconds
+        self._count_orders(count, count, count, seconds)
         self._count_batches(1, completed, int(seconds * 1e9))
-        self.chunks.append((latency_s, completed + failed))
-        if len(self.chunks) > _MOST_WAITING:
-            self.sort_in()
+        self.took(latency_s, count)
 
-    def took(self, seconds: float) -> None:
-        self.waiting.append(seconds)
+    def took(self, latency_s: float, requests: int = 1) -> None:
+        self.waiting.append((latency_s, requests, None))
         if len(self.waiting) > _MOST_WAITING:
             self.sort_in()
 
     def sort_in(self) -> None:
-        ones, self.ones = self.ones, []
+        waiting, self.waiting = self.waiting, []
+        for latency_s, requests, _ in waiting:
+            self.latency.add(latency_s, requests)
+        ones = [nanoseconds for _, _, nanoseconds in waiting if nanoseconds is not None]
         self.completed += len(ones)
-        self.orders += len(ones)
-        self.tasks += len(ones)
-        self.rows += len(ones)
-        nanoseconds = sum([nanoseconds for _, nanoseconds in ones])
-        self._count_batches(1, len(ones), nanoseconds)
-        self.busy_s += nanoseconds / 1e9
-        self.waiting += [latency_s for latency_s, _ in ones]
-        for seconds in self.waiting:
-            self.latency.add(seconds)
-        self.waiting = []
-        for seconds, count in self.chunks:
-            self.latency.add(seconds, count)
-        self.chunks = []
+        self._count_orders(len(ones), len(ones), len(ones), sum(ones) / 1e9)
+        self._count_batches(1, len(ones), sum(ones))
+
+    def _count_orders(self, orders: int, tasks: int, rows: int, seconds: float) -> None:
+        self.orders += orders
+        self.tasks += tasks
+        self.rows += rows
+        self.busy_s += seconds
 
     def _count_batches(self, rows: int, count: int, nanoseconds: int) -> None:
         if count:
@@ -237,16 +213,12 @@ class PoolCollector:
 
         shown = [(name, pool.stats(), counters) for pool, (name, counters) in list(self._pools.items())]
         models = [(pool, model, numbers) for pool, now, _ in shown for model, numbers in now["models"].items()]
-        for name, text in _GAUGES.items():
-            gauge = GaugeMetricFamily(f"rankwise_pool_{name}", text, labels=["pool", "model"])
-            for pool, model, numbers in models:
-                gauge.add_metric([pool, model], numbers.get(name) or 0)
-            yield gauge
-        for name, text in _COUNTERS.items():
-            counter = CounterMetricFamily(f"rankwise_pool_{name.replace('busy_s', 'busy_seconds')}", text, labels=["pool", "model"])
-            for pool, model, numbers in models:
-                counter.add_metric([pool, model], numbers[name])
-            yield counter
+        for family, texts in ((GaugeMetricFamily, _GAUGES), (CounterMetricFamily, _COUNTERS)):
+            for name, text in texts.items():
+                metric = family(f"rankwise_pool_{name.replace('busy_s', 'busy_seconds')}", text, labels=["pool", "model"])
+                for pool, model, numbers in models:
+                    metric.add_metric([pool, model], numbers.get(name) or 0)
+                yield metric
         latency = HistogramMetricFamily("rankwise_pool_latency_seconds", "from submit to result", labels=["pool", "model"])
         edges = [*[f"{edge:g}" for edge in EDGES], "+Inf"]
         for pool, _, counters in shown:

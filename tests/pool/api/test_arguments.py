@@ -84,14 +84,14 @@ def test_each_device_gets_its_budget() -> None:
     assert memory_limits(None, ["cpu"]) == {}
 
 
-@pytest.mark.parametrize("shape", [-1, (3, -1), 2.5, (2, 2.0), "3", (1 << 62, 1 << 62), 10_001])
+@pytest.mark.parametrize("shape", [-1, (3, -1), 2.5, (2, 2.0), "3"])
 def test_what_is_no_shape(shape: Any) -> None:
     with pytest.raises(UsageError, match="shape"):
-        check_shape(shape, 1, 10_000)
+        check_shape(shape)
 
 
 def test_shapes_as_numpy_takes_them() -> None:
-    shapes = [check_shape(shape, 4, 1000) for shape in (3, (), (2, 0), [1, 2], np.int64(4), (np.int32(2),))]
+    shapes = [check_shape(shape) for shape in (3, (), (2, 0), [1, 2], np.int64(4), (np.int32(2),))]
     assert shapes == [(3,), (), (2, 0), (1, 2), (4,), (2,)]
 
 

@@ -236,7 +236,7 @@ def test_a_source_is_not_slow_where_its_thread_had_to_wait_for_a_core(preempted:
     class Watched(Stream):
         def _take(self, request: Any, is_slow: bool) -> None:
             seen.append(is_slow)
-            self._add(failed(ValueError()))
+            self._waiting.append(failed(ValueError()))
 
     def source() -> Iterator[int]:
         for i in range(4):

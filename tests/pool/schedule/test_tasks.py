@@ -21,7 +21,7 @@ from rankwise.pool.api.grouped_streams import GroupedStream  # noqa: E402
 from rankwise.pool.errors import not_batched  # noqa: E402
 from rankwise.pool.memory.shared_memory import Segment  # noqa: E402
 from rankwise.pool.schedule.state import ModelState, TaskQueue  # noqa: E402
-from rankwise.pool.schedule.tasks import Chunk, without  # noqa: E402
+from rankwise.pool.schedule.tasks import Chunk  # noqa: E402
 from rankwise.pool.transport.connection import SIZE, StatusPage  # noqa: E402
 from tests.pool.models import EXIT, HANG, KILL, RAISE, FailsToBeRead  # noqa: E402
 
@@ -320,8 +320,12 @@ def test_requests_taken_from_a_chunk_take_no_room_in_the_queue() -> None:
 
 
 def test_a_slot_given_twice_is_taken_out_once() -> None:
-    a, b = object(), object()
-    assert without([a, b, a], [a]) == [b, a]
+    chunk, a, b = Chunk(None, (1, None, None, None, True), None), object(), object()  # type: ignore[arg-type]
+    for i, slots in enumerate([(a, b), (a,)]):
+        chunk.add(("=", i), 10, slots)
+    taken = chunk.tasks_from(1)
+
+    assert [task.slots for task in taken] == [(a,)] and sorted(map(id, chunk.slots)) == sorted(map(id, [a, b]))
 
 
 def test_what_one_request_did_is_not_the_next_ones_doing() -> None:

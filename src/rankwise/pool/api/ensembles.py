@@ -27,9 +27,7 @@ Key = str | int | bytes
 class PoolLike(Protocol):
     @property
     def models(self) -> tuple[str, ...]: ...
-    def submit(
-        self, model: str, *inputs: Any, deadline_s: float | None = None, priority: int = 0, seed: int | None = None
-    ) -> Future[Any]: ...
+    def submit(self, model: str, *inputs: Any, **options: Any) -> Future[Any]: ...
     def has_open_tasks(self) -> bool: ...
     def await_at_close(self, future: Future[Any]) -> None: ...
 
@@ -47,13 +45,12 @@ class Ensemble:
         else:
             raise UsageError(f"there is no way to combine called {combine!r}", why=f"there are {', '.join(MERGES)}, or any callable")
 
-    def submit(self, *inputs: Any, deadline_s: float | None = None, priority: int = 0, seed: int | None = None) -> Future[Any]:
+    def submit(self, *inputs: Any, seed: int | None = None, **options: Any) -> Future[Any]:
         parts: list[Future[Any]] = []
         seed = checked_seed(seed)
         try:
             for number, model in enumerate(self._models):
-                own = seed_of(seed, number)
-                parts.append(self._pool.submit(model, *inputs, deadline_s=deadline_s, priority=priority, seed=own))
+                parts.append(self._pool.submit(model, *inputs, seed=seed_of(seed, number), **options))
         except BaseException:
             for part in parts:
                 part.cancel()
@@ -64,7 +61,7 @@ class Ensemble:
         return _map(self._pool, self.submit, inputs, window)
 
     def _whole(self, parts: list[Future[Any]]) -> Future[Any]:
-        whole = Joint(parts)
+        whole: Future[Any] = Future()
         missing, lock = [len(parts)], threading.Lock()
 
         def combine() -> None:
@@ -72,12 +69,15 @@ class Ensemble:
                 return
             try:
                 outputs = [part.result() for part in parts]
-                parts.clear()  # they know us, and we them: all outputs would wait for the garbage collector
                 whole.set_result(self._combine(outputs))
             except BaseException as error:
                 whole.set_exception(error)
-            finally:
-                parts.clear()
+            parts.clear()  # they know us, and we them: all outputs would wait for the garbage collector
+
+        def cancel_parts(whole: Future[Any]) -> None:
+            """The result of one that runs already is thrown away."""
+            for part in list(parts) if whole.cancelled() else ():
+                part.cancel()
 
         def on_done(_: Future[Any]) -> None:
             with lock:
@@ -89,25 +89,11 @@ class Ensemble:
             else:
                 self._turns.add(combine)
 
+        whole.add_done_callback(cancel_parts)
         self._pool.await_at_close(whole)
         for part in list(parts):
             part.add_done_callback(on_done)
         return whole
-
-
-class Joint(Future[Any]):
-    """What several futures make together. Cancelling it cancels them; the result of one that runs already is thrown away."""
-
-    def __init__(self, parts: list[Future[Any]]) -> None:
-        super().__init__()
-        self._parts = parts
-
-    def cancel(self) -> bool:
-        if not super().cancel():
-            return False
-        for part in list(self._parts):
-            part.cancel()
-        return True
 
 
 class Turns:
@@ -115,16 +101,14 @@ class Turns:
     thread that looks after all workers goes on. The thread is there only while there is something to do."""
 
     def __init__(self) -> None:
-        self._calls: deque[Callable[[], None]] = deque()
+        self._calls: deque[Callable[[], None]] = deque()  # the first is running
         self._lock = threading.Lock()
-        self._is_running = False
 
     def add(self, call: Callable[[], None]) -> None:
         with self._lock:
             self._calls.append(call)
-            if self._is_running:
+            if len(self._calls) > 1:
                 return
-            self._is_running = True
         try:
             threading.Thread(target=self._run, name="rankwise-combine", daemon=True).start()
         except RuntimeError:  # the interpreter is about to end, and makes no more threads
@@ -132,12 +116,11 @@ class Turns:
 
     def _run(self) -> None:
         while True:
+            self._calls[0]()
             with self._lock:
+                self._calls.popleft()
                 if not self._calls:
-                    self._is_running = False
                     return
-                call = self._calls.popleft()
-            call()
 
 
 class Split:
@@ -190,8 +173,8 @@ class Router:
             raise UsageError(f"a router is a callable that names a model for its inputs, not {choose!r}")
         self._pool, self._choose = pool, choose
 
-    def submit(self, *inputs: Any, deadline_s: float | None = None, priority: int = 0, seed: int | None = None) -> Future[Any]:
-        return self._pool.submit(self._choose(*inputs), *inputs, deadline_s=deadline_s, priority=priority, seed=seed)
+    def submit(self, *inputs: Any, **options: Any) -> Future[Any]:
+        return self._pool.submit(self._choose(*inputs), *inputs, **options)
 
     def map(self, inputs: Iterable[Any], window: int | None = None) -> Iterator[Any]:
         return _map(self._pool, self.submit, inputs, window)
@@ -215,6 +198,7 @@ def _map(pool: PoolLike, submit: Callable[..., Future[Any]], inputs: Iterable[An
 
 
 Merge = Callable[[list[Any]], Any]
+_OWN_COMBINE = ("give combine= a function of the list of outputs",)
 
 
 def _each(outputs: list[Any], merge: Merge) -> Any:
@@ -275,10 +259,8 @@ MERGES: dict[str, Merge] = {"mean": mean, "vote": vote}
 
 
 def _labels(output: Any) -> np.ndarray[Any, Any]:
-    torch, why = (
-        torch_module(),
-        "a vote is over labels (integers, booleans, words), or over scores, with one for each class in the last dimension",
-    )
+    why = "a vote is over labels (integers, booleans, words), or over scores, with one for each class in the last dimension"
+    torch = torch_module()
     try:
         if hasattr(output, "shape") and bool((output != output).any()):
             raise ValueError("some scores are not a number (NaN), which argmax would take for the largest")
@@ -293,7 +275,7 @@ def _labels(output: Any) -> np.ndarray[Any, Any]:
     raise UsageError(
         f"there is no vote over {getattr(output, 'dtype', type(output).__name__)}{list(np.shape(output))}",
         why=why,
-        next=("give combine= a function of the list of outputs",),
+        next=_OWN_COMBINE,
     )
 
 
@@ -310,6 +292,4 @@ def _check_same(outputs: list[Any], is_like_first: Callable[[Any], bool]) -> Non
 
 
 def _do_not_fit(why: str) -> UsageError:
-    return UsageError(
-        "the outputs of the ensemble's models cannot be combined", why=why, next=("give combine= a function of the list of outputs",)
-    )
+    return UsageError("the outputs of the ensemble's models cannot be combined", why=why, next=_OWN_COMBINE)

@@ -38,38 +38,33 @@ class Model:
 
     def check(self, name: str) -> None:
         """Raises UsageError for what can be seen to be wrong before anything runs."""
-        if not callable(self.build) and not isinstance(self.build, (str, Path)):
-            raise UsageError(f"model {name!r}: build must be an import path, a .pt2 file or a callable, not {type(self.build).__name__}")
-        if callable(self.build) and hasattr(self.build, "state_dict") and not isinstance(self.build, type):  # its class makes one
-            raise UsageError(
-                f"model {name!r}: build is a model, but should make one",
-                next=("give the function that builds it; workers load it themselves",),
-            )
-        if isinstance(self.build, str) and not self.is_program and not re.fullmatch(r"[\w.]+:[\w.]+", self.build):
-            raise UsageError(
-                f"model {name!r}: {self.build!r} is neither an import path nor a .pt2 file", next=('write it as "module:function"',)
-            )
-        if self.is_program and not Path(str(self.build)).exists():
-            raise UsageError(f"model {name!r}: there is no file {str(self.build)!r}")
-        if self.weights is not None and not isinstance(self.weights, (str, os.PathLike)):
-            raise UsageError(
-                f"model {name!r}: weights is of type {type(self.weights).__name__}; it must be the path of a checkpoint",
-                next=("torch.save them and give the path", "or load them inside build"),
-            )
-        if self.weights is not None and not Path(self.weights).exists():
-            raise UsageError(f"model {name!r}: there are no weights at {str(self.weights)!r}")
+        build = self.build
+        weights: Any = self.weights
+        if not callable(build) and not isinstance(build, (str, Path)):
+            raise _wrong(name, f"build must be an import path, a .pt2 file or a callable, not {type(build).__name__}")
+        if callable(build) and hasattr(build, "state_dict") and not isinstance(build, type):  # its class makes one
+            raise _wrong(name, "build is a model, but should make one", "give the function that builds it; workers load it themselves")
+        if isinstance(build, str) and not self.is_program and not re.fullmatch(r"[\w.]+:[\w.]+", build):
+            raise _wrong(name, f"{build!r} is neither an import path nor a .pt2 file", 'write it as "module:function"')
+        if self.is_program and not Path(str(build)).exists():
+            raise _wrong(name, f"there is no file {str(build)!r}")
+        if weights is not None and not isinstance(weights, (str, os.PathLike)):
+            steps = ("torch.save them and give the path", "or load them inside build")
+            raise _wrong(name, f"weights is of type {type(weights).__name__}; it must be the path of a checkpoint", *steps)
+        if weights is not None and not Path(weights).exists():
+            raise _wrong(name, f"there are no weights at {str(weights)!r}")
         check_number(f"model {name!r}: max_batch", self.max_batch, least=1, whole=True)
         check_number(f"model {name!r}: max_delay_ms", self.max_delay_ms, least=0)
         check_number(f"model {name!r}: replicas", self.replicas, least=1, whole=True, none=True)
         check_number(f"model {name!r}: limit_s", self.limit_s, least=0, above=True, none=True)
         if not isinstance(self.check_rows, bool):
-            raise UsageError(f"model {name!r}: check_rows is {self.check_rows!r}; it must be True or False")
+            raise _wrong(name, f"check_rows is {self.check_rows!r}; it must be True or False")
         if self.memory is not None:
             parse_bytes(self.memory, f"model {name!r}: memory")
         if not isinstance(self.args, (tuple, list)) or not isinstance(self.kwargs, dict):
-            raise UsageError(f"model {name!r}: args must be a tuple and kwargs a dict, for its build")
+            raise _wrong(name, "args must be a tuple and kwargs a dict, for its build")
         if not isinstance(self.device, str) or not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
-            raise UsageError(f"model {name!r}: there is no device {self.device!r}", next=('use "auto", "cpu", "cuda" or "cuda:0"',))
+            raise _wrong(name, f"there is no device {self.device!r}", 'use "auto", "cpu", "cuda" or "cuda:0"')
 
     @property
     def is_program(self) -> bool:
@@ -110,6 +105,10 @@ class Model:
         )
 
 
+def _wrong(name: str, what: str, *steps: str, why: str = "") -> UsageError:
+    return UsageError(f"model {name!r}: {what}", why=why, next=steps)
+
+
 _EXAMPLE = 'Pool({"mlp": Model("my_models:build_mlp")})'
 
 
@@ -123,15 +122,17 @@ def check_models(models: Any) -> None:
             raise UsageError(f"the name of a model is {shown(name)}; it must be a string", next=(_EXAMPLE,))
 
 
-def check_number(what: str, value: Any, *, least: float, above: bool = False, whole: bool = False, none: bool = False) -> None:
+def check_number(
+    what: str, value: Any, *, least: float | None = None, above: bool = False, whole: bool = False, none: bool = False
+) -> None:
     """`above`: it has to be more than the least; `none`: it may be None."""
     if value is None and none:
         return
-    kind = int if whole else (int, float)
-    if isinstance(value, bool) or not isinstance(value, kind) or not (value > least if above else value >= least) or math.isinf(value):
-        bound = f"{'above' if above else 'of at least'} {least:g}"
-        allowed = f"a {'whole number' if whole else 'number'} {bound}" + (", or None" if none else "")
-        raise UsageError(f"{what} is {shown(value)}; it must be {allowed}")
+    is_number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool) and (whole or math.isfinite(value))
+    if is_number and (least is None or value > least or (value == least and not above)):
+        return
+    bound = "" if least is None else f" {'above' if above else 'of at least'} {least:g}"
+    raise UsageError(f"{what} is {shown(value)}; it must be a {'whole number' if whole else 'number'}{bound}{', or None' if none else ''}")
 
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
@@ -189,10 +190,9 @@ def _pickled_by_value(name: str, what: str, value: Any) -> bytes:
     try:
         import cloudpickle  # type: ignore[import-untyped,unused-ignore]
     except ImportError:
-        raise UsageError(
-            f"model {name!r}: its {what} is defined in a notebook, at a prompt or on standard input, where workers cannot import it",
-            next=('put it into a file and give its import path: Model("my_models:build")', 'or: pip install "rankwise[notebook]"'),
-        ) from None
+        where = "is defined in a notebook, at a prompt or on standard input, where workers cannot import it"
+        steps = ('put it into a file and give its import path: Model("my_models:build")', 'or: pip install "rankwise[notebook]"')
+        raise _wrong(name, f"its {what} {where}", *steps) from None
     try:
         return bytes(cloudpickle.dumps(value))
     except (pickle.PicklingError, AttributeError, TypeError, RuntimeError) as error:  # it uses an open file, a lock, a pool
@@ -200,11 +200,8 @@ def _pickled_by_value(name: str, what: str, value: Any) -> bytes:
 
 
 def _not_sent(name: str, what: str, error: Exception) -> UsageError:
-    return UsageError(
-        f"model {name!r}: its {what} cannot be sent to a worker",
-        why=str(error),
-        next=("define it at the top of a module", 'or give an import path: Model("my_models:build")'),
-    )
+    steps = ("define it at the top of a module", 'or give an import path: Model("my_models:build")')
+    return _wrong(name, f"its {what} cannot be sent to a worker", *steps, why=str(error))
 
 
 # In a worker: the caller's script, for a `build` or an input that is defined in it.

@@ -22,7 +22,7 @@ from rankwise.pool.api.model import Model, output_names, parse_bytes
 from rankwise.protocol import DATATYPES, NAMES, TensorSpec
 
 _OF_MODEL = {own.name for own in fields(Model)} - {"warmup"}
-_OF_ENTRY = {"program", "example", "inputs", "outputs", "preload", "shadow", "deterministic", "cache"}
+_OF_ENTRY = _OF_MODEL | {"program", "example", "inputs", "outputs", "preload", "shadow", "deterministic", "cache"}
 _OF_POOL = {"workers", "memory", "max_queue", "idle_s", "threads", "pin", "lane_bytes", "seed", "engine", "address"}
 _KINDS: dict[str, type] = {
     "build": str, "program": str, "example": str, "weights": str, "device": str, "kwargs": dict, "args": list, "preload": bool,
@@ -86,7 +86,7 @@ def read_folder(folder: str | Path) -> ModelsFile:
     for path in sorted(folder.glob("*/*/model.pt2")) + sorted(folder.glob("*/*/model.toml")):
         said = {"program": path.name} if path.suffix == ".pt2" else _toml(path)
         name, version = path.parts[-3:-1]
-        entries.append(_entry(path.parent, str(path), name, version, f"{name}:{version}", _checked(str(path), name, said)))
+        entries.append(_entry(path.parent, str(path), name, version, f"{name}:{version}", _checked(str(path), name, said, _OF_ENTRY)))
     places = [(entry.name, entry.version) for entry in entries]
     if twice := next((place for place in places if places.count(place) > 1), ()):
         raise UsageError(f"{folder}: there are a model.pt2 and a model.toml for {':'.join(twice)}; only one of them can be the model")
@@ -105,45 +105,41 @@ def _toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(raw.decode("utf-8"))
     except OSError as error:
         raise UnreadableInput(f"{path} cannot be read", why=error.strerror or str(error), next=("check the path",)) from None
-    except UnicodeDecodeError as error:
-        raise UnreadableInput(f"{path} is not TOML", why=f"it is not UTF-8: {error}", next=(f"it begins like this:\n{_EXAMPLE}",)) from None
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        why = str(error) if isinstance(error, tomllib.TOMLDecodeError) else "it is nested too deep"
+    except (ValueError, RecursionError) as error:  # not UTF-8 either
+        why = str(error) if isinstance(error, ValueError) else "it is nested too deep"
         raise UnreadableInput(f"{path} is not valid TOML: {why}", next=(f"it looks like this:\n{_EXAMPLE}",)) from None
 
 
 def _entries(path: Path, name: str, said: Any) -> list[Entry]:
     """One, or one per version; what a version does not say is as the model says it."""
     where = f"{path}: [models.{name}]"
-    common = _checked(where, name, said, {"versions"})
+    common = _checked(where, name, said, _OF_ENTRY | {"versions"})
     versions = common.pop("versions", {})
     if not versions:
         return [_entry(path.parent, where, name, "1", name, common)]
     found = []
     for version, own in versions.items():
         where = f"{path}: [models.{name}.versions.{version}]"
-        own = _checked(where, version, _table(str(path), own, f"models.{name}.versions.{version}"))
+        own = _checked(where, version, _table(str(path), own, f"models.{name}.versions.{version}"), _OF_ENTRY)
         found.append(_entry(path.parent, where, name, version, f"{name}:{version}", {**common, **own}))
     return found
 
 
-def _checked(where: str, name: str, said: Mapping[str, Any], more: Iterable[str] = ()) -> dict[str, Any]:
+def _checked(where: str, name: str, said: Mapping[str, Any], known: set[str]) -> dict[str, Any]:
     """What was said of a model, or of a version of it, once its name, its keys and the kinds of their values are right."""
     check_name(where, name)
-    _check_keys(where, said, {*_OF_MODEL, *_OF_ENTRY, *more})
+    _check_keys(where, said, known)
     return dict(said)
 
 
 def _entry(folder: Path, where: str, name: str, version: str, key: str, said: Mapping[str, Any]) -> Entry:
     if ("build" in said) == ("program" in said):
         raise UsageError(f"{where} needs either build or program", next=('build = "my_models:build_mlp"', 'or program = "mlp.pt2"'))
+    build = said.get("program", said.get("build", ""))
+    if "program" in said and not build.endswith(".pt2"):
+        raise UsageError(f"{where}: program is {build!r}; it must be a .pt2 file")
     given = {key: value for key, value in said.items() if key in _OF_MODEL}
-    if "program" in said:
-        given["build"] = str(folder / said["program"])
-        if not given["build"].endswith(".pt2"):
-            raise UsageError(f"{where}: program is {said['program']!r}; it must be a .pt2 file")
-    elif str(said["build"]).endswith(".pt2"):
-        given["build"] = str(folder / said["build"])
+    given["build"] = str(folder / build) if build.endswith(".pt2") else build
     if "weights" in said:
         given["weights"] = str(folder / said["weights"])
     if "args" in said:
@@ -164,8 +160,7 @@ def _entry(folder: Path, where: str, name: str, version: str, key: str, said: Ma
 
 def _virtual(path: Path, name: str, said: Mapping[str, Any]) -> VirtualModel:
     where = f"{path}: [models.{name}]"
-    check_name(where, name)
-    _check_keys(where, said, {"split", "ensemble", "combine", "inputs", "outputs", "shadow"})
+    said = _checked(where, name, said, {"split", "ensemble", "combine", "inputs", "outputs", "shadow"})
     inputs, outputs = (_specs(where, what, said.get(what, [])) for what in ("inputs", "outputs"))
     return VirtualModel(name, *_read_targets(where, said), inputs, outputs, said.get("shadow", ""))
 
@@ -186,10 +181,11 @@ def _check_named(where: str, entries: Iterable[Entry], virtual: Iterable[Virtual
 def _check_apart(where: str, entries: Iterable[Entry], virtual: Iterable[VirtualModel]) -> None:
     """Or one would answer for the other."""
     owners: dict[str, str] = {}
-    for name, version in [(own.name, own.version) for own in entries] + [(own.name, own.version) for own in virtual]:
-        for address in (name, f"{name}:{version}"):
-            if owners.setdefault(address, name) != name:
-                why = f"a model is found by NAME and by NAME:VERSION, and here these are the same for {owners[address]!r} and {name!r}"
+    named: tuple[Entry | VirtualModel, ...] = (*entries, *virtual)
+    for own in named:
+        for address in (own.name, f"{own.name}:{own.version}"):
+            if owners.setdefault(address, own.name) != own.name:
+                why = f"a model is found by NAME and by NAME:VERSION, and here these are the same for {owners[address]!r} and {own.name!r}"
                 raise UsageError(f"{where}: {address!r} would be two models", why=why, next=("give one of them a name without a colon",))
 
 

@@ -4,37 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import operator
 import os
 import sys
 import threading
 import time
 import weakref
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from typing import Any
+
+import numpy as np
 
 from rankwise.errors import UsageError
 from rankwise.pool.api.ensembles import Combine, Ensemble, Router, Split
 from rankwise.pool.api.model import Model, check_models, is_importing_script
-from rankwise.pool.api.streams import (
-    WINDOW,
-    AsyncStream,
-    awaited,
-    check_window,
-    checked_deadline,
-    checked_priority,
-    checked_seed,
-    is_request,
-)
-from rankwise.pool.backend import Backend, Growing, PoolOptions, ReadInLoop, check_shape, start
+from rankwise.pool.api.streams import WINDOW, AsyncStream, awaited, checked_options, checked_seed, is_request, stream_options
+from rankwise.pool.backend import Backend, Growing, PoolOptions, check_shape, start
 from rankwise.pool.errors import missing_main_guard
 from rankwise.pool.memory.encoding import NUMPY, SHARED, name_of_numpy, name_of_torch
 from rankwise.pool.schedule.state import ModelState, seed_of
 from rankwise.pool.stats import register
 
 _LIVE: weakref.WeakSet[Pool] = weakref.WeakSet()
-_ENDING: set[threading.Thread] = set()  # of pools without a reference, until their open tasks are done
+_ENDING: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # of pools without a reference, until their open tasks are done
 
 
 class Pool:
@@ -74,7 +66,7 @@ class Pool:
         """Run `model(*inputs)` in a worker. Raises PoolFull rather than wait."""
         state = self._states.get(model) or self._state(model)
         if deadline_s is not None or seed is not None or type(priority) is not int:
-            deadline_s, priority, seed = checked_deadline(deadline_s), checked_priority(priority), checked_seed(seed)
+            deadline_s, priority, seed = checked_options(deadline_s, priority, seed)
         return self._submit(state, inputs, deadline_s, priority, seed)
 
     def map(
@@ -91,9 +83,9 @@ class Pool:
 
         A tuple among the inputs is several arguments.
         """
-        state = self._states.get(model) or self._state(model)
+        state = self._state(model)
         requests = ((state, item if isinstance(item, tuple) else (item,)) for item in inputs)
-        return self._stream(requests, window, deadline_s, priority, seed, _length_of(inputs))
+        return self._backend.stream(requests, stream_options(inputs, window, deadline_s, priority, seed))
 
     def stream(
         self,
@@ -110,7 +102,7 @@ class Pool:
             for request in requests
             if (type(request) is tuple and request) or is_request(request)
         )
-        return self._stream(known, window, deadline_s, priority, seed, _length_of(requests))
+        return self._backend.stream(known, stream_options(requests, window, deadline_s, priority, seed))
 
     async def asubmit(self, model: str, *inputs: Any, deadline_s: float | None = None, priority: int = 0, seed: int | None = None) -> Any:
         """`submit` for asyncio: awaits the result; cancelling the await cancels the task."""
@@ -128,13 +120,12 @@ class Pool:
     ) -> AsyncIterator[Any]:
         """`map` for asyncio; `inputs` may be an async iterable."""
         self._state(model)
-        check_window(window)
-        deadline_s, priority = checked_deadline(deadline_s), checked_priority(priority)
-        seed = checked_seed(seed)
+        said = stream_options(None, window, deadline_s, priority, seed)
 
         def submit(item: Any, number: int) -> Future[Any]:
             arguments = item if isinstance(item, tuple) else (item,)
-            return self.submit(model, *arguments, deadline_s=deadline_s, priority=priority, seed=seed_of(seed, number))
+            own_seed = seed_of(said.seed, number)
+            return self.submit(model, *arguments, deadline_s=said.deadline_s, priority=said.priority, seed=own_seed)
 
         return AsyncStream(submit, self.has_open_tasks, window or WINDOW).results(inputs)
 
@@ -144,8 +135,7 @@ class Pool:
         Not to be changed between `submit` and the result.
         """
         name, as_tensor = _dtype_name("float32" if dtype is None else dtype)
-        sizes = check_shape(shape, NUMPY[name].itemsize, None)
-        return self._backend.empty(sizes, name, as_tensor)
+        return self._backend.empty(check_shape(shape), name, as_tensor)
 
     def stats(self) -> dict[str, Any]:
         """Numbers of this moment: per model, per worker, and of the lanes."""
@@ -246,19 +236,21 @@ class Pool:
         if backend is None or backend.is_closed:
             return
         if backend.has_open_tasks() and not sys.is_finalizing():
+            ending = threading.Thread(target=backend.close, args=(False, None), name="rankwise-end", daemon=True)
             try:
-                ending = threading.Thread(target=_end, args=(backend,), name="rankwise-end", daemon=True)
-                _ENDING.add(ending)
                 ending.start()
-                return
             except RuntimeError:  # the interpreter is about to end, and makes no more threads
-                _ENDING.discard(ending)
+                pass
+            else:
+                _ENDING.add(ending)
+                return
         backend.close(cancel=True, timeout=0)
 
     def read_in(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
         """For servers: this loop, in whose thread the call is made, reads the workers' answers itself, which saves a switch of threads for
         each. What is returned ends that; call it in the same thread, before the loop is closed."""
-        return self._backend.read_in(loop) if isinstance(self._backend, ReadInLoop) else lambda: None
+        read_in: Callable[[asyncio.AbstractEventLoop], Callable[[], None]] | None = getattr(self._backend, "read_in", None)
+        return read_in(loop) if read_in is not None else lambda: None
 
     @property
     def is_closed(self) -> bool:
@@ -280,28 +272,6 @@ class Pool:
             raise UsageError(f"the pool has no model {model!r}", why=f"it has {', '.join(self._states)}")
         return state
 
-    def _stream(
-        self,
-        requests: Iterator[tuple[ModelState, Sequence[Any]]],
-        window: int | None,
-        deadline_s: float | None,
-        priority: int,
-        seed: int | None,
-        length: int,
-    ) -> Iterator[Any]:
-        check_window(window)
-        deadline_s, priority = checked_deadline(deadline_s), checked_priority(priority)
-        seed = checked_seed(seed)
-        return self._backend.stream(requests, window, deadline_s, priority, seed, length)
-
-
-def _length_of(source: Any) -> int:
-    """0 where it does not say."""
-    try:
-        return operator.length_hint(source)
-    except Exception:  # whatever its __len__ does
-        return 0
-
 
 def _checked(models: Mapping[str, Any]) -> dict[str, Model]:
     check_models(models)
@@ -313,24 +283,16 @@ def _checked(models: Mapping[str, Any]) -> dict[str, Model]:
 
 def _dtype_name(dtype: Any) -> tuple[str, bool]:
     if type(dtype).__module__ == "torch":
-        name = name_of_torch(dtype)
-        if name:
-            return name, True
+        name, as_tensor = name_of_torch(dtype), True
     else:
-        import numpy as np
-
         try:
             name = dtype if dtype in NUMPY else name_of_numpy(np.dtype(dtype))
         except TypeError:
             name = ""
-        if name:
-            return name, name not in SHARED
-    raise UsageError(f"{dtype!r} cannot lie in lane memory")
-
-
-def _end(backend: Backend) -> None:
-    backend.close(cancel=False, timeout=None)
-    _ENDING.discard(threading.current_thread())
+        as_tensor = name not in SHARED
+    if not name:
+        raise UsageError(f"{dtype!r} cannot lie in lane memory")
+    return name, as_tensor
 
 
 def _finish_all() -> None:

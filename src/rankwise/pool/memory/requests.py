@@ -60,11 +60,15 @@ class InputEncoder:
         return ("(", ((tag, name, value.shape, (slot.segment, slot.offset, value.nbytes)),)), 100, (slot,), tag == "T"
 
     def gather(self, first: np.ndarray[Any, Any], most_rows: int) -> GatheredRows | None:
-        """Memory of the lane for rows like those of this array, or None where there is no room now, or the array lies there already."""
+        """Memory for rows like those of this array: on the lane, unless they fit a message. None where there is no room now, or the array
+        lies there already."""
+        shape, nbytes = (most_rows, *first.shape[1:]), first.nbytes // len(first) * most_rows
+        if nbytes <= 4 * INLINE_BYTES:
+            return GatheredRows(self._arena, None, shape, first.dtype)
         if self._arena.lent and first.ctypes.data in self._arena.lent:
             return None
-        slot = self._arena.take(first.nbytes // len(first) * most_rows)
-        return None if slot is None else GatheredRows(self._arena, slot, (most_rows, *first.shape[1:]), first.dtype)
+        slot = self._arena.take(nbytes)
+        return None if slot is None else GatheredRows(self._arena, slot, shape, first.dtype)
 
     def _nested(self, model: str, inputs: Sequence[Any]) -> EncodedInputs:
         try:
@@ -108,11 +112,14 @@ class InputEncoder:
 
 
 class GatheredRows:
-    """Rows of several requests, side by side on the lane for as long as this object lives."""
+    """Rows of several requests, side by side: on the lane for as long as this object lives, or for a message."""
 
-    def __init__(self, arena: Arena, slot: Slot, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    def __init__(self, arena: Arena, slot: Slot | None, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         self._arena, self._slot = arena, slot
-        self._rows: np.ndarray[Any, Any] = np.ndarray(shape, dtype, arena.segments[slot.segment].map, slot.offset)
+        if slot is None:
+            self._rows: np.ndarray[Any, Any] = np.empty(shape, dtype)
+        else:
+            self._rows = np.ndarray(shape, dtype, arena.segments[slot.segment].map, slot.offset)
         self._row_bytes = self._rows.nbytes // shape[0]
         self.most, self.count = shape[0], 0
 
@@ -121,13 +128,17 @@ class GatheredRows:
         self._rows[self.count : end] = rows
         self.count = end
 
-    def lent(self, start: int, stop: int) -> tuple[tuple[int, int, int], Slot]:
-        """Where some of the rows are, and the slot, held once more for the task that gets it."""
-        self._arena.hold(self._slot)
-        return (self._slot.segment, self._slot.offset + start * self._row_bytes, (stop - start) * self._row_bytes), self._slot
+    def lent(self, start: int, stop: int) -> tuple[bytes | tuple[int, int, int], int, tuple[Slot, ...]]:
+        """Some of the rows, or where they are; their size in a message, and the slot, held once more for the task that gets it."""
+        slot, nbytes = self._slot, (stop - start) * self._row_bytes
+        if slot is None:
+            return self._rows[start:stop].tobytes(), nbytes, ()
+        self._arena.hold(slot)
+        return (slot.segment, slot.offset + start * self._row_bytes, nbytes), 100, (slot,)
 
     def __del__(self) -> None:
-        self._arena.drop(self._slot)
+        if self._slot is not None:
+            self._arena.drop(self._slot)
 
 
 def plain_array(value: Any) -> tuple[np.ndarray[Any, Any], str, str] | None:

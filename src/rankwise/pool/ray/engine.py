@@ -14,7 +14,7 @@ import numpy as np
 
 from rankwise.errors import UsageError
 from rankwise.pool.api.model import Model
-from rankwise.pool.api.streams import Stream
+from rankwise.pool.api.streams import Stream, StreamOptions
 from rankwise.pool.backend import PoolOptions, Requests, states_of
 from rankwise.pool.errors import ModelUnavailable, killed_actors, pool_closed
 from rankwise.pool.memory.encoding import NUMPY, described, torch_module
@@ -117,14 +117,12 @@ class RayEngine:
         state.settle()
         return task
 
-    def stream(
-        self, requests: Requests, window: int | None, deadline_s: float | None, priority: int, seed: int | None, length: int
-    ) -> Iterator[Any]:
+    def stream(self, requests: Requests, options: StreamOptions) -> Iterator[Any]:
         def submit(number: int, model: ModelState, inputs: Any) -> Future[Any]:
-            return self.submit(model, tuple(inputs), deadline_s, priority, seed_of(seed, number))
+            return self.submit(model, tuple(inputs), options.deadline_s, options.priority, seed_of(options.seed, number))
 
         numbered = ((number, *request) for number, request in enumerate(requests))
-        return Stream(submit, self.has_open_tasks, window or _WINDOW).results(numbered)
+        return Stream(submit, self.has_open_tasks, options.window or _WINDOW).results(numbered)
 
     def load(self, model: ModelState) -> Future[None]:
         future: Future[None] = Future()

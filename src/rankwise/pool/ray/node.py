@@ -180,7 +180,7 @@ def _engine(spec: ActorSpec) -> Processes:
     if placement.node and placement.share.memory and options.memory is None:  # all that the node had free: nobody counts on the rest
         options = replace(options, memory={"cpu": placement.share.memory})
     seats = plan_workers(here, placement.workers, has_gpu, placement.threads, pin=False)
-    return staffed(spec.states, spec.specs, seats, options, here.memory_bytes, spec.seed, here.gpus)
+    return staffed(spec.states, spec.specs, seats, options, here, spec.seed)
 
 
 # ---- inputs and results on their way

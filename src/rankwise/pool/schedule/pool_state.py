@@ -89,26 +89,20 @@ class PoolState:
         self.settle()
 
     def withdraw(self, task: Task) -> None:
-        """A future is about to be cancelled: if its task has not begun, it never will, and its place in the queue is free."""
+        """Its future is about to be cancelled. If the task has not begun, it never will, and its place in the queue is free; of a chunk
+        that has begun, so it is with each request."""
         with self.lock:
-            if not task.is_over and not task.has_begun:
-                task.model.queue.forget(task)
-                self.counters.of(task.model.name).cancelled += 1
-                self._end(task)
-
-    def abandon(self, chunk: Chunk) -> None:
-        """The caller no longer wants the results of this chunk: its requests that have not begun never will."""
-        with self.lock:
-            if chunk.is_over:
+            is_chunk = isinstance(task, Chunk)
+            if task.is_over or (task.has_begun and not is_chunk):
                 return
-            if chunk.is_queued:
-                chunk.model.queue.forget(chunk)
-                self.counters.of(chunk.model.name).cancelled += chunk.count
-            elif chunk.worker is not None:
-                for order in chunk.worker.inflight.values():
-                    if chunk in order.tasks:
-                        chunk.worker.handle.page.cut(order.serial)
-            self._end(chunk)
+            if is_chunk and task.worker is not None:
+                for order in task.worker.inflight.values():
+                    if task in order.tasks:
+                        task.worker.handle.page.cut(order.serial)
+            elif task.is_queued or not is_chunk:
+                task.model.queue.forget(task)
+                self.counters.of(task.model.name).cancelled += task.count
+            self._end(task)
 
     def forget(self, task: Task) -> bool:
         """End a task that was never queued itself, because its parts were; False where it was over already."""
@@ -237,9 +231,7 @@ class PoolState:
     def break_model(self, model: ModelState, error: BaseException) -> None:
         """All tasks of this model fail with this error, now and later."""
         model.broken = error
-        waiting, wanted = model.queue.all(), model.awaiting_load
-        self.tell_loaded(model, error)
-        if not waiting and not wanted:  # otherwise their futures tell it
+        if not model.queue.all() and not model.awaiting_load:  # otherwise their futures tell it
             log.error("%s", error)
         self._fail_waiting(model, error)
 
@@ -255,10 +247,10 @@ class PoolState:
 
     def fail_waiting(self) -> None:
         for model in self.scheduler.models.values():
-            self.tell_loaded(model, pool_closed())
             self._fail_waiting(model, pool_closed())
 
     def _fail_waiting(self, model: ModelState, error: BaseException) -> None:
+        self.tell_loaded(model, error)
         for task in model.queue.all():
             model.queue.forget(task)
             self.fail(task, error)

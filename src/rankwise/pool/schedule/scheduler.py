@@ -64,7 +64,8 @@ class Scheduler:
         """These tasks are with the worker from now on, under this serial."""
         worker.inflight[serial] = order = Order(serial, model, tasks, expected, worker)
         worker.ahead_s += expected
-        worker.holds[model.number].begin()
+        holding = worker.holds[model.number]
+        holding.orders, holding.is_fresh = holding.orders + 1, False
         model.virtual_s += expected
         for task in tasks:
             task.worker = worker

@@ -291,10 +291,6 @@ class Holding:
     is_fresh: bool = True  # loaded and not run since: it serves the tasks it was loaded for before it makes room
     is_leaving: bool = False  # it gets nothing more to do, and leaves when it has nothing left to do
 
-    def begin(self) -> None:
-        self.orders += 1
-        self.is_fresh = False
-
     @property
     def is_needed(self) -> bool:
         """It cannot leave now."""

@@ -17,6 +17,7 @@ from rankwise.pool.memory.requests import cut, join
 from rankwise.pool.memory.shared_memory import Arena
 
 _making = threading.Lock()
+_NO_ANSWER = object()
 
 
 class TaskOwner(Protocol):
@@ -169,9 +170,8 @@ class Chunk(TaskFuture):
         self.count = self.fetched = 0  # requests, and those whose results the caller has
         self._data: list[Any] = []  # the bytes of each request, or its node
         self._slots: list[Any] = []  # of each request
-        self._values: list[Any] = []
+        self._values: list[Any] = []  # as soon as some are here, or each is waited for by itself
         self._errors: dict[int, BaseException] = {}
-        self._has_answer: list[bool] | None = None  # of each request, where they are answered one by one
         self._kept = 0  # requests that a worker has been left, where others were taken from it
         self._settling = threading.Lock()
 
@@ -179,15 +179,14 @@ class Chunk(TaskFuture):
         self._data.append(data)
         self.count += 1
         self.size += size
-        if slots or self._slots:
-            self._slots += [()] * (self.count - 1 - len(self._slots))
-            self._slots.append(slots)
+        self._slots.append(slots)
+        if slots:
             self.slots = (*self.slots, *slots)
 
     @property
     def is_cut(self) -> bool:
         """Whether some of its requests are tasks of their own."""
-        return self._has_answer is not None
+        return bool(self._values)
 
     def payload(self) -> tuple[Any, ...]:
         _, tag, dtype, shape, _ = self.kind
@@ -198,19 +197,16 @@ class Chunk(TaskFuture):
     def take(self, first: int, values: list[Any], errors: dict[int, BaseException]) -> bool:
         """Answers of the requests from this place on; whether all are here now."""
         with self._settling:
-            if self._has_answer is None:
-                if first == 0 and len(values) == self.count:
-                    self._values, self._errors = values, errors
-                    return True
-                self._cut()
-            assert self._has_answer is not None
+            if not self._values and first == 0 and len(values) == self.count:
+                self._values, self._errors = values, errors
+                return True
+            self._cut()
             for i, value in enumerate(values, first):
-                if i < self.count and not self._has_answer[i]:
-                    self._has_answer[i] = True
+                if i < self.count and self._values[i] is _NO_ANSWER:
                     self._values[i] = value
                     if i - first in errors:
                         self._errors[i] = errors[i - first]
-            return all(self._has_answer)
+            return all(value is not _NO_ANSWER for value in self._values)
 
     def wait(self) -> None:
         """Until all have answers. What became of the chunk as a whole (its model cannot be built) became of each."""
@@ -219,12 +215,8 @@ class Chunk(TaskFuture):
         except PoolClosed:
             raise
         except Exception as error:
-            self.fail_all(error)
+            self._errors = dict.fromkeys(range(self.count), error)
         self.is_here = True
-
-    def fail_all(self, error: Any) -> None:
-        self.is_here = True
-        self._errors = dict.fromkeys(range(self.count), error)
 
     def value(self, i: int) -> Any:
         """What its i-th request gave, once; raises what it raised."""
@@ -236,26 +228,27 @@ class Chunk(TaskFuture):
     def tasks_from(self, first: int) -> list[Task]:
         """Make a task of each request from this place on that has no answer and is not a task yet. The pool's lock is held."""
         with self._settling:
-            if self._has_answer is None:
-                self._cut()
-            assert self._has_answer is not None
-            wanted = [i for i in range(first, self._kept) if not self._has_answer[i]]
+            self._cut()
+            wanted = [i for i in range(first, self._kept) if self._values[i] is _NO_ANSWER]
             self._kept = min(self._kept, first)
         tasks: list[Task] = [Item(self, i, self._owner) for i in wanted]
         self.parts = (*self.parts, *tasks)
         return tasks
 
     def _cut(self) -> None:
-        self._has_answer, self._values, self._kept = [False] * self.count, [None] * self.count, self.count
+        if not self._values:
+            self._values, self._kept = [_NO_ANSWER] * self.count, self.count
 
     def encoded(self, i: int) -> EncodedInputs:
         """Its i-th request, for a task of its own, whose place on the lane it is from now on."""
         _, tag, dtype, shape, to_tensor = self.kind
         node: Node = self._data[i] if tag is None else ("(", ((tag, dtype, shape, self._data[i]),))
-        slots = self._slots[i] if self._slots else ()
-        if slots:
-            self._slots[i] = ()
-            self.slots = without(self.slots, slots)
+        slots, self._slots[i] = self._slots[i], ()
+        left = list(self.slots)
+        for slot in slots:
+            if slot in left:  # not where the model has kept an input: then the pages are not used again
+                left.remove(slot)  # once: the same memory may have been given to several requests
+        self.slots = left
         return node, self.size // self.count, slots, to_tensor
 
     def end(self) -> None:
@@ -280,16 +273,6 @@ class Item(Task):
             self._chunk.set_result(None)
 
 
-def without(slots: Sequence[Any], own: Sequence[Any]) -> list[Any]:
-    """Each of them taken out once: the same memory may have been given to several requests."""
-    left = list(slots)
-    for slot in own:
-        at = next((i for i, other in enumerate(left) if other is slot), None)
-        if at is not None:
-            del left[at]
-    return left
-
-
 def cut_up(task: TaskFuture, owner: TaskOwner, arena: Arena) -> None:
     """Into tasks of as many rows as run together, each of which knows where its result belongs."""
     size = task.model.max_batch
@@ -311,15 +294,12 @@ class Whole:
     def __init__(self, future: TaskFuture, count: int, owner: TaskOwner) -> None:
         self.future, self._results, self._missing, self._owner = future, [None] * count, count, owner
         self._lock = threading.Lock()
-        self._is_uncut = False
 
     def add(self, i: int, rows: int, value: Any) -> None:
         if not has_rows(value, rows):
-            self._run_uncut()
+            self._owner.run_uncut(self.future)
             return
         with self._lock:
-            if self._is_uncut:
-                return
             self._results[i] = value
             self._missing -= 1
             if self._missing:
@@ -327,23 +307,16 @@ class Whole:
         try:
             result = join(self._results)
         except (Uneven, TypeError, ValueError, RuntimeError):  # arrays that differ in more than their rows, say
-            self._run_uncut()
+            self._owner.run_uncut(self.future)
             return
         if self._owner.forget(self.future):
             self.future.set_result(result)
 
     def fail(self, error: BaseException) -> None:
         if isinstance(error, Uneven):
-            self._run_uncut()
-        elif not self._is_uncut and self._owner.forget(self.future):
+            self._owner.run_uncut(self.future)
+        elif not self.future.alone and self._owner.forget(self.future):
             self.future.settle(False, error)
-
-    def _run_uncut(self) -> None:
-        with self._lock:
-            if self._is_uncut:
-                return
-            self._is_uncut, self._results = True, []
-        self._owner.run_uncut(self.future)
 
 
 class Part(Task):
