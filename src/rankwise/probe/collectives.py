@@ -3,7 +3,6 @@
 torch's flight recorder knows more about collectives (also DDP's own), but not the user's line, `src` or the reduce op, nor send and recv.
 """
 
-import functools
 import os
 import sys
 from collections.abc import Callable
@@ -56,8 +55,8 @@ def attach(module: ModuleType) -> None:
         original = getattr(module, name, None)
         if original is not None:
             setattr(module, name, _recorded(original, name, *shape))
-    module.init_process_group = hooks.surround(module.init_process_group, _begin_init, _end_init)  # type: ignore[attr-defined]
-    module.new_group = hooks.surround(module.new_group, _begin_new_group, _end_new_group)  # type: ignore[attr-defined]
+    for name, begin, end in (("init_process_group", _begin_init, _end_init), ("new_group", _begin_new_group, _end_new_group)):
+        setattr(module, name, hooks.surround(getattr(module, name), hooks.guarded(begin), hooks.guarded(end)))
     module.destroy_process_group = calls.noted(module.destroy_process_group, "destroy_process_group")  # type: ignore[attr-defined]
 
 
@@ -66,7 +65,7 @@ def _recorded(original: Callable[..., Any], name: str, *shape: tuple[int, str] |
     (tensor_at, tensor_key), (group_at, group_key), (peer_at, peer_key), (op_at, op_key) = (at or _ABSENT for at in shape)
     group_peer_key, has_tag = f"group_{peer_key}", op_key == "tag"
 
-    def begin(args: Any, kwargs: Any) -> calls.Opened:
+    def begin(frame: Any, args: Any, kwargs: Any) -> calls.Opened:
         try:
             given = len(args)
             tensor = args[tensor_at] if tensor_at < given else kwargs.get(tensor_key)
@@ -80,10 +79,10 @@ def _recorded(original: Callable[..., Any], name: str, *shape: tuple[int, str] |
                 return None
             name_of_group = "0" if group is None else _group_name(group)
             if is_audited:
-                reduces.note(name, name_of_group, tensor, sys._getframe(2))
+                reduces.note(name, name_of_group, tensor, frame)
             n = place.enter(
                 number,
-                sys._getframe(2),
+                frame,
                 tensor if hasattr(tensor, "dtype") else None,
                 name_of_group,
                 peer if isinstance(peer, int) else -1,
@@ -91,28 +90,14 @@ def _recorded(original: Callable[..., Any], name: str, *shape: tuple[int, str] |
             )
             if splits_of is not None:
                 calls.note_splits(place, n, splits_of, args, kwargs)
+            if spans.IS_ON:
+                spans.begin("collective")
             return place, n
         except Exception as error:
             hooks.note_broken(name, error)
             return None
 
-    @functools.wraps(original)
-    def recorded(*args: Any, **kwargs: Any) -> Any:
-        opened = begin(args, kwargs)
-        if spans.IS_ON:
-            spans.begin("collective")
-        try:
-            result = original(*args, **kwargs)
-        except BaseException as error:
-            calls.end(opened, True)
-            hooks.drop_wrapper_frame(error)
-            raise
-        took_ns = calls.end(opened)
-        if is_audited:
-            times.add("collective", took_ns)
-        return result
-
-    return recorded
+    return hooks.surround(original, begin, times.timed("collective", calls.end) if is_audited else calls.end)
 
 
 def _global_rank(group: Any, rank: Any) -> Any:
@@ -153,7 +138,7 @@ def _age_of_store(method: str) -> float | None:
 
 
 def _end_init(opened: calls.Opened, _result: None, error: BaseException | None) -> None:
-    calls.end(opened, error is not None)
+    calls.end(opened, None, error)
     text = "" if error is None else f"{type(error).__name__}: {error}"[:1000]
     taken = "EADDRINUSE" in text or "already in use" in text
     # Asked here and now: by the time the watcher could, the job and whoever holds the port may be gone.
@@ -180,8 +165,8 @@ def _begin_new_group(frame: Any, args: Any, kwargs: Any) -> calls.Opened:
     return calls.begin(ring.NUMBER["new_group"], frame)
 
 
-def _end_new_group(opened: calls.Opened, group: Any, _error: BaseException | None) -> None:
-    calls.end(opened, group is None)
+def _end_new_group(opened: calls.Opened, group: Any, error: BaseException | None) -> None:
+    calls.end(opened, group, error)
     journal.write("new_group_made", name="0" if group is None else _group_name(group))
 
 

@@ -21,7 +21,7 @@ _parameters: weakref.WeakKeyDictionary[Any, list[tuple[str, int]]] = weakref.Wea
 
 def attach(module: ModuleType) -> None:
     cls = module.DistributedDataParallel
-    cls.__init__ = hooks.surround(cls.__init__, _begin_wrapping, _end_wrapping)
+    cls.__init__ = hooks.surround(cls.__init__, hooks.guarded(_begin_wrapping), hooks.guarded(_end_wrapping))
     cls.forward = _recorded_forward(cls.forward)
 
 
@@ -76,7 +76,7 @@ def _begin_wrapping(frame: Any, args: Any, kwargs: Any) -> tuple[calls.Opened, A
 
 def _end_wrapping(begun: tuple[calls.Opened, Any, Any, Any], _result: None, error: BaseException | None) -> None:
     opened, wrapper, model, frame = begun
-    calls.end(opened)
+    calls.end(opened, None, error)
     if error is None:
         _parameters[wrapper] = [(name, id(p)) for name, p in model.named_parameters() if p.requires_grad]
         if record.is_on():
@@ -94,13 +94,13 @@ def _recorded_forward(original: Callable[..., Any]) -> Callable[..., Any]:
         mode = _mode_of(self, torch.is_grad_enabled())
         if is_audited:
             forwards.forward(self, inputs, kwargs, mode, sys._getframe(1))
-        opened = calls.begin_if_open(number, mode)
+        opened = calls.begin(number, sys._getframe(1), mode)
         if spans.IS_ON:
             spans.begin("forward")
         try:
             output = original(self, *inputs, **kwargs)
         except BaseException as error:
-            calls.end(opened, True)
+            calls.end(opened, None, error)
             hooks.guarded(_note_unused)(self, error)
             hooks.drop_wrapper_frame(error)
             raise
@@ -156,28 +156,23 @@ def mark_backward() -> None:
 def _audited_backward(original: Callable[..., Any]) -> Callable[..., Any]:
     op = ring.NUMBER["backward"]
 
-    @functools.wraps(original)
-    def backward(*args: Any, **kwargs: Any) -> Any:
-        is_step_observed = record.is_step_observed
-        if is_step_observed:
-            events.backward_begins(args, kwargs, sys._getframe(1))
-        opened = calls.begin_if_open(op)
+    def begin(frame: Any, args: Any, kwargs: Any) -> calls.Opened:
+        if record.is_step_observed:
+            events.backward_begins(args, kwargs, frame)
         if spans.IS_ON:
             spans.begin("backward")
-        try:
-            result = original(*args, **kwargs)
-        except BaseException as error:
-            calls.end(opened, True)
-            hooks.drop_wrapper_frame(error)
-            raise
-        times.add("backward", calls.end(opened))
-        if is_step_observed:
-            events.backward_ended(sys._getframe(1))
+        return calls.begin(op, frame)
+
+    def end(opened: calls.Opened, _result: Any, error: BaseException | None) -> None:
+        times.add("backward", calls.end(opened, None, error))
+        if error is not None:
+            return
+        if record.is_step_observed:
+            events.backward_ended(sys._getframe(2))
         else:
             window.count_backward()
-        return result
 
-    return backward
+    return hooks.surround(original, begin, end)
 
 
 def _source_file(cls: type) -> str:

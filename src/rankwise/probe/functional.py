@@ -44,11 +44,11 @@ def _noted(module: ModuleType, original: Callable[..., Any], op: int, group_at: 
     def call(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():  # the compiler traces straight through to the original
             return original(*args, **kwargs)
-        opened = _begin(module, op, args, kwargs, group_at)
+        opened = _begin(module, op, sys._getframe(1), args, kwargs, group_at)
         try:
             result = original(*args, **kwargs)
         except BaseException as error:
-            calls.end(opened, True)
+            calls.end(opened, None, error)
             hooks.drop_wrapper_frame(error)
             raise
         calls.end(opened)
@@ -57,14 +57,14 @@ def _noted(module: ModuleType, original: Callable[..., Any], op: int, group_at: 
     return call
 
 
-def _begin(module: ModuleType, op: int, args: Any, kwargs: Any, group_at: int) -> calls.Opened:
+def _begin(module: ModuleType, op: int, frame: Any, args: Any, kwargs: Any, group_at: int) -> calls.Opened:
     try:
         record = ring.open_ring(hooks.live)
         if record is None:
             return None
         tensor = args[0] if args and hasattr(args[0], "dtype") else None
         group = args[group_at] if group_at < len(args) else kwargs.get("group")
-        n = record.enter(op, sys._getframe(2), tensor, _group_name(module, group))
+        n = record.enter(op, frame, tensor, _group_name(module, group))
         if op == ring.NUMBER["all_to_all_single"]:
             calls.note_splits(record, n, splits.of_functional, args, kwargs)
         return record, n

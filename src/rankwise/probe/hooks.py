@@ -131,8 +131,10 @@ def wrap(
 
 
 def surround(original: Callable[..., Any], begin: Callable[..., Any], end: Callable[..., Any]) -> Callable[..., Any]:
-    """The function itself, between `begin(frame, args, kwargs)` and `end(opened, result, error)`, which gets what `begin` returned."""
-    begin, end = guarded(begin), guarded(end)
+    """The function itself, between `begin(frame, args, kwargs)` and `end(opened, result, error)`, which gets what `begin` returned.
+
+    `frame` is the caller's. Neither function may raise.
+    """
 
     def call(*args: Any, **kwargs: Any) -> Any:
         opened = begin(sys._getframe(1), args, kwargs)

@@ -40,7 +40,7 @@ def add(part: str, ns: int) -> None:
     if _num_spans <= _MOST:
         _kept.append(f"{part} {time.time_ns() - ns} {ns}\n")
         if len(_kept) >= _AT_ONCE:
-            flush()
+            hooks.guarded(flush)()
 
 
 def flush() -> None:
