@@ -3,6 +3,7 @@
 torch's flight recorder knows more about collectives (also DDP's own), but not the user's line, `src` or the reduce op, nor send and recv.
 """
 
+import inspect
 import os
 import sys
 from collections.abc import Callable
@@ -12,35 +13,10 @@ from typing import Any
 from . import calls, ddp, exits, hooks, journal, ports, ring, server, sites, splits, streams
 from .audit import record, reduces, spans, times
 
-# function: position of tensor, group, peer, reduce op or tag (None: it has none), with the names they have as keywords
-_SHAPES: dict[str, tuple[tuple[int, str] | None, tuple[int, str], tuple[int, str] | None, tuple[int, str] | None]] = {
-    "all_reduce": ((0, "tensor"), (2, "group"), None, (1, "op")),
-    "broadcast": ((0, "tensor"), (2, "group"), (1, "src"), None),
-    "reduce": ((0, "tensor"), (3, "group"), (1, "dst"), (2, "op")),
-    "all_gather": ((1, "tensor"), (2, "group"), None, None),
-    "all_gather_into_tensor": ((1, "input_tensor"), (2, "group"), None, None),
-    "gather": ((0, "tensor"), (3, "group"), (2, "dst"), None),
-    "scatter": ((0, "tensor"), (3, "group"), (2, "src"), None),
-    "reduce_scatter": ((0, "output"), (3, "group"), None, (2, "op")),
-    "reduce_scatter_tensor": ((0, "output"), (3, "group"), None, (2, "op")),
-    "all_to_all": (None, (2, "group"), None, None),
-    "all_to_all_single": ((0, "output"), (4, "group"), None, None),
-    "barrier": (None, (0, "group"), None, None),
-    "monitored_barrier": (None, (0, "group"), None, None),
-    "send": ((0, "tensor"), (2, "group"), (1, "dst"), (3, "tag")),
-    "recv": ((0, "tensor"), (2, "group"), (1, "src"), (3, "tag")),
-    "isend": ((0, "tensor"), (2, "group"), (1, "dst"), (3, "tag")),
-    "irecv": ((0, "tensor"), (2, "group"), (1, "src"), (3, "tag")),
-    "batch_isend_irecv": (None, (9, "group"), None, None),
-    "all_gather_object": (None, (2, "group"), None, None),
-    "gather_object": (None, (3, "group"), (2, "dst"), None),
-    "broadcast_object_list": (None, (2, "group"), (1, "src"), None),
-    "scatter_object_list": (None, (3, "group"), (2, "src"), None),
-    "send_object_list": (None, (2, "group"), (1, "dst"), None),
-    "recv_object_list": (None, (2, "group"), (1, "src"), None),
-    "all_reduce_coalesced": (None, (2, "group"), None, (1, "op")),
-    "all_gather_coalesced": (None, (2, "group"), None, None),
-}
+_FUNCTIONS = ring.OPS[: ring.OPS.index("init_process_group")]
+# What these functions call their tensor, their group, their peer, and their reduce op or tag; each has at most one of each kind, and the
+# first that it has counts.
+_TENSORS, _GROUPS, _PEERS, _OPS = ("tensor", "input_tensor", "output"), ("group",), ("src", "dst"), ("op", "tag")
 _ABSENT = (1 << 30, "")
 _SPLITS: dict[str, Callable[..., splits.Splits]] = {"all_to_all": splits.of_lists, "all_to_all_single": splits.of_one}
 
@@ -51,18 +27,21 @@ def attach(module: ModuleType) -> None:
     import torch
 
     journal.write("torch", version=torch.__version__)
-    for name, shape in _SHAPES.items():
+    for name in _FUNCTIONS:
         original = getattr(module, name, None)
         if original is not None:
-            setattr(module, name, _recorded(original, name, *shape))
+            setattr(module, name, _recorded(original, name))
     for name, begin, end in (("init_process_group", _begin_init, _end_init), ("new_group", _begin_new_group, _end_new_group)):
         setattr(module, name, hooks.surround(getattr(module, name), hooks.guarded(begin), hooks.guarded(end)))
     module.destroy_process_group = calls.noted(module.destroy_process_group, "destroy_process_group")  # type: ignore[attr-defined]
 
 
-def _recorded(original: Callable[..., Any], name: str, *shape: tuple[int, str] | None) -> Callable[..., Any]:
+def _recorded(original: Callable[..., Any], name: str) -> Callable[..., Any]:
     number, is_audited, splits_of = ring.NUMBER[name], record.is_on(), _SPLITS.get(name)
-    (tensor_at, tensor_key), (group_at, group_key), (peer_at, peer_key), (op_at, op_key) = (at or _ABSENT for at in shape)
+    parameters = list(inspect.signature(original).parameters)
+    (tensor_at, tensor_key), (group_at, group_key), (peer_at, peer_key), (op_at, op_key) = (
+        next(((parameters.index(key), key) for key in keys if key in parameters), _ABSENT) for keys in (_TENSORS, _GROUPS, _PEERS, _OPS)
+    )
     group_peer_key, has_tag = f"group_{peer_key}", op_key == "tag"
 
     def begin(frame: Any, args: Any, kwargs: Any) -> calls.Opened:
