@@ -187,8 +187,11 @@ class Watch:
         is_deadlocked = bool(findings) and findings[0].deadlock and findings[0].severity == "error"
         if not is_deadlocked:
             self._pace.forget_proof()
-        elif not self._pace.is_confirmed(_progress_of_waiting(findings[0], job), now, _confirm_s(findings[0])):
-            return
+        else:
+            # A launcher that sees its rank die ends the others by itself, in its own way and with its own exit code: leave it the time.
+            confirm_s = _CRASH_GRACE_S if findings[0].code.startswith("RW4") else _CONFIRM_S
+            if not self._pace.is_confirmed(_progress_of_waiting(findings[0], job), now, confirm_s):
+                return
         outcome = "hung" if is_deadlocked else "stalled" if is_stalled and any(f.severity != "info" for f in findings) else "running"
         self._report(Report(outcome, None, findings, job, self._running_s(), stuck_s, False))
         if is_deadlocked and self._plan.on_stall == "abort":
@@ -297,7 +300,8 @@ class Watch:
         findings = diagnose(verdict.job)
         if verdict.outcome == "completed":
             findings = [
-                _as_seen_in_success(f)
+                # A launcher that reports success although a rank crashed may mean it: worth saying, not an error.
+                f.with_severity("warning") if f.code.startswith("RW4") else f
                 for f in findings
                 if is_silent(f) or f.severity == "info" or (f.certain and f.code[:3] in ("RW2", "RW4")) or f.code == "RW205"
             ]
@@ -337,14 +341,9 @@ def _worth_telling(findings: list[Finding], is_stalled: bool) -> list[Finding]:
     return kept if any(not load_cause(finding.code).note for finding in kept) else []
 
 
-def _confirm_s(finding: Finding) -> float:
-    """A launcher that sees its rank die ends the others by itself, in its own way and with its own exit code: leave it the time."""
-    return _CRASH_GRACE_S if finding.code.startswith("RW4") else _CONFIRM_S
-
-
 def _progress_of_waiting(finding: Finding, job: JobEvidence) -> dict[int, int]:
-    ranks = [rank for rank in (*(wait.rank for wait in finding.waiting), *(place.rank for place in finding.culprits)) if rank is not None]
-    return {rank: job.ranks[rank].last_progress_ns for rank in ranks if rank in job.ranks}
+    ranks = {*(wait.rank for wait in finding.waiting), *(place.rank for place in finding.culprits)}
+    return {rank: evidence.last_progress_ns for rank, evidence in job.ranks.items() if rank in ranks}
 
 
 def has_outlasted_timeout(reported: Report, now_ns: int) -> bool:
@@ -353,11 +352,6 @@ def has_outlasted_timeout(reported: Report, now_ns: int) -> bool:
     waiting = [ranks[wait.rank] for finding in reported.findings for wait in finding.waiting if wait.rank in ranks]
     limits = [(rank, init.timeout_s) for rank in waiting for init in rank.inits[-1:] if init.timeout_s and "nccl" in init.backend]
     return any(now_ns - rank.last_progress_ns > limit_s * 1e9 for rank, limit_s in limits)
-
-
-def _as_seen_in_success(finding: Finding) -> Finding:
-    """A launcher that reports success although a rank crashed may mean it: worth saying, not an error."""
-    return finding.with_severity("warning") if finding.code.startswith("RW4") else finding
 
 
 def _essence(findings: list[Finding]) -> list[tuple[Any, ...]]:

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from . import calls, hooks, journal, ring, sites
-from .audit import data, events, files, forwards, record, spans, times, window
+from .audit import data, events, files, record, spans, times, window
 
 _MAX_PARAMETERS = 4000
 _wrapped_backward = False
@@ -52,11 +52,9 @@ def attach_dataloader(module: ModuleType) -> None:
             data.batch_given(self, batch)
         return batch
 
-    def begin_pass(frame: Any, _loader: Any) -> None:
-        calls.note(began, frame)
-
     cls.__next__ = counted
-    module.DataLoader.__iter__ = hooks.wrap(module.DataLoader.__iter__, begin_pass, data.pass_began if is_audited else None)
+    loader = module.DataLoader
+    loader.__iter__ = hooks.wrap(loader.__iter__, lambda frame, _: calls.note(began, frame), data.pass_began if is_audited else None)
 
 
 def _begin_wrapping(frame: Any, args: Any, kwargs: Any) -> tuple[calls.Opened, Any, Any, Any]:
@@ -93,7 +91,7 @@ def _recorded_forward(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, *inputs, **kwargs)
         mode = _mode_of(self, torch.is_grad_enabled())
         if is_audited:
-            forwards.forward(self, inputs, kwargs, mode, sys._getframe(1))
+            events.forward(self, inputs, kwargs, mode, sys._getframe(1))
         opened = calls.begin(number, sys._getframe(1), mode)
         if spans.IS_ON:
             spans.begin("forward")

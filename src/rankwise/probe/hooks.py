@@ -32,7 +32,7 @@ _after = {
     "torch.utils.data._utils.fetch": ("audit.data", "attach_fetchers"),
     "torch.optim.optimizer": ("audit.steps", "attach"),
     "torch.nn.modules.module": ("audit.steps", "attach_module"),
-    "torch.nn.parallel.data_parallel": ("audit.forwards", "attach"),
+    "torch.nn.parallel.data_parallel": ("audit.events", "attach"),
     "torch.nn.utils.clip_grad": ("audit.scaling", "attach_clipping"),
     "torch.amp.grad_scaler": ("audit.scaling", "attach"),
     "torch.serialization": ("audit.files", "attach"),
@@ -72,7 +72,6 @@ def start_recording() -> None:
     _recording_pid = os.getpid()
     from . import exits, journal
 
-    guarded(journal.open_in)(live)
     guarded(journal.write_process_info)()
     guarded(exits.install)()
 

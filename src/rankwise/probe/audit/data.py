@@ -157,7 +157,15 @@ def _draw(one: Pass, index: Any) -> None:
     one.drawn += 1
     if _is_shown(one, n):
         checksum = _count(one)
-        record.write("drawn", loader=one.loader, p=one.number, n=n, sum=checksum, ids=[_id(i) for i in ids[:_IDS]], size=len(ids))
+        record.write(
+            "drawn",
+            loader=one.loader,
+            p=one.number,
+            n=n,
+            sum=checksum,
+            ids=[i if type(i) is int else str(i)[:40] for i in ids[:_IDS]],
+            size=len(ids),
+        )
     elif len(one.uncounted) >= _AT_ONCE:
         _count(one)
 
@@ -316,7 +324,3 @@ def _length(dataset: Any) -> int | None:
 
 def _whole(value: Any) -> int | None:
     return value if type(value) is int else None
-
-
-def _id(value: Any) -> Any:
-    return value if type(value) is int else str(value)[:40]
