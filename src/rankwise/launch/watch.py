@@ -9,6 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from rankwise.diagnose.wording import relative_to
 from rankwise.evidence.records import JobEvidence
 from rankwise.findings import Finding
 from rankwise.launch.collect import Collector
-from rankwise.launch.faults import Guard
+from rankwise.launch.faults import Guarded
 from rankwise.launch.job import END_GRACE_S, TICK_S, RunningJob
 from rankwise.launch.node_messages import Verdict
 from rankwise.launch.nodes import OneNode, join_nodes
@@ -97,7 +98,7 @@ class Watch:
         with self._guard("take leave of the other nodes"):
             self._nodes.leave()
 
-    def _guard(self, step: str) -> Guard:
+    def _guard(self, step: str) -> AbstractContextManager[Guarded]:
         self.step, self.step_s = step, time.monotonic()
         return self._job.faults.guard(step)
 
@@ -160,11 +161,12 @@ class Watch:
 
     def _collect(self, depth: str) -> JobEvidence:
         """The evidence at this depth; where that fails, what can be had at less."""
+        job = None
         if depth == "deep":
             with self._guard("read stacks, locks and sockets"):
-                return self._collected("deep")
+                job = self._collected("deep")
             depth = "flight"
-        return self._collected(depth)
+        return job or self._collected(depth)
 
     def _collected(self, depth: str, exit_code: int | None = None) -> JobEvidence:
         job = self._collector.collect(depth, time.time_ns(), self._pace.stall_after_s, exit_code=exit_code)
