@@ -33,7 +33,6 @@ _END_WAIT_S = 9.0
 _END_ANSWER_S = 4.0
 _LEAVE_S = 5.0
 _HURRY_S = 1.0
-_MAX_RELAYS = 3
 _PORTS = {"c10d": 29400, "static": 29500}
 
 Look = Callable[[str], JobEvidence]
@@ -133,14 +132,12 @@ class SeveralNodes(OneNode):
         self._code: int | None = None
         self._is_final = False
         self._is_complete, self._is_hurried = True, False
-        self._num_relays = 0
         self._start_relay()
 
     # -- the relay process --------------------------------------------------------------------------------------------------
 
     def _start_relay(self) -> None:
         host, port, prefix = self._place
-        self._num_relays += 1
         self._relay = subprocess.Popen(
             [sys.executable, "-P", str(Path(__file__).with_name("store_relay.py")), host, str(port), prefix, str(self._number)],
             stdin=subprocess.PIPE,
@@ -152,9 +149,6 @@ class SeveralNodes(OneNode):
         self._outbox: queue.SimpleQueue[Sent | None] = queue.SimpleQueue()
         threading.Thread(target=_receive, args=(self._relay, self._inbox), name="from relay", daemon=True).start()
         threading.Thread(target=_deliver, args=(self._relay, self._outbox), name="to relay", daemon=True).start()
-        self._channels.clear()
-        for what in list(self._posts):
-            self._send(what)
 
     def _send(self, post: str = "") -> None:
         """Give the relay this node's status, and a snapshot or verdict to post with it."""
@@ -195,8 +189,6 @@ class SeveralNodes(OneNode):
 
     def turn(self) -> None:
         self._receive_news()
-        if self._relay.poll() is not None and self._num_relays < _MAX_RELAYS:
-            self._start_relay()
         self._update_status()
         waiting = [peer for peer in self._peers.values() if peer.ask > self._answers.get(peer.number, 0) and not self._is_lost(peer)]
         if waiting and time.monotonic() - self._looked_s > 0.3:

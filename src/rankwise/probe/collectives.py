@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from . import calls, ddp, exits, hooks, journal, ports, ring, server, sites, splits, streams
-from .audit import record, reduces, spans, times
+from .audit import record, reduces, times
 
 _FUNCTIONS = ring.OPS[: ring.OPS.index("init_process_group")]
 # What these functions call their tensor, their group, their peer, and their reduce op or tag; each has at most one of each kind, and the
@@ -69,8 +69,8 @@ def _recorded(original: Callable[..., Any], name: str) -> Callable[..., Any]:
             )
             if splits_of is not None:
                 calls.note_splits(place, n, splits_of, args, kwargs)
-            if spans.IS_ON:
-                spans.begin("collective")
+            if times.HAS_SPANS:
+                times.begin_span("collective")
             return place, n
         except Exception as error:
             hooks.note_broken(name, error)

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from . import calls, hooks, journal, ring, sites
-from .audit import data, events, files, record, spans, times, window
+from .audit import data, events, files, record, times, window
 
 _MAX_PARAMETERS = 4000
 _wrapped_backward = False
@@ -93,8 +93,8 @@ def _recorded_forward(original: Callable[..., Any]) -> Callable[..., Any]:
         if is_audited:
             events.forward(self, inputs, kwargs, mode, sys._getframe(1))
         opened = calls.begin(number, sys._getframe(1), mode)
-        if spans.IS_ON:
-            spans.begin("forward")
+        if times.HAS_SPANS:
+            times.begin_span("forward")
         try:
             output = original(self, *inputs, **kwargs)
         except BaseException as error:
@@ -157,8 +157,8 @@ def _audited_backward(original: Callable[..., Any]) -> Callable[..., Any]:
     def begin(frame: Any, args: Any, kwargs: Any) -> calls.Opened:
         if record.is_step_observed:
             events.backward_begins(args, kwargs, frame)
-        if spans.IS_ON:
-            spans.begin("backward")
+        if times.HAS_SPANS:
+            times.begin_span("backward")
         return calls.begin(op, frame)
 
     def end(opened: calls.Opened, _result: Any, error: BaseException | None) -> None:

@@ -4,13 +4,12 @@ from types import ModuleType
 from typing import Any
 
 from .. import hooks, sites
-from . import data, fingerprints, local_gradients, loss, models, record, spans, steps, times, window
+from . import data, fingerprints, local_gradients, loss, models, record, steps, times, window
 
 _num_forwards = 0
 
 
 def attach(module: ModuleType) -> None:
-    """After `torch.nn.parallel.data_parallel`."""
     module.DataParallel.__init__ = hooks.wrap(module.DataParallel.__init__, after=_note_built)
 
 
@@ -70,4 +69,4 @@ def process_ends() -> None:
     value, count = loss.mean()
     record.write("end", loss=value, losses=count)
     record.flush()
-    spans.flush()
+    times.flush_spans()

@@ -19,7 +19,6 @@ _in_save = False
 
 
 def attach(module: ModuleType) -> None:
-    """After `torch.serialization`."""
     module.save = hooks.surround(module.save, _begin_save, hooks.guarded(_end_save))  # type: ignore[attr-defined]
 
 

@@ -9,7 +9,6 @@ from . import record, steps, window
 
 
 def attach(module: ModuleType) -> None:
-    """After `torch.amp.grad_scaler`."""
     cls = module.GradScaler
     cls.scale = hooks.wrap(cls.scale, _noting("g", is_scaled=True))
     cls.unscale_ = hooks.wrap(cls.unscale_, _noting("u", is_scaled=False))
@@ -17,7 +16,6 @@ def attach(module: ModuleType) -> None:
 
 
 def attach_clipping(module: ModuleType) -> None:
-    """After `torch.nn.utils.clip_grad`."""
     for name in ("clip_grad_norm_", "clip_grad_value_"):
         setattr(module, name, hooks.wrap(getattr(module, name), _clipped))
 
