@@ -37,7 +37,7 @@ HUNG_EXIT_CODE = 70
 _LOOK_EVERY_NS = 1_000_000_000
 _STEADY_AFTER_S, _STEADY_QUIET_S = 5.0, 1.0  # a job that has run so long, and moved so lately, is looked at less often
 _STEADY_TICK_S, _STEADY_LOOK_EVERY_NS = 0.5, 4_000_000_000
-_AUDIT_OFTENEST_NS, _AUDIT_SELDOMEST_NS = 2_000_000_000, 10_000_000_000
+_AUDIT_EVERY_NS = 2_000_000_000
 _AUDIT_ALLOWED_NS, _AUDIT_SHARE = 300_000_000, 0.003  # what comparisons may cost in all: the processors are the job's
 _ARRIVALS_EVERY_NS = 10_000_000_000
 _CONFIRM_S = 1.0
@@ -205,10 +205,8 @@ class Watch:
     def _look_at_training(self, now: int) -> None:
         """Compare what the ranks' audits have told so far; with several nodes that waits for the end, when all evidence is in one place."""
         self._audits_since_ns = self._audits_since_ns or now
-        elapsed_ns = now - self._audits_since_ns
-        every_ns = min(max(_AUDIT_OFTENEST_NS, elapsed_ns / 2), _AUDIT_SELDOMEST_NS)  # most mistakes show in the first steps
-        allowed_ns = _AUDIT_ALLOWED_NS + _AUDIT_SHARE * elapsed_ns
-        if now - self._audited_ns < every_ns or self._audits_ns > allowed_ns or self._plan.num_nodes > 1:
+        allowed_ns = _AUDIT_ALLOWED_NS + _AUDIT_SHARE * (now - self._audits_since_ns)
+        if now - self._audited_ns < _AUDIT_EVERY_NS or self._audits_ns > allowed_ns or self._plan.num_nodes > 1:
             return
         num_audited = self._observer.num_audited()
         if num_audited == self._num_audited:
