@@ -27,7 +27,6 @@ ROOMS = tuple(f"/rankwise/{room}" for room in ("launch/", "diagnose/", "evidence
 # may fail now and then, but not always.
 FLOOR = (
     "RunningJob.",
-    "Guard.",
     "Faults.guard",
     "OutputPump._run",
     "OutputPump._turn",

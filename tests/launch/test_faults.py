@@ -24,7 +24,7 @@ from tests.launch.jobs import environment, eventually, read_pids, write_script
 Start = Callable[..., subprocess.Popen[bytes]]
 PARTS = 8  # some sixty functions each, half a minute on a quiet machine with two cores
 # Where these fail there is no verdict to write, or nobody to write it; the job is well all the same.
-CANNOT_TELL = ("Faults.", "_Guard.", "RunningJob.", "Watch.", "OneNode.leave", "Telling.", "OutputPump.", "_verdict", "Finding.to_dict")
+CANNOT_TELL = ("Faults.", "RunningJob.", "Watch.", "OneNode.leave", "Telling.", "OutputPump.", "_verdict", "Finding.to_dict")
 
 
 @pytest.mark.live

@@ -62,9 +62,7 @@ def be_rank(rank: int, request: dict[str, Any]) -> int:
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(request["world"]), MASTER_ADDR="127.0.0.1")
     probe = sys.modules["_rankwise_probe"]
     hooks = sys.modules[f"{probe.__name__}.hooks"]
-    journal = sys.modules[f"{probe.__name__}.journal"]
-    hooks.live = journal._live = request["live"]
-    journal._pid = 0
+    hooks.live = request["live"]
     hooks.start_recording()
     getattr(random.seed, "__wrapped__", random.seed)(os.urandom(8))  # as Python and torch do at their start
     torch.seed()

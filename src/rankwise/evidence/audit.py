@@ -324,13 +324,11 @@ class AuditLog:
 
 def _goes_on(kept: list[Window], record: Window) -> bool:
     """Whether this is the latest window of its optimizer again, only longer; then it takes its place."""
-    for at in range(len(kept) - 1, max(-1, len(kept) - 5), -1):
-        if kept[at].i == record.i:
-            if (kept[at].first, kept[at].pattern) == (record.first, record.pattern):
-                kept[at] = record
-                return True
-            return False
-    return False
+    at = next((at for at in range(len(kept) - 1, max(-1, len(kept) - 5), -1) if kept[at].i == record.i), None)
+    if at is None or (kept[at].first, kept[at].pattern) != (record.first, record.pattern):
+        return False
+    kept[at] = record
+    return True
 
 
 def _sites_in(records: dict[str, Any]) -> set[int]:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import stat
 import struct
 from array import array
 from dataclasses import fields, replace
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rankwise.evidence.collectives import ORIGINS, CollectiveLog, Signature
 from rankwise.evidence.records import Call, Frame, JobEvidence, RankEvidence, Stack
@@ -27,20 +27,9 @@ _MAGIC = b"RWC1"
 _ROW = 4 + 4 + 8 + 4 + 1 + 1
 _MAX_JSON = 512 << 20
 _MAX_ROWS = 1 << 22
-_RANK_NAME = re.compile(r"0|[1-9][0-9]{0,6}", re.ASCII)
+_MAX_RANKS = 10_000_000
 _DAMAGE = (ValueError, OSError, KeyError, TypeError, RecursionError, OverflowError)
 _KNOWN_ORIGINS = bytes(range(len(ORIGINS)))
-
-
-class Column(NamedTuple):
-    """One array of a collective log, and what lies between its lowest and highest value."""
-
-    values: array[int]
-    low: int
-    high: int
-
-
-Columns = dict[tuple[str, bytes], Column]  # by type code and content
 
 
 def save_evidence(folder: Path, job: JobEvidence) -> None:
@@ -88,34 +77,32 @@ def load_evidence(folder: Path) -> JobEvidence:
     if data.get("format") != FORMAT:
         raise ValueError(f"evidence format {data.get('format')!r} is not {FORMAT}")
     job: JobEvidence = thaw(JobEvidence, {**data, "ranks": {}})
+    duplicates: list[RankEvidence] = []
     blind = list(job.blind)
-    shared: Columns = {}
-    for path in sorted((folder / "ranks").glob("*.json"), key=lambda path: (len(path.stem), path.stem)):
+    for path in sorted(folder.glob("*/*.json"), key=lambda path: (len(path.stem), path.stem)):
         try:
-            if not _RANK_NAME.fullmatch(path.stem):
-                raise ValueError("no rank")
-            evidence = load_rank(path, shared)
-            if evidence.rank != int(path.stem):
-                raise ValueError("another rank's")
-            job.ranks[evidence.rank] = evidence
+            if path.parent.name == "duplicates":
+                duplicates.append(load_rank(path))
+            elif path.parent.name == "ranks":
+                job.ranks[int(path.stem)] = _checked_rank(load_rank(path), path.stem)
         except _DAMAGE as error:
-            blind.append(f"the evidence of rank {path.stem} is damaged ({type(error).__name__})")
-    duplicates = []
-    for path in sorted((folder / "duplicates").glob("*.json"), key=lambda path: (len(path.stem), path.stem)):
-        try:
-            duplicates.append(load_rank(path, shared))
-        except _DAMAGE as error:
-            blind.append(f"the evidence of a further process is damaged ({type(error).__name__})")
+            whose = f"rank {path.stem}" if path.parent.name == "ranks" else "a further process"
+            blind.append(f"the evidence of {whose} is damaged ({type(error).__name__})")
     return replace(job, blind=tuple(blind), duplicates=tuple(duplicates))
 
 
-def load_rank(path: Path, shared: Columns | None = None) -> RankEvidence:
-    """One rank; `shared` holds what earlier ranks brought and this one may have in common with them."""
+def _checked_rank(evidence: RankEvidence, name: str) -> RankEvidence:
+    if str(evidence.rank) != name or not 0 <= evidence.rank < _MAX_RANKS:
+        raise ValueError("another rank's")
+    return evidence
+
+
+def load_rank(path: Path) -> RankEvidence:
     binary = path.with_suffix(".bin")
-    return rank_from_dict(_read_json(path), read_plain_file(binary, _MAX_ROWS * _ROW + 64) if binary.exists() else None, shared)
+    return rank_from_dict(_read_json(path), read_plain_file(binary, _MAX_ROWS * _ROW + 64) if binary.exists() else None)
 
 
-def rank_from_dict(data: dict[str, Any], packed_log: bytes | None, shared: Columns | None = None) -> RankEvidence:
+def rank_from_dict(data: dict[str, Any], packed_log: bytes | None) -> RankEvidence:
     """What `rank_as_dict` and `pack_log` made of a rank; raises one of _DAMAGE for anything else."""
     signatures = [thaw(Signature, signature) for signature in _list(data.pop("signatures", []))]
     sites = [thaw_stack(site) for site in _list(data.pop("sites", []))]
@@ -123,7 +110,7 @@ def rank_from_dict(data: dict[str, Any], packed_log: bytes | None, shared: Colum
     places = [thaw_stack(place) for place in _list(data.pop("places", []))]
     calls = tuple(_thaw_call(call, places) for call in _list(data.pop("calls", [])))
     evidence: RankEvidence = thaw(RankEvidence, data)
-    log = unpack_log(packed_log, signatures, sites, shared) if packed_log is not None else CollectiveLog()
+    log = unpack_log(packed_log, signatures, sites) if packed_log is not None else CollectiveLog()
     log.is_partial = partial
     return replace(evidence, calls=calls, collectives=log)
 
@@ -141,7 +128,7 @@ def pack_log(log: CollectiveLog) -> bytes:
     return _HEADER.pack(_MAGIC, len(log)) + b"".join(part.tobytes() for part in arrays) + bytes(log.done) + bytes(log.origin)
 
 
-def unpack_log(data: bytes, signatures: list[Signature], sites: list[Any], shared: Columns | None = None) -> CollectiveLog:
+def unpack_log(data: bytes, signatures: list[Signature], sites: list[Any]) -> CollectiveLog:
     """The flat arrays back, with every index checked against its table. Ranks that did the same share their arrays."""
     if len(data) < _HEADER.size:
         raise ValueError("too short for a collective log")
@@ -150,28 +137,27 @@ def unpack_log(data: bytes, signatures: list[Signature], sites: list[Any], share
         raise ValueError("not a collective log, or cut off")
     ends = list(accumulate((4 * count, 4 * count, 8 * count, 4 * count, count, count), initial=_HEADER.size))
     what, seq, created_ns, site, done, origin = (data[start:end] for start, end in pairwise(ends))
-    columns = {} if shared is None else shared
-    whats, sites_at = _column("I", what, columns), _column("i", site, columns)
-    if whats.high >= len(signatures) or sites_at.low < -1 or sites_at.high >= len(sites) or origin.translate(None, _KNOWN_ORIGINS):
+    (whats, _, highest), (sites_at, lowest_site, highest_site) = _column("I", what), _column("i", site)
+    is_inside = highest < len(signatures) and lowest_site >= -1 and highest_site < len(sites)
+    if not is_inside or origin.translate(None, _KNOWN_ORIGINS):
         raise ValueError("the collective log points outside its tables")
     return CollectiveLog(
         signatures=signatures,
         sites=sites,
-        what=whats.values,
-        seq=_column("I", seq, columns).values,
+        what=whats,
+        seq=_column("I", seq)[0],
         created_ns=array("Q", created_ns),
         done=bytearray(done),
-        site=sites_at.values,
+        site=sites_at,
         origin=bytearray(origin),
     )
 
 
-def _column(code: str, raw: bytes, shared: Columns) -> Column:
-    column = shared.get((code, raw))
-    if column is None:
-        values = array(code, raw)
-        column = shared[code, raw] = Column(values, min(values, default=-1), max(values, default=-1))
-    return column
+@lru_cache(maxsize=64)
+def _column(code: str, raw: bytes) -> tuple[array[int], int, int]:
+    """One array of a collective log, its lowest and its highest value."""
+    values = array(code, raw)
+    return values, min(values, default=-1), max(values, default=-1)
 
 
 def thaw_stack(site: Any) -> Stack:

@@ -101,11 +101,9 @@ class Journal:
     def _on_init(self, facts: dict[str, Any]) -> None:
         port = str(facts.get("port", ""))
         number = int(port) if port.isdecimal() and len(port) < 6 else None
-        init: Init = self._record(Init, facts, port=number, started_ns=facts["t"], ended_ns=0)
-        env = _texts(facts.get("env") or {})
-        self.inits.append(init)
-        self.rank, self.world_size = init.rank, init.world_size
-        self.process.setdefault("env", {}).update(env)
+        self.inits.append(self._record(Init, facts, port=number, started_ns=facts["t"], ended_ns=0))
+        self.rank, self.world_size = self.inits[-1].rank, self.inits[-1].world_size
+        self.process.setdefault("env", {}).update(_texts(facts.get("env") or {}))
 
     def _on_inited(self, facts: dict[str, Any]) -> None:
         if self.inits:

@@ -5,15 +5,21 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 
 from rankwise.findings import Finding
 
 _MAX_SPOTS = 3
 _HEAD = "could not see everything: "
+
+
+@dataclass
+class Guarded:
+    """How one step went."""
+
+    has_failed: bool = False
 
 
 class Faults:
@@ -28,9 +34,16 @@ class Faults:
         """From now on a step that fails for the first time is said at once, in one line."""
         self._say = say
 
-    def guard(self, step: str) -> Guard:
+    @contextlib.contextmanager
+    def guard(self, step: str) -> Iterator[Guarded]:
         """`with faults.guard("read the stacks"): …` goes on behind the block, whatever happened in it."""
-        return Guard(self, step)
+        guarded = Guarded()
+        try:
+            yield guarded
+        except Exception as error:
+            guarded.has_failed = True
+            with contextlib.suppress(Exception):  # no memory, no terminal: then it stays unsaid
+                self.note(step, error)
 
     def note(self, step: str, error: Exception) -> None:
         if step in self._first:
@@ -69,24 +82,3 @@ class Faults:
             why="rankwise itself failed there and left the job alone; logs/rankwise.log in the run folder has the traceback",
         )
         return [*(finding for finding in findings if finding is not known), blind]
-
-
-class Guard:
-    """One step: an exception ends here."""
-
-    def __init__(self, faults: Faults, step: str) -> None:
-        self._faults, self._step = faults, step
-        self.has_failed = False
-
-    def __enter__(self) -> Guard:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
-        if not isinstance(error, Exception):  # nothing happened, or this very process is to end
-            return False
-        self.has_failed = True
-        try:
-            self._faults.note(self._step, error)
-        except Exception:  # no memory, no terminal: then it stays unsaid
-            pass
-        return True

@@ -44,13 +44,13 @@ def follow(job: RunningJob, make_watcher: Callable[[], Watch]) -> int:
 
 def _start(job: RunningJob, make_watcher: Callable[[], Watch]) -> tuple[Watch | None, threading.Thread]:
     """The watcher in its thread; None where there can be none."""
-    thread = threading.Thread(target=lambda: None)
+    watcher, thread = None, threading.Thread(target=lambda: None)
     with job.faults.guard("watch the job"):
-        watcher = make_watcher()
-        thread = threading.Thread(target=_run, args=(job, watcher), name="watch", daemon=True)
+        made = make_watcher()
+        thread = threading.Thread(target=_run, args=(job, made), name="watch", daemon=True)
         thread.start()
-        return watcher, thread
-    return None, thread
+        watcher = made
+    return watcher, thread
 
 
 def _run(job: RunningJob, watcher: Watch) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import shutil
 import socket
 from pathlib import Path
 
@@ -46,26 +48,19 @@ def _resolves(name: str) -> bool:
 
 def _oom_kills() -> list[dict[str, object]]:
     """Kills for want of memory that the kernel log mentions (where it may be read)."""
-    try:
-        fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
-    except OSError:
-        return []
     kills: list[dict[str, object]] = []
-    try:
-        while True:
-            match = _OOM_LINE.search(os.read(fd, 8192).decode(errors="replace"))
-            if match:
+    with (
+        contextlib.suppress(OSError),
+        open("/dev/kmsg", "rb", buffering=0, opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as log,
+    ):
+        while line := log.read(8192):
+            if match := _OOM_LINE.search(line.decode(errors="replace")):
                 kills.append({"pid": int(match[1]), "name": match[2]})
-    except OSError:
-        pass
-    finally:
-        os.close(fd)
     return kills
 
 
 def _free_bytes(path: str) -> int | None:
     try:
-        stats = os.statvfs(path)
+        return shutil.disk_usage(path).free
     except OSError:
         return None
-    return stats.f_bavail * stats.f_frsize

@@ -12,7 +12,7 @@ from typing import Any
 from rankwise.evidence.folder import pack_log, rank_as_dict, rank_from_dict, without
 from rankwise.evidence.records import JobEvidence, RankEvidence
 from rankwise.evidence.thaw import thaw
-from rankwise.findings import Finding, Place, Wait
+from rankwise.findings import Finding
 from rankwise.launch.store_relay import MAX_VALUE
 
 # what unpacking a damaged message may raise
@@ -63,7 +63,7 @@ def unpack_verdict(data: bytes) -> Verdict | None:
         stuck_s = facts.get("stuck_s")
         return Verdict(
             outcome=str(facts["outcome"]),
-            findings=[_thaw_finding(finding) for finding in facts["findings"][:100]],
+            findings=[thaw(Finding, finding) for finding in facts["findings"][:100]],
             job=_thaw_job(facts["job"]),
             stuck_s=float(stuck_s) if stuck_s is not None else None,
             author=int(facts["author"]),
@@ -110,9 +110,3 @@ def _freeze_rank(evidence: RankEvidence, slim: int) -> dict[str, Any]:
 
 def _thaw_rank(data: dict[str, Any]) -> RankEvidence:
     return rank_from_dict(data, base64.b64decode(data.pop("log")))
-
-
-def _thaw_finding(data: dict[str, Any]) -> Finding:
-    plain = Finding.from_dict({**data, "culprits": (), "waiting": ()})
-    culprits = tuple(thaw(Place, place) for place in data["culprits"][:10_000])
-    return replace(plain, culprits=culprits, waiting=tuple(thaw(Wait, wait) for wait in data["waiting"][:10_000]))

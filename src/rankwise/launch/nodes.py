@@ -33,7 +33,6 @@ _END_WAIT_S = 9.0
 _END_ANSWER_S = 4.0
 _LEAVE_S = 5.0
 _HURRY_S = 1.0
-_MAX_RELAYS = 3
 _PORTS = {"c10d": 29400, "static": 29500}
 
 Look = Callable[[str], JobEvidence]
@@ -133,14 +132,12 @@ class SeveralNodes(OneNode):
         self._code: int | None = None
         self._is_final = False
         self._is_complete, self._is_hurried = True, False
-        self._num_relays = 0
         self._start_relay()
 
     # -- the relay process --------------------------------------------------------------------------------------------------
 
     def _start_relay(self) -> None:
         host, port, prefix = self._place
-        self._num_relays += 1
         self._relay = subprocess.Popen(
             [sys.executable, "-P", str(Path(__file__).with_name("store_relay.py")), host, str(port), prefix, str(self._number)],
             stdin=subprocess.PIPE,
@@ -152,15 +149,11 @@ class SeveralNodes(OneNode):
         self._outbox: queue.SimpleQueue[Sent | None] = queue.SimpleQueue()
         threading.Thread(target=_receive, args=(self._relay, self._inbox), name="from relay", daemon=True).start()
         threading.Thread(target=_deliver, args=(self._relay, self._outbox), name="to relay", daemon=True).start()
-        self._channels.clear()
-        for what in list(self._posts):
-            self._send(what)
 
-    def _send(self, post: str = "", hot_s: float = 0.0) -> None:
+    def _send(self, post: str = "") -> None:
         """Give the relay this node's status, and a snapshot or verdict to post with it."""
         self._serial += 1
-        facts = {"status": {**self._status, "serial": self._serial}, "post": post, "hot_s": hot_s}
-        self._outbox.put((facts, self._posts.get(post, b"")))
+        self._outbox.put(({"status": {**self._status, "serial": self._serial}, "post": post}, self._posts.get(post, b"")))
 
     def _receive_news(self) -> None:
         """Take all messages that came since the last time."""
@@ -196,8 +189,6 @@ class SeveralNodes(OneNode):
 
     def turn(self) -> None:
         self._receive_news()
-        if self._relay.poll() is not None and self._num_relays < _MAX_RELAYS:
-            self._start_relay()
         self._update_status()
         waiting = [peer for peer in self._peers.values() if peer.ask > self._answers.get(peer.number, 0) and not self._is_lost(peer)]
         if waiting and time.monotonic() - self._looked_s > 0.3:
@@ -230,13 +221,13 @@ class SeveralNodes(OneNode):
         status = {"host": self._host, "ranks": self._ranks, "joined": self._joined, "final": self._is_final, "code": self._code}
         return {**status, "ask": self._ask, "depth": self._depth, "answers": self._answers, "version": self._version}
 
-    def _post(self, job: JobEvidence, hot_s: float = 0.0) -> None:
+    def _post(self, job: JobEvidence) -> None:
         """Post what this node sees for the others."""
         self._looked_s = time.monotonic()
         self._posts["snapshot"] = pack_job(job)
         self._version += 1
         self._status = self._own_status()
-        self._send("snapshot", hot_s)
+        self._send("snapshot")
 
     def wanted_depth(self) -> str:
         lost = {peer.number for peer in self._current() if self._is_lost(peer)}
@@ -260,7 +251,7 @@ class SeveralNodes(OneNode):
         self._resting = {pid: ns for pid, ns in self._observer.moved_ns.items() if job.now_ns - ns > 1e9}
         self._ask, self._depth = self._ask + 1, depth
         self._answers = {peer.number: peer.ask for peer in self._peers.values()}
-        self._post(job, _ANSWER_S)
+        self._post(job)
 
     def whole_job(self) -> JobEvidence | None:
         self._receive_news()
@@ -352,7 +343,7 @@ class SeveralNodes(OneNode):
             return verdict
         if not self._verdicts:
             self._posts["verdict"] = pack_verdict(replace(verdict, author=self._number))
-            self._send("verdict", hot_s=_LEAVE_S)
+            self._send("verdict")
         _wait(lambda: self._agreed() is not None, 2.0)
         agreed = self._agreed() or verdict
         # What had ended here by itself was not stopped, whatever the others had to do.
@@ -366,7 +357,7 @@ class SeveralNodes(OneNode):
         self._ask, self._depth = self._ask + 1, "flight"
         self._answers = {peer.number: peer.ask for peer in self._peers.values()}
         self._update_status()
-        self._post(job, _END_WAIT_S)
+        self._post(job)
         started_s, limit_s = time.monotonic(), _HURRY_S if is_hurried else _END_WAIT_S if job.exit_code else _END_ANSWER_S
         self._is_complete = _wait(lambda: self._have_all_reported(time.monotonic() - started_s, bool(job.exit_code)), limit_s)
         return self._merged(job)

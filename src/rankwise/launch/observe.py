@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from rankwise.evidence.audit import RandomUsed
 from rankwise.evidence.collectives import CollectiveLog
@@ -112,16 +113,11 @@ class Observer:
         self.glance(now_ns)
 
     def _look_for_journals(self, now_ns: int) -> None:
-        try:
-            names = os.listdir(self._live)
-        except OSError:
-            return
-        for name in names:
-            if name.startswith("p-") and name.endswith(".jsonl") and name[2:-6].isdigit():
-                pid = int(name[2:-6])
-                if pid not in self.journals:
-                    self.journals[pid] = Journal(pid)
-                    self.moved_ns[pid] = now_ns
+        for path in self._live.glob("p-*.jsonl"):
+            pid = int(path.stem[2:]) if path.stem[2:].isdecimal() else None
+            if pid is not None and pid not in self.journals:
+                self.journals[pid] = Journal(pid)
+                self.moved_ns[pid] = now_ns
 
     def look_at_stacks(self, stacks: dict[int, tuple[Thread, ...]], now_ns: int) -> None:
         """Keep new stacks; a main thread that is somewhere else than before has moved."""
@@ -132,7 +128,8 @@ class Observer:
 
     def look_at_flights(self, pids: list[int]) -> None:
         """Fetch the flight recorders of these ranks."""
-        answering = [pid for pid in pids if self._can_answer(pid) and self._silent_until.get(pid, 0) < time.monotonic()]
+        stopped = {pid for pid, process in self.table.items() if process.state in ("T", "t")}  # by a signal
+        answering = [pid for pid in pids if pid not in stopped and self._silent_until.get(pid, 0) < time.monotonic()]
         answers = fetch_flights({pid: self.journals[pid].server for pid in answering if self.journals[pid].server})
         self.flight_cost_s = max((answer.seconds for answer in answers.values() if not answer.is_silent), default=0.0)
         for pid, answer in answers.items():
@@ -140,10 +137,6 @@ class Observer:
                 self._silent_until[pid] = time.monotonic() + _ASK_AGAIN_S
             if answer.dumps:
                 self._flights[pid] = read_flights(answer.dumps, self.calls_of(pid), self._backend_of(pid)) or CollectiveLog()
-
-    def _can_answer(self, pid: int) -> bool:
-        """False for a process that a signal has stopped."""
-        return pid not in self.table or self.table[pid].state not in ("T", "t")
 
     def _backend_of(self, pid: int) -> str:
         inits = self.journals[pid].inits if pid in self.journals else []
@@ -197,13 +190,15 @@ class Observer:
         return ended is not None and any(self._started_ns(other) < ended.time_ns for other in others)
 
     def _started_ns(self, pid: int) -> int:
-        process = self.journals[pid].process if pid in self.journals else {}
-        return int(process.get("t") or self._born_ns.get(pid, 0))
+        return int(self._process(pid).get("t") or self._born_ns.get(pid, 0))
+
+    def _process(self, pid: int) -> dict[str, Any]:
+        """What a process has said of itself."""
+        return self.journals[pid].process if pid in self.journals else {}
 
     def _env_of(self, pid: int) -> RankEnv:
-        journal = self.journals.get(pid)
-        if journal is not None and journal.process:
-            return read_rank_env(journal.process.get("env", {}))
+        if process := self._process(pid):
+            return read_rank_env(process.get("env", {}))
         if pid not in self._environs:
             given = self._started.get(pid)
             self._environs[pid] = read_rank_env(given if given else environment_of(pid, _RANK_VARIABLES))
@@ -211,7 +206,7 @@ class Observer:
 
     def _is_below_same_rank(self, pid: int, rank: int) -> bool:
         """A child of a rank inherits RANK; it is that rank's helper, not another rank."""
-        parent = self.parents.get(pid) or self._told_parent(pid)
+        parent = self.parents.get(pid) or self._process(pid).get("ppid")
         while parent:
             if parent in self.journals and (self.journals[parent].inits or self._env_of(parent).rank == rank):
                 return not self._starts_ranks(parent)
@@ -227,10 +222,6 @@ class Observer:
             and (self._env_of(child).rank, self._env_of(child).local_rank) != (mine.rank, mine.local_rank)
             for child in children
         )
-
-    def _told_parent(self, pid: int) -> int:
-        process = self.journals[pid].process if pid in self.journals else {}
-        return int(process.get("ppid") or 0)
 
     # -- evidence -------------------------------------------------------------------------------------------------------------
 
@@ -288,30 +279,20 @@ class Observer:
         senders = [sent.by for sent in self.signals_to(pid) if number is None or sent.signal == number]
         return "itself" if pid in senders else f"process {senders[-1]}" if senders else ""
 
-    def helpers_of(self, pid: int) -> tuple[Helper, ...]:
-        """The living and dead processes below a rank."""
-        return tuple(self._helper(child) for child in self._below(pid)[:64])
-
     def _below(self, pid: int) -> list[int]:
-        return sorted(child for child in self.parents if self._is_ancestor(pid, child) and self.rank_of(child) is None)
+        """The living and dead processes below a rank."""
+        return sorted(child for child in self.parents if pid in self._ancestors(child) and self.rank_of(child) is None)
 
     def launchers(self, rank_pids: set[int]) -> tuple[Helper, ...]:
         """Processes of the job that are neither ranks nor below one."""
-        pids = [
-            pid
-            for pid in {*self._commands}
-            if pid not in rank_pids and self.rank_of(pid) is None and not any(self._is_ancestor(rank, pid) for rank in rank_pids)
-        ]
-        return tuple(self._helper(pid) for pid in sorted(pids)[:64])
+        others = [pid for pid in sorted(self._commands) if pid not in rank_pids and self.rank_of(pid) is None]
+        return tuple(self._helper(pid) for pid in [pid for pid in others if not rank_pids & self._ancestors(pid)][:64])
 
-    def _is_ancestor(self, ancestor: int, pid: int) -> bool:
-        seen = 0
-        while pid and seen < 64:
-            pid = self.parents.get(pid, 0)
-            if pid == ancestor:
-                return True
-            seen += 1
-        return False
+    def _ancestors(self, pid: int) -> set[int]:
+        found: set[int] = set()
+        while (pid := self.parents.get(pid, 0)) and pid not in found:
+            found.add(pid)
+        return found
 
     def _helper(self, pid: int) -> Helper:
         command, cwd = self._commands.get(pid, ([], ""))
@@ -339,6 +320,7 @@ class Observer:
         alive = self.is_alive(pid)
         threads_ns, threads = self.threads.get(pid, (0, ()))
         command, cwd = self._commands.get(pid, ([], ""))
+        below = self._below(pid)
         return RankEvidence(
             rank=rank,
             pid=pid,
@@ -359,24 +341,24 @@ class Observer:
             earlier_threads=self.earlier.get(pid, ()),
             threads_ns=threads_ns,
             samples=tuple(self.samples.get(pid, ())),
-            helpers=self.helpers_of(pid),
+            helpers=tuple(self._helper(child) for child in below[:64]),
             raised=tuple(journal.raised),
             ended=self.end_of(pid),
             leaving=journal.ended if alive else None,
             caught=tuple(journal.caught.values()),
-            signals=tuple(sent for target in (pid, *self._below(pid)) for sent in self.signals_to(target)),
+            signals=tuple(sent for target in (pid, *below) for sent in self.signals_to(target)),
             restarts=self._env_of(pid).restarts,
             last_progress_ns=self.moved_ns.get(pid, 0),
-            blind=_blind_spots(journal, pid),
-            audit=journal.audit.frozen(journal.sites, self._randoms_below(pid)),
+            blind=_blind_spots(journal),
+            audit=journal.audit.frozen(journal.sites, self._randoms_below(pid, below)),
             glimpses=tuple(self.glimpses.get(pid, ())),
         )
 
-    def _randoms_below(self, pid: int) -> list[RandomUsed]:
+    def _randoms_below(self, pid: int, below: list[int]) -> list[RandomUsed]:
         """The random numbers that the DataLoader workers of a rank used."""
         children = {child for child, journal in self.journals.items() if journal.process.get("ppid") == pid}
-        below = sorted({*self._below(pid), *children} & self.journals.keys())
-        return [seen for child in below for seen in self.journals[child].audit.randoms[:64]]
+        told = sorted({*below, *children} & self.journals.keys())
+        return [seen for child in told for seen in self.journals[child].audit.randoms[:64]]
 
     def num_audited(self) -> int:
         """How many lines the audits of all processes have, to see whether there is anything new."""
@@ -413,8 +395,8 @@ def _read(path: Path) -> str:
         return ""
 
 
-def _blind_spots(journal: Journal, pid: int) -> tuple[str, ...]:
+def _blind_spots(journal: Journal) -> tuple[str, ...]:
     spots = [f"the probe failed at {what}" for what in journal.broken]
     if not journal.process:
-        spots.append(f"process {pid} runs without the probe (its environment was cleared, or it is not Python)")
+        spots.append(f"process {journal.pid} runs without the probe (its environment was cleared, or it is not Python)")
     return tuple(dict.fromkeys(spots))

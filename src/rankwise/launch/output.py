@@ -21,7 +21,7 @@ from rankwise.launch.terminal import Terminal
 
 _CHUNK = 1 << 16
 _PROMPT_S = 0.15  # an unfinished line that rests so long is a prompt, or something else to be seen now
-_LISTEN_AGAIN_S = 1.0
+_REST_S = 0.05  # after a failure: whatever failed is there again at once
 _LINE = re.compile(rb"[^\r\n]*(?:\r\n|\n|\r)|[^\r\n]+")  # only real line ends: not the form feeds and others of splitlines()
 
 
@@ -58,7 +58,6 @@ class OutputPump:
         self._listener.listen(1024)
         self._listener.setblocking(False)
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
-        self._deaf_since_s = 0.0  # when a message could not be taken; 0 while all can
         self._wake_read, self._wake_write = os.pipe()
         self._selector.register(self._wake_read, selectors.EVENT_READ, None)
         self.shared_writers: list[int] = []
@@ -150,7 +149,7 @@ class OutputPump:
             with self._faults.guard("pass on the job's output") as turn:
                 self._turn()
             if turn.has_failed:
-                time.sleep(0.05)
+                time.sleep(_REST_S)
         for key in list(self._selector.get_map().values()):
             if isinstance(key.data, _Source):
                 with self._faults.guard("show the last of the job's output"):
@@ -159,16 +158,15 @@ class OutputPump:
 
     def _turn(self) -> None:
         """Wait for something to read, and read it; nobody's trouble keeps the others waiting."""
-        ready = self._selector.select(0 if self._ending else self._longest_wait_s())
+        ready = self._selector.select(0 if self._ending else _PROMPT_S if self._unfinished else None)
         if self._ending and not any(key.data is not None for key, _ in ready):
             self._is_done = True
             return
         if any(key.data == self._accept for key, _ in ready):  # who is who comes before what they say
             with self._faults.guard("tell the ranks' output apart") as hearing:
                 self._accept()
-            if hearing.has_failed:  # no descriptor is left, say: who calls goes on without us, and we listen again later
-                self._selector.unregister(self._listener)
-                self._deaf_since_s = time.monotonic()
+            if hearing.has_failed:  # no descriptor is left, say: who calls goes on without us, and is still there at the next look
+                time.sleep(_REST_S)
         for key, _ in ready:
             if isinstance(key.data, _Source):
                 with self._faults.guard("read the job's output"):
@@ -177,12 +175,6 @@ class OutputPump:
                 os.read(self._wake_read, 64)
         with self._faults.guard("show an unfinished line"), self._lock:
             self._show_unfinished()
-        if self._deaf_since_s and time.monotonic() - self._deaf_since_s > _LISTEN_AGAIN_S:
-            self._deaf_since_s = 0.0
-            self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
-
-    def _longest_wait_s(self) -> float | None:
-        return _PROMPT_S if self._unfinished else _LISTEN_AGAIN_S if self._deaf_since_s else None
 
     def _accept(self) -> None:
         """Take every message that waits: new streams, and ranks that have learnt their name."""

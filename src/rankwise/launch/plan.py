@@ -80,32 +80,26 @@ def plan_run(argv: list[str]) -> RunPlan:
     own: dict[str, str] = {}
     torchrun: list[str] = []
     options: dict[str, str] = {}
-    i = 0
-    while i < len(argv):
-        word = argv[i]
+    while argv:
+        word, used = argv[0], 1
         if word == "--":
-            return _plan_command(own, torchrun, argv[i + 1 :])
+            return _plan_command(own, torchrun, argv[1:])
         if not word.startswith("-"):
-            return _plan_torchrun(own, torchrun, options, argv[i:])
-        name, _, inline = word.partition("=")
+            return _plan_torchrun(own, torchrun, options, argv)
+        name, equals, value = word.partition("=")
         full = _full_name(name)
-        takes_value = full in OWN_OPTIONS or full in TORCHRUN_VALUES
-        if full in OWN_OPTIONS and "=" in word and not inline:
-            raise UsageError(f"{name} needs a value", next=("rankwise run --help",))
-        if takes_value and not inline and "=" not in word:
-            if i + 1 >= len(argv):
-                raise UsageError(f"{name} needs a value", next=("rankwise run --help",))
-            inline, used = argv[i + 1], 2
-        else:
-            used = 1
-        if full in OWN_FLAGS and "=" in word:
+        if (full in OWN_OPTIONS or full in TORCHRUN_VALUES) and not equals:
+            value, used = argv[1] if len(argv) > 1 else "", 2
+        if full in OWN_FLAGS and equals:
             raise UsageError(f"{name} takes no value", next=("rankwise run --help",))
+        if used > len(argv) or (full in OWN_OPTIONS and not value):
+            raise UsageError(f"{name} needs a value", next=("rankwise run --help",))
         if full in OWN_OPTIONS or full in OWN_FLAGS:
-            own[full] = inline
+            own[full] = value
         else:
-            torchrun += argv[i : i + used]
-            options[full] = inline
-        i += used
+            torchrun += argv[:used]
+            options[full] = value
+        argv = argv[used:]
     raise UsageError(
         "no script to run",
         why="rankwise run needs a script, as torchrun does, or a command after --",
@@ -164,9 +158,6 @@ def _given(options: dict[str, str], name: str, default: str) -> str:
 
 
 def _own(own: dict[str, str]) -> dict[str, Any]:
-    on_stall = own.get("--on-stall", "abort")
-    if on_stall not in ("abort", "report"):
-        raise UsageError(f"--on-stall takes abort or report, not {on_stall!r}", next=("rankwise run --help",))
     text = own.get("--stall-after")
     try:
         stall_after = None if text is None else float(text)
@@ -174,8 +165,18 @@ def _own(own: dict[str, str]) -> dict[str, Any]:
         stall_after = -1.0
     if stall_after is not None and not 0 < stall_after < 1e7:
         raise UsageError(f"--stall-after takes a number of seconds above 0, not {text!r}", next=("rankwise run --stall-after 60 …",))
-    audit = own.get("--audit", "light")
-    if audit not in ("off", "light", "full"):
-        raise UsageError(f"--audit takes off, light or full, not {audit!r}", next=("rankwise run --help",))
-    out = Path(own["--out"]) if "--out" in own else None
-    return {"out": out, "stall_after_s": stall_after, "on_stall": on_stall, "audit": audit, "profile": "--profile" in own}
+    return {
+        "out": Path(own["--out"]) if "--out" in own else None,
+        "stall_after_s": stall_after,
+        "on_stall": _one_of(own, "--on-stall", "abort", "report"),
+        "audit": _one_of(own, "--audit", "light", "full", "off"),
+        "profile": "--profile" in own,
+    }
+
+
+def _one_of(own: dict[str, str], name: str, *choices: str) -> str:
+    """The choice that was made; the first where none was."""
+    chosen = own.get(name, choices[0])
+    if chosen not in choices:
+        raise UsageError(f"{name} takes {', '.join(choices[:-1])} or {choices[-1]}, not {chosen!r}", next=("rankwise run --help",))
+    return chosen

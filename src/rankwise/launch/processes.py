@@ -97,12 +97,12 @@ def command_of(pid: int) -> list[str]:
 
 def script_of(command: list[str], cwd: str) -> str:
     """The script a Python or shell command runs, as an absolute path; empty if it runs none."""
-    skip_next = False
-    for word in command[1:]:
-        if skip_next or word in ("-c", "-m"):
+    words = iter(command[1:])
+    for word in words:
+        if word in ("-c", "-m"):
             return ""
         if word in ("-X", "-W"):
-            skip_next = True
+            next(words, "")
         elif not word.startswith("-"):
             path = os.path.join(cwd, word)
             return os.path.normpath(path) if os.path.isfile(path) else ""

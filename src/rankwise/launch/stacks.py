@@ -142,7 +142,8 @@ def parse_faulthandler(text: str, cwd: str) -> tuple[Thread, ...]:
 def _thread(entry: dict[str, object], pid: int) -> Thread:
     cwd = cwd_of(pid)
     frames = tuple(
-        Frame(_absolute(str(frame["filename"]), cwd), int(frame["line"] or 0), _bare(str(frame["name"])))
+        # py-spy gives `Trainer.fit`, tracebacks give `fit`: one spelling for both.
+        Frame(_absolute(str(frame["filename"]), cwd), int(frame["line"] or 0), str(frame["name"]).rpartition(".")[2])
         for frame in entry["frames"]  # type: ignore[attr-defined]
     )
     return Thread(
@@ -152,11 +153,6 @@ def _thread(entry: dict[str, object], pid: int) -> Thread:
         owns_gil=bool(entry.get("owns_gil")),
         is_active=bool(entry.get("active")),
     )
-
-
-def _bare(name: str) -> str:
-    """py-spy gives `Trainer.fit`, tracebacks give `fit`: one spelling for both."""
-    return name.rsplit(".", 1)[-1]
 
 
 def _absolute(file: str, cwd: str) -> str:

@@ -25,8 +25,7 @@ from typing import IO, Any
 
 NUM_OWN_STORES = 2  # nodes that open a store of their own: one more than may be lost at once
 MAX_VALUE = 4 << 20  # torch's store drops the connection at 8 MiB
-POLL_S = 0.3
-_HOT_POLL_S = 0.1
+POLL_S = 0.2
 _BEAT_S = 1.0
 _STORE_TIMEOUT = datetime.timedelta(seconds=5)
 _PR_SET_PDEATHSIG = 1
@@ -79,7 +78,6 @@ class Relay:
         self.own_address = ""
         self._host, self._port = host, port
         self._channels: set[str] = set()
-        self._hot_until = 0.0
         self._changed = threading.Condition()
 
     def take(self, facts: dict[str, Any], body: bytes) -> None:
@@ -90,7 +88,6 @@ class Relay:
                 self.snapshot = body
             elif facts["post"] == "verdict":
                 self.verdict = body
-            self._hot_until = time.monotonic() + facts["hot_s"]
             self._changed.notify_all()
 
     def outgoing(self) -> tuple[dict[str, Any], bytes, bytes]:
@@ -101,9 +98,8 @@ class Relay:
     def wait(self, serial: int) -> None:
         """Until the next look is due, or the watcher has news."""
         with self._changed:
-            is_hot = time.monotonic() < self._hot_until
             if self.facts.get("serial", 0) == serial:
-                self._changed.wait(_HOT_POLL_S if is_hot else poll_interval_s(self.top))
+                self._changed.wait(poll_interval_s(self.top))
 
     def join(self, store: Any) -> None:
         """Get this node's number, once; the first nodes then open a store for the others."""

@@ -9,6 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from rankwise.diagnose.wording import relative_to
 from rankwise.evidence.records import JobEvidence
 from rankwise.findings import Finding
 from rankwise.launch.collect import Collector
-from rankwise.launch.faults import Guard
+from rankwise.launch.faults import Guarded
 from rankwise.launch.job import END_GRACE_S, TICK_S, RunningJob
 from rankwise.launch.node_messages import Verdict
 from rankwise.launch.nodes import OneNode, join_nodes
@@ -36,7 +37,7 @@ HUNG_EXIT_CODE = 70
 _LOOK_EVERY_NS = 1_000_000_000
 _STEADY_AFTER_S, _STEADY_QUIET_S = 5.0, 1.0  # a job that has run so long, and moved so lately, is looked at less often
 _STEADY_TICK_S, _STEADY_LOOK_EVERY_NS = 0.5, 4_000_000_000
-_AUDIT_OFTENEST_NS, _AUDIT_SELDOMEST_NS = 2_000_000_000, 10_000_000_000
+_AUDIT_EVERY_NS = 2_000_000_000
 _AUDIT_ALLOWED_NS, _AUDIT_SHARE = 300_000_000, 0.003  # what comparisons may cost in all: the processors are the job's
 _ARRIVALS_EVERY_NS = 10_000_000_000
 _CONFIRM_S = 1.0
@@ -97,7 +98,7 @@ class Watch:
         with self._guard("take leave of the other nodes"):
             self._nodes.leave()
 
-    def _guard(self, step: str) -> Guard:
+    def _guard(self, step: str) -> AbstractContextManager[Guarded]:
         self.step, self.step_s = step, time.monotonic()
         return self._job.faults.guard(step)
 
@@ -160,11 +161,12 @@ class Watch:
 
     def _collect(self, depth: str) -> JobEvidence:
         """The evidence at this depth; where that fails, what can be had at less."""
+        job = None
         if depth == "deep":
             with self._guard("read stacks, locks and sockets"):
-                return self._collected("deep")
+                job = self._collected("deep")
             depth = "flight"
-        return self._collected(depth)
+        return job or self._collected(depth)
 
     def _collected(self, depth: str, exit_code: int | None = None) -> JobEvidence:
         job = self._collector.collect(depth, time.time_ns(), self._pace.stall_after_s, exit_code=exit_code)
@@ -187,8 +189,11 @@ class Watch:
         is_deadlocked = bool(findings) and findings[0].deadlock and findings[0].severity == "error"
         if not is_deadlocked:
             self._pace.forget_proof()
-        elif not self._pace.is_confirmed(_progress_of_waiting(findings[0], job), now, _confirm_s(findings[0])):
-            return
+        else:
+            # A launcher that sees its rank die ends the others by itself, in its own way and with its own exit code: leave it the time.
+            confirm_s = _CRASH_GRACE_S if findings[0].code.startswith("RW4") else _CONFIRM_S
+            if not self._pace.is_confirmed(_progress_of_waiting(findings[0], job), now, confirm_s):
+                return
         outcome = "hung" if is_deadlocked else "stalled" if is_stalled and any(f.severity != "info" for f in findings) else "running"
         self._report(Report(outcome, None, findings, job, self._running_s(), stuck_s, False))
         if is_deadlocked and self._plan.on_stall == "abort":
@@ -200,10 +205,8 @@ class Watch:
     def _look_at_training(self, now: int) -> None:
         """Compare what the ranks' audits have told so far; with several nodes that waits for the end, when all evidence is in one place."""
         self._audits_since_ns = self._audits_since_ns or now
-        elapsed_ns = now - self._audits_since_ns
-        every_ns = min(max(_AUDIT_OFTENEST_NS, elapsed_ns / 2), _AUDIT_SELDOMEST_NS)  # most mistakes show in the first steps
-        allowed_ns = _AUDIT_ALLOWED_NS + _AUDIT_SHARE * elapsed_ns
-        if now - self._audited_ns < every_ns or self._audits_ns > allowed_ns or self._plan.num_nodes > 1:
+        allowed_ns = _AUDIT_ALLOWED_NS + _AUDIT_SHARE * (now - self._audits_since_ns)
+        if now - self._audited_ns < _AUDIT_EVERY_NS or self._audits_ns > allowed_ns or self._plan.num_nodes > 1:
             return
         num_audited = self._observer.num_audited()
         if num_audited == self._num_audited:
@@ -297,7 +300,8 @@ class Watch:
         findings = diagnose(verdict.job)
         if verdict.outcome == "completed":
             findings = [
-                _as_seen_in_success(f)
+                # A launcher that reports success although a rank crashed may mean it: worth saying, not an error.
+                f.with_severity("warning") if f.code.startswith("RW4") else f
                 for f in findings
                 if is_silent(f) or f.severity == "info" or (f.certain and f.code[:3] in ("RW2", "RW4")) or f.code == "RW205"
             ]
@@ -337,14 +341,9 @@ def _worth_telling(findings: list[Finding], is_stalled: bool) -> list[Finding]:
     return kept if any(not load_cause(finding.code).note for finding in kept) else []
 
 
-def _confirm_s(finding: Finding) -> float:
-    """A launcher that sees its rank die ends the others by itself, in its own way and with its own exit code: leave it the time."""
-    return _CRASH_GRACE_S if finding.code.startswith("RW4") else _CONFIRM_S
-
-
 def _progress_of_waiting(finding: Finding, job: JobEvidence) -> dict[int, int]:
-    ranks = [rank for rank in (*(wait.rank for wait in finding.waiting), *(place.rank for place in finding.culprits)) if rank is not None]
-    return {rank: job.ranks[rank].last_progress_ns for rank in ranks if rank in job.ranks}
+    ranks = {*(wait.rank for wait in finding.waiting), *(place.rank for place in finding.culprits)}
+    return {rank: evidence.last_progress_ns for rank, evidence in job.ranks.items() if rank in ranks}
 
 
 def has_outlasted_timeout(reported: Report, now_ns: int) -> bool:
@@ -353,11 +352,6 @@ def has_outlasted_timeout(reported: Report, now_ns: int) -> bool:
     waiting = [ranks[wait.rank] for finding in reported.findings for wait in finding.waiting if wait.rank in ranks]
     limits = [(rank, init.timeout_s) for rank in waiting for init in rank.inits[-1:] if init.timeout_s and "nccl" in init.backend]
     return any(now_ns - rank.last_progress_ns > limit_s * 1e9 for rank, limit_s in limits)
-
-
-def _as_seen_in_success(finding: Finding) -> Finding:
-    """A launcher that reports success although a rank crashed may mean it: worth saying, not an error."""
-    return finding.with_severity("warning") if finding.code.startswith("RW4") else finding
 
 
 def _essence(findings: list[Finding]) -> list[tuple[Any, ...]]:

@@ -1,7 +1,5 @@
 """Notes one call of the user's in the ring: its beginning and its end. Never raises, and costs a few microseconds."""
 
-import functools
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -11,39 +9,16 @@ Opened = tuple[ring.Ring, int] | None
 
 
 def noted(original: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """The function itself, with each call noted under this name once the process has a ring."""
+    """The function itself, with each call noted under this name."""
     op = ring.NUMBER[name]
-
-    @functools.wraps(original)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        opened = begin_if_open(op)
-        try:
-            result = original(*args, **kwargs)
-        except BaseException as error:
-            end(opened, True)
-            hooks.drop_wrapper_frame(error)
-            raise
-        end(opened)
-        return result
-
-    return call
+    return hooks.surround(original, lambda frame, _args, _kwargs: begin(op, frame), end)
 
 
-def begin(op: int, frame: Any) -> Opened:
+def begin(op: int, frame: Any, mode: str | None = None) -> Opened:
     """Note that a call begins at this frame; None where it cannot be noted."""
     try:
         record = ring.open_ring(hooks.live)
-        return None if record is None else (record, record.enter(op, frame))
-    except Exception as error:
-        hooks.note_broken(ring.OPS[op], error)
-        return None
-
-
-def begin_if_open(op: int, mode: str | None = None) -> Opened:
-    """The same for the caller's caller, but only in a process that has a ring already: a model without collectives needs none."""
-    try:
-        record = ring.existing()
-        return None if record is None else (record, record.enter(op, sys._getframe(2), reduce_op=mode))
+        return None if record is None else (record, record.enter(op, frame, reduce_op=mode))
     except Exception as error:
         hooks.note_broken(ring.OPS[op], error)
         return None
@@ -57,12 +32,12 @@ def note_splits(record: ring.Ring, n: int, splits_of: Callable[..., splits.Split
         return
 
 
-def end(opened: Opened, failed: bool = False) -> int:
+def end(opened: Opened, _result: Any = None, error: BaseException | None = None) -> int:
     """Note that the call has ended; returns the nanoseconds it took, 0 where that is not known."""
     try:
-        return 0 if opened is None else opened[0].leave(opened[1], failed)
-    except Exception as error:
-        hooks.note_broken("leave", error)
+        return 0 if opened is None else opened[0].leave(opened[1], error is not None)
+    except Exception as failure:
+        hooks.note_broken("leave", failure)
         return 0
 
 

@@ -67,21 +67,17 @@ def _note_rank(_frame: Any, process: Any, _handler: Any, _command: Any, env: dic
 
 
 def watch_poll(module: ModuleType) -> None:
-    cls = module.Popen
-    original = cls.poll
+    module.Popen.poll = hooks.surround(module.Popen.poll, _running_process, hooks.guarded(_note_first_code))
 
-    def poll(self: Any, *args: Any, **kwargs: Any) -> Any:
-        before = self.returncode
-        try:
-            code = original(self, *args, **kwargs)
-        except BaseException as error:
-            hooks.drop_wrapper_frame(error)
-            raise
-        if before is None and code is not None:
-            hooks.guarded(_note_code)(self.pid, code)
-        return code
 
-    cls.poll = poll
+def _running_process(_frame: Any, args: Any, _kwargs: Any) -> Any:
+    """The process that is polled, unless its end is known already."""
+    return args[0] if args[0].returncode is None else None
+
+
+def _note_first_code(process: Any, code: int | None, _error: BaseException | None) -> None:
+    if process is not None and code is not None:
+        _note_code(process.pid, code)
 
 
 def watch_subprocess(module: ModuleType) -> None:

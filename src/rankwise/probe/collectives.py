@@ -3,7 +3,7 @@
 torch's flight recorder knows more about collectives (also DDP's own), but not the user's line, `src` or the reduce op, nor send and recv.
 """
 
-import functools
+import inspect
 import os
 import sys
 from collections.abc import Callable
@@ -11,37 +11,12 @@ from types import ModuleType
 from typing import Any
 
 from . import calls, ddp, exits, hooks, journal, ports, ring, server, sites, splits, streams
-from .audit import record, reduces, spans, times
+from .audit import record, reduces, times
 
-# function: position of tensor, group, peer, reduce op or tag (None: it has none), with the names they have as keywords
-_SHAPES: dict[str, tuple[tuple[int, str] | None, tuple[int, str], tuple[int, str] | None, tuple[int, str] | None]] = {
-    "all_reduce": ((0, "tensor"), (2, "group"), None, (1, "op")),
-    "broadcast": ((0, "tensor"), (2, "group"), (1, "src"), None),
-    "reduce": ((0, "tensor"), (3, "group"), (1, "dst"), (2, "op")),
-    "all_gather": ((1, "tensor"), (2, "group"), None, None),
-    "all_gather_into_tensor": ((1, "input_tensor"), (2, "group"), None, None),
-    "gather": ((0, "tensor"), (3, "group"), (2, "dst"), None),
-    "scatter": ((0, "tensor"), (3, "group"), (2, "src"), None),
-    "reduce_scatter": ((0, "output"), (3, "group"), None, (2, "op")),
-    "reduce_scatter_tensor": ((0, "output"), (3, "group"), None, (2, "op")),
-    "all_to_all": (None, (2, "group"), None, None),
-    "all_to_all_single": ((0, "output"), (4, "group"), None, None),
-    "barrier": (None, (0, "group"), None, None),
-    "monitored_barrier": (None, (0, "group"), None, None),
-    "send": ((0, "tensor"), (2, "group"), (1, "dst"), (3, "tag")),
-    "recv": ((0, "tensor"), (2, "group"), (1, "src"), (3, "tag")),
-    "isend": ((0, "tensor"), (2, "group"), (1, "dst"), (3, "tag")),
-    "irecv": ((0, "tensor"), (2, "group"), (1, "src"), (3, "tag")),
-    "batch_isend_irecv": (None, (9, "group"), None, None),
-    "all_gather_object": (None, (2, "group"), None, None),
-    "gather_object": (None, (3, "group"), (2, "dst"), None),
-    "broadcast_object_list": (None, (2, "group"), (1, "src"), None),
-    "scatter_object_list": (None, (3, "group"), (2, "src"), None),
-    "send_object_list": (None, (2, "group"), (1, "dst"), None),
-    "recv_object_list": (None, (2, "group"), (1, "src"), None),
-    "all_reduce_coalesced": (None, (2, "group"), None, (1, "op")),
-    "all_gather_coalesced": (None, (2, "group"), None, None),
-}
+_FUNCTIONS = ring.OPS[: ring.OPS.index("init_process_group")]
+# What these functions call their tensor, their group, their peer, and their reduce op or tag; each has at most one of each kind, and the
+# first that it has counts.
+_TENSORS, _GROUPS, _PEERS, _OPS = ("tensor", "input_tensor", "output"), ("group",), ("src", "dst"), ("op", "tag")
 _ABSENT = (1 << 30, "")
 _SPLITS: dict[str, Callable[..., splits.Splits]] = {"all_to_all": splits.of_lists, "all_to_all_single": splits.of_one}
 
@@ -52,21 +27,24 @@ def attach(module: ModuleType) -> None:
     import torch
 
     journal.write("torch", version=torch.__version__)
-    for name, shape in _SHAPES.items():
+    for name in _FUNCTIONS:
         original = getattr(module, name, None)
         if original is not None:
-            setattr(module, name, _recorded(original, name, *shape))
-    module.init_process_group = hooks.surround(module.init_process_group, _begin_init, _end_init)  # type: ignore[attr-defined]
-    module.new_group = hooks.surround(module.new_group, _begin_new_group, _end_new_group)  # type: ignore[attr-defined]
+            setattr(module, name, _recorded(original, name))
+    for name, begin, end in (("init_process_group", _begin_init, _end_init), ("new_group", _begin_new_group, _end_new_group)):
+        setattr(module, name, hooks.surround(getattr(module, name), hooks.guarded(begin), hooks.guarded(end)))
     module.destroy_process_group = calls.noted(module.destroy_process_group, "destroy_process_group")  # type: ignore[attr-defined]
 
 
-def _recorded(original: Callable[..., Any], name: str, *shape: tuple[int, str] | None) -> Callable[..., Any]:
+def _recorded(original: Callable[..., Any], name: str) -> Callable[..., Any]:
     number, is_audited, splits_of = ring.NUMBER[name], record.is_on(), _SPLITS.get(name)
-    (tensor_at, tensor_key), (group_at, group_key), (peer_at, peer_key), (op_at, op_key) = (at or _ABSENT for at in shape)
+    parameters = list(inspect.signature(original).parameters)
+    (tensor_at, tensor_key), (group_at, group_key), (peer_at, peer_key), (op_at, op_key) = (
+        next(((parameters.index(key), key) for key in keys if key in parameters), _ABSENT) for keys in (_TENSORS, _GROUPS, _PEERS, _OPS)
+    )
     group_peer_key, has_tag = f"group_{peer_key}", op_key == "tag"
 
-    def begin(args: Any, kwargs: Any) -> calls.Opened:
+    def begin(frame: Any, args: Any, kwargs: Any) -> calls.Opened:
         try:
             given = len(args)
             tensor = args[tensor_at] if tensor_at < given else kwargs.get(tensor_key)
@@ -80,10 +58,10 @@ def _recorded(original: Callable[..., Any], name: str, *shape: tuple[int, str] |
                 return None
             name_of_group = "0" if group is None else _group_name(group)
             if is_audited:
-                reduces.note(name, name_of_group, tensor, sys._getframe(2))
+                reduces.note(name, name_of_group, tensor, frame)
             n = place.enter(
                 number,
-                sys._getframe(2),
+                frame,
                 tensor if hasattr(tensor, "dtype") else None,
                 name_of_group,
                 peer if isinstance(peer, int) else -1,
@@ -91,28 +69,14 @@ def _recorded(original: Callable[..., Any], name: str, *shape: tuple[int, str] |
             )
             if splits_of is not None:
                 calls.note_splits(place, n, splits_of, args, kwargs)
+            if times.HAS_SPANS:
+                times.begin_span("collective")
             return place, n
         except Exception as error:
             hooks.note_broken(name, error)
             return None
 
-    @functools.wraps(original)
-    def recorded(*args: Any, **kwargs: Any) -> Any:
-        opened = begin(args, kwargs)
-        if spans.IS_ON:
-            spans.begin("collective")
-        try:
-            result = original(*args, **kwargs)
-        except BaseException as error:
-            calls.end(opened, True)
-            hooks.drop_wrapper_frame(error)
-            raise
-        took_ns = calls.end(opened)
-        if is_audited:
-            times.add("collective", took_ns)
-        return result
-
-    return recorded
+    return hooks.surround(original, begin, times.timed("collective", calls.end) if is_audited else calls.end)
 
 
 def _global_rank(group: Any, rank: Any) -> Any:
@@ -153,7 +117,7 @@ def _age_of_store(method: str) -> float | None:
 
 
 def _end_init(opened: calls.Opened, _result: None, error: BaseException | None) -> None:
-    calls.end(opened, error is not None)
+    calls.end(opened, None, error)
     text = "" if error is None else f"{type(error).__name__}: {error}"[:1000]
     taken = "EADDRINUSE" in text or "already in use" in text
     # Asked here and now: by the time the watcher could, the job and whoever holds the port may be gone.
@@ -180,8 +144,8 @@ def _begin_new_group(frame: Any, args: Any, kwargs: Any) -> calls.Opened:
     return calls.begin(ring.NUMBER["new_group"], frame)
 
 
-def _end_new_group(opened: calls.Opened, group: Any, _error: BaseException | None) -> None:
-    calls.end(opened, group is None)
+def _end_new_group(opened: calls.Opened, group: Any, error: BaseException | None) -> None:
+    calls.end(opened, group, error)
     journal.write("new_group_made", name="0" if group is None else _group_name(group))
 
 

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from . import calls, hooks, journal, ring, sites
-from .audit import data, events, files, forwards, record, spans, times, window
+from .audit import data, events, files, record, times, window
 
 _MAX_PARAMETERS = 4000
 _wrapped_backward = False
@@ -21,7 +21,7 @@ _parameters: weakref.WeakKeyDictionary[Any, list[tuple[str, int]]] = weakref.Wea
 
 def attach(module: ModuleType) -> None:
     cls = module.DistributedDataParallel
-    cls.__init__ = hooks.surround(cls.__init__, _begin_wrapping, _end_wrapping)
+    cls.__init__ = hooks.surround(cls.__init__, hooks.guarded(_begin_wrapping), hooks.guarded(_end_wrapping))
     cls.forward = _recorded_forward(cls.forward)
 
 
@@ -52,11 +52,9 @@ def attach_dataloader(module: ModuleType) -> None:
             data.batch_given(self, batch)
         return batch
 
-    def begin_pass(frame: Any, _loader: Any) -> None:
-        calls.note(began, frame)
-
     cls.__next__ = counted
-    module.DataLoader.__iter__ = hooks.wrap(module.DataLoader.__iter__, begin_pass, data.pass_began if is_audited else None)
+    loader = module.DataLoader
+    loader.__iter__ = hooks.wrap(loader.__iter__, lambda frame, _: calls.note(began, frame), data.pass_began if is_audited else None)
 
 
 def _begin_wrapping(frame: Any, args: Any, kwargs: Any) -> tuple[calls.Opened, Any, Any, Any]:
@@ -76,7 +74,7 @@ def _begin_wrapping(frame: Any, args: Any, kwargs: Any) -> tuple[calls.Opened, A
 
 def _end_wrapping(begun: tuple[calls.Opened, Any, Any, Any], _result: None, error: BaseException | None) -> None:
     opened, wrapper, model, frame = begun
-    calls.end(opened)
+    calls.end(opened, None, error)
     if error is None:
         _parameters[wrapper] = [(name, id(p)) for name, p in model.named_parameters() if p.requires_grad]
         if record.is_on():
@@ -93,14 +91,14 @@ def _recorded_forward(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, *inputs, **kwargs)
         mode = _mode_of(self, torch.is_grad_enabled())
         if is_audited:
-            forwards.forward(self, inputs, kwargs, mode, sys._getframe(1))
-        opened = calls.begin_if_open(number, mode)
-        if spans.IS_ON:
-            spans.begin("forward")
+            events.forward(self, inputs, kwargs, mode, sys._getframe(1))
+        opened = calls.begin(number, sys._getframe(1), mode)
+        if times.HAS_SPANS:
+            times.begin_span("forward")
         try:
             output = original(self, *inputs, **kwargs)
         except BaseException as error:
-            calls.end(opened, True)
+            calls.end(opened, None, error)
             hooks.guarded(_note_unused)(self, error)
             hooks.drop_wrapper_frame(error)
             raise
@@ -156,28 +154,23 @@ def mark_backward() -> None:
 def _audited_backward(original: Callable[..., Any]) -> Callable[..., Any]:
     op = ring.NUMBER["backward"]
 
-    @functools.wraps(original)
-    def backward(*args: Any, **kwargs: Any) -> Any:
-        is_step_observed = record.is_step_observed
-        if is_step_observed:
-            events.backward_begins(args, kwargs, sys._getframe(1))
-        opened = calls.begin_if_open(op)
-        if spans.IS_ON:
-            spans.begin("backward")
-        try:
-            result = original(*args, **kwargs)
-        except BaseException as error:
-            calls.end(opened, True)
-            hooks.drop_wrapper_frame(error)
-            raise
-        times.add("backward", calls.end(opened))
-        if is_step_observed:
-            events.backward_ended(sys._getframe(1))
+    def begin(frame: Any, args: Any, kwargs: Any) -> calls.Opened:
+        if record.is_step_observed:
+            events.backward_begins(args, kwargs, frame)
+        if times.HAS_SPANS:
+            times.begin_span("backward")
+        return calls.begin(op, frame)
+
+    def end(opened: calls.Opened, _result: Any, error: BaseException | None) -> None:
+        times.add("backward", calls.end(opened, None, error))
+        if error is not None:
+            return
+        if record.is_step_observed:
+            events.backward_ended(sys._getframe(2))
         else:
             window.count_backward()
-        return result
 
-    return backward
+    return hooks.surround(original, begin, end)
 
 
 def _source_file(cls: type) -> str:

@@ -32,15 +32,6 @@ def find(key: str, path: str) -> int:
     return _checked(key) if key in _open and _open[key][1] == path else -1
 
 
-def close(key: str) -> bool:
-    """Close a descriptor, for a script that has used up all others; True if it was open."""
-    fd = _checked(key)
-    _open.pop(key, None)
-    if fd >= 0:
-        os.close(fd)
-    return fd >= 0
-
-
 def _checked(key: str) -> int:
     """The descriptor if it is still ours: a script may close all (daemons do), and open files of its own under the same numbers."""
     if key not in _open:

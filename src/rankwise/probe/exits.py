@@ -150,11 +150,8 @@ def _note_os_exit(frame: Any, status: int) -> None:
 
 def watch_quitter(module: ModuleType) -> None:
     """`exit()` and `quit()`, which raise SystemExit themselves."""
-    module.Quitter.__call__ = hooks.wrap(module.Quitter.__call__, hooks.guarded(_note_quit))
-
-
-def _note_quit(frame: Any, _quitter: Any, code: Any = None) -> None:
-    _note_exit_call(frame, code)
+    note = hooks.guarded(_note_exit_call)
+    module.Quitter.__call__ = hooks.wrap(module.Quitter.__call__, lambda frame, _quitter, code=None: note(frame, code))
 
 
 def _note_exit_call(frame: Any, status: Any = None) -> None:

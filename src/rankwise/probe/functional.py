@@ -1,6 +1,7 @@
 """Notes the functional collectives of DTensor and FSDP2: they reach torch's C++ operators past the functions of `torch.distributed`."""
 
 import functools
+import inspect
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -8,47 +9,45 @@ from typing import Any
 
 from . import calls, hooks, ring, splits
 
-# function: the operation it stands for in the ring, and the position of its group
+# function, which may have a twin for autograd: the operation it stands for in the ring
 _OPS = {
-    "broadcast": ("broadcast", 2),
-    "all_reduce": ("all_reduce", 2),
-    "all_gather_single": ("all_gather_into_tensor", 2),
-    "all_gather_single_autograd": ("all_gather_into_tensor", 2),
-    "all_gather_tensor": ("all_gather_into_tensor", 2),
-    "all_gather_tensor_autograd": ("all_gather_into_tensor", 2),
-    "reduce_scatter_single": ("reduce_scatter_tensor", 3),
-    "reduce_scatter_single_autograd": ("reduce_scatter_tensor", 3),
-    "reduce_scatter_tensor": ("reduce_scatter_tensor", 3),
-    "reduce_scatter_tensor_autograd": ("reduce_scatter_tensor", 3),
-    "all_to_all_single": ("all_to_all_single", 3),
-    "all_to_all_single_autograd": ("all_to_all_single", 3),
-    "all_reduce_coalesced": ("all_reduce_coalesced", 2),
-    "all_gather_single_coalesced": ("all_gather_coalesced", 1),
-    "all_gather_into_tensor_coalesced": ("all_gather_coalesced", 1),
-    "reduce_scatter_single_coalesced": ("reduce_scatter_coalesced", 3),
-    "reduce_scatter_tensor_coalesced": ("reduce_scatter_coalesced", 3),
+    "broadcast": "broadcast",
+    "all_reduce": "all_reduce",
+    "all_gather_single": "all_gather_into_tensor",
+    "all_gather_tensor": "all_gather_into_tensor",
+    "reduce_scatter_single": "reduce_scatter_tensor",
+    "reduce_scatter_tensor": "reduce_scatter_tensor",
+    "all_to_all_single": "all_to_all_single",
+    "all_reduce_coalesced": "all_reduce_coalesced",
+    "all_gather_single_coalesced": "all_gather_coalesced",
+    "all_gather_into_tensor_coalesced": "all_gather_coalesced",
+    "reduce_scatter_single_coalesced": "reduce_scatter_coalesced",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter_coalesced",
 }
 
 
 def attach(module: ModuleType) -> None:
-    for name, (op, group_at) in _OPS.items():
-        original = getattr(module, name, None)
-        if original is not None:
-            setattr(module, name, _noted(module, original, ring.NUMBER[op], group_at))
+    for name, op in _OPS.items():
+        for own_name in (name, f"{name}_autograd"):
+            original = getattr(module, own_name, None)
+            if original is not None:
+                setattr(module, own_name, _noted(module, original, ring.NUMBER[op]))
 
 
-def _noted(module: ModuleType, original: Callable[..., Any], op: int, group_at: int) -> Callable[..., Any]:
+def _noted(module: ModuleType, original: Callable[..., Any], op: int) -> Callable[..., Any]:
     import torch
+
+    group_at = list(inspect.signature(original).parameters).index("group")
 
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():  # the compiler traces straight through to the original
             return original(*args, **kwargs)
-        opened = _begin(module, op, args, kwargs, group_at)
+        opened = _begin(module, op, sys._getframe(1), args, kwargs, group_at)
         try:
             result = original(*args, **kwargs)
         except BaseException as error:
-            calls.end(opened, True)
+            calls.end(opened, None, error)
             hooks.drop_wrapper_frame(error)
             raise
         calls.end(opened)
@@ -57,14 +56,14 @@ def _noted(module: ModuleType, original: Callable[..., Any], op: int, group_at: 
     return call
 
 
-def _begin(module: ModuleType, op: int, args: Any, kwargs: Any, group_at: int) -> calls.Opened:
+def _begin(module: ModuleType, op: int, frame: Any, args: Any, kwargs: Any, group_at: int) -> calls.Opened:
     try:
         record = ring.open_ring(hooks.live)
         if record is None:
             return None
         tensor = args[0] if args and hasattr(args[0], "dtype") else None
         group = args[group_at] if group_at < len(args) else kwargs.get("group")
-        n = record.enter(op, sys._getframe(2), tensor, _group_name(module, group))
+        n = record.enter(op, frame, tensor, _group_name(module, group))
         if op == ring.NUMBER["all_to_all_single"]:
             calls.note_splits(record, n, splits.of_functional, args, kwargs)
         return record, n

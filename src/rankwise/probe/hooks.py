@@ -32,7 +32,7 @@ _after = {
     "torch.utils.data._utils.fetch": ("audit.data", "attach_fetchers"),
     "torch.optim.optimizer": ("audit.steps", "attach"),
     "torch.nn.modules.module": ("audit.steps", "attach_module"),
-    "torch.nn.parallel.data_parallel": ("audit.forwards", "attach"),
+    "torch.nn.parallel.data_parallel": ("audit.events", "attach"),
     "torch.nn.utils.clip_grad": ("audit.scaling", "attach_clipping"),
     "torch.amp.grad_scaler": ("audit.scaling", "attach"),
     "torch.serialization": ("audit.files", "attach"),
@@ -72,7 +72,6 @@ def start_recording() -> None:
     _recording_pid = os.getpid()
     from . import exits, journal
 
-    guarded(journal.open_in)(live)
     guarded(journal.write_process_info)()
     guarded(exits.install)()
 
@@ -131,8 +130,10 @@ def wrap(
 
 
 def surround(original: Callable[..., Any], begin: Callable[..., Any], end: Callable[..., Any]) -> Callable[..., Any]:
-    """The function itself, between `begin(frame, args, kwargs)` and `end(opened, result, error)`, which gets what `begin` returned."""
-    begin, end = guarded(begin), guarded(end)
+    """The function itself, between `begin(frame, args, kwargs)` and `end(opened, result, error)`, which gets what `begin` returned.
+
+    `frame` is the caller's. Neither function may raise.
+    """
 
     def call(*args: Any, **kwargs: Any) -> Any:
         opened = begin(sys._getframe(1), args, kwargs)

@@ -15,46 +15,24 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-_live = ""
-_path = ""
-_pid = 0
-
-_KEPT = (
-    "RANK",
-    "WORLD_SIZE",
-    "LOCAL_RANK",
-    "LOCAL_WORLD_SIZE",
-    "GROUP_RANK",
-    "GROUP_WORLD_SIZE",
-    "NODE_RANK",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-)
+_KEPT = "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE NODE_RANK MASTER_ADDR MASTER_PORT".split()
 _KEPT_PREFIXES = ("ROLE_", "OMPI_COMM_WORLD_", "PMI_", "PMIX_RANK", "SLURM_", "TORCHELASTIC_", "TORCH_", "NCCL_", "GLOO_", "OMP_", "CUDA_")
 _SECRET_WORDS = ("TOKEN", "KEY", "SECRET", "PASSW", "CREDENTIAL", "AUTH", "JWT", "SESSION", "COOKIE", "PRIVATE", "SIGNATURE")
 _CONSTANTS = {None: "null", True: "true", False: "false"}
 
 
-def open_in(live: str) -> None:
-    """Write to this process's own file from now on; a forked child gets a new one."""
-    global _live, _path, _pid
-    if _pid != os.getpid():
-        _pid, _live = os.getpid(), live
-        _path = f"{live}/p-{_pid}.jsonl"
-
-
 def write(what: str, /, **facts: Any) -> None:
     """Append one line. Opened and closed each time, so that a reader sees whole lines and the script may close what it likes."""
-    open_in(_live or hooks.live)
-    if not _live:
+    if not hooks.live:
         return
+    path = _path()
     facts["k"] = what
     facts.setdefault("t", time.time_ns())
     data = _json(facts).encode("ascii") + b"\n"
     try:
-        fd = os.open(_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        kept = descriptors.find("journal", _path)
+        kept = descriptors.find("journal", path)
         if error.errno not in (errno.EMFILE, errno.ENFILE) or kept < 0:
             raise
         os.write(kept, data)
@@ -65,6 +43,11 @@ def write(what: str, /, **facts: Any) -> None:
         os.close(fd)
 
 
+def _path() -> str:
+    """Of this process's own file; a forked child writes one of its own."""
+    return f"{hooks.live}/p-{os.getpid()}.jsonl"
+
+
 def write_process_info() -> None:
     """Who this process is: its command, its parent, and the part of its environment that decides about ranks."""
     write(
@@ -72,13 +55,10 @@ def write_process_info() -> None:
         pid=os.getpid(),
         ppid=os.getppid(),
         argv=[part[:500] for part in sys.orig_argv[:40]],
-        executable=sys.executable,
-        cwd=os.getcwd(),
         host=os.uname().nodename,
-        python=sys.version.split()[0],
         env=rank_environment(),
     )
-    descriptors.keep_open("journal", _path)  # a script that has used up all descriptors still gets its end recorded
+    descriptors.keep_open("journal", _path())  # a script that has used up all descriptors still gets its end recorded
 
 
 def rank_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:

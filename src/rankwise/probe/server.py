@@ -4,7 +4,7 @@ import ctypes
 import os
 from typing import Any
 
-from . import descriptors, journal
+from . import journal
 
 _pid = 0
 
@@ -42,21 +42,11 @@ def write_flight_recorder(live: str) -> None:
         if text and b'"entries"' in _bytes(text):
             break
     if text:
-        fd = _open_dump(f"{live}/x-{_pid}.json")
+        fd = os.open(f"{live}/x-{_pid}.json", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             os.write(fd, _bytes(text))
         finally:
             os.close(fd)
-
-
-def _open_dump(path: str) -> int:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-    try:
-        return os.open(path, flags, 0o600)
-    except OSError:
-        if not descriptors.close("journal"):
-            raise
-        return os.open(path, flags, 0o600)
 
 
 def _without_announcement(make: Any) -> Any:

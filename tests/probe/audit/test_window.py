@@ -31,7 +31,6 @@ def _afresh() -> Iterator[None]:
     window.close()
     yield
     window.close()
-    window._sites.clear()
     sites.forget()
 
 

@@ -1,11 +1,9 @@
 """Looks at what a DataLoader gives this rank: the indices of every pass, fingerprints of some batches, and the random numbers they used."""
 
-import functools
 import random
 import sys
 import weakref
 import zlib
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -23,7 +21,7 @@ _MASK = 0xFFFFFFFF
 _numbers: weakref.WeakKeyDictionary[Any, tuple[int, int]] = weakref.WeakKeyDictionary()  # loader: its number, the place it was made
 _num_loaders = 0
 _pass_counts: dict[int, int] = {}
-_base_fetches = 0
+_num_fetches = 0
 
 
 class Pass:
@@ -50,7 +48,7 @@ def attach(module: ModuleType) -> None:
 def attach_fetchers(module: ModuleType) -> None:
     """After `torch.utils.data._utils.fetch`, which reads the dataset, in a worker or in the rank itself."""
     for cls in (module._MapDatasetFetcher, module._IterableDatasetFetcher):
-        cls.fetch = _noted_fetch(cls.fetch)
+        cls.fetch = hooks.surround(cls.fetch, _fetch_begins, _fetch_ended)
 
 
 @record.budgeted
@@ -159,7 +157,15 @@ def _draw(one: Pass, index: Any) -> None:
     one.drawn += 1
     if _is_shown(one, n):
         checksum = _count(one)
-        record.write("drawn", loader=one.loader, p=one.number, n=n, sum=checksum, ids=[_id(i) for i in ids[:_IDS]], size=len(ids))
+        record.write(
+            "drawn",
+            loader=one.loader,
+            p=one.number,
+            n=n,
+            sum=checksum,
+            ids=[i if type(i) is int else str(i)[:40] for i in ids[:_IDS]],
+            size=len(ids),
+        )
     elif len(one.uncounted) >= _AT_ONCE:
         _count(one)
 
@@ -256,26 +262,26 @@ def _end(one: Pass, whole: bool) -> None:
     )
 
 
-def _noted_fetch(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def fetch(self: Any, index: Any) -> Any:
-        global _base_fetches
-        n = _base_fetches
-        _base_fetches += 1
-        before = _random_state(self.dataset) if record.is_sampled(n) else None
-        try:
-            data = original(self, index)
-        except BaseException as error:
-            hooks.drop_wrapper_frame(error)
-            raise
-        if before is not None:
-            _note_random(n, before, self.dataset)
-        return data
-
-    return fetch
+@record.budgeted
+def _fetch_begins(_frame: Any, args: Any, _kwargs: Any) -> tuple[int, dict[str, int], Any] | None:
+    global _num_fetches
+    n, dataset = _num_fetches, args[0].dataset
+    _num_fetches += 1
+    return (n, _random_state(dataset), dataset) if record.is_sampled(n) else None
 
 
 @record.budgeted
+def _fetch_ended(begun: tuple[int, dict[str, int], Any] | None, _data: Any, error: BaseException | None) -> None:
+    if begun is None or error is not None:
+        return
+    n, before, dataset = begun
+    after = _random_state(dataset)
+    used = [name for name, value in before.items() if after.get(name) != value]
+    if used:
+        info = _worker_info()
+        record.write("random", n=n, used=used, before=[before[name] for name in used], worker=-1 if info is None else int(info.id))
+
+
 def _random_state(dataset: Any) -> dict[str, int]:
     """Checksums of the random generators that datasets use: the global ones, and those the dataset holds."""
     import torch
@@ -293,15 +299,6 @@ def _random_state(dataset: Any) -> dict[str, int]:
         elif type(value).__name__ == "Generator" and hasattr(value, "bit_generator"):
             state[f"dataset.{name}"] = zlib.crc32(repr(value.bit_generator.state).encode())
     return state
-
-
-@record.budgeted
-def _note_random(n: int, before: dict[str, int], dataset: Any) -> None:
-    after = _random_state(dataset) or {}
-    used = [name for name, value in before.items() if after.get(name) != value]
-    if used:
-        info = _worker_info()
-        record.write("random", n=n, used=used, before=[before[name] for name in used], worker=-1 if info is None else int(info.id))
 
 
 def _worker_info() -> Any:
@@ -327,7 +324,3 @@ def _length(dataset: Any) -> int | None:
 
 def _whole(value: Any) -> int | None:
     return value if type(value) is int else None
-
-
-def _id(value: Any) -> Any:
-    return value if type(value) is int else str(value)[:40]

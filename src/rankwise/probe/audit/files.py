@@ -19,8 +19,7 @@ _in_save = False
 
 
 def attach(module: ModuleType) -> None:
-    """After `torch.serialization`."""
-    module.save = hooks.surround(module.save, _begin_save, _end_save)  # type: ignore[attr-defined]
+    module.save = hooks.surround(module.save, _begin_save, hooks.guarded(_end_save))  # type: ignore[attr-defined]
 
 
 def _begin_save(frame: Any, args: Any, kwargs: Any) -> tuple[int, Any, Any]:

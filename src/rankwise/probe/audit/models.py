@@ -39,6 +39,8 @@ known: list[Wrapped] = []
 
 def wrapped(wrapper: Any, site: int) -> None:
     """A DDP wrapper was built."""
+    import torch.distributed as dist
+
     one = Wrapped(wrapper)
     known.append(one)
     group = getattr(wrapper, "process_group", None)
@@ -46,17 +48,11 @@ def wrapped(wrapper: Any, site: int) -> None:
         "ddp",
         site=site,
         broadcast_buffers=bool(getattr(wrapper, "broadcast_buffers", True)),
-        ranks=_ranks_of(group),
+        ranks=[] if group is None else list(dist.get_process_group_ranks(group))[:4096],
         reduced=len(one.reduced),
         bytes=sum(p.numel() * p.element_size() for p in wrapper.module.parameters() if p.requires_grad),
         cap=int(getattr(wrapper, "bucket_bytes_cap", 0) or 0),
     )
-
-
-def _ranks_of(group: Any) -> list[int]:
-    import torch.distributed as dist
-
-    return [] if group is None else list(dist.get_process_group_ranks(group))[:4096]
 
 
 def names() -> dict[int, tuple[str, bool]]:

@@ -1,5 +1,6 @@
 """Looks at mixed precision and clipping: in which order the loss is scaled, gradients unscaled and clipped, and the step made."""
 
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -8,32 +9,27 @@ from . import record, steps, window
 
 
 def attach(module: ModuleType) -> None:
-    """After `torch.amp.grad_scaler`."""
     cls = module.GradScaler
-    cls.scale = hooks.wrap(cls.scale, _scaled)
-    cls.unscale_ = hooks.wrap(cls.unscale_, _unscaled)
+    cls.scale = hooks.wrap(cls.scale, _noting("g", is_scaled=True))
+    cls.unscale_ = hooks.wrap(cls.unscale_, _noting("u", is_scaled=False))
     cls.step = hooks.surround(cls.step, _stepping, _stepped)
-    cls.update = hooks.wrap(cls.update, _updated)
 
 
 def attach_clipping(module: ModuleType) -> None:
-    """After `torch.nn.utils.clip_grad`."""
     for name in ("clip_grad_norm_", "clip_grad_value_"):
         setattr(module, name, hooks.wrap(getattr(module, name), _clipped))
 
 
-@record.budgeted
-def _scaled(frame: Any, scaler: Any, *_: Any, **__: Any) -> None:
-    if scaler.is_enabled():
-        window.is_scaled = True
-        window.note("g", frame)
+def _noting(letter: str, is_scaled: bool) -> Callable[..., None]:
+    """Notes a call of a GradScaler that is in use, and whether gradients are multiplied from then on."""
 
+    @record.budgeted
+    def note(frame: Any, scaler: Any, *_: Any, **__: Any) -> None:
+        if scaler.is_enabled():
+            window.is_scaled = is_scaled
+            window.note(letter, frame)
 
-@record.budgeted
-def _unscaled(frame: Any, scaler: Any, *_: Any, **__: Any) -> None:
-    if scaler.is_enabled():
-        window.is_scaled = False
-        window.note("u", frame)
+    return note
 
 
 def _stepping(_frame: Any, args: Any, _kwargs: Any) -> None:
@@ -41,13 +37,7 @@ def _stepping(_frame: Any, args: Any, _kwargs: Any) -> None:
 
 
 def _stepped(*_: Any) -> None:
-    steps.in_scaler = False
-    window.is_scaled = False
-
-
-@record.budgeted
-def _updated(frame: Any, *_: Any, **__: Any) -> None:
-    window.note("U", frame)
+    steps.in_scaler = window.is_scaled = False
 
 
 @record.budgeted

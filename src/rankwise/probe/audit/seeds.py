@@ -22,7 +22,6 @@ def attach(module: ModuleType) -> None:
 
 
 def attach_numpy(module: ModuleType) -> None:
-    """After `numpy.random`."""
     module.seed = _noted(module.seed, "numpy")  # type: ignore[attr-defined]
 
 

@@ -40,7 +40,6 @@ in_scaler = False
 
 
 def attach(module: ModuleType) -> None:
-    """After `torch.optim.optimizer`."""
     module.register_optimizer_step_pre_hook(_before)
     module.register_optimizer_step_post_hook(_after)
     cls = module.Optimizer
@@ -50,7 +49,6 @@ def attach(module: ModuleType) -> None:
 
 
 def attach_module(module: ModuleType) -> None:
-    """After `torch.nn.modules.module`."""
     module.Module.zero_grad = _noted_zero(module.Module.zero_grad)
     module.Module.load_state_dict = hooks.wrap(module.Module.load_state_dict, after=functools.partial(_note_load, "model"))
 

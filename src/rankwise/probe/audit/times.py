@@ -1,10 +1,19 @@
-"""Where this rank's time goes: seconds waiting for data, in forward, backward, the optimizer, its own collectives and in saving."""
+"""Where this rank's time goes: seconds waiting for data, in forward, backward, the optimizer, its own collectives and in saving.
 
+With `--profile` also spans: when each part began and how long it took, for a trace of the whole job; on CUDA also as NVTX ranges.
+"""
+
+import os
+import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
-from . import links, record, spans
+from .. import hooks
+from . import links, record
 
+HAS_SPANS = os.environ.get("RANKWISE_PROFILE") == "1"
+_MOST_SPANS, _SPANS_AT_ONCE = 400_000, 512
 _EVERY_NS = 1_000_000_000
 _PARTS = ("data", "forward", "backward", "optimizer", "collective", "save")
 
@@ -12,18 +21,26 @@ _spent = dict.fromkeys(_PARTS, 0)
 _steps = 0
 _since_ns = 0
 _opened_ns = 0
+_spans: list[str] = []
+_num_spans = 0
+_ranges: dict[str, Any] = {}  # part: the NVTX range that is open
 
 
 def add(part: str, ns: int) -> None:
     _spent[part] += ns
-    if spans.IS_ON:
-        spans.add(part, ns)
+    if HAS_SPANS:
+        _add_span(part, ns)
+
+
+def timed(part: str, end: Callable[..., int]) -> Callable[..., None]:
+    """An `end` for `hooks.surround`, which also counts the nanoseconds that the one given returns."""
+    return lambda opened, result, error: add(part, end(opened, result, error))
 
 
 def begin(part: str) -> int:
     """When a part began, to be given back with the time it took."""
-    if spans.IS_ON:
-        spans.begin(part)
+    if HAS_SPANS:
+        begin_span(part)
     return time.perf_counter_ns()
 
 
@@ -62,3 +79,44 @@ def _flush(now: int) -> None:
 def at_end() -> None:
     if _since_ns and _steps:
         _flush(time.perf_counter_ns())
+
+
+def begin_span(part: str) -> None:
+    """A part that begins now. One that an exception ended, such as the end of the data, ends when the next one begins."""
+    _end_range(part)
+    torch = sys.modules.get("torch")
+    try:
+        if torch is not None and torch.cuda.is_initialized():
+            _ranges[part] = torch.cuda.nvtx.range_start(part)
+    except Exception as error:  # a torch built without NVTX
+        hooks.note_broken("nvtx", error)
+
+
+def _end_range(part: str) -> None:
+    if part in _ranges:
+        sys.modules["torch"].cuda.nvtx.range_end(_ranges.pop(part))
+
+
+def _add_span(part: str, ns: int) -> None:
+    global _num_spans
+    _end_range(part)
+    _num_spans += 1
+    if _num_spans <= _MOST_SPANS:
+        _spans.append(f"{part} {time.time_ns() - ns} {ns}\n")
+        if len(_spans) >= _SPANS_AT_ONCE:
+            hooks.guarded(flush_spans)()
+
+
+def flush_spans() -> None:
+    """Hand over what was kept; a forked child's copy of it is its parent's, and so is not written twice."""
+    lines, _spans[:] = list(_spans), []
+    if not lines or not hooks.is_recording():
+        return
+    fd = os.open(f"{hooks.live}/trace-{os.getpid()}", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(fd, "".join(lines).encode("ascii"))
+    finally:
+        os.close(fd)
+
+
+os.register_at_fork(after_in_child=_spans.clear)

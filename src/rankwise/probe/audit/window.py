@@ -14,8 +14,6 @@ from .. import sites
 from . import record
 
 _LONGEST = 120
-_MOST_PLACES = 500
-_LEAST_FRAMES, _MOST_FRAMES = 3, 16  # of a trainer that makes the backward for the user, its own as well
 
 _letters: list[str] = []
 _lines: set[int] = set()  # the places of this window's backwards: one in a loop, several where there are several losses
@@ -24,7 +22,6 @@ _pending = 0  # backwards since gradients were last used or thrown away
 _versions: int | None = None  # of some parameters, at the last backward
 _grads: list[tuple[int, int]] = []  # of the same parameters: their gradients' state then
 _watched: list[weakref.ref[Any]] = []
-_sites: dict[Any, int] = {}
 is_scaled = False
 backwards = 0  # in all
 syncs = 0  # backwards that DDP reduced
@@ -35,23 +32,7 @@ def note(letter: str, frame: Any = None) -> None:
     if len(_letters) < _LONGEST:
         _letters.append(letter)
     if frame is not None:
-        where[letter] = _site_of(frame)
-
-
-def _site_of(frame: Any) -> int:
-    """The number of the place, found again by the lines up to the user's own: walking the whole stack at every step is too much."""
-    nearest: list[tuple[int, int]] = []
-    outer = frame
-    while outer is not None and len(nearest) < _MOST_FRAMES:
-        nearest.append((id(outer.f_code), outer.f_lasti))
-        outer = None if sites.is_users(outer) and len(nearest) >= _LEAST_FRAMES else outer.f_back
-    key = tuple(nearest)
-    number = _sites.get(key)
-    if number is None:
-        if len(_sites) > _MOST_PLACES:
-            _sites.clear()
-        number = _sites[key] = sites.number_of_caller(frame)
-    return number
+        where[letter] = sites.number_of_caller(frame)
 
 
 def forward(mode: str | None) -> None:

@@ -19,9 +19,11 @@ def start(name):
 nvtx = SimpleNamespace(range_start=start, range_end=lambda name: told.append(f"{name} ends"))
 sys.modules["torch"] = SimpleNamespace(cuda=SimpleNamespace(is_initialized=lambda: CUDA, nvtx=nvtx))
 sys.path.insert(0, sys.argv[1])
-from probe.audit import spans
-spans.begin("forward"); spans.begin("collective"); spans.add("collective", 1); spans.add("forward", 1)
-spans.begin("data"); spans.begin("data")
+import os
+os.environ["RANKWISE_PROFILE"] = "1"
+from probe.audit import times
+times.begin("forward"); times.begin("collective"); times.add("collective", 1); times.add("forward", 1)
+times.begin("data"); times.begin("data")
 print(told)
 """
 
