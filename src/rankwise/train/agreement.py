@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import _broadcast_coalesced  # type: ignore[attr-defined]
 
 from rankwise.findings import Finding, Place, ranks_text
 from rankwise.meet.differences import find_difference
@@ -97,22 +98,12 @@ def digest_of(tensor: torch.Tensor) -> str:
 
 
 def broadcast_all(tensors: Iterable[torch.Tensor]) -> None:
-    """Rank 0's values on every rank: tensors of one kind travel together, in buckets."""
-    for bucket in _buckets(tensors):
-        flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
-        dist.broadcast(flat.view(torch.uint8), src=0)  # as bytes: not every backend knows every dtype
-        for tensor, values in zip(bucket, torch.split(flat, [tensor.numel() for tensor in bucket])):
-            tensor.copy_(values.view_as(tensor))
-
-
-def _buckets(tensors: Iterable[torch.Tensor]) -> Iterable[list[torch.Tensor]]:
-    kinds: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
-    for tensor in tensors:
-        bucket = kinds.setdefault((tensor.dtype, tensor.device), [])
-        bucket.append(tensor)
-        if sum(t.numel() * t.element_size() for t in bucket) >= _BUCKET_BYTES:
-            yield kinds.pop((tensor.dtype, tensor.device))
-    yield from kinds.values()
+    """Rank 0's values on every rank."""
+    own = list(tensors)
+    flat = [tensor.reshape(-1).view(torch.uint8) for tensor in own]  # as bytes: not every backend knows every dtype
+    _broadcast_coalesced(dist.distributed_c10d._get_default_group(), flat, _BUCKET_BYTES, 0)
+    for tensor, values in zip(own, flat):
+        tensor.copy_(values.view(tensor.dtype).view_as(tensor))  # where it is not contiguous, `reshape` has made a copy
 
 
 def _tensor_text(described: list[Any] | None) -> str:

@@ -77,11 +77,7 @@ def _hearing_of_children() -> Iterator[None]:
     if signal.getsignal(signal.SIGCHLD) is not signal.SIG_IGN:
         yield
         return
-    try:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    except ValueError:
-        next_step = "signal.signal(signal.SIGCHLD, signal.SIG_DFL) in the main thread, before spawn"
-        raise UsageError("spawn cannot see how its workers end: this process ignores SIGCHLD", next=(next_step,)) from None
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # which Python refuses outside of the main thread
     try:
         yield
     finally:
