@@ -13,7 +13,7 @@ import torch
 from rankwise.weights.checkpoint import open_checkpoint
 from rankwise.weights.choosing import with_key
 from rankwise.weights.danger import check_harmless
-from rankwise.weights.names import WRAPPERS, notes_by_own_names, wrappers_in
+from rankwise.weights.names import WRAPPERS, notes_by_own_names, outer_wrappers, wrappers_in
 from rankwise.weights.records import CheckpointError, TensorRecord
 from rankwise.weights.safetensors_file import NOTES_KEY
 from rankwise.weights.sharing import same_bits
@@ -79,13 +79,10 @@ def plain_names(state: StateDict, prefix: str | None) -> dict[str, str]:
     A `module` in the middle of a name may be the model's own attribute, and nobody here knows the model: it stays.
     """
     names = [name for name in state.tensors if name != "n_averaged"]
-    shared = 0
-    while all(len(parts) > shared + 1 and parts[shared] in WRAPPERS for parts in (name.split(".") for name in names)) and names:
-        shared += 1
+    outer = outer_wrappers(names)
     found: dict[str, str] = {}
     for name in names:
-        parts = [part for part in name.split(".")[shared:] if part == "module" or part not in WRAPPERS]
-        plain = ".".join(parts)
+        plain = ".".join(part for part in name.removeprefix(outer).split(".") if part == "module" or part not in WRAPPERS)
         if prefix is not None and not plain.startswith(prefix):
             continue
         if (other := found.setdefault(plain[len(prefix or "") :], name)) != name:

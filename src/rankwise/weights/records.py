@@ -59,7 +59,10 @@ class Extent:
 
 @dataclass(frozen=True)
 class Chunk:
-    """One box of a tensor that was saved in several: a whole file of torch.save inside another file, or a tensor of its own."""
+    """One box of a tensor that was saved in several: a whole file of torch.save inside another file, or a tensor of its own.
+
+    With one offset it is a part of the tensor's elements in their order, whatever its shape.
+    """
 
     offsets: tuple[int, ...]
     sizes: tuple[int, ...]
@@ -77,7 +80,6 @@ class TensorRecord:
     first: int = 0  # index of its first element in the storage
     strides: tuple[int, ...] = ()  # in elements, like torch's
     chunks: tuple[Chunk, ...] = ()
-    pieces: tuple[TensorRecord, ...] = ()  # flat ones, whose elements follow each other
     part: Chunk | None = None  # what one rank had of it; the whole is in no single file
     unreadable: str = ""  # why its elements cannot be had, for kinds that have no plain storage
 

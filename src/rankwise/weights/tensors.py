@@ -45,15 +45,13 @@ class TensorReader:
         if record.numel == 0:
             return torch.empty(record.shape, dtype=torch_dtype(record.dtype))
         parts = self._parts(name, record)
-        if record.pieces:
-            return torch.cat([self._strided(part) for part in parts]).reshape(record.shape)
         if len(parts) == 1:
             return self._strided(parts[0])
         whole = torch.empty(record.shape, dtype=torch_dtype(record.dtype))
         for chunk, part in zip(record.chunks, parts):
             if part.numel:
                 box = tuple(slice(offset, offset + size) for offset, size in zip(chunk.offsets, chunk.sizes))
-                whole[box] = self._strided(part)
+                (whole.view(-1) if len(box) == 1 else whole)[box] = self._strided(part)
         return whole
 
     @property
@@ -67,8 +65,6 @@ class TensorReader:
 
     def _parts(self, name: str, record: TensorRecord) -> list[TensorRecord]:
         """The record itself, or those of its chunks, each of which is looked at before memory is taken for the whole."""
-        if record.pieces:
-            return list(record.pieces)
         parts = [self._part(chunk) for chunk in record.chunks]
         for chunk, part in zip(record.chunks, parts):
             if (part.shape, part.dtype) != (chunk.sizes, record.dtype):
