@@ -189,22 +189,17 @@ def find_damage(saved: Saved) -> str | None:
 def _remove(path: Path) -> None:
     """Out of sight first: a folder that is only half removed must not look like a checkpoint."""
     hidden = path.with_name(f".{path.name}.removed")
-    try:
+    with contextlib.suppress(FileNotFoundError):
         path.rename(hidden)
-    except OSError as error:
-        if error.errno != errno.ENOENT:
-            raise
     shutil.rmtree(hidden, ignore_errors=True)
 
 
 def _point_to(link: Path, saved: Saved) -> None:
     beside = link.with_name(f".{link.name}")
-    try:
+    with contextlib.suppress(OSError):  # a convenience; some file systems have no links
         beside.unlink(missing_ok=True)
         beside.symlink_to(Path(saved.path.name) / STATE)
         beside.replace(link)
-    except OSError:  # a convenience; some file systems have no links
-        pass
 
 
 def other_weights(step: int) -> Finding:

@@ -132,14 +132,14 @@ class Loader:
 
     def check_agreement(self) -> None:
         """All ranks must cut the same samples in the same way; called by all of them at the beginning of an epoch."""
-        facts = {"samples": self.length, "samples in a step": self.global_batch, "epoch": self.epoch, "seed": self.seed}
+        facts: dict[str, Any] = {"samples": self.length, "samples in a step": self.global_batch, "epoch": self.epoch, "seed": self.seed}
         facts |= {"fewest samples of a rank": self.least, "samples done": self._resume_at or 0}
-        facts |= {"shuffle": int(self.shuffle), "uneven": UNEVEN.index(self.uneven)}
-        everyone = group.gathered_numbers(list(facts.values()))
+        facts |= {"shuffle": self.shuffle, "uneven": self.uneven}
+        everyone = group.gathered(facts)
         for rank, theirs in enumerate(everyone):
-            for name, value, first in zip(facts, theirs, everyone[0]):
-                if value != first:
-                    raise train_error("RW703", f"rank {rank} has {name} = {value}, rank 0 has {first}", rank)
+            for name, value in theirs.items():
+                if value != everyone[0][name]:
+                    raise train_error("RW703", f"rank {rank} has {name} = {value}, rank 0 has {everyone[0][name]}", rank)
 
     def _planned(self) -> Iterator[Portion]:
         """A map-style dataset: each rank fetches only what is its own."""

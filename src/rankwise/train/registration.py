@@ -117,7 +117,8 @@ class Registration:
     # -- the others -----------------------------------------------------------------------------------------------------------
 
     def _follow(self, deadline: float, timeout_s: float) -> dict[str, Any]:
-        reply = self._store.wait(f"rankwise/reply/{self._info.id}", deadline, self._tell_leaderless)
+        text = f"rank {self._info.rank} on {self._info.host} is registered and waits for rank 0, %.0f s"
+        reply = self._store.wait(f"rankwise/reply/{self._info.id}", deadline, lambda waited_s: logger.warning(text, waited_s))
         if reply is None:
             self._raise_alarm(timeout_s)
             reply = self._store.wait(f"rankwise/reply/{self._info.id}", deadline + _GRACE_S)
@@ -130,9 +131,6 @@ class Registration:
             return {"finding": self._info.problem, "present": self._info.world_size}
         outcome = self._store.wait(f"rankwise/{self.name}/registration", deadline + _GRACE_S)
         return dict(json.loads(outcome)) if outcome else self._publish(self._leader_silent())
-
-    def _tell_leaderless(self, waited_s: float) -> None:
-        logger.warning("rank %d on %s is registered and waits for rank 0, %.0f s", self._info.rank, self._info.host, waited_s)
 
     def _raise_alarm(self, timeout_s: float) -> None:
         """The launcher keeps the store and rank 0 never came: the first rank whose time is over tells all registered ranks."""

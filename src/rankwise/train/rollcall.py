@@ -7,6 +7,7 @@ from typing import Any
 
 from rankwise.findings import Finding, Place, ranks_text
 from rankwise.meet.differences import find_difference
+from rankwise.meet.network import is_loopback
 from rankwise.meet.roster import claimed_twice, missing_numbers, waiting_text, with_host
 from rankwise.train.errors import start_finding
 from rankwise.train.rank_info import RankInfo
@@ -18,7 +19,8 @@ _LOG_SETTINGS = ("NCCL_DEBUG", "TORCH_NCCL_DEBUG_INFO", "TORCH_NCCL_TRACE")
 
 def find_contradiction(infos: list[RankInfo]) -> Finding | None:
     """What can be said before everybody is here: no rank that is still to come could put it right."""
-    return _brought_along(infos) or _claimed_twice(infos) or _different_world_sizes(infos) or _different_backends(infos)
+    problem = next((Finding.from_dict(info.problem) for info in infos if info.problem), None)
+    return problem or _claimed_twice(infos) or _different_world_sizes(infos) or _different_backends(infos)
 
 
 def find_missing(infos: list[RankInfo], world_size: int, waited_s: float, place: str) -> Finding:
@@ -54,7 +56,8 @@ def find_device_problem(infos: list[RankInfo]) -> Finding | None:
 def find_unreachable_address(infos: list[RankInfo]) -> Finding | None:
     """A rank that would tell the ranks of other hosts to connect to its own loopback."""
     hosts = {info.host for info in infos}
-    lost = [info for info in infos if info.is_loopback and not info.uses_nccl and _is_dialled(info, infos)]
+    on_loopback = [info for info in infos if is_loopback(info.address) and not info.uses_nccl]
+    lost = [info for info in on_loopback if any(other.host != info.host and other.dials(info) for other in infos)]
     if len(hosts) < 2 or not lost:
         return None
     first, ranks = lost[0], ranks_text([info.rank for info in lost])
@@ -100,14 +103,6 @@ def likely_host(rank: int, infos: list[RankInfo]) -> str | None:
     if before is not None and after is not None and before.host == after.host:
         return before.host
     return None
-
-
-def _is_dialled(info: RankInfo, infos: list[RankInfo]) -> bool:
-    return any(other.host != info.host and other.dials(info) for other in infos)
-
-
-def _brought_along(infos: list[RankInfo]) -> Finding | None:
-    return next((Finding.from_dict(info.problem) for info in infos if info.problem), None)
 
 
 def _claimed_twice(infos: list[RankInfo]) -> Finding | None:

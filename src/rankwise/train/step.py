@@ -60,7 +60,7 @@ class Step:
         self.num_skipped = 0  # windows whose gradients were not finite
         self.num_samples = 0  # of this rank's batch that count: 0 for one that only keeps the ranks in step
         self.grad_norm = math.nan  # of the last window, before clipping
-        self._autocast = _autocast(device.type, precision)
+        self._autocast: AbstractContextManager[Any] = torch.autocast(device.type, DTYPES[precision]) if precision in DTYPES else _NOTHING
         self.scaler = torch.amp.GradScaler(device.type) if precision == "fp16" else None
         self._micro: Micro | None = None  # the batch whose loss is awaited
         self._is_window_open = False
@@ -229,10 +229,6 @@ def fewest_samples(model: nn.Module) -> int:
 
 def _out_of_order(summary: str) -> TrainError:
     return train_error("RW705", summary)
-
-
-def _autocast(device_type: str, precision: Precision) -> AbstractContextManager[Any]:
-    return torch.autocast(device_type, DTYPES[precision]) if precision in DTYPES else _NOTHING
 
 
 def sharded_optimizer(kind: type[torch.optim.Optimizer], parameters: Iterable[torch.Tensor], **options: Any) -> torch.optim.Optimizer:

@@ -111,22 +111,26 @@ def _steps_in(tree: dict[Any, Any]) -> Iterator[tuple[str, Any]]:
     """Name and value of each counter that all ranks have alike; of one that is a tensor, its checksum."""
     if isinstance(count := tree.get("global_steps"), int):
         yield "global_steps", count
-    state = tree.get("optimizer_state_dict")
     for key in ("base_optimizer_state", "optimizer_state_dict"):
-        inner = state.get(key) if isinstance(state, dict) else None
-        groups = inner.get("state") if isinstance(inner, dict) else None
+        groups = _inside(tree, "optimizer_state_dict", key, "state")
         for group, facts in groups.items() if isinstance(groups, dict) else ():
-            step = facts.get("step") if isinstance(facts, dict) else None
+            step = _inside(facts, "step")
             if isinstance(step, TensorRecord) and step.storage is not None and step.storage.nbytes == step.nbytes:
                 step = f"checksum {step.storage.crc}"
             if isinstance(step, (int, str)):
                 yield f"the optimizer's step of group {group}", step
 
 
+def _inside(tree: Any, *keys: str) -> Any:
+    """What nested dictionaries hold under these keys; None where there is nothing."""
+    for key in keys:
+        tree = tree.get(key) if isinstance(tree, dict) else None
+    return tree
+
+
 def _stage(optimizers: list[Content]) -> int:
     """1 and 2 are laid out alike; 0 where no file says so."""
-    state = optimizers[0].tree.get("optimizer_state_dict") if optimizers else None
-    declared = state.get("zero_stage") if isinstance(state, dict) else None
+    declared = _inside(optimizers[0].tree, "optimizer_state_dict", "zero_stage") if optimizers else None
     value = declared.state[0] if isinstance(declared, Unbuilt) and declared.state else declared
     return value if isinstance(value, int) else 0
 

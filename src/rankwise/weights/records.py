@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -132,16 +132,15 @@ class Content:
     format: str  # "torch zip", "safetensors", …
     tree: dict[Any, Any]
     files: tuple[Path, ...]
-    aliases: dict[str, str] = field(default_factory=dict)  # names left out because another name is the same tensor
     notes: tuple[str, ...] = ()
     would_run: tuple[str, ...] = ()  # what an unpickler would have executed
 
 
-def joined_content(format: str, tree: dict[Any, Any], contents: Sequence[Content], **more: Any) -> Content:
+def joined_content(format: str, tree: dict[Any, Any], contents: Sequence[Content], notes: tuple[str, ...] = ()) -> Content:
     """One content that was made of several."""
     files = tuple(file for content in contents for file in content.files)
     would_run = tuple(dict.fromkeys(line for content in contents for line in content.would_run))
-    return Content(format, tree, files, would_run=would_run, **more)
+    return Content(format, tree, files, notes, would_run)
 
 
 def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:

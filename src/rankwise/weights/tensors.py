@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from rankwise.weights.files import map_file
 from rankwise.weights.records import ITEM_SIZES, CheckpointError, Chunk, Damaged, Extent, TensorRecord
 from rankwise.weights.torch_file import read_embedded
 
@@ -23,7 +22,6 @@ class TensorReader:
 
     verify: bool = True
     _storages: dict[Path, torch.UntypedStorage] = field(default_factory=dict)
-    _maps: dict[Path, Any] = field(default_factory=dict)
     _verified: set[Extent] = field(default_factory=set)
 
     def check(self, name: str, record: TensorRecord) -> None:
@@ -75,7 +73,7 @@ class TensorReader:
         if chunk.part is not None:
             return chunk.part
         assert chunk.extent is not None
-        return read_embedded(chunk.extent, self._map(chunk.extent.path))
+        return read_embedded(chunk.extent, self._bytes(chunk.extent.path))
 
     def _strided(self, record: TensorRecord) -> torch.Tensor:
         extent = record.storage
@@ -91,10 +89,8 @@ class TensorReader:
             self._storages[path] = torch.UntypedStorage.from_file(str(path), False, path.stat().st_size)  # type: ignore[assignment]
         return self._storages[path]
 
-    def _map(self, path: Path) -> Any:
-        if path not in self._maps:
-            self._maps[path] = map_file(path)
-        return self._maps[path]
+    def _bytes(self, path: Path) -> Any:
+        return torch.empty(0, dtype=torch.uint8).set_(self._storage(path)).numpy().data
 
     def _check(self, record: TensorRecord) -> None:
         """Compare with the CRC the writer left, piece by piece, so that it costs time but no memory."""
@@ -104,9 +100,9 @@ class TensorReader:
         if not self.verify or extent.crc is None or extent in self._verified:
             return
         crc, end = 0, extent.offset + extent.nbytes
-        with memoryview(self._map(extent.path)) as view:
-            for start in range(extent.offset, end, _CRC_STEP):
-                crc = zlib.crc32(view[start : min(start + _CRC_STEP, end)], crc)
+        content = self._bytes(extent.path)
+        for start in range(extent.offset, end, _CRC_STEP):
+            crc = zlib.crc32(content[start : min(start + _CRC_STEP, end)], crc)
         if crc != extent.crc:
             raise Damaged(f"{extent.nbytes:,} bytes at {extent.offset:,} of {extent.path.name} are not what was written (CRC-32)")
         self._verified.add(extent)
