@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rankwise.findings import Finding, Place, ranks_text
@@ -73,7 +73,18 @@ def find_unreachable_address(infos: list[RankInfo]) -> Finding | None:
 
 def find_differences(infos: list[RankInfo]) -> list[Finding]:
     """Versions and settings that are not the same everywhere; an error where the ranks could not understand each other."""
-    return [finding for finding in (*_different_versions(infos), *_different_settings(infos)) if finding is not None]
+    found = []
+    for what in sorted({name for info in infos for name in info.versions}):
+        versions = [info.versions.get(what, "none") for info in infos]
+        # Releases of torch and NCCL that differ in more than the last number speak different protocols.
+        breaks = what in ("torch", "nccl") and len({tuple(v.split(".")[:2]) for v in versions}) > 1
+        severity = "error" if breaks else "warning"
+        found.append(_different("RW123", f"{what} is not the same on all ranks", infos, versions, severity=severity))
+    names = {name for info in infos for name in info.settings if name not in _OWN_SETTINGS and not name.startswith(_LOG_SETTINGS)}
+    for name in sorted(names):
+        values = [info.settings.get(name, "(not set)") for info in infos]
+        found.append(_different("RW125", f"{name} is not the same on all ranks", infos, values))
+    return [finding for finding in found if finding is not None]
 
 
 def roll_text(infos: Iterable[RankInfo]) -> str:
@@ -126,20 +137,6 @@ def _different_world_sizes(infos: list[RankInfo]) -> Finding | None:
 def _different_backends(infos: list[RankInfo]) -> Finding | None:
     why = "session() takes NCCL where it sees a GPU and gloo where it sees none; backend= sets one for all"
     return _different("RW113", "ranks use different backends", infos, [info.backend for info in infos], why=why)
-
-
-def _different_versions(infos: list[RankInfo]) -> Iterator[Finding | None]:
-    for what in sorted({name for info in infos for name in info.versions}):
-        versions = [info.versions.get(what, "none") for info in infos]
-        # Releases of torch and NCCL that differ in more than the last number speak different protocols.
-        breaks = what in ("torch", "nccl") and len({tuple(v.split(".")[:2]) for v in versions}) > 1
-        yield _different("RW123", f"{what} is not the same on all ranks", infos, versions, severity="error" if breaks else "warning")
-
-
-def _different_settings(infos: list[RankInfo]) -> Iterator[Finding | None]:
-    names = {name for info in infos for name in info.settings if name not in _OWN_SETTINGS and not name.startswith(_LOG_SETTINGS)}
-    for name in sorted(names):
-        yield _different("RW125", f"{name} is not the same on all ranks", infos, [info.settings.get(name, "(not set)") for info in infos])
 
 
 def _different(code: str, said: str, infos: list[RankInfo], values: Sequence[object], prefix: str = "", **details: Any) -> Finding | None:

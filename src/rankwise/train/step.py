@@ -65,10 +65,8 @@ class Step:
         self._micro: Micro | None = None  # the batch whose loss is awaited
         self._is_window_open = False
         self._is_first = True
-        self._can_wait = hasattr(model, "no_sync")
-        self._is_static = getattr(model, "static_graph", False)
         self._skips_in_a_row = 0
-        self._open_no_sync: AbstractContextManager[Any] | None = None
+        self._open_no_sync = _NOTHING
         check_synchronised(model)
 
     def over(self, batches: Iterable[Any], count: Count | None = None) -> Iterator[Any]:
@@ -100,7 +98,6 @@ class Step:
         return self
 
     def __exit__(self, *error: Any) -> None:
-        assert self._open_no_sync is not None
         self._autocast.__exit__(*error)
         self._open_no_sync.__exit__(*error)
 
@@ -152,7 +149,7 @@ class Step:
 
         A static graph is learned in the first backward, which must exchange them; doing so early changes no sum.
         """
-        if micro.closes or not self._can_wait or (self._is_first and self._is_static):
+        if micro.closes or not hasattr(self.model, "no_sync") or (self._is_first and getattr(self.model, "static_graph", False)):
             return _NOTHING
         return self.model.no_sync()  # type: ignore[no-any-return,operator]
 

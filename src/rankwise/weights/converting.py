@@ -25,16 +25,6 @@ _MAX_GROWTH = 16  # an expanded tensor is written out in full; nobody makes a ch
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What of a checkpoint is converted, and into what."""
-
-    key: str | None = None
-    prefix: str | None = None
-    dtype: str | None = None
-    tensors_only: bool = False
-
-
-@dataclass(frozen=True)
 class Converted:
     """What came of it. `read_s` and `written_read_s` are the seconds it takes to read all tensors from either file."""
 
@@ -47,18 +37,20 @@ class Converted:
     written_read_s: float
 
 
-def convert_to_safetensors(path: Path, output: Path, wanted: Wanted) -> Converted:
+def convert_to_safetensors(
+    path: Path, output: Path, key: str | None = None, prefix: str | None = None, dtype: str | None = None, tensors_only: bool = False
+) -> Converted:
     """Write the weights of `path` to `output`; every tensor is read back and compared before this returns."""
     content = open_checkpoint(path)
-    check_harmless(content, path, wanted.tensors_only)
-    state = _pick(path, find_state_dicts(content), wanted.key)
-    names = plain_names(state, wanted.prefix)
+    check_harmless(content, path, tensors_only)
+    state = _pick(path, find_state_dicts(content), key)
+    names = plain_names(state, prefix)
     _check_growth(path, state.tensors, sum(file.stat().st_size for file in content.files))
     kept, same = _each_once(names, state.tensors)
     reader = TensorReader()
     for theirs in kept.values():
         reader.check(theirs, state.tensors[theirs])
-    plan = {ours: (_dtype(state.tensors[theirs], wanted.dtype), state.tensors[theirs].shape) for ours, theirs in kept.items()}
+    plan = {ours: (_dtype(state.tensors[theirs], dtype), state.tensors[theirs].shape) for ours, theirs in kept.items()}
 
     def read(ours: str) -> torch.Tensor:
         tensor = reader.read(kept[ours], state.tensors[kept[ours]])

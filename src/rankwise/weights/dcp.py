@@ -13,7 +13,7 @@ from rankwise.weights.files import beside, map_file, read_small
 from rankwise.weights.opcodes import Call, Global, Stream, read_pickle
 from rankwise.weights.rebuilding import sizes_of
 from rankwise.weights.records import EXTRA_STATE, ITEM_SIZES, Chunk, Content, Damaged, Extent, TensorRecord, Unbuilt, as_damage, check_cover
-from rankwise.weights.torch_file import read_embedded_value
+from rankwise.weights.torch_file import read_embedded
 from rankwise.weights.zipped import MAX_SMALL_ENTRY
 
 log = logging.getLogger("rankwise.weights")
@@ -111,7 +111,7 @@ def _bytes(name: str, stored: dict[tuple[str, tuple[int, ...] | None], Extent]) 
     extent = stored.get((name, None))
     if extent is None or not name.endswith(EXTRA_STATE):
         return Unbuilt("kept as bytes")
-    return read_embedded_value(extent, map_file(extent.path))
+    return read_embedded(extent, map_file(extent.path))
 
 
 def _dtype(properties: Call) -> str:

@@ -73,7 +73,10 @@ class TensorReader:
         if chunk.part is not None:
             return chunk.part
         assert chunk.extent is not None
-        return read_embedded(chunk.extent, self._bytes(chunk.extent.path))
+        found = read_embedded(chunk.extent, self._bytes(chunk.extent.path))
+        if not isinstance(found, TensorRecord):
+            raise Damaged(f"there is no tensor at byte {chunk.extent.offset:,} of {chunk.extent.path.name}")
+        return found
 
     def _strided(self, record: TensorRecord) -> torch.Tensor:
         extent = record.storage
