@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import rankwise
-from rankwise.weights.converting import Wanted, convert_to_safetensors
+from rankwise.weights.converting import convert_to_safetensors
 from rankwise.weights.danger import HARMLESS
 from rankwise.weights.records import CheckpointError
 from tests.weights.bad_files import marker, tensor_pickle, write_bad, zip_with
@@ -151,7 +151,7 @@ def test_a_flipped_bit_is_found_or_does_no_harm(corpus: Path, tmp_path: Path, na
     """Anywhere in the file: either a finding, or the weights are still the very same."""
     source = corpus / name
     if name == "ours.safetensors":
-        convert_to_safetensors(corpus / "expected.pt", source := tmp_path / name, Wanted())
+        convert_to_safetensors(corpus / "expected.pt", source := tmp_path / name)
     files = [path for path in sorted(source.iterdir()) if path.is_file()] if source.is_dir() else [source]
     wanted = expected(corpus)
     draw = random.Random(name)
@@ -182,7 +182,7 @@ def test_an_expanded_tensor_is_not_written_out_in_full(tmp_path: Path) -> None:
     zip_with(tmp_path / "expanded.pt", tensor_pickle((2_500_000_000, 4), (0, 1), 4), {"0": b"\0" * 16})
 
     with pytest.raises(CheckpointError) as caught:
-        convert_to_safetensors(tmp_path / "expanded.pt", tmp_path / "out.safetensors", Wanted())
+        convert_to_safetensors(tmp_path / "expanded.pt", tmp_path / "out.safetensors")
 
     assert caught.value.finding.code == "RW732"
     assert [path.name for path in tmp_path.iterdir()] == ["expanded.pt"]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from rankwise.weights.converting import Wanted, convert_to_safetensors
+from rankwise.weights.converting import convert_to_safetensors
 from rankwise.weights.records import CheckpointError
 from tests.weights.checkpoints import save
 
@@ -17,8 +17,8 @@ def test_a_second_model_is_not_left_out_silently(tmp_path: Path) -> None:
     path = save(tmp_path / "last.pt", {"model": nn.Linear(2, 2).state_dict(), "critic": nn.Linear(3, 3).state_dict()})
 
     with pytest.raises(CheckpointError) as caught:
-        convert_to_safetensors(path, tmp_path / "out.safetensors", Wanted())
-    done = convert_to_safetensors(path, tmp_path / "out.safetensors", Wanted(key="critic"))
+        convert_to_safetensors(path, tmp_path / "out.safetensors")
+    done = convert_to_safetensors(path, tmp_path / "out.safetensors", key="critic")
 
     assert caught.value.finding.code == "RW735"
     assert "--key model, --key critic" in caught.value.finding.next[0]
@@ -29,7 +29,7 @@ def test_two_tensors_of_one_name_are_not_chosen_between(tmp_path: Path) -> None:
     path = save(tmp_path / "last.pt", {"a": {"w": torch.zeros(2)}, "a.w": torch.ones(2)})
 
     with pytest.raises(CheckpointError) as caught:
-        convert_to_safetensors(path, tmp_path / "out.safetensors", Wanted())
+        convert_to_safetensors(path, tmp_path / "out.safetensors")
 
     assert caught.value.finding.code == "RW734"
 
@@ -38,7 +38,7 @@ def test_two_names_that_are_one_without_wrappers_are_not_chosen_between(tmp_path
     path = save(tmp_path / "last.pt", {"a._orig_mod.w": torch.zeros(2), "a.w": torch.ones(2)})
 
     with pytest.raises(CheckpointError) as caught:
-        convert_to_safetensors(path, tmp_path / "out.safetensors", Wanted())
+        convert_to_safetensors(path, tmp_path / "out.safetensors")
 
     assert caught.value.finding.code == "RW734"
     assert not (tmp_path / "out.safetensors").exists()

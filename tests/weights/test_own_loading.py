@@ -11,7 +11,7 @@ import torch.distributed.checkpoint as dcp
 from torch import nn
 
 import rankwise
-from rankwise.weights.converting import Wanted, convert_to_safetensors
+from rankwise.weights.converting import convert_to_safetensors
 from tests.weights.checkpoints import refused, save
 from tests.weights.nets import Turned
 
@@ -147,7 +147,7 @@ def test_a_module_is_told_the_version_it_was_saved_in(tmp_path: Path, outer: str
     around = nn.ModuleDict({outer: saved}) if outer else saved
     path = save(tmp_path / "last.pt", {key: around.state_dict()} if key else around.state_dict())
     if form == "safetensors":
-        convert_to_safetensors(path, tmp_path / "last.safetensors", Wanted(key=key))
+        convert_to_safetensors(path, tmp_path / "last.safetensors", key=key)
         path = tmp_path / "last.safetensors"
     model = nn.Sequential(Turned(), nn.Linear(2, 2))
     with torch.no_grad():

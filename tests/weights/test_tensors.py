@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import rankwise
-from rankwise.weights.converting import Wanted, convert_to_safetensors
+from rankwise.weights.converting import convert_to_safetensors
 from rankwise.weights.records import CheckpointError
 from rankwise.weights.tensors import check_range
 from tests.weights.checkpoints import refused, save
@@ -104,6 +104,6 @@ def test_converting_to_a_smaller_dtype(tmp_path: Path) -> None:
     path = save(tmp_path / "last.pt", linear(70000.0, torch.float32))
 
     with pytest.raises(CheckpointError, match="bias holds"):
-        convert_to_safetensors(path, tmp_path / "out.safetensors", Wanted(dtype="float16"))
+        convert_to_safetensors(path, tmp_path / "out.safetensors", dtype="float16")
 
     assert not (tmp_path / "out.safetensors").exists()

@@ -99,9 +99,9 @@ def _convert(options: argparse.Namespace) -> int:
 
 
 def _to_safetensors(options: argparse.Namespace, path: Path, output: Path) -> dict[str, Any]:
-    from rankwise.weights.converting import Wanted, convert_to_safetensors
+    from rankwise.weights.converting import convert_to_safetensors
 
-    done = convert_to_safetensors(path, output, Wanted(options.key, options.prefix, options.dtype, options.tensors_only))
+    done = convert_to_safetensors(path, output, options.key, options.prefix, options.dtype, options.tensors_only)
     facts = asdict(done)
     if options.build and options.example:
         from rankwise.weights.exporting import compare_outputs

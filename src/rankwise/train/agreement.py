@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import _broadcast_coalesced  # type: ignore[attr-defined]
 
 from rankwise.findings import Finding, Place, ranks_text
 from rankwise.meet.differences import find_difference
@@ -24,48 +25,41 @@ _BUCKET_BYTES = 64 << 20
 _ANSWER_S = 60.0
 
 
-class Agreement:
-    """The last two stages; without an assembly (a world of one) there is nobody to disagree with."""
+def agree(assembly: Assembly, model: torch.nn.Module, visit: int) -> None:
+    """The stage before the first step: raise where the models differ, then take over rank 0's values."""
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    described = [[name, list(tensor.shape), str(tensor.dtype).removeprefix("torch.")] for name, tensor in tensors]
+    _compare(assembly, PARAMETERS, visit, described, find_different_models)
+    broadcast_all(tensor.detach() for _, tensor in tensors)
 
-    def __init__(self, assembly: Assembly | None = None) -> None:
-        self._assembly = assembly
-        self._visits = itertools.count(1)
 
-    def agree(self, model: torch.nn.Module) -> None:
-        tensors = [*model.named_parameters(), *model.named_buffers()]
-        described = [[name, list(tensor.shape), str(tensor.dtype).removeprefix("torch.")] for name, tensor in tensors]
-        self._compare(PARAMETERS, described, find_different_models)
-        if self._assembly is not None:
-            broadcast_all(tensor.detach() for _, tensor in tensors)
+def check_gradients(assembly: Assembly, model: torch.nn.Module, visit: int) -> None:
+    """The stage after the first backward: raise where the gradients differ."""
+    module: Any = getattr(model, "module", model)
+    named = [(name, parameter.grad) for name, parameter in module.named_parameters() if parameter.requires_grad]
+    described = [[name, None if gradient is None else digest_of(gradient)] for name, gradient in named]
+    _compare(assembly, GRADIENT, visit, described, find_different_gradients)
 
-    def check_gradients(self, model: torch.nn.Module) -> None:
-        module: Any = getattr(model, "module", model)
-        named = [(name, parameter.grad) for name, parameter in module.named_parameters() if parameter.requires_grad]
-        described = [[name, None if gradient is None else digest_of(gradient)] for name, gradient in named]
-        self._compare(GRADIENT, described, find_different_gradients)
 
-    def _compare(self, stage: Stage, described: Described, judge: Any) -> None:
-        """Only digests travel while all is well; where they differ, one rank of the many and one of the few show all they have."""
-        if self._assembly is None:
-            return
-        visit, text = next(self._visits), json.dumps(described)
-        digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-        notes = self._assembly.pass_stage(stage, stage.limit_s or 300.0, note=digest, visit=visit)["notes"]
-        if len(notes) < 2:
-            return
-        digests = {rank: note for note, ranks in notes.items() for rank in ranks}
-        differs = find_difference(digests)
-        odd = differs.odd if differs else ()
-        few = min(odd) if len(odd) < len(digests) else min(rank for rank in digests if digests[rank] != digests[0])
-        many = min(rank for rank in digests if digests[rank] != digests[few])
-        own = self._assembly.rank
-        if own in (few, many):
-            self._assembly.post(f"{stage.name}{visit}/shown/{own}", text)
-        shown = {rank: json.loads(self._assembly.read(f"{stage.name}{visit}/shown/{rank}", _ANSWER_S) or "[]") for rank in (many, few)}
-        finding: Finding = judge(many, shown[many], few, shown[few], notes)
-        places = {info.rank: info.place for info in self._assembly.infos}
-        culprits = tuple(places.get(rank, Place(rank=rank)) for rank in (odd if len(odd) < len(digests) else (many, few)))
-        self._assembly.stop(replace(finding, culprits=culprits, stage=stage.name))
+def _compare(assembly: Assembly, stage: Stage, visit: int, described: Described, judge: Any) -> None:
+    """Only digests travel while all is well; where they differ, one rank of the many and one of the few show all they have."""
+    text = json.dumps(described)
+    digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    notes = assembly.pass_stage(stage, stage.limit_s or 300.0, note=digest, visit=visit)["notes"]
+    if len(notes) < 2:
+        return
+    digests = {rank: note for note, ranks in notes.items() for rank in ranks}
+    differs = find_difference(digests)
+    odd = differs.odd if differs else ()
+    few = min(odd) if len(odd) < len(digests) else min(rank for rank in digests if digests[rank] != digests[0])
+    many = min(rank for rank in digests if digests[rank] != digests[few])
+    if assembly.rank in (few, many):
+        assembly.post(f"{stage.name}{visit}/shown/{assembly.rank}", text)
+    shown = {rank: json.loads(assembly.read(f"{stage.name}{visit}/shown/{rank}", _ANSWER_S) or "[]") for rank in (many, few)}
+    finding: Finding = judge(many, shown[many], few, shown[few], notes)
+    places = {info.rank: info.place for info in assembly.infos}
+    culprits = tuple(places.get(rank, Place(rank=rank)) for rank in (odd if len(odd) < len(digests) else (many, few)))
+    assembly.stop(replace(finding, culprits=culprits, stage=stage.name))
 
 
 def find_different_models(many: int, theirs: Described, few: int, own: Described, notes: dict[str, list[int]]) -> Finding:
@@ -97,22 +91,12 @@ def digest_of(tensor: torch.Tensor) -> str:
 
 
 def broadcast_all(tensors: Iterable[torch.Tensor]) -> None:
-    """Rank 0's values on every rank: tensors of one kind travel together, in buckets."""
-    for bucket in _buckets(tensors):
-        flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
-        dist.broadcast(flat.view(torch.uint8), src=0)  # as bytes: not every backend knows every dtype
-        for tensor, values in zip(bucket, torch.split(flat, [tensor.numel() for tensor in bucket])):
-            tensor.copy_(values.view_as(tensor))
-
-
-def _buckets(tensors: Iterable[torch.Tensor]) -> Iterable[list[torch.Tensor]]:
-    kinds: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
-    for tensor in tensors:
-        bucket = kinds.setdefault((tensor.dtype, tensor.device), [])
-        bucket.append(tensor)
-        if sum(t.numel() * t.element_size() for t in bucket) >= _BUCKET_BYTES:
-            yield kinds.pop((tensor.dtype, tensor.device))
-    yield from kinds.values()
+    """Rank 0's values on every rank."""
+    own = list(tensors)
+    flat = [tensor.reshape(-1).view(torch.uint8) for tensor in own]  # as bytes: not every backend knows every dtype
+    _broadcast_coalesced(dist.distributed_c10d._get_default_group(), flat, _BUCKET_BYTES, 0)
+    for tensor, values in zip(own, flat):
+        tensor.copy_(values.view(tensor.dtype).view_as(tensor))  # where it is not contiguous, `reshape` has made a copy
 
 
 def _tensor_text(described: list[Any] | None) -> str:

@@ -6,35 +6,18 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 NAME = "rankwise_alone"
 _Group: Any = dist.ProcessGroup  # its stub asks for overloads that a group of one has no use for
 
 
-class Done(dist.Work):
+def _done(result: Any) -> Any:
     """Work that was finished before anyone asked."""
-
-    def __init__(self, result: Any) -> None:
-        super().__init__()
-        self._result = result
-        self._future: torch.futures.Future[Any] = torch.futures.Future()
-        self._future.set_result(result)
-
-    def wait(self, timeout: Any = None) -> bool:
-        return True
-
-    def is_completed(self) -> bool:
-        return True
-
-    def is_success(self) -> bool:
-        return True
-
-    def result(self) -> Any:
-        return self._result
-
-    def get_future(self) -> torch.futures.Future[Any]:
-        return self._future
+    future: torch.futures.Future[Any] = torch.futures.Future()
+    future.set_result(result)
+    return _create_work_from_future(future)
 
 
 class AloneGroup(_Group):  # type: ignore[misc]
@@ -43,42 +26,42 @@ class AloneGroup(_Group):  # type: ignore[misc]
     def getBackendName(self) -> str:
         return NAME
 
-    def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Done:
-        return Done(tensors)
+    def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:
+        return _done(tensors)
 
     allreduce_coalesced = broadcast = reduce = allreduce
 
-    def barrier(self, opts: Any = None) -> Done:
-        return Done([])
+    def barrier(self, opts: Any = None) -> Any:
+        return _done([])
 
-    def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None) -> Done:
+    def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None) -> Any:
         for whole, own in zip(outputs, inputs):
             whole[0].copy_(own)
-        return Done(outputs)
+        return _done(outputs)
 
     gather = allgather
 
-    def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any = None) -> Done:
+    def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any = None) -> Any:
         for own, parts in zip(outputs, inputs):
             own.copy_(parts[0])
-        return Done(outputs)
+        return _done(outputs)
 
     reduce_scatter = scatter
 
-    def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None) -> Done:
+    def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None) -> Any:
         for own, other in zip(outputs, inputs):
             own.copy_(other)
-        return Done(outputs)
+        return _done(outputs)
 
     allgather_into_tensor_coalesced = reduce_scatter_tensor_coalesced = alltoall
 
-    def _allgather_base(self, output: torch.Tensor, own: torch.Tensor, opts: Any = None) -> Done:
+    def _allgather_base(self, output: torch.Tensor, own: torch.Tensor, opts: Any = None) -> Any:
         output.view(-1).copy_(own.reshape(-1))
-        return Done([output])
+        return _done([output])
 
     _reduce_scatter_base = all_gather_single = reduce_scatter_single = _allgather_base
 
-    def alltoall_base(self, output: torch.Tensor, own: torch.Tensor, out_sizes: Any, in_sizes: Any, opts: Any = None) -> Done:
+    def alltoall_base(self, output: torch.Tensor, own: torch.Tensor, out_sizes: Any, in_sizes: Any, opts: Any = None) -> Any:
         return self._allgather_base(output, own)
 
     all_to_all_single = alltoall_base

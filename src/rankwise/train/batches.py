@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map
 
 from rankwise.errors import UsageError
 
@@ -49,19 +50,14 @@ def _is_per_sample(batch: Any) -> bool:
 
 
 def _mapped(batch: Any, change: Callable[[torch.Tensor], torch.Tensor], change_words: Callable[[Any], Any] = lambda words: words) -> Any:
-    if isinstance(batch, torch.Tensor):
-        return change(batch) if batch.dim() else batch
-    if isinstance(batch, Mapping):
-        values = {key: _mapped(value, change, change_words) for key, value in batch.items()}
-        if isinstance(batch, dict) or not hasattr(batch, "update"):
-            return values
-        other = copy.copy(batch)  # what tokenizers return is no dict, and knows more than its items
-        other.update(values)
-        return other
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(_mapped(value, change, change_words) for value in batch))
-    if _is_per_sample(batch):
-        return change_words(batch)
-    if isinstance(batch, (list, tuple)):
-        return type(batch)(_mapped(value, change, change_words) for value in batch)
-    return batch
+    def changed(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            return change(leaf) if leaf.dim() else leaf
+        if _is_per_sample(leaf):
+            return change_words(leaf)
+        if isinstance(leaf, MutableMapping):  # what tokenizers return is no dict, and knows more than its items
+            leaf = copy.copy(leaf)
+            leaf.update({key: _mapped(value, change, change_words) for key, value in leaf.items()})
+        return leaf
+
+    return tree_map(changed, batch, is_leaf=_is_per_sample)

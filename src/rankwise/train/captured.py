@@ -50,9 +50,9 @@ def seed_rng(*numbers: int) -> None:
     np.random.seed(seed % 2**32)
 
 
-def on_cpu(thing: Any, *, copy: bool, seen: dict[tuple[Any, ...], torch.Tensor] | None = None) -> Any:
+def on_cpu(thing: Any, *, copy: bool) -> Any:
     """The same containers with tensors on the CPU, copied if asked; tensors that shared their memory share it again."""
-    seen = {} if seen is None else seen
+    seen: dict[tuple[Any, ...], torch.Tensor] = {}
 
     def moved(tensor: torch.Tensor) -> torch.Tensor:
         if not _has_own_memory(tensor):

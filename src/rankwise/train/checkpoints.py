@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import pickle
 from pathlib import Path
@@ -145,17 +146,14 @@ class Checkpoints:
             raise train_error("RW710", "the state to be saved could not be loaded again", why=why) from error
         if not self._has_resumed and (there := committed.all_saved(self.folder)):
             raise train_error("RW709", f"{self.folder} holds checkpoints up to step {there[0].step}, and resume() was not called")
-        if not self._may_write():
+        may_write = True
+        with contextlib.suppress(OSError):  # the folder cannot be made or written: the checkpoint's own finding says so
+            may_write = committed.lock(self.folder)
+        if not may_write:
             step = "end the other training, or use another folder"
             raise train_error("RW709", f"another process is writing its checkpoints to {self.folder}", next=(step,))
         for saved in self._damaged:
             committed.set_aside(saved)
-
-    def _may_write(self) -> bool:
-        try:
-            return committed.lock(self.folder)
-        except OSError:
-            return True  # the folder cannot be made or written: the checkpoint's own finding says so
 
     def _write(self, step: int, state: dict[str, Any]) -> Finding | None:
         """Write and commit; what fails is told, not raised, and leaves nothing behind."""
@@ -173,11 +171,10 @@ class Checkpoints:
         return None if same_weights(weights, there.get("model", {})) else committed.other_weights(step)
 
     def _join(self) -> Finding | None:
-        writer = self._writer
+        writer, self._writer = self._writer, None
         if writer is None:
             return None
         writer.wait()
-        self._writer = None
         if writer.error is not None:
             raise writer.error
         return writer.result

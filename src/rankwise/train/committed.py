@@ -29,7 +29,7 @@ from typing import Any, BinaryIO
 import torch
 
 from rankwise.causes import load_cause
-from rankwise.files import what_stops
+from rankwise.files import sync_folder, what_stops
 from rankwise.findings import Finding
 from rankwise.train import group
 
@@ -126,20 +126,17 @@ def abandon(partial: Path, step: int, error: OSError) -> Finding:
 
 def write_file(path: Path, write: Callable[[BinaryIO], object]) -> dict[str, Any]:
     """Write a file through to the disk; returns its line for the manifest."""
-    with path.open("wb", buffering=_BLOCK) as raw:
-        file = _Hashed(raw)
+    with path.open("wb", buffering=_BLOCK) as file:
         try:
-            write(file)  # type: ignore[arg-type]
+            write(file)
         except RuntimeError as error:
             # torch reports a failed write as a RuntimeError without a number; the reason is what the file itself said
-            raise (file.error or error) from error
-        raw.flush()
-        os.fsync(raw.fileno())
-    return {"bytes": file.num_bytes, "sha256": file.hash.hexdigest()}
+            raise (error.__context__ if isinstance(error.__context__, OSError) else error) from error
+    return hash_file(path)
 
 
 def hash_file(path: Path) -> dict[str, Any]:
-    """The manifest's line for a file that torch has written; flushes it to the disk."""
+    """The manifest's line for a file; flushes it to the disk."""
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         os.fsync(file.fileno())
@@ -152,11 +149,11 @@ def commit(partial: Path, step: int, files: dict[str, dict[str, Any]], about: di
     manifest = json.dumps({"schema": 1, "step": step, **about, "files": files}, indent=1)
     write_file(partial / MANIFEST, lambda file: file.write(manifest.encode()))
     for path in {partial, *((partial / name).parent for name in files)}:
-        _flush_folder(path)
+        sync_folder(path)
     target = path_of(folder, step)
     _remove(target)  # only a damaged one can be in the way
     partial.rename(target)
-    _flush_folder(folder)
+    sync_folder(folder)
     saved = Saved(step, target)
     _point_to(folder / LAST, saved)
     return saved
@@ -189,54 +186,20 @@ def find_damage(saved: Saved) -> str | None:
     return None
 
 
-class _Hashed:
-    """A file that is hashed while it is written, and remembers why a write failed."""
-
-    def __init__(self, raw: BinaryIO) -> None:
-        self.raw, self.hash, self.num_bytes = raw, hashlib.sha256(), 0
-        self.error: OSError | None = None
-
-    def write(self, data: Any) -> int:
-        try:
-            self.raw.write(data)
-        except OSError as error:
-            self.error = error
-            raise
-        self.hash.update(data)
-        self.num_bytes += len(data)
-        return len(data)
-
-    def flush(self) -> None:
-        self.raw.flush()
-
-
 def _remove(path: Path) -> None:
     """Out of sight first: a folder that is only half removed must not look like a checkpoint."""
     hidden = path.with_name(f".{path.name}.removed")
-    try:
+    with contextlib.suppress(FileNotFoundError):
         path.rename(hidden)
-    except OSError as error:
-        if error.errno != errno.ENOENT:
-            raise
     shutil.rmtree(hidden, ignore_errors=True)
 
 
 def _point_to(link: Path, saved: Saved) -> None:
     beside = link.with_name(f".{link.name}")
-    try:
+    with contextlib.suppress(OSError):  # a convenience; some file systems have no links
         beside.unlink(missing_ok=True)
         beside.symlink_to(Path(saved.path.name) / STATE)
         beside.replace(link)
-    except OSError:  # a convenience; some file systems have no links
-        pass
-
-
-def _flush_folder(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def other_weights(step: int) -> Finding:

@@ -51,17 +51,10 @@ def gathered_numbers(numbers: list[int]) -> list[list[int]]:
     """Every rank's numbers, in one collective; all ranks must give the same many."""
     if world_size() == 1:
         return [numbers]
-    mine = torch.tensor(numbers, dtype=torch.int64, device=traffic_device())
+    mine = torch.tensor(numbers, dtype=torch.int64, device="cuda" if "nccl" in str(dist.get_backend()) else "cpu")
     everyone = [torch.empty_like(mine) for _ in range(world_size())]
     dist.all_gather(everyone, mine)
     return [theirs.tolist() for theirs in everyone]
-
-
-def traffic_device() -> torch.device:
-    """Where a tensor has to be for the default group to carry it: NCCL knows only GPUs."""
-    if is_distributed() and "nccl" in str(dist.get_backend()):
-        return torch.device("cuda", torch.cuda.current_device())
-    return torch.device("cpu")
 
 
 def rank_zero(work: Callable[[], Result]) -> Result:

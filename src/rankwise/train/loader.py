@@ -55,7 +55,7 @@ class Loader:
         self._worker_seeds = _WorkerSeeds(self._options.pop("worker_init_fn", None))
         self._dataloader: DataLoader[Any] | None = None
         self._resume_at: int | None = None  # samples of the epoch that are behind us, set by load_state_dict
-        self._plan = self._plan_after(0)
+        self.plan = self._plan_after(0)  # of the epoch that is being read
         self._num_taken = 0
         self.current: Portion | None = None  # what was yielded last
         self._order: torch.Tensor | range = range(0)
@@ -83,7 +83,8 @@ class Loader:
         """What `Step.over` iterates: a rank that has no sample left in the last step gets one that counts nothing."""
         done, self._resume_at = self._resume_at or 0, None
         epoch = self.epoch
-        self._plan, self._num_taken = self._plan_after(done), 0
+        self.plan, self._num_taken = self._plan_after(done), 0
+        self._worker_seeds.seed = mixed_seed(self.seed, epoch, done, self.rank)
         for portion in self._streamed() if self.is_stream else self._planned():
             self._num_taken += 1
             self.current = portion if self.device is None else portion._replace(batch=batches.moved(portion.batch, self.device))
@@ -108,11 +109,6 @@ class Loader:
             said = "the last step of an epoch has %d samples, where the model's layers want %d; uneven='drop' leaves it out"
             log.warning(said, rest, self.least)
 
-    @property
-    def plan(self) -> Plan:
-        """The plan of the epoch that is being read."""
-        return self._plan
-
     def indices_at(self, positions: range) -> list[int]:
         """Which samples of the dataset stand at these positions of the epoch; of a stream it is the positions themselves."""
         if self.is_stream:
@@ -136,33 +132,30 @@ class Loader:
 
     def check_agreement(self) -> None:
         """All ranks must cut the same samples in the same way; called by all of them at the beginning of an epoch."""
-        facts = {"samples": self.length, "samples in a step": self.global_batch, "epoch": self.epoch, "seed": self.seed}
+        facts: dict[str, Any] = {"samples": self.length, "samples in a step": self.global_batch, "epoch": self.epoch, "seed": self.seed}
         facts |= {"fewest samples of a rank": self.least, "samples done": self._resume_at or 0}
-        facts |= {"shuffle": int(self.shuffle), "uneven": UNEVEN.index(self.uneven)}
-        everyone = group.gathered_numbers(list(facts.values()))
+        facts |= {"shuffle": self.shuffle, "uneven": self.uneven}
+        everyone = group.gathered(facts)
         for rank, theirs in enumerate(everyone):
-            for name, value, first in zip(facts, theirs, everyone[0]):
-                if value != first:
-                    raise train_error("RW703", f"rank {rank} has {name} = {value}, rank 0 has {first}", rank)
+            for name, value in theirs.items():
+                if value != everyone[0][name]:
+                    raise train_error("RW703", f"rank {rank} has {name} = {value}, rank 0 has {everyone[0][name]}", rank)
 
     def _planned(self) -> Iterator[Portion]:
         """A map-style dataset: each rank fetches only what is its own."""
         self._order = epoch_order(self.length, self.seed, self.epoch) if self.shuffle else range(self.length)
-        plan = self._plan
-        self._worker_seeds.seed = mixed_seed(self.seed, self.epoch, plan.done, self.rank)
         if self._dataloader is None:  # kept, so that `persistent_workers` are
             self._dataloader = DataLoader(self.dataset, batch_sampler=_OwnIndices(self), **self._dataloader_options())
         for step, batch in enumerate(self._dataloader):
-            share = plan.share(step, self.rank)
-            yield Portion(batch, share.num_samples, plan.step_size(step), share.positions.start)
+            share = self.plan.share(step, self.rank)
+            yield Portion(batch, share.num_samples, self.plan.step_size(step), share.positions.start)
 
     def _streamed(self) -> Iterator[Portion]:
         if hasattr(self.dataset, "set_epoch"):
             self.dataset.set_epoch(self.epoch)
-        self._worker_seeds.seed = mixed_seed(self.seed, self.epoch, self._plan.done, self.rank)
         options = self._dataloader_options()
         collate = options.pop("collate_fn", None) or default_collate
-        shard = StreamShard(self.dataset, collate, self.global_batch, self.world_size, self.rank, self.uneven, self._plan.done, self.least)  # type: ignore[arg-type]
+        shard = StreamShard(self.dataset, collate, self.plan, self.rank)  # type: ignore[arg-type]
         yield from DataLoader(shard, batch_size=None, collate_fn=_unchanged, **options)
 
     def _dataloader_options(self) -> dict[str, Any]:
@@ -170,15 +163,15 @@ class Loader:
         return {**self._options, "worker_init_fn": self._worker_seeds, "generator": torch.Generator().manual_seed(self.seed)}
 
     def _begin(self, epoch: int) -> None:
-        self.epoch, self._num_taken, self._plan = epoch, 0, self._plan_after(0)
+        self.epoch, self._num_taken, self.plan = epoch, 0, self._plan_after(0)
 
     def _plan_after(self, done: int) -> Plan:
         return Plan(self.length, self.global_batch, self.world_size, self.uneven, done, self.least)
 
     def _done(self) -> int:
         if self.is_stream:
-            return self._plan.done + self._num_taken * self.global_batch
-        return self._plan.done_after(self._num_taken)
+            return self.plan.done + self._num_taken * self.global_batch
+        return self.plan.done_after(self._num_taken)
 
     def _check(self) -> None:
         if self.uneven not in UNEVEN:

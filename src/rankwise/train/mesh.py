@@ -163,7 +163,7 @@ def find_broken_paths(paths: list[Path], infos: list[RankInfo], stage: Stage) ->
         f"{ends} at {first.address}: {first.outcome}{more}",
         (info.place for info in infos if info.host in named),
         certain=first.outcome != _SWALLOWED,
-        why=_wrong_interface(target) if is_elsewhere and first.outcome != _SWALLOWED else _closed(target, first.outcome),
+        why=_why(target, first.outcome, is_elsewhere),
         next=(f"on {target.host}: export GLOO_SOCKET_IFNAME={target.route_interface}",) if is_elsewhere and target.route_interface else (),
         stage=stage,
     )
@@ -187,18 +187,16 @@ def _culprit_hosts(broken: list[Path], whole: list[Path], hosts: dict[int, str])
     return set(blame(bad, good).hosts())
 
 
-def _wrong_interface(target: RankInfo) -> str:
-    return (
-        f"{target.host} offers {target.address} (interface {target.interface or 'unknown'}) to the others, "
-        f"but reaches the store from {target.route} (interface {target.route_interface or 'unknown'})"
-    )
-
-
-def _closed(target: RankInfo, outcome: str) -> str:
+def _why(target: RankInfo, outcome: str, is_elsewhere: bool) -> str:
     if outcome == _SWALLOWED:
         return (
             f"something on the way to {target.host} drops packets beyond a size without a word: an MTU that differs between the hosts, "
             "a tunnel or VPN, a firewall that drops ICMP. Connecting works, the first real collective hangs"
+        )
+    if is_elsewhere:
+        return (
+            f"{target.host} offers {target.address} (interface {target.interface or 'unknown'}) to the others, "
+            f"but reaches the store from {target.route} (interface {target.route_interface or 'unknown'})"
         )
     if outcome == "no answer":
         return (

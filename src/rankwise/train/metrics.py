@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
-import torch.distributed as dist
 
 from rankwise.errors import TrainError, UsageError
 from rankwise.train import group
@@ -101,7 +98,7 @@ class Predictions:
         indices = [index for indices, _, _ in by_rank for index in indices]
         where = {index: row for row, index in reversed(list(enumerate(indices)))}  # a repeated sample: its first row
         self._check_places(where)
-        everything = _concatenated(filled, kind, [len(indices) for indices, _, _ in by_rank])
+        everything = _concatenated(filled, kind)
         self._rows, self._indices = [], []
         return everything[[where[index] for index in sorted(where)]]
 
@@ -119,20 +116,11 @@ def _only_kind(by_rank: list[set[_Kind]]) -> _Kind:
     return next(iter(found), (torch.get_default_dtype(), ()))
 
 
-def _concatenated(filled: list[torch.Tensor], kind: _Kind, sizes: list[int]) -> torch.Tensor:
-    """All ranks' rows behind each other; a collective wants equal shapes and knows few dtypes, so they travel as bytes, filled up."""
+def _concatenated(filled: list[torch.Tensor], kind: _Kind) -> torch.Tensor:
+    """All ranks' rows behind each other; as objects, because a collective of tensors wants equal shapes and knows few dtypes."""
     dtype, shape = kind
-    device = filled[0].device if filled else torch.device("cpu")
     rows = torch.cat(filled).resolve_conj().resolve_neg() if filled else torch.empty((0, *shape), dtype=dtype)
-    width = math.prod(shape)
-    if group.world_size() == 1 or not width or not any(sizes):
-        return rows if group.world_size() == 1 else torch.empty((sum(sizes), *shape), dtype=dtype, device=device)
-    mine = rows.new_zeros((max(sizes), width))
-    mine[: len(rows)] = rows.reshape(len(rows), width)
-    carried = mine.view(torch.uint8).to(group.traffic_device())
-    parts = [torch.empty_like(carried) for _ in sizes]
-    dist.all_gather(parts, carried)
-    return torch.cat([part[:size] for part, size in zip(parts, sizes)]).to(device).view(dtype).reshape(-1, *shape)
+    return torch.cat([theirs.to(rows.device) for theirs in group.gathered(rows.cpu())])
 
 
 def _mismatch(summary: str, rank: int | None = None) -> TrainError:

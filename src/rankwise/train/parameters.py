@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.nn.parallel.distributed import _find_tensors  # those DDP would find in an output
 from torch.nn.parameter import is_lazy
 
 from rankwise.causes import load_cause
@@ -108,7 +109,10 @@ def dry_run(model: nn.Module, sample: Any, device: torch.device) -> DryRun:
     times: Counter[str] = Counter()
     named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     with _left_as_it_was(model, device):
-        hooks = [parameter.register_post_accumulate_grad_hook(_counting(times, name)) for name, parameter in named]  # type: ignore[no-untyped-call]
+        hooks = [
+            parameter.register_post_accumulate_grad_hook(lambda _, name=name: times.update([name]))  # type: ignore[no-untyped-call]
+            for name, parameter in named
+        ]
         try:
             loss = _loss(model, sample, device)
             if loss is not None:
@@ -127,29 +131,8 @@ def _loss(model: nn.Module, sample: Any, device: torch.device) -> torch.Tensor |
         result = model(**moved(sample, device))
     else:
         result = model(*moved(sample if isinstance(sample, (tuple, list)) else (sample,), device))
-    parts = [tensor.float().sum() for tensor in _tensors(result) if tensor.requires_grad]
+    parts = [tensor.float().sum() for tensor in _find_tensors(result) if tensor.requires_grad]  # type: ignore[no-untyped-call]
     return torch.stack(parts).sum() if parts else None
-
-
-def _tensors(output: Any) -> Iterator[torch.Tensor]:
-    """The tensors DDP would find in an output."""
-    if isinstance(output, torch.Tensor):
-        yield output
-    elif isinstance(output, dict):
-        for value in output.values():
-            yield from _tensors(value)
-    elif isinstance(output, (list, tuple)):
-        for value in output:
-            yield from _tensors(value)
-    elif hasattr(output, "__dataclass_fields__"):
-        yield from _tensors(vars(output))
-
-
-def _counting(times: Counter[str], name: str) -> Any:
-    def count(_: torch.Tensor) -> None:
-        times[name] += 1
-
-    return count
 
 
 @contextmanager

@@ -58,10 +58,6 @@ class Plan:
         """How many samples of the epoch are behind us after so many steps."""
         return min(self.done + num_steps * self.global_batch, self.length)
 
-    def counted_after(self, num_steps: int) -> int:
-        """How many samples have counted in the first steps, over all ranks and with repeated ones."""
-        return min(num_steps * self.global_batch, self.end - self.done)
-
     def step_size(self, step: int) -> int:
         """How many samples count in this step, over all ranks."""
         return min(self.global_batch, self.end - self.done - step * self.global_batch)

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from rankwise.findings import Place
-from rankwise.meet.network import Interface, gloo_interface, interface_of, interfaces, is_loopback, nccl_interface, source_address
+from rankwise.meet.network import Interface, gloo_interface, interface_of, interfaces, nccl_interface, source_address
 from rankwise.ranks import read_job_name
 from rankwise.train.devices import Claim
 from rankwise.version import __version__
@@ -54,10 +54,6 @@ class RankInfo:
     @property
     def uses_nccl(self) -> bool:
         return "nccl" in self.backend
-
-    @property
-    def is_loopback(self) -> bool:
-        return is_loopback(self.address)
 
     def dials(self, other: RankInfo) -> bool:
         """Whether this rank's backend connects to the other's address: of two gloo ranks the higher address does; with NCCL both do."""

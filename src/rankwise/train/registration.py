@@ -117,7 +117,8 @@ class Registration:
     # -- the others -----------------------------------------------------------------------------------------------------------
 
     def _follow(self, deadline: float, timeout_s: float) -> dict[str, Any]:
-        reply = self._store.wait(f"rankwise/reply/{self._info.id}", deadline, self._tell_leaderless)
+        text = f"rank {self._info.rank} on {self._info.host} is registered and waits for rank 0, %.0f s"
+        reply = self._store.wait(f"rankwise/reply/{self._info.id}", deadline, lambda waited_s: logger.warning(text, waited_s))
         if reply is None:
             self._raise_alarm(timeout_s)
             reply = self._store.wait(f"rankwise/reply/{self._info.id}", deadline + _GRACE_S)
@@ -129,10 +130,11 @@ class Registration:
         if self._info.problem and self._info.problem["code"] == "RW608":  # the outcome, a large answer, would not arrive here
             return {"finding": self._info.problem, "present": self._info.world_size}
         outcome = self._store.wait(f"rankwise/{self.name}/registration", deadline + _GRACE_S)
-        return dict(json.loads(outcome)) if outcome else self._publish(self._leader_silent())
-
-    def _tell_leaderless(self, waited_s: float) -> None:
-        logger.warning("rank %d on %s is registered and waits for rank 0, %.0f s", self._info.rank, self._info.host, waited_s)
+        if outcome is not None:
+            return dict(json.loads(outcome))
+        summary = "rank 0 registered and then stopped answering before every rank had"
+        finding = start_finding("RW110", summary, [Place(rank=0)], certain=False)
+        return self._publish({"finding": finding.to_dict(), "present": self._info.world_size})
 
     def _raise_alarm(self, timeout_s: float) -> None:
         """The launcher keeps the store and rank 0 never came: the first rank whose time is over tells all registered ranks."""
@@ -150,11 +152,6 @@ class Registration:
                 info = RankInfo.from_dict(event["info"])
                 latest[info.host, info.launcher, info.rank] = info
         return list(latest.values())
-
-    def _leader_silent(self) -> dict[str, Any]:
-        summary = "rank 0 registered and then stopped answering before every rank had"
-        finding = start_finding("RW110", summary, [Place(rank=0)], certain=False)
-        return {"finding": finding.to_dict(), "present": self._info.world_size}
 
     # -- writing --------------------------------------------------------------------------------------------------------------
 

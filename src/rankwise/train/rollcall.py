@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rankwise.findings import Finding, Place, ranks_text
 from rankwise.meet.differences import find_difference
+from rankwise.meet.network import is_loopback
 from rankwise.meet.roster import claimed_twice, missing_numbers, waiting_text, with_host
 from rankwise.train.errors import start_finding
 from rankwise.train.rank_info import RankInfo
@@ -18,7 +19,8 @@ _LOG_SETTINGS = ("NCCL_DEBUG", "TORCH_NCCL_DEBUG_INFO", "TORCH_NCCL_TRACE")
 
 def find_contradiction(infos: list[RankInfo]) -> Finding | None:
     """What can be said before everybody is here: no rank that is still to come could put it right."""
-    return _brought_along(infos) or _claimed_twice(infos) or _different_world_sizes(infos) or _different_backends(infos)
+    problem = next((Finding.from_dict(info.problem) for info in infos if info.problem), None)
+    return problem or _claimed_twice(infos) or _different_world_sizes(infos) or _different_backends(infos)
 
 
 def find_missing(infos: list[RankInfo], world_size: int, waited_s: float, place: str) -> Finding:
@@ -54,7 +56,8 @@ def find_device_problem(infos: list[RankInfo]) -> Finding | None:
 def find_unreachable_address(infos: list[RankInfo]) -> Finding | None:
     """A rank that would tell the ranks of other hosts to connect to its own loopback."""
     hosts = {info.host for info in infos}
-    lost = [info for info in infos if info.is_loopback and not info.uses_nccl and _is_dialled(info, infos)]
+    on_loopback = [info for info in infos if is_loopback(info.address) and not info.uses_nccl]
+    lost = [info for info in on_loopback if any(other.host != info.host and other.dials(info) for other in infos)]
     if len(hosts) < 2 or not lost:
         return None
     first, ranks = lost[0], ranks_text([info.rank for info in lost])
@@ -70,7 +73,18 @@ def find_unreachable_address(infos: list[RankInfo]) -> Finding | None:
 
 def find_differences(infos: list[RankInfo]) -> list[Finding]:
     """Versions and settings that are not the same everywhere; an error where the ranks could not understand each other."""
-    return [finding for finding in (*_different_versions(infos), *_different_settings(infos)) if finding is not None]
+    found = []
+    for what in sorted({name for info in infos for name in info.versions}):
+        versions = [info.versions.get(what, "none") for info in infos]
+        # Releases of torch and NCCL that differ in more than the last number speak different protocols.
+        breaks = what in ("torch", "nccl") and len({tuple(v.split(".")[:2]) for v in versions}) > 1
+        severity = "error" if breaks else "warning"
+        found.append(_different("RW123", f"{what} is not the same on all ranks", infos, versions, severity=severity))
+    names = {name for info in infos for name in info.settings if name not in _OWN_SETTINGS and not name.startswith(_LOG_SETTINGS)}
+    for name in sorted(names):
+        values = [info.settings.get(name, "(not set)") for info in infos]
+        found.append(_different("RW125", f"{name} is not the same on all ranks", infos, values))
+    return [finding for finding in found if finding is not None]
 
 
 def roll_text(infos: Iterable[RankInfo]) -> str:
@@ -102,14 +116,6 @@ def likely_host(rank: int, infos: list[RankInfo]) -> str | None:
     return None
 
 
-def _is_dialled(info: RankInfo, infos: list[RankInfo]) -> bool:
-    return any(other.host != info.host and other.dials(info) for other in infos)
-
-
-def _brought_along(infos: list[RankInfo]) -> Finding | None:
-    return next((Finding.from_dict(info.problem) for info in infos if info.problem), None)
-
-
 def _claimed_twice(infos: list[RankInfo]) -> Finding | None:
     for rank, claimants in claimed_twice((info.rank, info) for info in infos).items():
         who = " and ".join(f"pid {info.pid} on {info.host}" for info in claimants)
@@ -131,20 +137,6 @@ def _different_world_sizes(infos: list[RankInfo]) -> Finding | None:
 def _different_backends(infos: list[RankInfo]) -> Finding | None:
     why = "session() takes NCCL where it sees a GPU and gloo where it sees none; backend= sets one for all"
     return _different("RW113", "ranks use different backends", infos, [info.backend for info in infos], why=why)
-
-
-def _different_versions(infos: list[RankInfo]) -> Iterator[Finding | None]:
-    for what in sorted({name for info in infos for name in info.versions}):
-        versions = [info.versions.get(what, "none") for info in infos]
-        # Releases of torch and NCCL that differ in more than the last number speak different protocols.
-        breaks = what in ("torch", "nccl") and len({tuple(v.split(".")[:2]) for v in versions}) > 1
-        yield _different("RW123", f"{what} is not the same on all ranks", infos, versions, severity="error" if breaks else "warning")
-
-
-def _different_settings(infos: list[RankInfo]) -> Iterator[Finding | None]:
-    names = {name for info in infos for name in info.settings if name not in _OWN_SETTINGS and not name.startswith(_LOG_SETTINGS)}
-    for name in sorted(names):
-        yield _different("RW125", f"{name} is not the same on all ranks", infos, [info.settings.get(name, "(not set)") for info in infos])
 
 
 def _different(code: str, said: str, infos: list[RankInfo], values: Sequence[object], prefix: str = "", **details: Any) -> Finding | None:

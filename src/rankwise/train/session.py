@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import count
 
 import torch
 import torch.distributed as dist
@@ -18,7 +19,7 @@ from rankwise.findings import Finding, Place
 from rankwise.meet.tasks import Task
 from rankwise.ranks import MeetingPlace, RankEnv, read_meeting_place, read_rank_env
 from rankwise.stages import ENVIRONMENT
-from rankwise.train.agreement import Agreement
+from rankwise.train.agreement import agree, check_gradients
 from rankwise.train.alone import start_alone
 from rankwise.train.assembly import Assembly
 from rankwise.train.backend import connect_backend, use_device
@@ -43,7 +44,8 @@ class Job:
     device: torch.device
     backend: str  # "none" in a world of one
     notes: tuple[Finding, ...] = ()  # what differs between the ranks without being in the way
-    _agreement: Agreement = field(default_factory=Agreement, repr=False)
+    _assembly: Assembly | None = field(default=None, repr=False)  # None in a world of one, where nobody can disagree
+    _visits: Iterator[int] = field(default_factory=lambda: count(1), repr=False)
 
     @property
     def is_main(self) -> bool:
@@ -51,11 +53,13 @@ class Job:
 
     def agree(self, model: torch.nn.Module) -> None:
         """Compare the model's parameters and buffers with the other ranks', by name, shape and dtype, then take over rank 0's values."""
-        self._agreement.agree(model)
+        if self._assembly is not None:
+            agree(self._assembly, model, next(self._visits))
 
     def check_gradients(self, model: torch.nn.Module) -> None:
         """After the first backward: raise on every rank if the gradients are not the same everywhere, naming the first that differs."""
-        self._agreement.check_gradients(model)
+        if self._assembly is not None:
+            check_gradients(self._assembly, model, next(self._visits))
 
 
 @contextmanager
@@ -122,7 +126,7 @@ def _start_together(backend: str | None, env: RankEnv, timeout_s: float, collect
         raise
     counted = sum(other.host == me.host and other.rank < rank for other in assembly.infos)
     local_rank = counted if env.local_rank is None else env.local_rank
-    return Job(rank, world_size, local_rank, claim.device, claim.backend, tuple(assembly.notes), Agreement(assembly)), assembly
+    return Job(rank, world_size, local_rank, claim.device, claim.backend, tuple(assembly.notes), assembly), assembly
 
 
 def read_place(env: RankEnv, environ: Mapping[str, str]) -> tuple[int, int, MeetingPlace]:

@@ -77,11 +77,7 @@ def _hearing_of_children() -> Iterator[None]:
     if signal.getsignal(signal.SIGCHLD) is not signal.SIG_IGN:
         yield
         return
-    try:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    except ValueError:
-        next_step = "signal.signal(signal.SIGCHLD, signal.SIG_DFL) in the main thread, before spawn"
-        raise UsageError("spawn cannot see how its workers end: this process ignores SIGCHLD", next=(next_step,)) from None
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # which Python refuses outside of the main thread
     try:
         yield
     finally:
@@ -189,7 +185,8 @@ def _results(workers: list[Worker]) -> list[Any]:
     results: dict[int, Any] = {}
     failures: list[tuple[float, Worker, str, Any]] = []
     waiting = {worker.pipe: worker for worker in workers}
-    while waiting and (ready := multiprocessing.connection.wait(list(waiting), _patience_s([text for _, _, text, _ in failures]))):
+    patience_s: float | None = None  # how long to wait for what others may still say
+    while waiting and (ready := multiprocessing.connection.wait(list(waiting), patience_s)):
         for pipe in ready:
             worker = waiting.pop(pipe)  # type: ignore[call-overload]
             kind, value, *rest = _message_of(worker)
@@ -197,19 +194,16 @@ def _results(workers: list[Worker]) -> list[Any]:
                 failures.append((rest[1], worker, value, rest[0]))
             else:
                 results[worker.rank] = value
+        if failures:
+            patience_s = _ECHO_SETTLE_S if all(_is_echo(text) for _, _, text, _ in failures) else _SETTLE_S
     if failures:
         _, worker, text, finding = min(failures, key=lambda failure: (_is_echo(failure[2]), failure[0]))
         raise WorkerError(_failure(worker, text, finding, sorted(results)), text)
     return [results[worker.rank] for worker in workers]
 
 
-def _patience_s(failures: list[str]) -> float | None:
-    """How long to wait for what others may still say."""
-    return None if not failures else _ECHO_SETTLE_S if all(map(_is_echo, failures)) else _SETTLE_S
-
-
 def _is_echo(text: str) -> bool:
-    return any(word in headline(text).lower() for word in _ECHOES) if text else False
+    return bool(text) and any(word in headline(text).lower() for word in _ECHOES)
 
 
 def _message_of(worker: Worker) -> tuple[Any, ...]:

@@ -60,15 +60,13 @@ class Step:
         self.num_skipped = 0  # windows whose gradients were not finite
         self.num_samples = 0  # of this rank's batch that count: 0 for one that only keeps the ranks in step
         self.grad_norm = math.nan  # of the last window, before clipping
-        self._autocast = _autocast(device.type, precision)
+        self._autocast: AbstractContextManager[Any] = torch.autocast(device.type, DTYPES[precision]) if precision in DTYPES else _NOTHING
         self.scaler = torch.amp.GradScaler(device.type) if precision == "fp16" else None
         self._micro: Micro | None = None  # the batch whose loss is awaited
         self._is_window_open = False
         self._is_first = True
-        self._can_wait = hasattr(model, "no_sync")
-        self._is_static = getattr(model, "static_graph", False)
         self._skips_in_a_row = 0
-        self._open_no_sync: AbstractContextManager[Any] | None = None
+        self._open_no_sync = _NOTHING
         check_synchronised(model)
 
     def over(self, batches: Iterable[Any], count: Count | None = None) -> Iterator[Any]:
@@ -100,7 +98,6 @@ class Step:
         return self
 
     def __exit__(self, *error: Any) -> None:
-        assert self._open_no_sync is not None
         self._autocast.__exit__(*error)
         self._open_no_sync.__exit__(*error)
 
@@ -152,7 +149,7 @@ class Step:
 
         A static graph is learned in the first backward, which must exchange them; doing so early changes no sum.
         """
-        if micro.closes or not self._can_wait or (self._is_first and self._is_static):
+        if micro.closes or not hasattr(self.model, "no_sync") or (self._is_first and getattr(self.model, "static_graph", False)):
             return _NOTHING
         return self.model.no_sync()  # type: ignore[no-any-return,operator]
 
@@ -229,10 +226,6 @@ def fewest_samples(model: nn.Module) -> int:
 
 def _out_of_order(summary: str) -> TrainError:
     return train_error("RW705", summary)
-
-
-def _autocast(device_type: str, precision: Precision) -> AbstractContextManager[Any]:
-    return torch.autocast(device_type, DTYPES[precision]) if precision in DTYPES else _NOTHING
 
 
 def sharded_optimizer(kind: type[torch.optim.Optimizer], parameters: Iterable[torch.Tensor], **options: Any) -> torch.optim.Optimizer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import re
 import socket
 import time
 from collections.abc import Callable
@@ -32,6 +33,7 @@ _ATTEMPTS = 3
 _BULK_S = 5.0
 _BULK_TRIES = 2
 _SILENT = "it has not answered for"
+_HOPELESS = re.compile(r"[\s/:@\[\]]")  # nothing with one of these could become a host's name
 _PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 1.0
 
@@ -79,17 +81,12 @@ def resolve_store(place: MeetingPlace, me: Place, deadline: float) -> list[str]:
         found = resolve(place.address, max(1.0, deadline - time.monotonic()))
         if found.addresses:
             return list(found.addresses)
-        if time.monotonic() + pause_s > deadline or _is_hopeless(place.address):
+        if time.monotonic() + pause_s > deadline or _HOPELESS.search(place.address):
             raise StartError(_unresolvable(place, me, found.error, time.monotonic() - began))
         if time.monotonic() - told_at > TELL_EVERY_S:
             told_at = time.monotonic()
             logger.warning("rank %s on %s: %s does not resolve yet (%s)", me.rank, me.host, place.address, found.error)
         time.sleep(pause_s)
-
-
-def _is_hopeless(name: str) -> bool:
-    """Nothing that could become a host's name: waiting for it would be in vain."""
-    return any(character.isspace() or character in "/:@[]" for character in name)
 
 
 def _unresolvable(place: MeetingPlace, me: Place, error: str, waited_s: float) -> Finding:

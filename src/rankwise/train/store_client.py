@@ -1,22 +1,20 @@
 """A client of the rendezvous store, through which the ranks write to each other; every question has a limit.
 
-torch's client waits without end for an answer that got lost on the way, and holds off Ctrl-C meanwhile. So one thread asks, and the rank
-waits for it here, in Python. After a silence the connection is stuck for good, and its thread with it.
+torch's client waits without end for an answer that got lost on the way, and holds off Ctrl-C meanwhile. So a thread asks, and the
+rank waits for it here, in Python. After a silence the connection is stuck for good, and its thread with it.
 """
 
 from __future__ import annotations
 
-import queue
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import torch.distributed as dist
 from torch.distributed import Store  # type: ignore[attr-defined]
 
 from rankwise.errors import StartError
 from rankwise.findings import Finding
+from rankwise.meet.tasks import Task
 from rankwise.train.errors import start_finding
 
 _LIMIT_S = 15.0  # a store that is alive answers in milliseconds
@@ -39,8 +37,6 @@ class StoreClient:
     def __init__(self, store: Store) -> None:
         self._store = store
         self.find_loss = find_loss  # replaced by a caller that knows more about it
-        self._questions: queue.SimpleQueue[tuple[Callable[[], Any], queue.SimpleQueue[tuple[bool, Any]]]] = queue.SimpleQueue()
-        threading.Thread(target=self._work, daemon=True, name="rankwise-store").start()
 
     def add(self, key: str, amount: int) -> int:
         return int(self._ask(lambda: self._store.add(key, amount)))
@@ -89,24 +85,12 @@ class StoreClient:
             return False
 
     def _ask(self, question: Callable[[], Any], limit_s: float = _LIMIT_S) -> Any:
-        answers: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
-        self._questions.put((question, answers))
-        try:
-            is_well, answer = answers.get(timeout=limit_s)
-        except queue.Empty:
-            raise StoreLost(self.find_loss(f"it has not answered for {limit_s:.0f} s")) from None
-        if not is_well:
-            raise StoreLost(self.find_loss(f"the connection broke ({str(answer).splitlines()[0][:160]})")) from None
-        return answer
-
-    def _work(self) -> None:
-        while True:
-            question, answers = self._questions.get()
-            try:
-                answers.put((True, question()))
-            except (dist.DistError, RuntimeError) as error:
-                answers.put((False, error))
-            del question, answers  # the store must not be kept alive by the last question
+        task = Task(question, "store")
+        if not task.wait(limit_s):
+            raise StoreLost(self.find_loss(f"it has not answered for {limit_s:.0f} s"))
+        if task.error is not None:
+            raise StoreLost(self.find_loss(f"the connection broke ({str(task.error).splitlines()[0][:160]})")) from None
+        return task.result
 
 
 def pauses_s(first_s: float = 0.0005, longest_s: float = 0.05) -> Iterator[float]:

@@ -7,14 +7,14 @@ dataset and still gives every sample to exactly one rank. The batches are cut as
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, cycle, islice
 from typing import Any, NamedTuple
 
 from torch.utils.data import IterableDataset, get_worker_info
 from torch.utils.data._utils import worker as worker_state
 
-from rankwise.train.plan import Plan, Uneven, num_padding
+from rankwise.train.plan import Plan
 
 
 class Portion(NamedTuple):
@@ -28,16 +28,12 @@ class Portion(NamedTuple):
 
 @dataclass
 class StreamShard(IterableDataset[Portion]):
-    """One rank's portions of the stream, after `done` samples of it."""
+    """One rank's portions of the stream, by a plan whose length nobody knows."""
 
     stream: Iterable[Any]
     collate: Callable[[list[Any]], Any]
-    global_batch: int
-    world_size: int
+    plan: Plan
     rank: int
-    uneven: Uneven
-    done: int = 0
-    least: int = 1
 
     def __iter__(self) -> Iterator[Portion]:
         worker = get_worker_info()
@@ -45,21 +41,21 @@ class StreamShard(IterableDataset[Portion]):
         worker_state._worker_info = None  # or a stream that shares its samples out among workers would be cut twice, and most of it lost
         for number, block in enumerate(self._blocks()):
             if number % num_workers == me:  # the DataLoader asks its workers in turn, so the order is kept
-                yield self._portion(block, self.done + number * self.global_batch)
+                yield self._portion(block, self.plan.done + number * self.plan.global_batch)
 
     def _blocks(self) -> Iterator[list[Any]]:
         """The stream in global batches; the last one as `uneven` wants it."""
-        samples = iter(self.stream)
-        first = list(islice(samples, self.world_size * self.least))  # kept for padding
-        samples = islice(chain(first, samples), self.done, None)
-        while block := list(islice(samples, self.global_batch)):
-            if len(block) == self.global_batch:
+        plan, samples = self.plan, iter(self.stream)
+        first = list(islice(samples, plan.world_size * plan.least))  # kept for padding
+        samples = islice(chain(first, samples), plan.done, None)
+        while block := list(islice(samples, plan.global_batch)):
+            if len(block) == plan.global_batch:
                 yield block
-            elif self.uneven != "drop":
-                rest = (len(block), self.global_batch, self.world_size, self.least)
-                yield block + list(islice(cycle(first), num_padding(*rest) if self.uneven == "pad" else 0))
+            elif plan.uneven != "drop":
+                whole = replace(plan, length=len(block), done=0)
+                yield block + list(islice(cycle(first), whole.end - len(block)))
 
     def _portion(self, block: list[Any], first: int) -> Portion:
-        share = Plan(len(block), self.global_batch, self.world_size, "join", least=self.least).share(0, self.rank)
+        share = replace(self.plan, length=len(block), uneven="join", done=0).share(0, self.rank)
         samples = [block[position] for position in share.positions]
         return Portion(self.collate(samples), share.num_samples, len(block), first + share.positions.start)

@@ -30,17 +30,16 @@ class Micro(NamedTuple):
 def planned(loader: Loader, accumulate: int) -> Iterator[Micro]:
     """The windows of a map-style dataset; all their sizes are known beforehand."""
     for step, portion in enumerate(loader.portions()):
-        plan = loader.plan
         if step % accumulate == 0:
-            total, last = window_of(plan, step, accumulate)
+            total, last = window_of(loader.plan, step, accumulate)
         weight = portion.num_samples * loader.world_size / total
         yield Micro(portion.batch, portion.num_samples, weight, step == last)
 
 
 def window_of(plan: Plan, first: int, accumulate: int) -> tuple[int, int]:
     """How many samples count in the window that begins with this step, and which step is its last."""
-    last = min(first + accumulate, plan.num_steps) - 1
-    return plan.counted_after(last + 1) - plan.counted_after(first), last
+    steps = range(first, min(first + accumulate, plan.num_steps))
+    return sum(map(plan.step_size, steps)), steps[-1]
 
 
 def streamed(loader: Loader, accumulate: int) -> Iterator[Micro]:

@@ -68,13 +68,9 @@ def wrap(
 
 def unwrap(model: nn.Module) -> nn.Module:
     """The user's own module inside DDP and torch.compile, in whatever order they were put on."""
-    while True:
-        inner = getattr(model, "_orig_mod", None)
-        if inner is None and isinstance(model, DistributedDataParallel):
-            inner = model.module
-        if inner is None:
-            return model
-        model = inner
+    while isinstance(model, DistributedDataParallel) or hasattr(model, "_orig_mod"):
+        model = model._orig_mod if hasattr(model, "_orig_mod") else model.module  # type: ignore[assignment]
+    return model
 
 
 def own_device() -> torch.device:

@@ -155,7 +155,7 @@ def _with_numbered(folder: Path, name: str, names: list[str]) -> Content:
         return first
     contents = {stem: first} | {os.path.splitext(each)[0]: _read_file(folder / each) for each in others}
     tree = {each: content.tree for each, content in contents.items()}
-    return joined_content(first.format, tree, list(contents.values()), aliases=first.aliases)
+    return joined_content(first.format, tree, list(contents.values()))
 
 
 def _unless_hollow(content: Content, folder: Path) -> Content:

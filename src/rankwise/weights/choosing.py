@@ -14,6 +14,7 @@ from rankwise.weights.state_dicts import MAIN_KEYS, USUAL_KEYS, StateDict
 
 _MAX_OWN = 16  # state dicts a model is asked about; each is loaded once for it
 _SHOWN = 6  # rows of each kind in a finding
+OwnFit = Callable[[StateDict], Fit | None]  # asks a model that loads in its own way
 _MAX_PREFIXES = 60  # tried for a hint; a model has few parts that are whole models
 
 
@@ -26,33 +27,24 @@ class Choice:
     also: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Wish:
-    """What the model wants and the caller said; `own_fit` asks a model that loads in its own way."""
-
-    slots: Mapping[str, Slot]
-    rules: Rules
-    key: str | None = None
-    own_fit: Callable[[StateDict], Fit | None] | None = None
-
-
-def choose(path: Path, states: list[StateDict], wish: Wish) -> Choice:
+def choose(
+    path: Path, states: list[StateDict], slots: Mapping[str, Slot], rules: Rules, key: str | None = None, own_fit: OwnFit | None = None
+) -> Choice:
     """The state dict that fits the whole model; raises CheckpointError where none or several do."""
-    key = wish.key
     candidates = with_key(path, states, key) if key is not None else [state for state in states if not state.is_for_training]
     if not candidates:
         raise CheckpointError("RW735", f"{path} holds no weights", why=_found_text(states), next=_key_steps(states))
-    fits = _fits(candidates, wish)
+    fits = _fits(candidates, slots, rules, own_fit)
     whole = _distinct([(state, one) for state, one in fits if one.is_whole])
     trained = [(state, one) for state, one in whole if not state.is_averaged] or whole
     if len(trained) > 1:
         names = ", ".join(f"key={state.label!r}" for state, _ in trained)
         raise CheckpointError("RW735", f"{path} holds several sets of weights that fit", next=(f"give one of {names}",))
     if trained and key is None and (blocking := _usual_that_does_not_fit(trained[0][0], fits)):
-        raise _mismatch(path, *blocking, wish.slots, _key_steps([trained[0][0]]))
+        raise _mismatch(path, *blocking, slots, _key_steps([trained[0][0]]))
     if not trained:
         state, one = min(fits, key=lambda pair: (len(pair[1].missing) + len(pair[1].wrong), pair[1].faults))
-        raise _none_fits(path, state, one, wish.slots, wish.rules)
+        raise _none_fits(path, state, one, slots, rules)
     best, one = trained[0]
     return Choice(best, one, tuple(state.label or "the whole file" for state, _ in whole if state is not best))
 
@@ -65,20 +57,18 @@ def with_key(path: Path, states: list[StateDict], key: str) -> list[StateDict]:
     return found
 
 
-def _fits(candidates: list[StateDict], wish: Wish) -> list[tuple[StateDict, Fit]]:
+def _fits(candidates: list[StateDict], slots: Mapping[str, Slot], rules: Rules, own_fit: OwnFit | None) -> list[tuple[StateDict, Fit]]:
     """How each fits by its names; a model that loads in its own way is shown the others."""
-    fits = [(state, _fit(state, wish)) for state in candidates]
-    if wish.own_fit is None:
+    fits = []
+    for state in candidates:
+        by_name = fit(slots, state.tensors, rules)
+        fits.append((state, replace(by_name, ambiguous=(*by_name.ambiguous, *state.doubled))))
+    if own_fit is None:
         return fits
     whole = [state for state, one in fits if one.is_whole]
     apart = [state for state, _ in fits if not any(state is one or state.is_around(one) or one.is_around(state) for one in whole)]
-    found = {id(state): one for state in apart[:_MAX_OWN] if not state.doubled and (one := wish.own_fit(state)) is not None}
+    found = {id(state): one for state in apart[:_MAX_OWN] if not state.doubled and (one := own_fit(state)) is not None}
     return [(state, found.get(id(state), one)) for state, one in fits]
-
-
-def _fit(state: StateDict, wish: Wish) -> Fit:
-    one = fit(wish.slots, state.tensors, wish.rules)
-    return replace(one, ambiguous=(*one.ambiguous, *state.doubled))
 
 
 def _distinct(whole: list[tuple[StateDict, Fit]]) -> list[tuple[StateDict, Fit]]:

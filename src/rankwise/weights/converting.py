@@ -13,7 +13,7 @@ import torch
 from rankwise.weights.checkpoint import open_checkpoint
 from rankwise.weights.choosing import with_key
 from rankwise.weights.danger import check_harmless
-from rankwise.weights.names import WRAPPERS, notes_by_own_names, wrappers_in
+from rankwise.weights.names import WRAPPERS, notes_by_own_names, outer_wrappers, wrappers_in
 from rankwise.weights.records import CheckpointError, TensorRecord
 from rankwise.weights.safetensors_file import NOTES_KEY
 from rankwise.weights.sharing import same_bits
@@ -22,16 +22,6 @@ from rankwise.weights.tensors import TensorReader, check_range, torch_dtype
 from rankwise.weights.writing import write_safetensors
 
 _MAX_GROWTH = 16  # an expanded tensor is written out in full; nobody makes a checkpoint with more than this on purpose
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """What of a checkpoint is converted, and into what."""
-
-    key: str | None = None
-    prefix: str | None = None
-    dtype: str | None = None
-    tensors_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -47,18 +37,20 @@ class Converted:
     written_read_s: float
 
 
-def convert_to_safetensors(path: Path, output: Path, wanted: Wanted) -> Converted:
+def convert_to_safetensors(
+    path: Path, output: Path, key: str | None = None, prefix: str | None = None, dtype: str | None = None, tensors_only: bool = False
+) -> Converted:
     """Write the weights of `path` to `output`; every tensor is read back and compared before this returns."""
     content = open_checkpoint(path)
-    check_harmless(content, path, wanted.tensors_only)
-    state = _pick(path, find_state_dicts(content), wanted.key)
-    names = plain_names(state, wanted.prefix)
+    check_harmless(content, path, tensors_only)
+    state = _pick(path, find_state_dicts(content), key)
+    names = plain_names(state, prefix)
     _check_growth(path, state.tensors, sum(file.stat().st_size for file in content.files))
     kept, same = _each_once(names, state.tensors)
     reader = TensorReader()
     for theirs in kept.values():
         reader.check(theirs, state.tensors[theirs])
-    plan = {ours: (_dtype(state.tensors[theirs], wanted.dtype), state.tensors[theirs].shape) for ours, theirs in kept.items()}
+    plan = {ours: (_dtype(state.tensors[theirs], dtype), state.tensors[theirs].shape) for ours, theirs in kept.items()}
 
     def read(ours: str) -> torch.Tensor:
         tensor = reader.read(kept[ours], state.tensors[kept[ours]])
@@ -79,13 +71,10 @@ def plain_names(state: StateDict, prefix: str | None) -> dict[str, str]:
     A `module` in the middle of a name may be the model's own attribute, and nobody here knows the model: it stays.
     """
     names = [name for name in state.tensors if name != "n_averaged"]
-    shared = 0
-    while all(len(parts) > shared + 1 and parts[shared] in WRAPPERS for parts in (name.split(".") for name in names)) and names:
-        shared += 1
+    outer = outer_wrappers(names)
     found: dict[str, str] = {}
     for name in names:
-        parts = [part for part in name.split(".")[shared:] if part == "module" or part not in WRAPPERS]
-        plain = ".".join(parts)
+        plain = ".".join(part for part in name.removeprefix(outer).split(".") if part == "module" or part not in WRAPPERS)
         if prefix is not None and not plain.startswith(prefix):
             continue
         if (other := found.setdefault(plain[len(prefix or "") :], name)) != name:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 import math
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 from rankwise.weights.danger import HARMLESS, what_would_run
 from rankwise.weights.files import beside, map_file, read_small
 from rankwise.weights.opcodes import Call, Global, Stream, read_pickle
+from rankwise.weights.rebuilding import sizes_of
 from rankwise.weights.records import EXTRA_STATE, ITEM_SIZES, Chunk, Content, Damaged, Extent, TensorRecord, Unbuilt, as_damage, check_cover
-from rankwise.weights.torch_file import read_embedded_value
+from rankwise.weights.torch_file import read_embedded
 from rankwise.weights.zipped import MAX_SMALL_ENTRY
 
 log = logging.getLogger("rankwise.weights")
@@ -44,7 +46,8 @@ def read_dcp(folder: Path) -> Content:
         for name, entry in metadata["state_dict_metadata"].items():
             is_tensor = isinstance(entry, Call) and str(entry.target) == f"{FORMAT}.metadata.TensorStorageMetadata"
             value = _record(name, entry.state, stored) if is_tensor else _bytes(name, stored)
-            _plant(tree, paths.get(name) or (name,), value)
+            *way, last = paths.get(name) or (name,)  # the planner flattened the names and kept the ways
+            reduce(lambda inner, step: inner.setdefault(step, {}), way, tree)[last] = value
 
     files = dict.fromkeys(extent.path for extent in stored.values())
     _check_one_save(folder, list(stored.values()))
@@ -64,7 +67,7 @@ def _stored(folder: Path, storage_data: dict[Any, Any]) -> dict[tuple[str, tuple
         if offset < 0 or length < 0 or offset + length > path.stat().st_size:
             raise Damaged(f"bytes {offset:,} to {offset + length:,} of {name} are declared, it has {path.stat().st_size:,}")
         where = index.state.get("offset")
-        found[index.state["fqn"], None if where is None else _size(where)] = Extent(path, offset, length)
+        found[index.state["fqn"], None if where is None else sizes_of(where)] = Extent(path, offset, length)
     return found
 
 
@@ -89,8 +92,8 @@ def _check_one_save(folder: Path, extents: list[Extent]) -> None:
 
 
 def _record(name: str, entry: dict[str, Any], stored: dict[tuple[str, tuple[int, ...] | None], Extent]) -> TensorRecord:
-    dtype, shape = _dtype(entry["properties"]), _size(entry["size"])
-    boxes = [(_size(chunk.state["offsets"]), _size(chunk.state["sizes"])) for chunk in entry["chunks"]]
+    dtype, shape = _dtype(entry["properties"]), sizes_of(entry["size"])
+    boxes = [(sizes_of(chunk.state["offsets"]), sizes_of(chunk.state["sizes"])) for chunk in entry["chunks"]]
     chunks = []
     for offsets, sizes in boxes:
         extent = stored.get((name, offsets)) or stored.get((name, None))
@@ -108,15 +111,7 @@ def _bytes(name: str, stored: dict[tuple[str, tuple[int, ...] | None], Extent]) 
     extent = stored.get((name, None))
     if extent is None or not name.endswith(EXTRA_STATE):
         return Unbuilt("kept as bytes")
-    return read_embedded_value(extent, map_file(extent.path))
-
-
-def _plant(tree: dict[Any, Any], path: Any, value: Any) -> None:
-    """Put the value where its nested dictionary had it; the planner flattened the names and kept the ways."""
-    *way, last = tuple(path)
-    for step in way:
-        tree = tree.setdefault(step, {})
-    tree[last] = value
+    return read_embedded(extent, map_file(extent.path))
 
 
 def _dtype(properties: Call) -> str:
@@ -124,10 +119,3 @@ def _dtype(properties: Call) -> str:
     if not isinstance(named, Global) or named.name not in ITEM_SIZES:
         raise Damaged(f"the dtype {named} is not known")
     return named.name
-
-
-def _size(value: Any) -> tuple[int, ...]:
-    sizes = tuple(value.args[0] if isinstance(value, Call) and value.args else () if isinstance(value, Call) else value)
-    if not all(isinstance(size, int) and size >= 0 for size in sizes):
-        raise Damaged(f"{str(sizes)[:80]} is not a shape")
-    return sizes

@@ -10,12 +10,13 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from rankwise.weights.danger import DTENSOR, HARMLESS
 from rankwise.weights.files import beside, map_file, read_small
-from rankwise.weights.records import CheckpointError, Content, Damaged, TensorRecord, Unbuilt, as_damage, contiguous, joined_content
+from rankwise.weights.records import CheckpointError, Chunk, Content, Damaged, TensorRecord, Unbuilt, as_damage, contiguous, joined_content
 from rankwise.weights.torch_file import read_torch_zip
 from rankwise.weights.zipped import open_archive
 
@@ -110,22 +111,26 @@ def _steps_in(tree: dict[Any, Any]) -> Iterator[tuple[str, Any]]:
     """Name and value of each counter that all ranks have alike; of one that is a tensor, its checksum."""
     if isinstance(count := tree.get("global_steps"), int):
         yield "global_steps", count
-    state = tree.get("optimizer_state_dict")
     for key in ("base_optimizer_state", "optimizer_state_dict"):
-        inner = state.get(key) if isinstance(state, dict) else None
-        groups = inner.get("state") if isinstance(inner, dict) else None
+        groups = _inside(tree, "optimizer_state_dict", key, "state")
         for group, facts in groups.items() if isinstance(groups, dict) else ():
-            step = facts.get("step") if isinstance(facts, dict) else None
+            step = _inside(facts, "step")
             if isinstance(step, TensorRecord) and step.storage is not None and step.storage.nbytes == step.nbytes:
                 step = f"checksum {step.storage.crc}"
             if isinstance(step, (int, str)):
                 yield f"the optimizer's step of group {group}", step
 
 
+def _inside(tree: Any, *keys: str) -> Any:
+    """What nested dictionaries hold under these keys; None where there is nothing."""
+    for key in keys:
+        tree = tree.get(key) if isinstance(tree, dict) else None
+    return tree
+
+
 def _stage(optimizers: list[Content]) -> int:
     """1 and 2 are laid out alike; 0 where no file says so."""
-    state = optimizers[0].tree.get("optimizer_state_dict") if optimizers else None
-    declared = state.get("zero_stage") if isinstance(state, dict) else None
+    declared = _inside(optimizers[0].tree, "optimizer_state_dict", "zero_stage") if optimizers else None
     value = declared.state[0] if isinstance(declared, Unbuilt) and declared.state else declared
     return value if isinstance(value, int) else 0
 
@@ -141,12 +146,12 @@ def _consolidated(models: list[Content], optimizers: list[Content], module: dict
     is_stage_3 = "fp32_flat_groups" in states[0]
     pieces = [_flat_pieces(state["fp32_flat_groups" if is_stage_3 else "single_partition_of_fp32_groups"]) for state in states]
     weights = dict(_of_stage_3(groups, pieces)) if is_stage_3 else dict(_of_stage_2(groups, pieces, states))
-    frozen = dict(_frozen(models, is_stage_3))
-    buffers = {name: module[name] for name in models[0].tree.get("buffer_names") or () if name in module}
-    kept = {name: value for name, value in module.items() if not isinstance(value, TensorRecord)}
-    if not is_stage_3:  # frozen ones are whole there
-        frozen = {**{name: value for name, value in module.items() if name not in weights}, **frozen}
-    found = {**kept, **buffers, **frozen, **weights}
+    if is_stage_3:
+        buffers = {name: module[name] for name in models[0].tree.get("buffer_names") or () if name in module}
+        kept = {name: value for name, value in module.items() if not isinstance(value, TensorRecord)}
+        found = {**kept, **buffers, **dict(_frozen(models)), **weights}
+    else:  # frozen ones are whole there
+        found = {**module, **weights}
     shared = models[0].tree.get("shared_params")
     pairs = shared.items() if isinstance(shared, dict) else shared or ()
     return {**found, **{name: found[same] for name, same in pairs if same in found}}
@@ -161,7 +166,7 @@ def _of_stage_2(groups: Any, pieces: list[list[TensorRecord]], states: list[Any]
         at = 0
         for (name, shape), padding in zip(shapes.items(), between, strict=True):
             _check_place(name, states, index, at, math.prod(shape), row)
-            yield name, _cut(name, row, at, shape)
+            yield name, _joined(_cut(name, row, at, math.prod(shape)), shape)
             at += math.prod(shape) + padding
         left = sum(piece.numel for piece in row) - at
         if not 0 <= left < 2 * len(row):  # what it is filled up with, so that all pieces are alike and aligned
@@ -173,19 +178,18 @@ def _of_stage_3(groups: Any, pieces: list[list[TensorRecord]]) -> Iterator[tuple
     ranks, at = len(pieces), 0
     for name, shape in ((name, shape) for shapes in groups for name, shape in shapes.items()):
         share = -(-math.prod(shape) // ranks)
-        cuts = [_cut(name, row, at, (share,)) for row in pieces]
-        yield name, _cut(name, [piece for cut in cuts for piece in (cut.pieces or (cut,))], 0, shape)
+        filled_up = [piece for row in pieces for piece in _cut(name, row, at, share)]
+        yield name, _joined(_cut(name, filled_up, 0, math.prod(shape)), shape)
         at += share
     if any(sum(piece.numel for piece in row) != at for row in pieces):
         raise Damaged("the pieces of a rank have more or fewer numbers than its parts of the parameters")
 
 
-def _frozen(models: list[Content], is_stage_3: bool) -> Iterator[tuple[str, TensorRecord]]:
-    """Parameters that are not trained: whole in stage 2, cut like the others in stage 3, and in their own dtype."""
-    shapes = models[0].tree.get("frozen_param_shapes") or {}
-    for name, shape in shapes.items():
-        parts = [content.tree["frozen_param_fragments"][name] for content in (models if is_stage_3 else models[:1])]
-        yield name, _cut(name, [_as_row(part) for part in parts], 0, shape)
+def _frozen(models: list[Content]) -> Iterator[tuple[str, TensorRecord]]:
+    """Parameters that are not trained: cut like the others, and in their own dtype."""
+    for name, shape in (models[0].tree.get("frozen_param_shapes") or {}).items():
+        parts = [_as_row(content.tree["frozen_param_fragments"][name]) for content in models]
+        yield name, _joined(_cut(name, parts, 0, math.prod(shape)), shape)
 
 
 def _check_place(name: str, states: list[Any], group: int, at: int, numel: int, row: list[TensorRecord]) -> None:
@@ -201,9 +205,9 @@ def _check_place(name: str, states: list[Any], group: int, at: int, numel: int, 
         begin += piece.numel
 
 
-def _cut(name: str, row: list[TensorRecord], at: int, shape: Any) -> TensorRecord:
+def _cut(name: str, row: list[TensorRecord], at: int, numel: int) -> list[TensorRecord]:
     """So many numbers of a row of flat pieces."""
-    numel, found, begin = math.prod(shape), [], 0
+    found, begin = [], 0
     for piece in row:
         first, last = max(at, begin), min(at + numel, begin + piece.numel)
         if first < last:
@@ -211,16 +215,20 @@ def _cut(name: str, row: list[TensorRecord], at: int, shape: Any) -> TensorRecor
         begin += piece.numel
     if sum(piece.numel for piece in found) != numel:
         raise Damaged(f"the pieces end before {name} does")
-    if len(found) == 1:
-        return replace(found[0], shape=tuple(shape), strides=contiguous(tuple(shape)))
-    return TensorRecord(found[0].dtype if found else "float32", tuple(shape), pieces=tuple(found))
+    return found
+
+
+def _joined(pieces: list[TensorRecord], shape: Any) -> TensorRecord:
+    """One tensor, whose elements are those of the pieces, one behind the other."""
+    if len(pieces) == 1:
+        return replace(pieces[0], shape=tuple(shape), strides=contiguous(tuple(shape)))
+    ends = accumulate(piece.numel for piece in pieces)
+    chunks = tuple(Chunk((end - piece.numel,), piece.shape, part=piece) for piece, end in zip(pieces, ends))
+    return TensorRecord(pieces[0].dtype if pieces else "float32", tuple(shape), chunks=chunks)
 
 
 def _flat_pieces(pieces: Any) -> list[TensorRecord]:
-    row = list(pieces) if isinstance(pieces, (list, tuple)) else [pieces]
-    if not all(isinstance(piece, TensorRecord) for piece in row):
-        raise Damaged("the optimizer's pieces of the weights are not tensors")
-    return [_as_row(piece) for piece in row]
+    return [_as_row(piece) for piece in (pieces if isinstance(pieces, (list, tuple)) else [pieces])]
 
 
 def _as_row(piece: Any) -> TensorRecord:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 import torch
@@ -64,7 +65,6 @@ class Target:
         self._check_tied(choice, reader, path)
         ours = {name: value for name, value in self._tensors().items() if name in pairs}
         check_overlaps(ours, lambda name: reader.read(pairs[name], tensors[pairs[name]]), path)
-        self._check_meta(choice)
         for name, theirs in pairs.items():
             if tensors[theirs].dtype != _name(self._dtype_of(name)):
                 check_range(name, reader.read(theirs, tensors[theirs]), self._dtype_of(name))
@@ -74,7 +74,7 @@ class Target:
         if not has_meta:
             self._move()
             self._named = self._model.state_dict(keep_vars=True)
-        if self.loads_in_its_own_way or extra or not all(_is_plain(value) for value in self._tensors().values()):
+        if has_meta or self.loads_in_its_own_way or extra or not all(_is_plain(value) for value in self._tensors().values()):
             snapshot.copy_values()  # what is asked of others, from here on, may fail when half is done
         if self.loads_in_its_own_way:
             self._load_state_dict(choice, reader, extra, has_meta)
@@ -83,6 +83,7 @@ class Target:
             for name, value in extra.items():
                 self._model.get_submodule(name[: -len(EXTRA_STATE)].rstrip(".")).set_extra_state(value)
         if has_meta:
+            self._check_none_on_meta()
             self._move()
 
     def _fill_in_place(self, choice: Choice, reader: TensorReader) -> None:
@@ -132,16 +133,19 @@ class Target:
         self._check_own(choice, values)
 
     def _check_own(self, choice: Choice, handed: dict[str, Any]) -> None:
-        """What the model made of names that are not its own cannot be foreseen; what is left without a number can be seen."""
+        """What the model made of names that are not its own cannot be foreseen; what is no number can be seen."""
         named = {**self._model.state_dict(keep_vars=True), **dict(self._model.named_buffers())}
-        tensors = {name: value for name, value in named.items() if isinstance(value, torch.Tensor) and name not in choice.fit.pairs}
-        meta = [name for name, value in tensors.items() if value.is_meta]
-        if meta:
-            raise _left_on_meta(meta)
-        infinite = [name for name, value in tensors.items() if not _is_finite(value)]
+        infinite = [name for name, value in named.items() if name not in choice.fit.pairs and not _is_finite(value)]
         if infinite and all(_is_finite(value) for value in handed.values()):
             summary = f"{', '.join(infinite[:6])} is not finite after the model's own loading, all numbers of the checkpoint are"
             raise CheckpointError("RW734", summary)
+
+    def _check_none_on_meta(self) -> None:
+        left = [name for name, tensor in chain(self._model.named_parameters(), self._model.named_buffers()) if tensor.is_meta]
+        if left:
+            summary = f"{', '.join(left[:6])} would stay on the meta device, without a value"
+            why = "a buffer registered with persistent=False, or a name in allow_missing, is in no checkpoint"
+            raise CheckpointError("RW738", summary, why=why)
 
     def _move(self) -> None:
         if self._device is not None:
@@ -173,26 +177,9 @@ class Target:
                 why=f"the checkpoint's {first} and {theirs} differ, so the model it was saved from did not tie them",
             )
 
-    def _check_meta(self, choice: Choice) -> None:
-        """What is on the meta device and in no checkpoint would be left without a value."""
-        if choice.fit.handed is not None:
-            return  # the model's own loading says what it left
-        kept = {**dict(self._model.named_parameters(remove_duplicate=False)), **dict(self._model.named_buffers(remove_duplicate=False))}
-        counters = {name for name in choice.fit.left_alone if name.endswith("num_batches_tracked")}
-        left = [name for name, tensor in kept.items() if tensor.is_meta and name not in choice.fit.pairs and name not in counters]
-        if left:
-            raise _left_on_meta(left)
-
-
-def _left_on_meta(names: list[str]) -> CheckpointError:
-    summary = f"{', '.join(names[:6])} would stay on the meta device, without a value"
-    return CheckpointError(
-        "RW738", summary, why="a buffer registered with persistent=False, or a name in allow_missing, is in no checkpoint"
-    )
-
 
 def _is_finite(tensor: Any) -> bool:
-    if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
+    if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point() or tensor.is_meta:
         return True
     wide = tensor.float() if tensor.itemsize == 1 else tensor  # float8 knows no isfinite
     return bool(wide.isfinite().all())

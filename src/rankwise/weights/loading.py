@@ -11,7 +11,7 @@ import torch
 
 from rankwise.errors import UsageError
 from rankwise.weights.checkpoint import open_checkpoint
-from rankwise.weights.choosing import Wish, choose
+from rankwise.weights.choosing import choose
 from rankwise.weights.danger import check_harmless
 from rankwise.weights.dcp import FORMAT as DCP_FORMAT
 from rankwise.weights.filling import Target
@@ -72,7 +72,7 @@ def load_weights(
         states = [replace(state, notes=getattr(model.state_dict(), "_metadata", {})) for state in states]
     rules = Rules(prefix, _patterns(allow_missing), _patterns(allow_unexpected))
     own_fit = OwnLoading(model, slots, rules, reader).fit if target.loads_in_its_own_way else None
-    choice = choose(Path(path), states, Wish(slots, rules, key, own_fit))
+    choice = choose(Path(path), states, slots, rules, key, own_fit)
     converted = target.fill(choice, reader, str(path))
     records = choice.state.tensors
     used = dict.fromkeys((choice.fit.pairs if choice.fit.handed is None else choice.fit.handed).values())

@@ -6,11 +6,10 @@ import fnmatch
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rankwise.weights.names import as_old_weight_norm, bare, common_prefix, nearest, without_outer
+from rankwise.weights.names import as_old_weight_norm, bare, common_prefix, nearest, outer_wrappers
 from rankwise.weights.records import TensorRecord
 from rankwise.weights.state_dicts import is_training_key
 
-_MAX_OUTER = 6  # wrappers around wrappers around the model
 # What wrappers and libraries keep beside the weights; no model's parameter has these names.
 _BOOKKEEPING = ("n_averaged",)
 
@@ -50,7 +49,7 @@ class Fit:
 
     @property
     def is_whole(self) -> bool:
-        return not (self.missing or self.unexpected or self.wrong or self.ambiguous)
+        return self.faults == 0
 
     @property
     def faults(self) -> int:
@@ -90,11 +89,8 @@ def _namings(slots: Mapping[str, Slot], start: Naming) -> Iterator[Naming]:
     yield start
     if start.doubled:
         return
-    for count in range(1, _MAX_OUTER):
-        stripped = _strip_outer(start.named, count)
-        if stripped is None:
-            break
-        yield Naming(stripped)
+    if outer := outer_wrappers([name for name in start.named if name not in _BOOKKEEPING]):
+        yield Naming({name.removeprefix(outer): original for name, original in start.named.items()})
     yield _all_stripped(slots, start.named)
     yield from _other_prefixes(slots, start.named)
 
@@ -105,15 +101,6 @@ def _taken(tensors: Mapping[str, TensorRecord], prefix: str | None) -> Naming:
     below = [(short, name) for name in tensors if (short := _below(name, prefix)) is not None]
     named = dict(below)
     return Naming(named, tuple(name for short, name in below if named[short] != name))
-
-
-def _strip_outer(named: Mapping[str, str], count: int) -> dict[str, str] | None:
-    """The names without their first `count` wrappers; None where not all of them have as many."""
-    stripped = {without_outer(name, count): original for name, original in named.items() if name not in _BOOKKEEPING}
-    if None in stripped or not stripped:
-        return None
-    kept = {name: name for name in named if name in _BOOKKEEPING}
-    return {**{name: original for name, original in stripped.items() if name is not None}, **kept}
 
 
 def _all_stripped(slots: Mapping[str, Slot], named: Mapping[str, str]) -> Naming:

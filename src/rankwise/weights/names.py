@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Collection, Iterable, Mapping
+from itertools import takewhile
 from typing import Any
 
 # The attribute each wrapper keeps the wrapped module under, and who the wrapper is.
@@ -29,14 +30,6 @@ def as_old_weight_norm(name: str) -> str:
     """`0.parametrizations.weight.original1` as torch.nn.utils.weight_norm called it: `0.weight_v`. The other way goes torch's own hook."""
     found = _WEIGHT_NORM.fullmatch(name)
     return f"{found[1]}{found[2]}_{'gv'[int(found[3])]}" if found else name
-
-
-def without_outer(name: str, count: int) -> str | None:
-    """The name without its first `count` parts, if all of those are a wrapper's."""
-    parts = name.split(".")
-    if len(parts) <= count or any(part not in WRAPPERS for part in parts[:count]):
-        return None
-    return ".".join(parts[count:])
 
 
 def notes_by_own_names(named: Mapping[str, str], notes: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -82,6 +75,11 @@ def common_prefix(names: Collection[str]) -> str:
             break
         shared.append(column[0])
     return "".join(f"{part}." for part in shared)
+
+
+def outer_wrappers(names: Collection[str]) -> str:
+    """The wrappers' parts that all names begin with: `module._orig_mod.`"""
+    return "".join(f"{part}." for part in takewhile(WRAPPERS.__contains__, common_prefix(names).split(".")))
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str | None:

@@ -55,7 +55,7 @@ class _Rebuilder:
                 pairs = enumerate(zip(value.items[::2], value.items[1::2]))
                 return {_key(key, index): self.plain(item, depth) for index, (key, item) in pairs}
             if str(value.target) == "torch.Size":
-                return _sizes(value)
+                return sizes_of(value)
             if str(value.target).startswith("deepspeed."):
                 return Unbuilt(str(value.target)[:80], self.plain(value.args if value.state is None else value.state, depth))
             return self._module(value.state, depth) if _is_module(value.state) else self.tensor(value)
@@ -98,7 +98,7 @@ class _Rebuilder:
     def _dtensor(self, args: tuple[Any, ...], state: Any) -> Any:
         attributes = attributes_of(state)
         local = self.tensor(attributes["_local_tensor"])
-        return dtensor_record(_sizes(args[2]), attributes, local) if isinstance(local, TensorRecord) and not local.unreadable else local
+        return dtensor_record(sizes_of(args[2]), attributes, local) if isinstance(local, TensorRecord) and not local.unreadable else local
 
     def _strided(self, args: tuple[Any, ...], dtype_name: Any, flags: Any) -> TensorRecord:
         reference, first, shape, strides = args[:4]
@@ -106,7 +106,7 @@ class _Rebuilder:
         dtype = dtype_name.name if isinstance(dtype_name, Global) else storage_dtype
         if dtype not in ITEM_SIZES:
             return TensorRecord(dtype, tuple(shape), unreadable=f"its dtype {dtype} is not known")
-        record = TensorRecord(dtype, _sizes(shape), storage, first, _sizes(strides))
+        record = TensorRecord(dtype, sizes_of(shape), storage, first, sizes_of(strides))
         check_bounds(record)
         if isinstance(flags, dict) and any(flags.values()):
             return replace(record, unreadable="it is a lazily conjugated or negated view")
@@ -145,9 +145,10 @@ def check_bounds(record: TensorRecord) -> None:
         raise Damaged(f"a tensor of shape {list(record.shape)} needs {needed:,} bytes of a storage that has {record.storage.nbytes:,}")
 
 
-def _sizes(values: Any) -> tuple[int, ...]:
+def sizes_of(values: Any) -> tuple[int, ...]:
+    """A shape or strides, of plain numbers or as a call of torch.Size."""
     if isinstance(values, Call) and str(values.target) == "torch.Size":
-        values = values.args[0]
+        values = values.args[0] if values.args else ()
     sizes = tuple(values)
     if not all(isinstance(size, int) and 0 <= size < 1 << 62 for size in sizes) or len(sizes) > 64:
         raise Damaged(f"{str(sizes)[:80]} is not a shape")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,10 @@ class Extent:
 
 @dataclass(frozen=True)
 class Chunk:
-    """One box of a tensor that was saved in several: a whole file of torch.save inside another file, or a tensor of its own."""
+    """One box of a tensor that was saved in several: a whole file of torch.save inside another file, or a tensor of its own.
+
+    With one offset it is a part of the tensor's elements in their order, whatever its shape.
+    """
 
     offsets: tuple[int, ...]
     sizes: tuple[int, ...]
@@ -77,7 +80,6 @@ class TensorRecord:
     first: int = 0  # index of its first element in the storage
     strides: tuple[int, ...] = ()  # in elements, like torch's
     chunks: tuple[Chunk, ...] = ()
-    pieces: tuple[TensorRecord, ...] = ()  # flat ones, whose elements follow each other
     part: Chunk | None = None  # what one rank had of it; the whole is in no single file
     unreadable: str = ""  # why its elements cannot be had, for kinds that have no plain storage
 
@@ -130,16 +132,15 @@ class Content:
     format: str  # "torch zip", "safetensors", …
     tree: dict[Any, Any]
     files: tuple[Path, ...]
-    aliases: dict[str, str] = field(default_factory=dict)  # names left out because another name is the same tensor
     notes: tuple[str, ...] = ()
     would_run: tuple[str, ...] = ()  # what an unpickler would have executed
 
 
-def joined_content(format: str, tree: dict[Any, Any], contents: Sequence[Content], **more: Any) -> Content:
+def joined_content(format: str, tree: dict[Any, Any], contents: Sequence[Content], notes: tuple[str, ...] = ()) -> Content:
     """One content that was made of several."""
     files = tuple(file for content in contents for file in content.files)
     would_run = tuple(dict.fromkeys(line for content in contents for line in content.would_run))
-    return Content(format, tree, files, would_run=would_run, **more)
+    return Content(format, tree, files, notes, would_run)
 
 
 def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -62,8 +62,8 @@ def read_safetensors(path: Path, data: Any | None = None) -> Content:
     if "DCP_SHARDING_INFO" in metadata:
         raise Damaged("it holds one rank's parts of the tensors; consolidate_safetensors_files joins them")
     # safetensors.torch.save_model notes here which names it left out as the same tensor
-    aliases = {name: kept for name, kept in metadata.items() if name not in records and isinstance(kept, str) and kept in records}
-    return Content("safetensors", StateDictNode(records, _notes(metadata)), (path,), aliases)
+    same = {name: records[kept] for name, kept in metadata.items() if name not in records and isinstance(kept, str) and kept in records}
+    return Content("safetensors", StateDictNode({**records, **same}, _notes(metadata)), (path,))
 
 
 def read_index(path: Path) -> Content:
@@ -78,10 +78,9 @@ def read_index(path: Path) -> Content:
         if not isinstance(record, TensorRecord):
             raise Damaged(f"{path.name} says that {name[:100]} is in {shard}, where it is not")
         records[name] = record
-    aliases = {name: kept for content in contents.values() for name, kept in content.aliases.items() if name not in records}
     kinds = {content.format for content in contents.values()}
     index = Content("index", {}, (path,))
-    return joined_content(f"sharded {' and '.join(sorted(kinds)) or 'safetensors'}", records, [index, *contents.values()], aliases=aliases)
+    return joined_content(f"sharded {' and '.join(sorted(kinds)) or 'safetensors'}", records, [index, *contents.values()])
 
 
 def _read_shard(path: Path) -> Content:

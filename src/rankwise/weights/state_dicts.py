@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -85,8 +85,7 @@ def find_state_dicts(content: Content, own: Collection[str] = frozenset()) -> li
         found = [walk.state_dict(key, node, is_training) for key, node, is_training in walk.dicts(content.tree)]
     except Damaged as error:
         raise CheckpointError("RW732", f"{content.files[0]} is damaged", why=str(error)) from error
-    found = [_with_aliases(state, content.aliases) if not state.key else state for state in found if state.tensors]
-    return sorted(found, key=_order)
+    return sorted((state for state in found if state.tensors), key=_order)
 
 
 def _order(state: StateDict) -> tuple[bool, bool, int, int]:
@@ -182,11 +181,6 @@ class _Walk:
         self._steps += 1
         if self._steps > _MAX_STEPS:
             raise Damaged(f"its dictionaries refer to each other more than {_MAX_STEPS:,} times")
-
-
-def _with_aliases(state: StateDict, aliases: dict[str, str]) -> StateDict:
-    known = {name: state.tensors[kept] for name, kept in aliases.items() if kept in state.tensors}
-    return replace(state, tensors={**state.tensors, **known})
 
 
 def words_of(key: Any) -> tuple[str, ...]:

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from rankwise.weights.files import map_file
 from rankwise.weights.records import ITEM_SIZES, CheckpointError, Chunk, Damaged, Extent, TensorRecord
 from rankwise.weights.torch_file import read_embedded
 
@@ -23,7 +22,6 @@ class TensorReader:
 
     verify: bool = True
     _storages: dict[Path, torch.UntypedStorage] = field(default_factory=dict)
-    _maps: dict[Path, Any] = field(default_factory=dict)
     _verified: set[Extent] = field(default_factory=set)
 
     def check(self, name: str, record: TensorRecord) -> None:
@@ -45,15 +43,13 @@ class TensorReader:
         if record.numel == 0:
             return torch.empty(record.shape, dtype=torch_dtype(record.dtype))
         parts = self._parts(name, record)
-        if record.pieces:
-            return torch.cat([self._strided(part) for part in parts]).reshape(record.shape)
         if len(parts) == 1:
             return self._strided(parts[0])
         whole = torch.empty(record.shape, dtype=torch_dtype(record.dtype))
         for chunk, part in zip(record.chunks, parts):
             if part.numel:
                 box = tuple(slice(offset, offset + size) for offset, size in zip(chunk.offsets, chunk.sizes))
-                whole[box] = self._strided(part)
+                (whole.view(-1) if len(box) == 1 else whole)[box] = self._strided(part)
         return whole
 
     @property
@@ -67,8 +63,6 @@ class TensorReader:
 
     def _parts(self, name: str, record: TensorRecord) -> list[TensorRecord]:
         """The record itself, or those of its chunks, each of which is looked at before memory is taken for the whole."""
-        if record.pieces:
-            return list(record.pieces)
         parts = [self._part(chunk) for chunk in record.chunks]
         for chunk, part in zip(record.chunks, parts):
             if (part.shape, part.dtype) != (chunk.sizes, record.dtype):
@@ -79,7 +73,10 @@ class TensorReader:
         if chunk.part is not None:
             return chunk.part
         assert chunk.extent is not None
-        return read_embedded(chunk.extent, self._map(chunk.extent.path))
+        found = read_embedded(chunk.extent, self._bytes(chunk.extent.path))
+        if not isinstance(found, TensorRecord):
+            raise Damaged(f"there is no tensor at byte {chunk.extent.offset:,} of {chunk.extent.path.name}")
+        return found
 
     def _strided(self, record: TensorRecord) -> torch.Tensor:
         extent = record.storage
@@ -95,10 +92,8 @@ class TensorReader:
             self._storages[path] = torch.UntypedStorage.from_file(str(path), False, path.stat().st_size)  # type: ignore[assignment]
         return self._storages[path]
 
-    def _map(self, path: Path) -> Any:
-        if path not in self._maps:
-            self._maps[path] = map_file(path)
-        return self._maps[path]
+    def _bytes(self, path: Path) -> Any:
+        return torch.empty(0, dtype=torch.uint8).set_(self._storage(path)).numpy().data
 
     def _check(self, record: TensorRecord) -> None:
         """Compare with the CRC the writer left, piece by piece, so that it costs time but no memory."""
@@ -108,9 +103,9 @@ class TensorReader:
         if not self.verify or extent.crc is None or extent in self._verified:
             return
         crc, end = 0, extent.offset + extent.nbytes
-        with memoryview(self._map(extent.path)) as view:
-            for start in range(extent.offset, end, _CRC_STEP):
-                crc = zlib.crc32(view[start : min(start + _CRC_STEP, end)], crc)
+        content = self._bytes(extent.path)
+        for start in range(extent.offset, end, _CRC_STEP):
+            crc = zlib.crc32(content[start : min(start + _CRC_STEP, end)], crc)
         if crc != extent.crc:
             raise Damaged(f"{extent.nbytes:,} bytes at {extent.offset:,} of {extent.path.name} are not what was written (CRC-32)")
         self._verified.add(extent)

@@ -39,15 +39,7 @@ def _read_pickled(path: Path, archive: Archive, harmless: Collection[str] = HARM
     return plain_tree(pickled.value, find_storage), what_would_run(pickled, harmless)
 
 
-def read_embedded(extent: Extent, data: Any) -> TensorRecord:
-    """The single tensor of an archive inside a DCP file."""
-    value = read_embedded_value(extent, data)
-    if not isinstance(value, TensorRecord):
-        raise Damaged(f"there is no tensor at byte {extent.offset:,} of {extent.path.name}")
-    return value
-
-
-def read_embedded_value(extent: Extent, data: Any) -> Any:
+def read_embedded(extent: Extent, data: Any) -> Any:
     """Whatever torch.save put into an archive inside a DCP file."""
     archive = open_archive(extent.path, data, extent.offset, extent.nbytes)
     if "data.pkl" not in archive.entries:
