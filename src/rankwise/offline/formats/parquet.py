@@ -17,8 +17,8 @@ from rankwise.offline.lazy import pa, pq
 from rankwise.offline.table_reading import batches_of_tables, chosen_of, names_of, rows_from
 from rankwise.offline.table_writing import arrow_errors_as_findings, tables_of
 
-_PIECE_ROWS, _FEW_ROWS = 65536, 8192
 _PIECE_BYTES = 16 << 20
+_FEW_ROWS = 8192
 _READ_BYTES = 1 << 20  # at once from a column; without this it would be the whole column of a row group
 
 
@@ -29,10 +29,6 @@ class ParquetSource(Source):
         self._path = path
         with _open(path) as file:
             self._chosen = chosen_of(file.schema_arrow, selection, path)
-            groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
-            share = _wanted_share(groups[0], names_of(self._chosen)) if groups else 1.0
-            self._piece_rows = [_piece_rows(share * group.total_byte_size, group.num_rows) for group in groups]
-            self._group_rows = [group.num_rows for group in groups]
             self.total = file.metadata.num_rows
         self.identity = file_identity(path)
 
@@ -43,11 +39,13 @@ class ParquetSource(Source):
         names, skip = names_of(self._chosen), first_row
         most = max(_FEW_ROWS, 4 * size)  # who wants few rows, to try something, does not wait for many
         with _open(self._path) as file:
-            for group, rows in enumerate(self._group_rows):
-                if skip < rows:
-                    piece = min(self._piece_rows[group], most)
-                    yield from rows_from(skip, file.iter_batches(batch_size=piece, row_groups=[group], columns=names))
-                skip = max(0, skip - rows)
+            for number in range(file.num_row_groups):
+                group = file.metadata.row_group(number)
+                if skip < group.num_rows:
+                    rows = _PIECE_BYTES * group.num_rows // max(1, _nbytes(group, names))
+                    pieces = file.iter_batches(batch_size=max(1, min(rows, most)), row_groups=[number], columns=names)
+                    yield from rows_from(skip, pieces)
+                skip = max(0, skip - group.num_rows)
 
 
 def _open(path: Place) -> Any:
@@ -56,19 +54,11 @@ def _open(path: Place) -> Any:
     )
 
 
-def _wanted_share(group: Any, names: list[str]) -> float:
-    """What part of a row group's bytes is of these columns; a column of structs, or of lists, is stored as several with longer names."""
-    wanted = set(names)
-    nbytes = 0
-    for column in (group.column(i) for i in range(group.num_columns)):
-        parts = column.path_in_schema.split(".")
-        if any(".".join(parts[:count]) in wanted for count in range(1, len(parts) + 1)):
-            nbytes += column.total_uncompressed_size
-    return float(nbytes / max(group.total_byte_size, 1))
-
-
-def _piece_rows(nbytes: float, rows: int) -> int:
-    return max(1, min(_PIECE_ROWS, int(_PIECE_BYTES * rows / max(nbytes, 1))))
+def _nbytes(group: Any, names: list[str]) -> int:
+    """Of these columns; one of structs, or of lists, is stored as several with longer names."""
+    wanted = tuple(f"{name}." for name in names)
+    columns = map(group.column, range(group.num_columns))
+    return sum(column.total_uncompressed_size for column in columns if f"{column.path_in_schema}.".startswith(wanted))
 
 
 def write_parquet(parts: Parts, total: int, path: Path) -> None:
