@@ -101,10 +101,11 @@ def write_part(path: Path, part: Part) -> dict[str, int]:
 
 def _record_batch(results: Results) -> tuple[Any, dict[str, Any]]:
     """With its head, which says what Arrow has no place for."""
-    arrays, facts = zip(*map(encode, [results.rows, *results.columns.values()]))
+    encoded = list(map(encode, results.columns.values()))
     head = {name: value for name, value in vars(results).items() if name not in ("rows", "columns")}
-    batch = pa.record_batch(list(arrays), names=list(map(str, range(len(arrays)))))
-    return batch, {**head, "columns": list(zip(results.columns, facts[1:]))}
+    arrays = [pa.array(results.rows), *(array for array, _ in encoded)]
+    batch = pa.record_batch(arrays, names=list(map(str, range(len(arrays)))))
+    return batch, {**head, "columns": [(name, facts) for name, (_, facts) in zip(results.columns, encoded)]}
 
 
 def is_whole(path: Path, nbytes: int, crc: int) -> bool:
