@@ -6,6 +6,7 @@ import json
 import traceback
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,9 +35,13 @@ class Recipe:
     stack: bool = True
     device: str = "auto"
     workers: int | str = "auto"
-
     engine: str = "processes"
     address: str | None = None
+
+    @property
+    def program(self) -> str:
+        """The path of a `.pt2` program; empty for what is built by code."""
+        return self.build if isinstance(self.build, str) and self.build.endswith(".pt2") else ""
 
 
 _UNREADABLE = "unreadable"
@@ -56,74 +61,20 @@ def of_model(errors: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 class Executor:
-    """Something that runs batches."""
-
-    workers = 1
-    patience = 0  # rows that may fail alike before one has worked; 0: any number. Then FirstRowsFail is raised
-    ran_out = False  # turns true when a batch was too large for the memory and was halved
-    peak_bytes = 0  # the most memory that a process running the model has been seen to take
-
-    def run(self, batches: Iterable[Batch]) -> Iterator[Results]:
-        raise NotImplementedError
-
-    def close(self) -> None:
-        pass
-
-    def _note(self, outcome: dict[str, Any]) -> None:
-        self.patience = 0 if outcome["spans"] else self.patience
-        self.ran_out |= outcome["halved"]
-        self.peak_bytes = max(self.peak_bytes, outcome["peak_bytes"])
-
-
-def program_of(build: Any) -> str:
-    """The path of a `.pt2` program; empty for what is built by code."""
-    return build if isinstance(build, str) and build.endswith(".pt2") else ""
-
-
-def start(recipe: Recipe) -> Executor:
-    return InProcess(recipe) if recipe.workers == 0 else InPool(recipe)
-
-
-class InProcess(Executor):
-    """The model in this process: no start-up beyond torch's, nothing is copied, a crash of the model is ours."""
+    """Runs batches, in this process or in a pool. A batch that ends its worker is halved until the row that does it stands alone."""
 
     def __init__(self, recipe: Recipe) -> None:
-        from rankwise.offline.child import best_device, build_runner
-        from rankwise.pool.workers.defaults import WithOwnDefaults, built_with_defaults
-
-        try:
-            self._runner, own = built_with_defaults(lambda: build_runner(recipe.build, recipe.weights, recipe.load, recipe.stack))
-            self._runner.to(best_device(recipe.device))
-            self._run = WithOwnDefaults(self._runner, own)
-        except RankwiseError:
-            raise
-        except (Exception, SystemExit) as error:  # as a pool's worker tells it
-            raise build_failed("model", "".join(traceback.format_exception(error)), 1, error) from error
-
-    def run(self, batches: Iterable[Batch]) -> Iterator[Results]:
-        for batch in batches:
-            good, rows = _readable(batch)
-            outcome = self._run(good, len(rows), self.patience) if rows else _NOTHING
-            if outcome["gave_up"]:
-                raise FirstRowsFail(_results(batch, rows, outcome).errors)
-            self._note(outcome)
-            yield _results(batch, rows, outcome)
-
-
-class InPool(Executor):
-    """The model in worker processes. A batch that ends its worker is halved until the row that does it stands alone."""
-
-    def __init__(self, recipe: Recipe) -> None:
-        from rankwise.pool import Model, Pool
-
-        options: dict[str, Any] = {"build": recipe.build, "weights": recipe.weights, "load": recipe.load, "stack": recipe.stack}
-        if recipe.engine == "processes" and (file := recipe.weights or program_of(recipe.build)):
-            options["stamp"] = (file, stamp_of(file))  # a worker may start hours after the first one
-        model = Model("rankwise.offline.child:build_in_worker", kwargs=options, device=recipe.device)
-        self._pool = Pool({"model": model}, workers=recipe.workers, engine=recipe.engine, address=recipe.address)
-        self.workers = len(self._pool.plan.seats)
+        self._pool: Any
+        if recipe.workers == 0:
+            self._pool, self.workers, self._ahead = _Here(recipe), 1, 1
+        else:
+            self._pool = _pool_of(recipe)
+            self.workers = len(self._pool.plan.seats)
+            self._ahead = _AHEAD * self.workers
+        self.patience = 0  # rows that may fail alike before one has worked; 0: any number. Then FirstRowsFail is raised
+        self.ran_out = False  # turns true when a batch was too large for the memory and was halved
+        self.peak_bytes = 0  # the most memory that a process running the model has been seen to take
         self._ended: list[dict[str, Any]] = []  # rows that ended their worker while none has worked
-        self._ahead = _AHEAD * self.workers
 
     def run(self, batches: Iterable[Batch]) -> Iterator[Results]:
         waiting: deque[tuple[Batch, Rows, Any]] = deque()
@@ -160,7 +111,9 @@ class InPool(Executor):
             if self.patience:
                 raise FirstRowsFail(_results(batch, rows, outcome).errors)
             return self._outcome(*self._submit(batch))  # rows before these have worked meanwhile, so each of these is looked at
-        self._note(outcome)
+        self.patience = 0 if outcome["spans"] else self.patience
+        self.ran_out |= outcome["halved"]
+        self.peak_bytes = max(self.peak_bytes, outcome["peak_bytes"])
         return outcome
 
     def _by_halves(self, batch: Batch, rows: Rows, error: RankwiseError) -> dict[str, Any]:
@@ -184,6 +137,40 @@ class InPool(Executor):
 
     def close(self) -> None:
         self._pool.close(cancel=True, timeout=5)
+
+
+class _Here:
+    """The model in this process, with the little of a pool that is asked for: nothing is copied, and a crash of the model is ours."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        from rankwise.offline.child import best_device, build_runner
+        from rankwise.pool.workers.defaults import WithOwnDefaults, built_with_defaults
+
+        try:
+            runner, own = built_with_defaults(lambda: build_runner(recipe.build, recipe.weights, recipe.load, recipe.stack))
+            self._run = WithOwnDefaults(runner.to(best_device(recipe.device)), own)
+        except RankwiseError:
+            raise
+        except (Exception, SystemExit) as error:  # as a pool's worker tells it
+            raise build_failed("model", "".join(traceback.format_exception(error)), 1, error) from error
+
+    def submit(self, model: str, *inputs: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        done.set_result(self._run(*inputs))
+        return done
+
+    def close(self, **_: Any) -> None:
+        pass
+
+
+def _pool_of(recipe: Recipe) -> Any:
+    from rankwise.pool import Model, Pool
+
+    options: dict[str, Any] = {"build": recipe.build, "weights": recipe.weights, "load": recipe.load, "stack": recipe.stack}
+    if recipe.engine == "processes" and (file := recipe.weights or recipe.program):
+        options["stamp"] = (file, stamp_of(file))  # a worker may start hours after the first one
+    model = Model("rankwise.offline.child:build_in_worker", kwargs=options, device=recipe.device)
+    return Pool({"model": model}, workers=recipe.workers, engine=recipe.engine, address=recipe.address)
 
 
 _NOTHING: dict[str, Any] = {"spans": [], "pieces": [], "errors": [], "halved": False, "gave_up": False, "peak_bytes": 0}

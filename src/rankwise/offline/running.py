@@ -15,7 +15,7 @@ from rankwise.errors import UsageError
 from rankwise.offline.addresses import path_or_address
 from rankwise.offline.batches import Batch, Selection
 from rankwise.offline.checking import Options, check_apart, check_columns, check_is_path, check_options, check_output, check_replaceable
-from rankwise.offline.executing import Executor, FirstRowsFail, Recipe, of_model, start
+from rankwise.offline.executing import Executor, FirstRowsFail, Recipe, of_model
 from rankwise.offline.format import Source
 from rankwise.offline.identity import first_rows_digest, identity_of, is_certain, was_rewritten
 from rankwise.offline.journal import Gone
@@ -179,7 +179,7 @@ class _Job:
         if resumed and self._space.plan.get("first_rows") not in (None, self._first_rows()):
             raise another_job(self._space.output, "the first rows of the input are not those of the earlier run")
         if not self._space.is_complete:
-            executor = start(self._work.recipe)
+            executor = Executor(self._work.recipe)
             try:
                 batch = batch or self._find_batch(executor)
                 executor.patience = 0 if resumed or self._options.max_errors is not None else _ALIKE
