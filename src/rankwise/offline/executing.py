@@ -18,6 +18,7 @@ from rankwise.findings import Finding
 from rankwise.offline.batches import FILE_COLUMN, Batch, is_arrow, join_columns, taken
 from rankwise.offline.parts import Results
 from rankwise.offline.values import copied, is_numbers, storable
+from rankwise.offline.workspace import PredictError
 from rankwise.pool.errors import build_failed
 
 Rows = Sequence[int]  # of a batch, those that the model gets
@@ -47,19 +48,6 @@ class Recipe:
 _UNREADABLE = "unreadable"
 
 
-class FirstRowsFail(Exception):
-    """None of the first rows has worked, and all have failed alike."""
-
-    def __init__(self, errors: list[dict[str, Any]]) -> None:
-        super().__init__(f"the first {len(errors)} rows fail")
-        self.errors = of_model(errors)
-
-
-def of_model(errors: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those of rows that came to the model, where there are any: the others say nothing about it."""
-    return [error for error in errors if error["error"] != _UNREADABLE] or errors
-
-
 class Executor:
     """Runs batches, in this process or in a pool. A batch that ends its worker is halved until the row that does it stands alone."""
 
@@ -71,10 +59,11 @@ class Executor:
             self._pool = _pool_of(recipe)
             self.workers = len(self._pool.plan.seats)
             self._ahead = _AHEAD * self.workers
-        self.patience = 0  # rows that may fail alike before one has worked; 0: any number. Then FirstRowsFail is raised
+        self.patience = 0  # rows that may fail alike before one has worked; 0: any number. Then the job ends
         self.ran_out = False  # turns true when a batch was too large for the memory and was halved
         self.peak_bytes = 0  # the most memory that a process running the model has been seen to take
-        self._ended: list[dict[str, Any]] = []  # rows that ended their worker while none has worked
+        self._failed: list[dict[str, Any]] = []  # rows that failed while none has worked
+        self._ended: list[dict[str, Any]] = []  # those of them that ended their worker
 
     def run(self, batches: Iterable[Batch]) -> Iterator[Results]:
         waiting: deque[tuple[Batch, Rows, Any]] = deque()
@@ -86,7 +75,12 @@ class Executor:
                 if not waiting:
                     return
                 batch, rows, future = waiting.popleft()
-                yield _results(batch, rows, self._outcome(batch, rows, future))
+                results = _results(batch, rows, self._outcome(batch, rows, future))
+                if self.patience:  # so none has worked yet
+                    self._failed = _of_model(self._failed + results.errors)
+                    if len(self._failed) >= self.patience and len({error["error"] for error in self._failed}) == 1:
+                        raise _first_rows_fail(self._failed)
+                yield results
         finally:
             for _, _, future in waiting:
                 if future is not None:
@@ -109,7 +103,7 @@ class Executor:
             raise RankwiseError(Finding.from_dict(json.loads(outcome["refused"])))
         if outcome["gave_up"]:
             if self.patience:
-                raise FirstRowsFail(_results(batch, rows, outcome).errors)
+                raise _first_rows_fail(_results(batch, rows, outcome).errors)
             return self._outcome(*self._submit(batch))  # rows before these have worked meanwhile, so each of these is looked at
         self.patience = 0 if outcome["spans"] else self.patience
         self.ran_out |= outcome["halved"]
@@ -122,7 +116,7 @@ class Executor:
             outcome = {**_NOTHING, "errors": [[0, error.finding.name, error.finding.summary]]}
             self._ended += _results(batch, rows, outcome).errors
             if self.patience and len(self._ended) >= _MAX_ENDED:
-                raise FirstRowsFail(self._ended)
+                raise _first_rows_fail(self._ended)
             return outcome
         whole: dict[str, Any] = {**_NOTHING, "spans": [], "pieces": [], "errors": []}
         good, _ = _readable(batch)
@@ -176,6 +170,23 @@ def _pool_of(recipe: Recipe) -> Any:
 _NOTHING: dict[str, Any] = {"spans": [], "pieces": [], "errors": [], "halved": False, "gave_up": False, "peak_bytes": 0}
 _MAX_ENDED = 4  # rows that end their worker, one after the other, before any has worked: each costs a new worker
 _BY_INPUT = {"RW804", "RW806"}  # an input that ends workers, one that runs past the limit
+
+
+def _first_rows_fail(errors: list[dict[str, Any]]) -> PredictError:
+    """None of the first rows has worked, and all have failed alike."""
+    errors = _of_model(errors)
+    first = errors[0]
+    steps = (
+        "see what the model takes, and choose it with --columns a,b (and --separate)",
+        "or go on all the same: --max-errors N stops when more than N rows have failed",
+    )
+    summary = f"the first {len(errors):,} rows all fail alike, and nothing was written"
+    return PredictError("RW833", summary, why=f"row {first['row']}: {first['error']}: {first['message'][:300]}", next=steps)
+
+
+def _of_model(errors: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those of rows that came to the model, where there are any: the others say nothing about it."""
+    return [error for error in errors if error["error"] != _UNREADABLE] or errors
 
 
 def _readable(batch: Batch) -> tuple[dict[str, Any], Rows]:

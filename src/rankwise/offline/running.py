@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +16,7 @@ from rankwise.errors import UsageError
 from rankwise.offline.addresses import path_or_address
 from rankwise.offline.batches import Batch, Selection
 from rankwise.offline.checking import Options, check_apart, check_columns, check_is_path, check_options, check_output, check_replaceable
-from rankwise.offline.executing import Executor, FirstRowsFail, Recipe, of_model
+from rankwise.offline.executing import Executor, Recipe
 from rankwise.offline.format import Source
 from rankwise.offline.identity import first_rows_digest, identity_of, is_certain, was_rewritten
 from rankwise.offline.journal import Gone
@@ -170,6 +171,7 @@ class _Job:
     def __init__(self, work: _Work, workspace: Workspace) -> None:
         self._work, self._source, self._options, self._space = work, work.source, work.options, workspace
         self._positions: dict[int, int | None] = {}
+        self._most_failed = math.inf if work.options.max_errors is None else work.options.max_errors
 
     def run(self) -> Predicted:
         started = time.monotonic()
@@ -184,8 +186,6 @@ class _Job:
                 batch = batch or self._find_batch(executor)
                 executor.patience = 0 if resumed or self._options.max_errors is not None else _ALIKE
                 self._compute(executor, batch)
-            except FirstRowsFail as error:
-                raise _first_rows_fail(error.errors) from None
             finally:
                 executor.close()
             self._space.finish()
@@ -228,8 +228,7 @@ class _Job:
     def _compute(self, executor: Executor, batch: int) -> None:
         """From the first row that is not done to the last, a part every few seconds."""
         part = Part()
-        patience, has_worked = executor.patience, False
-        first_errors: list[dict[str, Any]] = []
+        has_worked = False
         later = LaterRows(executor, 1 if isinstance(self._options.batch, int) else batch, self._source.is_one_shot)
         flushed, done, failed = time.monotonic(), self._space.done_rows, self._space.failed_rows
         for results in executor.run(later.note(self._noted(batches_of(self._source, batch, done, self._space.position)))):
@@ -239,15 +238,10 @@ class _Job:
                 has_worked = True
                 with writing(self._space.output):  # what the output cannot hold is told now rather than when everything has run
                     check_fits(self._space.output, results)
-            elif not has_worked and patience:
-                first_errors = of_model(first_errors + results.errors)
-                if len(first_errors) >= patience and len({error["error"] for error in first_errors}) == 1:
-                    raise FirstRowsFail(first_errors)
             done, failed = done + results.length, failed + len(results.errors)
             if self._work.on_progress is not None:
                 self._work.on_progress(done, failed, self._total(done))
-            too_many = self._are_too_many(failed)
-            if too_many or part.nbytes > _PART_BYTES or time.monotonic() - flushed > _PART_S:
+            if failed > self._most_failed or part.nbytes > _PART_BYTES or time.monotonic() - flushed > _PART_S:
                 self._flush(part)
                 part, flushed = Part(), time.monotonic()
             self._check_errors(failed)
@@ -275,12 +269,9 @@ class _Job:
                 self._positions[batch.first_row + batch.length] = batch.position
             yield batch
 
-    def _are_too_many(self, failed: int) -> bool:
-        return self._options.max_errors is not None and failed > self._options.max_errors
-
     def _check_errors(self, failed: int) -> None:
         """Also before anything runs: what failed in an earlier run counts."""
-        if not self._are_too_many(failed):
+        if failed <= self._most_failed:
             return
         errors = islice((error for results in self._space.results() for error in results.errors), 5)
         examples = "\n".join(f"row {error['row']}: {error['error']}: {error['message'][:200]}" for error in errors)
@@ -308,16 +299,6 @@ class _Job:
             return output.with_name(self._space.errors_name)
         usual = output.with_name("errors.jsonl")
         return output.with_name(f"{output.name}.errors.jsonl") if usual.exists() and not _is_list_of(output, usual) else usual
-
-
-def _first_rows_fail(errors: list[dict[str, Any]]) -> PredictError:
-    first = errors[0]
-    steps = (
-        "see what the model takes, and choose it with --columns a,b (and --separate)",
-        "or go on all the same: --max-errors N stops when more than N rows have failed",
-    )
-    summary = f"the first {len(errors):,} rows all fail alike, and nothing was written"
-    return PredictError("RW833", summary, why=f"row {first['row']}: {first['error']}: {first['message'][:300]}", next=steps)
 
 
 def _is_list_of(output: Path, path: Path) -> bool:
