@@ -200,8 +200,7 @@ class Worker:
     def _begin(self, job: Job, request: Request, redelivered: bool) -> None:
         with self._lock:
             running = self._jobs.get(request.id)
-            is_same = running is not None and running.fingerprint == job.fingerprint
-            if running is not None and is_same:
+            if running is not None and running.fingerprint == job.fingerprint:
                 running.messages += job.messages
                 running.reply_to |= job.reply_to
                 self._open -= 1

@@ -31,10 +31,9 @@ class Options:
 
 
 def check_options(options: Options, device: str) -> None:
-    if options.batch != "auto" and (type(options.batch) is not int or options.batch < 1):
-        raise UsageError(f'batch must be "auto" or a number of rows, not {options.batch!r}')
-    if options.workers != "auto" and (type(options.workers) is not int or options.workers < 0):
-        raise UsageError(f'workers must be "auto" or a number, not {options.workers!r}')
+    for name, value, least in (("batch", options.batch, 1), ("workers", options.workers, 0)):
+        if value != "auto" and (type(value) is not int or value < least):
+            raise UsageError(f'{name} must be "auto" or a number from {least} on, not {value!r}')
     if options.max_errors is not None and (type(options.max_errors) is not int or options.max_errors < 0):
         raise UsageError(f"max_errors must be a number of rows, not {options.max_errors!r}", next=("0 stops at the first row that fails",))
     if options.engine != "processes" and options.workers == 0:

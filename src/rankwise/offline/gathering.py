@@ -25,9 +25,8 @@ def gather_predictions(
         _check_names(outputs, group, world_size)
         return {name: gather_predictions(tensor, length, indices, group) for name, tensor in sorted(outputs.items())}
     own = None if indices is None else torch.as_tensor(indices, dtype=torch.int64).cpu().reshape(-1)
-    kinds = _kinds(outputs, own, group, world_size)
+    kinds = _kinds(outputs, own, length, group, world_size)
     shape, dtype = _common_row(kinds)
-    _check_sizes(kinds, length)
     sizes = [kind.rows for kind in kinds]
     dealt = [torch.arange(size) * world_size + place for place, size in enumerate(sizes)]  # as a DistributedSampler does
     rows = _all_rows(outputs, sizes, shape, dtype, group)
@@ -54,8 +53,9 @@ def _check_names(outputs: dict[str, torch.Tensor], group: Any, world_size: int) 
         raise PredictError("RW841", summary, next=("return the same names on every rank, with no rows where there are none",))
 
 
-def _kinds(outputs: torch.Tensor, own: torch.Tensor | None, group: Any, world_size: int) -> list[_Kind]:
+def _kinds(outputs: torch.Tensor, own: torch.Tensor | None, length: int, group: Any, world_size: int) -> list[_Kind]:
     """All ranks know all of them before the first row travels: one that raised on its own would leave the others waiting."""
+    most = -(-length // world_size)
     rows, indices = len(outputs) if outputs.dim() else -1, -1 if own is None else len(own)
     found = _told_by_all(_Kind(rows, indices, outputs.dtype, tuple(outputs.shape[1:])), outputs, group, world_size)
     for rank, kind in enumerate(found):
@@ -63,6 +63,10 @@ def _kinds(outputs: torch.Tensor, own: torch.Tensor | None, group: Any, world_si
             raise PredictError("RW841", f"the outputs of rank {rank} are not rows: a first dimension with one entry per row is wanted")
         if kind.indices not in (-1, kind.rows):
             raise PredictError("RW841", f"rank {rank} has {kind.rows} outputs and {kind.indices} indices")
+        if kind.indices < 0 and kind.rows > most:
+            summary = f"rank {rank} has {kind.rows} outputs, a DistributedSampler would give it {most} of {length} rows at most"
+            steps = ("give the DataLoader sampler=DistributedSampler(dataset, shuffle=False)", "or say with indices= which rows they are")
+            raise PredictError("RW841", summary, why="perhaps every rank went through the whole dataset", next=steps)
     return found
 
 
@@ -73,16 +77,6 @@ def _told_by_all(mine: Any, outputs: torch.Tensor | None, group: Any, world_size
         with torch.cuda.device(outputs.device) if outputs is not None and outputs.is_cuda else nullcontext():
             dist.all_gather_object(found, mine, group=group)
     return found
-
-
-def _check_sizes(kinds: list[_Kind], length: int) -> None:
-    """Without indices, more rows than a DistributedSampler deals out cannot be this rank's."""
-    most = -(-length // len(kinds))
-    for rank, kind in enumerate(kinds):
-        if kind.indices < 0 and kind.rows > most:
-            summary = f"rank {rank} has {kind.rows} outputs, a DistributedSampler would give it {most} of {length} rows at most"
-            steps = ("give the DataLoader sampler=DistributedSampler(dataset, shuffle=False)", "or say with indices= which rows they are")
-            raise PredictError("RW841", summary, why="perhaps every rank went through the whole dataset", next=steps)
 
 
 def _common_row(kinds: list[_Kind]) -> tuple[tuple[int, ...], torch.dtype]:

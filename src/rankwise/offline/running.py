@@ -177,29 +177,28 @@ class _Job:
         started = time.monotonic()
         resumed = self._space.done_rows
         self._check_errors(self._space.failed_rows)
-        batch = int(self._space.plan.get("batch", 0))
-        if resumed and self._space.plan.get("first_rows") not in (None, self._first_rows()):
+        plan = self._space.noted("plan")
+        if resumed and plan["first_rows"] not in (None, self._first_rows()):
             raise another_job(self._space.output, "the first rows of the input are not those of the earlier run")
-        if not self._space.is_complete:
+        if self._space.noted("end") is None:
             executor = Executor(self._work.recipe)
             try:
-                batch = batch or self._find_batch(executor)
+                plan = plan or self._find_plan(executor)
                 executor.patience = 0 if resumed or self._options.max_errors is not None else _ALIKE
-                self._compute(executor, batch)
+                self._compute(executor, plan["batch"])
             finally:
                 executor.close()
-            self._space.finish()
+            self._space.note(end=self._space.done_rows)
         errors = self._write()
         seconds = round(time.monotonic() - started, 3)
-        why = str(self._space.plan.get("why", ""))
-        output = self._space.output
-        done = Predicted(str(output), self._space.done_rows, self._space.failed_rows, resumed, batch, seconds, errors, why)
+        output, rows, failed = self._space.output, self._space.done_rows, self._space.failed_rows
+        done = Predicted(str(output), rows, failed, resumed, plan["batch"], seconds, errors, plan["why"])
         facts = {"job": self._work.identity, "bytes": output.stat().st_size, "names": names_in(output), "predicted": {**vars(done)}}
         write_marker(output, facts)
         self._space.remove()
         return done
 
-    def _find_batch(self, executor: Executor) -> int:
+    def _find_plan(self, executor: Executor) -> dict[str, Any]:
         """The size that was asked for, or is found by trying; written down, for every run of this job has to cut at the same rows."""
         asked = self._options.batch
         if isinstance(asked, int):
@@ -208,8 +207,9 @@ class _Job:
             choice = Choice(UNTRIED, "nothing was tried: this input can be read only once")
         else:
             choice = self._with_rows_apart(executor, find_size(Trials(self._source, executor).measure))
-        self._space.decide({"batch": choice.size, "why": choice.why, "first_rows": self._first_rows()})
-        return choice.size
+        plan = {"batch": choice.size, "why": choice.why, "first_rows": self._first_rows()}
+        self._space.note(plan=plan)
+        return plan
 
     def _with_rows_apart(self, executor: Executor, choice: Choice) -> Choice:
         """Where rows depend on each other, how many of them run together must not hang on how fast that was in a trial."""
@@ -283,7 +283,8 @@ class _Job:
         output = self._space.output
         path = self._errors_path()
         with writing(output, "what is done so far is kept"):
-            self._space.begin_writing(path.name)
+            if self._space.noted("errors") is None:
+                self._space.note(errors=path.name)
             failed = write_errors(path, self._space.results()) if self._space.failed_rows else 0
             write_output(output, self._space.results, self._space.done_rows, self._space.begin_placing)
             if not failed and _is_list_of(output, path):
@@ -295,8 +296,8 @@ class _Job:
         output = self._space.output
         if self._options.errors:
             return Path(self._options.errors)
-        if self._space.errors_name is not None:
-            return output.with_name(self._space.errors_name)
+        if (name := self._space.noted("errors")) is not None:
+            return output.with_name(name)
         usual = output.with_name("errors.jsonl")
         return output.with_name(f"{output.name}.errors.jsonl") if usual.exists() and not _is_list_of(output, usual) else usual
 
