@@ -12,6 +12,7 @@ from typing import Any
 from rankwise.errors import UsageError
 from rankwise.files import is_special
 from rankwise.offline.addresses import Address, Place, is_address, path_or_address
+from rankwise.offline.executing import check_names
 from rankwise.offline.format import format_to_write
 from rankwise.offline.workspace import names_in, read_marker
 
@@ -78,12 +79,7 @@ def check_output(target: Place, keep: Sequence[str], options: Options) -> None:
             f"{target.suffix} holds {kind.without_columns}, so {keep[0]!r} cannot be kept in {target}",
             next=("write .parquet, .jsonl or .csv",),
         )
-    if "row" in keep:
-        raise UsageError(
-            f"a column 'row' cannot be kept in {target}",
-            why="the output has one of its own, the number of the row in the input",
-            next=("rename it in the input",),
-        )
+    check_names(list(dict.fromkeys(keep)))
 
 
 def check_apart(target: Place, errors: str | os.PathLike[str] | None, used: dict[str, Any]) -> None:

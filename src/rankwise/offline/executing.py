@@ -221,8 +221,8 @@ def _results(batch: Batch, rows: Rows, outcome: dict[str, Any]) -> Results:
 def check_names(names: Sequence[str]) -> None:
     """Of the columns that are kept and those that the model returns: UsageError where the output could not tell two apart."""
     if "row" in names:
-        why = "a column of that name says which row of the input it is"
-        raise UsageError("a column 'row' can neither be kept nor returned by the model", why=why, next=("give it another name",))
+        why = "the output has one of its own, the number of the row in the input"
+        raise UsageError("a column 'row' cannot be kept, nor returned by the model", why=why, next=("give it another name",))
     if twice := [name for name, count in Counter(names).items() if count > 1]:
         why = "columns that are kept and those that the model returns stand side by side"
         raise UsageError(f"two columns of the output would be called {twice[0]!r}", why=why, next=("give one of them another name",))

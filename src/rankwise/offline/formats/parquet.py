@@ -10,7 +10,6 @@ from typing import Any
 
 from rankwise.offline.addresses import Address, Place
 from rankwise.offline.batches import Batch, Selection
-from rankwise.offline.columns import is_lists, is_number
 from rankwise.offline.format import Format, Parts, Source
 from rankwise.offline.identity import file_identity
 from rankwise.offline.lazy import pa, pq
@@ -65,31 +64,24 @@ def write_parquet(parts: Parts, total: int, path: Path) -> None:
     schema, tables = tables_of(parts)
     with arrow_errors_as_findings():
         first = list(islice(tables, 1))
-        repeating = [name for table in first for field in schema for name in _repeating(field.name, field.type, table.column(field.name))]
+        repeating = [name for table in first for name in _repeating(table.slice(0, _FEW_ROWS))]
         with pa.OSFile(os.fsencode(path), "wb") as file, pq.ParquetWriter(file, schema, use_dictionary=repeating or False) as writer:
             for table in chain(first, tables):
                 writer.write_table(table, row_group_size=len(table))
 
 
-def _repeating(name: str, kind: Any, column: Any = None) -> Iterator[str]:
-    """The columns, as Parquet calls them, that are stored as a list of distinct values and numbers of these. For values that hardly
-    ever come twice, as most models' outputs are, that takes more room and most of the time of writing."""
-    if is_lists(kind):
-        yield from _repeating(f"{name}.list.element", kind.value_type)
-    elif pa.types.is_struct(kind):
-        for field in kind:
-            yield from _repeating(f"{name}.{field.name}", field.type)
-    elif pa.types.is_map(kind):
-        yield from _repeating(f"{name}.key_value.key", kind.key_type)
-        yield from _repeating(f"{name}.key_value.value", kind.item_type)
-    elif not is_number(kind) or not (pa.types.is_floating(kind) if column is None else _are_varied(column)):
-        yield name
-
-
-def _are_varied(numbers: Any) -> bool:
-    """By the first of them, which are the same however a job was interrupted."""
-    some = numbers.slice(0, 1024).to_pylist()
-    return len(set(some)) > len(some) // 2
+def _repeating(table: Any) -> list[str]:
+    """The columns, as Parquet calls them, that are smaller as a list of distinct values and numbers of these. For values that hardly
+    ever come twice, as most models' outputs are, that takes more room and most of the time of writing. The first rows decide, which are
+    the same however a job was interrupted."""
+    sizes: list[dict[str, int]] = []
+    for is_listed in (True, False):
+        written = pa.BufferOutputStream()
+        pq.write_table(table, written, use_dictionary=is_listed, compression="none")
+        group = pq.read_metadata(pa.BufferReader(written.getvalue())).row_group(0)
+        columns = map(group.column, range(group.num_columns))
+        sizes.append({column.path_in_schema: column.total_uncompressed_size for column in columns})
+    return [name for name, size in sizes[0].items() if size < sizes[1][name]]
 
 
 FORMAT = Format((".parquet", ".pq"), ParquetSource, write_parquet)
