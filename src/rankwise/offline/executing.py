@@ -215,6 +215,7 @@ def _results(batch: Batch, rows: Rows, outcome: dict[str, Any]) -> Results:
         first_row=batch.first_row,
         length=batch.length,
         file_column=next(iter(batch.kept), "") if FILE_COLUMN in batch.columns else "",
+        position=batch.position,
     )
 
 

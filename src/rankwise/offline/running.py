@@ -6,7 +6,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 
 from rankwise.errors import UsageError
 from rankwise.offline.addresses import path_or_address
-from rankwise.offline.batches import Batch, Selection
+from rankwise.offline.batches import Selection
 from rankwise.offline.checking import Options, check_apart, check_columns, check_is_path, check_options, check_output, check_replaceable
 from rankwise.offline.executing import Executor, Recipe
 from rankwise.offline.format import Source
@@ -170,7 +170,6 @@ class _Job:
 
     def __init__(self, work: _Work, workspace: Workspace) -> None:
         self._work, self._source, self._options, self._space = work, work.source, work.options, workspace
-        self._positions: dict[int, int | None] = {}
         self._most_failed = math.inf if work.options.max_errors is None else work.options.max_errors
 
     def run(self) -> Predicted:
@@ -231,7 +230,7 @@ class _Job:
         has_worked = False
         later = LaterRows(executor, 1 if isinstance(self._options.batch, int) else batch, self._source.is_one_shot)
         flushed, done, failed = time.monotonic(), self._space.done_rows, self._space.failed_rows
-        for results in executor.run(later.note(self._noted(batches_of(self._source, batch, done, self._space.position)))):
+        for results in executor.run(later.note(batches_of(self._source, batch, done, self._space.position))):
             later.look_at(results)
             part.add(results)
             if not has_worked and len(results.rows):
@@ -240,7 +239,7 @@ class _Job:
                     check_fits(self._space.output, results)
             done, failed = done + results.length, failed + len(results.errors)
             if self._work.on_progress is not None:
-                self._work.on_progress(done, failed, self._total(done))
+                self._work.on_progress(done, failed, self._total(done, results.position))
             if failed > self._most_failed or part.nbytes > _PART_BYTES or time.monotonic() - flushed > _PART_S:
                 self._flush(part)
                 part, flushed = Part(), time.monotonic()
@@ -252,22 +251,14 @@ class _Job:
         if was_rewritten(self._source.identity):
             summary = f"{self._source.identity['path']} was changed while it was read, so its rows may be of two versions"
             raise PredictError("RW831", summary, next=("--restart, when nobody writes to it any more",))
-        end = part.first_row + part.length
-        self._space.add(part, self._positions.get(end))
-        self._positions = {row: position for row, position in self._positions.items() if row > end}
+        self._space.add(part, part.results[-1].position)
 
-    def _total(self, done: int) -> int | None:
+    def _total(self, done: int, position: int | None) -> int | None:
         """Where nobody has counted the rows of a file: as many as there would be if all were as long as those so far."""
-        position, size = self._positions.get(done), self._source.identity.get("bytes")
+        size = self._source.identity.get("bytes")
         if self._source.total is not None or not position or not size:
             return self._source.total
         return max(done, int(float(f"{done * size / position:.3g}")))
-
-    def _noted(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        for batch in batches:
-            if batch.position is not None:
-                self._positions[batch.first_row + batch.length] = batch.position
-            yield batch
 
     def _check_errors(self, failed: int) -> None:
         """Also before anything runs: what failed in an earlier run counts."""
