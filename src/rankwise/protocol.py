@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -144,11 +144,10 @@ def from_json(datatype: str, shape: tuple[int, ...], data: Any) -> Array:
 def _holds_truth(found: Array, data: list[Any]) -> bool:
     """Whether there is a true or false among the numbers, which numpy takes for 1 and 0: only where those are is it looked for."""
     places = np.flatnonzero((found == 0) | (found == 1))
-    if not places.size:
-        return False
-    if found.ndim > 1 or places.size > found.size // 8:
-        return bool in set(map(type, _flat(data) if found.ndim > 1 else data))
-    return any(type(data[place]) is bool for place in places.tolist())
+    items = data if found.ndim == 1 or not places.size else _flat(data)
+    if places.size <= found.size // 8:
+        items = [items[place] for place in places.tolist()]
+    return bool in set(map(type, items))
 
 
 def converted(datatype: str, found: Array, shape: tuple[int, ...]) -> Array:
@@ -192,7 +191,7 @@ def _very_large(found: Array, data: list[Any]) -> Array:
 
 
 def _words(shape: tuple[int, ...], data: list[Any]) -> Array:
-    items = list(_flat(data))
+    items = _flat(data)
     if len(items) != math.prod(shape):
         raise ValueError(f"{list(shape)} has {math.prod(shape)} elements, but {len(items)} were given")
     if not all(type(item) is str for item in items):
@@ -203,16 +202,10 @@ def _words(shape: tuple[int, ...], data: list[Any]) -> Array:
         raise ValueError("its data holds text that is not Unicode") from None
 
 
-def _flat(data: list[Any]) -> Iterable[Any]:
-    waiting = [iter(data)]
-    while waiting:
-        for item in waiting[-1]:
-            if type(item) is list:
-                waiting.append(iter(item))
-                break
-            yield item
-        else:
-            waiting.pop()
+def _flat(data: list[Any]) -> list[Any]:
+    """The elements of even lists; of others, the lists themselves."""
+    items: list[Any] = np.array(data, object).ravel().tolist()
+    return items
 
 
 def to_json(array: Array, datatype: str) -> bytes:

@@ -13,14 +13,14 @@ import torch
 
 from rankwise.errors import UsageError
 from rankwise.offline.batches import Batch
-from rankwise.offline.executing import InPool, Recipe, check_names, start
+from rankwise.offline.executing import Executor, Recipe, check_names
 from rankwise.offline.parts import Results
 
 X = np.arange(4, dtype=np.float32)
 
 
 def results(does: Callable[..., Any], **batch: Any) -> Results:
-    executor = start(Recipe(lambda: does, workers=0))
+    executor = Executor(Recipe(lambda: does, workers=0))
     (found,) = executor.run([Batch(10, **{"columns": {"x": X}, "length": 4, **batch})])
     return found
 
@@ -78,7 +78,7 @@ def test_only_a_folders_own_names_name_files(columns: dict[str, Any], kept: str,
     def load(*_: Any) -> Any:
         return torch.zeros(4)
 
-    executor = start(Recipe(lambda: load, load="builtins:str", workers=0))
+    executor = Executor(Recipe(lambda: load, load="builtins:str", workers=0))
     (found,) = executor.run([Batch(0, columns, 4, kept={kept: list("abcd")})])
 
     assert found.file_column == name
@@ -89,7 +89,7 @@ def ragged() -> Callable[[torch.Tensor], Any]:
 
 
 def test_outputs_of_any_kind_come_from_a_worker(tmp_path: Any) -> None:
-    executor = InPool(Recipe("tests.offline.test_executing:ragged", workers=1, device="cpu"))
+    executor = Executor(Recipe("tests.offline.test_executing:ragged", workers=1, device="cpu"))
     try:
         (found,) = executor.run([Batch(0, {"x": X}, 4)])
     finally:

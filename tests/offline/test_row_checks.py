@@ -15,7 +15,7 @@ from torch import nn
 
 import rankwise
 from rankwise.offline.batches import Selection
-from rankwise.offline.executing import InProcess, Recipe
+from rankwise.offline.executing import Executor, Recipe
 from rankwise.offline.row_checks import VARIES, find_dependence
 from rankwise.offline.source import open_source
 
@@ -33,7 +33,7 @@ class Of(nn.Module):
 
 def found(function: Callable[[torch.Tensor], Any], tmp_path: Path, rows: Any = ROWS, size: int = 64) -> str:
     np.save(tmp_path / "x.npy", rows)
-    executor = InProcess(Recipe(lambda: Of(function), workers=0))
+    executor = Executor(Recipe(lambda: Of(function), workers=0))
     return find_dependence(open_source(tmp_path / "x.npy", Selection()), executor, size)
 
 

@@ -36,36 +36,30 @@ class Blobs:
         return f"redis:{_PREFIX}{name}"
 
     def fetch(self, ref: str) -> bytes:
-        kind, _, name = ref.partition(":")
-        if kind == "redis" and self._redis is not None and name.startswith(_PREFIX):
-            found: Any = self._redis.get(name)
-        elif kind == "file" and self._folder is not None:
-            found = _read(self._folder, name)
-        else:
+        key, path = self._place_of(ref)
+        if not key and path is None:
             raise Malformed(f"the reference {ref[:80]!r} is not one that can be followed here", next=("rankwise worker --files FOLDER",))
+        try:
+            found: Any = self._redis.get(key) if path is None else path.read_bytes()
+        except OSError:
+            found = None
         if found is None:
             raise Gone(f"nothing lies at the reference {ref[:80]!r} (any more)")
         return bytes(found)
 
     def drop(self, refs: tuple[str, ...]) -> None:
         for ref in refs:
-            kind, _, name = ref.partition(":")
-            if kind == "redis" and self._redis is not None and name.startswith(_PREFIX):
-                self._redis.delete(name)
-            elif kind == "file" and self._folder is not None and (path := _inside(self._folder, name)) is not None:
+            key, path = self._place_of(ref)
+            if key:
+                self._redis.delete(key)
+            elif path is not None:
                 with contextlib.suppress(OSError):
                     path.unlink()
 
-
-def _read(folder: Path, name: str) -> bytes | None:
-    path = _inside(folder, name)
-    try:
-        return path.read_bytes() if path is not None else None
-    except OSError:
-        return None
-
-
-def _inside(folder: Path, name: str) -> Path | None:
-    """The file of this name, if it lies in the folder itself: no way leads out, also not over a link."""
-    path = (folder / name).resolve() if "\0" not in name else folder
-    return path if path.parent == folder else None
+    def _place_of(self, ref: str) -> tuple[str, Path | None]:
+        """The key, or the file if it lies in the folder itself: no way leads out, also not over a link."""
+        kind, _, name = ref.partition(":")
+        if kind == "redis" and self._redis is not None and name.startswith(_PREFIX):
+            return name, None
+        path = (self._folder / name).resolve() if kind == "file" and self._folder is not None and "\0" not in name else None
+        return "", path if path is not None and path.parent == self._folder else None

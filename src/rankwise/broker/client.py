@@ -98,7 +98,8 @@ class Remote:
         deadline = time.time() + deadline_s if deadline_s is not None else None
         request = Request(id or uuid.uuid4().hex, model, arrays, deadline, priority, seed)
         body = write_request(request, self._content_type, self._blobs.keep)
-        waiting = Waiting(Future(), body, priority, _has_tensor(inputs), time.time(), model, deadline_s, deadline)
+        as_tensors = any(hasattr(value, "detach") for value in inputs)
+        waiting = Waiting(Future(), body, priority, as_tensors, time.time(), model, deadline_s, deadline)
         with self._lock:
             if request.id in self._waiting:
                 return self._waiting[request.id].future
@@ -229,10 +230,6 @@ def _value_of(reply: Reply, as_tensors: bool) -> tuple[Any, BaseException | None
     if reply.structure == "dict":
         return outputs, None
     return (list(outputs.values()) if reply.structure == "list" else next(iter(outputs.values()))), None
-
-
-def _has_tensor(inputs: tuple[Any, ...]) -> bool:
-    return any(hasattr(value, "detach") for value in inputs)
 
 
 def _settle(future: Future[Any], value: Any, error: BaseException | None) -> None:

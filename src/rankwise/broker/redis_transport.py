@@ -95,9 +95,6 @@ def redis_transport() -> Any:
             self._delivered.clear()
             return []
 
-        def forget(self, tag: str) -> None:
-            self._delivered.pop(tag, None)
-
         def held(self) -> list[str]:
             return [tag for tag in self._delivered if tag not in self._dirty]
 
@@ -146,14 +143,6 @@ def redis_transport() -> Any:
                 if not self._hand_over():
                     raise Empty
 
-        def _size(self, queue: str) -> int:
-            return sum(self.client.llen(name) for name in _lists(queue))
-
-        def _purge(self, queue: str) -> int:
-            size = self._size(queue)
-            self.client.delete(*_lists(queue))
-            return size
-
         def close(self) -> None:
             try:
                 if not self.closed:
@@ -177,7 +166,7 @@ def redis_transport() -> Any:
                 try:
                     self.connection._deliver(self._payload(item, self._queue, tag), self._queue)
                 except BaseException:  # nobody works on it here: not renewed, it goes to another
-                    self.qos.forget(tag)
+                    self.qos._delivered.pop(tag, None)
                     raise
             if items and self._is_only_reader:
                 self.client.ltrim(self._queue, 0, -1 - len(items))  # only now: what is lost on the way is read again

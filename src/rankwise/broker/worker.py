@@ -200,8 +200,7 @@ class Worker:
     def _begin(self, job: Job, request: Request, redelivered: bool) -> None:
         with self._lock:
             running = self._jobs.get(request.id)
-            is_same = running is not None and running.fingerprint == job.fingerprint
-            if running is not None and is_same:
+            if running is not None and running.fingerprint == job.fingerprint:
                 running.messages += job.messages
                 running.reply_to |= job.reply_to
                 self._open -= 1
@@ -264,23 +263,19 @@ class Worker:
     # ---- the thread that says that this worker lives
 
     def _sign(self) -> None:
-        warned_of = ""
-        while True:
-            is_leaving = self._leaving.wait(_LOOK_S)
+        while not self._leaving.wait(_LOOK_S):
             try:
-                self._store.leave() if is_leaving else self._store.sign()
-                while self._given_up and not is_leaving:
+                self._store.sign()
+                while self._given_up:
                     if self._given_up[0] not in self._jobs:  # or it has come again
                         self._store.unclaim(self._given_up[0])
                     del self._given_up[0]
-                warned_of = ""
             except Exception as error:
-                text = f"the store does not hear that this worker {'leaves' if is_leaving else 'lives'} ({error})"
-                if text != warned_of:  # once, and not every second
-                    log.warning("%s", text)
-                warned_of = text
-            if is_leaving:
-                return
+                self._warn_once("the store does not hear that this worker lives:", error)
+        try:
+            self._store.leave()
+        except Exception as error:
+            self._warn_once("the store does not hear that this worker leaves:", error)
 
     # ---- the sending threads
 

@@ -31,9 +31,6 @@ def first_rows(parts: Parts) -> dict[str, Array]:
 def write_column(file: BinaryIO, parts: Iterable[Results], name: str, like: Array) -> None:
     """With the failed rows filled in."""
     for results in parts:
-        if len(results.rows) == results.length:
-            file.write(_checked(results, name, like).tobytes())
-            continue
         whole = np.full((results.length, *like.shape), np.nan if like.dtype.kind in "fc" else 0, like.dtype)
         if len(results.rows):
             whole[results.rows - results.first_row] = _checked(results, name, like)

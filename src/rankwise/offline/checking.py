@@ -12,6 +12,7 @@ from typing import Any
 from rankwise.errors import UsageError
 from rankwise.files import is_special
 from rankwise.offline.addresses import Address, Place, is_address, path_or_address
+from rankwise.offline.executing import check_names
 from rankwise.offline.format import format_to_write
 from rankwise.offline.workspace import names_in, read_marker
 
@@ -31,10 +32,9 @@ class Options:
 
 
 def check_options(options: Options, device: str) -> None:
-    if options.batch != "auto" and (type(options.batch) is not int or options.batch < 1):
-        raise UsageError(f'batch must be "auto" or a number of rows, not {options.batch!r}')
-    if options.workers != "auto" and (type(options.workers) is not int or options.workers < 0):
-        raise UsageError(f'workers must be "auto" or a number, not {options.workers!r}')
+    for name, value, least in (("batch", options.batch, 1), ("workers", options.workers, 0)):
+        if value != "auto" and (type(value) is not int or value < least):
+            raise UsageError(f'{name} must be "auto" or a number from {least} on, not {value!r}')
     if options.max_errors is not None and (type(options.max_errors) is not int or options.max_errors < 0):
         raise UsageError(f"max_errors must be a number of rows, not {options.max_errors!r}", next=("0 stops at the first row that fails",))
     if options.engine != "processes" and options.workers == 0:
@@ -79,12 +79,7 @@ def check_output(target: Place, keep: Sequence[str], options: Options) -> None:
             f"{target.suffix} holds {kind.without_columns}, so {keep[0]!r} cannot be kept in {target}",
             next=("write .parquet, .jsonl or .csv",),
         )
-    if "row" in keep:
-        raise UsageError(
-            f"a column 'row' cannot be kept in {target}",
-            why="the output has one of its own, the number of the row in the input",
-            next=("rename it in the input",),
-        )
+    check_names(list(dict.fromkeys(keep)))
 
 
 def check_apart(target: Place, errors: str | os.PathLike[str] | None, used: dict[str, Any]) -> None:

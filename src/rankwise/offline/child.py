@@ -10,7 +10,6 @@ import zipfile
 from collections.abc import Iterator
 from functools import partial
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ import torch
 
 from rankwise.errors import RankwiseError, UnreadableInput, UsageError
 from rankwise.files import stamp_of
-from rankwise.offline.addresses import is_address, path_or_address
+from rankwise.offline.addresses import path_or_address
 from rankwise.offline.batches import FILE_COLUMN, as_column
 from rankwise.offline.values import as_array, by_text, copied, is_numbers, named_parts, own, storable
 from rankwise.offline.workspace import PredictError
@@ -79,9 +78,8 @@ class Runner(torch.nn.Module):
         """
         done = _Done(length, patience)
         self._run(columns, 0, length, done)
-        peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
-        told = {"spans": done.spans, "pieces": done.pieces, "errors": done.errors, "halved": done.halved}
-        return {**told, "gave_up": done.gives_up, "peak_bytes": peak_bytes}
+        outcome = {"spans": done.spans, "pieces": done.pieces, "errors": done.errors, "halved": done.halved, "gave_up": done.gives_up}
+        return {**outcome, "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10}
 
     def _run(self, columns: dict[str, Any], start: int, stop: int, done: _Done, tightly: bool = False) -> None:
         """All rows at once; if that fails, both halves, so that one bad row costs itself and no other.
@@ -278,14 +276,10 @@ def _program(path: str) -> Any:
 
 def load_file(path: str) -> Any:
     """What a file of a folder holds: an array of a .npy file, otherwise its bytes."""
-    if is_address(path):
-        data = path_or_address(path).open("rb").read()
-        return np.load(io.BytesIO(data), allow_pickle=False) if path.partition("?")[0].endswith(".npy") else data
-    if path.endswith(".npy"):
-        return np.load(path, allow_pickle=False)
-    if os.path.getsize(path) > 1 << 30:
-        raise ValueError(f"{path} has more than a gigabyte; give --load a callable that reads it")
-    return Path(path).read_bytes()
+    place = path_or_address(path)
+    with place.open("rb") as file:
+        data = file.read()
+    return np.load(io.BytesIO(data), allow_pickle=False) if place.suffix == ".npy" else data
 
 
 def best_device(wanted: str) -> str:

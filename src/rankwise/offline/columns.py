@@ -12,7 +12,7 @@ import numpy as np
 
 from rankwise.offline.batches import Column, is_arrow
 from rankwise.offline.lazy import pa
-from rankwise.offline.values import Array, is_utf8
+from rankwise.offline.values import is_utf8
 
 Facts = dict[str, Any]  # what the Arrow array itself cannot say; it can be written as JSON
 
@@ -22,7 +22,9 @@ def encode(column: Column) -> tuple[Any, Facts]:
     if is_arrow(column):
         return column, {}
     if isinstance(column, np.ndarray):
-        return _of_numbers(column), {"dtype": column.dtype.str, "shape": column.shape[1:]}
+        width = column.dtype.itemsize * math.prod(column.shape[1:])
+        rows = pa.Array.from_buffers(pa.binary(width), len(column), [None, pa.py_buffer(np.ascontiguousarray(column))])
+        return rows, {"dtype": column.dtype.str, "shape": column.shape[1:]}
     if all(value is None or (type(value) is str and is_utf8(value)) for value in column):
         return pa.array(column, pa.string()), {"holds": "texts"}
     texts, sizes = pa.string(), pa.list_(pa.int64())
@@ -32,23 +34,10 @@ def encode(column: Column) -> tuple[Any, Facts]:
 
 def decode(array: Any, facts: Facts) -> Column:
     if "dtype" in facts:
-        flat = array.values if pa.types.is_fixed_size_list(array.type) else array  # flatten() would import pyarrow.compute first
-        numbers = flat.to_numpy(zero_copy_only=False).view(facts["dtype"])
-        return numbers.reshape(len(array), *facts["shape"])
+        return np.frombuffer(array.buffers()[1], facts["dtype"]).reshape(len(array), *facts["shape"])
     if facts.get("holds") == "anything":
         return [_restored(stored) for stored in array.to_pylist()]
     return array.to_pylist() if facts else array
-
-
-def _of_numbers(column: Array) -> Any:
-    """A row of several numbers is a list of fixed size; a complex number is two."""
-    flat = np.ascontiguousarray(column).reshape(-1)
-    is_complex = flat.dtype.kind == "c"
-    numbers = pa.array(flat.view(flat.real.dtype) if is_complex else flat)
-    if column.ndim == 1 and not is_complex:
-        return numbers
-    width = math.prod(column.shape[1:]) * (2 if is_complex else 1)
-    return pa.Array.from_buffers(pa.list_(numbers.type, width), len(column), [None], children=[numbers])
 
 
 def _stored(value: Any) -> dict[str, Any]:

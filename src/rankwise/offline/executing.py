@@ -6,6 +6,7 @@ import json
 import traceback
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ from rankwise.findings import Finding
 from rankwise.offline.batches import FILE_COLUMN, Batch, is_arrow, join_columns, taken
 from rankwise.offline.parts import Results
 from rankwise.offline.values import copied, is_numbers, storable
+from rankwise.offline.workspace import PredictError
 from rankwise.pool.errors import build_failed
 
 Rows = Sequence[int]  # of a batch, those that the model gets
@@ -34,96 +36,34 @@ class Recipe:
     stack: bool = True
     device: str = "auto"
     workers: int | str = "auto"
-
     engine: str = "processes"
     address: str | None = None
+
+    @property
+    def program(self) -> str:
+        """The path of a `.pt2` program; empty for what is built by code."""
+        return self.build if isinstance(self.build, str) and self.build.endswith(".pt2") else ""
 
 
 _UNREADABLE = "unreadable"
 
 
-class FirstRowsFail(Exception):
-    """None of the first rows has worked, and all have failed alike."""
-
-    def __init__(self, errors: list[dict[str, Any]]) -> None:
-        super().__init__(f"the first {len(errors)} rows fail")
-        self.errors = of_model(errors)
-
-
-def of_model(errors: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those of rows that came to the model, where there are any: the others say nothing about it."""
-    return [error for error in errors if error["error"] != _UNREADABLE] or errors
-
-
 class Executor:
-    """Something that runs batches."""
-
-    workers = 1
-    patience = 0  # rows that may fail alike before one has worked; 0: any number. Then FirstRowsFail is raised
-    ran_out = False  # turns true when a batch was too large for the memory and was halved
-    peak_bytes = 0  # the most memory that a process running the model has been seen to take
-
-    def run(self, batches: Iterable[Batch]) -> Iterator[Results]:
-        raise NotImplementedError
-
-    def close(self) -> None:
-        pass
-
-    def _note(self, outcome: dict[str, Any]) -> None:
-        self.patience = 0 if outcome["spans"] else self.patience
-        self.ran_out |= outcome["halved"]
-        self.peak_bytes = max(self.peak_bytes, outcome["peak_bytes"])
-
-
-def program_of(build: Any) -> str:
-    """The path of a `.pt2` program; empty for what is built by code."""
-    return build if isinstance(build, str) and build.endswith(".pt2") else ""
-
-
-def start(recipe: Recipe) -> Executor:
-    return InProcess(recipe) if recipe.workers == 0 else InPool(recipe)
-
-
-class InProcess(Executor):
-    """The model in this process: no start-up beyond torch's, nothing is copied, a crash of the model is ours."""
+    """Runs batches, in this process or in a pool. A batch that ends its worker is halved until the row that does it stands alone."""
 
     def __init__(self, recipe: Recipe) -> None:
-        from rankwise.offline.child import best_device, build_runner
-        from rankwise.pool.workers.defaults import WithOwnDefaults, built_with_defaults
-
-        try:
-            self._runner, own = built_with_defaults(lambda: build_runner(recipe.build, recipe.weights, recipe.load, recipe.stack))
-            self._runner.to(best_device(recipe.device))
-            self._run = WithOwnDefaults(self._runner, own)
-        except RankwiseError:
-            raise
-        except (Exception, SystemExit) as error:  # as a pool's worker tells it
-            raise build_failed("model", "".join(traceback.format_exception(error)), 1, error) from error
-
-    def run(self, batches: Iterable[Batch]) -> Iterator[Results]:
-        for batch in batches:
-            good, rows = _readable(batch)
-            outcome = self._run(good, len(rows), self.patience) if rows else _NOTHING
-            if outcome["gave_up"]:
-                raise FirstRowsFail(_results(batch, rows, outcome).errors)
-            self._note(outcome)
-            yield _results(batch, rows, outcome)
-
-
-class InPool(Executor):
-    """The model in worker processes. A batch that ends its worker is halved until the row that does it stands alone."""
-
-    def __init__(self, recipe: Recipe) -> None:
-        from rankwise.pool import Model, Pool
-
-        options: dict[str, Any] = {"build": recipe.build, "weights": recipe.weights, "load": recipe.load, "stack": recipe.stack}
-        if recipe.engine == "processes" and (file := recipe.weights or program_of(recipe.build)):
-            options["stamp"] = (file, stamp_of(file))  # a worker may start hours after the first one
-        model = Model("rankwise.offline.child:build_in_worker", kwargs=options, device=recipe.device)
-        self._pool = Pool({"model": model}, workers=recipe.workers, engine=recipe.engine, address=recipe.address)
-        self.workers = len(self._pool.plan.seats)
-        self._ended: list[dict[str, Any]] = []  # rows that ended their worker while none has worked
-        self._ahead = _AHEAD * self.workers
+        self._pool: Any
+        if recipe.workers == 0:
+            self._pool, self.workers, self._ahead = _Here(recipe), 1, 1
+        else:
+            self._pool = _pool_of(recipe)
+            self.workers = len(self._pool.plan.seats)
+            self._ahead = _AHEAD * self.workers
+        self.patience = 0  # rows that may fail alike before one has worked; 0: any number. Then the job ends
+        self.ran_out = False  # turns true when a batch was too large for the memory and was halved
+        self.peak_bytes = 0  # the most memory that a process running the model has been seen to take
+        self._failed: list[dict[str, Any]] = []  # rows that failed while none has worked
+        self._ended: list[dict[str, Any]] = []  # those of them that ended their worker
 
     def run(self, batches: Iterable[Batch]) -> Iterator[Results]:
         waiting: deque[tuple[Batch, Rows, Any]] = deque()
@@ -135,7 +75,12 @@ class InPool(Executor):
                 if not waiting:
                     return
                 batch, rows, future = waiting.popleft()
-                yield _results(batch, rows, self._outcome(batch, rows, future))
+                results = _results(batch, rows, self._outcome(batch, rows, future))
+                if self.patience:  # so none has worked yet
+                    self._failed = _of_model(self._failed + results.errors)
+                    if len(self._failed) >= self.patience and len({error["error"] for error in self._failed}) == 1:
+                        raise _first_rows_fail(self._failed)
+                yield results
         finally:
             for _, _, future in waiting:
                 if future is not None:
@@ -158,9 +103,11 @@ class InPool(Executor):
             raise RankwiseError(Finding.from_dict(json.loads(outcome["refused"])))
         if outcome["gave_up"]:
             if self.patience:
-                raise FirstRowsFail(_results(batch, rows, outcome).errors)
+                raise _first_rows_fail(_results(batch, rows, outcome).errors)
             return self._outcome(*self._submit(batch))  # rows before these have worked meanwhile, so each of these is looked at
-        self._note(outcome)
+        self.patience = 0 if outcome["spans"] else self.patience
+        self.ran_out |= outcome["halved"]
+        self.peak_bytes = max(self.peak_bytes, outcome["peak_bytes"])
         return outcome
 
     def _by_halves(self, batch: Batch, rows: Rows, error: RankwiseError) -> dict[str, Any]:
@@ -169,7 +116,7 @@ class InPool(Executor):
             outcome = {**_NOTHING, "errors": [[0, error.finding.name, error.finding.summary]]}
             self._ended += _results(batch, rows, outcome).errors
             if self.patience and len(self._ended) >= _MAX_ENDED:
-                raise FirstRowsFail(self._ended)
+                raise _first_rows_fail(self._ended)
             return outcome
         whole: dict[str, Any] = {**_NOTHING, "spans": [], "pieces": [], "errors": []}
         good, _ = _readable(batch)
@@ -186,9 +133,60 @@ class InPool(Executor):
         self._pool.close(cancel=True, timeout=5)
 
 
+class _Here:
+    """The model in this process, with the little of a pool that is asked for: nothing is copied, and a crash of the model is ours."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        from rankwise.offline.child import best_device, build_runner
+        from rankwise.pool.workers.defaults import WithOwnDefaults, built_with_defaults
+
+        try:
+            runner, own = built_with_defaults(lambda: build_runner(recipe.build, recipe.weights, recipe.load, recipe.stack))
+            self._run = WithOwnDefaults(runner.to(best_device(recipe.device)), own)
+        except RankwiseError:
+            raise
+        except (Exception, SystemExit) as error:  # as a pool's worker tells it
+            raise build_failed("model", "".join(traceback.format_exception(error)), 1, error) from error
+
+    def submit(self, model: str, *inputs: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        done.set_result(self._run(*inputs))
+        return done
+
+    def close(self, **_: Any) -> None:
+        pass
+
+
+def _pool_of(recipe: Recipe) -> Any:
+    from rankwise.pool import Model, Pool
+
+    options: dict[str, Any] = {"build": recipe.build, "weights": recipe.weights, "load": recipe.load, "stack": recipe.stack}
+    if recipe.engine == "processes" and (file := recipe.weights or recipe.program):
+        options["stamp"] = (file, stamp_of(file))  # a worker may start hours after the first one
+    model = Model("rankwise.offline.child:build_in_worker", kwargs=options, device=recipe.device)
+    return Pool({"model": model}, workers=recipe.workers, engine=recipe.engine, address=recipe.address)
+
+
 _NOTHING: dict[str, Any] = {"spans": [], "pieces": [], "errors": [], "halved": False, "gave_up": False, "peak_bytes": 0}
 _MAX_ENDED = 4  # rows that end their worker, one after the other, before any has worked: each costs a new worker
 _BY_INPUT = {"RW804", "RW806"}  # an input that ends workers, one that runs past the limit
+
+
+def _first_rows_fail(errors: list[dict[str, Any]]) -> PredictError:
+    """None of the first rows has worked, and all have failed alike."""
+    errors = _of_model(errors)
+    first = errors[0]
+    steps = (
+        "see what the model takes, and choose it with --columns a,b (and --separate)",
+        "or go on all the same: --max-errors N stops when more than N rows have failed",
+    )
+    summary = f"the first {len(errors):,} rows all fail alike, and nothing was written"
+    return PredictError("RW833", summary, why=f"row {first['row']}: {first['error']}: {first['message'][:300]}", next=steps)
+
+
+def _of_model(errors: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those of rows that came to the model, where there are any: the others say nothing about it."""
+    return [error for error in errors if error["error"] != _UNREADABLE] or errors
 
 
 def _readable(batch: Batch) -> tuple[dict[str, Any], Rows]:
@@ -217,14 +215,15 @@ def _results(batch: Batch, rows: Rows, outcome: dict[str, Any]) -> Results:
         first_row=batch.first_row,
         length=batch.length,
         file_column=next(iter(batch.kept), "") if FILE_COLUMN in batch.columns else "",
+        position=batch.position,
     )
 
 
 def check_names(names: Sequence[str]) -> None:
     """Of the columns that are kept and those that the model returns: UsageError where the output could not tell two apart."""
     if "row" in names:
-        why = "a column of that name says which row of the input it is"
-        raise UsageError("a column 'row' can neither be kept nor returned by the model", why=why, next=("give it another name",))
+        why = "the output has one of its own, the number of the row in the input"
+        raise UsageError("a column 'row' cannot be kept, nor returned by the model", why=why, next=("give it another name",))
     if twice := [name for name, count in Counter(names).items() if count > 1]:
         why = "columns that are kept and those that the model returns stand side by side"
         raise UsageError(f"two columns of the output would be called {twice[0]!r}", why=why, next=("give one of them another name",))

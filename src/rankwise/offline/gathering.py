@@ -25,16 +25,15 @@ def gather_predictions(
         _check_names(outputs, group, world_size)
         return {name: gather_predictions(tensor, length, indices, group) for name, tensor in sorted(outputs.items())}
     own = None if indices is None else torch.as_tensor(indices, dtype=torch.int64).cpu().reshape(-1)
-    kinds = _kinds(outputs, own, group, world_size)
+    kinds = _kinds(outputs, own, length, group, world_size)
     shape, dtype = _common_row(kinds)
-    _check_sizes(kinds, length)
-    parts = _all_rows(outputs, [kind.rows for kind in kinds], shape, dtype, group, world_size)
+    sizes = [kind.rows for kind in kinds]
+    dealt = [torch.arange(size) * world_size + place for place, size in enumerate(sizes)]  # as a DistributedSampler does
+    rows = _all_rows(outputs, sizes, shape, dtype, group)
     if all(kind.indices < 0 for kind in kinds):
-        return _interleaved(parts, length)
-    if own is None:
-        own = torch.arange(len(outputs)) * world_size + rank
-    all_indices = _all_rows(own.to(outputs.device), [kind.rows for kind in kinds], (), torch.int64, group, world_size)
-    return _in_order(torch.cat(parts), torch.cat(all_indices), length)
+        return _in_order(rows, torch.cat(dealt), length)
+    mine = (dealt[rank] if own is None else own).to(outputs.device)  # which NCCL wants as well
+    return _in_order(rows, _all_rows(mine, sizes, (), torch.int64, group).cpu(), length)
 
 
 class _Kind(NamedTuple):
@@ -54,8 +53,9 @@ def _check_names(outputs: dict[str, torch.Tensor], group: Any, world_size: int) 
         raise PredictError("RW841", summary, next=("return the same names on every rank, with no rows where there are none",))
 
 
-def _kinds(outputs: torch.Tensor, own: torch.Tensor | None, group: Any, world_size: int) -> list[_Kind]:
+def _kinds(outputs: torch.Tensor, own: torch.Tensor | None, length: int, group: Any, world_size: int) -> list[_Kind]:
     """All ranks know all of them before the first row travels: one that raised on its own would leave the others waiting."""
+    most = -(-length // world_size)
     rows, indices = len(outputs) if outputs.dim() else -1, -1 if own is None else len(own)
     found = _told_by_all(_Kind(rows, indices, outputs.dtype, tuple(outputs.shape[1:])), outputs, group, world_size)
     for rank, kind in enumerate(found):
@@ -63,6 +63,10 @@ def _kinds(outputs: torch.Tensor, own: torch.Tensor | None, group: Any, world_si
             raise PredictError("RW841", f"the outputs of rank {rank} are not rows: a first dimension with one entry per row is wanted")
         if kind.indices not in (-1, kind.rows):
             raise PredictError("RW841", f"rank {rank} has {kind.rows} outputs and {kind.indices} indices")
+        if kind.indices < 0 and kind.rows > most:
+            summary = f"rank {rank} has {kind.rows} outputs, a DistributedSampler would give it {most} of {length} rows at most"
+            steps = ("give the DataLoader sampler=DistributedSampler(dataset, shuffle=False)", "or say with indices= which rows they are")
+            raise PredictError("RW841", summary, why="perhaps every rank went through the whole dataset", next=steps)
     return found
 
 
@@ -75,16 +79,6 @@ def _told_by_all(mine: Any, outputs: torch.Tensor | None, group: Any, world_size
     return found
 
 
-def _check_sizes(kinds: list[_Kind], length: int) -> None:
-    """Without indices, more rows than a DistributedSampler deals out cannot be this rank's."""
-    most = -(-length // len(kinds))
-    for rank, kind in enumerate(kinds):
-        if kind.indices < 0 and kind.rows > most:
-            summary = f"rank {rank} has {kind.rows} outputs, a DistributedSampler would give it {most} of {length} rows at most"
-            steps = ("give the DataLoader sampler=DistributedSampler(dataset, shuffle=False)", "or say with indices= which rows they are")
-            raise PredictError("RW841", summary, why="perhaps every rank went through the whole dataset", next=steps)
-
-
 def _common_row(kinds: list[_Kind]) -> tuple[tuple[int, ...], torch.dtype]:
     """Shape and dtype of one row. A rank without rows cannot know them."""
     known = dict.fromkeys((kind.shape, kind.dtype) for kind in kinds if kind.rows)
@@ -93,50 +87,24 @@ def _common_row(kinds: list[_Kind]) -> tuple[tuple[int, ...], torch.dtype]:
     return next(iter(known), (kinds[0].shape, kinds[0].dtype))
 
 
-def _all_rows(
-    rows: torch.Tensor, sizes: list[int], shape: tuple[int, ...], dtype: torch.dtype, group: Any, world_size: int
-) -> list[torch.Tensor]:
+def _all_rows(rows: torch.Tensor, sizes: list[int], shape: tuple[int, ...], dtype: torch.dtype, group: Any) -> torch.Tensor:
     """Every rank's rows. The collective wants equal sizes, so all are filled up to the longest and cut again."""
-    if world_size == 1:
-        return [rows]
-    longest = max(sizes)
-    filled = rows.detach().contiguous()
-    if len(rows) < longest or not longest:
-        filled = torch.zeros((longest, *shape), dtype=dtype, device=rows.device)
-        if len(rows):
-            filled[: len(rows)] = rows
-    gathered = [torch.empty_like(filled) for _ in range(world_size)]
+    if len(sizes) == 1:
+        return rows
+    filled = torch.zeros((max(sizes), *shape), dtype=dtype, device=rows.device)
+    if len(rows):
+        filled[: len(rows)] = rows.detach()
+    gathered = [torch.empty_like(filled) for _ in sizes]
     dist.all_gather(gathered, filled, group=group)
-    return [part[:size] for part, size in zip(gathered, sizes)]
-
-
-def _interleaved(parts: list[torch.Tensor], length: int) -> torch.Tensor:
-    """As a DistributedSampler deals them out: rank, rank + world_size, … and beyond the end what was repeated to come out even."""
-    world_size = len(parts)
-    ordered = torch.empty((length, *parts[0].shape[1:]), dtype=parts[0].dtype, device=parts[0].device)
-    missing: list[int] = []
-    for rank, part in enumerate(parts):
-        places = ordered[rank::world_size]
-        missing += range(rank + len(part) * world_size, length, world_size)
-        places[: len(part)] = part[: len(places)]
-    _check_complete(sorted(missing), length)
-    return ordered
+    return torch.cat([part[:size] for part, size in zip(gathered, sizes)])
 
 
 def _in_order(rows: torch.Tensor, indices: torch.Tensor, length: int) -> torch.Tensor:
     if bool((indices < 0).any()):
         raise PredictError("RW841", f"there is no row {int(indices.min())}", next=("leave out rows that only fill up a batch",))
-    inside = indices < length  # a sampler that fills up by wrapping around numbers its repeats beyond the end
-    rows, indices = rows[inside], indices[inside]
-    found = torch.zeros(length, dtype=torch.bool, device=rows.device)
-    found[indices] = True
-    _check_complete((~found).nonzero().flatten().tolist() if not bool(found.all()) else [], length)
-    ordered = torch.empty((length, *rows.shape[1:]), dtype=rows.dtype, device=rows.device)
-    ordered[indices.flip(0)] = rows.flip(0)  # of repeated rows the first one counts
-    return ordered
-
-
-def _check_complete(missing: list[int], length: int) -> None:
-    if missing:
+    inside = (indices < length).nonzero().flatten()  # a sampler that fills up by wrapping around numbers its repeats beyond the end
+    places = torch.full((length,), len(indices)).scatter_reduce(0, indices[inside], inside, "amin")  # of repeated rows the first one counts
+    if missing := (places == len(indices)).nonzero().flatten().tolist():
         shown = ", ".join(map(str, missing[:8]))
         raise PredictError("RW841", f"{len(missing)} of {length} rows are missing: {shown}", why="no rank has predicted them")
+    return rows[places.to(rows.device)]

@@ -24,7 +24,7 @@ _UNKNOWN = "a callable that cannot be pickled"
 
 def identity_of(recipe: Recipe, source: Source, selection: Selection, batch: int | str) -> dict[str, Any]:
     return {
-        "build": _of_build(recipe.build),
+        "build": _of_build(recipe),
         "weights": of_path(Path(recipe.weights)) if recipe.weights else None,
         "input": source.identity,
         "columns": list(selection.columns),
@@ -40,10 +40,11 @@ def is_certain(identity: dict[str, Any], source: Source) -> bool:
     return source.is_recognisable and identity["build"] != _UNKNOWN
 
 
-def _of_build(build: Any) -> Any:
+def _of_build(recipe: Recipe) -> Any:
     """A callable is known by what it carries along, too: `partial(build, 2)` is not `partial(build, 3)`."""
+    build = recipe.build
     if isinstance(build, str):
-        return of_path(Path(build)) if build.endswith(".pt2") and Path(build).is_file() else build
+        return of_path(Path(build)) if recipe.program and Path(build).is_file() else build
     try:
         digest = hashlib.sha256(pickle.dumps(build)).hexdigest()
     except Exception:  # whatever its parts raise

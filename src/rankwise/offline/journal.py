@@ -10,8 +10,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-_HEAD = 8  # length and CRC-32 of the text that follows
-_MAX_RECORD = 16 << 20
+_HEAD = 9  # what stands before the text: its CRC-32, and a space
 _PATIENCE_S = 3.0  # a killed parent's workers may hold the lock a moment longer than it does
 
 
@@ -30,19 +29,17 @@ class Journal:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             self._lock()
-            self.records, end = _read(self._file)
-            if end != os.fstat(self._file).st_size:
-                os.ftruncate(self._file, end)
+            self.records, self._end = _read(path)
+            if self._end != os.fstat(self._file).st_size:
+                os.ftruncate(self._file, self._end)
                 os.fsync(self._file)
-            self._end = end
         except BaseException:
             os.close(self._file)
             raise
 
     def append(self, record: dict[str, Any]) -> None:
         """Write the record through to the disk. If that fails, the journal is as it was before."""
-        text = json.dumps(record, separators=(",", ":")).encode()
-        data = len(text).to_bytes(4, "little") + zlib.crc32(text).to_bytes(4, "little") + text
+        data = _line(record)
         try:
             if os.pwrite(self._file, data, self._end) != len(data):
                 raise OSError(28, "No space left on device")
@@ -55,7 +52,7 @@ class Journal:
 
     def keep(self, count: int) -> None:
         """Forget all but the first `count` records."""
-        self._end = sum(_HEAD + len(json.dumps(record, separators=(",", ":")).encode()) for record in self.records[:count])
+        self._end = sum(len(_line(record)) for record in self.records[:count])
         os.ftruncate(self._file, self._end)
         os.fsync(self._file)
         del self.records[count:]
@@ -80,26 +77,28 @@ class Journal:
 def read_records(path: Path) -> list[dict[str, Any]]:
     """Read without a lock, for a caller that only looks; empty if there is no journal."""
     try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return _read(path)[0]
     except OSError:
         return []
-    try:
-        return _read(file)[0]
-    finally:
-        os.close(file)
 
 
-def _read(file: int) -> tuple[list[dict[str, Any]], int]:
+def _line(record: dict[str, Any]) -> bytes:
+    return _checked(json.dumps(record).encode())
+
+
+def _checked(text: bytes) -> bytes:
+    """A line of JSON behind its CRC-32."""
+    return b"%08x %s\n" % (zlib.crc32(text), text)
+
+
+def _read(path: Path) -> tuple[list[dict[str, Any]], int]:
     """All records up to the first that is not whole, and where they end."""
     records: list[dict[str, Any]] = []
     end = 0
-    while True:
-        head = os.pread(file, _HEAD, end)
-        length = int.from_bytes(head[:4], "little")
-        if len(head) < _HEAD or not 0 < length <= _MAX_RECORD:  # zeros, as a crash may leave them, are a head of nothing
-            return records, end
-        text = os.pread(file, length, end + _HEAD)
-        if len(text) < length or zlib.crc32(text) != int.from_bytes(head[4:], "little"):
-            return records, end
+    for line in path.read_bytes().splitlines(keepends=True):
+        text = line[_HEAD:-1]
+        if line != _checked(text):
+            break
         records.append(json.loads(text))
-        end += _HEAD + length
+        end += len(line)
+    return records, end

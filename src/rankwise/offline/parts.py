@@ -35,6 +35,7 @@ class Results:
     length: int = 0  # rows it stands for, failed ones included
     file_column: str = ""  # the column that holds the names of the input's files, where the input is a folder
     batches: list[tuple[int, int]] = field(default_factory=list)  # of each batch it was made of, the rows that worked and their bytes
+    position: int | None = None  # of one batch, where the reader stood behind it
 
     def __post_init__(self) -> None:
         self.rows = np.asarray(self.rows, np.int64)
@@ -101,10 +102,11 @@ def write_part(path: Path, part: Part) -> dict[str, int]:
 
 def _record_batch(results: Results) -> tuple[Any, dict[str, Any]]:
     """With its head, which says what Arrow has no place for."""
-    arrays, facts = zip(*map(encode, [results.rows, *results.columns.values()]))
+    encoded = list(map(encode, results.columns.values()))
     head = {name: value for name, value in vars(results).items() if name not in ("rows", "columns")}
-    batch = pa.record_batch(list(arrays), names=list(map(str, range(len(arrays)))))
-    return batch, {**head, "columns": list(zip(results.columns, facts[1:]))}
+    arrays = [pa.array(results.rows), *(array for array, _ in encoded)]
+    batch = pa.record_batch(arrays, names=list(map(str, range(len(arrays)))))
+    return batch, {**head, "columns": [(name, facts) for name, (_, facts) in zip(results.columns, encoded)]}
 
 
 def is_whole(path: Path, nbytes: int, crc: int) -> bool:
@@ -133,8 +135,5 @@ def column_names(parts: Iterable[Results]) -> list[str]:
 
 
 def _checksum(path: Path) -> dict[str, int]:
-    size = crc = 0
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            size, crc = size + len(block), zlib.crc32(block, crc)
-    return {"bytes": size, "crc": crc}
+    data: Any = np.memmap(path, np.uint8, "r")
+    return {"bytes": len(data), "crc": zlib.crc32(data)}

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -13,9 +14,9 @@ from typing import Any
 
 from rankwise.errors import UsageError
 from rankwise.offline.addresses import path_or_address
-from rankwise.offline.batches import Batch, Selection
+from rankwise.offline.batches import Selection
 from rankwise.offline.checking import Options, check_apart, check_columns, check_is_path, check_options, check_output, check_replaceable
-from rankwise.offline.executing import Executor, FirstRowsFail, Recipe, of_model, start
+from rankwise.offline.executing import Executor, Recipe
 from rankwise.offline.format import Source
 from rankwise.offline.identity import first_rows_digest, identity_of, is_certain, was_rewritten
 from rankwise.offline.journal import Gone
@@ -169,37 +170,34 @@ class _Job:
 
     def __init__(self, work: _Work, workspace: Workspace) -> None:
         self._work, self._source, self._options, self._space = work, work.source, work.options, workspace
-        self._positions: dict[int, int | None] = {}
+        self._most_failed = math.inf if work.options.max_errors is None else work.options.max_errors
 
     def run(self) -> Predicted:
         started = time.monotonic()
         resumed = self._space.done_rows
         self._check_errors(self._space.failed_rows)
-        batch = int(self._space.plan.get("batch", 0))
-        if resumed and self._space.plan.get("first_rows") not in (None, self._first_rows()):
+        plan = self._space.noted("plan")
+        if resumed and plan["first_rows"] not in (None, self._first_rows()):
             raise another_job(self._space.output, "the first rows of the input are not those of the earlier run")
-        if not self._space.is_complete:
-            executor = start(self._work.recipe)
+        if self._space.noted("end") is None:
+            executor = Executor(self._work.recipe)
             try:
-                batch = batch or self._find_batch(executor)
+                plan = plan or self._find_plan(executor)
                 executor.patience = 0 if resumed or self._options.max_errors is not None else _ALIKE
-                self._compute(executor, batch)
-            except FirstRowsFail as error:
-                raise _first_rows_fail(error.errors) from None
+                self._compute(executor, plan["batch"])
             finally:
                 executor.close()
-            self._space.finish()
+            self._space.note(end=self._space.done_rows)
         errors = self._write()
         seconds = round(time.monotonic() - started, 3)
-        why = str(self._space.plan.get("why", ""))
-        output = self._space.output
-        done = Predicted(str(output), self._space.done_rows, self._space.failed_rows, resumed, batch, seconds, errors, why)
+        output, rows, failed = self._space.output, self._space.done_rows, self._space.failed_rows
+        done = Predicted(str(output), rows, failed, resumed, plan["batch"], seconds, errors, plan["why"])
         facts = {"job": self._work.identity, "bytes": output.stat().st_size, "names": names_in(output), "predicted": {**vars(done)}}
         write_marker(output, facts)
         self._space.remove()
         return done
 
-    def _find_batch(self, executor: Executor) -> int:
+    def _find_plan(self, executor: Executor) -> dict[str, Any]:
         """The size that was asked for, or is found by trying; written down, for every run of this job has to cut at the same rows."""
         asked = self._options.batch
         if isinstance(asked, int):
@@ -208,8 +206,9 @@ class _Job:
             choice = Choice(UNTRIED, "nothing was tried: this input can be read only once")
         else:
             choice = self._with_rows_apart(executor, find_size(Trials(self._source, executor).measure))
-        self._space.decide({"batch": choice.size, "why": choice.why, "first_rows": self._first_rows()})
-        return choice.size
+        plan = {"batch": choice.size, "why": choice.why, "first_rows": self._first_rows()}
+        self._space.note(plan=plan)
+        return plan
 
     def _with_rows_apart(self, executor: Executor, choice: Choice) -> Choice:
         """Where rows depend on each other, how many of them run together must not hang on how fast that was in a trial."""
@@ -228,26 +227,20 @@ class _Job:
     def _compute(self, executor: Executor, batch: int) -> None:
         """From the first row that is not done to the last, a part every few seconds."""
         part = Part()
-        patience, has_worked = executor.patience, False
-        first_errors: list[dict[str, Any]] = []
+        has_worked = False
         later = LaterRows(executor, 1 if isinstance(self._options.batch, int) else batch, self._source.is_one_shot)
         flushed, done, failed = time.monotonic(), self._space.done_rows, self._space.failed_rows
-        for results in executor.run(later.note(self._noted(batches_of(self._source, batch, done, self._space.position)))):
+        for results in executor.run(later.note(batches_of(self._source, batch, done, self._space.position))):
             later.look_at(results)
             part.add(results)
             if not has_worked and len(results.rows):
                 has_worked = True
                 with writing(self._space.output):  # what the output cannot hold is told now rather than when everything has run
                     check_fits(self._space.output, results)
-            elif not has_worked and patience:
-                first_errors = of_model(first_errors + results.errors)
-                if len(first_errors) >= patience and len({error["error"] for error in first_errors}) == 1:
-                    raise FirstRowsFail(first_errors)
             done, failed = done + results.length, failed + len(results.errors)
             if self._work.on_progress is not None:
-                self._work.on_progress(done, failed, self._total(done))
-            too_many = self._are_too_many(failed)
-            if too_many or part.nbytes > _PART_BYTES or time.monotonic() - flushed > _PART_S:
+                self._work.on_progress(done, failed, self._total(done, results.position))
+            if failed > self._most_failed or part.nbytes > _PART_BYTES or time.monotonic() - flushed > _PART_S:
                 self._flush(part)
                 part, flushed = Part(), time.monotonic()
             self._check_errors(failed)
@@ -258,29 +251,18 @@ class _Job:
         if was_rewritten(self._source.identity):
             summary = f"{self._source.identity['path']} was changed while it was read, so its rows may be of two versions"
             raise PredictError("RW831", summary, next=("--restart, when nobody writes to it any more",))
-        end = part.first_row + part.length
-        self._space.add(part, self._positions.get(end))
-        self._positions = {row: position for row, position in self._positions.items() if row > end}
+        self._space.add(part, part.results[-1].position)
 
-    def _total(self, done: int) -> int | None:
+    def _total(self, done: int, position: int | None) -> int | None:
         """Where nobody has counted the rows of a file: as many as there would be if all were as long as those so far."""
-        position, size = self._positions.get(done), self._source.identity.get("bytes")
+        size = self._source.identity.get("bytes")
         if self._source.total is not None or not position or not size:
             return self._source.total
         return max(done, int(float(f"{done * size / position:.3g}")))
 
-    def _noted(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        for batch in batches:
-            if batch.position is not None:
-                self._positions[batch.first_row + batch.length] = batch.position
-            yield batch
-
-    def _are_too_many(self, failed: int) -> bool:
-        return self._options.max_errors is not None and failed > self._options.max_errors
-
     def _check_errors(self, failed: int) -> None:
         """Also before anything runs: what failed in an earlier run counts."""
-        if not self._are_too_many(failed):
+        if failed <= self._most_failed:
             return
         errors = islice((error for results in self._space.results() for error in results.errors), 5)
         examples = "\n".join(f"row {error['row']}: {error['error']}: {error['message'][:200]}" for error in errors)
@@ -292,7 +274,8 @@ class _Job:
         output = self._space.output
         path = self._errors_path()
         with writing(output, "what is done so far is kept"):
-            self._space.begin_writing(path.name)
+            if self._space.noted("errors") is None:
+                self._space.note(errors=path.name)
             failed = write_errors(path, self._space.results()) if self._space.failed_rows else 0
             write_output(output, self._space.results, self._space.done_rows, self._space.begin_placing)
             if not failed and _is_list_of(output, path):
@@ -304,20 +287,10 @@ class _Job:
         output = self._space.output
         if self._options.errors:
             return Path(self._options.errors)
-        if self._space.errors_name is not None:
-            return output.with_name(self._space.errors_name)
+        if (name := self._space.noted("errors")) is not None:
+            return output.with_name(name)
         usual = output.with_name("errors.jsonl")
         return output.with_name(f"{output.name}.errors.jsonl") if usual.exists() and not _is_list_of(output, usual) else usual
-
-
-def _first_rows_fail(errors: list[dict[str, Any]]) -> PredictError:
-    first = errors[0]
-    steps = (
-        "see what the model takes, and choose it with --columns a,b (and --separate)",
-        "or go on all the same: --max-errors N stops when more than N rows have failed",
-    )
-    summary = f"the first {len(errors):,} rows all fail alike, and nothing was written"
-    return PredictError("RW833", summary, why=f"row {first['row']}: {first['error']}: {first['message'][:300]}", next=steps)
 
 
 def _is_list_of(output: Path, path: Path) -> bool:

@@ -56,16 +56,16 @@ def find_size(measure: Callable[[int], Trial | str]) -> Choice:
         trials.append(trial)
         if not trial.rows_per_s:
             continue  # the first rows fail, and say nothing about speed
-        if trial.rows_per_s < _CLEARLY * best:
-            in_vain.append(size)
-            is_enough = len(in_vain) > 1 and trial.seconds > _QUICK_S
-            ended = f"{in_vain[0]:,} and more are not clearly faster" if is_enough else ""
-        elif trial.seconds > _LONG_S:
-            ended = f"a batch of {size:,} takes {trial.seconds:.1f} s"
-        else:
+        if trial.rows_per_s >= _CLEARLY * best:
             in_vain.clear()
-        if ended:
-            break
+            if trial.seconds > _LONG_S:
+                ended = f"a batch of {size:,} takes {trial.seconds:.1f} s"
+                break
+        else:
+            in_vain.append(size)
+            if len(in_vain) > 1 and trial.seconds > _QUICK_S:
+                ended = f"{in_vain[0]:,} and more are not clearly faster"
+                break
     best = max((trial.rows_per_s for trial in trials), default=0.0)
     if not best:
         return Choice(trials[-1].size if trials else 1, ended)

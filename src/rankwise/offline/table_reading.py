@@ -38,32 +38,28 @@ def rows_from(first_row: int, tables: Iterator[Any]) -> Iterator[Any]:
 
 def batches_of_tables(tables: Iterator[Any], chosen: Chosen, size: int, first_row: int) -> Iterator[Batch]:
     """Converted last, so that what a batch is made of depends on its own rows, and no more of a file is held."""
-    for pieces in _rebatched(tables, size):
-        arrays = {name: plain(joined([piece.column(name) for piece in pieces])) for name in names_of(chosen)}
-        length = sum(piece.num_rows for piece in pieces)
+    for table in _rebatched(tables, size):
+        arrays = {name: plain(joined(table.column(name).chunks)) for name in names_of(chosen)}
         broken: dict[int, str] = {}
         for name, array in arrays.items():
             broken |= _not_text(name, array)
         columns = {name: as_numpy(arrays[name], broken) for name in chosen[0]}
         kept = {name: _own(arrays[name]) for name in chosen[1]}
-        yield Batch(first_row, columns, length, broken, kept)
-        first_row += length
+        yield Batch(first_row, columns, len(table), broken, kept)
+        first_row += len(table)
 
 
-def _rebatched(tables: Iterator[Any], size: int) -> Iterator[list[Any]]:
-    """Record batches of any length as lists of such with `size` rows in all; only the last one has fewer."""
-    held: list[Any] = []
-    missing = size
-    for table in tables:
-        rest = table
-        while rest.num_rows >= missing:
-            yield [*held, rest.slice(0, missing)]
-            held, rest, missing = [], rest.slice(missing), size
-        if rest.num_rows:
-            held.append(rest)
-            missing -= rest.num_rows
-    if held:
-        yield held
+def _rebatched(tables: Iterator[Any], size: int) -> Iterator[Any]:
+    """Record batches of any length as tables of `size` rows; only the last one has fewer. Nothing is copied."""
+    held: list[Any] = []  # the rest of those before; what nobody needs is let go before more is read
+    for piece in map(pa.table, tables):
+        rest = pa.concat_tables([*held, piece])
+        while len(rest) >= size:
+            yield rest.slice(0, size)
+            rest = rest.slice(size)
+        held = [rest] if len(rest) else []
+        del piece, rest
+    yield from held
 
 
 def _own(column: Any) -> Any:

@@ -93,30 +93,18 @@ def _fits(column: Column, kind: Any) -> bool:
 
 
 def _type_of(name: str, column: Column) -> Any:
+    """None: its values have no type in common."""
     if is_arrow(column):
         return column.type
-    if not isinstance(column, np.ndarray):
-        return _type_of_values(name, column)
-    kind = pa.from_numpy_dtype(_known(name, column.dtype))
-    for _ in column.shape[1:]:
-        kind = pa.list_(kind)
-    return kind
-
-
-def _type_of_values(name: str, values: list[Any]) -> Any:
-    for value in values:
-        if isinstance(value, (np.ndarray, np.generic)):
-            _known(name, value.dtype)
+    is_array = isinstance(column, np.ndarray)
+    dtypes = {value.dtype for value in ([column] if is_array else column) if isinstance(value, (np.ndarray, np.generic))}
+    for dtype in dtypes:
+        if dtype.kind == "c":
+            raise PredictError("RW834", f"tables cannot hold the output {name!r}", why=f"it is {dtype}", next=("write .npy or .jsonl",))
     try:
-        return _of_values(values).type
+        return (_nested(column[:0]) if is_array else _of_values(column)).type
     except (pa.ArrowException, OverflowError, UnicodeEncodeError):  # the last: the name of a field is not text
         return None
-
-
-def _known(name: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
-    if dtype.kind == "c":
-        raise PredictError("RW834", f"tables cannot hold the output {name!r}", why=f"it is {dtype}", next=("write .npy or .jsonl",))
-    return dtype
 
 
 def _grouped(batches: Iterator[tuple[Any, int]], schema: Any) -> Iterator[Any]:

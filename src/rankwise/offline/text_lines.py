@@ -12,7 +12,7 @@ import numpy as np
 
 from rankwise.offline.addresses import Place
 from rankwise.offline.batches import Batch, Chosen, Column, Row, is_arrow, of_rows
-from rankwise.offline.columns import is_lists, is_tensors, tensors
+from rankwise.offline.columns import is_lists, is_number, is_tensors, tensors
 from rankwise.offline.format import Source
 from rankwise.offline.lazy import pa
 from rankwise.offline.parts import Results
@@ -108,12 +108,8 @@ def _of_arrow(column: Any) -> list[Any]:
         return [value.replace(" ", "T") + ("Z" if kind.tz else "") if isinstance(value, str) else value for value in local]
     if types.is_date(kind) or types.is_time(kind):
         return _times(column)
-    if types.is_duration(kind):
-        return list(column.cast(pa.int64()).to_pylist())
-    values = column.to_pylist()
-    if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_string(kind):
-        return list(values)
-    return [plain(value) for value in values]
+    values: list[Any] = (column.cast(pa.int64()) if types.is_duration(kind) else column).to_pylist()
+    return values if is_number(kind) or types.is_string(kind) else [plain(value) for value in values]
 
 
 def _times(column: Any) -> list[Any]:

@@ -61,13 +61,13 @@ class Workspace:
             self._append({"job": identity})
         self._drop_unfinished()
 
-    @property
-    def plan(self) -> dict[str, Any]:
-        """What was found by trying, and holds for the whole job: the batch size. Empty until then."""
-        return self._noted("plan") or {}
+    def noted(self, what: str) -> Any:
+        """What was written down with `note`; None until then."""
+        return next((record[what] for record in self._journal.records if what in record), None)
 
-    def decide(self, plan: dict[str, Any]) -> None:
-        self._append({"plan": plan})
+    def note(self, **what: Any) -> None:
+        """For all runs of this job: the "plan" (batch size), that all rows are there ("end"), how the list of "errors" is called."""
+        self._append(what)
 
     @property
     def done_rows(self) -> int:
@@ -82,10 +82,6 @@ class Workspace:
         """Where the reader stood behind the last part, where readers say so."""
         return self._parts[-1]["position"] if self._parts else None
 
-    @property
-    def is_complete(self) -> bool:
-        return self._noted("end") is not None
-
     def add(self, part: Part, position: int | None) -> None:
         """Make these results last; the next rows follow them."""
         number = len(self._parts)
@@ -94,21 +90,6 @@ class Workspace:
         self._send(self._part(number))
         facts = {"length": part.length, "failed": part.failed, "position": position}
         self._append({"part": number, "first_row": part.first_row, **facts, **written})
-
-    def finish(self) -> None:
-        """All rows are there; what is left is to write the output."""
-        if not self.is_complete:
-            self._append({"end": self.done_rows})
-
-    @property
-    def errors_name(self) -> str | None:
-        """What the list of failed rows is called, once that was decided."""
-        name: str | None = self._noted("errors")
-        return name
-
-    def begin_writing(self, errors_name: str) -> None:
-        if self.errors_name is None:
-            self._append({"errors": errors_name})
 
     def begin_placing(self, complete: Path) -> None:
         """This is what is renamed to the output next: a later run has to know it for its own, even if we are killed right then."""
@@ -132,9 +113,6 @@ class Workspace:
     @property
     def _parts(self) -> list[dict[str, Any]]:
         return [record for record in self._journal.records if "part" in record]
-
-    def _noted(self, name: str) -> Any:
-        return next((record[name] for record in self._journal.records if name in record), None)
 
     def _part(self, number: int) -> Path:
         return self._folder / f"part-{number:08}"

@@ -55,7 +55,7 @@ def test_the_model_gets_the_columns_of_the_first_row_if_none_are_named(tmp_path:
 
 JSON = {
     "not UTF-8": (b'{"x": 1, "name": "M\xfcller"}\n', "not UTF-8"),
-    "half of a surrogate pair": (b'{"x": 1, "name": "\\ud800"}\n', "half of a surrogate pair"),
+    "half of a surrogate pair as bytes": (b'{"x": 1, "name": "\xed\xa0\x80"}\n', "not UTF-8"),
     "too deep": (b'{"x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}\n", "not JSON"),
     "a number without end": (b'{"x": ' + b"1" * 5000 + b"}\n", "not JSON"),
     "an array": (b"[1]\n", "a JSON array"),
@@ -70,10 +70,11 @@ def test_a_line_that_is_no_json_costs_only_itself(tmp_path: Path, line: bytes, w
     assert good(batch, "name") == ["a", "c"]
 
 
-def test_half_of_a_surrogate_pair_in_a_column_that_nobody_wants(tmp_path: Path) -> None:
-    batch = read(tmp_path / "x.jsonl", b'{"x": 1, "name": "\\ud800"}\n')
+def test_half_of_a_surrogate_pair_is_a_text(tmp_path: Path) -> None:
+    """As JSON can say it, and as all that is written escapes it."""
+    batch = read(tmp_path / "x.jsonl", b'{"x": 1, "name": "\\ud800"}\n', NAME)
 
-    assert batch.broken == {}
+    assert (batch.broken, batch.kept["name"]) == ({}, ["\ud800"])
 
 
 COLUMNS = {

@@ -5,9 +5,9 @@ from __future__ import annotations
 import codecs
 import csv
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ _SAMPLE = 100  # rows that decide whether a column holds numbers
 _BARE_CR = "\ud800"  # stands for a \r within a line, which the csv module refuses; no text that was decoded holds it
 
 Fields = list[str] | Row  # of one record, or the row it has to be
+Line = tuple[bytes | None, int]  # with the byte behind it; None: it is too long
 
 
 class CsvSource(LinesSource):
@@ -56,16 +57,33 @@ class CsvSource(LinesSource):
             yield (fields if isinstance(fields, Row) else self._row(fields)), end
 
     def _records(self, position: int) -> Iterator[tuple[Fields, int]]:
-        """Each record and the byte behind it. Where a quote is never closed, its line is one failed row, and the next line is read anew."""
+        """Each record and the byte behind it; blank lines are skipped. Where a quote is never closed, its line is one failed row, and the
+        next line is read anew."""
         csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE))  # its own limit is for attacks; ours is the limit of a record
         while True:
-            lines = _Lines(self._path, position)
-            for fields in lines.records(self._delimiter):
-                yield fields, lines.position
-            if lines.unclosed_at is None:
+            lines, taken = lines_of(self._path, position), list[Line]()
+            reader = csv.reader(_texts(lines, taken), delimiter=self._delimiter, strict=True)
+            while (fields := self._record(reader, lines, taken)) is not None:
+                if fields:
+                    yield fields, taken[-1][1]
+            line, position = taken[0]
+            if line == b"":
                 return
-            position = lines.unclosed_at
-            yield Row(why="a quote at the start of a field that is not closed at the end of one"), position
+            yield TOO_LONG if line is None else Row(why="a quote at the start of a field that is not closed at the end of one"), position
+
+    def _record(self, reader: Iterator[list[str]], lines: Iterator[Line], taken: list[Line]) -> list[str] | None:
+        """The next record; None where it cannot be read, or the file ends before it does.
+
+        Text behind a closing quote is for a lenient reader to take where it stands in the record's first line. Further on, the quote
+        rather begins another field, and the one before was never closed.
+        """
+        taken.clear()
+        fields = _parsed(reader)
+        if fields is None and len(taken) == 1 and taken[0][0] is not None:
+            again = taken.copy()
+            taken.clear()
+            fields = _parsed(csv.reader(_texts(chain(again, lines), taken), delimiter=self._delimiter))
+        return fields if taken[-1][0] != b"" else None
 
     def _row(self, fields: list[str]) -> Row:
         if len(fields) != self._width:
@@ -88,79 +106,24 @@ class CsvSource(LinesSource):
         return {name: _kind_of([fields[self._at[name]] for fields in whole]) for name in self._chosen[0]}
 
 
-class _Lines:
-    """Hands lines to the csv module, which takes as many as a record has, and knows where that record began."""
-
-    def __init__(self, path: Place, position: int) -> None:
-        self._lines = lines_of(path, position)
-        self.position = position  # behind the last line that was taken
-        self.unclosed_at: int | None = None  # behind the line with a quote that is never closed
-        self._line, self._is_taken_back = "", False
-        self._begin()
-
-    def _begin(self) -> None:
-        self._began = self.position
-        self._first_end: int | None = None  # behind the record's first line
-        self._is_over = self._has_bare_cr = False
-
-    def records(self, delimiter: str) -> Iterator[Fields]:
-        """The fields of each record; blank lines are skipped. Ends at an unclosed quote, or with the file."""
-        strict, lenient = (csv.reader(self, delimiter=delimiter, strict=is_strict) for is_strict in (True, False))
-        while True:
-            self._begin()
-            try:
-                fields = self._record(strict)
-                if self._is_taken_back:
-                    fields = self._record(lenient)
-            except _TooLong:
-                if self._first_end is None:
-                    yield TOO_LONG
-                    continue
-                self._is_over = True
-            if self._is_over:  # in the middle of a record, if there is one
-                self.unclosed_at = self._first_end
-                return
-            if fields:
-                yield [field.replace(_BARE_CR, "\r") for field in fields] if self._has_bare_cr else fields
-
-    def _record(self, reader: Iterator[list[str]]) -> list[str]:
-        """The next record; none where the reader is strict and finds text behind a closing quote.
-
-        Within one line that is for the lenient reader to take. Over several, the quote rather begins another field, the one before
-        was never closed, and the lines between are rows.
-        """
-        try:
-            return next(reader, [])
-        except csv.Error:
-            self._is_taken_back = self.position == self._first_end and not self._is_over
-            self._is_over = not self._is_taken_back
-            return []
-
-    def __iter__(self) -> _Lines:
-        return self
-
-    def __next__(self) -> str:
-        if self._is_taken_back:
-            self._is_taken_back = False
-            return self._line
-        line, end = next(self._lines, (b"", self.position))
-        if line == b"":
-            self._is_over = True
-            raise StopIteration
-        self.position = end
-        if line is None or end - self._began > MAX_LINE:
-            raise _TooLong
-        self._first_end = self._first_end or end
-        self._line = self._text(line, end == len(line))
-        return self._line
-
-    def _text(self, line: bytes, is_first: bool) -> str:
-        text = line.decode("utf-8-sig" if is_first else "utf-8", "surrogateescape")
+def _texts(lines: Iterable[Line], taken: list[Line]) -> Iterator[str]:
+    """As the csv module wants them, which asks for as many as a record has. `taken` are those; an empty one is the end of the file."""
+    for line, end in lines:
+        taken.append((line, end))
+        if line is None or end - taken[0][1] > MAX_LINE:
+            raise csv.Error("more bytes than can be meant")
+        text = line.decode("utf-8-sig" if end == len(line) else "utf-8", "surrogateescape")
         body = text.rstrip("\r\n")
-        if "\r" not in body:
-            return text
-        self._has_bare_cr = True
-        return body.replace("\r", _BARE_CR) + text[len(body) :]
+        yield body.replace("\r", _BARE_CR) + text[len(body) :] if "\r" in body else text
+    taken.append((b"", 0))
+
+
+def _parsed(reader: Iterator[list[str]]) -> list[str] | None:
+    try:
+        fields = next(reader, [])
+    except csv.Error:
+        return None
+    return [field.replace(_BARE_CR, "\r") for field in fields] if _BARE_CR in "".join(fields) else fields
 
 
 def _conversion(header: str) -> str:
@@ -171,10 +134,6 @@ def _conversion(header: str) -> str:
     return (
         f"convert the file, as with: iconv -f {'utf-16' if start[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else 'latin1'} -t utf-8"
     )
-
-
-class _TooLong(Exception):
-    """A record of more bytes than can be meant."""
 
 
 def _kind_of(texts: list[str]) -> Callable[[str], object]:

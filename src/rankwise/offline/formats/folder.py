@@ -27,7 +27,7 @@ class FolderSource(Source):
 
     def __init__(self, path: Place, selection: Selection) -> None:
         self._path = path if isinstance(path, Address) else path.resolve()
-        self._names = sorted(_files_below(self._path))
+        self._names = _files_below(self._path)
         if not self._names:
             raise UnreadableInput(f"there is no file in {path}")
         self.total = len(self._names)
@@ -43,15 +43,12 @@ class FolderSource(Source):
             yield Batch(start, {FILE_COLUMN: paths}, len(names), broken, {"file": names})
 
 
-def _files_below(folder: Place) -> Iterator[str]:
+def _files_below(folder: Place) -> list[str]:
     if isinstance(folder, Address):
-        yield from (name for name, _ in folder.files() if not any(part.startswith(".") for part in name.split("/")))
-        return
-    for place, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        for name in files:
-            if not name.startswith("."):
-                yield os.path.relpath(os.path.join(place, name), folder)
+        names = [name for name, _ in folder.files()]
+    else:
+        names = [os.path.relpath(os.path.join(place, name), folder) for place, _, files in os.walk(folder) for name in files]
+    return sorted(name for name in names if not any(part.startswith(".") for part in name.split("/")))
 
 
 def write_folder(parts: Parts, total: int, path: Path) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import codecs
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,10 +13,8 @@ from rankwise.offline.format import Format, Parts
 from rankwise.offline.identity import file_identity
 from rankwise.offline.parts import column_names
 from rankwise.offline.text_lines import TOO_LONG, LinesSource, json_text, lines_of, plain_rows
-from rankwise.offline.values import is_utf8
 
 _SAMPLE, _SAMPLE_BYTES = 1000, 64 << 20  # how far to look for a column before saying that there is none
-_HALF_PAIR = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")  # may be half of a surrogate pair, which no file of text can hold
 
 
 class JsonLinesSource(LinesSource):
@@ -44,17 +40,13 @@ class JsonLinesSource(LinesSource):
 
     def _row(self, line: bytes) -> Row:
         try:
-            values = json.loads(line.removeprefix(codecs.BOM_UTF8).decode(errors="surrogatepass"))
+            values = json.loads(line.decode("utf-8-sig"))
         except UnicodeDecodeError as error:
             return Row(why=f"not UTF-8: {error.reason} at byte {error.start}")
         except (ValueError, RecursionError) as error:
             return Row(why=f"not JSON: {str(error)[:200]}")
         if not isinstance(values, dict):
             return Row(why=f"a JSON {_kind(values)}, where an object is wanted")
-        if (b"\\u" in line or b"\xed" in line) and _HALF_PAIR.search(line):
-            for name in (*self._chosen[0], *self._chosen[1]):
-                if not is_utf8(json.dumps(values.get(name), ensure_ascii=False)):
-                    return Row(why=f"{name!r} is not text: it has half of a surrogate pair")
         return Row(values, values)
 
 

@@ -10,15 +10,14 @@ from typing import Any
 
 from rankwise.offline.addresses import Address, Place
 from rankwise.offline.batches import Batch, Selection
-from rankwise.offline.columns import is_lists, is_number
 from rankwise.offline.format import Format, Parts, Source
 from rankwise.offline.identity import file_identity
 from rankwise.offline.lazy import pa, pq
 from rankwise.offline.table_reading import batches_of_tables, chosen_of, names_of, rows_from
 from rankwise.offline.table_writing import arrow_errors_as_findings, tables_of
 
-_PIECE_ROWS, _FEW_ROWS = 65536, 8192
 _PIECE_BYTES = 16 << 20
+_FEW_ROWS = 8192
 _READ_BYTES = 1 << 20  # at once from a column; without this it would be the whole column of a row group
 
 
@@ -29,10 +28,6 @@ class ParquetSource(Source):
         self._path = path
         with _open(path) as file:
             self._chosen = chosen_of(file.schema_arrow, selection, path)
-            groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
-            share = _wanted_share(groups[0], names_of(self._chosen)) if groups else 1.0
-            self._piece_rows = [_piece_rows(share * group.total_byte_size, group.num_rows) for group in groups]
-            self._group_rows = [group.num_rows for group in groups]
             self.total = file.metadata.num_rows
         self.identity = file_identity(path)
 
@@ -43,11 +38,13 @@ class ParquetSource(Source):
         names, skip = names_of(self._chosen), first_row
         most = max(_FEW_ROWS, 4 * size)  # who wants few rows, to try something, does not wait for many
         with _open(self._path) as file:
-            for group, rows in enumerate(self._group_rows):
-                if skip < rows:
-                    piece = min(self._piece_rows[group], most)
-                    yield from rows_from(skip, file.iter_batches(batch_size=piece, row_groups=[group], columns=names))
-                skip = max(0, skip - rows)
+            for number in range(file.num_row_groups):
+                group = file.metadata.row_group(number)
+                if skip < group.num_rows:
+                    rows = _PIECE_BYTES * group.num_rows // max(1, _nbytes(group, names))
+                    pieces = file.iter_batches(batch_size=max(1, min(rows, most)), row_groups=[number], columns=names)
+                    yield from rows_from(skip, pieces)
+                skip = max(0, skip - group.num_rows)
 
 
 def _open(path: Place) -> Any:
@@ -56,50 +53,35 @@ def _open(path: Place) -> Any:
     )
 
 
-def _wanted_share(group: Any, names: list[str]) -> float:
-    """What part of a row group's bytes is of these columns; a column of structs, or of lists, is stored as several with longer names."""
-    wanted = set(names)
-    nbytes = 0
-    for column in (group.column(i) for i in range(group.num_columns)):
-        parts = column.path_in_schema.split(".")
-        if any(".".join(parts[:count]) in wanted for count in range(1, len(parts) + 1)):
-            nbytes += column.total_uncompressed_size
-    return float(nbytes / max(group.total_byte_size, 1))
-
-
-def _piece_rows(nbytes: float, rows: int) -> int:
-    return max(1, min(_PIECE_ROWS, int(_PIECE_BYTES * rows / max(nbytes, 1))))
+def _nbytes(group: Any, names: list[str]) -> int:
+    """Of these columns; one of structs, or of lists, is stored as several with longer names."""
+    wanted = tuple(f"{name}." for name in names)
+    columns = map(group.column, range(group.num_columns))
+    return sum(column.total_uncompressed_size for column in columns if f"{column.path_in_schema}.".startswith(wanted))
 
 
 def write_parquet(parts: Parts, total: int, path: Path) -> None:
     schema, tables = tables_of(parts)
     with arrow_errors_as_findings():
         first = list(islice(tables, 1))
-        repeating = [name for table in first for field in schema for name in _repeating(field.name, field.type, table.column(field.name))]
+        repeating = [name for table in first for name in _repeating(table.slice(0, _FEW_ROWS))]
         with pa.OSFile(os.fsencode(path), "wb") as file, pq.ParquetWriter(file, schema, use_dictionary=repeating or False) as writer:
             for table in chain(first, tables):
                 writer.write_table(table, row_group_size=len(table))
 
 
-def _repeating(name: str, kind: Any, column: Any = None) -> Iterator[str]:
-    """The columns, as Parquet calls them, that are stored as a list of distinct values and numbers of these. For values that hardly
-    ever come twice, as most models' outputs are, that takes more room and most of the time of writing."""
-    if is_lists(kind):
-        yield from _repeating(f"{name}.list.element", kind.value_type)
-    elif pa.types.is_struct(kind):
-        for field in kind:
-            yield from _repeating(f"{name}.{field.name}", field.type)
-    elif pa.types.is_map(kind):
-        yield from _repeating(f"{name}.key_value.key", kind.key_type)
-        yield from _repeating(f"{name}.key_value.value", kind.item_type)
-    elif not is_number(kind) or not (pa.types.is_floating(kind) if column is None else _are_varied(column)):
-        yield name
-
-
-def _are_varied(numbers: Any) -> bool:
-    """By the first of them, which are the same however a job was interrupted."""
-    some = numbers.slice(0, 1024).to_pylist()
-    return len(set(some)) > len(some) // 2
+def _repeating(table: Any) -> list[str]:
+    """The columns, as Parquet calls them, that are smaller as a list of distinct values and numbers of these. For values that hardly
+    ever come twice, as most models' outputs are, that takes more room and most of the time of writing. The first rows decide, which are
+    the same however a job was interrupted."""
+    sizes: list[dict[str, int]] = []
+    for is_listed in (True, False):
+        written = pa.BufferOutputStream()
+        pq.write_table(table, written, use_dictionary=is_listed, compression="none")
+        group = pq.read_metadata(pa.BufferReader(written.getvalue())).row_group(0)
+        columns = map(group.column, range(group.num_columns))
+        sizes.append({column.path_in_schema: column.total_uncompressed_size for column in columns})
+    return [name for name, size in sizes[0].items() if size < sizes[1][name]]
 
 
 FORMAT = Format((".parquet", ".pq"), ParquetSource, write_parquet)
