@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from rankwise.meet.network import gloo_interface, interfaces, own_addresses, resolve, source_address
 from rankwise.meet.ports import free_port
-from rankwise.preflight.at_once import run_all
+from rankwise.meet.tasks import run_all
 from rankwise.preflight.catalogue import judge_all, look_around, sorted_findings
 from rankwise.preflight.checks import rendezvous_port
 from rankwise.preflight.checks.interface import exports
 from rankwise.preflight.conduct import Meeting, admit_hosts
 from rankwise.preflight.job import Facts, Here, Host, Job
 from rankwise.preflight.joining import attend, find_meeting, is_led
-from rankwise.preflight.listener import MeetingListener, redirecting
+from rankwise.preflight.listener import MeetingListener
 from rankwise.preflight.members import Agent
 from rankwise.preflight.plan import CheckPlan
 from rankwise.preflight.probes import Probes
@@ -128,17 +127,16 @@ def _attend(here: Here, agent: Agent, way: Way, say: Say, started: float) -> dic
     meeting: Facts = {"is_host": False, "why": why, "refusal": "", "is_broken": False}
     if way.addresses:
         deadline = min(started + here.plan.wait_s, here.deadline - _QUICK_S)
-        with _redirecting_others(here, agent, way):
-            search = find_meeting(way.addresses, here.plan.port, _hello(here), deadline, say)
-            if search.sock is not None:
-                way.port_facts["opens"] = False  # who leads, perhaps on this machine, holds the port for good reason
-                try:
-                    return attend(search.sock, agent, say)
-                except Gone as error:
-                    meeting |= {"is_broken": True, "why": f"the meeting broke off: {error}"}
-            else:
-                nobody = f"nobody was met at {here.plan.master}:{here.plan.port} within {time.monotonic() - started:.0f} s"
-                meeting |= {"refusal": search.refusal, "why": search.refusal or nobody}
+        search = find_meeting(way.addresses, here.plan.port, _hello(here), deadline, say)
+        if search.sock is not None:
+            way.port_facts["opens"] = False  # who leads, perhaps on this machine, holds the port for good reason
+            try:
+                return attend(search.sock, agent, say)
+            except Gone as error:
+                meeting |= {"is_broken": True, "why": f"the meeting broke off: {error}"}
+        else:
+            nobody = f"nobody was met at {here.plan.master}:{here.plan.port} within {time.monotonic() - started:.0f} s"
+            meeting |= {"refusal": search.refusal, "why": search.refusal or nobody}
         options["tries"] = search.tries
     options["nproc"] = here.ranks
     host = Host(here.name, here.plan.node_rank or 0, agent.facts(), options)
@@ -160,17 +158,6 @@ def _probes(here: Here, way: Way) -> Probes | None:
     return probes
 
 
-@contextlib.contextmanager
-def _redirecting_others(here: Here, agent: Agent, way: Way) -> Iterator[None]:
-    """While this host looks for the meeting, redirect hosts that take it for the meeting's host; not if the meeting is on this machine."""
-    if way.own or agent.probes is None:
-        yield
-        return
-    listener = MeetingListener([agent.probes.address], here.plan.port, redirecting(_job_of(here), here.name, way.addresses))
-    with contextlib.closing(listener):
-        yield
-
-
 def _job_of(here: Here) -> dict[str, Any]:
     """The job as this host's options describe it; other hosts may have been given other options."""
     plan = here.plan
@@ -178,7 +165,7 @@ def _job_of(here: Here) -> dict[str, Any]:
 
 
 def _hello(here: Here) -> dict[str, Any]:
-    return {"name": here.name, "told": _job_of(here), "token": token_of(here.plan.job_id), "pid": os.getpid()}
+    return {"name": here.name, "told": _job_of(here), "token": token_of(here.plan.job_id)}
 
 
 def _report(job: Job, started: float, note: str = "") -> dict[str, Any]:

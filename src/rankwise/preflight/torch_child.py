@@ -7,7 +7,6 @@ import os
 import queue
 import sys
 import threading
-import time
 from typing import IO, Any
 
 
@@ -42,7 +41,6 @@ def _read_commands(commands: queue.Queue[dict[str, Any]]) -> None:
 
 
 def _versions() -> dict[str, Any]:
-    started = time.monotonic()
     try:
         import torch
     except Exception as error:
@@ -55,7 +53,6 @@ def _versions() -> dict[str, Any]:
         "gloo": bool(dist.is_available() and dist.is_gloo_available()),
         "nccl": "",
         "gpus": 0,
-        "import_s": round(time.monotonic() - started, 2),
     }
     try:
         if dist.is_available() and dist.is_nccl_available():

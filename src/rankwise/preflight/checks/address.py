@@ -4,7 +4,7 @@ Does `MASTER_ADDR` (`--master-addr`, or the host in `--rdzv-endpoint`) resolve o
 host? With several nodes a loopback address means another machine on each of them.
 
 Fails with RW106 where the name does not resolve, with RW103 where the hosts were told different addresses or ports, or where the name
-means a different machine on one of them.
+means a host itself that is not node 0.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from rankwise.meet.network import interfaces, is_loopback, is_own, resolve
 from rankwise.preflight.job import Facts, Here, Host, Job, Seen, seeing_hosts
 
 GROUP = "names"
-_WHY_APART = "each host waits at its own address"
 
 
 def look(here: Here) -> Facts:
@@ -44,22 +43,12 @@ def judge(job: Job, seen: Seen) -> None:
 
 
 def _find_different_places(job: Job, seen: Seen) -> None:
-    """What the hosts were told, then what they make of it."""
     places = {host.name: f"{host.plan['master']}:{host.plan['port']}" for host in job.hosts if host.plan.get("master")}
-    if differs := find_difference(places):
-        resolved = {host.name: ",".join(sorted(host.of("address").get("addresses", []))) for host in job.hosts}
-        ports = {host.plan.get("port") for host in job.hosts}
-        if len(ports) == 1 and not find_difference(resolved):
-            return  # two names of one machine
-        seen.add("RW103", f"the hosts were given different meeting places: {differs.text()}", job.named(differs.odd), why=_WHY_APART)
-        return
-    leader = next((host for host in job.hosts if host.node == 0), None)
-    its_own = {address for some in leader.of("interface").get("known", {}).values() for address in some} if leader else set()
-    firsts = {host.name: host.of("address")["addresses"][0] for host in job.hosts if host.of("address").get("addresses")}
-    strays = {host: address for host, address in firsts.items() if address not in its_own and not is_loopback(address)}
-    if its_own and strays and (differs := find_difference(firsts)):
-        summary = f"the rendezvous address is another machine on some hosts: {differs.text()}"
-        seen.add("RW103", summary, job.named(strays), why=_WHY_APART)
+    resolved = {host.name: ",".join(sorted(host.of("address").get("addresses", []))) for host in job.hosts}
+    are_names_of_one = len({host.plan.get("port") for host in job.hosts}) == 1 and not find_difference(resolved)
+    if (differs := find_difference(places)) and not are_names_of_one:
+        summary = f"the hosts were given different meeting places: {differs.text()}"
+        seen.add("RW103", summary, job.named(differs.odd), why="each host waits at its own address")
 
 
 def _find_own_loopback(job: Job, seen: Seen) -> None:
