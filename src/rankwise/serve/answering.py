@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rankwise.errors import RankwiseError
+from rankwise.pool.api.models_file import Entry
 from rankwise.protocol import TensorSpec
 from rankwise.serve.errors import as_request_error
 from rankwise.serve.messages import InferRequest, InferResponse, Output
@@ -45,6 +46,7 @@ class Answering:
     which model it was. `follow` is told each request with what came of it."""
 
     platform, backend = "pytorch_module", "pytorch"
+    described_by: type = Entry
     key = ""  # its name in the pool, where it has one
     max_batch = 1
     preload = False
@@ -81,8 +83,8 @@ class Answering:
     def respond(self, request: InferRequest, outputs: list[Output], **parameters: Any) -> InferResponse:
         return InferResponse(self.name, self.version, request.id, outputs, parameters)
 
-    async def load(self) -> None:
-        """Raises Unavailable where it cannot be had."""
+    async def load(self, said: Any = None) -> None:
+        """`said`: what it is from now on, of the type `described_by`. Raises Unavailable where it cannot be had."""
 
     def unload(self) -> None: ...
 

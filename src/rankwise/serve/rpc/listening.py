@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from rankwise.serve.rpc.types import POOL, SERVICES, message, methods
 from rankwise.serve.tracing import Tracing
 
 log = logging.getLogger("rankwise.serve")
-_INFERENCE, _HEALTH, _REFLECTION = "inference.GRPCInferenceService", "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"
 _OPEN = ("ServerLive", "ServerReady")
 _SLACK_S = 0.02  # between our deadline and the client's, so that it hears from us rather than from its own clock
 ReflectionResponse = message("grpc.reflection.v1alpha.ServerReflectionResponse")
@@ -38,10 +36,9 @@ class GrpcServer:
         self._service, self._health, self._guard, self._numbers, self._tracing = service, health, guard, numbers, tracing
         sizes = [("grpc.max_receive_message_length", max_bytes), ("grpc.max_send_message_length", -1), ("grpc.so_reuseport", 0)]
         self._server = grpc.aio.server(options=sizes)
-        handlers = {method.name: self._handler(method) for method in methods(_INFERENCE)}
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_INFERENCE, handlers),))
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_HEALTH, self._health_handlers()),))
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_REFLECTION, self._reflection_handlers()),))
+        for name in SERVICES:
+            handlers = {method.name: self._handler(method) for method in methods(name)}
+            self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))
 
     async def start(self, address: str, certificate: str, private_key: str) -> int:
         """The port it listens on."""
@@ -62,10 +59,14 @@ class GrpcServer:
         await self._server.stop(grace_s)
 
     def _handler(self, method: Any) -> Any:
-        takes, gives = message(method.input_type.full_name), message(method.output_type.full_name)
-        if method.name == "ModelStreamInfer":
-            return grpc.stream_stream_rpc_method_handler(self._stream, takes.FromString, gives.SerializeToString)
-        return grpc.unary_unary_rpc_method_handler(self._unary(method.name), takes.FromString, gives.SerializeToString)
+        own = {
+            "ModelStreamInfer": (grpc.stream_stream_rpc_method_handler, self._stream),
+            "Check": (grpc.unary_unary_rpc_method_handler, self._check_health),
+            "Watch": (grpc.unary_stream_rpc_method_handler, self._watch_health),
+            "ServerReflectionInfo": (grpc.stream_stream_rpc_method_handler, _reflect),
+        }
+        kind, answer = own.get(method.name) or (grpc.unary_unary_rpc_method_handler, self._unary(method.name))
+        return kind(answer, message(method.input_type.full_name).FromString, message(method.output_type.full_name).SerializeToString)
 
     def _unary(self, name: str) -> Callable[[Any, Any], Any]:
         call = self._service.call_of(name)
@@ -115,22 +116,25 @@ class GrpcServer:
             self._numbers.count("grpc", request.model_name if status != "NOT_FOUND" else "", status, started)
             yield answer
 
-    def _health_handlers(self) -> dict[str, Any]:
-        takes = message("grpc.health.v1.HealthCheckRequest")
+    async def _check_health(self, request: Any, context: Any) -> Any:
+        status = self._health_of(request.service)
+        if status == _SERVICE_UNKNOWN:
+            await context.abort(grpc.StatusCode.NOT_FOUND, "there is no such service")
+        return HealthResponse(status=status)
 
-        async def check(request: Any, context: Any) -> Any:
-            status = _health_of(request.service, self._health)
-            if status == _SERVICE_UNKNOWN:
-                await context.abort(grpc.StatusCode.NOT_FOUND, "there is no such service")
-            return HealthResponse(status=status)
+    async def _watch_health(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        last = None
+        while True:
+            status = self._health_of(request.service)
+            if status != last:
+                yield HealthResponse(status=status)
+                last = status
+            await asyncio.sleep(_LOOK_S)
 
-        wire = takes.FromString, HealthResponse.SerializeToString
-        check_handler = grpc.unary_unary_rpc_method_handler(check, *wire)
-        return {"Check": check_handler, "Watch": grpc.unary_stream_rpc_method_handler(partial(_watch, self._health), *wire)}
-
-    def _reflection_handlers(self) -> dict[str, Any]:
-        takes, gives = (message(f"grpc.reflection.v1alpha.ServerReflection{what}") for what in ("Request", "Response"))
-        return {"ServerReflectionInfo": grpc.stream_stream_rpc_method_handler(_reflect, takes.FromString, gives.SerializeToString)}
+    def _health_of(self, service: str) -> int:
+        if service and service not in SERVICES:
+            return _SERVICE_UNKNOWN
+        return _NOT_SERVING if self._health.why_not_ready() else _SERVING
 
 
 async def _reflect(requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
@@ -157,22 +161,6 @@ def _reflected(request: Any) -> Any:
     except KeyError:
         answer.error_response.error_code, answer.error_response.error_message = _NOT_FOUND, "there is no such thing"
     return answer
-
-
-def _health_of(service: str, health: Health) -> int:
-    if service and service not in SERVICES:
-        return _SERVICE_UNKNOWN
-    return _NOT_SERVING if health.why_not_ready() else _SERVING
-
-
-async def _watch(health: Health, request: Any, context: Any) -> AsyncIterator[Any]:
-    last = None
-    while True:
-        status = _health_of(request.service, health)
-        if status != last:
-            yield HealthResponse(status=status)
-            last = status
-        await asyncio.sleep(_LOOK_S)
 
 
 def _metadata(context: Any) -> dict[str, str | bytes]:
