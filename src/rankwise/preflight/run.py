@@ -58,27 +58,24 @@ def _local_collective(here: Here, say: Say) -> Facts:
     """Two ranks of our own, through gloo, and through NCCL where there are two GPUs."""
     if here.ranks < 2:
         return {"blind": "one rank has nobody to reduce with"}
-    first = here.torch.facts(here.patience_s())
-    if "error" in first:
+    torch = here.torch.facts(here.patience_s())
+    if "error" in torch:
         return {"blind": "torch cannot be imported"}
-    second = TorchProcess(here.environ)
-    try:
-        found: Facts = {}
-        for backend in ("gloo", "nccl") if first.get("gpus", 0) > 1 else ("gloo",):
-            say(f"trying collectives on {backend}")
-            found[backend] = _run_collective(here, [here.torch, second], backend)
-        return found
-    finally:
-        second.close()
-
-
-def _run_collective(here: Here, processes: list[TorchProcess], backend: str) -> dict[str, Any]:
-    command = {"do": "collective", "backend": backend, "world_size": len(processes), "limit_s": _COLLECTIVE_S}
-    command |= {"host": "127.0.0.1", "port": free_port()}
-    left = max(1.0, min(_COLLECTIVE_S + 10.0, here.seconds_left()))
-    ranks = enumerate(processes)
-    asks = {f"rank {rank}": partial(process.ask, {**command, "rank": rank, "device": rank}, left) for rank, process in ranks}
-    return {name: {"error": "no answer"} for name in asks} | run_all(asks, left + _QUICK_S)
+    found: Facts = {}
+    for backend in ("gloo", "nccl") if torch.get("gpus", 0) > 1 else ("gloo",):
+        say(f"trying collectives on {backend}")
+        command = {
+            "do": "collective",
+            "backend": backend,
+            "world_size": 2,
+            "limit_s": _COLLECTIVE_S,
+            "host": "127.0.0.1",
+            "port": free_port(),
+        }
+        left = max(1.0, min(_COLLECTIVE_S + 10.0, here.seconds_left()))
+        asks = {f"rank {rank}": partial(here.torch.ask, {**command, "rank": rank, "device": rank}, left) for rank in (0, 1)}
+        found[backend] = {name: {"error": "no answer"} for name in asks} | run_all(asks, left + _QUICK_S)
+    return found
 
 
 @dataclass(frozen=True)

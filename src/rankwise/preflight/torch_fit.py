@@ -42,7 +42,7 @@ def find_fit(target: str, limit_s: float, memory: int) -> Iterator[dict[str, Any
             why = f"the next size would not end within the time limit: the last one took {spent:.1f} s"
     if not fails:
         why = why or f"larger than {_LARGEST:,} was not tried"
-    yield {"largest": fits, "first_failing": fails or None, "why": why, "done": True}
+    yield {"largest": fits, "first_failing": fails or None, "why": why}
 
 
 def _load(target: str) -> Callable[[int], Any]:

@@ -24,8 +24,7 @@ def look(here: Here) -> Facts:
     limit_s = here.seconds_left() - 2.0
     facts: Facts = {"target": here.plan.fit, "largest": 0, "first_failing": None, "why": "", "error": "", "device": "", "memory": memory}
     facts |= {"trying": 0, "peak": 0}
-    for step in here.torch.ask_many({"do": "fit", "target": here.plan.fit, "limit_s": limit_s, "memory": memory}, limit_s + 1.0):
-        facts |= step
+    facts |= here.torch.ask({"do": "fit", "target": here.plan.fit, "limit_s": limit_s, "memory": memory}, limit_s + 1.0)
     trying, error = facts["trying"], facts["error"]
     if trying and error.startswith("the process was ended by signal 9"):
         facts |= {"first_failing": trying, "why": "the system ended the process at that size", "error": ""}
