@@ -131,10 +131,8 @@ class Server:
 
     async def _start_grpc(self, host: str, port: int) -> None:
         from rankwise.serve.rpc.listening import GrpcServer  # grpc takes a while to import
-        from rankwise.serve.rpc.service import Service
 
-        service = Service(self.catalogue, self.health)
-        self._grpc = GrpcServer(service, self.health, self._guard, self._numbers, self._tracing, self._options.limits.body_bytes)
+        self._grpc = GrpcServer(self.catalogue, self.health, self._guard, self._numbers, self._tracing, self._options.limits.body_bytes)
         port = await self._grpc.start(address_text(host, port), self._options.certificate, self._options.private_key)
         self.grpc_address = host, port
 

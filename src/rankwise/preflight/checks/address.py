@@ -10,24 +10,17 @@ means a host itself that is not node 0.
 from __future__ import annotations
 
 from rankwise.meet.differences import find_difference, hosts_text
-from rankwise.meet.network import interfaces, is_loopback, is_own, resolve
+from rankwise.meet.network import Resolved, interfaces, is_loopback, is_own, resolve
 from rankwise.preflight.job import Facts, Here, Host, Job, Seen, seeing_hosts
 
 GROUP = "names"
 
 
 def look(here: Here) -> Facts:
-    name = here.plan.master
-    if not name:
-        return {"name": "", "addresses": [], "error": "", "own": False}
-    found = resolve(name)
-    known = interfaces()
-    return {
-        "name": name,
-        "addresses": list(found.addresses),
-        "error": found.error,
-        "own": any(is_own(address, known) for address in found.addresses),
-    }
+    name, known = here.plan.master, interfaces()
+    found = resolve(name) if name else Resolved()
+    is_here = any(is_own(address, known) for address in found.addresses)
+    return {"name": name, "addresses": list(found.addresses), "error": found.error, "own": is_here}
 
 
 def judge(job: Job, seen: Seen) -> None:

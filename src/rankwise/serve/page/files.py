@@ -15,11 +15,9 @@ from rankwise.version import __version__
 
 _FILES = {"/": ("index.html", "text/html"), "/page.js": ("page.js", "text/javascript"), "/page.css": ("page.css", "text/css")}
 STATUS = "/status"
-_POLICY = "; ".join(
-    [
-        *("default-src 'none'", "script-src 'self'", "style-src 'self'", "connect-src 'self'", "img-src data:"),
-        *("base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'"),
-    ]
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 _HEADERS = [
     ("Content-Security-Policy", _POLICY),

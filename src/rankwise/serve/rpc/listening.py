@@ -1,4 +1,4 @@
-"""The gRPC server: finds the method, checks the token, turns errors into status codes, counts and logs."""
+"""The gRPC server: finds the method, checks the token, answers, turns errors into status codes, counts and logs."""
 
 from __future__ import annotations
 
@@ -6,18 +6,22 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import grpc
 import grpc.aio
+from google.protobuf import json_format
 
 from rankwise.errors import UsageError
 from rankwise.serve.access import Guard, log_request, request_id
-from rankwise.serve.errors import RequestError
+from rankwise.serve.catalogue import Catalogue
+from rankwise.serve.errors import NotFound, RequestError
 from rankwise.serve.health import Health
 from rankwise.serve.numbers import Numbers
-from rankwise.serve.rpc.service import Service
+from rankwise.serve.rest import server_metadata
+from rankwise.serve.rpc.tensors import read_infer, write_infer
 from rankwise.serve.rpc.types import POOL, SERVICES, message, methods
 from rankwise.serve.tracing import Tracing
 
@@ -32,8 +36,18 @@ _LOOK_S = 1.0  # between two looks at the health of who is watched
 
 
 class GrpcServer:
-    def __init__(self, service: Service, health: Health, guard: Guard, numbers: Numbers, tracing: Tracing, max_bytes: int) -> None:
-        self._service, self._health, self._guard, self._numbers, self._tracing = service, health, guard, numbers, tracing
+    def __init__(self, catalogue: Catalogue, health: Health, guard: Guard, numbers: Numbers, tracing: Tracing, max_bytes: int) -> None:
+        self._catalogue, self._health, self._guard, self._numbers, self._tracing = catalogue, health, guard, numbers, tracing
+        self._facts: dict[str, Callable[[Any], dict[str, Any]]] = {
+            "ServerLive": lambda _: {"live": not health.why_not_live()},
+            "ServerReady": lambda _: {"ready": not health.why_not_ready()},
+            "ServerMetadata": lambda _: server_metadata(),
+            "ModelReady": lambda asked: {"ready": self._is_ready(asked)},
+            "ModelMetadata": lambda asked: catalogue.metadata(asked.name, asked.version),
+            "ModelConfig": lambda asked: {"config": catalogue.config(asked.name, asked.version)},
+            "ModelStatistics": lambda asked: {"model_stats": catalogue.statistics(asked.name, asked.version)},
+            "RepositoryIndex": lambda asked: {"models": catalogue.index(asked.ready)},
+        }
         sizes = [("grpc.max_receive_message_length", max_bytes), ("grpc.max_send_message_length", -1), ("grpc.so_reuseport", 0)]
         self._server = grpc.aio.server(options=sizes)
         for name in SERVICES:
@@ -69,7 +83,7 @@ class GrpcServer:
         return kind(answer, message(method.input_type.full_name).FromString, message(method.output_type.full_name).SerializeToString)
 
     def _unary(self, name: str) -> Callable[[Any, Any], Any]:
-        call = self._service.call_of(name)
+        call = self._infer if name == "ModelInfer" else partial(self._answer, name)
 
         async def answer(request: Any, context: Any) -> Any:
             with self._tracing.span("infer" if name == "ModelInfer" else name, _metadata(context)) as said:
@@ -109,12 +123,38 @@ class GrpcServer:
         async for request in requests:
             started, status = time.monotonic(), "OK"
             try:
-                answer = response(infer_response=await self._service.infer(request, _remaining_s(context)))
+                answer = response(infer_response=await self._infer(request, _remaining_s(context)))
             except RequestError as error:
                 answer, status = response(error_message=str(error)), error.grpc
                 answer.infer_response.id = request.id
             self._numbers.count("grpc", request.model_name if status != "NOT_FOUND" else "", status, started)
             yield answer
+
+    async def _infer(self, request: Any, remaining_s: float | None) -> Any:
+        """`remaining_s`: what is left of the client's own deadline."""
+        model = self._catalogue.find(request.model_name, request.model_version)
+        asked, is_raw = read_infer(request)
+        asked.remaining_s = remaining_s
+        return write_infer(await model.infer(asked), is_raw)
+
+    async def _answer(self, method: str, request: Any, _: float | None) -> Any:
+        facts: dict[str, Any] = {}
+        if method in self._facts:
+            facts = self._facts[method](request)
+        else:
+            self._health.check_control()
+            if method == "RepositoryModelLoad":
+                await self._catalogue.load(request.model_name)
+            else:
+                self._catalogue.unload(request.model_name)
+        response = message(f"inference.{method}Response")()
+        return json_format.ParseDict(facts, response, ignore_unknown_fields=True, descriptor_pool=POOL)
+
+    def _is_ready(self, request: Any) -> bool:
+        try:
+            return self._catalogue.find(request.name, request.version).state == "READY"
+        except NotFound:
+            return False
 
     async def _check_health(self, request: Any, context: Any) -> Any:
         status = self._health_of(request.service)
