@@ -58,7 +58,8 @@ class Survey:
             for name in offers
         }
         answers = self._ask_all(commands, _KNOCK_S) if len(offers) > 1 else {}
-        return {name: _sound_answers(answer["answers"]) for name, answer in answers.items() if isinstance(answer.get("answers"), dict)}
+        tables = {name: answer["answers"] for name, answer in answers.items() if isinstance(answer.get("answers"), dict)}
+        return {name: {to: how for to, how in table.items() if isinstance(how, dict) and "high" in how} for name, table in tables.items()}
 
     def measure_links(self, reached: Reached) -> list[Link]:
         """Round by round, pairs that share no host at once; then, where not all pairs were measured, the suspects once more."""
@@ -113,10 +114,6 @@ class Survey:
         answers = self._ask_all(commands, _LINK_S)
         found = ((source, target, answers.get(source, {}).get("facts")) for source, target in directed)
         return [Link(source, target, _sound_link(facts)) for source, target, facts in found if isinstance(facts, dict)]
-
-
-def _sound_answers(answers: Facts) -> dict[str, Facts]:
-    return {str(name): answer for name, answer in answers.items() if isinstance(answer, dict) and "high" in answer}
 
 
 def _sound_link(facts: Facts) -> Facts:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from rankwise.meet.differences import find_difference, hosts_text
 from rankwise.meet.network import Resolved, interfaces, is_loopback, is_own, resolve
-from rankwise.preflight.job import Facts, Here, Host, Job, Seen, seeing_hosts
+from rankwise.preflight.job import Facts, Here, Job, Seen, seeing_hosts
 
 GROUP = "names"
 
@@ -49,7 +49,9 @@ def _find_own_loopback(job: Job, seen: Seen) -> None:
     for host in job.hosts:
         facts = host.of("address")
         is_first = host.plan.get("node_rank") in (0, None)
-        if job.plan.is_alone or is_first or not facts.get("own") or _shares_machine(job, host):
+        # Two nodes on one machine, as in a rehearsal: node 0 is here as well and was met.
+        is_rehearsal = bool(job.meeting.get("is_broken")) or any(other is not host and other.node == 0 for other in job.hosts)
+        if job.plan.is_alone or is_first or not facts.get("own") or is_rehearsal:
             continue
         loopback = all(is_loopback(address) for address in facts["addresses"])
         what = "a loopback address" if loopback else "an address of this very host"
@@ -61,8 +63,3 @@ def _find_own_loopback(job: Job, seen: Seen) -> None:
             why=f"{facts['name']} → {', '.join(facts['addresses'])}; node 0 must run there, and only node 0",
             next=("give every node the address of node 0, as the other nodes see it",),
         )
-
-
-def _shares_machine(job: Job, host: Host) -> bool:
-    """Two nodes on one machine, as in a rehearsal: node 0 is here as well and was met."""
-    return bool(job.meeting.get("is_broken")) or any(other is not host and other.node == 0 for other in job.hosts)
