@@ -17,28 +17,18 @@ Batches = dict[int, tuple[int, int]]  # by rows: how often, and nanoseconds
 
 
 class Tally:
-    """What was answered; nanoseconds as the protocol has them."""
+    """How often and how long, by what happened: success, fail, cache_hit, cache_miss; count and nanoseconds, as the protocol has them."""
 
     def __init__(self) -> None:
-        self.succeeded = self.failed = self.succeeded_ns = self.failed_ns = self.last_ms = 0
-        self.hits = self.hits_ns = self.misses = self.misses_ns = 0
+        self.last_ms = 0
+        self._counted: dict[str, tuple[int, int]] = {}
 
-    def add(self, ok: bool, started_ns: int) -> None:
-        took_ns = time.monotonic_ns() - started_ns
-        if ok:
-            self.succeeded += 1
-            self.succeeded_ns += took_ns
-        else:
-            self.failed += 1
-            self.failed_ns += took_ns
-        self.last_ms = time.time_ns() // 1_000_000
+    def add(self, what: str, started_ns: int) -> None:
+        count, ns = self.of(what)
+        self._counted[what] = count + 1, ns + time.monotonic_ns() - started_ns
 
-    def looked_up(self, is_hit: bool, started_ns: int) -> None:
-        took_ns = time.monotonic_ns() - started_ns
-        if is_hit:
-            self.hits, self.hits_ns = self.hits + 1, self.hits_ns + took_ns
-        else:
-            self.misses, self.misses_ns = self.misses + 1, self.misses_ns + took_ns
+    def of(self, what: str) -> tuple[int, int]:
+        return self._counted.get(what, (0, 0))
 
 
 class Answering:
@@ -61,10 +51,10 @@ class Answering:
 
     async def infer(self, request: InferRequest) -> InferResponse:
         """Raises RequestError and nothing else; cancelling it cancels the task."""
-        started_ns, ok = time.monotonic_ns(), False
+        started_ns, outcome = time.monotonic_ns(), "fail"
         try:
             response = await self._answer(request)
-            ok = True
+            outcome = "success"
         except Exception as error:
             request_error = as_request_error(error, self.name)
             request_error.model = self.name
@@ -72,7 +62,8 @@ class Answering:
                 self._note(str(request_error), self.name)
             raise request_error from error
         finally:
-            self.tally.add(ok, started_ns)
+            self.tally.add(outcome, started_ns)
+            self.tally.last_ms = time.time_ns() // 1_000_000
         if self.follow is not None:
             self.follow(request, response.outputs)
         return response

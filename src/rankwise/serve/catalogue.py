@@ -214,8 +214,8 @@ def _config(spec: TensorSpec, is_batched: bool) -> dict[str, Any]:
 def _statistics(model: Answering, numbers: Mapping[str, Any] | None) -> dict[str, Any]:
     """The pool knows how often and how long a model ran; the rest of the time of a request is counted as waiting."""
     tally, batches = model.tally, model.batches(numbers)
-    computed_ns = min(sum([ns for _, ns in batches.values()]), tally.succeeded_ns)
-    ran = tally.succeeded
+    ran, answered_ns = tally.of("success")
+    computed_ns = min(sum([ns for _, ns in batches.values()]), answered_ns)
 
     def of(count: int, ns: int) -> dict[str, int]:
         return {"count": count, "ns": ns}
@@ -227,14 +227,11 @@ def _statistics(model: Answering, numbers: Mapping[str, Any] | None) -> dict[str
         "inference_count": sum([rows * count for rows, (count, _) in batches.items()]),
         "execution_count": sum([count for count, _ in batches.values()]),
         "inference_stats": {
-            "success": of(tally.succeeded, tally.succeeded_ns),
-            "fail": of(tally.failed, tally.failed_ns),
-            "queue": of(ran, tally.succeeded_ns - computed_ns),
+            **{what: of(*tally.of(what)) for what in ("success", "fail", "cache_hit", "cache_miss")},
+            "queue": of(ran, answered_ns - computed_ns),
             "compute_input": of(ran, 0),
             "compute_infer": of(ran, computed_ns),
             "compute_output": of(ran, 0),
-            "cache_hit": of(tally.hits, tally.hits_ns),
-            "cache_miss": of(tally.misses, tally.misses_ns),
         },
         "response_stats": {},
         "batch_stats": [

@@ -139,7 +139,7 @@ class Served(Answering):
         started_ns, generation = time.monotonic_ns(), cache.generation
         key = key_of(request.inputs, [spec.name for spec in self.inputs] or list(request.inputs))
         found = cache.find(key)
-        self.tally.looked_up(found is not None, started_ns)
+        self.tally.add("cache_miss" if found is None else "cache_hit", started_ns)
         if found is None:
             found = self._named(await run())
             cache.keep(key, found, generation)

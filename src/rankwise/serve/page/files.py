@@ -68,8 +68,8 @@ class Page:
             "version": model.version,
             "state": model.state,
             "reason": model.reason,
-            "answered": model.tally.succeeded,
-            "failed": model.tally.failed,
+            "answered": model.tally.of("success")[0],
+            "failed": model.tally.of("fail")[0],
             "inputs": [{"name": spec.name, "datatype": spec.datatype, "shape": list(spec.shape)} for spec in model.inputs],
             **{key: numbers[key] if numbers is not None else None for key in _OF_MODEL},
         }
