@@ -26,7 +26,7 @@ from rankwise.preflight.torch_process import TorchProcess
 from rankwise.preflight.wire import Gone, token_of
 
 SCHEMA = 1
-_TORCH_GROUPS = {"collectives", "parity", "gpus", "fit"}
+_TORCH_GROUPS = {"collectives", "parity", "gpus"}  # which ask for its versions
 _QUICK_S = 2.0
 _COLLECTIVE_S = 15.0
 
@@ -64,14 +64,8 @@ def _local_collective(here: Here, say: Say) -> Facts:
     found: Facts = {}
     for backend in ("gloo", "nccl") if torch.get("gpus", 0) > 1 else ("gloo",):
         say(f"trying collectives on {backend}")
-        command = {
-            "do": "collective",
-            "backend": backend,
-            "world_size": 2,
-            "limit_s": _COLLECTIVE_S,
-            "host": "127.0.0.1",
-            "port": free_port(),
-        }
+        command: Facts = {"do": "collective", "backend": backend, "world_size": 2, "limit_s": _COLLECTIVE_S}
+        command |= {"host": "127.0.0.1", "port": free_port()}
         left = max(1.0, min(_COLLECTIVE_S + 10.0, here.seconds_left()))
         asks = {f"rank {rank}": partial(here.torch.ask, {**command, "rank": rank, "device": rank}, left) for rank in (0, 1)}
         found[backend] = {name: {"error": "no answer"} for name in asks} | run_all(asks, left + _QUICK_S)

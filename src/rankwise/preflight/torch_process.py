@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, BinaryIO
 
 from rankwise.meet.tasks import Task
 
@@ -37,32 +37,43 @@ class TorchProcess:
         task = self.start()
         if not task.wait(timeout_s):
             return {"error": f"no answer within {timeout_s:.0f} s"}
-        return task.result or {"error": str(task.error)}
+        if task.error is not None:
+            raise task.error
+        return task.result or {}
 
     def ask(self, command: dict[str, Any], timeout_s: float) -> dict[str, Any]:
         """All that was answered, what came later over what came before; `error` where something went wrong, `timed_out` where it took too
         long."""
         # -P: a file of the user's that is called like a module must not come before it
         arguments = [sys.executable, "-P", "-m", "rankwise.preflight.torch_child", json.dumps(command)]
-        theirs, ours = os.pipe()  # the process ends where its standard input does: with us
         failure: dict[str, Any] = {}
-        with os.fdopen(theirs), os.fdopen(ours, "w"):
-            process = subprocess.Popen(arguments, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=self._environ)
+        theirs, ours = os.pipe()  # the process ends where its standard input does: with us
+        # Files, not pipes: processes that a training step has started may hold these for longer than it runs.
+        with os.fdopen(theirs), os.fdopen(ours, "w"), _memory_file() as out, _memory_file() as err:
+            process = subprocess.Popen(arguments, stdin=theirs, stdout=out, stderr=err, env=self._environ)
             self._running.append(process)
             try:
-                out, err = process.communicate(timeout=timeout_s)
-                if process.returncode:
-                    failure = {"error": _how_it_ended(process.returncode, err)}
+                if process.wait(timeout_s):
+                    failure = {"error": _how_it_ended(process.returncode, _content(err))}
             except subprocess.TimeoutExpired:
                 process.kill()
-                out, _ = process.communicate()
+                process.wait()
                 failure = {"error": f"no answer within {timeout_s:.0f} s", "timed_out": True}
-        answers = [json.loads(line) for line in out.splitlines(keepends=True) if line.endswith(b"\n")]
+            answers = [json.loads(line) for line in _content(out).splitlines(keepends=True) if line.endswith(b"\n")]
         return {key: value for answer in [*answers, failure] for key, value in answer.items()}
 
     def close(self) -> None:
         for process in self._running:
             process.kill()
+
+
+def _memory_file() -> BinaryIO:
+    return os.fdopen(os.memfd_create("rankwise"), "w+b")
+
+
+def _content(file: BinaryIO) -> bytes:
+    file.seek(0)
+    return file.read()
 
 
 def _how_it_ended(code: int, err: bytes) -> str:
