@@ -19,7 +19,7 @@ GPU = {
     "throttle": 0,
     "processes": [],
 }
-DRIVER = {"gpus": [GPU, GPU], "source": "NVML", "xids": {}, "xids_blind": ""}
+DRIVER = {"gpus": [GPU, GPU], "xids": {}, "xids_blind": ""}
 HEALTHY: dict[str, dict[str, Any]] = {
     "address": {"name": "node-a", "addresses": ["10.0.0.1"], "error": "", "own": False},
     "interface": {
@@ -33,7 +33,7 @@ HEALTHY: dict[str, dict[str, Any]] = {
         "variables": {"GLOO_SOCKET_IFNAME": "", "NCCL_SOCKET_IFNAME": ""},
     },
     "rendezvous-port": {"port": 29500, "opens": False, "free": True, "reached": "", "error": "", "holders": []},
-    "memory": {"source": "machine", "limit": 64 * GIB, "left": 60 * GIB, "ranks": 2, "total": 64 * GIB},
+    "memory": {"source": "machine", "limit": 64 * GIB, "left": 60 * GIB, "ranks": 2},
     "cpu": {"cores": 16.0, "ranks": 2, "busy": 0.1, "steal": 0.0},
     "shared-memory": {"size": 32 * GIB, "free": 32 * GIB, "ranks": 2, "error": ""},
     "ulimits": {"files": 65536, "files_hard": 65536, "locked": None, "rdma": True, "ranks": 2},
@@ -49,7 +49,6 @@ HEALTHY: dict[str, dict[str, Any]] = {
         "gloo": "there",
         "rankwise": "0.1.0",
         "error": "",
-        "import_s": 2.0,
     },
     "platforms": {"os": "Debian 12", "kernel": "6.1", "libc": "glibc 2.36", "arch": "x86_64", "cpu": "EPYC", "cores": "32"},
     "variables": {"variables": {"NCCL_DEBUG": "WARN"}},
@@ -79,12 +78,9 @@ HEALTHY: dict[str, dict[str, Any]] = {
     },
 }
 GOOD_LINK: dict[str, Any] = {
-    "connected": True,
     "rtt_s": 0.0002,
-    "sent": 100,
     "lost_out": 0.0,
     "lost_back": 0.0,
-    "echoes": 100,
     "largest": 1472,
     "wanted": 1472,
     "up": 1.1e9,

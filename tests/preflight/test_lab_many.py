@@ -87,23 +87,6 @@ def test_large_packets_swallowed_towards_one_host(hosts: list[Host]) -> None:
     assert one.codes == ["RW608"] and one.hosts_of("RW608") == {"node-b"}
 
 
-def test_a_host_that_was_sent_to_another_is_sent_on_and_named(hosts: list[Host]) -> None:
-    """node-c takes node-b for node 0; node-b waits for node-a, which is late, and knows better."""
-    told = check_on(hosts[:3], only="names,ports", a=Start(delay_s=2.0), c=Start(["--master-addr", "node-b"]))
-    one = same_everywhere(told)
-
-    assert one.codes[0] == "RW103" and one.hosts_of("RW103") == {"node-c"}
-    assert "node-b:29611 on node-c, node-a:29611 on node-a and node-b" in one.finding("RW103")["summary"]
-
-
-def test_a_name_that_means_another_host_on_one_of_them(hosts: list[Host]) -> None:
-    with faults.name_means(hosts[2], "node-a", hosts[1].address):
-        one = same_everywhere(check_on(hosts[:3], only="names,ports", a=Start(delay_s=2.0)))
-
-    assert one.codes[0] == "RW103" and one.hosts_of("RW103") == {"node-c"}
-    assert "10.77.0.2 on node-c, 10.77.0.1 on node-a and node-b" in one.finding("RW103")["summary"]
-
-
 def test_two_faults_at_once_are_both_named(hosts: list[Host]) -> None:
     with ExitStack() as both:
         both.enter_context(faults.high_ports_blocked(hosts[3]))

@@ -14,7 +14,6 @@ from tests.preflight.conftest import TOKEN
 def test_a_healthy_link_is_measured_in_all_respects(probes: Probes) -> None:
     facts = measure_link(probes.offer(), TOKEN, 1500)
 
-    assert facts["connected"] and facts["echoes"] == facts["sent"] == 100
     assert (facts["lost_out"], facts["lost_back"]) == (0.0, 0.0)
     assert 0 < facts["rtt_s"] < 1
     assert facts["largest"] == facts["wanted"] == 1472

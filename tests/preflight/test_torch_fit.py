@@ -65,7 +65,7 @@ def test_sizes_are_doubled_and_then_the_gap_is_halved(monkeypatch: pytest.Monkey
 
     *_, last = torch_fit.find_fit("steps:step", 60.0, 1 << 40)
 
-    assert last == {"largest": failing - 1, "first_failing": failing, "why": "", "done": True}
+    assert last == {"largest": failing - 1, "first_failing": failing, "why": ""}
     assert len(set(sizes)) <= 2 * failing.bit_length() + 1  # and not one by one
 
 

@@ -34,7 +34,8 @@ def main(argv: list[str]) -> int:
     _say("rankwise demo: two ranks on this CPU, no network, no GPU, about a minute.")
     try:
         with tempfile.TemporaryDirectory(prefix="rankwise-demo-") as folder, contextlib.chdir(folder):
-            _copy_scripts(Path(folder))
+            for path in _TOUR.glob("*.py.txt"):
+                Path(folder, path.stem).write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
             _train()
             verdict = _break(out)
             _train_with_helpers()
@@ -49,11 +50,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "A training on two ranks that works, the same with a real fault, its verdict; then the helpers, inference and a server."
     )
-
-
-def _copy_scripts(folder: Path) -> None:
-    for path in _TOUR.glob("*.py.txt"):
-        (folder / path.stem).write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
 
 
 def _train() -> None:

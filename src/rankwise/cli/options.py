@@ -33,6 +33,14 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--address", metavar="HOST:PORT", help="of the Ray cluster (default: as ray.init finds it)")
 
 
+def number_or_auto(option: str, text: str, least: int) -> int | str:
+    if text == "auto":
+        return text
+    if not text.isdecimal() or int(text) < least:
+        raise UsageError(f'{option} takes "auto" or a number from {least} on, not {text!r}')
+    return int(text)
+
+
 def print_finding(finding: Finding) -> None:
     from rankwise.report.terminal import finding_text
 

@@ -9,8 +9,7 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from rankwise.cli.options import add_engine_options, parsed, print_finding
-from rankwise.errors import UsageError
+from rankwise.cli.options import add_engine_options, number_or_auto, parsed, print_finding
 from rankwise.offline import formats
 
 _EPILOG = """examples:
@@ -45,8 +44,8 @@ def main(argv: list[str]) -> int:
             stack=not options.separate,
             device=options.device,
             options=Options(
-                workers=_number("--workers", options.workers, least=0),
-                batch=_number("--batch", options.batch, least=1),
+                workers=number_or_auto("--workers", options.workers, least=0),
+                batch=number_or_auto("--batch", options.batch, least=1),
                 max_errors=options.max_errors,
                 restart=options.restart,
                 overwrite=options.overwrite,
@@ -169,11 +168,3 @@ def _warn_of_nothing(failed: int, example: str) -> None:
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
-
-
-def _number(option: str, text: str, least: int) -> int | str:
-    if text == "auto":
-        return text
-    if not text.isdigit() or int(text) < least:
-        raise UsageError(f'{option} takes "auto" or a number from {least} on, not {text!r}')
-    return int(text)

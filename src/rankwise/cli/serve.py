@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rankwise.cli.options import add_engine_options, parsed
+from rankwise.cli.options import add_engine_options, number_or_auto, parsed
 from rankwise.errors import UnreadableInput, UsageError
 
 if TYPE_CHECKING:
@@ -52,7 +52,11 @@ def main(argv: list[str]) -> int:
         options.http, options.grpc, token, options.certificate, options.private_key, options.drain, options.traces, front_ends, limits
     )
     _log_json(options.quiet)
-    given = {"workers": _workers(options.workers) if options.workers else None, "engine": options.engine, "address": options.address}
+    given = {
+        "workers": number_or_auto("--workers", options.workers, least=0) if options.workers else None,
+        "engine": options.engine,
+        "address": options.address,
+    }
     arguments = {**file.pool, **{name: value for name, value in given.items() if value is not None}}
     pool = Pool(file.models, **arguments)
     try:
@@ -130,12 +134,6 @@ def _token(path: str | None) -> str:
     if not token:
         raise UsageError(f"the token file {path} is empty")
     return token
-
-
-def _workers(text: str) -> int | str:
-    if text != "auto" and not text.isdecimal():
-        raise UsageError(f'--workers takes "auto" or a number, not {text!r}')
-    return text if text == "auto" else int(text)
 
 
 def _check_installed() -> None:

@@ -113,18 +113,16 @@ def gloo_interface(environ: Mapping[str, str], hostname: str, known: list[Interf
 def nccl_interface(environ: Mapping[str, str], known: list[Interface]) -> tuple[str, str, str]:
     """The first interface NCCL would use for its sockets, its address, and what decides it."""
     usable = [interface for interface in known if interface.is_up and interface.addresses]
-    value = environ.get("NCCL_SOCKET_IFNAME", "")
-    if value:
-        named = [interface for interface in usable if nccl_matches(value, interface.name)]
-        return (named[0].name, named[0].addresses[0], f"NCCL_SOCKET_IFNAME={value}") if named else ("", "", f"NCCL_SOCKET_IFNAME={value}")
-    by_liking = (
-        [interface for interface in usable if interface.name.startswith("ib")],
-        [interface for interface in usable if not interface.name.startswith(("docker", "lo"))],
-        [interface for interface in usable if interface.name.startswith("docker")],
-        usable,
-    )
-    chosen = next((some[0] for some in by_liking if some), None)
-    return (chosen.name, chosen.addresses[0], "the first that is up") if chosen else ("", "", "no interface is up")
+    if value := environ.get("NCCL_SOCKET_IFNAME", ""):
+        usable = [interface for interface in usable if nccl_matches(value, interface.name)]
+    first = min(usable, key=lambda interface: 0 if value else _dislike(interface.name), default=None)
+    why = f"NCCL_SOCKET_IFNAME={value}" if value else "the first that is up" if first else "no interface is up"
+    return (first.name, first.addresses[0], why) if first else ("", "", why)
+
+
+def _dislike(name: str) -> int:
+    """NCCL takes InfiniBand first, Docker's own late, loopback last."""
+    return 0 if name.startswith("ib") else 3 if name.startswith("lo") else 2 if name.startswith("docker") else 1
 
 
 def nccl_matches(value: str, name: str) -> bool:

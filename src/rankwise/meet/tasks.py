@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Hashable, Mapping
 from typing import Generic, TypeVar
 
 Result = TypeVar("Result")
+Key = TypeVar("Key", bound=Hashable)
 
 
 class Task(Generic[Result]):
@@ -30,3 +32,12 @@ class Task(Generic[Result]):
     def wait(self, timeout_s: float | None = None) -> bool:
         self._thread.join(timeout_s)
         return self.is_done()
+
+
+def run_all(calls: Mapping[Key, Callable[[], Result | None]], timeout_s: float) -> dict[Key, Result]:
+    """The answers, each worked out in a thread of its own; a call that is not done in time, or fails, has none and is left behind."""
+    deadline = time.monotonic() + timeout_s
+    tasks = {key: Task(call, "at-once") for key, call in calls.items()}
+    for task in tasks.values():
+        task.wait(max(0.0, deadline - time.monotonic()))
+    return {key: task.result for key, task in tasks.items() if task.result is not None}

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, Literal
 
 from rankwise.causes import load_cause
 from rankwise.findings import Finding
+from rankwise.meet.tasks import run_all
 from rankwise.preflight.job import Facts, Here, Job, Seen
 from rankwise.preflight.plan import GROUPS
 
@@ -75,18 +74,12 @@ def _load(name: str) -> Check:
 
 def look_around(here: Here, say: Callable[[str], None], already: Mapping[str, Facts] | None = None) -> dict[str, Facts]:
     """All looks at once, each for as long as there is time; one that does not come back is left behind, and called blind."""
-    facts: dict[str, Facts] = dict(already or {})
-    until = time.monotonic() + (here.seconds_left() if "fit" in here.plan.only else here.patience_s())
-    threads = {}
-    for check in all_checks():
-        if check.look is not None and check.group in here.plan.only and check.name not in facts:
-            threads[check.name] = threading.Thread(target=_look, args=(check, here, facts), name=f"look-{check.name}", daemon=True)
-            threads[check.name].start()
-    for name, thread in threads.items():
-        say(f"looking at this host: {name}")
-        thread.join(max(0.0, until - time.monotonic()))
-    late = {name: {"blind": "it did not answer within the time limit"} for name in threads if name not in facts}
-    return facts | late
+    facts = dict(already or {})
+    asked = [check for check in all_checks() if check.look is not None and check.group in here.plan.only and check.name not in facts]
+    say(f"looking at this host: {', '.join(check.name for check in asked)}")
+    late: Facts = {"blind": "it did not answer within the time limit"}
+    patience_s = here.seconds_left() if "fit" in here.plan.only else here.patience_s()
+    return facts | {check.name: late for check in asked} | run_all({check.name: partial(_look, check, here) for check in asked}, patience_s)
 
 
 def judge_all(job: Job) -> list[Result]:
@@ -100,11 +93,11 @@ def sorted_findings(results: Iterable[Result]) -> list[Finding]:
     return sorted(found, key=lambda finding: (_WEIGHT[finding.severity], load_cause(finding.code).order))
 
 
-def _look(check: Check, here: Here, facts: dict[str, Facts]) -> None:
+def _look(check: Check, here: Here) -> Facts:
     try:
-        facts[check.name] = check.look(here) if check.look else {}
+        return check.look(here) if check.look else {}
     except Exception as error:  # a host may be broken in ways nobody foresaw; the other checks still tell
-        facts[check.name] = {"blind": f"{type(error).__name__}: {error}"[:300]}
+        return {"blind": f"{type(error).__name__}: {error}"[:300]}
 
 
 def _judge(check: Check, job: Job) -> Result:

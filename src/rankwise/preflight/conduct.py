@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from rankwise.meet.roster import missing_numbers
-from rankwise.preflight.job import Facts, Job
+from rankwise.preflight.job import Facts, Host, Job
 from rankwise.preflight.listener import MeetingListener, RemoteHost
 from rankwise.preflight.members import Agent, Member, in_order
 from rankwise.preflight.survey import Survey
@@ -53,7 +53,10 @@ class Meeting:
         offsets = survey.clocks()
         reached = survey.probe_ports() if _NEED_REACHED & groups else {}
         links = survey.measure_links(reached) if "links" in groups else []
-        hosts = tuple(member.as_host(node) for node, member in enumerate(self._members))
+        hosts = tuple(
+            Host(member.name, node, member.facts, member.options, member.started_s, str(member.offer.get("address", "")))
+            for node, member in enumerate(self._members)
+        )
         job = Job(self._plan, hosts, tuple(links), reached, offsets, meeting=self._facts())
         return replace(job, collective=survey.collective(job)) if "collectives" in groups else job
 

@@ -1,28 +1,16 @@
-"""What the GPUs of this host say about themselves: through NVML, or nvidia-smi where its Python package is missing."""
+"""What the GPUs of this host say about themselves, through NVML."""
 
 from __future__ import annotations
 
 import contextlib
-import csv
-import io
 import os
 import re
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-_SMI_S = 10.0
-_SMI_FIELDS = {
-    "name": "name",
-    "total": "memory.total",
-    "used": "memory.used",
-    "ecc": "ecc.errors.uncorrected.volatile.total",
-    "throttle": "clocks_throttle_reasons.active",
-}
 _XID = re.compile(r"NVRM: Xid \((PCI:[^)]+)\): (\d+)")
 # Bits of NVML's clock event reasons that mean trouble; idle, power cap and chosen clocks do not.
 _SLOWED = {0x8: "hardware slowdown", 0x20: "too hot (software)", 0x40: "too hot (hardware)", 0x80: "power brake"}
@@ -37,16 +25,13 @@ def gpu_facts() -> dict[str, Any]:
 
         failures = pynvml.NVMLError
     except (ImportError, AttributeError):  # the latter where another thread's import of it has just failed: what is left has no names
-        return _from_smi("nvidia-ml-py is not installed")
+        return {"blind": "nvidia-ml-py is not installed"}
     try:
         pynvml.nvmlInit()
-    except failures as error:
-        return _from_smi(f"NVML: {error}")
-    try:
         handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-        return {"gpus": [_from_nvml(pynvml, handle) for handle in handles], "source": "NVML", **_xids()}
+        return {"gpus": [_from_nvml(pynvml, handle) for handle in handles], **_xids()}
     except failures as error:
-        return _from_smi(f"NVML: {error}")
+        return {"blind": f"NVML: {error}"}
     finally:
         with contextlib.suppress(failures):
             pynvml.nvmlShutdown()
@@ -84,42 +69,6 @@ def _holder(pid: int, memory: int | None) -> dict[str, Any]:
     with contextlib.suppress(psutil.Error):
         name, user = psutil.Process(pid).name(), psutil.Process(pid).username()
     return {"pid": pid, "program": name, "user": user, "memory": memory}
-
-
-def _from_smi(why: str) -> dict[str, Any]:
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return {"blind": f"{why}, and there is no nvidia-smi"}
-    command = [program, f"--query-gpu={','.join(_SMI_FIELDS.values())}", "--format=csv,noheader,nounits"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_SMI_S)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return {"blind": f"{why}; nvidia-smi: {type(error).__name__}"}
-    if done.returncode:
-        return {"blind": f"{why}; nvidia-smi: {(done.stdout + done.stderr).strip()[:200]}"}
-    rows = csv.reader(io.StringIO(done.stdout), skipinitialspace=True)
-    return {"gpus": [_from_row(row) for row in rows if len(row) == len(_SMI_FIELDS)], "source": "nvidia-smi", **_xids()}
-
-
-def _from_row(row: list[str]) -> dict[str, Any]:
-    values = dict(zip(_SMI_FIELDS, row))
-    return {
-        "name": values["name"],
-        "total": _whole(values["total"], 1 << 20),
-        "used": _whole(values["used"], 1 << 20),
-        "ecc": _whole(values["ecc"]),
-        "remap_pending": None,
-        "remap_failed": None,
-        "throttle": _whole(values["throttle"]),
-        "processes": [],
-    }
-
-
-def _whole(text: str, unit: int = 1) -> int | None:
-    """A number as nvidia-smi writes it, decimal or hexadecimal; None for [N/A]."""
-    with contextlib.suppress(ValueError):
-        return int(text, 0) * unit
-    return None
 
 
 def _xids() -> dict[str, Any]:

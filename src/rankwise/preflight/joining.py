@@ -6,7 +6,6 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from rankwise.meet.ports import connect
 from rankwise.preflight.listener import NUM_PORTS
@@ -16,7 +15,6 @@ from rankwise.preflight.wire import GREETING, Gone, Message, receive_exactly, re
 _CONNECT_S = 3.5
 _GREET_S = 4.0
 _PAUSE_S = 0.3
-_MOST_REDIRECTS = 2
 
 
 @dataclass
@@ -33,25 +31,13 @@ def find_meeting(addresses: list[str], port: int, hello: Message, deadline: floa
     search = Search()
     started = time.monotonic()
     hello = {**hello, "since": started}
-    places = [(address, port, True) for address in addresses]
-    redirects = 0
     while True:
-        for address, first, is_told in list(places):
-            for candidate in range(first, min(first + NUM_PORTS, 65536)):
-                sock, how, answer = _try(address, candidate, first, {**hello, "tries": search.tries}, deadline)
-                if is_told:
-                    search.tries[str(candidate)] = how
-                if sock is not None:
-                    search.sock = sock
-                    return search
-                if "refusal" in answer:
-                    search.refusal = str(answer["refusal"])[:300]
-                    return search
-                if "redirect" in answer and redirects < _MOST_REDIRECTS:
-                    redirects += 1
-                    places += _places_of(answer["redirect"])
-                if time.monotonic() > deadline:
-                    return search
+        for address, candidate in _places(addresses, port):
+            search.sock, how, answer = _try(address, candidate, port, {**hello, "tries": search.tries}, deadline)
+            search.tries[str(candidate)] = how
+            search.refusal = str(answer.get("refusal", ""))[:300]
+            if search.sock is not None or search.refusal or time.monotonic() > deadline:
+                return search
         say(f"waiting for the host of the meeting, {time.monotonic() - started:.0f} s")
         time.sleep(_PAUSE_S)
 
@@ -59,8 +45,11 @@ def find_meeting(addresses: list[str], port: int, hello: Message, deadline: floa
 def is_led(addresses: list[str], port: int, hello: Message) -> bool:
     """Whether a meeting of this job is already led from one of these addresses."""
     question = {**hello, "tries": {}, "is_question": True, "since": time.monotonic()}
-    places = [(address, candidate) for address in addresses for candidate in range(port, min(port + NUM_PORTS, 65536))]
-    return any(_try(*place, place[1], question, time.monotonic() + 1.0)[2].get("is_led") for place in places)
+    return any(_try(*place, place[1], question, time.monotonic() + 1.0)[2].get("is_led") for place in _places(addresses, port))
+
+
+def _places(addresses: list[str], port: int) -> list[tuple[str, int]]:
+    return [(address, candidate) for address in addresses for candidate in range(port, min(port + NUM_PORTS, 65536))]
 
 
 def attend(sock: socket.socket, agent: Agent, say: Callable[[str], None]) -> Message:
@@ -104,7 +93,7 @@ def _try(address: str, candidate: int, first: int, hello: Message, deadline: flo
     if answer.get("in"):
         return sock, "met", answer
     sock.close()
-    return None, "another host of the job" if "redirect" in answer else "met", answer
+    return None, "met", answer
 
 
 def _greeted(address: str, port: int, timeout_s: float) -> tuple[socket.socket | None, str]:
@@ -119,10 +108,3 @@ def _greeted(address: str, port: int, timeout_s: float) -> tuple[socket.socket |
         pass
     sock.close()
     return None, "foreign"
-
-
-def _places_of(redirect: Any) -> list[tuple[str, int, bool]]:
-    if not isinstance(redirect, dict) or not isinstance(redirect.get("addresses"), list):
-        return []
-    port = redirect.get("port")
-    return [(str(address), port, False) for address in redirect["addresses"][:4] if isinstance(port, int) and 0 < port < 65536]

@@ -8,15 +8,15 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 from rankwise.meet.ports import connect
-from rankwise.preflight.at_once import run_all
+from rankwise.meet.tasks import run_all
 from rankwise.preflight.job import Facts
 from rankwise.preflight.measured import has_swallowed
-from rankwise.preflight.probes import TALLY, TOKEN_BYTES, UDP_HEAD, forbid_fragments, receive_bulk, send_bulk
+from rankwise.preflight.probes import TALLY, UDP_HEAD, forbid_fragments, receive_bulk, send_bulk
 from rankwise.preflight.wire import Gone, receive_exactly
 
 _CONNECT_S = 4.0
@@ -26,6 +26,7 @@ _VOLLEY = 8
 _SIZES = (8972, 4072, 1472, 1452, 1422, 1392, 1372, 1252, 1172, 972, 548)
 _LARGEST_MTU = 9000
 _SMALL = 64
+LINK_NUMBERS = ("rtt_s", "lost_out", "lost_back", "largest", "wanted", "up", "down")
 
 
 def probe_ports(peers: dict[str, dict[str, Any]], token: bytes) -> dict[str, Facts]:
@@ -54,8 +55,7 @@ def _probe(address: str, port: int, token: bytes) -> tuple[bool, str]:
 
 def measure_link(peer: dict[str, Any], token: bytes, mtu: int) -> Facts:
     """All measures of one link, quiet ones first; what could not be measured is None."""
-    facts: Facts = {"connected": False, "rtt_s": None, "lost_out": None, "lost_back": None, "largest": None, "wanted": None}
-    facts |= {"up": None, "down": None, "error": ""}
+    facts: Facts = dict.fromkeys(LINK_NUMBERS) | {"error": ""}
     address = str(peer["address"])
     try:
         facts |= _measure_packets(address, int(peer["udp_port"]), token)
@@ -100,31 +100,29 @@ def _measure_packets(address: str, port: int, token: bytes) -> Facts:
     # The furthest echo says how many had arrived by then; what was sent after it is left out, as nobody knows how far it came.
     lost_out = max(0.0, 1 - counted / (furthest + 1))
     lost_back = max(0.0, 1 - len(seen) / max(1, counted))
-    return {"rtt_s": best, "sent": _PACKETS, "echoes": len(seen), "lost_out": round(lost_out, 3), "lost_back": round(lost_back, 3)}
+    return {"rtt_s": best, "lost_out": round(lost_out, 3), "lost_back": round(lost_back, 3)}
 
 
 def _measure_sizes(address: str, port: int, token: bytes, mtu: int) -> Facts:
     headers = 48 if ":" in address else 28
     wanted = mtu - headers
-    largest = _largest_echo(address, port, token, [wanted])
-    if largest is None:
-        smaller = [size for size in (*_SIZES, _SMALL) if size < wanted]
-        largest = _largest_echo(address, port, token, smaller)
-    return {"largest": largest if largest is not None else _SMALL, "wanted": wanted}
+    smaller = [size for size in (*_SIZES, _SMALL) if size < wanted]
+    largest = _largest_echo(address, port, token, [wanted]) or _largest_echo(address, port, token, smaller) or _SMALL
+    return {"largest": largest, "wanted": wanted}
 
 
-def _largest_echo(address: str, port: int, token: bytes, sizes: Iterable[int]) -> int | None:
+def _largest_echo(address: str, port: int, token: bytes, sizes: list[int]) -> int:
+    """0 where none of these sizes came back."""
     run = int.from_bytes(os.urandom(4), "big")
     found: set[int] = set()
-    listed = list(sizes)
     with _udp(address, port) as sock:
-        for size in listed:
+        for size in sizes:
             for _ in range(_VOLLEY):
                 with contextlib.suppress(OSError):  # larger than our own interface takes
                     sock.send(UDP_HEAD.pack(token, run, size).ljust(size, b"\0"))
-        for data, _ in _echoes(sock, time.perf_counter() + _LAST_S, enough=lambda: listed[0] in found):
+        for data, _ in _echoes(sock, time.perf_counter() + _LAST_S, enough=lambda: sizes[0] in found):
             found.add(len(data))
-    return max(found, default=None)
+    return max(found, default=0)
 
 
 @contextlib.contextmanager
@@ -156,11 +154,10 @@ def _echoes(sock: socket.socket, until: float, enough: Callable[[], bool]) -> It
 
 def _measure_bulk(address: str, port: int, token: bytes) -> Facts:
     """Bytes per second in both directions, counted where they arrive; 0 where a connection opens and nothing gets through."""
-    assert len(token) == TOKEN_BYTES
     up_sock, how = connect(address, port, _CONNECT_S)
     if up_sock is None:
-        return {"connected": False, "error": f"TCP: {how}"}
-    facts: Facts = {"connected": True, "up": 0.0, "down": 0.0}
+        return {"error": f"TCP: {how}"}
+    facts: Facts = {"up": 0.0, "down": 0.0}
     with up_sock, contextlib.suppress(Gone, OSError, struct.error):
         up_sock.sendall(token + b"U")
         send_bulk(up_sock, lambda: bool(select.select([up_sock], [], [], 0)[0]))

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from rankwise.meet.ports import keep_segments_small
 from rankwise.preflight.wire import (
@@ -119,12 +118,3 @@ class MeetingListener:
                 self._hosts.append(RemoteHost(sock, hello, address, time.monotonic()))
         except OSError:
             sock.close()
-
-
-def redirecting(plan: dict[str, Any], name: str, addresses: list[str]) -> Callable[[Message, str], Message]:
-    """The answer of a host that is not the meeting's host: the address it was given itself."""
-
-    def greet(_: Message, __: str) -> Message:
-        return {"redirect": {"master": plan["master"], "port": plan["port"], "addresses": addresses, "name": name}}
-
-    return greet

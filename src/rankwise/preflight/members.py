@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from rankwise.preflight.job import Facts, Here, Host
+from rankwise.meet.tasks import Task
+from rankwise.preflight.job import Facts, Here
 from rankwise.preflight.links import measure_link, probe_ports
 from rankwise.preflight.listener import RemoteHost
 from rankwise.preflight.probes import Probes
@@ -26,9 +26,6 @@ class Member:
     remote: RemoteHost | None = None  # None for the meeting's own host
     facts: dict[str, Facts] = field(default_factory=dict)
     offer: dict[str, Any] = field(default_factory=dict)
-
-    def as_host(self, node: int) -> Host:
-        return Host(self.name, node, self.facts, self.options, self.started_s, str(self.offer.get("address", "")))
 
 
 def in_order(agent: Agent, options: dict[str, Any], others: list[RemoteHost], began: float) -> list[Member]:
@@ -63,13 +60,11 @@ class Agent:
 
     def __init__(self, here: Here, probes: Probes | None, look: Callable[[], dict[str, Facts]]) -> None:
         self.here, self.probes = here, probes
-        self._facts: dict[str, Facts] = {}
-        self._looking = threading.Thread(target=lambda: self._facts.update(look()), daemon=True, name="look-around")
-        self._looking.start()
+        self._looking = Task(look, "look-around")
 
     def facts(self) -> dict[str, Facts]:
-        self._looking.join(max(0.0, self.here.seconds_left()))
-        return dict(self._facts)
+        self._looking.wait(max(0.0, self.here.seconds_left()))
+        return self._looking.result or {}
 
     def do(self, command: Message) -> Message:
         doing: dict[str, Callable[[], Message]] = {
@@ -95,4 +90,4 @@ class Agent:
         return {"facts": self.facts(), "offer": offer, "ranks": self.here.ranks}
 
     def _mtu(self) -> int:
-        return int(self._facts.get("interface", {}).get("mtu") or 1500)
+        return int((self._looking.result or {}).get("interface", {}).get("mtu") or 1500)

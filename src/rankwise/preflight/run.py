@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from rankwise.meet.network import gloo_interface, interfaces, own_addresses, resolve, source_address
 from rankwise.meet.ports import free_port
-from rankwise.preflight.at_once import run_all
+from rankwise.meet.tasks import run_all
 from rankwise.preflight.catalogue import judge_all, look_around, sorted_findings
 from rankwise.preflight.checks import rendezvous_port
 from rankwise.preflight.checks.interface import exports
 from rankwise.preflight.conduct import Meeting, admit_hosts
 from rankwise.preflight.job import Facts, Here, Host, Job
 from rankwise.preflight.joining import attend, find_meeting, is_led
-from rankwise.preflight.listener import MeetingListener, redirecting
+from rankwise.preflight.listener import MeetingListener
 from rankwise.preflight.members import Agent
 from rankwise.preflight.plan import CheckPlan
 from rankwise.preflight.probes import Probes
@@ -27,7 +26,7 @@ from rankwise.preflight.torch_process import TorchProcess
 from rankwise.preflight.wire import Gone, token_of
 
 SCHEMA = 1
-_TORCH_GROUPS = {"collectives", "parity", "gpus", "fit"}
+_TORCH_GROUPS = {"collectives", "parity", "gpus"}  # which ask for its versions
 _QUICK_S = 2.0
 _COLLECTIVE_S = 15.0
 
@@ -59,27 +58,18 @@ def _local_collective(here: Here, say: Say) -> Facts:
     """Two ranks of our own, through gloo, and through NCCL where there are two GPUs."""
     if here.ranks < 2:
         return {"blind": "one rank has nobody to reduce with"}
-    first = here.torch.facts(here.patience_s())
-    if "error" in first:
+    torch = here.torch.facts(here.patience_s())
+    if "error" in torch:
         return {"blind": "torch cannot be imported"}
-    second = TorchProcess(here.environ)
-    try:
-        found: Facts = {}
-        for backend in ("gloo", "nccl") if first.get("gpus", 0) > 1 else ("gloo",):
-            say(f"trying collectives on {backend}")
-            found[backend] = _run_collective(here, [here.torch, second], backend)
-        return found
-    finally:
-        second.close()
-
-
-def _run_collective(here: Here, processes: list[TorchProcess], backend: str) -> dict[str, Any]:
-    command = {"do": "collective", "backend": backend, "world_size": len(processes), "limit_s": _COLLECTIVE_S}
-    command |= {"host": "127.0.0.1", "port": free_port()}
-    left = max(1.0, min(_COLLECTIVE_S + 10.0, here.seconds_left()))
-    ranks = enumerate(processes)
-    asks = {f"rank {rank}": partial(process.ask, {**command, "rank": rank, "device": rank}, left) for rank, process in ranks}
-    return {name: {"error": "no answer"} for name in asks} | run_all(asks, left + _QUICK_S)
+    found: Facts = {}
+    for backend in ("gloo", "nccl") if torch.get("gpus", 0) > 1 else ("gloo",):
+        say(f"trying collectives on {backend}")
+        command: Facts = {"do": "collective", "backend": backend, "world_size": 2, "limit_s": _COLLECTIVE_S}
+        command |= {"host": "127.0.0.1", "port": free_port()}
+        left = max(1.0, min(_COLLECTIVE_S + 10.0, here.seconds_left()))
+        asks = {f"rank {rank}": partial(here.torch.ask, {**command, "rank": rank, "device": rank}, left) for rank in (0, 1)}
+        found[backend] = {name: {"error": "no answer"} for name in asks} | run_all(asks, left + _QUICK_S)
+    return found
 
 
 @dataclass(frozen=True)
@@ -128,17 +118,16 @@ def _attend(here: Here, agent: Agent, way: Way, say: Say, started: float) -> dic
     meeting: Facts = {"is_host": False, "why": why, "refusal": "", "is_broken": False}
     if way.addresses:
         deadline = min(started + here.plan.wait_s, here.deadline - _QUICK_S)
-        with _redirecting_others(here, agent, way):
-            search = find_meeting(way.addresses, here.plan.port, _hello(here), deadline, say)
-            if search.sock is not None:
-                way.port_facts["opens"] = False  # who leads, perhaps on this machine, holds the port for good reason
-                try:
-                    return attend(search.sock, agent, say)
-                except Gone as error:
-                    meeting |= {"is_broken": True, "why": f"the meeting broke off: {error}"}
-            else:
-                nobody = f"nobody was met at {here.plan.master}:{here.plan.port} within {time.monotonic() - started:.0f} s"
-                meeting |= {"refusal": search.refusal, "why": search.refusal or nobody}
+        search = find_meeting(way.addresses, here.plan.port, _hello(here), deadline, say)
+        if search.sock is not None:
+            way.port_facts["opens"] = False  # who leads, perhaps on this machine, holds the port for good reason
+            try:
+                return attend(search.sock, agent, say)
+            except Gone as error:
+                meeting |= {"is_broken": True, "why": f"the meeting broke off: {error}"}
+        else:
+            nobody = f"nobody was met at {here.plan.master}:{here.plan.port} within {time.monotonic() - started:.0f} s"
+            meeting |= {"refusal": search.refusal, "why": search.refusal or nobody}
         options["tries"] = search.tries
     options["nproc"] = here.ranks
     host = Host(here.name, here.plan.node_rank or 0, agent.facts(), options)
@@ -160,17 +149,6 @@ def _probes(here: Here, way: Way) -> Probes | None:
     return probes
 
 
-@contextlib.contextmanager
-def _redirecting_others(here: Here, agent: Agent, way: Way) -> Iterator[None]:
-    """While this host looks for the meeting, redirect hosts that take it for the meeting's host; not if the meeting is on this machine."""
-    if way.own or agent.probes is None:
-        yield
-        return
-    listener = MeetingListener([agent.probes.address], here.plan.port, redirecting(_job_of(here), here.name, way.addresses))
-    with contextlib.closing(listener):
-        yield
-
-
 def _job_of(here: Here) -> dict[str, Any]:
     """The job as this host's options describe it; other hosts may have been given other options."""
     plan = here.plan
@@ -178,7 +156,7 @@ def _job_of(here: Here) -> dict[str, Any]:
 
 
 def _hello(here: Here) -> dict[str, Any]:
-    return {"name": here.name, "told": _job_of(here), "token": token_of(here.plan.job_id), "pid": os.getpid()}
+    return {"name": here.name, "told": _job_of(here), "token": token_of(here.plan.job_id)}
 
 
 def _report(job: Job, started: float, note: str = "") -> dict[str, Any]:

@@ -10,8 +10,9 @@ from functools import partial
 
 from rankwise.meet.links import Pair
 from rankwise.meet.ports import free_port
-from rankwise.preflight.at_once import run_all
+from rankwise.meet.tasks import run_all
 from rankwise.preflight.job import Facts, Job, Link
+from rankwise.preflight.links import LINK_NUMBERS
 from rankwise.preflight.measured import is_explained, rate_of
 from rankwise.preflight.members import Member
 from rankwise.preflight.probes import TOKEN_BYTES
@@ -21,8 +22,6 @@ _CLOCK_ASKS = 5
 _CLOCK_S, _KNOCK_S, _LINK_S, _COLLECTIVE_S = 10.0, 20.0, 20.0, 25.0
 _GRACE_S = 5.0
 _FACTS_S = 3600.0  # as long as the time limit allows: --fit may take all of it
-
-_LINK_NUMBERS = ("rtt_s", "sent", "echoes", "lost_out", "lost_back", "largest", "wanted", "up", "down")
 
 Reached = dict[str, dict[str, Facts]]
 _ALL_PAIRS_UP_TO = 8  # hosts; beyond that two rounds and a third for the suspects take the place of all pairs
@@ -59,7 +58,8 @@ class Survey:
             for name in offers
         }
         answers = self._ask_all(commands, _KNOCK_S) if len(offers) > 1 else {}
-        return {name: _sound_answers(answer["answers"]) for name, answer in answers.items() if isinstance(answer.get("answers"), dict)}
+        tables = {name: answer["answers"] for name, answer in answers.items() if isinstance(answer.get("answers"), dict)}
+        return {name: {to: how for to, how in table.items() if isinstance(how, dict) and "high" in how} for name, table in tables.items()}
 
     def measure_links(self, reached: Reached) -> list[Link]:
         """Round by round, pairs that share no host at once; then, where not all pairs were measured, the suspects once more."""
@@ -102,7 +102,7 @@ class Survey:
         """Ask the named hosts, all at once; a host that does not answer has no entry. An answer may be an `error`."""
         limit_s = max(1.0, min(timeout_s, self._seconds_left()))
         asks = {member.name: partial(member.ask, commands[member.name], limit_s) for member in self._members if member.name in commands}
-        return {name: answer for name, answer in run_all(asks, limit_s + _GRACE_S).items() if answer is not None}
+        return run_all(asks, limit_s + _GRACE_S)
 
     def _offers(self) -> dict[str, dict[str, object]]:
         return {member.name: member.offer for member in self._members if member.offer}
@@ -116,16 +116,12 @@ class Survey:
         return [Link(source, target, _sound_link(facts)) for source, target, facts in found if isinstance(facts, dict)]
 
 
-def _sound_answers(answers: Facts) -> dict[str, Facts]:
-    return {str(name): answer for name, answer in answers.items() if isinstance(answer, dict) and "high" in answer}
-
-
 def _sound_link(facts: Facts) -> Facts:
     """The numbers that are numbers; what another host says may be anything."""
-    numbers = {key: value for key in _LINK_NUMBERS if isinstance(value := facts.get(key), int | float)}
+    numbers = {key: value for key in LINK_NUMBERS if isinstance(value := facts.get(key), int | float)}
     together = ({"lost_out", "lost_back"}, {"largest", "wanted"}, {"up", "down"})
     whole = {key: value for key, value in numbers.items() if all(key not in group or group <= numbers.keys() for group in together)}
-    return whole | {"connected": facts.get("connected") is True, "error": str(facts.get("error", ""))[:200]}
+    return whole | {"error": str(facts.get("error", ""))[:200]}
 
 
 def _clock_of(member: Member) -> tuple[float, float] | None:
@@ -145,9 +141,7 @@ def _clock_of(member: Member) -> tuple[float, float] | None:
 
 def _is_suspicious(facts: Facts, links: list[Link]) -> bool:
     rates = [rate_of(link.facts) for link in links if link.facts.get("up") is not None]
-    if not facts.get("connected") or is_explained(facts) or facts.get("up") is None:
-        return True
-    return rate_of(facts) < statistics.median(rates) / 4
+    return is_explained(facts) or facts.get("up") is None or rate_of(facts) < statistics.median(rates) / 4
 
 
 def _open_way(pair: Pair, reached: Reached) -> Pair | None:

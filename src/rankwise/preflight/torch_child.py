@@ -1,48 +1,49 @@
-"""The process behind TorchProcess: imports torch, says what it found, then does what it is asked; ends when nobody listens any more."""
+"""The process behind TorchProcess: does what it is asked, imports torch for that, and ends when nobody listens any more."""
 
 from __future__ import annotations
 
 import json
 import os
-import queue
 import sys
 import threading
-import time
-from typing import IO, Any
+from collections.abc import Iterator
+from typing import Any
 
 
 def main() -> None:
     # Whatever torch or the user's code prints must not come between the answers.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
-    commands: queue.Queue[dict[str, Any]] = queue.Queue()
-    threading.Thread(target=_read_commands, args=(commands,), daemon=True).start()
-    _say(answers, _versions())
-    while True:
-        command = commands.get()
-        try:
-            if command["do"] == "collective":
-                from rankwise.preflight.torch_collective import run_collective
-
-                _say(answers, run_collective(command) | {"done": True})
-            elif command["do"] == "fit":
-                from rankwise.preflight.torch_fit import find_fit
-
-                sys.path.insert(0, os.getcwd())
-                for step in find_fit(command["target"], command["limit_s"], command["memory"]):
-                    _say(answers, step)
-        except Exception as error:  # whatever it is, the asker wants to know
-            _say(answers, {"error": f"{type(error).__name__}: {str(error).strip() or 'no message'}"[:500]})
-
-
-def _read_commands(commands: queue.Queue[dict[str, Any]]) -> None:
-    for line in sys.stdin:
-        commands.put(json.loads(line))
+    threading.Thread(target=_end_with_the_asker, daemon=True).start()
+    try:
+        for answer in _answers(json.loads(sys.argv[1])):
+            answers.write(json.dumps(answer) + "\n")
+    except Exception as error:  # whatever it is, the asker wants to know
+        answers.write(json.dumps({"error": f"{type(error).__name__}: {str(error).strip() or 'no message'}"[:500]}) + "\n")
+    answers.flush()
     os._exit(0)
 
 
+def _end_with_the_asker() -> None:
+    os.read(0, 1)  # the other end is never written to
+    os._exit(0)
+
+
+def _answers(command: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    if command["do"] == "collective":
+        from rankwise.preflight.torch_collective import run_collective
+
+        yield run_collective(command)
+    elif command["do"] == "fit":
+        from rankwise.preflight.torch_fit import find_fit
+
+        sys.path.insert(0, os.getcwd())
+        yield from find_fit(command["target"], command["limit_s"], command["memory"])
+    else:
+        yield _versions()
+
+
 def _versions() -> dict[str, Any]:
-    started = time.monotonic()
     try:
         import torch
     except Exception as error:
@@ -55,7 +56,6 @@ def _versions() -> dict[str, Any]:
         "gloo": bool(dist.is_available() and dist.is_gloo_available()),
         "nccl": "",
         "gpus": 0,
-        "import_s": round(time.monotonic() - started, 2),
     }
     try:
         if dist.is_available() and dist.is_nccl_available():
@@ -75,11 +75,6 @@ def _devices(torch: Any) -> dict[str, Any]:
     if count and not torch.cuda.is_available():
         facts["cuda_error"] = "torch.cuda.is_available() is False"
     return facts
-
-
-def _say(answers: IO[str], message: dict[str, Any]) -> None:
-    answers.write(json.dumps(message) + "\n")
-    answers.flush()
 
 
 if __name__ == "__main__":

@@ -32,14 +32,17 @@ def find_fit(target: str, limit_s: float, memory: int) -> Iterator[dict[str, Any
         started = time.monotonic()
         is_fit, peak = _try(step, size, device)
         spent = time.monotonic() - started
-        yield {"size": size, "fits": is_fit, "peak": peak, "seconds": round(spent, 3)}
-        fits, fails = (size, fails) if is_fit else (fits, size)
+        if is_fit:
+            fits = size
+            yield {"largest": size, "peak": peak}
+        else:
+            fails = size
         size = (fits + fails) // 2 if fails else fits * 2
         if time.monotonic() + spent * (2 if not fails else 1) > deadline:
             why = f"the next size would not end within the time limit: the last one took {spent:.1f} s"
     if not fails:
         why = why or f"larger than {_LARGEST:,} was not tried"
-    yield {"largest": fits, "first_failing": fails or None, "why": why, "done": True}
+    yield {"largest": fits, "first_failing": fails or None, "why": why}
 
 
 def _load(target: str) -> Callable[[int], Any]:

@@ -1,4 +1,4 @@
-"""The report of `rankwise check`: a table on a terminal, plain lines in a log, both from the same document."""
+"""The report of `rankwise check`: a table on a terminal, plain lines in a log or where there are many hosts, from the same document."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rankwise.report.verdict import findings_of
 from rankwise.report.wording import duration_text, one_line
 
 _STYLES = {"pass": "green", "warn": "yellow", "fail": "bold red", "not possible": "dim"}
-_MOST_COLUMNS = 4  # hosts side by side; more are listed below each other
+_MOST_COLUMNS = 4  # hosts side by side; more are listed below each other, in plain lines
 _MOST_CELLS = 12  # below each other, per check
 _MOST_FINDINGS = 12
 _CELL = 300
@@ -25,7 +25,9 @@ _CELL = 300
 
 def report_text(report: dict[str, Any], *, is_table: bool, colour: bool, width: int) -> str:
     """The whole report: the checks, what was found, the lines to paste, and one line that sums it up."""
-    body = _table(report, colour, width) if is_table else "\n".join(_plain_lines(report))
+    hosts = [host["name"] for host in report["hosts"]]
+    has_room = len(hosts) <= _MOST_COLUMNS and width >= 40 + 24 * len(hosts)
+    body = _table(report, hosts, colour, width) if is_table and has_room else "\n".join(_plain_lines(report, hosts))
     findings = findings_of(report)
     parts = [body, *_finding_parts(findings, colour, width), *_paste_parts(report), summary_line(report)]
     return "\n\n".join(part.rstrip("\n") for part in parts if part)
@@ -45,10 +47,9 @@ def summary_line(report: dict[str, Any]) -> str:
 _COUNT_WORDS = (("fail", "failed"), ("warn", "warned"), ("pass", "passed"), ("not possible", "not possible"))
 
 
-def _plain_lines(report: dict[str, Any]) -> Iterator[str]:
+def _plain_lines(report: dict[str, Any], hosts: list[str]) -> Iterator[str]:
     """One line per check, and one per host where hosts differ; `*` marks the odd ones out."""
     group = ""
-    hosts = [host["name"] for host in report["hosts"]]
     for result in report["results"]:
         if result["group"] != group:
             if group:
@@ -58,8 +59,9 @@ def _plain_lines(report: dict[str, Any]) -> Iterator[str]:
         head = f"  {result['status']:12}  {result['title']:34}  "
         cells = _cells(result, hosts)
         first, *more = cells or [("", one_line(result["why"], _CELL))]
-        for prefix, cell in zip([head, *[" " * len(head)] * len(more)], [first, *more]):
-            yield f"{prefix}{_labelled(cell, result, hosts)[0]}".rstrip()
+        for prefix, (name, text) in zip([head, *[" " * len(head)] * len(more)], [first, *more]):
+            label = f"{'* ' * (name in result['odd'])}{name}: " if name and len(hosts) > 1 else ""
+            yield f"{prefix}{label}{text}".rstrip()
 
 
 def _cells(result: dict[str, Any], hosts: list[str]) -> list[tuple[str, str]]:
@@ -77,19 +79,16 @@ def _cells(result: dict[str, Any], hosts: list[str]) -> list[tuple[str, str]]:
     return listed
 
 
-def _table(report: dict[str, Any], colour: bool, width: int) -> str:
-    """A row per check; few hosts side by side. What was measured between hosts follows in a table of its own, a row per link."""
-    hosts = [host["name"] for host in report["hosts"]]
-    are_columns = 1 < len(hosts) <= _MOST_COLUMNS and width >= 40 + 24 * len(hosts)
-    table = _new_table("", "check", *(hosts if are_columns else ["seen"]))
+def _table(report: dict[str, Any], hosts: list[str], colour: bool, width: int) -> str:
+    """A row per check, hosts side by side. What was measured between hosts follows in a table of its own, a row per link."""
+    table = _new_table("", "check", *hosts)
     group = ""
     for result in report["results"]:
         if group and result["group"] != group:
             table.add_section()
         group = result["group"]
-        cells = _columns(result, hosts) if are_columns else [_stacked(result, hosts)]
-        table.add_row(Text(result["status"], _STYLES.get(result["status"], "")), Text(result["title"]), *cells)
-    return _drawn([table, *([_link_table(report)] if are_columns else [])], colour, width)
+        table.add_row(Text(result["status"], _STYLES.get(result["status"], "")), Text(result["title"]), *_columns(result, hosts))
+    return _drawn([table, _link_table(report)], colour, width)
 
 
 def _link_table(report: dict[str, Any]) -> Table:
@@ -122,7 +121,7 @@ def _columns(result: dict[str, Any], hosts: list[str]) -> list[Text]:
     style = _STYLES.get(result["status"], "")
     cells = []
     for name in hosts:
-        is_odd = name in result["odd"]
+        is_odd = name in result["odd"] and len(hosts) > 1
         text = one_line(result["values"].get(name, ""), _CELL)
         cells.append(Text(f"{'* ' * is_odd}{text}", style if is_odd else ""))
     if not any(cell.plain.strip("* ") for cell in cells):
@@ -130,18 +129,6 @@ def _columns(result: dict[str, Any], hosts: list[str]) -> list[Text]:
         instead = "see below" if result["group"] == "links" and elsewhere else one_line("; ".join(elsewhere) or result["why"], _CELL)
         cells[0] = Text(f"{cells[0].plain}{instead}", "dim")
     return cells
-
-
-def _stacked(result: dict[str, Any], hosts: list[str]) -> Text:
-    lines = [_labelled(cell, result, hosts) for cell in _cells(result, hosts)]
-    return Text("\n").join(Text(text, _STYLES[result["status"]] if is_odd else "") for text, is_odd in lines)
-
-
-def _labelled(cell: tuple[str, str], result: dict[str, Any], hosts: list[str]) -> tuple[str, bool]:
-    """What was seen, with whose it is where there are several, and whether that is an odd one."""
-    name, text = cell
-    is_odd = name in result["odd"] and len(hosts) > 1
-    return f"{'* ' * is_odd}{name + ': ' if name and len(hosts) > 1 else ''}{text}", is_odd
 
 
 def _finding_parts(findings: list[Finding], colour: bool, width: int) -> Iterator[str]:

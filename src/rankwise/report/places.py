@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -30,7 +30,7 @@ class WhereLine:
 def where_lines(finding: Finding) -> list[WhereLine]:
     culprits = grouped(finding.culprits, lambda p: (p.file, p.line, p.function, p.rank is None))
     waits = grouped(finding.waiting, lambda w: (w.file, w.line, w.function, w.op, w.group, w.seq, w.rank is None))
-    return [_culprit_line(places) for places in culprits] + [_wait_line(group) for group in waits]
+    return [*map(_culprit_line, culprits), *(_line(group, op=op_text(group[0].op, group[0].seq, group[0].group)) for group in waits)]
 
 
 def short_ranks(ranks: Iterable[int], max_runs: int = _MAX_RUNS) -> str:
@@ -55,20 +55,18 @@ def op_text(op: str | None, seq: int | None = None, group: str | None = None) ->
 
 def _culprit_line(places: list[Place]) -> WhereLine:
     first = places[0]
-    ranks = tuple(sorted({place.rank for place in places if place.rank is not None}))
-    if not ranks and not first.file and all(place.host for place in places):  # what `check` finds is wrong with a host
+    if first.rank is None and not first.file and all(place.host for place in places):  # what `check` finds is wrong with a host
         return WhereLine((), ", ".join(dict.fromkeys(map(_host_text, places))), "", None, None, is_culprit=True)
-    who = short_ranks(ranks) if ranks else "a rank that could not be identified"
     process = _process_text(first) if len(places) == 1 else ""
-    return WhereLine(ranks, f"{who} ({process})" if process else who, _place_text(first), first.file, first.line, is_culprit=True)
+    return _line(places, f" ({process})" if process else "", is_culprit=True)
 
 
-def _wait_line(waits: list[Wait]) -> WhereLine:
-    first = waits[0]
-    ranks = tuple(sorted({wait.rank for wait in waits if wait.rank is not None}))
+def _line(things: Sequence[Place | Wait], more: str = "", *, is_culprit: bool = False, op: str = "") -> WhereLine:
+    """Of ranks at one place; whether a rank is known is the same for all of them."""
+    first, ranks = things[0], tuple(sorted({thing.rank for thing in things if thing.rank is not None}))
     who = short_ranks(ranks) if ranks else "a rank that could not be identified"
-    op = op_text(first.op, first.seq, first.group)
-    return WhereLine(ranks, who, _place_text(first), first.file, first.line, is_culprit=False, op=op)
+    place = one_line(where(first.file, first.line, first.function), 300) if first.file else ""
+    return WhereLine(ranks, who + more, place, first.file, first.line, is_culprit, op)
 
 
 def _host_text(place: Place) -> str:
@@ -79,10 +77,6 @@ def _process_text(place: Place) -> str:
     pid = f"pid {place.pid}" if place.pid is not None else ""
     host = f"on {one_line(place.host, 80)}" if place.host else ""
     return " ".join(filter(None, (pid, host)))
-
-
-def _place_text(place: Place | Wait) -> str:
-    return one_line(where(place.file, place.line, place.function), 300) if place.file else ""
 
 
 def grouped(things: Iterable[_T], key: Callable[[_T], Hashable]) -> list[list[_T]]:

@@ -6,7 +6,7 @@ import io
 import os
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -159,24 +159,10 @@ def _fitting(width: int) -> int:
 
 
 def _rendered(lines: Iterable[Text], colour: bool) -> str:
-    console = _console(colour)
+    system: Literal["standard"] | None = "standard" if colour else None
+    console = Console(file=io.StringIO(), force_terminal=colour, color_system=system, no_color=not colour, width=1000, _environ={})
     with console.capture() as capture:
         for line in lines:
             line.rstrip()
             console.print(line, soft_wrap=True)
     return capture.get().rstrip("\n")
-
-
-def _console(colour: bool) -> Console:
-    return Console(
-        file=io.StringIO(),
-        force_terminal=colour,
-        color_system="standard" if colour else None,
-        no_color=not colour,
-        highlight=False,
-        markup=False,
-        emoji=False,
-        legacy_windows=False,
-        width=1000,
-        _environ={},
-    )

@@ -15,7 +15,7 @@ from rankwise.serve.errors import RequestError
 
 log = logging.getLogger("rankwise.serve.access")
 _OPEN = ("/v2/health/live", "/v2/health/ready", "/", "/page.js", "/page.css")  # probes have no token, and the page asks for one
-_LOOPBACK = {"localhost", "127.0.0.1", "::1"}
+LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 _numbers = itertools.count(1)
 _START = os.urandom(4).hex()
 
@@ -52,7 +52,7 @@ class Guard:
             name = urlsplit(f"//{own}").hostname
         except ValueError:
             raise RequestError("the Origin of this request is not an origin", 403) from None
-        if host != own or (self.is_loopback and name not in _LOOPBACK):
+        if host != own or (self.is_loopback and name not in LOOPBACK):
             raise RequestError("pages of other sites may not ask this server", 403)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rankwise.errors import RankwiseError
+from rankwise.pool.api.models_file import Entry
 from rankwise.protocol import TensorSpec
 from rankwise.serve.errors import as_request_error
 from rankwise.serve.messages import InferRequest, InferResponse, Output
@@ -16,28 +17,18 @@ Batches = dict[int, tuple[int, int]]  # by rows: how often, and nanoseconds
 
 
 class Tally:
-    """What was answered; nanoseconds as the protocol has them."""
+    """How often and how long, by what happened: success, fail, cache_hit, cache_miss; count and nanoseconds, as the protocol has them."""
 
     def __init__(self) -> None:
-        self.succeeded = self.failed = self.succeeded_ns = self.failed_ns = self.last_ms = 0
-        self.hits = self.hits_ns = self.misses = self.misses_ns = 0
+        self.last_ms = 0
+        self._counted: dict[str, tuple[int, int]] = {}
 
-    def add(self, ok: bool, started_ns: int) -> None:
-        took_ns = time.monotonic_ns() - started_ns
-        if ok:
-            self.succeeded += 1
-            self.succeeded_ns += took_ns
-        else:
-            self.failed += 1
-            self.failed_ns += took_ns
-        self.last_ms = time.time_ns() // 1_000_000
+    def add(self, what: str, started_ns: int) -> None:
+        count, ns = self.of(what)
+        self._counted[what] = count + 1, ns + time.monotonic_ns() - started_ns
 
-    def looked_up(self, is_hit: bool, started_ns: int) -> None:
-        took_ns = time.monotonic_ns() - started_ns
-        if is_hit:
-            self.hits, self.hits_ns = self.hits + 1, self.hits_ns + took_ns
-        else:
-            self.misses, self.misses_ns = self.misses + 1, self.misses_ns + took_ns
+    def of(self, what: str) -> tuple[int, int]:
+        return self._counted.get(what, (0, 0))
 
 
 class Answering:
@@ -45,6 +36,7 @@ class Answering:
     which model it was. `follow` is told each request with what came of it."""
 
     platform, backend = "pytorch_module", "pytorch"
+    described_by: type = Entry
     key = ""  # its name in the pool, where it has one
     max_batch = 1
     preload = False
@@ -59,10 +51,10 @@ class Answering:
 
     async def infer(self, request: InferRequest) -> InferResponse:
         """Raises RequestError and nothing else; cancelling it cancels the task."""
-        started_ns, ok = time.monotonic_ns(), False
+        started_ns, outcome = time.monotonic_ns(), "fail"
         try:
             response = await self._answer(request)
-            ok = True
+            outcome = "success"
         except Exception as error:
             request_error = as_request_error(error, self.name)
             request_error.model = self.name
@@ -70,7 +62,8 @@ class Answering:
                 self._note(str(request_error), self.name)
             raise request_error from error
         finally:
-            self.tally.add(ok, started_ns)
+            self.tally.add(outcome, started_ns)
+            self.tally.last_ms = time.time_ns() // 1_000_000
         if self.follow is not None:
             self.follow(request, response.outputs)
         return response
@@ -81,8 +74,8 @@ class Answering:
     def respond(self, request: InferRequest, outputs: list[Output], **parameters: Any) -> InferResponse:
         return InferResponse(self.name, self.version, request.id, outputs, parameters)
 
-    async def load(self) -> None:
-        """Raises Unavailable where it cannot be had."""
+    async def load(self, said: Any = None) -> None:
+        """`said`: what it is from now on, of the type `described_by`. Raises Unavailable where it cannot be had."""
 
     def unload(self) -> None: ...
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,8 +15,6 @@ from rankwise.protocol import TensorSpec, to_raw
 from rankwise.serve.answering import Answering
 from rankwise.serve.errors import NotFound, RequestError, Unavailable
 from rankwise.serve.messages import LEAST_URGENT, InferRequest, Output
-from rankwise.serve.served import Served
-from rankwise.serve.virtual import Virtual
 
 log = logging.getLogger("rankwise.serve")
 Source = Callable[[], ModelsFile]
@@ -107,7 +105,8 @@ class Catalogue:
             gone = [version for version in known if said and version not in said]
         for model in self.versions_of(name):
             if model.version not in gone:
-                await _load(model, said.get(model.version))
+                now = said.get(model.version)
+                await model.load(now if isinstance(now, model.described_by) else None)
         for version in gone:  # only now: until here there was always one that answered
             self.by_name[name].pop(version).discard()
 
@@ -160,10 +159,7 @@ class Catalogue:
         return config
 
     def statistics(self, name: str = "", version: str = "") -> list[dict[str, Any]]:
-        if version:
-            models: Sequence[Answering] = [self.find(name, version)]
-        else:
-            models = self.versions_of(name) if name else self.all
+        models = [self.find(name, version)] if version else self.versions_of(name) if name else self.all
         numbers = self.pool.stats()["models"]
         return [_statistics(model, numbers.get(model.key)) for model in models]
 
@@ -201,15 +197,6 @@ def is_same(first: list[Output], second: list[Output]) -> bool:
     return all(bytes(to_raw(a, kind)) == bytes(to_raw(b, kind)) for (_, kind, a), (_, _, b) in zip(first, second))
 
 
-async def _load(model: Answering, said: Entry | VirtualModel | None) -> None:
-    if isinstance(model, Served) and isinstance(said, Entry):
-        await model.load(said)
-        return
-    if isinstance(model, Virtual) and isinstance(said, VirtualModel):
-        model.become(said)
-    await model.load()
-
-
 def _age(model: Answering) -> tuple[int, int, str]:
     """Sorts the newest first: numbers before words, the highest before the others."""
     return (0, -int(model.version), "") if model.version.isdecimal() else (1, 0, model.version)
@@ -227,8 +214,8 @@ def _config(spec: TensorSpec, is_batched: bool) -> dict[str, Any]:
 def _statistics(model: Answering, numbers: Mapping[str, Any] | None) -> dict[str, Any]:
     """The pool knows how often and how long a model ran; the rest of the time of a request is counted as waiting."""
     tally, batches = model.tally, model.batches(numbers)
-    computed_ns = min(sum([ns for _, ns in batches.values()]), tally.succeeded_ns)
-    ran = tally.succeeded
+    ran, answered_ns = tally.of("success")
+    computed_ns = min(sum([ns for _, ns in batches.values()]), answered_ns)
 
     def of(count: int, ns: int) -> dict[str, int]:
         return {"count": count, "ns": ns}
@@ -240,14 +227,11 @@ def _statistics(model: Answering, numbers: Mapping[str, Any] | None) -> dict[str
         "inference_count": sum([rows * count for rows, (count, _) in batches.items()]),
         "execution_count": sum([count for count, _ in batches.values()]),
         "inference_stats": {
-            "success": of(tally.succeeded, tally.succeeded_ns),
-            "fail": of(tally.failed, tally.failed_ns),
-            "queue": of(ran, tally.succeeded_ns - computed_ns),
+            **{what: of(*tally.of(what)) for what in ("success", "fail", "cache_hit", "cache_miss")},
+            "queue": of(ran, answered_ns - computed_ns),
             "compute_input": of(ran, 0),
             "compute_infer": of(ran, computed_ns),
             "compute_output": of(ran, 0),
-            "cache_hit": of(tally.hits, tally.hits_ns),
-            "cache_miss": of(tally.misses, tally.misses_ns),
         },
         "response_stats": {},
         "batch_stats": [

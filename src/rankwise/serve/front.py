@@ -22,7 +22,8 @@ Answer = Callable[[], Awaitable[HttpResponse]]
 class Front:
     def __init__(self, rest: Rest, guard: Guard, numbers: Numbers, page: Page, tracing: Tracing) -> None:
         self._rest, self._guard, self._numbers, self._tracing = rest, guard, numbers, tracing
-        rest.pages.update({"/metrics": self._metrics, **dict.fromkeys(page.paths, page.answer)})
+        rest.pages.update(dict.fromkeys(page.paths, page.answer))
+        rest.pages["/metrics"] = lambda _: HttpResponse(200, [numbers.page()], CONTENT_TYPE)
 
     async def respond(self, request: HttpRequest, answer: Answer | None = None, started: float | None = None) -> HttpResponse:
         """Never raises, but for a client that has gone. `answer` is for what a front end has checked and read, at `started`."""
@@ -56,6 +57,3 @@ class Front:
         if given:
             response.headers.append(("X-Request-Id", ident))
         return response
-
-    def _metrics(self, request: HttpRequest) -> HttpResponse:
-        return HttpResponse(200, [self._numbers.page()], CONTENT_TYPE)

@@ -66,8 +66,8 @@ class _Caches(Collector):
         nbytes = GaugeMetricFamily("rankwise_serve_cache_bytes", "kept answers", labels=labels)
         for model in self._catalogue.all:
             if isinstance(model, Served) and model.cache is not None:
-                lookups.add_metric([model.name, model.version, "hit"], model.tally.hits)
-                lookups.add_metric([model.name, model.version, "miss"], model.tally.misses)
+                for outcome in ("hit", "miss"):
+                    lookups.add_metric([model.name, model.version, outcome], model.tally.of(f"cache_{outcome}")[0])
                 nbytes.add_metric([model.name, model.version], model.cache.nbytes)
         yield lookups
         yield nbytes

@@ -43,39 +43,31 @@ class Served(Answering):
 
     # ---- loading
 
-    async def load(self, entry: Entry | None = None) -> None:
-        """Loads it; where it is there already, anew, and the old one answers until the new one can. `entry` is what it is from now on.
+    async def load(self, said: Any = None) -> None:
+        """Loads it; where it is there already, anew, and the old one answers until the new one can. `said` is the entry it has from now on.
         Raises Unavailable where it cannot be had; an old one is kept then."""
         async with self._loading:
-            if self.state == "READY" and self.numbers()["replicas"]:
-                await self._load_anew(entry or self.entry)
-                return
-            self.state, self.reason = "LOADING", ""
+            is_there = self.state == "READY" and bool(self.numbers()["replicas"])
+            entry = said or self.entry
+            if not is_there:
+                self.state, self.reason = "LOADING", ""
             try:
-                if entry is not None and self._pool.can_change:
+                if self._pool.can_change and (is_there or said is not None):
                     await self._done(self._pool.reload, self.key, entry.model)
                 else:
+                    if is_there:  # requests that come now wait until it is loaded again
+                        self._pool.unload(self.key)
                     await self._done(self._pool.load, self.key)
-                await self._become(entry or self.entry)
+                await self._become(entry)
             except Exception as error:
-                self.state, self.reason = "UNAVAILABLE", str(as_request_error(error, self.name))
+                self.reason = str(as_request_error(error, self.name))
+                if is_there:
+                    self.reason = f"the new one cannot be had, so the old one goes on answering: {self.reason}"
+                else:
+                    self.state = "UNAVAILABLE"
                 self._note(self.reason, self.name)
                 raise Unavailable(self.reason) from error
-            self.state = "READY"
-
-    async def _load_anew(self, entry: Entry) -> None:
-        try:
-            if self._pool.can_change:
-                await self._done(self._pool.reload, self.key, entry.model)
-            else:  # requests that come now wait until it is loaded again
-                self._pool.unload(self.key)
-                await self._done(self._pool.load, self.key)
-        except Exception as error:
-            self.reason = f"the new one cannot be had, so the old one goes on answering: {as_request_error(error, self.name)}"
-            self._note(self.reason, self.name)
-            raise Unavailable(self.reason) from error
-        self.reason = ""
-        await self._become(entry)
+            self.state, self.reason = "READY", ""
 
     async def _become(self, entry: Entry) -> None:
         if self.cache is not None:
@@ -147,7 +139,7 @@ class Served(Answering):
         started_ns, generation = time.monotonic_ns(), cache.generation
         key = key_of(request.inputs, [spec.name for spec in self.inputs] or list(request.inputs))
         found = cache.find(key)
-        self.tally.looked_up(found is not None, started_ns)
+        self.tally.add("cache_miss" if found is None else "cache_hit", started_ns)
         if found is None:
             found = self._named(await run())
             cache.keep(key, found, generation)

@@ -18,7 +18,7 @@ from rankwise.errors import UsageError
 from rankwise.pool import Pool
 from rankwise.pool.api.models_file import Entry, ModelsFile, VirtualModel
 from rankwise.pool.backend import this_machine
-from rankwise.serve.access import Guard
+from rankwise.serve.access import LOOPBACK, Guard
 from rankwise.serve.answering import Answering
 from rankwise.serve.catalogue import Catalogue, Source
 from rankwise.serve.front import Front
@@ -34,7 +34,6 @@ from rankwise.serve.tracing import Tracing
 from rankwise.serve.virtual import Virtual
 
 log = logging.getLogger("rankwise.serve")
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 HTTP, GRPC = "127.0.0.1:8000", "127.0.0.1:8001"
 _LOOK_S = 1.0
 _BACKLOG = 1024
@@ -106,7 +105,8 @@ class Server:
         try:
             server = await loop.create_server(self._http.connect, host, port, ssl=self._tls, backlog=_BACKLOG, start_serving=not count)
         except OSError as error:
-            raise cannot_listen(options.http, error) from None
+            summary = f"cannot listen on {options.http}: {error.strerror or error}"
+            raise UsageError(summary, next=("choose another port; 0 is any that is free",)) from None
         self._listening = server
         address = server.sockets[0].getsockname()
         self.http_address = str(address[0]), int(address[1])
@@ -116,11 +116,8 @@ class Server:
             for listening in sockets:
                 listening.listen(_BACKLOG)
                 listening.setblocking(False)
-            setup = {
-                "token": options.token,
-                "is_loopback": self._guard.is_loopback,
-                **{own: getattr(options, own) for own in ("certificate", "private_key")},
-            }
+            setup = {"token": options.token, "is_loopback": self._guard.is_loopback}
+            setup |= {"certificate": options.certificate, "private_key": options.private_key}
             self._front_ends = FrontEnds(count, self._front, self._rest, options.limits, setup, self._keep)
             self._run(self._front_ends.start(sockets))
 
@@ -134,10 +131,8 @@ class Server:
 
     async def _start_grpc(self, host: str, port: int) -> None:
         from rankwise.serve.rpc.listening import GrpcServer  # grpc takes a while to import
-        from rankwise.serve.rpc.service import Service
 
-        service = Service(self.catalogue, self.health)
-        self._grpc = GrpcServer(service, self.health, self._guard, self._numbers, self._tracing, self._options.limits.body_bytes)
+        self._grpc = GrpcServer(self.catalogue, self.health, self._guard, self._numbers, self._tracing, self._options.limits.body_bytes)
         port = await self._grpc.start(address_text(host, port), self._options.certificate, self._options.private_key)
         self.grpc_address = host, port
 
@@ -207,7 +202,3 @@ def parse_address(text: str) -> tuple[str, int]:
 
 def address_text(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def cannot_listen(address: str, error: OSError) -> UsageError:
-    return UsageError(f"cannot listen on {address}: {error.strerror or error}", next=("choose another port; 0 is any that is free",))

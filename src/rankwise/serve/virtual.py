@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -24,16 +25,15 @@ class Virtual(Answering):
     """`find` gives the model of a name, or of NAME:VERSION, as it is now."""
 
     platform, backend = "rankwise_virtual", "rankwise"
+    described_by = VirtualModel
 
     def __init__(self, said: VirtualModel, find: Callable[[str], Answering]) -> None:
         super().__init__(said.name, said.version, lambda text, model: None)  # what fails is noted where it fails
         self._said, self._find, self._is_unloaded = said, find, False
 
-    def become(self, said: VirtualModel) -> None:
-        self._said = said
-
-    async def load(self) -> None:
+    async def load(self, said: Any = None) -> None:
         """With what it is made of, where that is not there."""
+        self._said = said or self._said
         for target in self._targets():
             if target.state != "READY":
                 await target.load()

@@ -4,31 +4,23 @@ Does `MASTER_ADDR` (`--master-addr`, or the host in `--rdzv-endpoint`) resolve o
 host? With several nodes a loopback address means another machine on each of them.
 
 Fails with RW106 where the name does not resolve, with RW103 where the hosts were told different addresses or ports, or where the name
-means a different machine on one of them.
+means a host itself that is not node 0.
 """
 
 from __future__ import annotations
 
 from rankwise.meet.differences import find_difference, hosts_text
-from rankwise.meet.network import interfaces, is_loopback, is_own, resolve
-from rankwise.preflight.job import Facts, Here, Host, Job, Seen, seeing_hosts
+from rankwise.meet.network import Resolved, interfaces, is_loopback, is_own, resolve
+from rankwise.preflight.job import Facts, Here, Job, Seen, seeing_hosts
 
 GROUP = "names"
-_WHY_APART = "each host waits at its own address"
 
 
 def look(here: Here) -> Facts:
-    name = here.plan.master
-    if not name:
-        return {"name": "", "addresses": [], "error": "", "own": False}
-    found = resolve(name)
-    known = interfaces()
-    return {
-        "name": name,
-        "addresses": list(found.addresses),
-        "error": found.error,
-        "own": any(is_own(address, known) for address in found.addresses),
-    }
+    name, known = here.plan.master, interfaces()
+    found = resolve(name) if name else Resolved()
+    is_here = any(is_own(address, known) for address in found.addresses)
+    return {"name": name, "addresses": list(found.addresses), "error": found.error, "own": is_here}
 
 
 def judge(job: Job, seen: Seen) -> None:
@@ -44,22 +36,12 @@ def judge(job: Job, seen: Seen) -> None:
 
 
 def _find_different_places(job: Job, seen: Seen) -> None:
-    """What the hosts were told, then what they make of it."""
     places = {host.name: f"{host.plan['master']}:{host.plan['port']}" for host in job.hosts if host.plan.get("master")}
-    if differs := find_difference(places):
-        resolved = {host.name: ",".join(sorted(host.of("address").get("addresses", []))) for host in job.hosts}
-        ports = {host.plan.get("port") for host in job.hosts}
-        if len(ports) == 1 and not find_difference(resolved):
-            return  # two names of one machine
-        seen.add("RW103", f"the hosts were given different meeting places: {differs.text()}", job.named(differs.odd), why=_WHY_APART)
-        return
-    leader = next((host for host in job.hosts if host.node == 0), None)
-    its_own = {address for some in leader.of("interface").get("known", {}).values() for address in some} if leader else set()
-    firsts = {host.name: host.of("address")["addresses"][0] for host in job.hosts if host.of("address").get("addresses")}
-    strays = {host: address for host, address in firsts.items() if address not in its_own and not is_loopback(address)}
-    if its_own and strays and (differs := find_difference(firsts)):
-        summary = f"the rendezvous address is another machine on some hosts: {differs.text()}"
-        seen.add("RW103", summary, job.named(strays), why=_WHY_APART)
+    resolved = {host.name: ",".join(sorted(host.of("address").get("addresses", []))) for host in job.hosts}
+    are_names_of_one = len({host.plan.get("port") for host in job.hosts}) == 1 and not find_difference(resolved)
+    if (differs := find_difference(places)) and not are_names_of_one:
+        summary = f"the hosts were given different meeting places: {differs.text()}"
+        seen.add("RW103", summary, job.named(differs.odd), why="each host waits at its own address")
 
 
 def _find_own_loopback(job: Job, seen: Seen) -> None:
@@ -67,7 +49,9 @@ def _find_own_loopback(job: Job, seen: Seen) -> None:
     for host in job.hosts:
         facts = host.of("address")
         is_first = host.plan.get("node_rank") in (0, None)
-        if job.plan.is_alone or is_first or not facts.get("own") or _shares_machine(job, host):
+        # Two nodes on one machine, as in a rehearsal: node 0 is here as well and was met.
+        is_rehearsal = bool(job.meeting.get("is_broken")) or any(other is not host and other.node == 0 for other in job.hosts)
+        if job.plan.is_alone or is_first or not facts.get("own") or is_rehearsal:
             continue
         loopback = all(is_loopback(address) for address in facts["addresses"])
         what = "a loopback address" if loopback else "an address of this very host"
@@ -79,8 +63,3 @@ def _find_own_loopback(job: Job, seen: Seen) -> None:
             why=f"{facts['name']} → {', '.join(facts['addresses'])}; node 0 must run there, and only node 0",
             next=("give every node the address of node 0, as the other nodes see it",),
         )
-
-
-def _shares_machine(job: Job, host: Host) -> bool:
-    """Two nodes on one machine, as in a rehearsal: node 0 is here as well and was met."""
-    return bool(job.meeting.get("is_broken")) or any(other is not host and other.node == 0 for other in job.hosts)

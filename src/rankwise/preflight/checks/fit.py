@@ -22,28 +22,16 @@ def look(here: Here) -> Facts:
         return {"blind": "no --fit was given"}
     memory = int(min(left for _, left in memory_limits().values()) * _KEPT)
     limit_s = here.seconds_left() - 2.0
-    facts: Facts = {
-        "target": here.plan.fit,
-        "largest": 0,
-        "first_failing": None,
-        "why": "",
-        "error": "",
-        "device": "",
-        "memory": memory,
-        "peak": 0,
-    }
-    trying = 0
-    for step in here.torch.ask_many({"do": "fit", "target": here.plan.fit, "limit_s": limit_s, "memory": memory}, limit_s + 1.0):
-        trying = step.get("trying", trying)
-        if step.get("fits"):
-            facts |= {"largest": step["size"], "peak": step["peak"]}
-        facts |= {key: step[key] for key in ("device", "memory", "largest", "first_failing", "why") if key in step}
-        if "error" in step and trying and step["error"].startswith("the process was ended by signal 9"):
-            facts |= {"first_failing": trying, "why": "the system ended the process at that size"}
-        elif step.get("timed_out"):
-            facts["why"] = f"size {trying} did not end within the time limit"
-        elif "error" in step:
-            facts["error"] = f"at size {trying}: {step['error']}" if trying else step["error"]
+    facts: Facts = {"target": here.plan.fit, "largest": 0, "first_failing": None, "why": "", "error": "", "device": "", "memory": memory}
+    facts |= {"trying": 0, "peak": 0}
+    facts |= here.torch.ask({"do": "fit", "target": here.plan.fit, "limit_s": limit_s, "memory": memory}, limit_s + 1.0)
+    trying, error = facts["trying"], facts["error"]
+    if trying and error.startswith("the process was ended by signal 9"):
+        facts |= {"first_failing": trying, "why": "the system ended the process at that size", "error": ""}
+    elif "timed_out" in facts:
+        facts |= {"why": f"size {trying} did not end within the time limit", "error": ""}
+    elif error and trying:
+        facts["error"] = f"at size {trying}: {error}"
     return facts
 
 

@@ -25,7 +25,7 @@ def look(here: Here) -> Facts:
     limits = memory_limits()
     source = min(limits, key=lambda name: limits[name][1])
     limit, left = limits[source]
-    return {"source": source, "limit": limit, "left": left, "ranks": here.ranks, "total": limits["machine"][0]}
+    return {"source": source, "limit": limit, "left": left, "ranks": here.ranks}
 
 
 def judge(job: Job, seen: Seen) -> None:

@@ -20,7 +20,7 @@ from rankwise.preflight.job import Facts, Here, Host, Job, Seen, seeing_hosts
 
 GROUP = "ports"
 _CONNECT_S = 4.0
-_STATES = {"met": "reached", "foreign": "held by something else", "another host of the job": "another host of the job"}
+_STATES = {"met": "reached", "foreign": "held by something else"}
 _ANSWERED = ("connected", "connection refused")
 
 

@@ -44,7 +44,6 @@ def look(here: Here) -> Facts:
         "gloo": "there" if asked.get("gloo") else "none",
         "rankwise": _installed("rankwise"),
         "error": str(asked.get("error", "")),
-        "import_s": asked.get("import_s", 0.0),
     }
 
 

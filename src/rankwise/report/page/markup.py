@@ -24,7 +24,8 @@ Child = str | Html | int | float | None
 
 def tag(name: str, /, *children: Child, **attributes: str | int | None) -> Html:
     """`tag("td", text, class_="rank", data_label="state")`; children that are not Html are escaped, None is nothing."""
-    written = "".join(f' {_attribute(key)}="{escape(value)}"' for key, value in attributes.items() if value not in (None, ""))
+    given = {key.rstrip("_").replace("_", "-"): value for key, value in attributes.items() if value not in (None, "")}
+    written = "".join(f' {key}="{escape(value)}"' for key, value in given.items())
     if name in _VOID:
         return Html(f"<{name}{written}>")
     return Html(f"<{name}{written}>{joined(children)}</{name}>")
@@ -45,10 +46,6 @@ def block(text: Child, limit: int = 12_000) -> Html:
 
 def classes(*names: str) -> str:
     return " ".join(filter(None, names))
-
-
-def _attribute(key: str) -> str:
-    return key.rstrip("_").replace("_", "-")
 
 
 def page_html(page: str) -> Html:

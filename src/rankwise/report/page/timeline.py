@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from rankwise.evidence.collectives import CollectiveLog, Entry
+from rankwise.evidence.collectives import CollectiveLog, Entry, Signature
 from rankwise.evidence.records import JobEvidence
 from rankwise.report.page.reported_job import ReportedJob
 from rankwise.report.places import DEFAULT_GROUPS
@@ -45,25 +45,13 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Said:
-    """What some ranks did in the slot where they part."""
-
-    ranks: tuple[int, ...]
-    what: str  # for a missing one the last it called, or ""
-    state: CellState
-    stack: tuple[object, ...] = ()
-    is_odd: bool = False
-
-
-@dataclass(frozen=True)
 class Strip:
     """One process group's timeline."""
 
     group: str
-    first: int  # sequence number of the first column
+    columns: range  # sequence numbers
     rows: tuple[Row, ...]
     diverges_at: int | None
-    said: tuple[Said, ...] = ()
     is_partial: bool = False  # numbered from the Python calls that were seen, not by torch
     num_later: int = 0  # slots after the last column
     hidden: tuple[int, ...] = ()  # ranks that found no room
@@ -71,10 +59,6 @@ class Strip:
     @property
     def num_ranks(self) -> int:
         return sum(len(row.ranks) for row in self.rows) + len(self.hidden)
-
-    @property
-    def columns(self) -> range:
-        return range(self.first, self.first + len(self.rows[0].cells))
 
 
 @dataclass(frozen=True)
@@ -92,95 +76,106 @@ class _Track:
     """Ranks with the same entries in one group."""
 
     ranks: list[int]
-    log: CollectiveLog
     entries: dict[int, Entry]
+    is_partial: bool
     is_culprit: bool
     is_blind: bool
-    may_be_odd: bool = True  # an innocent rank is not, where the verdict names others
 
     def __post_init__(self) -> None:
         self.first = min(self.entries, default=0)
         self.last = max(self.entries, default=-1)
 
 
-class _Slots:
-    """What the ranks of a group called, slot by slot: the majority of the ranks that are not to blame, or of all ranks if none is."""
+class _Group:
+    """What the ranks of a group called, slot by slot, and where they part. What is expected is what most called of those not to blame."""
 
-    def __init__(self, tracks: list[_Track]) -> None:
-        calls = [(seq, entry, len(track.ranks)) for track in tracks for seq, entry in track.entries.items()]
+    def __init__(self, name: str, tracks: list[_Track], has_culprits: bool) -> None:
+        self.name, self._tracks, self._has_culprits = name, tracks, has_culprits
+        self._newest = max(track.last for track in tracks)
+        self._oldest = min(track.first for track in tracks if track.entries)
+        self.num_ranks = sum(len(track.ranks) for track in tracks)
+        self._num_seen = sum(len(track.ranks) for track in tracks if not track.is_blind)
+        self._num_there: Counter[int] = Counter()
+        calls = [(seq, entry.what, track) for track in tracks for seq, entry in track.entries.items()]
         # Roots and reduce operations are compared only if they were seen on all ranks.
-        self._vague = {seq for seq, entry, _ in calls if entry.what.peer is None and not entry.what.reduce_op}
-        guilty = self._votes([track for track in tracks if track.is_culprit])
-        innocent = self._votes([track for track in tracks if not track.is_culprit])
-        votes = {**guilty, **innocent}
+        self._vague = {seq for seq, what, _ in calls if what.peer is None and not what.reduce_op}
+        votes: dict[int, Counter[Hashable]] = {}
+        for seq, what, track in calls:
+            self._num_there[seq] += len(track.ranks)
+            # A culprit's vote counts only where nobody else called anything.
+            votes.setdefault(seq, Counter())[self._agreement(seq, what)] += len(track.ranks) * (1 if track.is_culprit else 1_000_000)
         self._expected = {seq: counter.most_common(1)[0][0] for seq, counter in votes.items()}
         self._tied = {seq for seq, counter in votes.items() if [*counter.values()].count(max(counter.values())) > 1}
+        self.diverges_at = self._first_difference()
 
-        self._num_ranks = sum(len(track.ranks) for track in tracks if not track.is_blind)
-        self._num_there: Counter[int] = Counter()
-        for seq, _, count in calls:
-            self._num_there[seq] += count
+    def strip(self) -> Strip:
+        last = self._newest if self.diverges_at is None else min(self._newest, self.diverges_at + _AFTER)
+        columns = range(max(self._oldest, last - COLUMNS + 1), last + 1)
+        rows = self._rows(columns)
+        hidden = tuple(rank for row in rows[MAX_ROWS:] for rank in row.ranks)
+        is_partial = any(track.is_partial for track in self._tracks)
+        return Strip(self.name, columns, tuple(rows[:MAX_ROWS]), self.diverges_at, is_partial, self._newest - last, hidden)
 
-    def _votes(self, tracks: list[_Track]) -> dict[int, Counter[Hashable]]:
-        votes: dict[int, Counter[Hashable]] = {}
-        for track in tracks:
-            for seq, entry in track.entries.items():
-                votes.setdefault(seq, Counter())[self._agreement(seq, entry)] += len(track.ranks)
-        return votes
-
-    def differs(self, seq: int, entry: Entry) -> bool:
-        return self._agreement(seq, entry) != self._expected[seq]
-
-    def is_odd(self, track: _Track, seq: int, entry: Entry) -> bool:
-        """Whether this rank is the one to look at; of two that contradict each other neither is, unless the verdict says so."""
-        return track.may_be_odd and self.differs(seq, entry) and (track.is_culprit or seq not in self._tied)
-
-    def is_missed(self, track: _Track, seq: int) -> bool:
-        """The same for a rank that never came to a slot."""
-        return track.may_be_odd and (track.is_culprit or 2 * self._num_there[seq] > self._num_ranks)
-
-    def _agreement(self, seq: int, entry: Entry) -> Hashable:
+    def _agreement(self, seq: int, what: Signature) -> Hashable:
         """Always the operation; the rest only where torch wants it equal."""
-        what = entry.what
         if not what.op.lstrip("_").startswith(_SAME_SHAPE):
             return what.op
         details = () if seq in self._vague else (what.peer, what.reduce_op)
         return what.op, what.sizes, what.dtype, *details
 
-
-class _Outline:
-    """One group before it is drawn: only as much as decides whether it will be."""
-
-    def __init__(self, group: str, tracks: list[_Track]) -> None:
-        self.group = group
-        self.tracks = tracks
-        self.slots = _Slots(tracks)
-        self.newest = max(track.last for track in tracks)
-        self.oldest = min(track.first for track in tracks if track.entries)
-        self.num_ranks = sum(len(track.ranks) for track in tracks)
-        self.diverges_at = self._first_difference()
+    def _differs(self, seq: int, entry: Entry) -> bool:
+        return self._agreement(seq, entry.what) != self._expected[seq]
 
     def _first_difference(self) -> int | None:
         """The first slot where a rank called something else than most, or which a rank never reached."""
-        odd = [seq for track in self.tracks for seq, entry in track.entries.items() if self.slots.differs(seq, entry)]
-        short = [max(self.oldest, track.last + 1) for track in self.tracks if not track.is_blind and track.last < self.newest]
+        odd = [seq for track in self._tracks for seq, entry in track.entries.items() if self._differs(seq, entry)]
+        short = [max(self._oldest, track.last + 1) for track in self._tracks if not track.is_blind and track.last < self._newest]
         return min(odd + short, default=None)
+
+    def _rows(self, columns: range) -> list[Row]:
+        """Tracks that look the same in these columns become one row; where not all fit, culprits and the rarest come first."""
+        merged: dict[tuple[tuple[Cell, ...], bool], list[int]] = {}
+        for track in self._tracks:
+            cells = tuple(self._cell(track, seq) for seq in columns)
+            merged.setdefault((cells, track.is_culprit), []).extend(track.ranks)
+        rows = [Row(tuple(sorted(ranks)), cells, culprit) for (cells, culprit), ranks in merged.items()]
+        has_room = len(rows) <= MAX_ROWS
+        return sorted(rows, key=lambda row: row.ranks if has_room else (not row.is_culprit, len(row.ranks), *row.ranks))
+
+    def _cell(self, track: _Track, seq: int) -> Cell:
+        """Odd is the one to look at: whom the verdict names; where it names nobody, who is in the minority."""
+        entry = track.entries.get(seq)
+        if entry is not None:
+            is_odd = self._differs(seq, entry) and (track.is_culprit if self._has_culprits else seq not in self._tied)
+            return Cell("done" if entry.done else "pending", entry.what.op, _in_full(entry.what), is_odd)
+        if seq < track.last or track.is_blind:
+            return Cell("unknown")
+        return Cell("missing", is_odd=track.is_culprit if self._has_culprits else 2 * self._num_there[seq] > self._num_seen)
 
 
 def build_timeline(reported: ReportedJob) -> Timeline:
     """Worth drawing is a group where ranks part or wait; where there is none, the largest group."""
     tracks, left_out = _tracks(reported)
-    outlines = [_Outline(group, tracks[group]) for group in sorted(tracks, key=lambda group: (len(group), group))]
+    groups = [_Group(name, tracks[name], bool(reported.culprits)) for name in sorted(tracks, key=lambda name: (len(name), name))]
     waited_in = {wait.group or "" for wait in reported.waiting.values()}
-    outlines.sort(key=lambda one: (not _is_waited_in(one.group, waited_in), one.diverges_at is None, -one.num_ranks))
-    telling = [one for one in outlines if one.diverges_at is not None or _is_waited_in(one.group, waited_in)] or outlines[:1]
-    rest = outlines[min(len(telling), MAX_STRIPS) :]
+    if waited_in & DEFAULT_GROUPS:
+        waited_in |= DEFAULT_GROUPS
+    groups.sort(key=lambda one: (one.name not in waited_in, one.diverges_at is None, -one.num_ranks))
+    telling = [one for one in groups if one.diverges_at is not None or one.name in waited_in] or groups[:1]
+    rest = groups[min(len(telling), MAX_STRIPS) :]
     return Timeline(
-        shown=tuple(_strip(one) for one in telling[:MAX_STRIPS]),
-        parting=tuple(one.group for one in rest if one.diverges_at is not None),
-        agreeing=tuple(one.group for one in rest if one.diverges_at is None),
+        shown=tuple(one.strip() for one in telling[:MAX_STRIPS]),
+        parting=tuple(one.name for one in rest if one.diverges_at is not None),
+        agreeing=tuple(one.name for one in rest if one.diverges_at is None),
         left_out=tuple(left_out),
     )
+
+
+def recent_entries(log: CollectiveLog) -> Iterator[Entry]:
+    """Newest last; `send` and `recv` share no slots, and a damaged log may name what is not there."""
+    for i in range(max(0, len(log) - _TAIL), len(log)):
+        if log.what[i] < len(log.signatures) and log.signatures[log.what[i]].op not in POINT_TO_POINT:
+            yield log[i]
 
 
 def _tracks(reported: ReportedJob) -> tuple[dict[str, list[_Track]], list[int]]:
@@ -190,20 +185,20 @@ def _tracks(reported: ReportedJob) -> tuple[dict[str, list[_Track]], list[int]]:
     tracks: dict[str, list[_Track]] = {}
     for together in alike[:_MAX_KINDS]:
         example = reported.job.ranks[together[0]]
-        log, histories = example.collectives, _entries(example.collectives, names[together[0]])
-        is_culprit = not reported.culprits.isdisjoint(together)
-        may_be_odd = is_culprit or not reported.culprits
-        is_blind = not len(log) and bool(example.blind)
+        histories: dict[str, dict[int, Entry]] = {name: {} for name in names[together[0]]}
+        for entry in recent_entries(example.collectives):
+            histories[entry.what.group][entry.seq] = entry
         inside: dict[tuple[str, int | None], list[int]] = {}
         for rank in together:
             for i, group in enumerate(names[rank]):
                 inside.setdefault((group, i), []).append(rank)
-            for group in members.get(rank, ()):
-                if group not in names[rank]:
-                    inside.setdefault((group, None), []).append(rank)
+            for group in members[rank].difference(names[rank]):
+                inside.setdefault((group, None), []).append(rank)
+        is_blind = not len(example.collectives) and bool(example.blind)
         for (group, index), ranks in inside.items():
-            entries = histories[index] if index is not None else {}
-            tracks.setdefault(group, []).append(_Track(ranks, log, entries, is_culprit, is_blind, may_be_odd))
+            entries = [*histories.values()][index] if index is not None else {}
+            track = _Track(ranks, entries, example.collectives.is_partial, together[0] in reported.culprits, is_blind)
+            tracks.setdefault(group, []).append(track)
     left_out = [rank for ranks in alike[_MAX_KINDS:] for rank in ranks]
     return {group: some for group, some in tracks.items() if any(track.entries for track in some)}, left_out
 
@@ -231,16 +226,6 @@ def _pattern(log: CollectiveLog) -> tuple[tuple[str, ...], Hashable]:
     return tuple(names), (tuple(used), what.tobytes(), log.seq[-_TAIL:].tobytes(), bytes(log.done[-_TAIL:]))
 
 
-def _entries(log: CollectiveLog, names: tuple[str, ...]) -> list[dict[int, Entry]]:
-    groups: dict[str, dict[int, Entry]] = {name: {} for name in names}
-    for i in range(max(0, len(log) - _TAIL), len(log)):
-        if log.what[i] < len(log.signatures):
-            entry = log[i]
-            if entry.what.op not in POINT_TO_POINT:
-                groups[entry.what.group][entry.seq] = entry
-    return list(groups.values())
-
-
 def _members(job: JobEvidence, seen: set[str]) -> dict[int, set[str]]:
     """Which groups each rank belongs to, where one name always means the same ranks; everyone belongs to the default group."""
     ranks_of: dict[str, set[tuple[int, ...]]] = {}
@@ -255,65 +240,6 @@ def _members(job: JobEvidence, seen: set[str]) -> dict[int, set[str]]:
     return members
 
 
-def _strip(one: _Outline) -> Strip:
-    tracks, slots, diverges_at = one.tracks, one.slots, one.diverges_at
-    last = one.newest if diverges_at is None else min(one.newest, diverges_at + _AFTER)
-    first = max(one.oldest, last - COLUMNS + 1)
-    rows = _rows(tracks, range(first, last + 1), slots)
-    return Strip(
-        one.group,
-        first,
-        tuple(rows[:MAX_ROWS]),
-        diverges_at,
-        tuple(_said(tracks, diverges_at, slots)) if diverges_at is not None else (),
-        any(track.log.is_partial for track in tracks),
-        one.newest - last,
-        tuple(rank for row in rows[MAX_ROWS:] for rank in row.ranks),
-    )
-
-
-def _rows(tracks: list[_Track], columns: range, slots: _Slots) -> list[Row]:
-    """Tracks that look the same in these columns become one row; where not all fit, culprits and the rarest come first."""
-    merged: dict[tuple[tuple[Cell, ...], bool], list[int]] = {}
-    for track in tracks:
-        cells = tuple(_cell(track, seq, slots) for seq in columns)
-        merged.setdefault((cells, track.is_culprit), []).extend(track.ranks)
-    rows = [Row(tuple(sorted(ranks)), cells, culprit) for (cells, culprit), ranks in merged.items()]
-    has_room = len(rows) <= MAX_ROWS
-    return sorted(rows, key=lambda row: row.ranks if has_room else (not row.is_culprit, len(row.ranks), *row.ranks))
-
-
-def _cell(track: _Track, seq: int, slots: _Slots) -> Cell:
-    entry = track.entries.get(seq)
-    if entry is None:
-        is_missing = seq > track.last and not track.is_blind
-        return Cell("missing" if is_missing else "unknown", is_odd=is_missing and slots.is_missed(track, seq))
-    return Cell("done" if entry.done else "pending", entry.what.op, str(entry.what), slots.is_odd(track, seq, entry))
-
-
-def _said(tracks: list[_Track], seq: int, slots: _Slots) -> Iterator[Said]:
-    """What every set of ranks did in this slot; the ranks that differ come first."""
-    merged: dict[Hashable, tuple[list[int], Said]] = {}
-    for track in tracks:
-        entry = track.entries.get(seq)
-        if entry is not None:
-            state: CellState = "done" if entry.done else "pending"
-            said = Said((), _in_full(entry), state, tuple(track.log.stack_of(entry)), slots.is_odd(track, seq, entry))
-        elif track.last < seq and not track.is_blind:
-            before = track.entries.get(track.last)
-            said = Said((), f"#{track.last} {before.what}" if before else "", "missing", (), slots.is_missed(track, seq))
-        else:
-            continue
-        merged.setdefault((said.what, said.state, said.is_odd), ([], said))[0].extend(track.ranks)
-    for ranks, said in sorted(merged.values(), key=lambda item: (not item[1].is_odd, len(item[0]))):
-        yield Said(tuple(sorted(ranks)), said.what, said.state, said.stack, said.is_odd)
-
-
-def _in_full(entry: Entry) -> str:
-    what = entry.what
+def _in_full(what: Signature) -> str:
     peer = f", root {what.peer}" if what.peer is not None else ""
     return f"{what}{peer}{', ' if what.reduce_op else ''}{what.reduce_op}"
-
-
-def _is_waited_in(group: str, waited_in: set[str]) -> bool:
-    return group in waited_in or (group in DEFAULT_GROUPS and not DEFAULT_GROUPS.isdisjoint(waited_in))

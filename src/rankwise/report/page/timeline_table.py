@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from rankwise.evidence.records import Call, Frame
+from rankwise.evidence.records import Call
 from rankwise.report.page.markup import Html, classes, joined, tag
 from rankwise.report.page.reported_job import ReportedJob, user_stack
-from rankwise.report.page.timeline import COLUMNS, MAX_ROWS, POINT_TO_POINT, Cell, Row, Said, Strip, Timeline, build_timeline
+from rankwise.report.page.timeline import COLUMNS, MAX_ROWS, POINT_TO_POINT, Cell, Row, Strip, Timeline, build_timeline, recent_entries
 from rankwise.report.places import DEFAULT_GROUPS, short_ranks
 
 _EVERY = 5  # columns between two labels
@@ -78,19 +78,29 @@ def _group_name(group: str) -> str:
 
 
 def _story(reported: ReportedJob, strip: Strip) -> Html:
+    """What every set of ranks did in the slot where they part; the ranks to look at first."""
     if strip.diverges_at is None:
         return tag("p", f"All ranks agree up to #{strip.columns[-1]}.", class_="faint")
-    lines = joined(tag("li", *_sentence(reported, said), class_="bad" if said.is_odd else None) for said in strip.said[:6])
+    index = strip.columns.index(strip.diverges_at)
+    merged: dict[tuple[Cell, str], list[int]] = {}
+    for row in strip.rows:
+        before = f"#{strip.columns[index - 1]} {row.cells[index - 1].what}" if index and row.cells[index - 1].what else ""
+        if row.cells[index].state != "unknown":
+            merged.setdefault((row.cells[index], before), []).extend(row.ranks)
+    said = sorted(merged.items(), key=lambda item: (not item[0][0].is_odd, len(item[1])))[:6]
+    lines = joined(tag("li", *_sentence(reported, strip, *one), class_="bad" if one[0][0].is_odd else None) for one in said)
     return joined([tag("p", "Ranks part at ", tag("b", f"#{strip.diverges_at}"), ":", class_="story"), tag("ul", lines, class_="story")])
 
 
-def _sentence(reported: ReportedJob, said: Said) -> list[Html | str]:
-    who = tag("b", short_ranks(said.ranks))
-    if said.state == "missing":
-        return [who, " never got there; the last was " if said.what else " called none", tag("span", said.what, class_="mono")]
-    stack = tuple(frame for frame in said.stack if isinstance(frame, Frame))
-    place: list[Html | str] = [" at ", tag("code", reported.place(user_stack(stack)[0]))] if stack else []
-    return [who, " called ", tag("span", said.what, class_="mono"), *place, ", still pending" if said.state == "pending" else ", done"]
+def _sentence(reported: ReportedJob, strip: Strip, said: tuple[Cell, str], ranks: list[int]) -> list[Html | str]:
+    (cell, before), who = said, tag("b", short_ranks(ranks))
+    if cell.state == "missing":
+        return [who, " never got there; the last was " if before else " called none", tag("span", before, class_="mono")]
+    log = reported.job.ranks[min(ranks)].collectives
+    called = [entry for entry in recent_entries(log) if (entry.what.group, entry.seq) == (strip.group, strip.diverges_at)]
+    stack = user_stack(tuple(log.stack_of(called[-1]))) if called else ()
+    place: list[Html | str] = [" at ", tag("code", reported.place(stack[0]))] if stack else []
+    return [who, " called ", tag("span", cell.what, class_="mono"), *place, ", still pending" if cell.state == "pending" else ", done"]
 
 
 def _head(strip: Strip) -> Html:
@@ -103,8 +113,8 @@ def _head(strip: Strip) -> Html:
 
 
 def _row(row: Row, strip: Strip) -> Html:
-    cells = joined(_cell(cell, seq, is_parting=seq == strip.diverges_at) for seq, cell in zip(strip.columns, row.cells, strict=True))
-    return tag("tr", tag("th", _label(row.ranks), scope="row"), cells, class_="culprit" if row.is_culprit else None)
+    cells = (_cell(cell, f"#{seq} ", is_parting=seq == strip.diverges_at) for seq, cell in zip(strip.columns, row.cells, strict=True))
+    return tag("tr", tag("th", _label(row.ranks), scope="row"), *cells, class_="culprit" if row.is_culprit else None)
 
 
 def _label(ranks: Sequence[int]) -> Html:
@@ -113,13 +123,12 @@ def _label(ranks: Sequence[int]) -> Html:
     return joined(tag("span", run + ("," if i < len(runs) else ""), " ") for i, run in enumerate(runs, 1))
 
 
-def _cell(cell: Cell, seq: int, *, is_parting: bool) -> Html:
+def _cell(cell: Cell, number: str, *, is_parting: bool) -> Html:
     letter, colour = _look(cell.op) if cell.op else ("", "")
     state = "" if cell.state == "done" else cell.state
     words = {"done": cell.what, "pending": f"{cell.what}, pending", "missing": "never called", "unknown": "not recorded"}
-    title = f"#{seq} {words[cell.state]}"
     blame = "" if not cell.is_odd else "odd" if cell.state != "missing" else "parting" if is_parting else ""
-    return tag("td", letter, class_=classes(colour, state, blame), title=title)
+    return tag("td", letter, class_=classes(colour, state, blame), title=number + words[cell.state])
 
 
 def _legend(timeline: Timeline) -> Html | None:
@@ -146,7 +155,7 @@ def _look(op: str) -> tuple[str, str]:
 
 def _call_strip(reported: ReportedJob, *, has_collectives: bool) -> Html | None:
     """What Python called, newest at the right: for `send`/`recv`, which share no slots, and where torch's own record is missing."""
-    merged: dict[tuple[tuple[str, str, str], ...], list[int]] = {}
+    merged: dict[tuple[Cell, ...], list[int]] = {}
     for rank, evidence in sorted(reported.job.ranks.items()):
         calls = [call for call in evidence.calls[-4 * COLUMNS :] if not has_collectives or call.op in POINT_TO_POINT][-COLUMNS:]
         merged.setdefault(tuple(map(_call_cell, calls)), []).append(rank)
@@ -160,7 +169,7 @@ def _call_strip(reported: ReportedJob, *, has_collectives: bool) -> Html | None:
             "tr",
             tag("th", _label(ranks), scope="row"),
             *[tag("td")] * (width - len(cells)),
-            *(tag("td", letter, class_=css, title=title) for letter, css, title in cells),
+            *(_cell(cell, "", is_parting=False) for cell in cells),
             class_=None if reported.culprits.isdisjoint(ranks) else "culprit",
         )
         for cells, ranks in rows[:MAX_ROWS]
@@ -169,7 +178,6 @@ def _call_strip(reported: ReportedJob, *, has_collectives: bool) -> Html | None:
     return tag("section", title, tag("div", tag("table", tag("tbody", drawn)), class_="scroll", tabindex="0"), class_="strip")
 
 
-def _call_cell(call: Call) -> tuple[str, str, str]:
-    letter, colour = _look(call.op)
+def _call_cell(call: Call) -> Cell:
     peer = f" peer {call.peer}" if call.peer is not None else ""
-    return letter, classes(colour, "pending" if call.is_open else "", "odd" if call.failed else ""), f"{call.op}{peer}"
+    return Cell("pending" if call.is_open else "done", call.op, f"{call.op}{peer}", is_odd=call.failed)

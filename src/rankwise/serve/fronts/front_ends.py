@@ -7,6 +7,7 @@ evenly. Where no process can take a connection, the server reads it too.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
@@ -126,7 +127,8 @@ class FrontEnds:
         with theirs, taken:
             fds = theirs.fileno(), taken.fileno()
             command = [sys.executable, "-P", "-m", "rankwise.serve.fronts.child", *map(str, fds)]
-            process = subprocess.Popen(command, pass_fds=fds, stdin=subprocess.DEVNULL, start_new_session=True, env=_environment())
+            environ = {**os.environ, "PYTHONPATH": os.pathsep.join([path for path in sys.path if path])}  # where we found our modules
+            process = subprocess.Popen(command, pass_fds=fds, stdin=subprocess.DEVNULL, start_new_session=True, env=environ)
         connections.setblocking(False)
         loop = asyncio.get_running_loop()
         _, front_end = await loop.connect_accepted_socket(lambda: FrontEndHandle(process, connections, self), ours)
@@ -198,19 +200,13 @@ class FrontEnds:
         ending = list(self._all)
         for front_end in ending:
             front_end.send(DRAIN, 0, drain_s)
-        await asyncio.gather(*[asyncio.to_thread(_wait, front_end.process, drain_s + 5.0) for front_end in ending])
+        await asyncio.gather(*[asyncio.to_thread(_end, front_end.process, drain_s + 5.0) for front_end in ending])
         for front_end in ending:
             front_end.close()
 
 
-def _wait(process: subprocess.Popen[bytes], timeout_s: float) -> None:
-    try:
+def _end(process: subprocess.Popen[bytes], timeout_s: float) -> None:
+    with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(timeout_s)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
-def _environment() -> dict[str, str]:
-    """With the path on which this process found its modules."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([path for path in sys.path if path])}
+    process.kill()
+    process.wait()

@@ -15,11 +15,9 @@ from rankwise.version import __version__
 
 _FILES = {"/": ("index.html", "text/html"), "/page.js": ("page.js", "text/javascript"), "/page.css": ("page.css", "text/css")}
 STATUS = "/status"
-_POLICY = "; ".join(
-    [
-        *("default-src 'none'", "script-src 'self'", "style-src 'self'", "connect-src 'self'", "img-src data:"),
-        *("base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'"),
-    ]
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 _HEADERS = [
     ("Content-Security-Policy", _POLICY),
@@ -70,8 +68,8 @@ class Page:
             "version": model.version,
             "state": model.state,
             "reason": model.reason,
-            "answered": model.tally.succeeded,
-            "failed": model.tally.failed,
+            "answered": model.tally.of("success")[0],
+            "failed": model.tally.of("fail")[0],
             "inputs": [{"name": spec.name, "datatype": spec.datatype, "shape": list(spec.shape)} for spec in model.inputs],
             **{key: numbers[key] if numbers is not None else None for key in _OF_MODEL},
         }

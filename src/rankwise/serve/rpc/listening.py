@@ -1,4 +1,4 @@
-"""The gRPC server: finds the method, checks the token, turns errors into status codes, counts and logs."""
+"""The gRPC server: finds the method, checks the token, answers, turns errors into status codes, counts and logs."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ from typing import Any
 
 import grpc
 import grpc.aio
+from google.protobuf import json_format
 
 from rankwise.errors import UsageError
 from rankwise.serve.access import Guard, log_request, request_id
-from rankwise.serve.errors import RequestError
+from rankwise.serve.catalogue import Catalogue
+from rankwise.serve.errors import NotFound, RequestError
 from rankwise.serve.health import Health
 from rankwise.serve.numbers import Numbers
-from rankwise.serve.rpc.service import Service
+from rankwise.serve.rest import server_metadata
+from rankwise.serve.rpc.tensors import read_infer, write_infer
 from rankwise.serve.rpc.types import POOL, SERVICES, message, methods
 from rankwise.serve.tracing import Tracing
 
 log = logging.getLogger("rankwise.serve")
-_INFERENCE, _HEALTH, _REFLECTION = "inference.GRPCInferenceService", "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"
 _OPEN = ("ServerLive", "ServerReady")
 _SLACK_S = 0.02  # between our deadline and the client's, so that it hears from us rather than from its own clock
 ReflectionResponse = message("grpc.reflection.v1alpha.ServerReflectionResponse")
@@ -34,14 +36,23 @@ _LOOK_S = 1.0  # between two looks at the health of who is watched
 
 
 class GrpcServer:
-    def __init__(self, service: Service, health: Health, guard: Guard, numbers: Numbers, tracing: Tracing, max_bytes: int) -> None:
-        self._service, self._health, self._guard, self._numbers, self._tracing = service, health, guard, numbers, tracing
+    def __init__(self, catalogue: Catalogue, health: Health, guard: Guard, numbers: Numbers, tracing: Tracing, max_bytes: int) -> None:
+        self._catalogue, self._health, self._guard, self._numbers, self._tracing = catalogue, health, guard, numbers, tracing
+        self._facts: dict[str, Callable[[Any], dict[str, Any]]] = {
+            "ServerLive": lambda _: {"live": not health.why_not_live()},
+            "ServerReady": lambda _: {"ready": not health.why_not_ready()},
+            "ServerMetadata": lambda _: server_metadata(),
+            "ModelReady": lambda asked: {"ready": self._is_ready(asked)},
+            "ModelMetadata": lambda asked: catalogue.metadata(asked.name, asked.version),
+            "ModelConfig": lambda asked: {"config": catalogue.config(asked.name, asked.version)},
+            "ModelStatistics": lambda asked: {"model_stats": catalogue.statistics(asked.name, asked.version)},
+            "RepositoryIndex": lambda asked: {"models": catalogue.index(asked.ready)},
+        }
         sizes = [("grpc.max_receive_message_length", max_bytes), ("grpc.max_send_message_length", -1), ("grpc.so_reuseport", 0)]
         self._server = grpc.aio.server(options=sizes)
-        handlers = {method.name: self._handler(method) for method in methods(_INFERENCE)}
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_INFERENCE, handlers),))
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_HEALTH, self._health_handlers()),))
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_REFLECTION, self._reflection_handlers()),))
+        for name in SERVICES:
+            handlers = {method.name: self._handler(method) for method in methods(name)}
+            self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))
 
     async def start(self, address: str, certificate: str, private_key: str) -> int:
         """The port it listens on."""
@@ -62,13 +73,17 @@ class GrpcServer:
         await self._server.stop(grace_s)
 
     def _handler(self, method: Any) -> Any:
-        takes, gives = message(method.input_type.full_name), message(method.output_type.full_name)
-        if method.name == "ModelStreamInfer":
-            return grpc.stream_stream_rpc_method_handler(self._stream, takes.FromString, gives.SerializeToString)
-        return grpc.unary_unary_rpc_method_handler(self._unary(method.name), takes.FromString, gives.SerializeToString)
+        own = {
+            "ModelStreamInfer": (grpc.stream_stream_rpc_method_handler, self._stream),
+            "Check": (grpc.unary_unary_rpc_method_handler, self._check_health),
+            "Watch": (grpc.unary_stream_rpc_method_handler, self._watch_health),
+            "ServerReflectionInfo": (grpc.stream_stream_rpc_method_handler, _reflect),
+        }
+        kind, answer = own.get(method.name) or (grpc.unary_unary_rpc_method_handler, self._unary(method.name))
+        return kind(answer, message(method.input_type.full_name).FromString, message(method.output_type.full_name).SerializeToString)
 
     def _unary(self, name: str) -> Callable[[Any, Any], Any]:
-        call = self._service.call_of(name)
+        call = self._infer if name == "ModelInfer" else partial(self._answer, name)
 
         async def answer(request: Any, context: Any) -> Any:
             with self._tracing.span("infer" if name == "ModelInfer" else name, _metadata(context)) as said:
@@ -108,29 +123,58 @@ class GrpcServer:
         async for request in requests:
             started, status = time.monotonic(), "OK"
             try:
-                answer = response(infer_response=await self._service.infer(request, _remaining_s(context)))
+                answer = response(infer_response=await self._infer(request, _remaining_s(context)))
             except RequestError as error:
                 answer, status = response(error_message=str(error)), error.grpc
                 answer.infer_response.id = request.id
             self._numbers.count("grpc", request.model_name if status != "NOT_FOUND" else "", status, started)
             yield answer
 
-    def _health_handlers(self) -> dict[str, Any]:
-        takes = message("grpc.health.v1.HealthCheckRequest")
+    async def _infer(self, request: Any, remaining_s: float | None) -> Any:
+        """`remaining_s`: what is left of the client's own deadline."""
+        model = self._catalogue.find(request.model_name, request.model_version)
+        asked, is_raw = read_infer(request)
+        asked.remaining_s = remaining_s
+        return write_infer(await model.infer(asked), is_raw)
 
-        async def check(request: Any, context: Any) -> Any:
-            status = _health_of(request.service, self._health)
-            if status == _SERVICE_UNKNOWN:
-                await context.abort(grpc.StatusCode.NOT_FOUND, "there is no such service")
-            return HealthResponse(status=status)
+    async def _answer(self, method: str, request: Any, _: float | None) -> Any:
+        facts: dict[str, Any] = {}
+        if method in self._facts:
+            facts = self._facts[method](request)
+        else:
+            self._health.check_control()
+            if method == "RepositoryModelLoad":
+                await self._catalogue.load(request.model_name)
+            else:
+                self._catalogue.unload(request.model_name)
+        response = message(f"inference.{method}Response")()
+        return json_format.ParseDict(facts, response, ignore_unknown_fields=True, descriptor_pool=POOL)
 
-        wire = takes.FromString, HealthResponse.SerializeToString
-        check_handler = grpc.unary_unary_rpc_method_handler(check, *wire)
-        return {"Check": check_handler, "Watch": grpc.unary_stream_rpc_method_handler(partial(_watch, self._health), *wire)}
+    def _is_ready(self, request: Any) -> bool:
+        try:
+            return self._catalogue.find(request.name, request.version).state == "READY"
+        except NotFound:
+            return False
 
-    def _reflection_handlers(self) -> dict[str, Any]:
-        takes, gives = (message(f"grpc.reflection.v1alpha.ServerReflection{what}") for what in ("Request", "Response"))
-        return {"ServerReflectionInfo": grpc.stream_stream_rpc_method_handler(_reflect, takes.FromString, gives.SerializeToString)}
+    async def _check_health(self, request: Any, context: Any) -> Any:
+        status = self._health_of(request.service)
+        if status == _SERVICE_UNKNOWN:
+            await context.abort(grpc.StatusCode.NOT_FOUND, "there is no such service")
+        return HealthResponse(status=status)
+
+    async def _watch_health(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        last = None
+        while True:
+            status = self._health_of(request.service)
+            if status != last:
+                yield HealthResponse(status=status)
+                last = status
+            await asyncio.sleep(_LOOK_S)
+
+    def _health_of(self, service: str) -> int:
+        if service and service not in SERVICES:
+            return _SERVICE_UNKNOWN
+        return _NOT_SERVING if self._health.why_not_ready() else _SERVING
 
 
 async def _reflect(requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
@@ -157,22 +201,6 @@ def _reflected(request: Any) -> Any:
     except KeyError:
         answer.error_response.error_code, answer.error_response.error_message = _NOT_FOUND, "there is no such thing"
     return answer
-
-
-def _health_of(service: str, health: Health) -> int:
-    if service and service not in SERVICES:
-        return _SERVICE_UNKNOWN
-    return _NOT_SERVING if health.why_not_ready() else _SERVING
-
-
-async def _watch(health: Health, request: Any, context: Any) -> AsyncIterator[Any]:
-    last = None
-    while True:
-        status = _health_of(request.service, health)
-        if status != last:
-            yield HealthResponse(status=status)
-            last = status
-        await asyncio.sleep(_LOOK_S)
 
 
 def _metadata(context: Any) -> dict[str, str | bytes]:

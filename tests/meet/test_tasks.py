@@ -1,10 +1,10 @@
-"""Calls at once: the answers of those that come back, without waiting for those that do not."""
+"""Work in threads of its own: the answers of calls that come back, without waiting for those that do not."""
 
 from __future__ import annotations
 
 import threading
 
-from rankwise.preflight.at_once import run_all
+from rankwise.meet.tasks import run_all
 
 
 def test_what_does_not_come_back_has_no_answer_and_holds_nobody_up() -> None:
