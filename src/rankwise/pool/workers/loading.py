@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from rankwise.errors import UsageError
 from rankwise.files import stamp_of
@@ -137,10 +138,26 @@ def return_unused_memory() -> None:
 
 
 def tensor_bytes(built: Any) -> int:
+    """Of parameters and buffers, each piece of memory once; a lazy one that is not made yet has none."""
     if not isinstance(built, torch.nn.Module):
         return 0
-    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in [*built.parameters(), *built.buffers()]}
+    storages: dict[int, int] = {}
+    tensors = [*built.parameters(), *built.buffers()]
+    for tensor in tensors:
+        try:
+            storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        except (RuntimeError, ValueError):  # no memory of its own: sparse, a subclass made of others (quantized by torchao), lazy
+            tensors.extend(_inner_tensors(tensor))
     return sum(storages.values())
+
+
+def _inner_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
+    if is_traceable_wrapper_subclass(tensor):
+        return [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]
+    return [getattr(tensor, name)() for name in _SPARSE_PARTS.get(tensor.layout, ())]
+
+
+_SPARSE_PARTS = {torch.sparse_coo: ("_indices", "_values"), torch.sparse_csr: ("crow_indices", "col_indices", "values")}
 
 
 def _unpickled(spec: dict[str, Any], what: str) -> Any:
