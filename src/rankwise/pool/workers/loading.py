@@ -14,17 +14,17 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from rankwise.errors import UsageError
 from rankwise.files import stamp_of
 from rankwise.pool.api.model import become_like_the_caller
 from rankwise.pool.memory.encoding import each_where_possible, pack, shape_of, unpack
-from rankwise.pool.workers.defaults import WithOwnDefaults, built_with_defaults
+from rankwise.pool.workers.defaults import Defaults, WithOwnDefaults, built_with_defaults, use_defaults_of_imports
 from rankwise.pool.workers.lanes import copy_place, to_value
 
 
@@ -94,9 +94,12 @@ def load(spec: dict[str, Any], is_worker: bool = True) -> Loaded:
 def _loaded(spec: dict[str, Any]) -> Loaded:
     device = torch.device(spec["device"])
     before = _footprint(device)
+    others = Defaults.now()
     args, kwargs, warmup = _unpickled(spec, "given")
+    build = _found(spec)
+    use_defaults_of_imports(_package_of(spec, build), others)
     stamp = stamp_of(spec["weights"]) if spec["weights"] and os.path.exists(spec["weights"]) else None
-    built = _build(spec, args, kwargs)
+    built = build(*args, **kwargs)
     if isinstance(built, torch.nn.Module):
         if spec["weights"]:
             from rankwise.weights.loading import load_weights  # knows every wrapper a checkpoint may carry
@@ -152,8 +155,8 @@ def tensor_bytes(built: Any) -> int:
 
 
 def _inner_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
-    if is_traceable_wrapper_subclass(tensor):
-        return [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]
+    if (flatten := getattr(tensor, "__tensor_flatten__", None)) is not None:
+        return [getattr(tensor, name) for name in flatten()[0]]
     return [getattr(tensor, name)() for name in _SPARSE_PARTS.get(tensor.layout, ())]
 
 
@@ -174,16 +177,23 @@ def _unpickled(spec: dict[str, Any], what: str) -> Any:
         ) from error
 
 
-def _build(spec: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _found(spec: dict[str, Any]) -> Callable[..., Any]:
     if spec["program"]:
-        return torch.export.load(spec["program"]).module()
+        return lambda *args, **kwargs: torch.export.load(spec["program"]).module()
     if spec["pickled"] is not None:
-        return _unpickled(spec, "pickled")(*args, **kwargs)
+        return _unpickled(spec, "pickled")  # type: ignore[no-any-return]
     module, _, name = spec["build"].partition(":")
     found: Any = importlib.import_module(module)
     for part in name.split("."):
         found = getattr(found, part)
-    return found(*args, **kwargs)
+    return found  # type: ignore[no-any-return]
+
+
+def _package_of(spec: dict[str, Any], build: Any) -> str:
+    while isinstance(build, partial):
+        build = build.func
+    module: str = spec["build"].partition(":")[0] or str(getattr(build, "__module__", ""))
+    return module.partition(".")[0]
 
 
 def _warm_up(built: Callable[..., Any], inputs: Any, device: torch.device) -> None:
