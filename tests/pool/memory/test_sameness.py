@@ -90,3 +90,8 @@ def test_keys_that_only_compare_equal_are_not_the_same_output() -> None:
         mean([{1: np.ones(2)}, {True: np.ones(2)}])
     with pytest.raises(Uneven):
         join([{1: np.ones((2, 1))}, {True: np.ones((2, 1))}])
+
+
+def test_a_tensor_that_is_no_plain_memory_is_neither_cut_nor_joined() -> None:
+    node = pack((torch.ones(2, 1), torch.eye(2).to_sparse()), lambda array, _: array.tobytes())
+    assert rows_and_key(node) == (0, None)

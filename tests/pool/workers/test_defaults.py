@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +42,25 @@ def test_autocast_and_determinism_of_one_model_are_not_those_of_others(workers: 
     coarse, plain = ("torch.bfloat16", True), ("torch.float32", False)
     assert seen == [coarse, coarse, plain, coarse, plain]
     assert tells_modes()(torch.ones(2)) == plain
+
+
+@pytest.mark.parametrize("by_path", [True, False], ids=["path", "function"])
+def test_what_a_module_sets_when_it_is_imported_is_for_all_its_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_path: bool
+) -> None:
+    text = "import torch\nwas = torch.get_default_dtype()\ntorch.set_default_dtype(torch.float64)\n"
+    (tmp_path / "wide_at_import.py").write_text(text + "class Wide(torch.nn.Linear): pass\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    wide = importlib.import_module("wide_at_import")
+    torch.set_default_dtype(wide.was)
+    build = "wide_at_import:Wide" if by_path else partial(wide.Wide)
+    models = {name: Model(build, args=(1, 1)) for name in "ab"} | {"plain": Model(f"{HERE}:makes_ones")}
+    with Pool(models, workers=1) as pool:
+        seen = [pool.submit(name, torch.ones(1, 1, dtype=torch.float64)).result(60).dtype for name in ("a", "b", "a", "b")]
+        assert pool.submit("plain", torch.ones(1)).result(60).dtype is torch.float32
+
+    assert seen == [torch.float64] * 4
 
 
 def test_predict_in_this_process_leaves_the_callers_defaults(tmp_path: Path) -> None:

@@ -11,9 +11,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch.testing._internal.two_tensor import TwoTensor  # noqa: E402
+
 from rankwise.pool import Model, Pool  # noqa: E402
 from rankwise.pool.workers.fork_server import ENVIRONMENT  # noqa: E402
-from rankwise.pool.workers.loading import KEPT_S  # noqa: E402
+from rankwise.pool.workers.loading import KEPT_S, tensor_bytes  # noqa: E402
 
 HERE = "tests.pool.models"
 LARGE_MB = 200
@@ -81,3 +83,28 @@ def test_a_busy_worker_keeps_the_pages_of_its_activations() -> None:
 
 def test_both_allocators_keep_memory_equally_long() -> None:
     assert int(ENVIRONMENT["MIMALLOC_PURGE_DELAY"]) == 1000 * KEPT_S
+
+
+def holding(tensor: torch.Tensor) -> torch.nn.Module:
+    model = torch.nn.Module()
+    model.register_buffer("kept", tensor)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "nbytes"),
+    [
+        (lambda: torch.eye(4).to_sparse(), 4 * 4 + 2 * 4 * 8),
+        (lambda: torch.sparse_csr_tensor(torch.arange(5), torch.arange(4), torch.ones(4)), 4 * 4 + (4 + 5) * 8),
+        (lambda: TwoTensor(torch.ones(8), torch.ones(8)), 2 * 8 * 4),  # as quantized weights of torchao are made
+        (lambda: torch.ones(1).expand(100), 4),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Sparse")
+def test_tensors_of_every_kind_have_a_size(make: Callable[[], torch.Tensor], nbytes: int) -> None:
+    assert tensor_bytes(holding(make())) == nbytes
+
+
+def test_a_lazy_model_is_made_by_its_first_request() -> None:
+    with Pool({"lazy": Model(torch.nn.LazyLinear, args=(3,))}, workers=0) as pool:
+        assert pool.submit("lazy", torch.ones(2, 5)).result().shape == (2, 3)

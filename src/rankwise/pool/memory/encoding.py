@@ -2,8 +2,9 @@
 
 A node is a tuple whose first item says what it is:
 ("T", dtype, shape, place) a tensor, ("N", dtype, shape, place) an array, ("=", value) a plain value, ("P", size, place) a pickled one,
-("[", nodes), ("(", nodes) and ("{", keys, nodes) the containers, ("S", size, place) a container of another class with its items as nodes,
-("M", size, place) a node too long for a message. A place is the bytes themselves, or what the packer's `put` returned."""
+("[", nodes), ("(", nodes) and ("{", keys, nodes) the containers, ("S", size, place) a container of another class with its items as nodes
+(or a tensor that is no plain memory), ("M", size, place) a node too long for a message. A place is the bytes themselves, or what the
+packer's `put` returned."""
 
 from __future__ import annotations
 
@@ -175,7 +176,7 @@ def _pack_tensor(tensor: Any, put: Put, torch: Any) -> Node:
     except RuntimeError as error:  # it has no numbers: it is on the device "meta", say
         raise Unsendable(f"{type(tensor).__name__}: {error}") from error
     if not name or tensor.layout is not torch.strided or tensor.is_nested:
-        return _pickled(tensor, put)
+        return _pack_shell(tensor, [], put, 0)  # not as any other object: it has rows, which nobody can cut or join
     tensor = tensor.resolve_conj().resolve_neg()
     shape = tuple(tensor.shape)
     if name in TORCH_ONLY:  # as integers of the same width; a single number has no view of another type
@@ -187,8 +188,10 @@ def _pack_container(value: Any, put: Put, depth: int) -> Node:
     """A named tuple, an OrderedDict or their like: pickled by its own rules, but what is in it travels as in a plain one, because a
     pickled tensor could only be read where torch is, and would be a tensor where an array is wanted."""
     items = [item for item in (value.values() if isinstance(value, dict) else value) if type(item) not in PLAIN]
-    if not items:
-        return _pickled(value, put)
+    return _pack_shell(value, items, put, depth) if items else _pickled(value, put)
+
+
+def _pack_shell(value: Any, items: list[Any], put: Put, depth: int) -> Node:
     places = {id(item): i for i, item in enumerate(items)}  # each item is replaced by its number
     pickler = pickle.Pickler(file := io.BytesIO(), protocol=pickle.HIGHEST_PROTOCOL)
     pickler.persistent_id = lambda found: places.get(id(found))  # type: ignore[method-assign]

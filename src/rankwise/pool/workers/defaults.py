@@ -75,6 +75,19 @@ def built_with_defaults(build: Callable[[], T]) -> tuple[T, Defaults | None]:
         others.restore()
 
 
+_of_packages: dict[str, Defaults] = {}  # what was set while they were imported
+
+
+def use_defaults_of_imports(package: str, others: Defaults) -> None:
+    """What a module sets when it is imported is for all of its models, though it is imported for the first one only. `others` is what was
+    before this one was looked for."""
+    now = Defaults.now()
+    if now != others:
+        _of_packages[package] = now
+    elif package in _of_packages:
+        _of_packages[package].restore()
+
+
 class WithOwnDefaults:
     """A model that runs with the defaults it has set, and leaves everybody else theirs."""
 

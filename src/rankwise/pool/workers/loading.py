@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from rankwise.errors import UsageError
 from rankwise.files import stamp_of
 from rankwise.pool.api.model import become_like_the_caller
 from rankwise.pool.memory.encoding import each_where_possible, pack, shape_of, unpack
-from rankwise.pool.workers.defaults import WithOwnDefaults, built_with_defaults
+from rankwise.pool.workers.defaults import Defaults, WithOwnDefaults, built_with_defaults, use_defaults_of_imports
 from rankwise.pool.workers.lanes import copy_place, to_value
 
 
@@ -91,9 +92,12 @@ def load(spec: dict[str, Any], is_worker: bool = True) -> Loaded:
 def _loaded(spec: dict[str, Any]) -> Loaded:
     device = torch.device(spec["device"])
     before = _footprint(device)
+    others = Defaults.now()
     args, kwargs, warmup = _unpickled(spec, "given")
+    build = _found(spec)
+    use_defaults_of_imports(_package_of(spec, build), others)
     stamp = stamp_of(spec["weights"]) if spec["weights"] and os.path.exists(spec["weights"]) else None
-    built = _build(spec, args, kwargs)
+    built = build(*args, **kwargs)
     if isinstance(built, torch.nn.Module):
         if spec["weights"]:
             from rankwise.weights.loading import load_weights  # knows every wrapper a checkpoint may carry
@@ -135,10 +139,26 @@ def return_unused_memory() -> None:
 
 
 def tensor_bytes(built: Any) -> int:
+    """Of parameters and buffers, each piece of memory once; a lazy one that is not made yet has none."""
     if not isinstance(built, torch.nn.Module):
         return 0
-    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in [*built.parameters(), *built.buffers()]}
+    storages: dict[int, int] = {}
+    tensors = [*built.parameters(), *built.buffers()]
+    for tensor in tensors:
+        try:
+            storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        except (RuntimeError, ValueError):  # no memory of its own: sparse, a subclass made of others (quantized by torchao), lazy
+            tensors.extend(_inner_tensors(tensor))
     return sum(storages.values())
+
+
+def _inner_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
+    if (flatten := getattr(tensor, "__tensor_flatten__", None)) is not None:
+        return [getattr(tensor, name) for name in flatten()[0]]
+    return [getattr(tensor, name)() for name in _SPARSE_PARTS.get(tensor.layout, ())]
+
+
+_SPARSE_PARTS = {torch.sparse_coo: ("_indices", "_values"), torch.sparse_csr: ("crow_indices", "col_indices", "values")}
 
 
 def _unpickled(spec: dict[str, Any], what: str) -> Any:
@@ -155,12 +175,19 @@ def _unpickled(spec: dict[str, Any], what: str) -> Any:
         ) from error
 
 
-def _build(spec: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _found(spec: dict[str, Any]) -> Callable[..., Any]:
     if spec["program"]:
-        return torch.export.load(spec["program"]).module()
+        return lambda *args, **kwargs: torch.export.load(spec["program"]).module()
     if spec["pickled"] is not None:
-        return _unpickled(spec, "pickled")(*args, **kwargs)
-    return pkgutil.resolve_name(spec["build"])(*args, **kwargs)
+        return _unpickled(spec, "pickled")  # type: ignore[no-any-return]
+    return pkgutil.resolve_name(spec["build"])  # type: ignore[no-any-return]
+
+
+def _package_of(spec: dict[str, Any], build: Any) -> str:
+    while isinstance(build, partial):
+        build = build.func
+    module: str = spec["build"].partition(":")[0] or str(getattr(build, "__module__", ""))
+    return module.partition(".")[0]
 
 
 def _warm_up(built: Callable[..., Any], inputs: Any, device: torch.device) -> None:
