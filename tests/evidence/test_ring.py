@@ -24,7 +24,7 @@ def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The probe's modules in this process, as if it had just come aboard; nothing is hooked."""
     monkeypatch.setattr(hooks, "live", str(tmp_path))
     monkeypatch.setattr(ring, "_pid", 0)
-    monkeypatch.setattr(ring, "_ring", None)
+    monkeypatch.setattr(ring, "current", None)
     monkeypatch.setattr(sites, "_numbers", {})
     yield tmp_path
 

@@ -17,7 +17,7 @@ def noted(original: Callable[..., Any], name: str) -> Callable[..., Any]:
 def begin(op: int, frame: Any, mode: str | None = None) -> Opened:
     """Note that a call begins at this frame; None where it cannot be noted."""
     try:
-        record = ring.open_ring(hooks.live)
+        record = ring.current or ring.open_ring(hooks.live)
         return None if record is None else (record, record.enter(op, frame, reduce_op=mode))
     except Exception as error:
         hooks.note_broken(ring.OPS[op], error)
@@ -44,7 +44,7 @@ def end(opened: Opened, _result: Any = None, error: BaseException | None = None)
 def note(op: int, frame: Any, number: int | None = None) -> None:
     """Note something done at this frame that takes no time, with its number (the batches so far where none is given)."""
     try:
-        record = ring.existing()
+        record = ring.current
         if record is not None:
             noted = record.count_of(ring.NUMBER["next_batch"]) if number is None else number
             record.leave(record.enter(op, frame, peer=noted))
@@ -54,7 +54,7 @@ def note(op: int, frame: Any, number: int | None = None) -> None:
 
 def count(op: int) -> None:
     try:
-        record = ring.existing()
+        record = ring.current
         if record is not None:
             record.mark(op)
     except Exception as error:

@@ -53,7 +53,7 @@ def _recorded(original: Callable[..., Any], name: str) -> Callable[..., Any]:
             if peer is None and group_peer_key in kwargs:
                 peer = _global_rank(group, kwargs[group_peer_key])
             op = args[op_at] if op_at < given else kwargs.get(op_key)
-            place = ring.open_ring(hooks.live)
+            place = ring.current or ring.open_ring(hooks.live)
             if place is None:
                 return None
             name_of_group = "0" if group is None else _group_name(group)

@@ -121,30 +121,25 @@ class Ring:
         return packed
 
 
-_ring: Ring | None = None
+current: Ring | None = None  # of this process, never a parent's; None until it is needed
 _pid = 0  # of the process that has made its ring, or tried to
-
-
-def existing() -> Ring | None:
-    """This process's ring if it already has one; never a parent's."""
-    return _ring
 
 
 def open_ring(live: str) -> Ring | None:
     """This process's ring, made on first use; None where it cannot be made."""
-    global _ring, _pid
+    global current, _pid
     if not _pid:
         _pid = os.getpid()
         try:
-            _ring = Ring(f"{live}/r-{_pid}")
+            current = Ring(f"{live}/r-{_pid}")
         except OSError as error:
             journal.write("broken", what="ring", error=str(error))
-    return _ring
+    return current
 
 
 def _after_fork() -> None:
-    global _ring, _pid
-    _ring, _pid = None, 0
+    global current, _pid
+    current, _pid = None, 0
 
 
 os.register_at_fork(after_in_child=_after_fork)  # cheaper than to ask for the pid at every call
