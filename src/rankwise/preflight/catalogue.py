@@ -76,7 +76,8 @@ def look_around(here: Here, say: Callable[[str], None], already: Mapping[str, Fa
     """All looks at once, each for as long as there is time; one that does not come back is left behind, and called blind."""
     facts = dict(already or {})
     asked = [check for check in all_checks() if check.look is not None and check.group in here.plan.only and check.name not in facts]
-    say(f"looking at this host: {', '.join(check.name for check in asked)}")
+    if asked:
+        say(f"looking at this host: {', '.join(check.name for check in asked)}")
     late: Facts = {"blind": "it did not answer within the time limit"}
     patience_s = here.seconds_left() if "fit" in here.plan.only else here.patience_s()
     return facts | {check.name: late for check in asked} | run_all({check.name: partial(_look, check, here) for check in asked}, patience_s)

@@ -26,7 +26,7 @@ from rankwise.preflight.torch_process import TorchProcess
 from rankwise.preflight.wire import Gone, token_of
 
 SCHEMA = 1
-_TORCH_GROUPS = {"collectives", "parity", "gpus"}  # which ask for its versions
+_TORCH_GROUPS = {"collectives", "parity", "gpus", "fit"}
 _QUICK_S = 2.0
 _COLLECTIVE_S = 15.0
 
@@ -58,17 +58,19 @@ def _local_collective(here: Here, say: Say) -> Facts:
     """Two ranks of our own, through gloo, and through NCCL where there are two GPUs."""
     if here.ranks < 2:
         return {"blind": "one rank has nobody to reduce with"}
-    torch = here.torch.facts(here.patience_s())
-    if "error" in torch:
+    first = here.torch.facts(here.patience_s())
+    if "error" in first:
         return {"blind": "torch cannot be imported"}
     found: Facts = {}
-    for backend in ("gloo", "nccl") if torch.get("gpus", 0) > 1 else ("gloo",):
-        say(f"trying collectives on {backend}")
-        command: Facts = {"do": "collective", "backend": backend, "world_size": 2, "limit_s": _COLLECTIVE_S}
-        command |= {"host": "127.0.0.1", "port": free_port()}
-        left = max(1.0, min(_COLLECTIVE_S + 10.0, here.seconds_left()))
-        asks = {f"rank {rank}": partial(here.torch.ask, {**command, "rank": rank, "device": rank}, left) for rank in (0, 1)}
-        found[backend] = {name: {"error": "no answer"} for name in asks} | run_all(asks, left + _QUICK_S)
+    with contextlib.closing(TorchProcess(here.environ)) as second:
+        for backend in ("gloo", "nccl") if first.get("gpus", 0) > 1 else ("gloo",):
+            say(f"trying collectives on {backend}")
+            command: Facts = {"do": "collective", "backend": backend, "world_size": 2, "limit_s": _COLLECTIVE_S}
+            command |= {"host": "127.0.0.1", "port": free_port()}
+            left = max(1.0, min(_COLLECTIVE_S + 10.0, here.seconds_left()))
+            ranks = enumerate([here.torch, second])
+            asks = {f"rank {rank}": partial(torch.ask, {**command, "rank": rank, "device": rank}, left) for rank, torch in ranks}
+            found[backend] = {name: {"error": "no answer"} for name in asks} | run_all(asks, left + _QUICK_S)
     return found
 
 

@@ -1,9 +1,10 @@
-"""The process behind TorchProcess: does what it is asked, imports torch for that, and ends when nobody listens any more."""
+"""The process behind TorchProcess: imports torch, says what it found, then does what it is asked; ends when nobody listens any more."""
 
 from __future__ import annotations
 
 import json
 import os
+import queue
 import sys
 import threading
 from collections.abc import Iterator
@@ -14,18 +15,22 @@ def main() -> None:
     # Whatever torch or the user's code prints must not come between the answers.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
-    threading.Thread(target=_end_with_the_asker, daemon=True).start()
-    try:
-        for answer in _answers(json.loads(sys.argv[1])):
-            answers.write(json.dumps(answer) + "\n")
-    except Exception as error:  # whatever it is, the asker wants to know
-        answers.write(json.dumps({"error": f"{type(error).__name__}: {str(error).strip() or 'no message'}"[:500]}) + "\n")
-    answers.flush()
-    os._exit(0)
+    commands: queue.Queue[dict[str, Any]] = queue.Queue()
+    threading.Thread(target=_read_commands, args=(commands,), daemon=True).start()
+    command: dict[str, Any] = {"do": "facts"}
+    while True:
+        try:
+            for answer in _answers(command):
+                answers.write(json.dumps(answer) + "\n")
+        except Exception as error:  # whatever it is, the asker wants to know
+            answers.write(json.dumps({"error": f"{type(error).__name__}: {str(error).strip() or 'no message'}"[:500]}) + "\n")
+        answers.write('{"done": true}\n')
+        command = commands.get()
 
 
-def _end_with_the_asker() -> None:
-    os.read(0, 1)  # the other end is never written to
+def _read_commands(commands: queue.Queue[dict[str, Any]]) -> None:
+    for line in sys.stdin:
+        commands.put(json.loads(line))
     os._exit(0)
 
 
