@@ -19,14 +19,14 @@ FEW = frozenset(
         "crash_abort",
         "crash_dataloader_worker_exception",
         "init_port_held_by_old_job",
-        "mismatch_barrier_under_if",
+        "mismatch_barrier_rank0_at_end",
         "mismatch_dtype",
         "mismatch_except_skips_reduce",
         "mismatch_recv_tag",
         "mismatch_shorter_loop",
         "ok_accumulation_no_sync",
+        "ok_async_overlap",
         "ok_caught_exceptions",
-        "ok_elastic_restart",
         "stuck_lock_never_released",
     }
 )
