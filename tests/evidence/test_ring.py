@@ -114,7 +114,7 @@ def test_where_there_is_no_room_there_is_no_ring(live: Path) -> None:
     (live / f"r-{os.getpid()}").touch()  # cannot be made: it is already there
 
     assert ring.open_ring(str(live)) is None
-    assert ring.existing() is None
+    assert ring.current is None
     found = Journal(os.getpid())
     found.read_more(live / f"p-{os.getpid()}.jsonl")
     assert any("ring" in what for what in found.broken)
