@@ -192,8 +192,11 @@ def test_memory_from_the_pool_may_hold_nothing(pool: Pool, shape: Any) -> None:
 
 def test_memory_from_the_pool_has_a_shape(pool: Pool) -> None:
     used = pool.stats()["lanes"]["inputs_used_bytes"]
-    for shape in (-1, (2, -3), (1 << 62, 1 << 62), 1 << 50, 2.5):
+    for shape in (-1, (2, -3), 2.5):
         with pytest.raises(UsageError, match="shape"):
+            pool.empty(shape)
+    for shape in ((1 << 62, 1 << 62), 1 << 50):
+        with pytest.raises(UsageError, match="more than ever fits the lane"):
             pool.empty(shape)
     assert pool.stats()["lanes"]["inputs_used_bytes"] == used
 
