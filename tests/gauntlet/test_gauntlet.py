@@ -19,7 +19,7 @@ FEW = frozenset(
         "crash_abort",
         "crash_dataloader_worker_exception",
         "init_port_held_by_old_job",
-        "mismatch_barrier_rank0_at_end",
+        "mismatch_barrier_under_if",
         "mismatch_dtype",
         "mismatch_except_skips_reduce",
         "mismatch_recv_tag",
