@@ -337,6 +337,15 @@ RuntimeError: applying transform LoadImaged
     )
 
 
+def test_rw405_names_no_line_where_none_is_known() -> None:
+    """After the script's end faulthandler is silent: the last call is not where the process crashed."""
+    found = root(job(waiting(0), killed(busy(1), signal.SIGABRT)))
+
+    assert found.code == "RW405" and found.culprits[0].rank == 1
+    assert found.summary == "rank 1 crashed in native code with SIGABRT (signal 6)"
+    assert "no Python line" in found.why and not any("Python line" in step for step in found.next)
+
+
 def test_rw405_shows_what_the_exception_said() -> None:
     crashed = killed(busy(1), signal.SIGABRT)
     assert crashed.ended is not None

@@ -399,6 +399,11 @@ def _native_crash(job: JobEvidence, root: _RankEnd, number: int, frame: Frame | 
         summary = f"NCCL refused {op} on rank {root.rank}: its sizes or splits may not fit those of another rank"
         instead = ("compare the sizes and splits of the ranks' last calls",)
         return _End("RW204", "", f"NCCL's watchdog ended the process: {said}", instead, certain=False, summary=summary)
+    if not root.ended.stack and not said:  # faulthandler ends with the interpreter
+        last = f"; its last noted call was{at(frame)}" if frame is not None else ""
+        why = f"it left no Python line, as when a process crashes after its script's end{last}"
+        instead = ("look at the rank's last words in its log, and end its script with dist.destroy_process_group()",)
+        return _End("RW405", f"crashed in native code with {name} (signal {number})", why, instead)
     why = f"the C++ exception was: {said}" if said else "the Python line is where the crash happened; the fault is in the C code it called"
     return _End("RW405", f"crashed in native code with {name} (signal {number}){at(frame)}", why)
 
