@@ -68,6 +68,7 @@ TORCH_FILES = {
     "pool/workers/defaults.py",
     "pool/workers/runner.py",
     "pool/workers/row_checks.py",
+    "pool/workers/shared_weights.py",
     "pool/inprocess.py",
     "offline/child.py",
     "offline/gathering.py",

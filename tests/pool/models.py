@@ -617,3 +617,7 @@ def tells_modes() -> Any:
 
 def makes_ones() -> Any:
     return lambda x: torch.ones(len(x), 1)
+
+
+def wide_layers() -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Linear(64, 1024), torch.nn.Linear(1024, 64))

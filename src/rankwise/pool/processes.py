@@ -347,6 +347,7 @@ class Processes:
         self._scheduler.workers.clear()
         self.lifecycle.workers.clear()
         self.arena.close()
+        self._sender.close()
         self.state.settle()
 
     # ---- the lock is held from here on

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import accumulate
 from marshal import dumps
 from typing import Any
@@ -28,6 +30,7 @@ log = logging.getLogger("rankwise.pool")
 # Quick tasks share an answer, but no caller waits long for it; of a stream, a worker answers while it still has half of what it was given.
 PROMPT_NS, LAZY_NS = 200_000, 15_000_000
 _BRISK_S = BRISK_NS / 1e9
+_MOST_FILES = 128  # of shared weights: a process has 1,024 descriptors, if nobody has asked for more
 
 
 class Sender:
@@ -37,6 +40,7 @@ class Sender:
         self._state, self._scheduler, self._arena = state, state.scheduler, state.arena
         self._expect = expect  # told of each worker that something is sent to
         self.specs = specs  # by the model's number, as `placed` gives them
+        self._weights_files: dict[int, int] = {}  # by the model's number
 
     def act(self, actions: list[Action], now: float) -> None:
         for action in actions:
@@ -45,12 +49,38 @@ class Sender:
             elif isinstance(action, Load):
                 worker, model = action
                 serial = next(serial for serial, order in worker.inflight.items() if order.is_load and order.model is model)
-                self._send(worker, ("load", serial, model.number, self.specs[model.number]), must=True)
+                fds = self._weights_file(worker, model)
+                self._send(worker, ("load", serial, model.number, self.specs[model.number], bool(fds)), fds, must=True)
             else:
                 worker, model = action
                 self._state.counters.of(model.name).evictions += 1
                 log.info("model %r leaves worker %d", model.name, worker.number)
                 self._send(worker, ("drop", model.number), must=True)
+                if not self._scheduler.holdings_of(model):
+                    self._close_weights_file(model)
+
+    def _weights_file(self, worker: WorkerState, model: ModelState) -> tuple[int, ...]:
+        """A descriptor of the file in memory by which replicas on the CPU share their weights, where there may be several. The first of
+        them gets an empty one."""
+        if model.place_on(worker.device) != "cpu" or model.replicas == 1 or len(self._scheduler.workers) < 2:
+            return ()
+        if all(holding.worker is worker for holding in self._scheduler.holdings_of(model)):
+            self._close_weights_file(model)
+            if len(self._weights_files) < _MOST_FILES:
+                with suppress(OSError):  # no more descriptors
+                    self._weights_files[model.number] = os.memfd_create("rankwise-weights", os.MFD_CLOEXEC)
+        fd = self._weights_files.get(model.number)
+        return () if fd is None else (fd,)
+
+    def _close_weights_file(self, model: ModelState) -> None:
+        """Workers that have mapped it keep it."""
+        fd = self._weights_files.pop(model.number, None)
+        if fd is not None:
+            os.close(fd)
+
+    def close(self) -> None:
+        while self._weights_files:
+            os.close(self._weights_files.popitem()[1])
 
     def _send_orders(self, worker: WorkerState, orders: list[Order], now: float) -> None:
         items = []
@@ -79,7 +109,7 @@ class Sender:
             order.is_joined, order.carrier = False, None
             return parts_of(order, self._arena)
 
-    def _send(self, worker: WorkerState, message: tuple[Any, ...], must: bool = False) -> bool:
+    def _send(self, worker: WorkerState, message: tuple[Any, ...], fds: tuple[int, ...] = (), must: bool = False) -> bool:
         """False where the worker's socket is full. A worker that is gone takes everything: its end gives it all back."""
         handle: WorkerHandle = worker.handle
         self._expect(handle)
@@ -89,7 +119,7 @@ class Sender:
                 if not send(handle.sock, ("segment", segment.size), (segment.fd,), wait=must):
                     return False
                 handle.known_segments += 1
-            is_sent = send(handle.sock, message, wait=must)
+            is_sent = send(handle.sock, message, fds, wait=must)
             handle.page.words[POSTED] = 0
             return is_sent
         except OSError as error:

@@ -12,7 +12,7 @@ import random
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -26,6 +26,7 @@ from rankwise.pool.api.model import become_like_the_caller
 from rankwise.pool.memory.encoding import each_where_possible, pack, shape_of, unpack
 from rankwise.pool.workers.defaults import Defaults, WithOwnDefaults, built_with_defaults, use_defaults_of_imports
 from rankwise.pool.workers.lanes import copy_place, to_value
+from rankwise.pool.workers.shared_weights import share_weights
 
 
 def seed_all(seed: int) -> None:
@@ -76,20 +77,21 @@ class Loaded:
     history: Any = None  # what the checks of its batches have shown
 
 
-def load(spec: dict[str, Any], is_worker: bool = True) -> Loaded:
-    """Build the model. Whatever fails here is the user's own code: its exception passes through untouched."""
+def load(spec: dict[str, Any], weights_fd: int | None = None, is_worker: bool = True) -> Loaded:
+    """Build the model, and share its weights by the file `weights_fd`. Whatever fails here is the user's own code: its exception passes
+    through untouched."""
     if is_worker:
         become_like_the_caller(spec)
     elif spec["build"] and spec["cwd"] not in sys.path:
         sys.path.append(spec["cwd"])  # where workers look, too; behind all others, so that nothing is found elsewhere than before
     seeds = seeded(spec["seed"]) if spec["seed"] is not None else nullcontext()
     with seeds:  # all replicas are one model, and what a build seeds ends with it
-        loaded, own = built_with_defaults(lambda: _loaded(spec))
+        loaded, own = built_with_defaults(lambda: _loaded(spec, weights_fd))
     loaded.run.own = own
     return loaded
 
 
-def _loaded(spec: dict[str, Any]) -> Loaded:
+def _loaded(spec: dict[str, Any], weights_fd: int | None) -> Loaded:
     device = torch.device(spec["device"])
     before = _footprint(device)
     others = Defaults.now()
@@ -110,6 +112,9 @@ def _loaded(spec: dict[str, Any]) -> Loaded:
         raise TypeError(f"weights can only be loaded into an nn.Module; the build of {spec['name']!r} returned {type(built).__name__}")
     if warmup is not None:
         _warm_up(built, warmup, device)
+    if weights_fd is not None:
+        with suppress(OSError):  # no memory for the copy, or a limit of files: the model keeps its own
+            share_weights(built, weights_fd)
     nbytes = max(tensor_bytes(built), _footprint(device) - before)
     return Loaded(
         spec["name"], WithOwnDefaults(built), device, nbytes, is_plain=device.type == "cpu", is_checked=spec["check_rows"], stamp=stamp

@@ -117,18 +117,21 @@ class Worker:
     def _on_segment(self, size: int) -> None:
         self._inputs.add_segment(self._receiver.fds.pop(0), size)
 
-    def _on_load(self, serial: int, number: int, place: Any) -> None:
+    def _on_load(self, serial: int, number: int, place: Any, has_file: bool) -> None:
         self._page.run(serial, time.monotonic_ns())
         started = time.perf_counter()
         self._inference.__exit__(None, None, None)  # parameters made inside it could never be trained or changed in place
+        weights_fd = self._receiver.fds.pop(0) if has_file else None
         try:
-            self._models[number] = model = load(pickle.loads(self._inputs.raw(place)))
+            self._models[number] = model = load(pickle.loads(self._inputs.raw(place)), weights_fd)
         except BaseException as error:  # SystemExit from a script without a main guard, say: nothing the user's code does ends the worker
             self._check_is_worker(number)
             self._not_built(serial, number, error)
         else:
             self._check_is_worker(number)
             send(self._sock, ("loaded", serial, number, model.nbytes, time.perf_counter() - started, model.stamp), wait=True)
+        if weights_fd is not None:
+            os.close(weights_fd)
         self._inference.__enter__()
         self._page.run(0, 0)
 
