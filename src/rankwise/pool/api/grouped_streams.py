@@ -55,6 +55,11 @@ class Bunch:
     def count(self) -> int:
         return len(self.edges) - 1
 
+    def add(self, array: np.ndarray[Any, Any], rows: int) -> None:
+        end = self.rows.count + rows
+        self.rows.add(array, end)
+        self.edges.append(end)
+
     def wait(self) -> None:
         assert self.future is not None
         try:
@@ -93,12 +98,12 @@ _GROUPS = (Bunch, Chunk)
 
 
 class Filling(NamedTuple):
-    """The chunk that the last request of a model went into, while it takes more."""
+    """The group that the last request of a model went into, while it takes more."""
 
-    chunk: Chunk
+    group: Bunch | Chunk
     dtype: np.dtype[Any] | None  # of its arrays, where it is made of numpy's
-    shape: tuple[int, ...]
-    size: int  # bytes of each
+    shape: tuple[int, ...]  # of each array
+    size: int  # of each: rows in a bunch, bytes in a chunk
     most: int  # requests
 
 
@@ -123,7 +128,7 @@ class GroupedStream(Stream):
         self._deadline_s, self._priority, self._most_futures = options.deadline_s, options.priority, options.window or _MOST_FUTURES
         self._num_futures = 0  # of the entries that wait
         self._groups: dict[Any, Any] = {}  # bunches and chunks that are not sent yet, by what their requests have in common
-        self._filling: dict[int, Filling] = {}  # by the model, until the next chunk is sent
+        self._filling: dict[int, Filling] = {}  # by the model, until it is sent, or any chunk
         self._tried: set[int] = set()  # models that a chunk was sent of: no more before it is known how large results are
         self._limit = _FIRST
         self._seed, self._taken, self._length = options.seed, 0, options.length
@@ -149,18 +154,21 @@ class GroupedStream(Stream):
         self._waiting.append(self._sent(lambda: self._send_alone(model, inputs, not is_slow, seed)))
 
     def _is_like(self, filling: Filling, inputs: Sequence[Any]) -> bool:
-        """The usual case of a stream by the shortest way: one more array of the same kind, into the same chunk."""
+        """The usual case of a stream by the shortest way: one more array of the same kind, into the same group."""
         array = inputs[0]
         if type(array) is not np.ndarray or len(inputs) != 1:
             return False
-        chunk, dtype, shape, size, most = filling
+        group, dtype, shape, size, most = filling
         if array.dtype is not dtype or array.shape != shape:
             return False
         self._taken += 1
-        self._waiting.append(chunk)
-        chunk.add(array.tobytes(), size)
-        if chunk.count >= most:
-            self._send_full(chunk)
+        self._waiting.append(group)
+        if isinstance(group, Chunk):
+            group.add(array.tobytes(), size)
+        else:
+            group.add(array, size)
+        if group.count >= most:
+            self._send_full(group)
         return True
 
     def _send_alone(self, model: ModelState, inputs: Sequence[Any], is_lazy: bool, seed: int | None) -> Future[Any]:
@@ -189,11 +197,11 @@ class GroupedStream(Stream):
                 return False
             bunch = self._groups[kind] = Bunch(model, kind, rows)
             self._num_futures += 1
-        edges, end = bunch.edges, bunch.rows.count + shape[0]
         self._waiting.append(bunch)
-        bunch.rows.add(array, end)
-        edges.append(end)
-        if len(edges) > self._limit:
+        bunch.add(array, shape[0])
+        most = bunch.count + (bunch.rows.most - bunch.rows.count) // shape[0]
+        self._filling[model.number] = Filling(bunch, array.dtype if tag == "N" else None, shape, shape[0], most)
+        if bunch.count >= most:
             self._send_full(bunch)
         return True
 
@@ -225,7 +233,7 @@ class GroupedStream(Stream):
             self._num_futures += 1
         self._waiting.append(chunk)
         chunk.add(data, size, slots)
-        if filling is None or filling.chunk is not chunk:
+        if filling is None or filling.group is not chunk:
             most = min(most, _CHUNK_BYTES // max(size, 1)) if tag == "N" else most  # more than one: larger arrays are on the lane
             self._filling[model.number] = Filling(chunk, NUMPY[dtype] if tag == "N" else None, shape, size, most)
         if chunk.count >= most:
@@ -247,6 +255,7 @@ class GroupedStream(Stream):
             self._send_bunch(group)
 
     def _send_bunch(self, bunch: Bunch) -> None:
+        self._filling.pop(bunch.model.number, None)
         try:
             future = self._patiently(lambda: self._submit(bunch.model, bunch.encoded(), is_lazy=True))
         except Exception as error:
