@@ -21,7 +21,7 @@ FILE = "memfd:rankwise-weights"
 
 @pytest.fixture
 def fd() -> Iterator[int]:
-    made = os.memfd_create("rankwise-weights")
+    made = os.memfd_create("rankwise-weights-of-a-test")
     yield made
     os.close(made)
 
@@ -139,7 +139,7 @@ def test_modules_of_other_kinds_keep_their_values(fd: int, module: object) -> No
 
 
 def files_of(pid: int | str) -> int:
-    return sum(FILE in os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir() if entry.is_symlink())
+    return sum(f"{FILE} " in os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir() if entry.is_symlink())
 
 
 def test_workers_of_a_pool_share_until_the_model_leaves() -> None:
