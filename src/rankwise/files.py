@@ -6,16 +6,19 @@ import contextlib
 import errno
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 
 @contextlib.contextmanager
-def whole_file(path: Path, *, is_private: bool = False, is_synced: bool = False) -> Iterator[BinaryIO]:
+def whole_file(
+    path: Path, *, is_private: bool = False, is_synced: bool = False, check: Callable[[Path], None] = lambda complete: None
+) -> Iterator[BinaryIO]:
     """A file that takes its name when all of it is written; whatever goes wrong before, the old one stays and nothing else is left.
 
-    `is_private`: only the owner may read it. `is_synced`: it is on the disk before it takes its name.
+    `is_private`: only the owner may read it. `is_synced`: it is on the disk before it takes its name. `check` is given the complete file
+    while the old one is still there; where it raises, the old one stays.
     """
     check_not_special(path)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")  # mode 0600
@@ -25,6 +28,7 @@ def whole_file(path: Path, *, is_private: bool = False, is_synced: bool = False)
             if is_synced:
                 file.flush()
                 os.fsync(file.fileno())
+        check(Path(temporary))
         if not is_private:
             umask = os.umask(0)
             os.umask(umask)

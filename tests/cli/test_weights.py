@@ -128,6 +128,26 @@ def test_convert_compares_outputs_where_it_can(corpus: Path, folder: Path, capsy
     assert "outputs agree: largest relative difference 0" in capsys.readouterr().out
 
 
+def test_convert_compares_outputs_of_the_part_that_was_asked_for(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    state = Net().state_dict()
+    torch.save({f"{side}.{name}": value for side in ("student", "teacher") for name, value in state.items()}, folder / "two.pt")
+    build = ["--build", "my_nets:build", "--example", "float32[5,4]"]
+
+    assert main(["weights", "convert", "two.pt", "plain.safetensors", "--prefix", "teacher.", *build]) == 0
+
+    assert "outputs agree" in capsys.readouterr().out
+
+
+def test_an_older_output_stays_where_the_new_one_is_not_kept(corpus: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "plain.safetensors").write_bytes(b"older")
+    build = ["--build", "my_nets:build", "--example", "float32[5,3]", "--overwrite"]
+
+    assert main(["weights", "convert", str(corpus / "ddp.pt"), "plain.safetensors", *build]) == 2
+
+    assert (folder / "plain.safetensors").read_bytes() == b"older"
+    assert sorted(path.name for path in folder.iterdir() if path.is_file()) == ["my_nets.py", "plain.safetensors"]
+
+
 def test_convert_to_a_program_that_takes_any_batch(corpus: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     build = ["--build", "my_nets:build", "--example", "float32[5,4]", "--dynamic-batch", "--json"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,14 @@ def test_nothing_that_is_read_is_replaced(folder: Path, output: str, more: dict[
         run(folder, output, overwrite=True, **given)
 
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_a_second_path_of_what_is_read_is_known(folder: Path) -> None:
+    """A hard link stands for a folder that is mounted at two places, too."""
+    os.link(folder / "x.npy", folder / "same.npy")
+
+    with pytest.raises(UsageError, match="is the input"):
+        run(folder, "same.npy", overwrite=True)
 
 
 def test_a_folder_with_things_of_somebody_elses_is_not_deleted(folder: Path) -> None:

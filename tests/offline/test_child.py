@@ -126,6 +126,40 @@ def test_whole_numbers_reach_a_linear_layer_and_an_embedding_alike() -> None:
     assert embedding(whole, 2)["pieces"][0]["output"].shape == (2, 2, 2)
 
 
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "uint8", "uint16", "uint32", "uint64"])
+def test_a_vocabulary_takes_integers_of_any_width(dtype: str) -> None:
+    embedding = nn.Embedding(4, 2)
+    ids = np.array([[1, 0], [2, 3]])
+
+    (piece,) = run(embedding, {"x": ids.astype(dtype)})["pieces"]
+
+    assert np.array_equal(piece["output"], embedding(torch.from_numpy(ids)).detach().numpy())
+
+
+class Named(nn.Module):
+    """Wants indices and numbers, which a file that has only whole ones does not tell apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names, self.linear = nn.Embedding(4, 2), nn.Linear(3, 2)
+
+    def forward(self, ids: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return self.names(ids) + self.linear(x)
+
+
+@pytest.mark.parametrize("ids", ["int64", "uint8", "float64"])
+@pytest.mark.parametrize("x", ["int64", "int16", "float32"])
+def test_indices_and_numbers_may_both_be_whole(ids: str, x: str) -> None:
+    model = Named()
+    columns = {"ids": np.array([3, 1]), "x": np.arange(6).reshape(2, 3)}
+    expected = model(torch.from_numpy(columns["ids"]), torch.from_numpy(columns["x"]).float()).tolist()
+
+    outcome = run(model, {"ids": columns["ids"].astype(ids), "x": columns["x"].astype(x)})
+
+    assert worked(outcome) == [0, 1]
+    assert np.allclose(np.concatenate([piece["output"] for piece in outcome["pieces"]]), expected)
+
+
 def test_a_bad_row_of_whole_numbers_costs_itself_and_says_both_reasons() -> None:
     runner = Runner(nn.Embedding(4, 2), "", stack=True)
 

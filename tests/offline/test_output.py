@@ -62,11 +62,11 @@ def test_no_row_that_worked_is_still_an_output(tmp_path: Path, suffix: str) -> N
 
 
 def test_errors_are_listed_in_order_and_once(tmp_path: Path) -> None:
-    assert write_errors(tmp_path / "errors.jsonl", batches()) == len(FAILED)
+    assert write_errors([tmp_path / "errors.jsonl"], batches()) == tmp_path / "errors.jsonl"
 
     lines = [json.loads(line) for line in (tmp_path / "errors.jsonl").read_text().splitlines()]
     assert [line["row"] for line in lines] == sorted(FAILED)
-    assert write_errors(tmp_path / "none.jsonl", []) == 0
+    assert write_errors([tmp_path / "none.jsonl"], []) is None
     assert not (tmp_path / "none.jsonl").exists()
 
 
@@ -256,7 +256,7 @@ def test_first_results_that_fit_leave_nothing_behind(tmp_path: Path, suffix: str
 def test_a_list_of_failed_rows_says_anything(tmp_path: Path) -> None:
     parts = [Results([], {}, [{"row": 0, "error": "E", "message": "no \udcff.npy"}], 0, 1)]
 
-    write_errors(tmp_path / "errors.jsonl", parts)
+    write_errors([tmp_path / "errors.jsonl"], parts)
 
     assert json.loads((tmp_path / "errors.jsonl").read_text())["message"] == "no \udcff.npy"
 
@@ -267,7 +267,7 @@ def test_a_list_of_failed_rows_is_there_whole_or_not_at_all(tmp_path: Path) -> N
         raise OSError("the disk is full")
 
     with pytest.raises(OSError, match="full"):
-        write_errors(tmp_path / "errors.jsonl", torn())
+        write_errors([tmp_path / "errors.jsonl"], torn())
 
     assert not list(tmp_path.iterdir())
 

@@ -18,7 +18,7 @@ import rankwise
 from rankwise.errors import UsageError
 from rankwise.offline import journal, parts, running
 from rankwise.offline.sizing import Choice
-from rankwise.offline.workspace import PredictError, folder_of
+from rankwise.offline.workspace import PredictError, Workspace, folder_of
 from tests.families import mostly_live
 from tests.offline import nets
 from tests.offline.inputs import KINDS, rows, write
@@ -251,6 +251,37 @@ def test_the_list_of_failed_rows_does_not_replace_another_jobs(tmp_path: Path, m
 
     assert (Path(first.errors).name, Path(second.errors).name) == ("errors.jsonl", "b.npy.errors.jsonl")
     assert (tmp_path / "errors.jsonl").read_text() == listed == (tmp_path / "b.npy.errors.jsonl").read_text()
+
+
+def test_jobs_that_end_together_keep_their_own_lists_of_failed_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREDICT_PAUSE_S", "0")
+    results, others = Workspace.results, []
+
+    def while_another_ends(space: Workspace) -> Any:
+        """The second job runs from beginning to end while the first one writes its list."""
+        for each in results(space):
+            yield each
+            if space.output.name == "a.npy" and not others:
+                others.append("begun")
+                others[0] = run(tmp_path, "b.npy", model="slow", batch=8)
+
+    monkeypatch.setattr(Workspace, "results", while_another_ends)
+
+    first = run(tmp_path, "a.npy", model="slow")
+
+    assert (Path(first.errors).name, Path(others[0].errors).name) == ("a.npy.errors.jsonl", "errors.jsonl")
+    assert (tmp_path / "errors.jsonl").read_text() == (tmp_path / "a.npy.errors.jsonl").read_text() != ""
+    assert not list(tmp_path.glob(".*unfinished*"))
+
+
+def test_a_list_of_failed_rows_is_found_again_after_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREDICT_PAUSE_S", "0")
+    with monkeypatch.context() as patch:
+        patch.setattr(running, "write_output", lambda *_: (_ for _ in ()).throw(Killed()))
+        with pytest.raises(Killed):
+            run(tmp_path, model="slow")
+
+    assert Path(run(tmp_path, model="slow").errors).name == "errors.jsonl"
 
 
 def test_a_job_that_never_began_leaves_nothing(tmp_path: Path) -> None:

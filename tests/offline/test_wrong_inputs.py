@@ -91,6 +91,8 @@ def damaged_parquet(path: Path) -> None:
 def prepare(folder: Path) -> None:
     np.save(folder / "x.npy", rows(COUNT))
     np.save(folder / "one.npy", np.float32(1))
+    with (folder / "several.npy").open("wb") as file:
+        np.savez(file, x=rows(COUNT))
     write_csv(folder / "x.csv", list)
     for kind in ("csv", "jsonl", "npy", "parquet", "arrow", "safetensors"):
         (folder / f"empty.{kind}").touch()
@@ -118,6 +120,7 @@ def prepare(folder: Path) -> None:
         ("damaged.parquet", [], "RW002", "from row 0 on"),
         ("short.npy", [], "RW002", "cannot be read"),
         ("one.npy", [], "RW002", "a single number"),
+        ("several.npy", [], "RW002", "an archive of arrays"),
         ("empty", [], "RW002", "no file in"),
         ("x.npy", ["--build", "tests.offline.nets"], "RW001", "is not an import path"),
         ("x.npy", ["--build", "tests.offline.gone:build"], "RW001", "there is no module"),

@@ -161,7 +161,8 @@ def _tricks(folder: Path, corpus: Path) -> dict[str, set[str]]:
 
 def _foreign(folder: Path, corpus: Path) -> dict[str, set[str]]:
     contents = {
-        "empty.pt": b"", "text.pt": b"epoch 3, loss 0.1\n" * 100, "one_byte.pt": b"P", "png.pt": b"\x89PNG\r\n\x1a\n" + b"\0" * 100,
+        "empty.pt": b"", "text.pt": b"epoch 3, loss 0.1\n" * 100, "one_byte.pt": b"P", "cut_pickle.pt": b"\x80",
+        "png.pt": b"\x89PNG\r\n\x1a\n" + b"\0" * 100,
         "lfs.safetensors": b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", "page.pt": b"<!DOCTYPE html><html>",
         "array.pt": b"\x93NUMPY\x01\0" + b"\0" * 100, "gzip.pt": b"\x1f\x8b\x08" + b"\0" * 50, "gguf.pt": b"GGUF" + b"\0" * 50,
         "plain_pickle.pt": pickle.dumps({"a": 1}), "random.pt": random.Random(1).randbytes(5000),

@@ -44,6 +44,34 @@ def test_a_whole_file_beside_an_index_is_not_passed_over(tmp_path: Path) -> None
     assert loaded(tmp_path / "model.safetensors.index.json") == 2
 
 
+@pytest.mark.parametrize(
+    ("content", "said"), [(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", "git lfs pull"), (b"", "an empty file")]
+)
+def test_a_part_that_is_not_there_yet_is_told_as_any_file_is(tmp_path: Path, content: bytes, said: str) -> None:
+    (tmp_path / "part.safetensors").write_bytes(content)
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": dict.fromkeys(values(2), "part.safetensors")}))
+
+    assert said in refused(tmp_path, "RW733")
+
+
+def test_a_part_may_be_of_any_format_but_no_index(tmp_path: Path) -> None:
+    index = tmp_path / "model.safetensors.index.json"
+    torch.save(values(3), tmp_path / "old.bin", _use_new_zipfile_serialization=False)
+    index.write_text(json.dumps({"weight_map": dict.fromkeys(values(3), "old.bin")}))
+    assert loaded(tmp_path) == 3
+
+    index.write_text(json.dumps({"weight_map": dict.fromkeys(values(3), index.name)}))
+    assert "named as a part" in refused(tmp_path, "RW732")
+
+
+def test_a_name_that_is_not_utf8_is_a_name_like_others(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"Bj\xf6rn")
+    folder.mkdir()
+    torch.save(values(4), folder / "last.pt")
+
+    assert loaded(folder) == 4
+
+
 @pytest.mark.parametrize("name", ["model{}.safetensors", "pytorch_model{}.bin"])
 def test_two_models_of_one_accelerate_folder_are_not_chosen_between(tmp_path: Path, name: str) -> None:
     save = save_file if name.endswith(".safetensors") else torch.save

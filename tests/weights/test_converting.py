@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
+from rankwise.errors import UsageError
 from rankwise.weights.converting import convert_to_safetensors
 from rankwise.weights.records import CheckpointError
 from tests.weights.checkpoints import save
@@ -42,3 +44,16 @@ def test_two_names_that_are_one_without_wrappers_are_not_chosen_between(tmp_path
 
     assert caught.value.finding.code == "RW734"
     assert not (tmp_path / "out.safetensors").exists()
+
+
+@pytest.mark.parametrize("name", ["plain.safetensors", "link.safetensors"])
+def test_a_checkpoint_is_not_replaced_by_what_is_made_of_it(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "plain.safetensors"
+    save_file({"module.w": torch.ones(2), "module.b": torch.zeros(3)}, path)
+    (tmp_path / "link.safetensors").symlink_to(path)
+    before = path.read_bytes()
+
+    with pytest.raises(UsageError, match="is the checkpoint"):
+        convert_to_safetensors(path, tmp_path / name)
+
+    assert path.read_bytes() == before

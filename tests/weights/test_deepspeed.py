@@ -100,6 +100,14 @@ def test_a_flipped_bit_in_a_piece_is_found(tmp_path: Path) -> None:
     assert refused(Net(), folder).code == "RW732"
 
 
+def test_a_file_without_its_pickle_is_damaged(tmp_path: Path) -> None:
+    folder, _ = written(tmp_path, 3, 2)
+    path = folder / "global_step3" / "zero_pp_rank_1_mp_rank_00_optim_states.pt"
+    path.write_bytes(path.read_bytes().replace(b"data.pkl", b"data.pkm"))
+
+    assert refused(Net(), folder).code == "RW732"
+
+
 @pytest.mark.parametrize("tag", ["../elsewhere", "gone", "", "/etc"])
 def test_latest_leads_nowhere_else(tmp_path: Path, tag: str) -> None:
     folder, _ = written(tmp_path, 2, 2)

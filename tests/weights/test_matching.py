@@ -268,3 +268,8 @@ def test_the_nearest_name(name: str, candidates: list[str], wanted: str | None) 
 def test_wrong_arguments_are_told_before_the_file_is_looked_at(model: object, options: dict[str, str], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         rankwise.load_weights(model, "nowhere.pt", **options)
+
+
+def test_weights_that_are_loaded_already_are_no_checkpoint() -> None:
+    with pytest.raises(UsageError, match="where a path is wanted"):
+        rankwise.load_weights(Net(), Net().state_dict())

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rankwise.cli.options import Parser, width
-from rankwise.errors import RankwiseError, UsageError
+from rankwise.errors import UsageError
 
 _EPILOG = """examples:
   rankwise weights inspect last.pt
@@ -101,17 +101,17 @@ def _convert(options: argparse.Namespace) -> int:
 def _to_safetensors(options: argparse.Namespace, path: Path, output: Path) -> dict[str, Any]:
     from rankwise.weights.converting import convert_to_safetensors
 
-    done = convert_to_safetensors(path, output, options.key, options.prefix, options.dtype, options.tensors_only)
-    facts = asdict(done)
-    if options.build and options.example:
-        from rankwise.weights.exporting import compare_outputs
+    facts: dict[str, Any] = {}
 
-        try:
-            facts["outputs"] = asdict(compare_outputs(options.build, options.example, path, output, options.key, options.tolerance))
-        except RankwiseError:
-            output.unlink(missing_ok=True)
-            raise
-    return facts
+    def check(written: Path) -> None:
+        if options.build and options.example:
+            from rankwise.weights.exporting import compare_outputs
+
+            same = options.build, options.example, path, written, options.key, options.prefix, options.tolerance
+            facts["outputs"] = asdict(compare_outputs(*same))
+
+    done = convert_to_safetensors(path, output, options.key, options.prefix, options.dtype, options.tensors_only, check)
+    return asdict(done) | facts
 
 
 def _to_program(options: argparse.Namespace, path: Path, output: Path) -> dict[str, Any]:

@@ -109,4 +109,14 @@ def _resolved(place: Place) -> PurePath:
 
 
 def _holds(place: PurePath, other: PurePath) -> bool:
-    return place == other or place in other.parents
+    return any(_is_same(place, each) for each in (other, *other.parents))
+
+
+def _is_same(one: PurePath, other: PurePath) -> bool:
+    """Also where a file, or a folder, has two paths (bind mounts, hard links)."""
+    if one == other or not (isinstance(one, Path) and isinstance(other, Path)):
+        return one == other
+    try:
+        return one.samefile(other)
+    except OSError:  # one of them is not there
+        return False

@@ -7,9 +7,8 @@ import json
 import os
 import resource
 import zipfile
-from collections.abc import Iterator
-from functools import partial
-from itertools import chain
+from collections.abc import Collection, Iterator, Sequence
+from itertools import chain, combinations, product
 from typing import Any
 
 import numpy as np
@@ -117,30 +116,42 @@ class Runner(torch.nn.Module):
         run_divided(run, judge, start, stop)
 
     def _outputs(self, columns: dict[str, Any], tightly: bool) -> Any:
-        """A file's whole numbers may be meant as integers or not: where the model fails on the one, it gets the other. Nothing is
-        remembered of that, for what becomes of a row must not depend on the rows before it. Errors that torch does not raise for a
-        wrong type are the model's own word on these rows."""
+        """A file's whole numbers may be meant as integers or not, each input's for itself: where the model fails on the one, it gets the
+        other. Nothing is remembered of that, for what becomes of a row must not depend on the rows before it. Errors that torch does not
+        raise for a wrong type are the model's own word on these rows."""
         arguments = self._arguments(columns, tightly)
+        tried = [list(map(_dtype, arguments))]
         try:
             return self._call(arguments)
         except (TypeError, RuntimeError, IndexError) as error:
-            others = self._arguments(columns, tightly, swapped=True, as_indices=self._takes_indices and _is_about_indices(error))
-            if is_out_of_memory(error) or list(map(_dtype, others)) == list(map(_dtype, arguments)):
+            if is_out_of_memory(error):
                 raise
-            try:
-                return self._call(others)
-            except Exception as other:
-                if is_out_of_memory(other):
-                    raise
-                error.add_note(f"and as {', '.join(sorted({str(_dtype(value)) for value in others}))}: {other}")
-                raise error from None
+            wants_indices = self._takes_indices and _is_about_indices(error)
+            for changed in _changes(tried[0]):
+                others = self._arguments(columns, tightly, changed, wants_indices)
+                if (kinds := list(map(_dtype, others))) in tried:
+                    continue
+                tried.append(kinds)
+                try:
+                    return self._call(others)
+                except Exception as other:
+                    if is_out_of_memory(other):
+                        raise
+                    if len(tried) == 2:  # more would tell nobody more
+                        error.add_note(f"and as {', '.join(sorted({str(kind) for kind in kinds}))}: {other}")
+                    wants_indices |= self._takes_indices and _is_about_indices(other)
+            raise error from None
 
     def _call(self, arguments: list[Any]) -> Any:
         with torch.inference_mode():
             return self._hidden[0](*arguments)
 
-    def _arguments(self, columns: dict[str, Any], tightly: bool, swapped: bool = False, as_indices: bool = False) -> list[Any]:
-        tensor = partial(self._tensor, swapped=swapped, as_indices=as_indices)
+    def _arguments(self, columns: dict[str, Any], tightly: bool, changed: Collection[int] = (), as_indices: bool = False) -> list[Any]:
+        """`changed` are the places of those that come as floating point instead of integers, or the other way round."""
+
+        def tensor(value: Any, place: int = 0) -> torch.Tensor:
+            return self._tensor(value, place in changed, as_indices)
+
         if FILE_COLUMN in columns:
             loaded = [own(self._load(path)) for path in columns[FILE_COLUMN]]  # a loader may fill one buffer again and again
             if all(isinstance(item, torch.Tensor) for item in loaded):
@@ -153,19 +164,19 @@ class Runner(torch.nn.Module):
             stacked = as_array(np.stack([np.asarray(value) for value in values], axis=1))
             return [tensor(torch.from_numpy(stacked))]  # it is new, so the model may write to it
         # Copies: where the model fails, the same rows run again, and must be what they were before it wrote to them.
-        return [tensor(own(value)) if is_numbers(value) else list(map(own, value)) for value in values]
+        return [tensor(own(value), place) if is_numbers(value) else list(map(own, value)) for place, value in enumerate(values)]
 
-    def _tensor(self, value: Any, swapped: bool, as_indices: bool) -> torch.Tensor:
-        """On the model's device, and where it is floating point in the model's dtype: files rarely have the same. Swapped: integers in
-        that dtype too, and where indices are wanted, a row that came as floating point as integers, if they are whole. A row alone:
-        others must not be computed as integers because of the one that fails."""
+    def _tensor(self, value: Any, is_changed: bool, as_indices: bool) -> torch.Tensor:
+        """On the model's device, and where it is floating point in the model's dtype: files rarely have the same. Changed: integers in
+        that dtype too. Where indices are wanted, integers are of a width that torch takes for them, and what came as floating point and
+        is changed becomes integers, if they are whole. A row alone: others must not become integers because of the one that fails."""
         tensor = value if isinstance(value, torch.Tensor) else torch.from_numpy(as_array(value))
         place = next((tensor.device for tensor in _tensors_of(self._hidden[0])), tensor.device)
-        if as_indices and tensor.is_floating_point() and len(tensor) == 1:
-            is_whole = bool((tensor.isfinite() & (tensor == tensor.round())).all())
-            dtype = torch.int64 if is_whole else self._dtype
-        else:
-            dtype = self._dtype if swapped or tensor.is_floating_point() else None
+        dtype = self._dtype if is_changed or tensor.is_floating_point() else None
+        if tensor.is_floating_point() and is_changed and as_indices and len(tensor) == 1:
+            dtype = torch.int64 if bool((tensor.isfinite() & (tensor == tensor.round())).all()) else self._dtype
+        elif as_indices and not is_changed and tensor.dtype in _NARROW:
+            dtype = torch.int64
         return tensor.to(place) if dtype is None or tensor.is_complex() else tensor.to(place, dtype)
 
 
@@ -230,6 +241,27 @@ def _as_column(name: str, value: Any, length: int) -> Any:
 def _row_error(row: int, error: BaseException) -> list[Any]:
     text = "; ".join([str(error), *getattr(error, "__notes__", ())])
     return [row, type(error).__name__, text[:2000]]
+
+
+_NARROW = (torch.int8, torch.int16, torch.uint8, torch.uint16, torch.uint32, torch.uint64)  # integers that torch takes for no indices
+_WHOLE = (torch.int32, torch.int64, torch.bool, *_NARROW)
+_MAX_EACH = 4  # inputs, of which each is tried for itself
+
+
+def _changes(dtypes: Sequence[Any]) -> list[tuple[int, ...]]:
+    """Which inputs come otherwise than they are, what is likelier first: no floating point becomes integers that need not, and of integers
+    all are numbers or none."""
+    whole = tuple(place for place, dtype in enumerate(dtypes) if dtype in _WHOLE)
+    floating = tuple(place for place, dtype in enumerate(dtypes) if dtype is not None and dtype.is_floating_point)
+    if len(whole) + len(floating) > _MAX_EACH:
+        return [(), whole, floating, whole + floating]
+    pairs = product(_subsets(whole), _subsets(floating))
+    likelier_first = sorted(pairs, key=lambda pair: (len(pair[1]), pair[0] not in ((), whole), len(pair[0])))
+    return [numbers + indices for numbers, indices in likelier_first]
+
+
+def _subsets(places: tuple[int, ...]) -> list[tuple[int, ...]]:
+    return [chosen for count in range(len(places) + 1) for chosen in combinations(places, count)]
 
 
 def _takes_indices(model: Any) -> bool:

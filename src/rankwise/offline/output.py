@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -32,20 +32,44 @@ def write_output(output: Path, parts: Parts, total: int, before_rename: Callable
         temporary.replace(output)
 
 
-def write_errors(path: Path, parts: Iterable[Results]) -> int:
-    """One line per failed row; no file where none failed."""
-    temporary = path.with_name(f".{path.name}.unfinished")
-    count = 0
+def write_errors(
+    paths: Sequence[Path], parts: Iterable[Results], is_ours: Callable[[Path, Path], bool] = lambda path, complete: False
+) -> Path | None:
+    """One line per failed row, at the first of these paths where no list is but ours, or at the last; no file where none failed.
+
+    Jobs side by side may end together, so a list is put where nothing is, and never in the place of one that was not there a moment ago.
+    """
+    temporary = paths[-1].with_name(f".{paths[-1].name}.unfinished")
     with _removed_unless_moved(temporary):
+        count = 0
         with temporary.open("w", encoding="utf-8") as file:
             for results in parts:
                 for error in results.errors:
                     file.write(json_text(error) + "\n")
                     count += 1
-        if count:
-            _flush(temporary)
-            temporary.replace(path)
-    return count
+        if not count:
+            return None
+        _flush(temporary)
+        for path in paths[:-1]:
+            if _put_where_nothing_is(temporary, path):
+                return path
+            if is_ours(path, temporary):
+                temporary.replace(path)
+                return path
+        temporary.replace(paths[-1])
+    return paths[-1]
+
+
+def _put_where_nothing_is(temporary: Path, path: Path) -> bool:
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    except OSError:  # a file system without links
+        if os.path.lexists(path):
+            return False
+        temporary.replace(path)
+    return True
 
 
 def check_fits(output: Path, first: Results) -> None:

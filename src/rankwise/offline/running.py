@@ -272,25 +272,30 @@ class _Job:
 
     def _write(self) -> str | None:
         output = self._space.output
-        path = self._errors_path()
         with writing(output, "what is done so far is kept"):
-            if self._space.noted("errors") is None:
-                self._space.note(errors=path.name)
-            failed = write_errors(path, self._space.results()) if self._space.failed_rows else 0
+            path = self._write_errors() if self._space.failed_rows else None
             write_output(output, self._space.results, self._space.done_rows, self._space.begin_placing)
-            if not failed and _is_list_of(output, path):
-                path.unlink(missing_ok=True)  # of the output that has just been replaced
-        return str(path) if failed else None
+            for stale in self._errors_paths() if path is None else ():
+                if _is_list_of(output, stale):
+                    stale.unlink(missing_ok=True)  # of the output that has just been replaced
+        return str(path) if path is not None else None
 
-    def _errors_path(self) -> Path:
-        """errors.jsonl beside the output, unless that lists the rows of another job; decided once for all runs of this one."""
+    def _write_errors(self) -> Path | None:
+        is_second_try = self._space.noted("errors") is not None  # so the list that is there may be ours, from before we were killed
+        if not is_second_try:
+            self._space.note(errors="begun")
+
+        def is_ours(path: Path, complete: Path) -> bool:
+            return _is_list_of(self._space.output, path) or (is_second_try and path.read_bytes() == complete.read_bytes())
+
+        return write_errors(self._errors_paths(), self._space.results(), is_ours)
+
+    def _errors_paths(self) -> list[Path]:
+        """errors.jsonl beside the output; where that lists the rows of another job, a name of our own."""
         output = self._space.output
         if self._options.errors:
-            return Path(self._options.errors)
-        if (name := self._space.noted("errors")) is not None:
-            return output.with_name(name)
-        usual = output.with_name("errors.jsonl")
-        return output.with_name(f"{output.name}.errors.jsonl") if usual.exists() and not _is_list_of(output, usual) else usual
+            return [Path(self._options.errors)]
+        return [output.with_name("errors.jsonl"), output.with_name(f"{output.name}.errors.jsonl")]
 
 
 def _is_list_of(output: Path, path: Path) -> bool:

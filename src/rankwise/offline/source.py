@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rankwise.errors import UnreadableInput, UsageError
-from rankwise.offline.addresses import path_or_address
+from rankwise.offline.addresses import Place, path_or_address
 from rankwise.offline.batches import Batch, Selection
 from rankwise.offline.dataset import DatasetSource
 from rankwise.offline.format import Source, format_to_read
@@ -30,11 +30,16 @@ def open_source(given: Any, selection: Selection) -> Source:
         raise UnreadableInput(f"{path} is a pipe or a device", next=("write what comes out of it to a file, and give that",))
     kind = format_to_read(path)
     if (selection.columns or selection.keep) and kind.without_columns:
-        raise UsageError(f"{path} is {kind.without_columns} and has no columns", next=("leave out --columns and --keep",))
+        raise UsageError(f"{path} is {kind.without_columns} and has no columns", next=(_without_columns(path),))
     try:
         return kind.read(path, selection)
     except (*_UNREADABLE, pa.ArrowException) as error:
         raise _unreadable(path, error) from error
+
+
+def _without_columns(path: Place) -> str:
+    """A folder is one row per file, also one that others take for a table in parts."""
+    return "leave out --columns and --keep" + (", or give one file of it" if path.is_dir() else "")
 
 
 def batches_of(source: Source, size: int, first_row: int = 0, position: int | None = None) -> Iterator[Batch]:

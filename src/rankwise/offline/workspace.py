@@ -66,7 +66,7 @@ class Workspace:
         return next((record[what] for record in self._journal.records if what in record), None)
 
     def note(self, **what: Any) -> None:
-        """For all runs of this job: the "plan" (batch size), that all rows are there ("end"), how the list of "errors" is called."""
+        """For all runs of this job: the "plan" (batch size), that all rows are there ("end"), that the list of "errors" was begun."""
         self._append(what)
 
     @property

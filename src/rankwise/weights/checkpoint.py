@@ -65,15 +65,25 @@ def _read_file(path: Path) -> Content:
     if head[8:9] == b"{":
         return read_safetensors(path, data)
     if path.name.endswith(_INDEX):
-        return read_index(path)
+        return read_index(path, _read_shard)
     for magic, (what, next_step) in _FOREIGN.items():
         if head.startswith(magic):
             raise _foreign(path, what, next_step)
-    if head[:1] == b"\x80" and head[1] in range(2, 6):
+    if head[:1] == b"\x80" and head[1:2] in (b"\2", b"\3", b"\4", b"\5"):
         return _read_bare_pickle(path, data)
     if not head.strip(b"\0"):
         raise Damaged("it begins with zeros, as a file does whose writing was cut off")
     raise _foreign(path, f"none of the formats that are known; it begins with {head[:16]!r}")
+
+
+def _read_shard(path: Path) -> Content:
+    """By its own first bytes, as any file: indices also name files of torch.save (pytorch_model.bin.index.json). No index within one."""
+    if path.name.endswith(_INDEX):
+        raise Damaged(f"{path.name} is an index, and named as a part")
+    try:
+        return _read_file(path)
+    except Damaged as error:
+        raise Damaged(f"{path.name}: {error}") from error
 
 
 def _read_zip(path: Path, data: Any) -> Content:

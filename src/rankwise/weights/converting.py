@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from rankwise.errors import UsageError
 from rankwise.weights.checkpoint import open_checkpoint
 from rankwise.weights.choosing import with_key
 from rankwise.weights.danger import check_harmless
@@ -38,10 +39,19 @@ class Converted:
 
 
 def convert_to_safetensors(
-    path: Path, output: Path, key: str | None = None, prefix: str | None = None, dtype: str | None = None, tensors_only: bool = False
+    path: Path,
+    output: Path,
+    key: str | None = None,
+    prefix: str | None = None,
+    dtype: str | None = None,
+    tensors_only: bool = False,
+    check: Callable[[Path], None] = lambda written: None,
 ) -> Converted:
-    """Write the weights of `path` to `output`; every tensor is read back and compared before this returns."""
+    """Write the weights of `path` to `output`, which takes its name when every tensor was read back and compared, and `check` raised
+    nothing of it."""
     content = open_checkpoint(path)
+    if output.exists() and any(output.samefile(file) for file in content.files):
+        raise UsageError(f"{output} is the checkpoint, or a part of it, and would be replaced", next=("give another name",))
     check_harmless(content, path, tensors_only)
     state = _pick(path, find_state_dicts(content), key)
     names = plain_names(state, prefix)
@@ -59,10 +69,15 @@ def convert_to_safetensors(
 
     notes = notes_by_own_names(names, state.notes)
     is_noted = any(about != {"version": 1} for about in notes.values())  # 1 is what every module has that says nothing
-    write_safetensors(output, plan, read, same | ({NOTES_KEY: json.dumps(notes)} if is_noted else {}))
-    read_s, written_read_s = _compare(output, kept, state.tensors)
+    seconds: list[float] = []
+
+    def compare_and_check(written: Path) -> None:
+        seconds.extend(_compare(written, output, kept, state.tensors))
+        check(written)
+
+    write_safetensors(output, plan, read, same | ({NOTES_KEY: json.dumps(notes)} if is_noted else {}), compare_and_check)
     nbytes = sum(state.tensors[theirs].nbytes for theirs in kept.values())
-    return Converted(str(output), len(plan), nbytes, tuple(wrappers_in(kept.values())), same, read_s, written_read_s)
+    return Converted(str(output), len(plan), nbytes, tuple(wrappers_in(kept.values())), same, *seconds)
 
 
 def plain_names(state: StateDict, prefix: str | None) -> dict[str, str]:
@@ -126,9 +141,9 @@ def _dtype(record: TensorRecord, wanted: str | None) -> str:
     return wanted if wanted is not None and record.dtype.startswith(("float", "bfloat")) else record.dtype
 
 
-def _compare(output: Path, kept: Mapping[str, str], tensors: Mapping[str, TensorRecord]) -> tuple[float, float]:
-    """Every tensor of both files, bit by bit; the seconds each file took to read."""
-    written = open_checkpoint(output).tree
+def _compare(file: Path, output: Path, kept: Mapping[str, str], tensors: Mapping[str, TensorRecord]) -> tuple[float, float]:
+    """Every tensor of both files, bit by bit; the seconds each file took to read. `file` is going to be `output`."""
+    written = open_checkpoint(file).tree
     before, after = TensorReader(verify=False), TensorReader()
     seconds = [0.0, 0.0]
     for ours, theirs in kept.items():

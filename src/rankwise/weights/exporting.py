@@ -156,14 +156,16 @@ class Compared:
     converted_load_s: float
 
 
-def compare_outputs(build: str, examples: list[str], path: Path, output: Path, key: str | None, tolerance: float | None) -> Compared:
+def compare_outputs(
+    build: str, examples: list[str], path: Path, output: Path, key: str | None, prefix: str | None, tolerance: float | None
+) -> Compared:
     """Run the model with the weights of either file on the same input; CheckpointError if the outputs differ."""
     inputs = example_inputs(examples)
     results, seconds = [], []
-    for file, key_there in ((path, key), (output, None)):
+    for file, key_there, prefix_there in ((path, key, prefix), (output, None, None)):
         model = build_model(build)
         started = time.perf_counter()
-        load_weights(model, file, key=key_there, tensors_only=True)
+        load_weights(model, file, key=key_there, prefix=prefix_there, tensors_only=True)
         seconds.append(time.perf_counter() - started)
         with torch.no_grad():
             check_example(model, inputs)

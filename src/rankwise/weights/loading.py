@@ -62,6 +62,8 @@ def load_weights(
     """
     if not isinstance(model, torch.nn.Module):
         raise UsageError(f"the model is a {type(model).__name__}, not a torch.nn.Module", next=("load_weights(model, path)",))
+    if not isinstance(path, (str, os.PathLike)):
+        raise UsageError(f"the checkpoint is a {type(path).__name__}, where a path is wanted", next=("load_weights(model, path)",))
     wanted, where = _dtype(dtype), _device(device)
     content = open_checkpoint(path)
     check_harmless(content, Path(path), tensors_only)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -66,12 +66,12 @@ def read_safetensors(path: Path, data: Any | None = None) -> Content:
     return Content("safetensors", StateDictNode({**records, **same}, _notes(metadata)), (path,))
 
 
-def read_index(path: Path) -> Content:
-    """Several files, by the index that says which tensor is in which: HuggingFace's model.safetensors.index.json."""
+def read_index(path: Path, read: Callable[[Path], Content]) -> Content:
+    """Several files, by the index that says which tensor is in which: HuggingFace's model.safetensors.index.json. `read` reads one."""
     weight_map = parse_json(read_small(path, MAX_HEADER), path.name).get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
         raise Damaged(f"{path.name} has no weight_map from names to files")
-    contents = {shard: _read_shard(beside(path.parent, shard, path.name)) for shard in dict.fromkeys(weight_map.values())}
+    contents = {shard: read(beside(path.parent, shard, path.name)) for shard in dict.fromkeys(weight_map.values())}
     records = {}
     for name, shard in weight_map.items():
         record = contents[shard].tree.get(name)
@@ -81,20 +81,6 @@ def read_index(path: Path) -> Content:
     kinds = {content.format for content in contents.values()}
     index = Content("index", {}, (path,))
     return joined_content(f"sharded {' and '.join(sorted(kinds)) or 'safetensors'}", records, [index, *contents.values()])
-
-
-def _read_shard(path: Path) -> Content:
-    """A shard by its own first bytes: indices also name files of torch.save (pytorch_model.bin.index.json)."""
-    from rankwise.weights.torch_file import read_torch_zip
-    from rankwise.weights.zipped import open_archive
-
-    data = map_file(path)
-    try:
-        if data[:4] == b"PK\x03\x04":
-            return read_torch_zip(path, open_archive(path, data))
-        return read_safetensors(path, data)
-    except Damaged as error:
-        raise Damaged(f"{path.name}: {error}") from error
 
 
 def _record(path: Path, name: str, entry: Any, start: int, size: int, crc: int | None) -> TensorRecord:

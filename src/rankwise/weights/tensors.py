@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,7 +90,9 @@ class TensorReader:
 
     def _storage(self, path: Path) -> torch.UntypedStorage:
         if path not in self._storages:
-            self._storages[path] = torch.UntypedStorage.from_file(str(path), False, path.stat().st_size)  # type: ignore[assignment]
+            with path.open("rb") as file:  # by its number: torch takes no name that is not UTF-8
+                name, nbytes = f"/proc/self/fd/{file.fileno()}", os.fstat(file.fileno()).st_size
+                self._storages[path] = torch.UntypedStorage.from_file(name, False, nbytes)  # type: ignore[assignment]
         return self._storages[path]
 
     def _bytes(self, path: Path) -> Any:

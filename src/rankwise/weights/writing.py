@@ -16,9 +16,13 @@ from rankwise.weights.sharing import bytes_of
 
 
 def write_safetensors(
-    path: Path, plan: Mapping[str, tuple[str, tuple[int, ...]]], read: Callable[[str], torch.Tensor], notes: Mapping[str, str]
+    path: Path,
+    plan: Mapping[str, tuple[str, tuple[int, ...]]],
+    read: Callable[[str], torch.Tensor],
+    notes: Mapping[str, str],
+    check: Callable[[Path], None],
 ) -> None:
-    """Write the tensors of `plan` (name: dtype and shape); `read` gives each when its turn comes.
+    """Write the tensors of `plan` (name: dtype and shape); `read` gives each when its turn comes. What `check` raises leaves nothing.
 
     Each tensor's CRC-32 goes into the header's metadata, so that `load_weights` sees a flipped bit, which the format alone cannot show.
     """
@@ -34,7 +38,7 @@ def write_safetensors(
         return header_of({name: plan[name] for name in order}, {"format": "pt", **notes, CRC_KEY: checksums})
 
     try:
-        with whole_file(path, is_synced=True) as file:
+        with whole_file(path, is_synced=True, check=check) as file:
             file.write(header())
             for name in order:
                 data = bytes_of(read(name).to(getattr(torch, plan[name][0]))).numpy().data

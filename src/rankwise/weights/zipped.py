@@ -25,7 +25,9 @@ class Archive:
 
     def read(self, name: str) -> bytes:
         """A small entry, checked against its CRC."""
-        extent = self.entries[name]
+        extent = self.entries.get(name)
+        if extent is None:
+            raise Damaged(f"{name} is missing in it")
         if extent.nbytes > MAX_SMALL_ENTRY:
             raise Damaged(f"{name} has {extent.nbytes:,} bytes, where at most {MAX_SMALL_ENTRY:,} are sensible")
         content = bytes(self.data[extent.offset : extent.offset + extent.nbytes])

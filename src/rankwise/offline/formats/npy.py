@@ -23,6 +23,8 @@ class NpySource(Source):
 
     def __init__(self, path: Place, selection: Selection) -> None:
         self._array = _RemoteArray(path) if isinstance(path, Address) else np.load(path, mmap_mode="r", allow_pickle=False)
+        if not hasattr(self._array, "ndim"):  # numpy opens an archive, too
+            raise UnreadableInput(f"{path} is an archive of arrays (.npz)", next=("save the one that is wanted: np.save(path, array)",))
         if self._array.ndim == 0:
             raise UnreadableInput(f"{path} holds a single number, not rows")
         if self._array.dtype.kind not in f"{NUMBERS}US":
