@@ -87,7 +87,15 @@ def test_the_meeting_place_is_the_masters(environ: dict[str, str], place: Meetin
 
 
 @pytest.mark.parametrize(
-    ("hosts", "first"), [("gpu[07-09,12],cpu1", "gpu07"), ("node1,node2", "node1"), ("login", "login"), ("a[3,5]", "a3")]
+    ("hosts", "first"),
+    [
+        ("gpu[07-09,12],cpu1", "gpu07"),
+        ("node1,node2", "node1"),
+        ("login", "login"),
+        ("a[3,5]", "a3"),
+        ("gpu[01-04]-ib,login", "gpu01-ib"),
+        ("r[0-1]n[3-4]", "r0n3"),
+    ],
 )
 def test_slurm_jobs_meet_on_their_first_host_at_a_port_of_their_own(hosts: str, first: str) -> None:
     environ = {"SLURM_PROCID": "1", "SLURM_JOB_ID": "77", "SLURM_JOB_NODELIST": hosts}

@@ -92,12 +92,12 @@ def _is_mpi_on_one_host(environ: Mapping[str, str]) -> bool:
 
 
 def _first_slurm_host(environ: Mapping[str, str]) -> str | None:
-    """`gpu[07-09,12],cpu1` begins with gpu07."""
+    """`gpu[07-09,12],cpu1` begins with gpu07, `rack[0-1]node[3-4]-ib` with rack0node3-ib."""
     if "SLURM_PROCID" not in environ:
         return None
     hosts = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST") or ""
-    found = re.match(r"([^,\[]+)(?:\[(\d+))?", hosts)
-    return found[1] + (found[2] or "") if found else None
+    found = re.match(r"(?:[^,\[]|\[[^\]]*\])+", hosts)
+    return re.sub(r"\[(\d+)[^\]]*\]", r"\1", found[0]) if found else None
 
 
 def _number(environ: Mapping[str, str], name: str) -> int | None:

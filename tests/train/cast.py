@@ -172,6 +172,14 @@ def scene_sum(job: Job) -> dict[str, Any]:
     return {"sum": total.item()}
 
 
+def scene_mesh(job: Job) -> dict[str, Any]:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    spread = distribute_tensor(torch.arange(4.0), init_device_mesh("cpu", (1,)), [Shard(0)])
+    return {"sum": spread.sum().full_tensor().item()}
+
+
 def scene_agree(
     job: Job, layers: dict[str, list[int]] | None = None, skip_on: tuple[int, ...] = (), leave_on: tuple[int, ...] = ()
 ) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -225,6 +226,12 @@ def loader_on_ranks_that_disagree(name: str, value: Any) -> None:
     loader.check_agreement()
 
 
+def loader_made_before_the_group() -> None:
+    with mock.patch.object(group, "world_size", lambda: 1):
+        loader = Loader(Numbers(8), batch_size=2)
+    list(loader)
+
+
 def equality_with(by_hand: bool = False, **options: Any) -> list[float]:
     return train_by_hand(**options) if by_hand else train_with_rankwise(**options)
 
@@ -291,6 +298,33 @@ def train_counting_tokens(by_hand: bool = False) -> list[float]:
     return flat(model)
 
 
+def train_with_a_batch_without_tokens() -> tuple[int, int, list[float]]:
+    """Rank 1 has nothing to learn from in the second step; the mean over nothing is not a number."""
+    data = regression_data(16)
+    tokens = torch.ones(16)
+    tokens[6:8] = 0
+    model = wrap(small_model(), device="cpu")
+    step = Step(model, optimizer_of("sgd", model))
+    loader = Loader(TensorDataset(*data.tensors, tokens), global_batch_size=4)
+    for x, y, n in step.over(loader, count=lambda batch: int(batch[2].sum())):
+        with step:
+            loss = ((model(x) - y).square().mean(dim=1) * n).sum() / n.sum()
+        step.backward(loss)
+    return step.count, step.num_skipped, flat(model)
+
+
+def tokens_by_hand() -> list[float]:
+    data = regression_data(16)
+    model = small_model()
+    optimizer = optimizer_of("sgd", model)
+    for window in [range(4), range(4, 6), range(8, 12), range(12, 16)]:
+        x, y = (tensor[list(window)] for tensor in data.tensors)
+        optimizer.zero_grad()
+        mse_loss(model(x), y).backward()
+        optimizer.step()
+    return flat(model)
+
+
 def collectives_in_windows(accumulate: int) -> list[int]:
     """How many gradient exchanges each batch caused."""
     model = wrap(small_model(), device="cpu")
@@ -354,6 +388,11 @@ def clipped_norms(precision: str) -> list[float]:
 def misuse_step(how: str) -> None:
     model = wrap(small_model(), device="cpu")
     optimizer = optimizer_of("sgd", model)
+    if how == "wrapped before the group":
+        with mock.patch.object(group, "world_size", lambda: 1):
+            list(Step(bare := small_model(), optimizer_of("sgd", bare)).over(()))
+            early = Step(bare, optimizer_of("sgd", bare))
+        list(early.over(Loader(regression_data(16), global_batch_size=4)))
     if how == "bare model":
         model = small_model()
         optimizer = optimizer_of("sgd", model)

@@ -91,3 +91,21 @@ def rank_zero_fails() -> None:
         raise ValueError("no such file")
 
     rank_zero(work)
+
+
+def rank_zero_gives_much(num_bytes: int, port: int) -> tuple[int, str]:
+    """Through the store that launchers keep, which takes no value of any size."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    dist.destroy_process_group()
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world_size)
+    return len(rank_zero(lambda: bytes(num_bytes))), rank_zero(lambda: "the next one")
+
+
+def rank_zero_in_rank_zero() -> tuple[str, str]:
+    return rank_zero(lambda: rank_zero(lambda: "inner") + " and outer"), rank_zero(lambda: "the next one")
+
+
+def means_in_rank_zero() -> None:
+    means = Means()
+    means.add(2, loss=1.0)
+    rank_zero(means.compute)

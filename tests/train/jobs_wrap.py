@@ -170,3 +170,8 @@ def wrap_something_wrong(how: str) -> None:
 
 def lazy_with_sample() -> list[int]:
     return list(unwrap(wrap(nn.LazyLinear(2), device="cpu", sample=torch.zeros(1, 5))).weight.shape)
+
+
+def wrap_frozen() -> str:
+    """A teacher, say."""
+    return type(wrap(small_model().requires_grad_(False), device="cpu")).__name__

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import UserDict
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,6 +14,11 @@ from rankwise.errors import UsageError
 from rankwise.train.batches import emptied, moved, num_samples_in
 
 X = torch.ones(8, 3)
+
+
+@dataclass
+class Bunch:
+    x: torch.Tensor
 
 
 @pytest.mark.parametrize(
@@ -36,9 +43,28 @@ def test_what_cannot_be_counted_is_asked_for(batch: Any) -> None:
 
 
 def test_nothing_is_left_in_an_empty_batch() -> None:
-    x, words, named = emptied((X, ("a",) * 8, UserDict(ids=X, names=["b"] * 8)))
+    x, words, named = emptied((X, ("a",) * 8, UserDict(ids=X, names=["b"] * 8)), 8)
 
     assert (x.shape, words, named["ids"].shape, named["names"]) == ((0, 3), (), (0, 3), [])
+
+
+def test_samples_that_were_not_stacked_are_left_out_one_by_one() -> None:
+    assert emptied([{"text": "a"}, {"text": "b"}], 2) == []
+    assert emptied({"x": np.ones((2, 3))}, 2)["x"].shape == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("batch", "said"),
+    [
+        (((torch.ones(3, 5, 5),), ({"boxes": torch.ones(2, 4)},)), "Tensor of length 3"),  # an image each, as for detection
+        ({"x": X[:1], "cut_at": torch.tensor([0, 4, 8])}, "Tensor of length 3"),
+        (Bunch(X[:1]), "a Bunch"),
+        ({"text": "a"}, "nothing in it that has rows"),
+    ],
+)
+def test_a_batch_of_which_nobody_knows_the_rows_is_not_taken_for_an_empty_one(batch: Any, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        emptied(batch, 1)
 
 
 def test_a_batch_of_a_class_of_its_own_is_moved_and_stays_one() -> None:

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+import threading
 from collections import namedtuple
 from pathlib import Path
 from random import Random
@@ -384,3 +385,17 @@ def test_what_does_not_fit_changes_nothing(tmp_path: Path) -> None:
         train.Checkpoints(tmp_path, model=model, optimizer=torch.optim.SGD(model.parameters(), 0.1)).resume()
 
     assert torch.equal(model.weight, before)
+
+
+def test_what_fails_beside_the_training_is_told_though_nobody_waits(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = tmp_path / "a file"
+    folder.touch()
+    checkpoints = train.Checkpoints(folder, model=nn.Linear(2, 2), asynchronous=True)
+    checkpoints.save(1)
+    for thread in threading.enumerate():
+        if thread.name == "rankwise-checkpoint":
+            thread.join()
+
+    assert [record.message[:5] for record in caplog.records] == ["RW707"]
+    checkpoints.wait()
+    assert [finding.code for finding in checkpoints.findings] == ["RW707"] and len(caplog.records) == 1, "and not told twice"

@@ -110,6 +110,7 @@ def test_a_position_in_another_dataset_is_refused(farm: Farm) -> None:
         ({"batch_size": "4"}, "batch_size='4'"),
         ({"batch_size": 2, "uneven": "maybe"}, "maybe"),
         ({"batch_size": 2, "sampler": None}, "sampler"),
+        ({"batch_size": 2, "num_workers": 2, "in_order": False}, "in_order=False"),
         ({"batch_size": 2, "stream": True, "shuffle": True}, "shuffled"),
         ({"batch_size": 2, "stream": True, "num_workers": 1, "persistent_workers": True}, "persistent_workers"),
         ({"batch_size": 99, "uneven": "drop"}, "leaves nothing"),
@@ -134,3 +135,25 @@ def test_a_stream_that_is_shared_out_among_workers_loses_nothing() -> None:
     loader = Loader(SharedAmongWorkers(), batch_size=4, num_workers=2, multiprocessing_context="fork")
 
     assert [sample for batch in loader for sample in batch.tolist()] == list(range(23))
+
+
+def test_looking_at_one_batch_uses_nothing_up_of_what_is_resumed() -> None:
+    loader = Loader(range(20), batch_size=2)  # type: ignore[arg-type]
+    loader.load_state_dict({"epoch": 0, "done": 8, "seed": 0, "length": 20, "shuffle": False})
+
+    assert next(iter(loader)).tolist() == [8, 9]
+    assert loader.state_dict()["done"] == 10
+    read = []
+    for batch in loader:
+        read += batch.tolist()
+        assert next(iter(loader)) is not None  # as somebody does in the loop, for a look at the data
+        assert len(read) > 2 or loader.state_dict()["epoch"] == 0
+    assert read == list(range(8, 20))
+    assert loader.state_dict() == {"epoch": 1, "done": 0, "seed": 0, "length": 20, "shuffle": False}
+
+
+def test_a_loader_of_another_world_is_refused(farm: Farm) -> None:
+    outcomes = farm.ranks("loader_made_before_the_group", 2)
+
+    assert [outcome.code for outcome in outcomes] == ["RW001", "RW001"]
+    assert "1 rank(s), and now there are 2" in outcomes[1].error

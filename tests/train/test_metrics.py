@@ -10,6 +10,7 @@ import torch
 from rankwise.errors import UsageError
 from rankwise.train import Means
 from tests.train.farm import Farm
+from tests.train.stage import free_port
 
 JOBS = "tests.train.jobs_metrics"
 
@@ -25,11 +26,22 @@ def test_every_prediction_comes_once_and_in_order(farm: Farm, world_size: int, s
         assert gathered == {length: [[i, 2 * i] for i in range(length)] for length in lengths}
 
 
-@pytest.mark.parametrize("options", [{"shuffle": True}, {"uneven": "pad"}, {"shuffle": True, "uneven": "pad"}, {"num_workers": 2}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"shuffle": True},
+        {"uneven": "pad"},
+        {"shuffle": True, "uneven": "pad"},
+        {"num_workers": 2},
+        {"stream": True, "uneven": "pad"},
+        {"min_batch_size": 2, "uneven": "pad"},
+    ],
+    ids=str,
+)
 def test_neither_shuffling_nor_padding_nor_workers_change_what_is_gathered(farm: Farm, options: dict[str, object]) -> None:
-    ranks = farm.run("predictions", 3, jobs=JOBS, lengths=[1, 10], **options)
+    ranks = farm.run("predictions", 3, jobs=JOBS, lengths=[1, 10, 16], **options)
 
-    assert ranks[2] == {length: [[i, 2 * i] for i in range(length)] for length in (1, 10)}
+    assert ranks[2] == {length: [[i, 2 * i] for i in range(length)] for length in (1, 10, 16)}
 
 
 @pytest.mark.parametrize("dtype", ["bool", "int64", "float16", "bfloat16", "float64", "uint8"])
@@ -81,6 +93,34 @@ def test_the_others_are_told_when_rank_0_fails(farm: Farm) -> None:
     assert "ValueError" in outcomes[0].error and outcomes[0].code is None, "rank 0's own error stays its own"
     assert [outcome.code for outcome in outcomes[1:]] == ["RW711", "RW711"]
     assert "no such file" in outcomes[1].error
+
+
+def test_what_rank_0_gives_may_be_larger_than_a_value_of_the_store(farm: Farm) -> None:
+    size = 9 << 20
+
+    assert farm.run("rank_zero_gives_much", 3, jobs=JOBS, num_bytes=size, port=free_port()) == [(size, "the next one")] * 3
+
+
+def test_work_of_rank_0_inside_of_its_work_is_nothing_the_others_hear_of(farm: Farm) -> None:
+    assert farm.run("rank_zero_in_rank_zero", 2, jobs=JOBS) == [("inner and outer", "the next one")] * 2
+
+
+def test_a_call_of_all_ranks_in_work_of_rank_0_is_told_and_not_waited_for(farm: Farm) -> None:
+    outcomes = farm.ranks("means_in_rank_zero", 2, jobs=JOBS, timeout_s=20)
+
+    assert [outcome.code for outcome in outcomes] == ["RW711", "RW711"], outcomes
+    assert "all ranks must make" in outcomes[0].error
+
+
+@pytest.mark.parametrize("output", [{"logits": torch.zeros(2)}, ["a", "b"]], ids=["dict", "list"])
+def test_an_output_that_is_no_tensor_is_refused(output: object) -> None:
+    from rankwise.train import Loader, Predictions
+
+    loader = Loader(torch.arange(6.0), batch_size=2)
+    predictions = Predictions(loader)
+    next(iter(loader))
+    with pytest.raises(UsageError, match=f"the output is a {type(output).__name__}"):
+        predictions.add(output)  # type: ignore[arg-type]
 
 
 def test_predictions_in_memory_that_the_model_uses_again_stay_what_they_were() -> None:

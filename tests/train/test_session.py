@@ -45,6 +45,28 @@ def test_a_bare_process_is_a_world_of_one_without_a_socket(cast: Stage) -> None:
     assert (part.code, part.told["world"], part.told["sum"], part.told["backend"]) == (0, 1, 0.0, "none")
 
 
+def test_a_bare_process_has_device_meshes_and_what_needs_them(cast: Stage) -> None:
+    (part,) = cast.end([cast.play("mesh", {})])
+
+    assert (part.code, part.told["sum"]) == (0, 6.0), part.text
+
+
+@pytest.mark.parametrize("env", [{"RANK": "0"}, {"RANK": "0", "WORLD_SIZE": "four"}, {"WORLD_SIZE": "four"}], ids=str)
+def test_a_rank_of_an_unknown_world_does_not_train_alone(cast: Stage, env: dict[str, str]) -> None:
+    (part,) = cast.end([cast.play("sum", env)])
+
+    assert part.finding["code"] == "RW120" and "WORLD_SIZE" in part.finding["summary"], part.text
+
+
+@pytest.mark.parametrize("address", ["127.0.1.1", "::1"])
+def test_ranks_meet_at_whatever_loopback_address_they_are_given(cast: Stage, address: str) -> None:
+    """Many systems give 127.0.1.1 for `hostname -i`."""
+    port = free_port()
+    parts = cast.end([cast.play("sum", rank_env(rank, 2, port, address), timeout_s=20.0) for rank in range(2)])
+
+    assert [part.code for part in parts] == [0, 0], parts[1].text
+
+
 def test_a_missing_rank_is_named_by_every_rank(cast: Stage) -> None:
     parts = cast.end(cast.play_all("sum", 4, skip=(2,), timeout_s=4.0))
 

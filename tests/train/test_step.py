@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn.functional import mse_loss
 from torch.utils.data import TensorDataset
 
+from rankwise.errors import UsageError
 from rankwise.train import Loader, Step
 from tests.train.farm import Farm
 
@@ -51,6 +52,7 @@ def test_what_the_optimizer_is_given_is_unscaled_and_clipped(farm: Farm, precisi
     ("how", "code", "said"),
     [
         ("bare model", "RW714", "2 ranks"),
+        ("wrapped before the group", "RW714", "2 ranks"),
         ("other parameters", "RW702", "4 of 4"),
         ("with outside", "RW705", "outside"),
         ("batch left out", "RW705", "left out"),
@@ -131,3 +133,38 @@ def test_sparse_gradients_are_measured_and_clipped_like_dense_ones(clip_norm: fl
         ends.append(torch.cat([torch.tensor([step.grad_norm]), *(p.detach().flatten() for p in model.parameters())]))
 
     torch.testing.assert_close(*ends)
+
+
+def test_a_batch_in_which_nothing_counts_costs_the_others_no_step(farm: Farm) -> None:
+    first, second = farm.run("train_with_a_batch_without_tokens", 2)
+
+    assert first == second and first[:2] == (4, 0)
+    assert first[2] == pytest.approx(farm.alone("tokens_by_hand"), abs=1e-6)
+
+
+def test_what_step_cannot_step_is_refused_before_the_first_one() -> None:
+    model = nn.Linear(2, 1)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(UsageError, match=r"LBFGS.*closure"):
+        Step(model, torch.optim.LBFGS(model.parameters()))
+    with pytest.raises(UsageError, match=r"ReduceLROnPlateau.*metrics"):
+        Step(model, sgd, scheduler=torch.optim.lr_scheduler.ReduceLROnPlateau(sgd))
+
+
+def test_the_state_holds_the_schedulers() -> None:
+    model = nn.Linear(2, 1)
+
+    def step() -> Step:
+        sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+        return Step(model, sgd, scheduler=torch.optim.lr_scheduler.LambdaLR(sgd, lambda count: 1 / (1 + count)))
+
+    first, second = step(), step()
+    for x in first.over([torch.ones(1, 2)] * 3):
+        with first:
+            loss = model(x).sum()
+        first.backward(loss)
+    second.load_state_dict(first.state_dict())
+
+    assert second.scheduler.last_epoch == 3
+    second.load_state_dict({"count": 1, "num_skipped": 0, "scaler": {}})  # as earlier versions wrote it
+    assert second.count == 1

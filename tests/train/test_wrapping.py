@@ -125,3 +125,7 @@ def test_what_ddp_would_get_wrong_is_refused(farm: Farm, how: str, code: str, sa
 
 def test_a_dry_run_gives_lazy_layers_their_shape(farm: Farm) -> None:
     assert farm.run("lazy_with_sample", 2, jobs=JOBS) == [[2, 5], [2, 5]]
+
+
+def test_a_model_without_anything_to_train_needs_no_ddp(farm: Farm) -> None:
+    assert farm.run("wrap_frozen", 2, jobs=JOBS) == ["Sequential"] * 2

@@ -26,6 +26,11 @@ class AloneGroup(_Group):  # type: ignore[misc]
     def getBackendName(self) -> str:
         return NAME
 
+    @property
+    def group_name(self) -> str:
+        """What device meshes, and with them FSDP, ask for; torch itself knows it of its own groups only."""
+        return str(dist.distributed_c10d._world.pg_names[self])
+
     def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:
         return _done(tensors)
 

@@ -17,9 +17,40 @@ def moved(batch: Any, device: torch.device) -> Any:
     return _mapped(batch, lambda tensor: tensor.to(device, non_blocking=True))
 
 
-def emptied(batch: Any) -> Any:
-    """The batch with no sample left in it, shapes and types kept."""
-    return _mapped(batch, lambda tensor: tensor[:0], lambda words: words[:0])
+def emptied(batch: Any, num_rows: int) -> Any:
+    """The batch of so many samples with none left in it, shapes and types kept."""
+    is_cut = False
+
+    def cut(rows: Any) -> Any:
+        nonlocal is_cut
+        if len(rows) != num_rows:
+            raise _not_emptied(f"a {type(rows).__name__} of length {len(rows)} in it", num_rows)
+        is_cut = True
+        return rows[:0]
+
+    def cut_other(leaf: Any) -> Any:
+        if getattr(leaf, "ndim", 0) and not isinstance(leaf, torch.Tensor):
+            return cut(leaf)  # an array
+        if leaf is not None and not isinstance(leaf, (torch.Tensor, MutableMapping, str, bytes, int, float, complex)):
+            raise _not_emptied(f"a {type(leaf).__name__} in it", num_rows)
+        return leaf
+
+    rest = _mapped(batch, cut, cut, cut_other)
+    if is_cut:
+        return rest
+    if isinstance(batch, (list, tuple)) and len(batch) == num_rows:
+        return batch[:0]  # samples as they are, one behind the other
+    raise _not_emptied("nothing in it that has rows", num_rows)
+
+
+def _not_emptied(what: str, num_rows: int) -> UsageError:
+    summary = f"this rank has no sample left in the step, and its batch cannot be emptied: there is {what}"
+    why = f"only tensors, arrays and lists of words or numbers with one row for each of its {num_rows} samples can be cut to no rows"
+    ways = (
+        "uneven='pad' (train.Predictions leaves out what is repeated) or 'drop'",
+        "step.over(loader), where such a batch counts nothing",
+    )
+    return UsageError(summary, why=why, next=ways)
 
 
 def num_samples_in(batch: Any) -> int:
@@ -49,7 +80,12 @@ def _is_per_sample(batch: Any) -> bool:
     return isinstance(batch, (list, tuple)) and bool(batch) and all(isinstance(item, (str, bytes, int, float)) for item in batch)
 
 
-def _mapped(batch: Any, change: Callable[[torch.Tensor], torch.Tensor], change_words: Callable[[Any], Any] = lambda words: words) -> Any:
+def _mapped(
+    batch: Any,
+    change: Callable[[torch.Tensor], torch.Tensor],
+    change_words: Callable[[Any], Any] = lambda words: words,
+    change_other: Callable[[Any], Any] = lambda leaf: leaf,
+) -> Any:
     def changed(leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor):
             return change(leaf) if leaf.dim() else leaf
@@ -57,7 +93,7 @@ def _mapped(batch: Any, change: Callable[[torch.Tensor], torch.Tensor], change_w
             return change_words(leaf)
         if isinstance(leaf, MutableMapping):  # what tokenizers return is no dict, and knows more than its items
             leaf = copy.copy(leaf)
-            leaf.update({key: _mapped(value, change, change_words) for key, value in leaf.items()})
-        return leaf
+            leaf.update({key: _mapped(value, change, change_words, change_other) for key, value in leaf.items()})
+        return change_other(leaf)
 
     return tree_map(changed, batch, is_leaf=_is_per_sample)

@@ -96,13 +96,13 @@ class Checkpoints:
         if not self.asynchronous:
             return self._settle(rank_zero(lambda: self._write(step, own)))
         if group.rank() == 0:
-            self._writer = Task(lambda: self._write(step, own), "checkpoint", daemon=False)  # a program that ends waits for it
+            self._writer = Task(lambda: self._write_beside(step, own), "checkpoint", daemon=False)  # a program that ends waits for it
         return True
 
     def wait(self) -> None:
         """Until what `save` began is on the disk; all ranks wait for it."""
         if self.asynchronous and not self._is_first:
-            self._settle(rank_zero(self._join))
+            self._settle(rank_zero(self._join), is_logged=True)
 
     def latest(self) -> Path | None:
         """The newest checkpoint's file, for `rankwise.load_weights`."""
@@ -115,7 +115,7 @@ class Checkpoints:
         if kind is None:
             self.wait()
         else:
-            self._settle(self._join())  # other ranks may never come to wait
+            self._settle(self._join(), is_logged=True)  # other ranks may never come to wait
 
     def _collect(self, step: int) -> dict[str, Any]:
         """What goes into the file, on rank 0; the other ranks send their random generators."""
@@ -162,6 +162,17 @@ class Checkpoints:
             return committed.finish(partial, step, state, self.keep)
         return partial or self._find_other_weights(step, state["model"])
 
+    def _write_beside(self, step: int, state: dict[str, Any]) -> Finding | None:
+        """In a thread: what fails is in the log at once, because a program may end without asking for it."""
+        try:
+            finding = self._write(step, state)
+        except Exception:
+            log.exception("the checkpoint of step %d was not written", step)
+            raise
+        if finding is not None:
+            _log(finding)
+        return finding
+
     def _find_other_weights(self, step: int, weights: dict[str, Any]) -> Finding | None:
         """A checkpoint that is there is never replaced: that is told where it is not the one that was to be written."""
         try:
@@ -179,15 +190,15 @@ class Checkpoints:
             raise writer.error
         return writer.result
 
-    def _settle(self, finding: Finding | None) -> bool:
+    def _settle(self, finding: Finding | None, *, is_logged: bool = False) -> bool:
         if finding is not None:
-            self._tell(finding)
+            self._tell(finding, is_logged=is_logged)
         return finding is None
 
-    def _tell(self, finding: Finding) -> None:
+    def _tell(self, finding: Finding, *, is_logged: bool = False) -> None:
         self.findings.append(finding)
-        if group.rank() == 0:
-            log.error("%s %s; %s", finding.code, finding.summary, finding.next[0])
+        if group.rank() == 0 and not is_logged:
+            _log(finding)
 
     def _newest(self) -> tuple[Saved | None, list[Finding]]:
         """The newest checkpoint whose bytes are right, and what is wrong with those that are newer."""
@@ -223,6 +234,10 @@ class Checkpoints:
             restore_rng(generators[group.rank()])
         else:
             seed_rng(saved.step, group.rank(), group.world_size())
+
+
+def _log(finding: Finding) -> None:
+    log.error("%s %s; %s", finding.code, finding.summary, finding.next[0])
 
 
 def _is_in_parts(thing: Any) -> bool:

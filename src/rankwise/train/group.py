@@ -8,6 +8,7 @@ milliseconds of one: its thread then waits for the GIL, which the main thread ho
 from __future__ import annotations
 
 import pickle
+import threading
 import time
 import uuid
 import weakref
@@ -23,6 +24,8 @@ from rankwise.train.store_client import pauses_s
 
 Result = TypeVar("Result")
 _POLL_S = (0.001, 0.25)  # from quick to patient
+_PART_BYTES = 4 << 20  # torch's store hangs up on values of more than 8 MiB
+_here = threading.local()  # `works_alone` while this thread does what only rank 0 does
 _names: weakref.WeakKeyDictionary[Any, Iterator[str]] = weakref.WeakKeyDictionary()
 
 
@@ -42,6 +45,7 @@ def gathered(thing: Any) -> list[Any]:
     """Every rank's `thing`, in the order of the ranks."""
     if world_size() == 1:
         return [thing]
+    _check_all_are_here()
     things: list[Any] = [None] * world_size()
     dist.all_gather_object(things, thing)
     return things
@@ -51,6 +55,7 @@ def gathered_numbers(numbers: list[int]) -> list[list[int]]:
     """Every rank's numbers, in one collective; all ranks must give the same many."""
     if world_size() == 1:
         return [numbers]
+    _check_all_are_here()
     mine = torch.tensor(numbers, dtype=torch.int64, device="cuda" if "nccl" in str(dist.get_backend()) else "cpu")
     everyone = [torch.empty_like(mine) for _ in range(world_size())]
     dist.all_gather(everyone, mine)
@@ -59,20 +64,38 @@ def gathered_numbers(numbers: list[int]) -> list[list[int]]:
 
 def rank_zero(work: Callable[[], Result]) -> Result:
     """Call `work` on rank 0; every rank gets what it returns, or an error if it raised one. All ranks must call this."""
-    if world_size() == 1:
+    if world_size() == 1 or getattr(_here, "works_alone", False):  # inside of other work of rank 0's, of which the others know nothing
         return work()
     store: Any = dist.distributed_c10d._get_default_store()
     key = _next_name()
     if rank() != 0:
         return _published(store, key)  # type: ignore[no-any-return]
     try:
+        _here.works_alone = True
         result = work()
         packed = pickle.dumps((True, result))
     except BaseException as error:
-        store.set(key, pickle.dumps((False, f"{type(error).__name__}: {error}")))
+        _publish(store, key, pickle.dumps((False, f"{type(error).__name__}: {error}")))
         raise
-    store.set(key, packed)
+    finally:
+        _here.works_alone = False
+    _publish(store, key, packed)
     return result
+
+
+def _check_all_are_here() -> None:
+    if getattr(_here, "works_alone", False):
+        summary = "a call that all ranks must make was made in work that rank_zero gave to rank 0 alone"
+        why = "the others wait for that work to end, so they would never come"
+        raise train_error("RW711", summary, 0, why=why, next=("make that call on all ranks, before rank_zero, and use its result there",))
+
+
+def _publish(store: Any, key: str, packed: bytes) -> None:
+    """In parts that the store takes; the key itself is the last to be written, and holds their number."""
+    parts = [packed[begin : begin + _PART_BYTES] for begin in range(0, len(packed), _PART_BYTES)]
+    for number, part in enumerate(parts):
+        store.set(f"{key}/{number}", part)
+    store.set(key, str(len(parts)))
 
 
 def _next_name() -> str:
@@ -89,10 +112,11 @@ def _published(store: Any, key: str) -> Any:
     pauses = pauses_s(*_POLL_S)
     while not store.check([key]):
         time.sleep(next(pauses))
-    succeeded, result = pickle.loads(store.get(key))
+    parts = [f"{key}/{number}" for number in range(int(store.get(key)))]
+    succeeded, result = pickle.loads(b"".join(store.get(part) for part in parts))
     if store.add(f"{key}/read", 1) == world_size() - 1:
-        store.delete_key(key)
-        store.delete_key(f"{key}/read")
+        for name in (key, f"{key}/read", *parts):
+            store.delete_key(name)
     if not succeeded:
         raise train_error("RW711", f"rank 0 failed in its own work: {result}", 0)
     return result

@@ -54,7 +54,7 @@ class Loader:
         self._options = dict(dataloader_options)
         self._worker_seeds = _WorkerSeeds(self._options.pop("worker_init_fn", None))
         self._dataloader: DataLoader[Any] | None = None
-        self._resume_at: int | None = None  # samples of the epoch that are behind us, set by load_state_dict
+        self._begin_at = 0  # samples of the epoch that are behind us when its reading begins, set by load_state_dict
         self.plan = self._plan_after(0)  # of the epoch that is being read
         self._num_taken = 0
         self.current: Portion | None = None  # what was yielded last
@@ -70,7 +70,7 @@ class Loader:
     def __iter__(self) -> Iterator[Any]:
         """The batches of an epoch; a rank that has no sample left in the last step gets an empty one."""
         for portion in self.portions():
-            yield portion.batch if portion.num_samples else batches.emptied(portion.batch)
+            yield portion.batch if portion.num_samples else batches.emptied(portion.batch, portion.num_rows)
 
     def epochs(self, num_epochs: int) -> Iterator[int]:
         """The epochs that are still to do, each with an order of its own, also after a `break` in one of them."""
@@ -81,14 +81,21 @@ class Loader:
 
     def portions(self) -> Iterator[Portion]:
         """What `Step.over` iterates: a rank that has no sample left in the last step gets one that counts nothing."""
-        done, self._resume_at = self._resume_at or 0, None
+        self._check_ranks()
+        done, self._begin_at = self._begin_at, 0
         epoch = self.epoch
-        self.plan, self._num_taken = self._plan_after(done), 0
+        plan = self.plan = self._plan_after(done)
+        self._num_taken = 0
         self._worker_seeds.seed = mixed_seed(self.seed, epoch, done, self.rank)
-        for portion in self._streamed() if self.is_stream else self._planned():
-            self._num_taken += 1
+        for num_taken, portion in enumerate(self._streamed() if self.is_stream else self._planned(), 1):
+            self.plan, self._num_taken = plan, num_taken  # another loop over this loader, inside of this one, has its own
             self.current = portion if self.device is None else portion._replace(batch=batches.moved(portion.batch, self.device))
-            yield self.current
+            try:
+                yield self.current
+            except GeneratorExit:
+                if num_taken == 1:  # only looked at, as by `next(iter(loader))`: that uses up nothing of what is to be resumed
+                    self._begin_at = done
+                raise
         self._begin(epoch + 1)
 
     def suit(self, least: int) -> None:
@@ -110,17 +117,17 @@ class Loader:
             log.warning(said, rest, self.least)
 
     def indices_at(self, positions: range) -> list[int]:
-        """Which samples of the dataset stand at these positions of the epoch; of a stream it is the positions themselves."""
+        """Which samples of the dataset stand at these positions of the epoch; of a stream, of those that were yielded last."""
         if self.is_stream:
-            return list(positions)
+            end = self.current.end if self.current else positions.stop
+            return [position % end if position >= end else position for position in positions]
         if positions.stop > self.length:  # beyond the end samples are repeated
             return [int(self._order[position % self.length]) for position in positions]
         part = self._order[positions.start : positions.stop]
         return part.tolist() if isinstance(part, torch.Tensor) else list(part)
 
     def state_dict(self) -> dict[str, Any]:
-        done = self._resume_at if self._resume_at is not None else self._done()
-        return {"epoch": self.epoch, "done": done, "seed": self.seed, "length": self.length, "shuffle": self.shuffle}
+        return {"epoch": self.epoch, "done": self._done(), "seed": self.seed, "length": self.length, "shuffle": self.shuffle}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where the state was taken; the number of ranks and the batch size may be others."""
@@ -128,12 +135,13 @@ class Loader:
         if other := {name: (state[name], value) for name, value in ours.items() if state[name] != value}:
             said = ", ".join(f"{name} {then!r} then, {now!r} now" for name, (then, now) in other.items())
             raise train_error("RW703", f"the position was taken in another dataset: {said}")
-        self.seed, self.epoch, self._resume_at = int(state["seed"]), int(state["epoch"]), int(state["done"])
+        self.seed, self.epoch, self._begin_at = int(state["seed"]), int(state["epoch"]), int(state["done"])
+        self.plan, self._num_taken = self._plan_after(self._begin_at), 0
 
     def check_agreement(self) -> None:
         """All ranks must cut the same samples in the same way; called by all of them at the beginning of an epoch."""
         facts: dict[str, Any] = {"samples": self.length, "samples in a step": self.global_batch, "epoch": self.epoch, "seed": self.seed}
-        facts |= {"fewest samples of a rank": self.least, "samples done": self._resume_at or 0}
+        facts |= {"fewest samples of a rank": self.least, "samples done": self._begin_at}
         facts |= {"shuffle": self.shuffle, "uneven": self.uneven}
         everyone = group.gathered(facts)
         for rank, theirs in enumerate(everyone):
@@ -146,9 +154,10 @@ class Loader:
         self._order = epoch_order(self.length, self.seed, self.epoch) if self.shuffle else range(self.length)
         if self._dataloader is None:  # kept, so that `persistent_workers` are
             self._dataloader = DataLoader(self.dataset, batch_sampler=_OwnIndices(self), **self._dataloader_options())
+        plan = self.plan
         for step, batch in enumerate(self._dataloader):
-            share = self.plan.share(step, self.rank)
-            yield Portion(batch, share.num_samples, self.plan.step_size(step), share.positions.start)
+            share = plan.share(step, self.rank)
+            yield Portion(batch, len(share.positions), share.num_samples, plan.step_size(step), share.positions.start, self.length)
 
     def _streamed(self) -> Iterator[Portion]:
         if hasattr(self.dataset, "set_epoch"):
@@ -163,7 +172,7 @@ class Loader:
         return {**self._options, "worker_init_fn": self._worker_seeds, "generator": torch.Generator().manual_seed(self.seed)}
 
     def _begin(self, epoch: int) -> None:
-        self.epoch, self._num_taken, self.plan = epoch, 0, self._plan_after(0)
+        self.epoch, self._begin_at, self._num_taken, self.plan = epoch, 0, 0, self._plan_after(0)
 
     def _plan_after(self, done: int) -> Plan:
         return Plan(self.length, self.global_batch, self.world_size, self.uneven, done, self.least)
@@ -172,6 +181,11 @@ class Loader:
         if self.is_stream:
             return self.plan.done + self._num_taken * self.global_batch
         return self.plan.done_after(self._num_taken)
+
+    def _check_ranks(self) -> None:
+        if (now := group.world_size()) != self.world_size:
+            summary = f"the loader was made where there were {self.world_size} rank(s), and now there are {now}"
+            raise UsageError(summary, next=("make the loader inside `with rankwise.session()`, after the process group",))
 
     def _check(self) -> None:
         if self.uneven not in UNEVEN:
@@ -183,6 +197,8 @@ class Loader:
                 f"{', '.join(sorted(taken))} cannot be given: the loader decides who gets which sample",
                 next=("use shuffle=, seed= and uneven=",),
             )
+        if not self._options.get("in_order", True):
+            raise UsageError("in_order=False cannot be given: all ranks must take the same step's samples at the same time")
         if self.is_stream and self.shuffle:
             raise UsageError(
                 "a stream cannot be shuffled here: only its beginning can be read",
@@ -204,8 +220,9 @@ class _OwnIndices:
         self._loader = loader
 
     def __iter__(self) -> Iterator[list[int]]:
-        for step in range(len(self)):
-            yield self._loader.indices_at(self._loader.plan.share(step, self._loader.rank).positions)
+        plan = self._loader.plan
+        for step in range(plan.num_steps):
+            yield self._loader.indices_at(plan.share(step, self._loader.rank).positions)
 
     def __len__(self) -> int:
         return self._loader.plan.num_steps

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from rankwise.errors import TrainError, UsageError
 from rankwise.train import group
 from rankwise.train.errors import train_error
 from rankwise.train.loader import Loader
+from rankwise.train.stream import Portion
 
 _Kind = tuple[torch.dtype, tuple[int, ...]]  # of a row
 
@@ -66,18 +69,26 @@ class Predictions:
         self._loader = loader
         self._rows: list[torch.Tensor] = []
         self._indices: list[int] = []
+        self._last: Portion | None = None
 
     def add(self, output: torch.Tensor) -> None:
         """Keep a row for each sample of the batch the loader has just yielded."""
+        given: Any = output
+        if not isinstance(given, torch.Tensor):
+            raise UsageError(
+                f"the output is a {type(given).__name__}, not a tensor",
+                next=("a tensor with a row for each sample; of several, one Predictions for each",),
+            )
         portion = self._loader.current
         rows = len(output) if output.dim() else -1
-        if portion is None or rows not in (portion.num_samples, max(portion.num_samples, 1)):
+        if portion is None or rows not in (portion.num_samples, portion.num_rows):
             wanted = portion.num_samples if portion else "no"
             raise _mismatch(f"an output of shape {tuple(output.shape)} for a batch of {wanted} samples")
+        if portion is self._last:
+            raise _mismatch("two outputs for the same batch")
+        self._last = portion
         self._rows.append(output.detach()[: portion.num_samples].clone())  # the model may use its memory again
         self._indices += self._loader.indices_at(range(portion.first, portion.first + portion.num_samples))
-        if len(set(self._indices[-2 * portion.num_samples :])) < len(self._indices[-2 * portion.num_samples :]):
-            raise _mismatch("two outputs for the same batch")
 
     def _check_places(self, where: dict[int, int]) -> None:
         """Row i has to be that of sample i: the first ones may be all there are, but between them none may be missing."""

@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from inspect import signature
 from typing import Any, Literal
 
 import torch
@@ -54,6 +55,7 @@ class Step:
         scheduler: Any = None,
     ) -> None:
         device = check_options(model, optimizer, accumulate, precision, clip_norm)
+        check_steps(optimizer, scheduler)
         self.model, self.optimizer, self.scheduler = model, optimizer, scheduler
         self.accumulate, self.clip_norm = accumulate, clip_norm
         self.count = 0  # steps of the optimizer
@@ -74,6 +76,7 @@ class Step:
 
         `count` tells how much a batch counts, where that is not its number of samples (tokens, for example).
         """
+        check_synchronised(self.model)  # the model may have been wrapped, and this made, before there was a process group
         check_unchanged(self.model)
         check_optimizer(self.optimizer, self.model)
         self.optimizer.zero_grad(set_to_none=True)
@@ -116,13 +119,15 @@ class Step:
     def state_dict(self) -> dict[str, Any]:
         if self._is_window_open:
             raise _out_of_order("a checkpoint inside a window would lose the gradients that were added so far")
-        scaler = self.scaler.state_dict() if self.scaler else {}
-        return {"count": self.count, "num_skipped": self.num_skipped, "scaler": scaler}
+        state = {"count": self.count, "num_skipped": self.num_skipped, "scaler": self.scaler.state_dict() if self.scaler else {}}
+        return {**state, "scheduler": self.scheduler.state_dict()} if hasattr(self.scheduler, "state_dict") else state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.count, self.num_skipped = int(state["count"]), int(state["num_skipped"])
         if self.scaler and state["scaler"]:
             self.scaler.load_state_dict(state["scaler"])
+        if self.scheduler is not None and "scheduler" in state:  # not in those of earlier versions
+            self.scheduler.load_state_dict(state["scheduler"])
 
     def _micros(self, batches: Iterable[Any], count: Count | None) -> Iterator[Micro]:
         if isinstance(batches, Loader):
@@ -209,6 +214,20 @@ def check_options(model: nn.Module, optimizer: Any, accumulate: int, precision: 
     if (first := next(model.parameters(), None)) is None:
         raise UsageError(f"{type(model).__name__} has no parameters, so there is nothing to train")
     return first.device
+
+
+def check_steps(optimizer: torch.optim.Optimizer, scheduler: Any) -> None:
+    """Raise if their `step` wants something that nobody here has: a closure (LBFGS), a metric (ReduceLROnPlateau)."""
+    for name, stepper in (("optimizer", optimizer), ("scheduler", scheduler)):
+        wanted = (
+            signature(type(stepper).step).parameters.values() if hasattr(type(stepper), "step") else ()
+        )  # torch replaces the object's own
+        for parameter in list(wanted)[1:]:
+            if parameter.default is parameter.empty and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+                kind = type(stepper).__name__
+                summary = f"the {name} is a {kind}, whose step() has to be given {parameter.name}, and train.Step calls it without"
+                own = f"leave out scheduler=, and call {kind}.step({parameter.name}) yourself, on all ranks with the same value"
+                raise UsageError(summary, next=(own if name == "scheduler" else "use another optimizer, or a loop without train.Step",))
 
 
 def check_synchronised(model: nn.Module) -> None:

@@ -54,8 +54,8 @@ def open_store(place: MeetingPlace, me: Place, timeout_s: float) -> OpenStore:
     deadline = time.monotonic() + timeout_s
     addresses = resolve_store(place, me, deadline)
     if me.rank == 0 and not place.kept_by_launcher:
-        store = _opened(place, addresses, me)
-        return OpenStore(StoreClient(store), partial(_client, "127.0.0.1", place.port), addresses[0], is_ours=True)
+        store, own_address = _opened(place, addresses, me)
+        return OpenStore(StoreClient(store), partial(_client, own_address, place.port), addresses[0], is_ours=True)
     for attempt in range(_ATTEMPTS):
         address = reach(place, addresses, me, deadline)
         answering, said = _answered(address, place.port)
@@ -98,25 +98,36 @@ def _unresolvable(place: MeetingPlace, me: Place, error: str, waited_s: float) -
 # -- stage: store reached -----------------------------------------------------------------------------------------------------
 
 
-def _opened(place: MeetingPlace, addresses: list[str], me: Place) -> Store:
+def _opened(place: MeetingPlace, addresses: list[str], me: Place) -> tuple[Store, str]:
     """Listen where the others will look: on loopback alone if that is what all were told, else on every address as torch does.
 
-    A host's own name often resolves to loopback on that very host; the others see it elsewhere.
+    A host's own name often resolves to loopback on that very host; the others see it elsewhere. Also the address for ourselves.
     """
     is_local = place.address == "localhost" or is_loopback(place.address)
-    family = socket.AF_INET if is_local and not all(":" in address for address in addresses) else socket.AF_INET6
-    ear = socket.socket(family, socket.SOCK_STREAM)
+    loopback = next((address for address in addresses if ":" not in address), addresses[0])  # 127.0.1.1 is not 127.0.0.1
+    own = loopback if is_local else "127.0.0.1"
     try:
-        ear.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6 and not is_local:
-            ear.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        ear.bind((("127.0.0.1" if family == socket.AF_INET else "::1") if is_local else "::", place.port))
-        ear.listen(4096)
+        with _ear(loopback if is_local else "") as ear:
+            ear.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            any_address = "::" if ear.family == socket.AF_INET6 else ""
+            ear.bind((loopback if is_local else any_address, place.port))
+            ear.listen(4096)
+            fd = ear.detach()
     except OSError as error:
-        ear.close()
         raise StartError(_not_opened(place, me, error)) from None
-    host = "::1" if is_local and family == socket.AF_INET6 else "127.0.0.1"
-    return TCPStore(host, place.port, is_master=True, timeout=_CALL_TIMEOUT, wait_for_workers=False, master_listen_fd=ear.detach())
+    return TCPStore(own, place.port, is_master=True, timeout=_CALL_TIMEOUT, wait_for_workers=False, master_listen_fd=fd), own
+
+
+def _ear(loopback: str) -> socket.socket:
+    """A socket for that address; for every address, of both families where this host has both."""
+    if loopback:
+        return socket.socket(socket.AF_INET6 if ":" in loopback else socket.AF_INET)
+    try:
+        ear = socket.socket(socket.AF_INET6)
+    except OSError:  # a kernel that was started without IPv6
+        return socket.socket(socket.AF_INET)
+    ear.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    return ear
 
 
 def _not_opened(place: MeetingPlace, me: Place, error: OSError) -> Finding:

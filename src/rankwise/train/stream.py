@@ -18,12 +18,14 @@ from rankwise.train.plan import Plan
 
 
 class Portion(NamedTuple):
-    """A batch of one rank, how many samples in it count, how many count on all ranks together, and where its first one stands."""
+    """A batch of one rank, and what is known of it."""
 
     batch: Any
-    num_samples: int
-    num_samples_global: int
-    first: int
+    num_rows: int  # in the batch; more than count where it only keeps the ranks in step
+    num_samples: int  # that count
+    num_samples_global: int  # on all ranks together
+    first: int  # where its first one stands
+    end: int  # where those end that are known to be there; from it on they are repeated
 
 
 @dataclass
@@ -39,23 +41,23 @@ class StreamShard(IterableDataset[Portion]):
         worker = get_worker_info()
         num_workers, me = (worker.num_workers, worker.id) if worker else (1, 0)
         worker_state._worker_info = None  # or a stream that shares its samples out among workers would be cut twice, and most of it lost
-        for number, block in enumerate(self._blocks()):
+        for number, (block, num_own) in enumerate(self._blocks()):
             if number % num_workers == me:  # the DataLoader asks its workers in turn, so the order is kept
-                yield self._portion(block, self.plan.done + number * self.plan.global_batch)
+                yield self._portion(block, num_own, self.plan.done + number * self.plan.global_batch)
 
-    def _blocks(self) -> Iterator[list[Any]]:
-        """The stream in global batches; the last one as `uneven` wants it."""
+    def _blocks(self) -> Iterator[tuple[list[Any], int]]:
+        """The stream in global batches, and how many samples of each are not repeated; the last one as `uneven` wants it."""
         plan, samples = self.plan, iter(self.stream)
         first = list(islice(samples, plan.world_size * plan.least))  # kept for padding
         samples = islice(chain(first, samples), plan.done, None)
         while block := list(islice(samples, plan.global_batch)):
             if len(block) == plan.global_batch:
-                yield block
+                yield block, len(block)
             elif plan.uneven != "drop":
                 whole = replace(plan, length=len(block), done=0)
-                yield block + list(islice(cycle(first), whole.end - len(block)))
+                yield block + list(islice(cycle(first), whole.end - len(block))), len(block)
 
-    def _portion(self, block: list[Any], first: int) -> Portion:
+    def _portion(self, block: list[Any], num_own: int, first: int) -> Portion:
         share = replace(self.plan, length=len(block), uneven="join", done=0).share(0, self.rank)
         samples = [block[position] for position in share.positions]
-        return Portion(self.collate(samples), share.num_samples, len(block), first + share.positions.start)
+        return Portion(self.collate(samples), len(samples), share.num_samples, len(block), first + share.positions.start, first + num_own)

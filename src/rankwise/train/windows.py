@@ -55,21 +55,22 @@ def streamed(loader: Loader, accumulate: int) -> Iterator[Micro]:
 def counted(batches: Iterable[Any], accumulate: int, count: Count) -> Iterator[Micro]:
     """The windows of anything else: a window is read whole, then the ranks tell each other what they have.
 
-    A rank that has fewer batches than another takes part with its last batch, which counts nothing: the ranks must do the same number of
-    steps, and DDP's collectives with them.
+    A rank that has fewer batches than another, or one in which nothing counts, takes part with the last that did, at no weight: the ranks
+    must do the same number of steps, and DDP's collectives with them.
     """
     source = _with_counts(batches, count)
     world_size = group.world_size()
     spare: Any = None
     while True:
-        window = list(islice(source, accumulate))
+        window = []
+        for batch, samples in islice(source, accumulate):
+            spare = batch if samples or spare is None else spare  # of one in which nothing counts the mean loss may be no number
+            window.append((spare, samples))
         everyone = group.gathered_numbers([len(window), sum(samples for _, samples in window)])
         num_batches, total = max(batches for batches, _ in everyone), sum(samples for _, samples in everyone)
         if num_batches == 0:
             return
-        if window:
-            spare = window[-1][0]
-        elif spare is None:
+        if not window and spare is None:
             raise train_error("RW712", f"rank {group.rank()} has no batch at all, other ranks have", group.rank())
         window += [(spare, 0)] * (num_batches - len(window))
         for number, (batch, samples) in enumerate(window, 1):

@@ -56,6 +56,9 @@ def wrap(
     elif sync_batchnorm:
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
     check_same_model(model)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        log.info("not in DDP: no parameter needs a gradient, so there is nothing to average")
+        return _compiled(model, compile)
     settings, reasons = choose_settings(model, _over_all_ranks(seen))
     for reason in reasons:
         log.info("%s", reason)
