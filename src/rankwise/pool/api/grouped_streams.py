@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from rankwise.errors import RankwiseError
 from rankwise.pool.api.streams import Stream, StreamOptions, failed
 from rankwise.pool.errors import PoolClosed
 from rankwise.pool.memory.encoding import NUMPY, EncodedInputs, has_rows
@@ -57,16 +58,22 @@ class Bunch:
 
     def wait(self) -> None:
         assert self.future is not None
-        try:
-            self._value = self.future.result()
-            self._has_failed = not has_rows(self._value, self.rows.count)
-            if not self._has_failed and hasattr(self._value, "shape"):
-                self._arrays = split(self._value, self.edges)
-        except PoolClosed:
-            raise
-        except Exception:  # of one of them, perhaps
-            self._has_failed = True
+        error = self.future.exception()  # what it raises is of a signal's handler
+        if isinstance(error, PoolClosed):
+            raise error
+        self._has_failed = error is not None  # because of one of them, perhaps
+        if error is None:
+            self._cut(self.future.result())
         self.is_here = True
+
+    def _cut(self, value: Any) -> None:
+        self._value = value
+        try:
+            self._has_failed = not has_rows(value, self.rows.count)
+            if not self._has_failed and hasattr(value, "shape"):
+                self._arrays = split(value, self.edges)
+        except Exception:  # whatever the classes of its containers do
+            self._has_failed = True
 
     @property
     def is_spoilt(self) -> bool:
@@ -140,11 +147,13 @@ class GroupedStream(Stream):
         seed = seed_of(self._seed, self._taken)
         self._taken += 1
         if self._limit > 1 and self._deadline_s is None and seed is None:
+            known = len(self._waiting)
             try:
                 if self._is_bunched(model, inputs) if model.max_batch > 1 else self._is_chunked(model, inputs):
                     return
             except Exception:  # it is met again when the request is sent by itself, and becomes its result
-                pass
+                if len(self._waiting) > known:  # it was taken before: that is of a signal's handler
+                    raise
         self._num_futures += 1
         self._waiting.append(self._sent(lambda: self._send_alone(model, inputs, not is_slow, seed)))
 
@@ -157,8 +166,8 @@ class GroupedStream(Stream):
         if array.dtype is not dtype or array.shape != shape:
             return False
         self._taken += 1
-        self._waiting.append(chunk)
         chunk.add(array.tobytes(), size)
+        self._waiting.append(chunk)
         if chunk.count >= most:
             self._send_full(chunk)
         return True
@@ -190,9 +199,9 @@ class GroupedStream(Stream):
             bunch = self._groups[kind] = Bunch(model, kind, rows)
             self._num_futures += 1
         edges, end = bunch.edges, bunch.rows.count + shape[0]
-        self._waiting.append(bunch)
         bunch.rows.add(array, end)
         edges.append(end)
+        self._waiting.append(bunch)
         if len(edges) > self._limit:
             self._send_full(bunch)
         return True
@@ -223,8 +232,8 @@ class GroupedStream(Stream):
             chunk = self._groups[kind] = Chunk(model, kind, self._pool)
             chunk.priority = self._priority
             self._num_futures += 1
-        self._waiting.append(chunk)
         chunk.add(data, size, slots)
+        self._waiting.append(chunk)
         if filling is None or filling.chunk is not chunk:
             most = min(most, _CHUNK_BYTES // max(size, 1)) if tag == "N" else most  # more than one: larger arrays are on the lane
             self._filling[model.number] = Filling(chunk, NUMPY[dtype] if tag == "N" else None, shape, size, most)
@@ -249,7 +258,7 @@ class GroupedStream(Stream):
     def _send_bunch(self, bunch: Bunch) -> None:
         try:
             future = self._patiently(lambda: self._submit(bunch.model, bunch.encoded(), is_lazy=True))
-        except Exception as error:
+        except (RankwiseError, MemoryError) as error:
             future = failed(error)
         del self._groups[bunch.kind]  # not before: no thread may wait for what is not sent
         bunch.future = future
