@@ -151,9 +151,14 @@ class GroupedStream(Stream):
             try:
                 if self._is_bunched(model, inputs) if model.max_batch > 1 else self._is_chunked(model, inputs):
                     return
-            except Exception:  # it is met again when the request is sent by itself, and becomes its result
-                if len(self._waiting) > known:  # it was taken before: that is of a signal's handler
+            except RankwiseError:  # it is met again when the request is sent by itself, and becomes its result
+                pass
+            except Exception as error:  # of the request, or of a signal's handler: nobody else would see that one
+                if len(self._waiting) > known:
                     raise
+                self._num_futures += 1
+                self._waiting.append(failed(error))
+                return
         self._num_futures += 1
         self._waiting.append(self._sent(lambda: self._send_alone(model, inputs, not is_slow, seed)))
 
