@@ -102,7 +102,7 @@ class Nest:
         libc = ctypes.CDLL(None)
         libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
         try:
-            request = pickle.dumps((env, os.getcwd()))
+            request = pickle.dumps((env, os.getcwd(), sys.path))
             socket.send_fds(self._socket, [request], [control.fileno(), 1, 2])
             return Forked(int(self._socket.recv(64)))
         finally:
@@ -156,7 +156,7 @@ def serve() -> None:
             os.close(fd)
 
 
-def _become_fork_server(env: dict[str, str], folder: str, control: int, stdout: int, stderr: int) -> None:
+def _become_fork_server(env: dict[str, str], folder: str, path: list[str], control: int, stdout: int, stderr: int) -> None:
     try:
         os.setsid()
         os.dup2(stdout, 1)
@@ -166,7 +166,7 @@ def _become_fork_server(env: dict[str, str], folder: str, control: int, stdout: 
         os.chdir(folder)
         os.environ.clear()
         os.environ.update(env)
-        sys.path[0] = folder
+        sys.path[:] = path
         sys.argv[1:] = [str(control)]
         runpy.run_module("rankwise.pool.workers.fork_server", run_name="__main__", alter_sys=True)
     except BaseException:

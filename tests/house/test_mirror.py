@@ -16,7 +16,7 @@ BEHAVIOURS = {
     "launch": {"adversity", "exit_codes", "other_launchers", "signals", "torchrun", "verdict"},
     "offline": {"failing", "kills", "memory", "object_stores", "wrong_inputs"},
     "pool": {"load"},
-    "pool/api": {"arguments", "limits", "load_unload", "notebook", "reloading"},
+    "pool/api": {"arguments", "limits", "load_unload", "notebook", "reloading", "signals"},
     "pool/memory": {"containers", "sameness"},
     "pool/ray": {"commands", "options", "placing"},
     "pool/schedule": {"parts"},

@@ -197,12 +197,15 @@ class Processes:
 
     def close(self, cancel: bool, timeout: float | None) -> None:
         """Finish what was submitted, or cancel what waits; then end everything."""
+        self._listener.let_go()
         self.state.close(cancel, timeout)
         self._listener.wake()
         self._listener.join()
 
     def forget_after_fork(self) -> None:
-        """In a forked child: let go of what belongs to the parent, so that others see the parent's end."""
+        """In a forked child: let go of what belongs to the parent, so that others see the parent's end. Another thread may have held the
+        locks, and is not there any more."""
+        self.state.forget_locks()
         self.state.is_closed = self.state.is_closing = True
         self.arena.is_closed = True
         self._listener.close_after_fork()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import rankwise
 from rankwise.pool.api.model import named_list, output_names
 from tests.families import mostly_live
 
@@ -133,6 +134,58 @@ def test_scripts_get_what_they_mean_or_are_told_why_not(tmp_path: Path, script: 
 
     assert done.returncode == 0 and said in done.stdout, done.stderr
     assert "Traceback" not in done.stderr or script is UNDER_THE_GUARD  # the log shows that one
+
+
+IN_A_PACKAGE = """
+import rankwise, torch
+from .layers import Plus
+def build():
+    return Plus()
+class Mine:
+    y = 4.0
+if __name__ == "__main__":
+    with rankwise.Pool({"m": rankwise.Model(build)}, workers=1) as pool:
+        print(pool.submit("m", torch.ones(1)).result(60).item(), pool.submit("m", Mine()).result(60))
+"""
+PLUS = """
+import torch
+class Plus(torch.nn.Module):
+    def forward(self, x):
+        return getattr(x, "y", x) + 1
+"""
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("name", ["train", "__main__"])
+def test_a_script_that_is_run_as_a_module_may_import_from_its_package(tmp_path: Path, name: str) -> None:
+    (tmp_path / "app").mkdir()
+    for file, text in {"__init__": "", "layers": PLUS, name: IN_A_PACKAGE}.items():
+        (tmp_path / f"app/{file}.py").write_text(text)
+    module = "app" if name == "__main__" else f"app.{name}"
+    done = subprocess.run([sys.executable, "-m", module], capture_output=True, text=True, timeout=100, cwd=tmp_path)
+
+    assert done.stdout == "2.0 5.0\n", done.stderr
+
+
+ANOTHER_FIRST = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import rankwise, torch
+if __name__ == "__main__":
+    with rankwise.Pool({"m": rankwise.Model("torch.nn:Identity")}, workers=1) as pool:
+        print(pool.submit("m", torch.ones(1)).result(60).item())
+"""
+
+
+@pytest.mark.live
+def test_workers_run_the_rankwise_that_the_caller_has_imported(tmp_path: Path) -> None:
+    (tmp_path / "other/rankwise").mkdir(parents=True)
+    (tmp_path / "other/rankwise/__init__.py").write_text("raise ImportError('this is another one')")
+    (tmp_path / "script.py").write_text(ANOTHER_FIRST)
+    ours, others = str(Path(rankwise.__file__).parents[1]), {**os.environ, "PYTHONPATH": str(tmp_path / "other")}
+    done = subprocess.run([sys.executable, "script.py", ours], capture_output=True, text=True, timeout=100, cwd=tmp_path, env=others)
+
+    assert done.stdout == "1.0\n", done.stderr
 
 
 NO_TORCH = """

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 from collections import OrderedDict, defaultdict
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from rankwise.pool.memory.encoding import Uneven, has_rows, leaves  # noqa: E402
-from rankwise.pool.memory.requests import cut_value, join, pickled  # noqa: E402
+from rankwise.pool.memory.requests import InputEncoder, Reader, cut_value, join, pickled, wants_tensors  # noqa: E402
+from rankwise.pool.memory.shared_memory import Arena, Segment  # noqa: E402
 from tests.pool.models import Carrying, Named, Odd  # noqa: E402
 
 
@@ -110,3 +113,27 @@ def test_exceptions_are_made_again_of_their_own_class(error: BaseException, says
 
 def test_what_of_an_exception_can_travel_does() -> None:
     assert pickle.loads(pickled(Carrying("x"), 20_000)).__dict__ == {"weight": 3}
+
+
+def test_results_that_are_kept_leave_half_of_the_workers_slots_free() -> None:
+    segment, freed = Segment.create(1 << 20, "test"), []
+    reader = Reader([segment], freed.append, Arena(1 << 30), soft_limit=1 << 30, slots=8)
+    task = SimpleNamespace(to_tensor=False, slots=())
+
+    kept = [reader.value(task, ("N", "uint8", (1 << 16,), ("o", 0, 0, 1 << 16, slot))) for slot in range(6)]
+    assert freed == [4, 5]  # these are copies
+
+    del kept[0]
+    kept.append(reader.value(task, ("N", "uint8", (1 << 16,), ("o", 0, 0, 1 << 16, 6))))
+    assert freed == [4, 5, 0]
+    segment.close()
+
+
+def test_an_array_whose_numbers_are_in_a_file_is_one_as_any_other(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.arange(6.0).reshape(3, 2))
+    rows = np.load(tmp_path / "x.npy", mmap_mode="r")
+
+    for value in (rows, rows[1]):
+        node, _, _, to_tensor = InputEncoder(Arena(1 << 20), lambda: 0).encode("m", (value,))
+        assert not to_tensor and node == ("(", (("N", "float64", value.shape, value.tobytes()),))
+    assert not wants_tensors(([rows],)) and wants_tensors((rows, torch.ones(1)))

@@ -23,8 +23,9 @@ from rankwise.pool.errors import Death  # noqa: E402
 from rankwise.pool.schedule.scheduler import Scheduler  # noqa: E402
 from rankwise.pool.schedule.state import Holding, WorkerState  # noqa: E402
 from rankwise.pool.schedule.tasks import Task  # noqa: E402
+from rankwise.pool.workers.out_of_memory import OomWatch  # noqa: E402
 from rankwise.pool.workers.runner import is_out_of_memory  # noqa: E402
-from rankwise.pool.workers.supervisor import OomWatch, Supervisor  # noqa: E402
+from rankwise.pool.workers.supervisor import Supervisor  # noqa: E402
 from rankwise.weights.loading import load_weights  # noqa: E402
 from tests.pool.models import CRASH, EXIT, HANG, KILL, RAISE, TOO_MUCH, Carrying, Odd, linear  # noqa: E402
 from tests.pool.schedule.test_scheduler import state  # noqa: E402
@@ -59,6 +60,24 @@ def test_nothing_is_left_with_a_worker_that_will_not_begin_it(serials: tuple[int
     assert model.queue.waiting == again
     assert page.recalled == (3 if again else 0)
     assert [order.serial for order in busy.inflight.values()] == list(range(1, 4 - again))
+
+
+def test_the_time_that_the_whole_job_stood_still_is_nobodys() -> None:
+    model, now = state(1), time.monotonic()
+    model.limit_s = 5.0
+    made = Scheduler([model], {})
+    worker = WorkerState(1, "cpu", is_ready=True, handle=SimpleNamespace(page=SimpleNamespace(running=(1, int((now - 9) * 1e9)))))
+    made.workers, worker.holds[1] = {1: worker}, Holding(model, worker, 10, is_loading=False)
+    made.begin(worker, model, [Task(model, (("=", 1), 1, (), True), 0.0)], 0.001, made.next_serial())
+    lifecycle = SimpleNamespace(oom=SimpleNamespace(note=lambda now: None), fork_server=None, workers={})
+    supervisor = Supervisor(SimpleNamespace(lock=threading.Lock(), scheduler=made), lifecycle)  # type: ignore[arg-type]
+
+    supervisor._looked = now - 0.5
+    supervisor.look(now)
+    assert (supervisor._hung_s(worker) or 0) > 5
+    supervisor._looked = now - 8
+    supervisor.look(now)
+    assert supervisor._hung_s(worker) is None
 
 
 HERE = "tests.pool.models"

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from rankwise.errors import RankwiseError
 from rankwise.pool.api.streams import Stream, StreamOptions, failed
 from rankwise.pool.errors import PoolClosed
 from rankwise.pool.memory.encoding import NUMPY, EncodedInputs, has_rows
@@ -62,16 +63,22 @@ class Bunch:
 
     def wait(self) -> None:
         assert self.future is not None
-        try:
-            self._value = self.future.result()
-            self._has_failed = not has_rows(self._value, self.rows.count)
-            if not self._has_failed and hasattr(self._value, "shape"):
-                self._arrays = split(self._value, self.edges)
-        except PoolClosed:
-            raise
-        except Exception:  # of one of them, perhaps
-            self._has_failed = True
+        error = self.future.exception()  # what it raises is of a signal's handler
+        if isinstance(error, PoolClosed):
+            raise error
+        self._has_failed = error is not None  # because of one of them, perhaps
+        if error is None:
+            self._cut(self.future.result())
         self.is_here = True
+
+    def _cut(self, value: Any) -> None:
+        self._value = value
+        try:
+            self._has_failed = not has_rows(value, self.rows.count)
+            if not self._has_failed and hasattr(value, "shape"):
+                self._arrays = split(value, self.edges)
+        except Exception:  # whatever the classes of its containers do
+            self._has_failed = True
 
     @property
     def is_spoilt(self) -> bool:
@@ -145,11 +152,18 @@ class GroupedStream(Stream):
         seed = seed_of(self._seed, self._taken)
         self._taken += 1
         if self._limit > 1 and self._deadline_s is None and seed is None:
+            known = len(self._waiting)
             try:
                 if self._is_bunched(model, inputs) if model.max_batch > 1 else self._is_chunked(model, inputs):
                     return
-            except Exception:  # it is met again when the request is sent by itself, and becomes its result
+            except RankwiseError:  # it is met again when the request is sent by itself, and becomes its result
                 pass
+            except Exception as error:  # of the request, or of a signal's handler: nobody else would see that one
+                if len(self._waiting) > known:
+                    raise
+                self._num_futures += 1
+                self._waiting.append(failed(error))
+                return
         self._num_futures += 1
         self._waiting.append(self._sent(lambda: self._send_alone(model, inputs, not is_slow, seed)))
 
@@ -162,11 +176,11 @@ class GroupedStream(Stream):
         if array.dtype is not dtype or array.shape != shape:
             return False
         self._taken += 1
-        self._waiting.append(group)
         if isinstance(group, Chunk):
             group.add(array.tobytes(), size)
         else:
             group.add(array, size)
+        self._waiting.append(group)
         if group.count >= most:
             self._send_full(group)
         return True
@@ -197,8 +211,8 @@ class GroupedStream(Stream):
                 return False
             bunch = self._groups[kind] = Bunch(model, kind, rows)
             self._num_futures += 1
-        self._waiting.append(bunch)
         bunch.add(array, shape[0])
+        self._waiting.append(bunch)
         most = bunch.count + (bunch.rows.most - bunch.rows.count) // shape[0]
         self._filling[model.number] = Filling(bunch, array.dtype if tag == "N" else None, shape, shape[0], most)
         if bunch.count >= most:
@@ -231,8 +245,8 @@ class GroupedStream(Stream):
             chunk = self._groups[kind] = Chunk(model, kind, self._pool)
             chunk.priority = self._priority
             self._num_futures += 1
-        self._waiting.append(chunk)
         chunk.add(data, size, slots)
+        self._waiting.append(chunk)
         if filling is None or filling.group is not chunk:
             most = min(most, _CHUNK_BYTES // max(size, 1)) if tag == "N" else most  # more than one: larger arrays are on the lane
             self._filling[model.number] = Filling(chunk, NUMPY[dtype] if tag == "N" else None, shape, size, most)
@@ -258,7 +272,7 @@ class GroupedStream(Stream):
         self._filling.pop(bunch.model.number, None)
         try:
             future = self._patiently(lambda: self._submit(bunch.model, bunch.encoded(), is_lazy=True))
-        except Exception as error:
+        except (RankwiseError, MemoryError) as error:
             future = failed(error)
         del self._groups[bunch.kind]  # not before: no thread may wait for what is not sent
         bunch.future = future

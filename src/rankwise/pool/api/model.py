@@ -94,6 +94,7 @@ class Model:
                 "pickled": pickled,
                 "main": main or main_of_given,
                 "script": _script(),
+                "module": _module(),
                 "given": given,
                 "weights": os.path.abspath(self.weights) if self.weights is not None else "",
                 "device": device,
@@ -170,6 +171,12 @@ def _script() -> str:
     return path
 
 
+def _module() -> str:
+    """The name the script is run by (`python -m app.train`), where it is part of a package: its relative imports need that."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return spec.name if spec is not None and spec.parent else ""
+
+
 def _pickled(name: str, what: str, value: Any) -> tuple[bytes, str]:
     """A callable or arguments, and the script a worker has to run to find what they name."""
     script = _script()
@@ -217,13 +224,14 @@ def become_like_the_caller(spec: dict[str, Any]) -> None:
     if os.path.isdir(spec["cwd"]):  # on another machine it need not be there; then Ray has put this process where it should be
         os.chdir(spec["cwd"])
     if spec["main"]:
-        become(spec["main"])
+        become(spec["main"], spec["module"])
     elif spec["script"] and not _script_run:  # most pools never need it: it runs when an input names something of it
-        sys.modules["__main__"] = sys.modules["__mp_main__"] = _Unread(spec["script"])
+        sys.modules["__main__"] = sys.modules["__mp_main__"] = _Unread(spec["script"], spec["module"])
 
 
-def become(path: str) -> None:
-    """Run the script once under another name, as multiprocessing does, so that its functions can be found."""
+def become(path: str, module_name: str = "") -> None:
+    """Run the script once under another name, as multiprocessing does, so that its functions can be found. `module_name` is its own, where
+    it is part of a package."""
     global _is_importing, _script_run
     import runpy
 
@@ -233,7 +241,8 @@ def become(path: str) -> None:
     module = types.ModuleType("__mp_main__")
     _is_importing = True
     try:
-        module.__dict__.update(runpy.run_path(path, run_name="__mp_main__"))
+        run, what = (runpy.run_module, module_name) if module_name else (runpy.run_path, path)
+        module.__dict__.update(run(what, run_name="__mp_main__"))
     except BaseException:
         _script_run = ""  # the next caller gets the same error
         raise
@@ -250,14 +259,14 @@ def is_importing_script() -> bool:
 class _Unread(types.ModuleType):
     """Stands for the script until one of its names is looked up."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, module_name: str = "") -> None:
         super().__init__("__main__")
-        self.__file__ = path
+        self.__file__, self._module_name = path, module_name
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or _is_importing:
             raise AttributeError(name)
-        become(str(self.__file__))
+        become(str(self.__file__), self._module_name)
         return getattr(sys.modules["__main__"], name)
 
 

@@ -311,6 +311,7 @@ def _finish_all() -> None:
 def _forget_in_child() -> None:
     for pool in list(_LIVE):
         pool._backend.forget_after_fork()
+        pool._joint.clear()
     _LIVE.clear()
 
 

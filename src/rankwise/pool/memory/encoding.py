@@ -24,6 +24,7 @@ from rankwise.pool.errors import Unsendable
 
 # Values whose exact type and bits `marshal` writes. Checked by exact type: it would take a numpy scalar for a bytes object.
 PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes))
+ARRAYS = frozenset((np.ndarray, np.memmap))  # the second is one whose numbers are still in a file; other subclasses mean more than numbers
 # Both libraries know these, under the same name and with the same bytes.
 SHARED = (
     *("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"),
@@ -33,7 +34,7 @@ SHARED = (
 TORCH_ONLY: dict[str, np.dtype[Any]] = {
     "bfloat16": np.dtype("int16"),
     "complex32": np.dtype("int32"),
-    **dict.fromkeys(("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"), np.dtype("int8")),
+    **dict.fromkeys(("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"), np.dtype("int8")),
 }
 # "raw" is for bytes that are not an array.
 NUMPY: dict[str, np.dtype[Any]] = {name: np.dtype(name) for name in SHARED} | TORCH_ONLY | {"raw": np.dtype("uint8")}
@@ -104,7 +105,7 @@ def pack(value: Any, put: Put, depth: int = 0) -> Node:
         return _pack_tensor(value, put, torch)
     if kind in PLAIN:
         return ("=", value)
-    if kind is np.ndarray:
+    if kind in ARRAYS:
         if value.dtype.name == "bfloat16":  # as ml_dtypes gives it to numpy
             return ("N", "bfloat16", value.shape, put(value.view(TORCH_ONLY["bfloat16"]), value))
         name = name_of_numpy(value.dtype)

@@ -19,6 +19,7 @@ import numpy as np
 from rankwise.errors import RankwiseError, UsageError
 from rankwise.pool.errors import Unsendable, cannot_be_sent, lane_full, model_raised
 from rankwise.pool.memory.encoding import (
+    ARRAYS,
     INLINE_BYTES,
     NUMPY,
     EncodedInputs,
@@ -144,7 +145,7 @@ class GatheredRows:
 def plain_array(value: Any) -> tuple[np.ndarray[Any, Any], str, str] | None:
     """A tensor or an array as an array, with its tag and the name of its dtype; None for anything that is not plain memory."""
     tag = "N"
-    if type(value) is not np.ndarray:
+    if type(value) not in ARRAYS:
         torch = torch_module()
         if torch is None or type(value) is not torch.Tensor:
             return None
@@ -239,8 +240,9 @@ def _cat(arrays: list[Any]) -> Any:
 def wants_tensors(inputs: Sequence[Any]) -> bool:
     """Whether results come as tensors: not where all arrays among the inputs are numpy's."""
     if len(inputs) == 1 and not isinstance(inputs[0], (list, tuple, dict)):
-        return type(inputs[0]) is not np.ndarray
-    return set(_kinds_of_arrays(inputs)) != {np.ndarray}
+        return type(inputs[0]) not in ARRAYS
+    kinds = set(_kinds_of_arrays(inputs))
+    return not kinds or not kinds <= ARRAYS
 
 
 def _kinds_of_arrays(value: Any) -> Iterator[type]:
@@ -258,8 +260,11 @@ _WORTH = 4  # a result that is a part of its input may keep up to so many times 
 class Reader:
     """Turns answers of one worker into values. Outlives the worker, where results of it stand on its lane."""
 
-    def __init__(self, segments: Sequence[Segment | OSError], free: Callable[[int], None], arena: Arena, soft_limit: int) -> None:
+    def __init__(
+        self, segments: Sequence[Segment | OSError], free: Callable[[int], None], arena: Arena, soft_limit: int, slots: int
+    ) -> None:
         self._segments, self._free, self._arena, self._limit = segments, free, arena, soft_limit // 2
+        self._least_bytes = soft_limit // slots  # a result takes a slot as well: however small they are, half of them stay free
         self._leased_bytes = 0
         self._ended: deque[int] = deque()  # bytes of leases that are over; finalizers add to it, wherever they run
 
@@ -280,8 +285,9 @@ class Reader:
         segment = self._segments[number]
         if isinstance(segment, OSError):
             raise segment
-        if nbytes >= _VIEW_BYTES and self._has_room(nbytes):
-            return leased(segment, offset, dtype, shape, self._release, (slot, nbytes))
+        counted = max(nbytes, self._least_bytes)
+        if nbytes >= _VIEW_BYTES and self._has_room(counted):
+            return leased(segment, offset, dtype, shape, self._release, (slot, counted))
         array = _copied(segment, offset, dtype, shape)
         self._free(slot)
         return array

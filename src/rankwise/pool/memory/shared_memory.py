@@ -174,7 +174,7 @@ class Arena:
         self.limit_bytes = limit_bytes
         self._lane = Lane("rankwise-inputs")
         self.segments = self._lane.segments
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         self._dropped: deque[Slot] = deque()  # a finalizer may run anywhere, also while this thread holds the lock
         self.is_closed = False
         self.lent: dict[int, Slot] = {}  # by address: what `pool.empty` gave away
@@ -184,7 +184,7 @@ class Arena:
         room = rounded(nbytes)
         if self.is_closed:  # also in a forked child, whose notes of what is free are not the parent's
             raise pool_closed()
-        with self._lock:
+        with self.lock:
             self._collect()
             is_first = not self.segments
             place = self._lane.take(room) or self._lane.grow(room, self.limit_bytes)
@@ -194,7 +194,7 @@ class Arena:
             return Slot(*place, room) if place is not None else None
 
     def hold(self, slot: Slot) -> None:
-        with self._lock:
+        with self.lock:
             slot.refs += 1
 
     def drop(self, slot: Slot) -> None:
@@ -230,7 +230,7 @@ class Arena:
         return self.segments[slot.segment].address + slot.offset
 
     def used_bytes(self) -> int:
-        with self._lock:
+        with self.lock:
             self._collect()
             return self._lane.used_bytes
 
@@ -240,7 +240,7 @@ class Arena:
 
     def close(self) -> None:
         """Called when all workers have ended. Arrays that the user still has keep their memory."""
-        with self._lock:
+        with self.lock:
             self.is_closed = True
             for segment in self.segments:
                 segment.close()

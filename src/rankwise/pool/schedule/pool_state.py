@@ -9,6 +9,7 @@ import logging
 import os
 import threading
 import time
+from collections import deque
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -52,23 +53,30 @@ class PoolState:
         self.deadlines = Deadlines()
         self.divided: set[Task] = set()  # open requests that run as several tasks
         self.all_done = threading.Condition(self.lock)
-        self._to_settle: list[tuple[Task | Future[None], bool, Any]] = []
+        self._to_settle: deque[tuple[Task | Future[None], bool, Any]] = deque()
 
     def settle(self) -> None:
         """Set the results of futures whose tasks are over. No lock is held."""
         while self._to_settle:
-            with self.lock:
-                settled, self._to_settle = self._to_settle, []
-            for future, ok, value in settled:
-                try:
-                    if isinstance(future, Task):
-                        future.settle(ok, value)
-                    elif ok:
-                        future.set_result(value)
-                    elif future.set_running_or_notify_cancel():
-                        future.set_exception(value)
-                except Exception:
-                    log.exception("a future could not be settled")
+            try:
+                future, ok, value = self._to_settle.popleft()  # by itself: where a signal's handler raises, others stay
+            except IndexError:  # another thread was quicker
+                return
+            try:
+                if isinstance(future, Task):
+                    future.settle(ok, value)
+                elif ok:
+                    future.set_result(value)
+                elif future.set_running_or_notify_cancel():
+                    future.set_exception(value)
+            except Exception:
+                log.exception("a future could not be settled")
+
+    def forget_locks(self) -> None:
+        """In a forked child: they may be held by threads that are not there."""
+        locks: tuple[Any, ...] = self.lock, self.arena.lock
+        for lock in locks:
+            lock._at_fork_reinit()  # as the standard library does with its own
 
     def close(self, cancel: bool, timeout: float | None) -> None:
         """Take no new tasks; wait for the tasks that are there, or cancel the waiting ones."""

@@ -210,11 +210,10 @@ class Chunk(TaskFuture):
 
     def wait(self) -> None:
         """Until all have answers. What became of the chunk as a whole (its model cannot be built) became of each."""
-        try:
-            self.result()
-        except PoolClosed:
-            raise
-        except Exception as error:
+        error = self.exception()  # what it raises is of a signal's handler
+        if isinstance(error, PoolClosed):
+            raise error
+        if error is not None:
             self._errors = dict.fromkeys(range(self.count), error)
         self.is_here = True
 

@@ -27,11 +27,19 @@ class Answers:
 
     def take(self, worker: WorkerState, answer: tuple[Any, ...], now: float) -> None:
         worker.handle.has_answered = True
-        serial, nanoseconds, results, flags = answer
+        serial, results = answer[0], answer[2]
         order = worker.inflight.pop(serial, None)
         if order is None:  # the caller does not want it any more
             self._throw_away(worker, separate(results))
             return
+        try:
+            self._take_order(worker, order, answer, now)
+        except BaseException:  # of a signal's handler, in the middle: the supervisor sees that the worker knows nothing of this order
+            worker.inflight[serial] = order
+            raise
+
+    def _take_order(self, worker: WorkerState, order: Order, answer: tuple[Any, ...], now: float) -> None:
+        _, nanoseconds, results, flags = answer
         self._scheduler.take_back(worker, order, now)
         if isinstance(order.tasks[0], Chunk):
             self._take_chunk(worker, order.tasks[0], results, nanoseconds / 1e9, flags, now)

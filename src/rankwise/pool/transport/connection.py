@@ -5,12 +5,14 @@ from __future__ import annotations
 import array
 import ctypes
 import errno
+import fcntl
 import marshal
 import os
 import select
 import signal
 import socket
 import struct
+import termios
 import threading
 import time
 from collections.abc import Callable
@@ -56,6 +58,12 @@ def send(sock: socket.socket, message: Any, fds: tuple[int, ...] = (), wait: boo
     return True
 
 
+def check_is_kernels(error: OSError) -> None:
+    """Raises one without a number: it is of a signal's handler (TimeoutError, say) that ran while the kernel was asked."""
+    if error.errno is None:
+        raise error
+
+
 class Receiver:
     """Reads packets; descriptors that came along wait in `fds`, in order."""
 
@@ -69,9 +77,15 @@ class Receiver:
         """The next message; None where the other end is gone. Raises BlockingIOError where there is none yet."""
         flags = _RECEIVE if wait else _RECEIVE_NOW
         try:
-            size, ancillary, _, _ = self._sock.recvmsg_into((self._buffer,), _ANCILLARY, flags)
-        except ConnectionResetError:  # the other end left without reading everything; what it had said itself is still there
-            size, ancillary, _, _ = self._sock.recvmsg_into((self._buffer,), _ANCILLARY, flags)
+            try:
+                size, ancillary, _, _ = self._sock.recvmsg_into((self._buffer,), _ANCILLARY, flags)
+            except ConnectionResetError:  # the other end left without reading everything; what it had said itself is still there
+                size, ancillary, _, _ = self._sock.recvmsg_into((self._buffer,), _ANCILLARY, flags)
+        except BlockingIOError:
+            raise
+        except OSError as error:
+            check_is_kernels(error)
+            return None
         for level, kind, data in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 self.fds += array.array("i", data[: len(data) - len(data) % _FD])
@@ -289,6 +303,18 @@ class WorkerHandle:
     def kill_and_wait(self, seconds: float) -> None:
         if self.signal(signal.SIGKILL):
             select.select([self.pidfd], [], [], seconds)
+
+    def is_anything_under_way(self) -> bool:
+        """Whether there are packets that the worker has not read, or that nobody here has."""
+        try:
+            if any(fcntl.ioctl(self.sock, termios.TIOCOUTQ, bytes(4))):
+                return True
+            self.sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except (OSError, ValueError):  # it is closed
+            pass
+        return True
 
     def add_segment(self, size: int) -> None:
         """One that cannot be had here keeps its number, or results would be read from another in its place."""

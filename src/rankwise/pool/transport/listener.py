@@ -6,7 +6,6 @@ is sent there; it gives the caller a moment to come, and takes over where the ca
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import itertools
 import logging
 import math
@@ -15,6 +14,7 @@ import select
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
@@ -22,6 +22,7 @@ from rankwise.pool.schedule.state import WorkerState
 from rankwise.pool.schedule.tasks import Task
 from rankwise.pool.stats import answer, open_window
 from rankwise.pool.transport.connection import WorkerHandle, watch_for_answer
+from rankwise.pool.transport.timer import Timer
 
 log = logging.getLogger("rankwise.pool")
 BUSY_TICK_S, IDLE_TICK_S = 0.1, 0.5
@@ -72,6 +73,7 @@ class Listener:
         if window is not None:
             self.watch(window.fileno(), lambda: answer(window, events.stats()))
         self._workers: dict[int, WorkerState] = {}  # by descriptor
+        self._helpers: dict[int, list[WorkerState]] = {}  # by the thread of a caller: whose packets it reads
         self._sleeps_until = 0.0
         self._grace_ns = _LONG_GRACE_NS
         self._thread = threading.Thread(target=self._loop, name="rankwise-pool", daemon=True)
@@ -160,40 +162,46 @@ class Listener:
 
     def help(self, task: Task, timeout: float | None) -> float | None:
         """In the caller's thread: read what the workers say until the task is over. Returns what is left of the timeout."""
-        end = None if timeout is None else time.monotonic() + timeout
+        end, me = None if timeout is None else time.monotonic() + timeout, threading.get_ident()
         if self._reader is not None:
             self._reader.plan_now()
         while not task.is_over:
             worker, graces = task.worker, self._graces
             if worker is None or not worker.handle.reading.acquire(blocking=False):
                 break
-            workers = [worker, *self._take_others(worker)]
-            if not task.brisk:
-                self._need_no_grace(graces)
-            self._grace_ns = _LONG_GRACE_NS
+            self._helpers[me] = workers = [worker]
             try:
+                self._take_others(workers)
+                if not task.brisk:
+                    self._need_no_grace(graces)
+                self._grace_ns = _LONG_GRACE_NS
                 for taken in workers:
                     self.disarm(taken.handle)
                 if len(workers) > 1:
-                    self._read_several(workers, task, end)
+                    self._read_several(list(workers), task, end)
                 else:
                     self._read_until_over(worker, task, end)
             finally:
-                for taken in workers:
-                    taken.handle.reading.release()
-                if len(workers) > 1 or worker.inflight:  # a caller that waits for these comes soon, or the other thread takes over
+                is_one_of_several = len(workers) > 1
+                self.let_go()
+                if is_one_of_several or worker.inflight:  # a caller that waits for these comes soon, or the other thread takes over
                     self._give_grace()
             if end is not None and time.monotonic() >= end:
                 break
         return None if end is None else max(0.0, end - time.monotonic())
 
-    def _take_others(self, worker: WorkerState) -> list[WorkerState]:
+    def let_go(self) -> None:
+        """This thread reads no worker's packets any more. It may have been doing so when a signal came, whose handler now closes the pool:
+        who waits below does not go on before that returns."""
+        workers = self._helpers.pop(threading.get_ident(), [])
+        while workers:
+            workers.pop().handle.reading.release()
+
+    def _take_others(self, workers: list[WorkerState]) -> None:
         """Other busy workers that no thread reads: one thread that reads them all is better than two in turns."""
-        return [
-            other
-            for other in list(self._workers.values())
-            if other is not worker and other.inflight and not other.handle.is_gone and other.handle.reading.acquire(blocking=False)
-        ]
+        for other in list(self._workers.values()):
+            if other is not workers[0] and other.inflight and not other.handle.is_gone and other.handle.reading.acquire(blocking=False):
+                workers.append(other)
 
     def _give_grace(self) -> None:
         with self._grace_lock:
@@ -237,7 +245,8 @@ class Listener:
     def _arm(self, handle: WorkerHandle) -> None:
         if not handle.is_armed and not handle.is_gone and not self._events.is_closed:
             handle.is_armed = True
-            self._packets.register(handle.sock.fileno(), select.EPOLLIN)
+            with suppress(FileExistsError):  # a signal's handler raised in `disarm`
+                self._packets.register(handle.sock.fileno(), select.EPOLLIN)
 
     def _read_until_over(self, worker: WorkerState, task: Task, end: float | None) -> None:
         handle: WorkerHandle = worker.handle
@@ -250,8 +259,6 @@ class Listener:
                 if end is not None and time.monotonic() >= end:
                     return
                 continue
-            except OSError:
-                message = None
             self._take_in(worker, message)
             if message is None:
                 return
@@ -271,13 +278,10 @@ class Listener:
     def _read_packets(self, worker: WorkerState, most: int = _PACKETS) -> bool:
         """What a worker has said so far; False where it has closed its socket."""
         for _ in range(most):
-            message: Any = None
             try:
                 message = worker.handle.receiver.receive(wait=False)
             except BlockingIOError:
                 return True
-            except OSError:
-                pass
             self._take_in(worker, message)
             if message is None:
                 return False
@@ -402,35 +406,3 @@ class LoopReader:
         self._timer, self._rings_at = None, math.inf
         self._events.on_time(time.monotonic())
         self._set_timer(self._events.next_moment(math.inf))
-
-
-_libc = ctypes.PyDLL(None)  # holds the GIL: the calls are shorter than giving it away
-_CLOEXEC, _NONBLOCK = 0o2000000, 0o4000
-
-
-class Timer:
-    """Wakes an epoll after some microseconds, which a caller has to read an answer itself; an epoll's own timeout counts in milliseconds.
-    Exists only for speed. Python has a timerfd of its own from 3.13 on."""
-
-    def __init__(self) -> None:
-        self.fd = int(ctypes.CDLL(None, use_errno=True).timerfd_create(time.CLOCK_MONOTONIC, _CLOEXEC | _NONBLOCK))
-        if self.fd < 0:
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number))
-        self._spec = (ctypes.c_long * 4)()  # of an interval, and until it fires: seconds and nanoseconds
-        self._pointer = ctypes.byref(self._spec)
-
-    def set(self, nanoseconds: int) -> None:
-        """Fire once, that much later than now; an earlier setting is forgotten. Under a second; 0: not at all."""
-        self._spec[3] = nanoseconds
-        _libc.timerfd_settime(self.fd, 0, self._pointer, None)
-
-    def clear(self) -> None:
-        try:
-            os.read(self.fd, 8)
-        except BlockingIOError:
-            pass
-
-    def close(self) -> None:
-        fd, self.fd = self.fd, -1
-        os.close(fd)

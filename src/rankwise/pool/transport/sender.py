@@ -23,7 +23,7 @@ from rankwise.pool.schedule.scheduler import UNKNOWN_S
 from rankwise.pool.schedule.state import Action, Load, ModelState, Order, Run, WorkerState
 from rankwise.pool.schedule.tasks import Chunk, Task, TaskFuture, TaskOwner
 from rankwise.pool.schedule.tasks import Part as TaskPart
-from rankwise.pool.transport.connection import BRISK_NS, POSTED, POSTED_FROM, SEND_NOW, WorkerHandle, current_cpu, send
+from rankwise.pool.transport.connection import BRISK_NS, POSTED, POSTED_FROM, SEND_NOW, WorkerHandle, check_is_kernels, current_cpu, send
 from rankwise.sizes import bytes_text
 
 log = logging.getLogger("rankwise.pool")
@@ -123,6 +123,7 @@ class Sender:
             handle.page.words[POSTED] = 0
             return is_sent
         except OSError as error:
+            check_is_kernels(error)
             if error.errno == errno.EMSGSIZE:  # the worker never gets it, so no answer will come
                 self._state.give_up("a packet was larger than a socket takes, which is a fault of rankwise")
             return True
@@ -233,8 +234,8 @@ class FastPath:
                 handle.send(dumps(("one", serial, model.number, encoded[0]), 2), SEND_NOW)
             except BlockingIOError:
                 return None
-            except OSError:  # it is gone, which will be noticed; then its tasks run again
-                pass
+            except OSError as error:  # it is gone, which will be noticed; then its tasks run again
+                check_is_kernels(error)
             words = handle.page.words
             words[POSTED_FROM] = current_cpu()
             words[POSTED] = serial

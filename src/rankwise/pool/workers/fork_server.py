@@ -75,10 +75,14 @@ class ForkServer:
             self.process.wait()
 
 
+# With the caller's path, not only its environment: another rankwise or torch may stand where a new interpreter looks first.
+_START = "import sys; sys.path[:] = {path}; from rankwise.pool.workers.fork_server import main; main()"
+
+
 def start_process(control: socket.socket, env: dict[str, str]) -> subprocess.Popen[bytes]:
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     return subprocess.Popen(
-        [sys.executable, *flags, "-m", "rankwise.pool.workers.fork_server", str(control.fileno())],
+        [sys.executable, *flags, "-c", _START.format(path=[folder for folder in sys.path if type(folder) is str]), str(control.fileno())],
         pass_fds=(control.fileno(),),
         env=env,
         stdin=subprocess.DEVNULL,

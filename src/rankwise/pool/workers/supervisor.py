@@ -18,9 +18,10 @@ from rankwise.pool.memory.requests import Reader
 from rankwise.pool.schedule.pool_state import PoolState
 from rankwise.pool.schedule.state import ModelState, Order, Seat, WorkerState, derived
 from rankwise.pool.schedule.tasks import Chunk, Task
-from rankwise.pool.transport.connection import WorkerHandle, stack_of, wait_at_most
+from rankwise.pool.transport.connection import SLOTS, WorkerHandle, stack_of, wait_at_most
 from rankwise.pool.transport.listener import Events, Listener
 from rankwise.pool.workers.fork_server import UNMADE_FROM, ForkServer, pause_s
+from rankwise.pool.workers.out_of_memory import OomWatch, read_text
 
 log = logging.getLogger("rankwise.pool")
 _MAX_EARLY_DEATHS = 3
@@ -100,8 +101,6 @@ class Lifecycle:
             message = fork_server.receiver.receive(wait=False)
         except BlockingIOError:
             return
-        except OSError:
-            message = None
         if message is None:
             self._fork_server_died(fork_server)
         elif message[0] == "ready":
@@ -150,7 +149,7 @@ class Lifecycle:
         state, limit = self._state, self._state.settings.output_bytes
         handle = WorkerHandle(next(self._numbers), seat)
         wait_at_most(handle.sock, _LOOK_UP_S)
-        handle.reader = Reader(handle.segments, handle.page.free, state.arena, limit)
+        handle.reader = Reader(handle.segments, handle.page.free, state.arena, limit, SLOTS)
         worker = WorkerState(handle.number, seat.device, handle=handle)
         assert self.fork_server is not None
         try:
@@ -199,7 +198,7 @@ class Lifecycle:
         while True:
             try:
                 message = worker.handle.receiver.receive(wait=False)
-            except OSError:
+            except BlockingIOError:
                 return
             if message is None:
                 return
@@ -302,6 +301,8 @@ class Lifecycle:
 
 STOPPED_AFTER_S = 0.8  # a debugger may stop a worker for a moment
 _FORK_SERVER = 0  # stands for the process that workers are forked from, among their numbers
+LOST_AFTER_S = 1.0
+BLIND_AFTER_S = 2.0  # without a look: the whole job stood still (Slurm's suspend, docker pause), or this process did
 RECALL_AFTER_S = 0.05  # a task that takes this long gives up what waits behind it to workers that are idle
 
 
@@ -311,10 +312,15 @@ class Supervisor:
     def __init__(self, state: PoolState, lifecycle: Lifecycle) -> None:
         self._state, self._scheduler, self._lifecycle = state, state.scheduler, lifecycle
         self._stopped_since: dict[int, float] = {}
+        self._lost_since: dict[int, tuple[int, float]] = {}
+        self._looked, self._blind_until = time.monotonic(), 0.0
 
     def look(self, now: float) -> None:
         """Look at all workers. The listener's thread calls this several times a second."""
         lifecycle = self._lifecycle
+        if now - self._looked > BLIND_AFTER_S:
+            self._blind_until = now
+        self._looked = now
         lifecycle.oom.note(now)
         if lifecycle.fork_server is not None and self._is_stopped(_FORK_SERVER, lifecycle.fork_server.process.pid, now):
             lifecycle.fork_server.process.kill()
@@ -335,6 +341,21 @@ class Supervisor:
                 handle.verdict = Death(None, stopped=True, own_doing=handle.page.is_own_doing)
                 log.warning("worker %d (pid %d) stands stopped; it is ended", worker.number, handle.pid)
                 handle.kill()
+            elif self._has_lost_orders(worker, now):
+                log.warning("worker %d (pid %d) does not know what it was given; it is replaced", worker.number, handle.pid)
+                handle.kill()
+
+    def _has_lost_orders(self, worker: WorkerState, now: float) -> bool:
+        """A signal's handler that raises (Ctrl-C) may do so between any two steps of ours: then something was not sent, or an answer not
+        taken in. The worker has nothing to do, and nothing is under way, but there are orders."""
+        latest = next(reversed(list(worker.inflight)), 0)
+        if not latest or not worker.is_ready or worker.handle.page.running[0] or worker.handle.is_anything_under_way():
+            self._lost_since.pop(worker.number, None)
+            return False
+        known, since = self._lost_since.setdefault(worker.number, (latest, now))
+        if known != latest:
+            self._lost_since[worker.number] = latest, now
+        return known == latest and now - since > LOST_AFTER_S
 
     def _recall(self, worker: WorkerState) -> None:
         """Orders that wait behind a slow task go to an idle worker."""
@@ -369,7 +390,7 @@ class Supervisor:
         order = worker.inflight.get(serial)
         if order is None or order.model.limit_s is None:
             return None
-        seconds = (time.monotonic_ns() - since_ns) / 1e9
+        seconds = time.monotonic() - max(since_ns / 1e9, self._blind_until)
         return seconds if seconds > order.model.limit_s else None
 
     def _end_hung(self, handle: WorkerHandle, hung_s: float) -> None:
@@ -378,61 +399,7 @@ class Supervisor:
         handle.kill()
 
     def _is_stopped(self, number: int, pid: int, now: float) -> bool:
-        if not _read(Path(f"/proc/{pid}/stat")).rpartition(")")[2].startswith(" T"):
+        if not read_text(Path(f"/proc/{pid}/stat")).rpartition(")")[2].startswith(" T"):
             self._stopped_since.pop(number, None)
             return False
         return now - self._stopped_since.setdefault(number, now) > STOPPED_AFTER_S
-
-
-_SOON_S = 1.0  # a kill that matches no worker within this time, or twice that, was another process's
-
-
-class OomWatch:
-    """Tells whether the kernel killed a worker because memory ran out. Each kill it counts is blamed for one worker at most."""
-
-    def __init__(self, now: float, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> None:
-        self._proc, self._cgroups = proc, cgroups
-        self._ours = self._count_of_group() or 0
-        self._machines = count = self._count_of_machine()
-        self._noted = now, count
-
-    def note(self, now: float) -> None:
-        """Remember how many kills there were so far; called several times a second."""
-        noted, count = self._noted
-        if now - noted >= _SOON_S:
-            self._machines = max(self._machines, count)
-            self._noted = now, self._count_of_machine()
-
-    def look(self, now: float) -> str:
-        """A worker was killed. "certain" where a process of our own control group was ended for want of memory; "perhaps" where it was
-        one of the machine; "" where none was, or another worker was found to be it."""
-        self.note(now)
-        ours, machines = self._count_of_group(), self._count_of_machine()
-        if ours is not None and ours > self._ours:
-            self._ours += 1
-            self._machines = min(machines, self._machines + 1)
-            return "certain"
-        if machines > self._machines:
-            self._machines += 1
-            return "perhaps"
-        return ""
-
-    def _count_of_group(self) -> int | None:
-        """Kills in this process' control group (version 2). In a container the group often is the root of the visible tree."""
-        path = next((line[3:] for line in _read(self._proc / "self/cgroup").splitlines() if line.startswith("0::")), "")
-        counts = [_oom_kills(_read(folder / "memory.events")) for folder in (self._cgroups / path.lstrip("/"), self._cgroups)]
-        return next((count for count in counts if count is not None), None)
-
-    def _count_of_machine(self) -> int:
-        return _oom_kills(_read(self._proc / "vmstat")) or 0
-
-
-def _oom_kills(text: str) -> int | None:
-    return next((int(line.split()[1]) for line in text.splitlines() if line.startswith("oom_kill ")), None)
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")  # a process may call itself anything
-    except OSError:
-        return ""
