@@ -176,8 +176,8 @@ def test_a_closed_pool_takes_nothing_and_closing_waits_for_what_it_has() -> None
 
 def test_without_torch_in_the_workers_all_tasks_fail_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('this torch is broken')\n")
-    source = str(Path(__file__).parents[3] / "src")
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{source}")
+    monkeypatch.syspath_prepend(tmp_path)  # workers look where the caller does
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))  # for a start of its own: processes that are kept for tests have torch already
     with Pool({"echo": Model(f"{HERE}:echo")}, workers=1) as pool:
         future = None
         with pytest.raises(PoolError) as error:
