@@ -178,6 +178,7 @@ def test_without_torch_in_the_workers_all_tasks_fail_with_the_reason(tmp_path: P
     (tmp_path / "torch.py").write_text("raise ImportError('this torch is broken')\n")
     source = str(Path(__file__).parents[3] / "src")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{source}")
+    monkeypatch.syspath_prepend(str(tmp_path))
     with Pool({"echo": Model(f"{HERE}:echo")}, workers=1) as pool:
         future = None
         with pytest.raises(PoolError) as error:
